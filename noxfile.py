@@ -1,0 +1,41 @@
+"""Checks of the whole workspace, in the environment that ``uv run nox`` has just brought up to date."""
+
+from pathlib import Path
+
+import nox
+
+nox.needs_version = ">=2026.10"
+nox.options.default_venv_backend = "none"  # uv run has synced everything, pinned; a second environment costs minutes
+nox.options.sessions = ["lint", "types", "tests"]
+
+
+@nox.session
+def tests(session: nox.Session) -> None:
+    """Run the whole suite; arguments after ``--`` go to pytest."""
+    session.run("pytest", *session.posargs)
+
+
+@nox.session
+def quick(session: nox.Session) -> None:
+    """Run the suite without the slow end-to-end tests."""
+    session.run("pytest", "-m", "not slow", *session.posargs)
+
+
+@nox.session
+def types(session: nox.Session) -> None:
+    """Check the types of source and tests."""
+    session.run("mypy", *session.posargs)
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Check style and format."""
+    session.run("ruff", "check")
+    session.run("ruff", "format", "--check")
+
+
+@nox.session
+def bench(session: nox.Session) -> None:
+    """Run every benchmark; each prints its results as JSON, one line each."""
+    for script in sorted(Path("benchmarks").glob("[!_]*.py")):
+        session.run("python", str(script))

@@ -1,0 +1,49 @@
+"""What all tests share: both backends, and a guard that keeps them on this machine."""
+
+import ipaddress
+import socket
+import sys
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+settings.register_profile(
+    "workspace",
+    deadline=None,  # how fast the machine is today is no property of the code
+    suppress_health_check=[HealthCheck.too_slow],  # the same
+    print_blob=True,
+)
+settings.load_profile("workspace")
+
+
+@pytest.fixture(params=["asyncio", "trio"])
+def anyio_backend(request: pytest.FixtureRequest) -> str:
+    """Run each asynchronous test on both backends."""
+    backend: str = request.param
+    return backend
+
+
+@pytest.fixture(scope="session", autouse=True)
+def stay_on_this_machine() -> None:
+    """Make every connection to another machine fail the test; once installed, an audit hook stays."""
+    sys.addaudithook(_refuse_other_machines)
+
+
+def _refuse_other_machines(event: str, args: tuple[Any, ...]) -> None:
+    if event in ("socket.connect", "socket.sendto", "socket.sendmsg"):
+        sock, address = args
+        if sock.family in (socket.AF_INET, socket.AF_INET6) and address and not _is_here(address[0]):
+            pytest.fail(f"{event} to {address}: tests stay on this machine")
+    elif event == "socket.getaddrinfo" and args[0] and not _is_here(args[0]):
+        pytest.fail(f"{event} of {args[0]!r}: tests stay on this machine")
+
+
+def _is_here(host: str | bytes) -> bool:
+    name = host.decode() if isinstance(host, bytes) else host
+    if name in ("", "localhost", "0.0.0.0", "::"):  # noqa: S104  (to connect to any address is to connect to this host)
+        return True
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,108 @@
+"""The workspace keeps its own promises: one test command, pinned versions, complete packages, guarded tests."""
+
+import re
+import socket
+import tomllib
+from importlib.metadata import requires, version
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from anyio.lowlevel import checkpoint
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = sorted(path.parent for path in ROOT.glob("packages/*/pyproject.toml"))
+
+
+def read(project: Path) -> dict[str, Any]:
+    """Return a project's pyproject.toml."""
+    return tomllib.loads((project / "pyproject.toml").read_text())
+
+
+def pins() -> dict[str, str]:
+    """Return the pinned versions by canonical name."""
+    pinned = (line.split("==") for line in read(ROOT)["tool"]["uv"]["constraint-dependencies"])
+    return {canonicalize_name(name): number for name, number in pinned}
+
+
+def needed_by(name: str, seen: set[str]) -> set[str]:
+    """Collect *name* and everything that it needs here, however far away."""
+    if name not in seen:
+        seen.add(name)
+        for requirement in map(Requirement, requires(name) or ()):
+            if not requirement.marker or requirement.marker.evaluate({"extra": ""}):
+                needed_by(canonicalize_name(requirement.name), seen)
+    return seen
+
+
+def test_continuous_integration_runs_the_readmes_test_command() -> None:
+    """The second command of the README is a line of .ci/run, word for word."""
+    commands = re.findall(r"python3 -m venv [^`\n]*", (ROOT / "README.md").read_text())
+    assert len(commands) == 2
+    assert commands[1] in (ROOT / ".ci" / "run").read_text().splitlines()
+
+
+def test_every_version_is_pinned_and_the_pinned_one_is_installed() -> None:
+    """What the workspace needs, indirectly too, has its version in the root pyproject.toml."""
+    project = read(ROOT)
+    asked_for = [*project["project"]["dependencies"], *project["dependency-groups"]["dev"]]
+    needed: set[str] = set()
+    for requirement in map(Requirement, asked_for):
+        needed_by(canonicalize_name(requirement.name), needed)
+    needed -= {package.name for package in PACKAGES}
+    assert {name: version(name) for name in needed} == {name: pins().get(name) for name in needed}
+
+
+def test_every_dependency_of_a_package_is_pinned() -> None:
+    """Those of extras and of plugins that are not installed by default too."""
+    own = {package.name for package in PACKAGES}
+    for package in PACKAGES:
+        project = read(package)["project"]
+        extras = project.get("optional-dependencies", {}).values()
+        for line in [*project["dependencies"], *(line for extra in extras for line in extra)]:
+            assert canonicalize_name(Requirement(line).name) in own | pins().keys()
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.name)
+def test_a_package_is_complete(package: Path) -> None:
+    """Types, licence, readme and changelog fragments are shipped with each."""
+    project = read(package)["project"]
+    assert (package / project["readme"]).is_file()
+    assert (package / "LICENSE").read_text() == (ROOT / "LICENSE").read_text()
+    assert "Typing :: Typed" in project["classifiers"]
+    assert (package / "src" / package.name.replace("-", "_") / "py.typed").is_file()
+    assert (package / "CHANGELOG.md").is_file()
+
+
+def test_fleeting_never_imports_what_is_above_it() -> None:
+    """Dependencies have one direction, and nothing imports a plugin by name."""
+    above = re.compile(r"^\s*(?:from|import) (?:taskscaler|executor_docker|fleeting_\w+)", flags=re.MULTILINE)
+    sources = (ROOT / "packages/fleeting/src").rglob("*.py")
+    assert [path for path in sources if above.search(path.read_text())] == []
+
+
+@pytest.mark.parametrize("host", ["192.0.2.1", "2001:db8::1"])
+def test_the_guard_refuses_other_machines(host: str) -> None:
+    """A connection fails before a packet leaves, and ``except Exception`` does not hide it."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as sock:
+        with pytest.raises(pytest.fail.Exception, match="tests stay on this machine"):
+            sock.connect((host, 9))
+        with pytest.raises(pytest.fail.Exception, match="tests stay on this machine"):
+            sock.sendto(b"", (host, 9))
+
+
+def test_the_guard_refuses_to_look_names_up() -> None:
+    """Even a name's look-up would ask another machine."""
+    with pytest.raises(pytest.fail.Exception, match=r"'cloud\.example'"):
+        socket.getaddrinfo("cloud.example", 443)
+
+
+@pytest.mark.anyio
+async def test_asynchronous_tests_run_on_both_backends(anyio_backend: str) -> None:
+    """The fixture's name is the library that runs."""
+    await checkpoint()
+    assert trio.lowlevel.in_trio_run() == (anyio_backend == "trio")
