@@ -1,0 +1,289 @@
+"""Configuration is data: attrs classes are the schema, and every mistake is reported at once.
+
+cattrs picks the hook for each type. The hooks are ours, because a user needs the key path, the value as the
+file has it and the nearest valid choice for everything that is wrong, not the first exception. A hook that
+cannot go on records a `ConfigProblem` and raises `_Refused`; the nearest `_Reader.at` around it swallows that,
+so that the neighbours are still read.
+"""
+
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
+
+import attrs
+from attrs import define, field
+
+from fleeting._durations import Duration, parse_duration
+from fleeting._errors import ConfigError, ConfigProblem
+from fleeting._wording import Kind, choices, describe, did_you_mean, expectation, is_choice, origin, quoting_hint
+
+if TYPE_CHECKING:
+    from cattrs import BaseConverter
+
+T = TypeVar("T")
+
+BareNumbers = Literal["refuse", "nanoseconds"]
+"""What a number without a unit is, where a duration belongs: a mistake, or nanoseconds as Go has them."""
+
+_SHORT_LIST = 8
+"""So many valid keys are still listed in a message."""
+
+
+def structure(
+    data: Mapping[str, object],
+    cls: type[T],
+    *,
+    path: str = "",
+    source: str = "",
+    bare_numbers: BareNumbers = "refuse",
+    secrets: frozenset[str] = frozenset(),
+    notes: list[str] | None = None,
+) -> T:
+    """Turn a table, as TOML gives it, into an instance of an attrs class.
+
+    Nothing is coerced, except that an integer will do for a number. Fields may be strings, integers, floats,
+    booleans, `Duration`, enums and literals of strings, attrs classes, arrays and string-keyed tables of these,
+    and optional. A field's ``metadata={"aliases": ("older",)}`` names keys that are accepted in its place.
+
+    Args:
+        data: The table.
+        cls: The schema. A validator that refuses a value raises ValueError saying what may stand there; a
+            rule over several fields belongs into ``__attrs_post_init__`` and does the same.
+        path: Key path of the table itself, for messages.
+        source: Name of the file, for messages.
+        bare_numbers: What a number is where a duration belongs.
+        secrets: Keys whose values no message may show, at any depth; fields with ``repr=False`` are
+            treated so in any case.
+        notes: Gets one sentence for each older key name met.
+
+    Raises:
+        ConfigError: With every problem found, in the order of the data.
+    """
+    reader = _Reader(path=path, bare_numbers=bare_numbers, secrets=secrets, notes=[] if notes is None else notes)
+    try:
+        result: T = reader.read(data, cls)
+    except _Refused:
+        raise ConfigError(reader.problems, source=source) from None
+    return result
+
+
+class _Refused(Exception):
+    """Something below could not be read; the problem is already recorded. Never seen outside."""
+
+
+@define(kw_only=True)
+class _Reader:
+    """Reads one table, remembering where it is and what was wrong."""
+
+    path: str
+    bare_numbers: BareNumbers
+    secrets: frozenset[str]
+    notes: list[str]
+    problems: list[ConfigProblem] = field(factory=list)
+    secret: bool = False
+    converter: "BaseConverter" = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        """Teach a converter our hooks."""
+        from cattrs import BaseConverter  # a bare ``import fleeting`` need not pay for it
+
+        self.converter = BaseConverter()
+        for scalar in (str, bool, int, float):
+            self.converter.register_structure_hook(scalar, self._scalar)
+        for predicate, hook in (
+            (lambda kind: kind == Duration, self._duration),
+            (is_choice, self._choice),
+            (_is_array, self._array),
+            (_is_mapping, self._mapping),
+            (attrs.has, self._table),
+        ):
+            self.converter.register_structure_hook_func(predicate, hook)
+
+    def read(self, value: object, kind: Kind) -> Kind:
+        """Structure *value* as *kind*, or record what is wrong and raise `_Refused`."""
+        return self.converter.get_structure_hook(kind)(value, kind)
+
+    @contextmanager
+    def at(self, step: str, *, secret: bool = False) -> Iterator[None]:
+        """Be one step deeper; a refusal in there ends here."""
+        path, was_secret = self.path, self.secret
+        self.path = f"{path}{step}" if step.startswith("[") or not path else f"{path}.{step}"
+        self.secret = was_secret or secret
+        try:
+            yield
+        except _Refused:
+            pass
+        finally:
+            self.path, self.secret = path, was_secret
+
+    def _scalar(self, value: object, kind: type) -> object:
+        accepted = (int, float) if kind is float else (kind,)
+        if type(value) not in accepted or (kind is float and not _is_finite(value)):
+            raise self._refused(value, kind, quoting_hint(value, kind))
+        return kind(value)
+
+    def _duration(self, value: object, kind: Kind) -> float:
+        if isinstance(value, str):
+            try:
+                return parse_duration(value)
+            except ConfigError as error:
+                raise self._refused(value, kind, error.problems[0].hint) from error
+        if self.bare_numbers == "nanoseconds" and type(value) is int and value >= 0:
+            return value / 1e9
+        refused_number = self.bare_numbers == "refuse" and type(value) in (int, float)
+        raise self._refused(value, kind, f'write "{value}s"' if refused_number else "")
+
+    def _choice(self, value: object, kind: Kind) -> object:
+        known = choices(kind)
+        if not isinstance(value, str):
+            raise self._refused(value, kind)
+        if value not in known:
+            raise self._refused(value, kind, did_you_mean(value, known))
+        return known[value]
+
+    def _array(self, value: object, kind: Kind) -> object:
+        if not isinstance(value, list | tuple):
+            raise self._refused(value, kind)
+        before, items = len(self.problems), []
+        for index, item in enumerate(value):
+            with self.at(f"[{index}]"):
+                items.append(self.read(item, get_args(kind)[0]))
+        self._stop_if_worse_than(before)
+        container = origin(kind)
+        return container(items) if container in (list, frozenset) else tuple(items)
+
+    def _mapping(self, value: object, kind: Kind) -> dict[str, object]:
+        if not isinstance(value, Mapping):
+            raise self._refused(value, kind)
+        before, result = len(self.problems), {}
+        _, element = get_args(kind)
+        for key, item in value.items():
+            with self.at(key, secret=key in self.secrets):
+                result[key] = item if element is object else self.read(item, element)
+        self._stop_if_worse_than(before)
+        return result
+
+    def _table(self, value: object, cls: type[Any]) -> object:
+        if not isinstance(value, Mapping):
+            raise self._refused(value, cls)
+        before, fields, values = len(self.problems), _fields(cls), {}
+        for key, item in value.items():
+            name = self._name_of(key, fields, value)
+            if name is not None:
+                with self.at(key, secret=self._is_secret(fields[name])):
+                    values[name] = self.read(item, fields[name].type)
+        for name, attribute in fields.items():
+            if attribute.default is attrs.NOTHING and value.keys().isdisjoint({name, *_aliases(attribute)}):
+                with self.at(name):
+                    self._problem("nothing", expectation(attribute.type), "this key is required")
+        self._stop_if_worse_than(before)
+        return self._build(cls, values)
+
+    def _name_of(self, key: str, fields: "_Fields", table: Mapping[str, object]) -> str | None:
+        """Tell which field *key* sets, or record why it sets none."""
+        if key in fields:
+            return key
+        name = next((name for name, attribute in fields.items() if key in _aliases(attribute)), None)
+        with self.at(key):
+            if name is None:
+                known = f"one of {', '.join(fields)}" if len(fields) <= _SHORT_LIST else "a known key"
+                self._problem("an unknown key", known, did_you_mean(key, fields))
+            elif name in table:
+                self._problem(f"both {key} and {name}", "one of them", f"remove {key}, the older name")
+                return None
+            else:
+                self.notes.append(f"{self.path} is an older name, write {name}")
+        return name
+
+    def _build(self, cls: type[Any], values: Mapping[str, Any]) -> object:
+        """Make the instance; what its validators and rules refuse becomes problems."""
+        try:
+            return cls(**values)
+        except ValueError as error:
+            before = len(self.problems)
+            self._record_what_validators_say(cls, values)
+            if len(self.problems) == before:
+                self._problem("this combination", self._without_secrets(str(error), cls, values))
+            raise _Refused from error
+
+    def _record_what_validators_say(self, cls: type[Any], values: Mapping[str, Any]) -> None:
+        """Ask each validator by itself: attrs stops at the first, and does not tell which it was."""
+        draft = _draft(cls, values)
+        for name, attribute in _fields(cls).items():
+            value = getattr(draft, attribute.name)
+            try:
+                (attribute.validator or _accept)(draft, attribute, value)
+            except ValueError as error:
+                with self.at(name, secret=self._is_secret(attribute)):
+                    rule = "a valid value" if self.secret else _rule(error, attribute.name, value)
+                    self._problem(describe(value, secret=self.secret), rule)
+
+    def _without_secrets(self, message: str, cls: type[Any], values: Mapping[str, Any]) -> str:
+        for name, attribute in _fields(cls).items():
+            if self._is_secret(attribute) and values.get(name):
+                message = message.replace(str(values[name]), "***")
+        return message
+
+    def _is_secret(self, attribute: "attrs.Attribute[Any]") -> bool:
+        return attribute.repr is False or not self.secrets.isdisjoint({attribute.alias, *_aliases(attribute)})
+
+    def _stop_if_worse_than(self, before: int) -> None:
+        if len(self.problems) > before:
+            raise _Refused
+
+    def _refused(self, value: object, kind: Kind, hint: str = "") -> _Refused:
+        """Record that *value* is no *kind*; the hint may repeat the value, so a secret gets none."""
+        self._problem(describe(value, secret=self.secret), expectation(kind), "" if self.secret else hint)
+        return _Refused()
+
+    def _problem(self, found: str, expected: str, hint: str = "") -> None:
+        self.problems.append(ConfigProblem(path=self.path, found=found, expected=expected, hint=hint))
+
+
+_Fields = Mapping[str, "attrs.Attribute[Any]"]
+
+
+def _fields(cls: type[Any]) -> _Fields:
+    """Fields that data may set, by key."""
+    return {attribute.alias: attribute for attribute in attrs.fields(attrs.resolve_types(cls)) if attribute.init}
+
+
+def _aliases(attribute: "attrs.Attribute[Any]") -> tuple[str, ...]:
+    return tuple(attribute.metadata.get("aliases", ()))
+
+
+def _is_array(kind: Kind) -> bool:
+    from cattrs.cols import is_frozenset, is_sequence  # as above
+
+    return is_sequence(kind) or is_frozenset(kind) or origin(kind) is tuple
+
+
+def _is_mapping(kind: Kind) -> bool:
+    from cattrs.cols import is_mapping  # as above
+
+    return is_mapping(kind)
+
+
+def _is_finite(value: Any) -> bool:  # noqa: ANN401  (an integer or a float, as the caller made sure)
+    return bool(abs(value) <= sys.float_info.max)  # right for nan, and for integers too large to be a float
+
+
+def _draft(cls: type[Any], values: Mapping[str, Any]) -> object:
+    """Make an instance that no validator has seen, for validators to look at."""
+    draft = object.__new__(cls)
+    for attribute in attrs.fields(cls):
+        default = attribute.default
+        if isinstance(default, attrs.Factory):  # type: ignore[arg-type]  # a class, though the stubs say function
+            default = default.factory(draft) if default.takes_self else default.factory()
+        object.__setattr__(draft, attribute.name, values.get(attribute.alias, default))
+    return draft
+
+
+def _accept(*_: object) -> None:
+    """Stand for the validator of a field that has none."""
+
+
+def _rule(error: ValueError, name: str, value: object) -> str:
+    """Cut attrs' own messages down to the rule: ``'x' must be >= 0: -1`` is ``>= 0``."""
+    return str(error.args[0]).removeprefix(f"'{name}' must be ").removesuffix(f": {value}")

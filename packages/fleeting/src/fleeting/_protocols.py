@@ -1,0 +1,212 @@
+"""What others implement: instance groups, connectors, connections.
+
+A group is seven methods and plain data. What only some clouds can do is a capability with a small
+protocol of its own; a group that lists the capability in its `GroupInfo` has those methods too.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from attrs import frozen
+
+from fleeting._types import (
+    INTERFACE_VERSION,
+    Completed,
+    ConnectInfo,
+    ConnectorConfig,
+    GroupInfo,
+    Notice,
+    Observation,
+    Settings,
+)
+
+if TYPE_CHECKING:  # importing anyio.abc costs 20 ms more than all that a bare ``import fleeting`` needs of anyio
+    from anyio.abc import ByteStream
+
+Sink = Callable[[bytes], Awaitable[None]]
+"""Takes output as it arrives, in order. Awaiting it is the back-pressure."""
+
+
+@runtime_checkable
+class InstanceGroup(Protocol):
+    """A group of like instances at some cloud.
+
+    Every method may raise `ProviderError`; its subclasses say what the caller should do. No method
+    blocks the event loop, every call to a cloud has a time-out, and cancelling one leaves nothing that
+    `update` would not show.
+    """
+
+    async def init(self, settings: Settings) -> GroupInfo:
+        """Open the group: check that it exists and may be managed. Called once, first.
+
+        Raises:
+            GroupRefused: The group is set up so that managing it would do harm.
+            AuthFailed: Fix credentials or permissions.
+        """
+        ...
+
+    async def update(self) -> Observation:
+        """Fetch the cloud's whole view.
+
+        Returns:
+            Every instance of the group, whatever its state and whoever made it, and why asked-for
+            capacity is not coming. A view that could not be fetched whole is an error, not a part.
+        """
+        ...
+
+    async def increase(self, count: int, *, intent: str) -> int:
+        """Ask the cloud for more instances.
+
+        Args:
+            count: Instances to add, at least 1. Slots are the scaler's business.
+            intent: Names this request; a repeat with the same intent asks for
+                nothing new where the group has `NAMED_CREATE`.
+
+        Returns:
+            How many the cloud accepted, 0 to *count*. They appear in a later
+            `update`, and need not be running yet.
+
+        Raises:
+            CapacityUnavailable: Try another zone or type.
+            RateLimited: Wait `retry_after` seconds.
+            OutcomeUnknown: It may or may not have been carried out.
+
+        Source: fleeting's InstanceGroup.Increase; the intent is ours.
+        """
+        ...
+
+    async def decrease(self, instances: Sequence[str]) -> Sequence[str]:
+        """Ask the cloud to delete these instances, and no others.
+
+        Args:
+            instances: Ids, at least one, without repeats.
+
+        Returns:
+            Those it accepted; one that is already gone is accepted. The rest is asked for again later.
+
+        Source: fleeting's InstanceGroup.Decrease.
+        """
+        ...
+
+    async def connect_info(self, instance: str) -> ConnectInfo:
+        """Tell how to connect to a running instance.
+
+        Raises:
+            InstanceNotFound: It is gone.
+        """
+        ...
+
+    async def heartbeat(self, instance: str) -> None:
+        """Return if the instance is healthy as far as the cloud can tell, raise if not."""
+        ...
+
+    async def shutdown(self) -> None:
+        """Release what `init` created on this side. Instances stay. Called once, last."""
+        ...
+
+
+@runtime_checkable
+class Withdraws(Protocol):
+    """`Capability.WITHDRAW`."""
+
+    async def withdraw(self, count: int) -> int:
+        """Take back up to *count* unfilled requests; never touches an instance that exists.
+
+        Returns:
+            How many were taken back.
+        """
+        ...
+
+
+@runtime_checkable
+class GivesNotice(Protocol):
+    """`Capability.NOTICES`."""
+
+    def notices(self) -> AsyncIterator[Notice]:
+        """Yield notices as they come, until cancelled."""
+        ...
+
+
+class Connection(Protocol):
+    """An open way to one instance."""
+
+    async def run(
+        self,
+        command: str | Sequence[str],
+        *,
+        stdin: bytes | None = None,
+        stdout: Sink | None = None,
+        stderr: Sink | None = None,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        check: bool = False,
+    ) -> Completed:
+        """Run a command and wait for it.
+
+        Args:
+            command: A shell command line, or a program and its arguments, which no shell touches.
+            stdin: What the command reads; None: nothing.
+            stdout: Gets the output as it arrives. None: it is collected into the result, up to
+                16 MiB, then `ConnectError`.
+            stderr: The same for the error output.
+            env: Added to the instance's own environment.
+            cwd: Working directory, absolute; None: the instance's own default.
+            check: Raise `CommandFailed` unless it exits with 0.
+
+        Cancelling ends the command's whole process tree on the instance before the cancellation is
+        delivered, within a bound.
+
+        Raises:
+            Unreachable: The connection died; whether the command ended is unknown.
+        """
+        ...
+
+    async def open_unix(self, path: str) -> "ByteStream":
+        """Open a stream to a unix socket on the instance.
+
+        Raises:
+            Unsupported: The protocol has no tunnels.
+        """
+        ...
+
+    async def open_tcp(self, host: str, port: int) -> "ByteStream":
+        """Open a stream to a TCP port as seen from the instance. Raises as `open_unix`."""
+        ...
+
+    async def wait_closed(self) -> str:
+        """Wait until the connection is dead.
+
+        Returns:
+            Why, in a few words.
+        """
+        ...
+
+
+class Connector(Protocol):
+    """Speaks one protocol. Registered under ``fleeting.connectors`` by the protocol's name."""
+
+    def dial(self, info: ConnectInfo, config: ConnectorConfig) -> AbstractAsyncContextManager[Connection]:
+        """Connect, within ``config.timeout`` seconds; leaving the context closes the connection.
+
+        Raises:
+            Unreachable, HostKeyMismatch, LoginRejected: On entering.
+        """
+        ...
+
+
+@frozen(kw_only=True)
+class GroupPlugin:
+    """What a plugin's `fleeting_group` hook returns."""
+
+    config: type[Any]
+    """The attrs class that is the schema of ``plugin_config``."""
+
+    group: Callable[[Any], InstanceGroup]
+    """Makes the group from an instance of `config`. Imports nothing heavy, connects to nothing."""
+
+    interface_version: int = INTERFACE_VERSION
+    """The version of the interface that the plugin was written for."""
+
+    secrets: frozenset[str] = frozenset()
+    """Keys of `config` whose values no error may show."""

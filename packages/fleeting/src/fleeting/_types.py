@@ -1,0 +1,249 @@
+"""The vocabulary: what crosses the border between a plugin, the cores and the user.
+
+Everything here is plain data. Values that are handed out are frozen. Times are float seconds since the
+epoch on the injected `Clock`, durations are float seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from typing import Protocol
+
+from attrs import field, frozen
+
+from fleeting._durations import Duration
+
+INTERFACE_VERSION = 1
+"""The version of the plugin interface that this release defines."""
+
+SUPPORTED_INTERFACE_VERSIONS = (1,)
+"""The current version and, once there is one, the previous."""
+
+
+class Clock(Protocol):
+    """Where the suite learns the time; injected, so that tests and the simulator own it."""
+
+    def now(self) -> float:
+        """Seconds since the epoch. Never goes back while the process lives."""
+        ...
+
+    async def sleep_until(self, at: float) -> None:
+        """Return once `now` is *at* or later."""
+        ...
+
+
+class State(Enum):
+    """An instance as the cloud shows it."""
+
+    CREATING = "creating"
+    RUNNING = "running"
+    SUSPENDING = "suspending"
+    SUSPENDED = "suspended"
+    RESUMING = "resuming"
+    DELETING = "deleting"
+    DELETED = "deleted"
+    FAILED = "failed"
+
+
+@frozen(kw_only=True)
+class Observed:
+    """One instance in the cloud's view."""
+
+    state: State
+
+    created_at: float | None = None
+    """When the cloud says it was created, seconds since the epoch, if it says so."""
+
+    intent: str | None = None
+    """The intent that asked for it, if the cloud can carry one."""
+
+    offering: str | None = None
+    """Where and what it is, such as ``eu-west-1a/m5.large/spot``; free text, stable."""
+
+
+class ProblemKind(Enum):
+    """Why asked-for capacity is not coming."""
+
+    CAPACITY = "capacity"
+    QUOTA = "quota"
+    IMAGE = "image"
+    AUTHORISATION = "authorisation"
+    OTHER = "other"
+
+
+@frozen(kw_only=True)
+class Problem:
+    """The cloud's own word on why it does not deliver."""
+
+    kind: ProblemKind
+    message: str
+
+    since: float | None = None
+    """When it was first met, seconds since the epoch; the same problem keeps its `since`."""
+
+    offering: str | None = None
+    """Which offering it concerns; None for the whole group."""
+
+
+@frozen
+class Observation:
+    """The cloud's whole view of the group, complete or not given at all."""
+
+    instances: Mapping[str, Observed]
+    """By id. An instance that is not here is, as far as the cloud knows now, not there."""
+
+    problems: Sequence[Problem] = ()
+
+    @classmethod
+    def of(cls, states: Mapping[str, State]) -> Observation:
+        """The simple case: ids and states, nothing else known."""
+        return cls({instance: Observed(state=state) for instance, state in states.items()})
+
+
+class Capability(Enum):
+    """What only some clouds can do; each promises something that conformance checks."""
+
+    NAMED_CREATE = "named_create"
+    """`increase` is idempotent per intent, and instances carry the intent."""
+
+    WITHDRAW = "withdraw"
+    """The group also has ``withdraw(count) -> int`` (`Withdraws`)."""
+
+    SUSPEND_RESUME = "suspend_resume"
+    """The group also has ``suspend`` and ``resume`` (`Suspends`)."""
+
+    NOTICES = "notices"
+    """The group also has ``notices()`` (`GivesNotice`)."""
+
+    OWNER_MARK = "owner_mark"
+    """The group can carry an expiring record of who manages it (`MarksOwner`)."""
+
+    PRICES = "prices"
+    """The group can tell what an offering costs (`TellsPrices`)."""
+
+
+@frozen(kw_only=True)
+class GroupInfo:
+    """What a group says of itself when it is opened."""
+
+    identity: str
+    """The cloud resource itself: account, region, name. The manager's lock is taken on it."""
+
+    max_size: int | None = None
+    """The cloud's own ceiling, if it has one."""
+
+    interface_version: int = INTERFACE_VERSION
+    capabilities: frozenset[Capability] = frozenset()
+
+    advice: Sequence[str] = ()
+    """What init found that should be changed at the cloud, one sentence each."""
+
+
+@frozen(kw_only=True)
+class ConnectorConfig:
+    """How to connect: overrides what the plugin reports, or fills what it cannot know.
+
+    The names, meanings and defaults are those of GitLab's ``connector_config``.
+    """
+
+    os: str | None = None
+    arch: str | None = None
+    protocol: str | None = None
+    protocol_port: int | None = None
+    username: str | None = None
+    password: str | None = field(default=None, repr=False)
+    key_path: str | None = None
+    use_static_credentials: bool = False
+
+    keepalive: Duration = 30.0
+    """Seconds between signs of life on an open connection."""
+
+    timeout: Duration = 600.0
+    """Seconds that dialling may take, retries included."""
+
+    use_external_addr: bool = False
+
+
+@frozen(kw_only=True)
+class Settings:
+    """What a group is told when it is opened."""
+
+    owner: str
+    """Who manages: a stable id of this manager, to be put on what it creates."""
+
+    clock: Clock
+    connector: ConnectorConfig = ConnectorConfig()
+
+
+@frozen(kw_only=True)
+class ConnectInfo:
+    """All that is needed to connect to one instance. Secrets stay out of its `repr`."""
+
+    id: str
+    os: str = "linux"
+    arch: str = "amd64"
+    protocol: str = "ssh"
+
+    internal_addr: str | None = None
+    """A host name, an IP address, or a socket path, as the protocol has it."""
+
+    external_addr: str | None = None
+    port: int | None = None
+    """None: the protocol's own default."""
+
+    user: str | None = None
+    password: str | None = field(default=None, repr=False)
+    key: str | None = field(default=None, repr=False)
+    """A private key in OpenSSH's or PEM's text form."""
+
+    host_key: str | None = None
+    """The public host key as one ``type base64`` line, if it could be learnt."""
+
+    expires_at: float | None = None
+    """When the credentials end, seconds since the epoch; fetched again after that."""
+
+
+class NoticeKind(Enum):
+    """What the cloud announces."""
+
+    PREEMPTION = "preemption"
+    MAINTENANCE = "maintenance"
+    REBALANCE = "rebalance"
+
+
+@frozen(kw_only=True)
+class Notice:
+    """The cloud says that an instance will go."""
+
+    instance: str
+    deadline: float
+    """When it goes, seconds since the epoch."""
+
+    kind: NoticeKind = NoticeKind.PREEMPTION
+
+
+@frozen(kw_only=True)
+class Completed:
+    """What came of a command on an instance."""
+
+    exit_status: int | None
+    """None if it was ended by a signal."""
+
+    signal: str | None = None
+    """Such as ``SIGKILL``; None if it exited by itself."""
+
+    stdout: bytes = b""
+    """What was collected; empty if a sink was given."""
+
+    stderr: bytes = b""
+
+    @property
+    def ok(self) -> bool:
+        """Whether it exited with 0."""
+        return self.exit_status == 0
+
+    @property
+    def outcome(self) -> str:
+        """In words: ``exited with 3``, ``was ended by SIGKILL``."""
+        return f"was ended by {self.signal}" if self.exit_status is None else f"exited with {self.exit_status}"

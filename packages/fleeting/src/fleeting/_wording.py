@@ -1,0 +1,95 @@
+"""How messages about configuration speak: of what was found, what may stand there, what was meant."""
+
+import re
+from collections.abc import Iterable, Mapping
+from enum import Enum
+from typing import Annotated, Any, Literal, TypeAlias, get_args, get_origin
+
+import attrs
+
+Kind: TypeAlias = Any
+"""The type of a field: a class, or a form such as ``str | None`` that typing cannot name yet."""
+
+_SCALARS = {str: "a string", bool: "true or false", int: "an integer", float: "a number"}
+_UNQUOTED = {int: "-?[0-9]+", float: r"-?[0-9]+(\.[0-9]+)?", bool: "true|false"}
+
+_LONGEST_VALUE = 60
+"""So many characters of a found string are shown."""
+
+
+def describe(value: object, *, secret: bool = False) -> str:
+    """Say what *value* is, in TOML's words: ``string "x"``, ``integer 3``, ``a table``; a secret's kind only."""
+    match value:
+        case None:
+            return "nothing"
+        case Mapping():
+            return "a table"
+        case list() | tuple() | frozenset():
+            return "an array"
+        case bool():
+            kind, text = "boolean", str(value).lower()
+        case int():
+            kind, text = "integer", str(value)
+        case str():
+            kind, text = "string", quoted(value)
+        case _:
+            kind, text = type(value).__name__, str(value)
+    if secret:
+        return f"an {kind}" if kind == "integer" else f"a {kind}"
+    return f"{kind} {text}"
+
+
+def expectation(kind: Kind) -> str:
+    """Say what may stand where a field has the type *kind*; an annotated one brings the words along."""
+    if type(None) in get_args(kind):
+        kind = next(option for option in get_args(kind) if option is not type(None))
+    if origin(kind) is Annotated:
+        return str(kind.__metadata__[0])
+    if kind in _SCALARS:
+        return _SCALARS[kind]
+    if is_choice(kind):
+        return f"one of {', '.join(quoted(str(choice)) for choice in choices(kind))}"
+    is_table = attrs.has(kind) or issubclass(origin(kind) or kind, Mapping)
+    return "a table" if is_table else "an array"
+
+
+def quoted(text: str) -> str:
+    """Quote as TOML does, on one line, cut if it is long."""
+    from json import dumps  # only errors need it
+
+    return dumps(text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}…", ensure_ascii=False)
+
+
+def did_you_mean(word: object, known: Iterable[str]) -> str:
+    """Ask whether the nearest of *known* was meant; empty if none is near."""
+    from difflib import get_close_matches  # only errors need it
+
+    by_lower = {choice.lower(): choice for choice in known}
+    nearest = get_close_matches(str(word).lower(), by_lower, n=1)
+    return f"did you mean {by_lower[nearest[0]]}?" if nearest else ""
+
+
+def quoting_hint(value: object, kind: type) -> str:
+    """Say how to write a scalar that has too few or too many quotes; empty if that is not what is wrong."""
+    if kind is str and type(value) in (int, float):
+        return f'write "{value}"'
+    if isinstance(value, str) and re.fullmatch(_UNQUOTED.get(kind, "(?!)"), value):
+        return f"write {value} without quotes"
+    return ""
+
+
+def origin(kind: Kind) -> Kind:
+    """Tell what a generic type is made from: ``list`` for ``list[str]``, None for a plain class."""
+    return get_origin(kind)
+
+
+def is_choice(kind: Kind) -> bool:
+    """Whether *kind* is an enum or a literal, of strings."""
+    return origin(kind) is Literal or (isinstance(kind, type) and issubclass(kind, Enum))
+
+
+def choices(kind: Kind) -> dict[str, object]:
+    """Map what data may hold for an enum or literal to what it stands for."""
+    if origin(kind) is Literal:
+        return {choice: choice for choice in get_args(kind)}
+    return {member.value: member for member in kind}

@@ -1,0 +1,417 @@
+"""What a configuration may hold, and the exact words for everything it may not."""
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from typing import Any, Literal
+
+import pytest
+from attrs import Attribute, field, frozen, validators
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fleeting._config import structure
+from fleeting._durations import Duration, format_duration, parse_duration
+from fleeting._errors import ConfigError
+
+
+class Preexisting(Enum):
+    """A choice, as a file has it."""
+
+    REFUSE = "refuse"
+    REMOVE = "remove"
+    ADOPT = "adopt"
+
+
+@frozen(kw_only=True)
+class Policy:
+    """A table in an array."""
+
+    periods: Sequence[str] = ()
+    idle_count: int = field(default=0, validator=validators.ge(0))
+    idle_time: Duration = 0.0
+    scale_factor: float | None = None
+
+
+@frozen(kw_only=True)
+class Login:
+    """A table with secrets, one by its `repr`, the others by name."""
+
+    username: str = "root"
+    password: str | None = field(default=None, repr=False, metadata={"aliases": ("pass",)})
+    token: str = field(default="tok-0", validator=validators.matches_re("tok-.*"))
+    expiry: Duration | None = None
+
+
+@frozen(kw_only=True)
+class Autoscaler:
+    """A schema with one field of every kind."""
+
+    plugin: str
+    profile: str | None = field(default=None, metadata={"aliases": ("credentials_profile",)})
+    max_instances: int = 0
+    capacity: int = field(default=1)
+    delete: bool = False
+    preexisting: Preexisting = Preexisting.REFUSE
+    protocol: Literal["ssh", "winrm"] = "ssh"
+    timeout: Duration | None = None
+    login: Login = Login()
+    policy: Sequence[Policy] = ()
+    labels: Mapping[str, str] = field(factory=dict)
+    plugin_config: Mapping[str, object] = field(factory=dict)
+    tags: frozenset[str] = frozenset()
+    retries: list[int] = field(factory=list)
+    _hidden: int = 0
+    derived: str = field(init=False, default="")
+
+    @capacity.validator
+    def _capacity_is_known(self, _: "Attribute[int]", value: int) -> None:
+        if not 0 < value <= max(self.max_instances, 1):
+            msg = f"1 to {max(self.max_instances, 1)}, as many as max_instances"
+            raise ValueError(msg)
+
+    def __attrs_post_init__(self) -> None:
+        """Refuse a combination."""
+        if self.protocol == "winrm" and self.login.username == "root":
+            msg = "another username than root where protocol is winrm"
+            raise ValueError(msg)
+
+
+@frozen(kw_only=True)
+class Small:
+    """Few keys, all of them listed in messages."""
+
+    name: str
+    zone: str = ""
+
+
+@frozen(kw_only=True)
+class Talkative:
+    """A rule whose message repeats a secret."""
+
+    key: str = field(repr=False)
+
+    def __attrs_post_init__(self) -> None:
+        """Refuse everything."""
+        msg = f"another key than {self.key}"
+        raise ValueError(msg)
+
+
+def problems(data: Mapping[str, object], cls: type = Autoscaler, **options: Any) -> str:  # noqa: ANN401  (as in structure)
+    """Return the message for a configuration that must be refused."""
+    with pytest.raises(ConfigError) as caught:
+        structure(data, cls, **options)
+    return str(caught.value)
+
+
+A_DURATION = 'a duration such as "90s" or "1h30m"'
+
+BAD_VALUES = [
+    ({"plugin": 3}, 'plugin: found integer 3, expected a string; write "3"'),
+    ({"plugin": 1.5}, 'plugin: found float 1.5, expected a string; write "1.5"'),
+    ({"plugin": True}, "plugin: found boolean true, expected a string"),
+    ({"plugin": None}, "plugin: found nothing, expected a string"),
+    ({"plugin": ["x"]}, "plugin: found an array, expected a string"),
+    ({"plugin": {}}, "plugin: found a table, expected a string"),
+    ({"max_instances": "3"}, 'max_instances: found string "3", expected an integer; write 3 without quotes'),
+    ({"max_instances": "many"}, 'max_instances: found string "many", expected an integer'),
+    ({"max_instances": 3.0}, "max_instances: found float 3.0, expected an integer"),
+    ({"max_instances": True}, "max_instances: found boolean true, expected an integer"),
+    ({"hidden": "x"}, 'hidden: found string "x", expected an integer'),
+    ({"delete": 1}, "delete: found integer 1, expected true or false"),
+    ({"delete": "true"}, 'delete: found string "true", expected true or false; write true without quotes'),
+    ({"delete": "yes"}, 'delete: found string "yes", expected true or false'),
+    (
+        {"preexisting": "refus"},
+        'preexisting: found string "refus", expected one of "refuse", "remove", "adopt"; did you mean refuse?',
+    ),
+    ({"preexisting": 1}, 'preexisting: found integer 1, expected one of "refuse", "remove", "adopt"'),
+    ({"protocol": "telnet"}, 'protocol: found string "telnet", expected one of "ssh", "winrm"'),
+    ({"protocol": "SSH"}, 'protocol: found string "SSH", expected one of "ssh", "winrm"; did you mean ssh?'),
+    ({"timeout": 90}, f'timeout: found integer 90, expected {A_DURATION}; write "90s"'),
+    ({"timeout": 1.5}, f'timeout: found float 1.5, expected {A_DURATION}; write "1.5s"'),
+    ({"timeout": "90"}, f'timeout: found string "90", expected {A_DURATION}; write "90s"'),
+    ({"timeout": "2d"}, f'timeout: found string "2d", expected {A_DURATION}; days are not a unit, write "48h"'),
+    ({"timeout": "-1s"}, f'timeout: found string "-1s", expected {A_DURATION}; it cannot be negative'),
+    ({"timeout": "soon"}, f'timeout: found string "soon", expected {A_DURATION}'),
+    ({"timeout": True}, f"timeout: found boolean true, expected {A_DURATION}"),
+    ({"timeout": []}, f"timeout: found an array, expected {A_DURATION}"),
+    ({"policy": {}}, "policy: found a table, expected an array"),
+    ({"policy": [{}, 3]}, "policy[1]: found integer 3, expected a table"),
+    ({"policy": [{}, {"idle_time": 5}]}, f'policy[1].idle_time: found integer 5, expected {A_DURATION}; write "5s"'),
+    ({"policy": [{"periods": "* * *"}]}, 'policy[0].periods: found string "* * *", expected an array'),
+    ({"policy": [{"periods": ["*", 7]}]}, 'policy[0].periods[1]: found integer 7, expected a string; write "7"'),
+    ({"policy": [{"idle_count": -1}]}, "policy[0].idle_count: found integer -1, expected >= 0"),
+    ({"policy": [{"scale_factor": float("nan")}]}, "policy[0].scale_factor: found float nan, expected a number"),
+    (
+        {"policy": [{"scale_factor": "2.5"}]},
+        'policy[0].scale_factor: found string "2.5", expected a number; write 2.5 without quotes',
+    ),
+    (
+        {"policy": [{"idle_tiem": "5s"}]},
+        (
+            "policy[0].idle_tiem: found an unknown key, expected one of periods, idle_count, idle_time, scale_factor; "
+            "did you mean idle_time?"
+        ),
+    ),
+    ({"capacity": 9, "max_instances": 4}, "capacity: found integer 9, expected 1 to 4, as many as max_instances"),
+    ({"protocol": "winrm"}, "found this combination, expected another username than root where protocol is winrm"),
+    ({"labels": ["a"]}, "labels: found an array, expected a table"),
+    ({"labels": {"team": 7}}, 'labels.team: found integer 7, expected a string; write "7"'),
+    ({"tags": "x"}, 'tags: found string "x", expected an array'),
+    ({"retries": [1, "2"]}, 'retries[1]: found string "2", expected an integer; write 2 without quotes'),
+    ({"login": "root"}, 'login: found string "root", expected a table'),
+    ({"derived": "x"}, "derived: found an unknown key, expected a known key"),
+    ({"max_instance": 3}, "max_instance: found an unknown key, expected a known key; did you mean max_instances?"),
+    (
+        {"profile": "a", "credentials_profile": "b"},
+        (
+            "credentials_profile: found both credentials_profile and profile, expected one of them; "
+            "remove credentials_profile, the older name"
+        ),
+    ),
+]
+
+
+@pytest.mark.parametrize(("data", "message"), BAD_VALUES, ids=lambda value: str(value)[:60])
+def test_a_bad_value_is_named_with_what_to_write(data: dict[str, object], message: str) -> None:
+    """Each mistake gets its key path, what was found, what is expected and what to do."""
+    assert problems({"plugin": "aws", **data}) == message
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({}, "name: found nothing, expected a string; this key is required"),
+        ({"name": "n", "Zone": "z"}, "Zone: found an unknown key, expected one of name, zone; did you mean zone?"),
+        ({"name": "n", "colour": 1}, "colour: found an unknown key, expected one of name, zone"),
+    ],
+)
+def test_a_missing_or_unknown_key_is_named(data: dict[str, object], message: str) -> None:
+    """A short schema lists its keys."""
+    assert problems(data, Small) == message
+
+
+def test_a_long_string_is_cut() -> None:
+    """A message stays readable whatever stands in the file."""
+    message = problems({"plugin": "aws", "preexisting": "x" * 80})
+    assert message == f'preexisting: found string "{"x" * 60}…", expected one of "refuse", "remove", "adopt"'
+
+
+def test_a_string_is_shown_on_one_line() -> None:
+    """Control characters are escaped, so that a file cannot forge a message."""
+    message = problems({"plugin": "aws", "preexisting": "a\n\x1b[31m"})
+    assert message == 'preexisting: found string "a\\n\\u001b[31m", expected one of "refuse", "remove", "adopt"'
+
+
+def test_every_problem_is_reported_at_once() -> None:
+    """One error carries all of them, in the order of the file, the missing ones last."""
+    data = {"max_instances": "x", "policy": [{"idle_time": 1}, {"idle_count": -1}], "spam": 1, "timeout": "1h"}
+    assert problems(data, path="autoscaler", source="config.toml").splitlines() == [
+        'config.toml: autoscaler.max_instances: found string "x", expected an integer',
+        f'config.toml: autoscaler.policy[0].idle_time: found integer 1, expected {A_DURATION}; write "1s"',
+        "config.toml: autoscaler.policy[1].idle_count: found integer -1, expected >= 0",
+        "config.toml: autoscaler.spam: found an unknown key, expected a known key",
+        "config.toml: autoscaler.plugin: found nothing, expected a string; this key is required",
+    ]
+
+
+def test_every_validator_is_heard() -> None:
+    """Attrs stops at the first value that is refused; a user learns of all of them."""
+    data = {"plugin": "aws", "capacity": 0, "policy": [{"idle_count": -1}], "login": {"token": "x"}}
+    assert [line.split(":")[0] for line in problems(data).splitlines()] == ["policy[0].idle_count", "login.token"]
+    assert problems({"plugin": "aws", "capacity": 0}).startswith("capacity: found integer 0, expected 1 to 1")
+
+
+@pytest.mark.parametrize(
+    ("login", "message"),
+    [
+        ({"password": 1234}, "login.password: found an integer, expected a string"),
+        ({"password": ["s3cret"]}, "login.password: found an array, expected a string"),
+        ({"pass": 12.5}, "login.pass: found a float, expected a string"),
+        ({"token": "s3cret"}, "login.token: found a string, expected a valid value"),
+        ({"expiry": "s3cret"}, f"login.expiry: found a string, expected {A_DURATION}"),
+        (
+            {"passwrod": "s3cret"},
+            (
+                "login.passwrod: found an unknown key, expected one of username, password, token, expiry; "
+                "did you mean password?"
+            ),
+        ),
+    ],
+)
+def test_a_secret_is_never_shown(login: dict[str, object], message: str) -> None:
+    """Neither the value nor a hint made from it, for fields without a repr and for keys that are named secret."""
+    secrets = frozenset({"token", "expiry"})
+    assert problems({"plugin": "aws", "login": login}, secrets=secrets) == message
+
+
+def test_a_secret_in_a_free_table_is_never_shown() -> None:
+    """Keys named secret are so wherever they stand."""
+    data = {"plugin": "aws", "labels": {"token": 1234}}
+    assert problems(data, secrets=frozenset({"token"})) == "labels.token: found an integer, expected a string"
+
+
+def test_a_rule_that_repeats_a_secret_is_masked() -> None:
+    """The words of a rule are its author's, so they are searched for secrets."""
+    assert problems({"key": "s3cret"}, Talkative) == "found this combination, expected another key than ***"
+
+
+def test_everything_that_may_stand_in_a_table_is_read() -> None:
+    """A table with a value of every kind becomes the instance that Python would make."""
+    data = {
+        "plugin": "aws",
+        "max_instances": 10,
+        "delete": True,
+        "preexisting": "adopt",
+        "protocol": "winrm",
+        "timeout": "1h30m",
+        "login": {"username": "admin", "password": "p", "expiry": "0"},
+        "policy": [{"periods": ["* * * * *"], "idle_time": "20m0s", "scale_factor": 2}],
+        "labels": {"team": "ci"},
+        "plugin_config": {"name": "asg", "nested": {"list": [1, "two"]}},
+        "tags": ["a", "b"],
+        "retries": [1, 2],
+        "hidden": 7,
+    }
+    assert structure(data, Autoscaler) == Autoscaler(
+        plugin="aws",
+        max_instances=10,
+        delete=True,
+        preexisting=Preexisting.ADOPT,
+        protocol="winrm",
+        timeout=5400.0,
+        login=Login(username="admin", password="p", expiry=0.0),
+        policy=(Policy(periods=("* * * * *",), idle_time=1200.0, scale_factor=2.0),),
+        labels={"team": "ci"},
+        plugin_config={"name": "asg", "nested": {"list": [1, "two"]}},
+        tags=frozenset({"a", "b"}),
+        retries=[1, 2],
+        hidden=7,
+    )
+
+
+def test_an_older_key_is_accepted_with_a_note() -> None:
+    """Files that exist load as they are, and their owner learns the new name."""
+    notes: list[str] = []
+    data = {"plugin": "aws", "credentials_profile": "ci", "login": {"pass": "p"}}
+    result = structure(data, Autoscaler, path="autoscaler", notes=notes)
+    assert (result.profile, result.login.password) == ("ci", "p")
+    assert notes == [
+        "autoscaler.credentials_profile is an older name, write profile",
+        "autoscaler.login.pass is an older name, write password",
+    ]
+
+
+def test_an_older_key_satisfies_a_required_field() -> None:
+    """A required key is not missing when its older name is there."""
+
+    @frozen(kw_only=True)
+    class Renamed:
+        name: str = field(metadata={"aliases": ("title",)})
+
+    assert structure({"title": "x"}, Renamed).name == "x"
+
+
+@pytest.mark.parametrize(("number", "seconds"), [(1_500_000_000, 1.5), (0, 0.0)])
+def test_bare_numbers_are_nanoseconds_where_go_wrote_the_file(number: int, seconds: float) -> None:
+    """GitLab's own files have durations as nanoseconds."""
+    assert structure({"idle_time": number}, Policy, bare_numbers="nanoseconds").idle_time == seconds
+
+
+@pytest.mark.parametrize(("number", "found"), [(-1, "integer -1"), (1.5, "float 1.5"), (True, "boolean true")], ids=str)
+def test_other_bare_numbers_are_refused_even_there(number: object, found: str) -> None:
+    """Go would not read them either."""
+    message = problems({"idle_time": number}, Policy, bare_numbers="nanoseconds")
+    assert message == f"idle_time: found {found}, expected {A_DURATION}"
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("0", 0.0),
+        ("0s", 0.0),
+        ("20m0s", 1200.0),
+        ("1h30m", 5400.0),
+        ("90s", 90.0),
+        ("1.5h", 5400.0),
+        (".5s", 0.5),
+        ("1.s", 1.0),
+        ("+5s", 5.0),
+        ("300ms", 0.3),
+        ("1us", 1e-6),
+        ("1\N{MICRO SIGN}s", 1e-6),
+        ("1\N{GREEK SMALL LETTER MU}s", 1e-6),
+        ("7ns", 7e-9),
+        ("2h45m30.5s", 9930.5),
+        ("2562047h47m16s", 9223372036.0),
+    ],
+)
+def test_durations_are_read_as_go_reads_them(text: str, seconds: float) -> None:
+    """Every unit, fractions, and the forms that Go allows."""
+    assert parse_duration(text) == seconds
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("", ""),
+        ("90", '; write "90s"'),
+        ("1d", '; days are not a unit, write "24h"'),
+        ("-1h30m", "; it cannot be negative"),
+        ("2562048h", '; it can be at most "2562047h47m16s"'),
+        ("1m30", ""),
+        ("s", ""),
+        (".s", ""),
+        (" 1s", ""),
+        ("1 s", ""),
+        ("1S", ""),
+        ("1e3s", ""),
+        ("\N{ARABIC-INDIC DIGIT ONE}s", ""),
+    ],
+)
+def test_what_is_no_duration_is_refused(text: str, hint: str) -> None:
+    """The message shows what to write where that can be guessed."""
+    with pytest.raises(ConfigError) as caught:
+        parse_duration(text)
+    assert str(caught.value) == f'found string "{text}", expected {A_DURATION}{hint}'
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.0, "0s"),
+        (1200.0, "20m0s"),
+        (5400.0, "1h30m0s"),
+        (100.0, "1m40s"),
+        (9930.5, "2h45m30.5s"),
+        (0.3, "300ms"),
+        (1.5e-6, "1.5us"),
+        (7e-9, "7ns"),
+        (-90.0, "-1m30s"),
+    ],
+)
+def test_durations_are_written_as_go_writes_them(seconds: float, text: str) -> None:
+    """Messages show durations in the form that files have."""
+    assert format_duration(seconds) == text
+
+
+@given(st.integers(min_value=0, max_value=2**50))
+def test_a_duration_survives_being_written_and_read(nanoseconds: int) -> None:
+    """Reading what was written gives the same float."""
+    assert parse_duration(format_duration(nanoseconds / 1e9)) == nanoseconds / 1e9
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda children: st.lists(children, max_size=3) | st.dictionaries(st.text(), children, max_size=3),
+    max_leaves=8,
+)
+KEYS = ["plugin", "max_instances", "delete", "preexisting", "timeout", "login", "policy", "labels", "tags", "retries"]
+
+
+@given(st.dictionaries(st.sampled_from(KEYS) | st.text(), JSON, max_size=4))
+def test_whatever_the_data_nothing_but_a_config_error_comes_out(data: dict[str, object]) -> None:
+    """A mistake in a file never shows as a traceback."""
+    with contextlib.suppress(ConfigError):
+        structure(data, Autoscaler)
