@@ -1,0 +1,132 @@
+"""The book of intents: what was asked of the cloud and has not been accounted for yet. Pure.
+
+An intent is written to the journal before the cloud is asked, and counts against every ceiling until
+its instances have appeared, or it is withdrawn, has failed, or has expired. One whose outcome is unknown
+counts in full: the cloud may have heard it.
+"""
+
+from collections.abc import Iterator
+from enum import Enum
+
+from attrs import define, frozen
+
+
+class IntentState(Enum):
+    """Where an intent stands."""
+
+    REQUESTED = "requested"
+    MATCHED = "matched"
+    WITHDRAWN = "withdrawn"
+    FAILED = "failed"
+    EXPIRED = "expired"
+
+
+@frozen(kw_only=True)
+class IntentRecord:
+    """An open intent, as the journal keeps it; a closed one is dropped."""
+
+    pool: str
+    count: int
+    accepted: int | None
+    """How many the cloud said it accepted, less those taken back; None while that is unknown."""
+
+    matched: int
+    requested_at: float
+
+
+@define
+class Intent:
+    """One request for more instances."""
+
+    id: str
+    count: int
+    requested_at: float
+    accepted: int | None = None
+    matched: int = 0
+    in_flight: bool = True
+    """Whether the cloud is being asked right now."""
+
+    @property
+    def outstanding(self) -> int:
+        """How many instances may still appear for it."""
+        return max(0, (self.count if self.accepted is None else self.accepted) - self.matched)
+
+    def record(self, pool: str) -> IntentRecord:
+        """For the journal."""
+        return IntentRecord(
+            pool=pool,
+            count=self.count,
+            accepted=self.accepted,
+            matched=self.matched,
+            requested_at=self.requested_at,
+        )
+
+
+class Intents:
+    """The open intents, oldest first."""
+
+    def __init__(self) -> None:
+        """Start with none."""
+        self._open: dict[str, Intent] = {}
+        self.outstanding = 0
+        """Instances that may still appear, over all open intents."""
+
+    def __iter__(self) -> Iterator[Intent]:
+        """The open intents, oldest first."""
+        return iter(self._open.values())
+
+    def __len__(self) -> int:
+        """How many are open."""
+        return len(self._open)
+
+    def get(self, intent: str) -> Intent | None:
+        """The open intent of that id, if it is open."""
+        return self._open.get(intent)
+
+    def open(self, intent: Intent) -> None:
+        """Take in a new one."""
+        self._open[intent.id] = intent
+        self.outstanding += intent.outstanding
+
+    def accepted(self, intent: Intent, accepted: int) -> None:
+        """Note the cloud's answer; a cloud that claims more than was asked is not believed."""
+        before = intent.outstanding
+        intent.accepted = max(0, min(accepted, intent.count))
+        intent.in_flight = False
+        self.outstanding += intent.outstanding - before
+
+    def matched(self, intent: Intent) -> None:
+        """Note that an instance appeared for it."""
+        intent.matched += 1
+        self.outstanding -= 1
+
+    def take_back(self, count: int) -> list[Intent]:
+        """Give up *count* outstanding instances, newest first; returns the intents it changed."""
+        changed = []
+        for intent in reversed(self._open.values()):
+            given_up = min(count, 0 if intent.in_flight else intent.outstanding)
+            if given_up:
+                intent.accepted = intent.matched + intent.outstanding - given_up
+                self.outstanding -= given_up
+                count -= given_up
+                changed.append(intent)
+            if not count:
+                break
+        return changed
+
+    def close(self, intent: Intent) -> None:
+        """Forget it, with whatever is still outstanding."""
+        self.outstanding -= intent.outstanding
+        del self._open[intent.id]
+
+    def match(self, carried: str | None) -> Intent | None:
+        """The intent that explains a new instance.
+
+        Args:
+            carried: The intent that the instance carries. None: the cloud cannot carry one, then the
+                oldest intent that still waits for an instance explains it.
+        """
+        if carried is not None:
+            intent = self._open.get(carried)
+            return intent if intent is not None and intent.outstanding else None
+        return next((intent for intent in self if intent.outstanding), None)

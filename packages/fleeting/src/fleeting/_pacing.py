@@ -1,0 +1,79 @@
+"""How fast more may be asked for: a token bucket and a backoff, pure.
+
+Libraries for both exist, but they read a clock; these take `now`, so that the simulator can drive them.
+"""
+
+from collections.abc import Callable
+
+from attrs import define
+
+
+@define
+class TokenBucket:
+    """*limit* tokens a second, at most *burst* saved up; a negative limit never runs out."""
+
+    limit: float
+    burst: float
+    _tokens: float
+    _as_of: float
+
+    @classmethod
+    def full(cls, limit: float, burst: float, now: float) -> "TokenBucket":
+        """Start with all that can be saved up."""
+        return cls(limit, burst, burst, now)
+
+    def available(self, now: float) -> int | None:
+        """How many whole tokens there are; None: without limit."""
+        if self.limit < 0:
+            return None
+        self._tokens = min(self.burst, self._tokens + (now - self._as_of) * self.limit)
+        self._as_of = now
+        return int(self._tokens + 1e-9)  # sums of fractions may miss a whole number by a rounding error
+
+    def take(self, count: int, now: float) -> None:
+        """Use *count* tokens, at most as many as are available."""
+        if self.available(now) is not None:
+            self._tokens -= count
+
+    def next_at(self, now: float) -> float | None:
+        """When there is one more whole token than now; None if that never comes."""
+        available = self.available(now)
+        if available is None or self.limit == 0:
+            return None
+        return now + (1 - (self._tokens - available)) / self.limit
+
+
+@define
+class Backoff:
+    """Exponential, capped, with jitter: each failure in a row doubles the wait."""
+
+    initial: float
+    cap: float
+    _random: Callable[[], float]
+    """Gives numbers from 0 to 1."""
+
+    failures: int = 0
+    until: float = 0.0
+    """Nothing is to be tried before this time."""
+
+    reason: str = ""
+
+    def failed(self, reason: str, now: float, retry_after: float | None = None) -> None:
+        """Note a failure. Several of one burst count once, or the wait would explode."""
+        self.reason = reason
+        if now >= self.until:
+            self.failures += 1
+            full = min(self.cap, self.initial * 2.0 ** min(self.failures - 1, 30))
+            self.until = now + full * (0.5 + 0.5 * self._random())
+        if retry_after is not None:
+            self.until = max(self.until, now + retry_after)
+
+    def succeeded(self) -> None:
+        """Forget the failures."""
+        self.failures = 0
+        self.until = 0.0
+        self.reason = ""
+
+    def active(self, now: float) -> bool:
+        """Whether nothing is to be tried now."""
+        return now < self.until

@@ -1,0 +1,857 @@
+"""The plan: what a group should hold, against what the cloud shows. Pure.
+
+`Plan.handle` takes facts about one group and answers with a `Step`. It knows instances and intents,
+nothing of slots or jobs: whoever sits on top tells it how many more to `request` and which to `remove`,
+and hears through events which instances may be given work.
+
+The way of an instance::
+
+    request ── Increase ──► intent ── seen in the view ──► WAITING ── running ──► PREPARING
+                                                              │                       │ Prepared
+                                          too long, or failed │                       ▼
+                                  ┌───────────────────────────┴──── unhealthy ◄──── READY
+                                  ▼                                     │             │
+      gone ◄── not in the view ── REMOVING ◄── remove ──────────────────┴─────────────┘
+
+What the cloud shows decides, but one bad read kills nothing: an instance that is missing once gets no
+new work and the view is fetched again at once; missing twice, or missing once with a dead connection,
+it is lost. A lost instance that comes back is deleted, never used.
+
+The ceiling is kept here and nowhere else: at every `Increase`, known instances plus what open intents
+may still bring stay at or below `max_instances`. Instances that are being deleted count until they are
+gone.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from enum import Enum
+from typing import Any
+
+from attrs import define, field, frozen
+from attrs.validators import ge
+
+from fleeting import facts
+from fleeting._durations import Duration
+from fleeting._intents import Intent, IntentRecord, Intents
+from fleeting._pacing import Backoff, TokenBucket
+from fleeting._step import Drop, Put, Step, Write
+from fleeting._timers import Timers
+from fleeting._types import NoticeKind, Observation, Observed, Problem, State
+
+REMEMBER_LOST = 3600.0
+"""Seconds for which a gone instance is remembered, so that a stale view cannot bring it back to work."""
+
+INTENT, INSTANCE, LOST = "intent", "instance", "lost"
+"""The journal's kinds of records that belong to the plan."""
+
+
+class Preexisting(Enum):
+    """What to do with instances that stand in the group and that nothing of ours explains."""
+
+    REFUSE = "refuse"
+    """Refuse to start if the journal is empty; later, remove."""
+
+    REMOVE = "remove"
+    ADOPT = "adopt"
+    """Use them, as if they had never been used."""
+
+
+class Origin(Enum):
+    """Where an instance came from."""
+
+    REQUESTED = "requested"
+    PREEXISTING = "preexisting"
+    UNEXPECTED = "unexpected"
+
+
+class Stage(Enum):
+    """An instance as the plan sees it."""
+
+    WAITING = "waiting"
+    """Not running yet, or not yet being prepared."""
+
+    PREPARING = "preparing"
+    READY = "ready"
+    UNHEALTHY = "unhealthy"
+    REMOVING = "removing"
+
+
+@frozen(kw_only=True)
+class ScaleThrottle:
+    """How fast new instances may be asked for: a token bucket."""
+
+    limit: float = 100.0
+    """New instances a second; -1: no limit."""
+
+    burst: int | None = None
+    """Saved up at most. None: `max_instances`, or the limit where that is 0."""
+
+
+@frozen(kw_only=True)
+class PlanConfig:
+    """The settings of one group that concern its instances; names and defaults are GitLab's."""
+
+    name: str = "default"
+    """The pool's, in leases, logs and metrics."""
+
+    max_instances: int = field(default=0, validator=ge(0))
+    """Ceiling over all that exists or may come to exist; 0: none."""
+
+    update_interval: Duration = 60.0
+    update_interval_when_expecting: Duration = 2.0
+    deletion_retry_interval: Duration = 60.0
+    shutdown_deletion_interval: Duration = 10.0
+    failure_threshold: int = field(default=3, validator=ge(1))
+    heartbeat_interval: Duration = 60.0
+    scale_throttle: ScaleThrottle = ScaleThrottle()
+    preexisting: Preexisting = Preexisting.REFUSE
+    unhealthy_breaks_jobs: bool = False
+
+    intent_timeout: Duration = 900.0
+    """After which what was asked for and never appeared is given up."""
+
+    instance_ready_timeout: Duration = 900.0
+    """What an instance may take from its first sight to being ready; then it is replaced."""
+
+    backoff_initial: Duration = 5.0
+    backoff_cap: Duration = 300.0
+
+
+@frozen(kw_only=True)
+class InstanceRecord:
+    """An instance, as the journal keeps it."""
+
+    pool: str
+    origin: Origin
+    intent: str | None
+    first_seen: float
+    removing: str
+    """Why it is being removed; empty if it is not."""
+
+
+@frozen(kw_only=True)
+class LostRecord:
+    """A gone instance that must not be used again should it show up."""
+
+    pool: str
+    until: float
+
+
+@define
+class Instance:
+    """One instance, as the plan knows it."""
+
+    id: str
+    origin: Origin
+    first_seen: float
+    state: State
+    stage: Stage = Stage.WAITING
+    intent: str | None = None
+    offering: str | None = None
+    created_at: float | None = None
+    asked_at: float | None = None
+    """When its intent was requested, if it has one."""
+
+    running_since: float | None = None
+    ready_since: float | None = None
+    announced: bool = False
+    """Whether those on top were told of it, and are owed a `Gone`."""
+
+    paused: str = ""
+    """Why it gets no new work for now; empty if it may."""
+
+    missed: int = 0
+    """In how many views in a row it was absent."""
+
+    connection_dead: bool = False
+    failures: int = 0
+    """Heartbeats failed in a row."""
+
+    deadline: float | None = None
+    """When it goes, if notice was given."""
+
+    removing: str = ""
+    removal_asked_at: float | None = None
+
+    def record(self, pool: str) -> InstanceRecord:
+        """For the journal."""
+        return InstanceRecord(
+            pool=pool,
+            origin=self.origin,
+            intent=self.intent,
+            first_seen=self.first_seen,
+            removing=self.removing,
+        )
+
+
+@frozen(kw_only=True)
+class Limits:
+    """What stands between a wish for more instances and asking for them."""
+
+    room: int | None
+    """How many more the ceiling allows; None: any number."""
+
+    tokens: int | None
+    """How many more the throttle allows now; None: any number."""
+
+    tokens_at: float | None
+    """When the throttle allows one more than now; None: never, or it does not limit."""
+
+    blocked_until: float | None
+    """Nothing is asked for before this time; None: not backing off."""
+
+    blocked_why: str = ""
+
+    def allowed(self, wanted: int) -> int:
+        """How many of *wanted* may be asked for now."""
+        if self.blocked_until is not None:
+            return 0
+        bounds = [bound for bound in (self.room, self.tokens) if bound is not None]
+        return max(0, min([wanted, *bounds]))
+
+
+@define
+class _Turn:
+    """What the current fact has led to so far."""
+
+    writes: list[Write] = field(factory=list)
+    actions: list[facts.Action] = field(factory=list)
+    events: list[facts.Event] = field(factory=list)
+    deletions: list[str] = field(factory=list)
+    """Asked for in one `Decrease` at the end."""
+
+
+class Plan:
+    """The pure core of one group."""
+
+    def __init__(
+        self,
+        config: PlanConfig,
+        *,
+        now: float,
+        new_intent: Callable[[], str],
+        random: Callable[[], float],
+        max_size: int | None = None,
+        named: bool = False,
+        withdraws: bool = False,
+        recovered: Mapping[str, Mapping[str, Any]] | None = None,
+    ) -> None:
+        """Start from what the journal knows.
+
+        Args:
+            config: The group's settings.
+            now: Seconds since the epoch.
+            new_intent: Gives ids for intents, never one twice, also over restarts.
+            random: Gives numbers from 0 to 1, for jitter.
+            max_size: The cloud's own ceiling, if it has one.
+            named: Whether a repeated increase is idempotent per intent (`NAMED_CREATE`).
+            withdraws: Whether unfilled requests can be taken back (`WITHDRAW`).
+            recovered: Records by kind and key, of this pool only.
+        """
+        self.config = config
+        self.pool = config.name
+        self._new_intent = new_intent
+        self._random = random
+        self._named = named
+        self._withdraws = withdraws
+        ceilings = [ceiling for ceiling in (config.max_instances or None, max_size) if ceiling is not None]
+        self.ceiling = min(ceilings, default=None)
+        throttle = config.scale_throttle
+        burst = throttle.burst if throttle.burst is not None else config.max_instances
+        self._bucket = TokenBucket.full(throttle.limit, burst or max(1.0, throttle.limit), now)
+        self._backoff = Backoff(config.backoff_initial, config.backoff_cap, random)
+        self._timers: Timers[tuple[str, str]] = Timers()
+        self._instances: dict[str, Instance] = {}
+        self._by_stage: Counter[Stage] = Counter()
+        self._paused = 0
+        self._lost: dict[str, float] = {}
+        self._intents = Intents()
+        self._problems: tuple[Problem, ...] = ()
+        self._updating = False
+        self._update_again = False
+        self._viewed = False
+        self._withdrawing = 0
+        self._withdrawable = withdraws
+        self._shutting_down = False
+        self._turn = _Turn()
+        self._journal_was_empty = not any((recovered or {}).values())
+        self._restore(recovered or {}, now)
+        self._timers.set(("update", ""), now)
+
+    # --- what those on top ask ---------------------------------------------------------------------------
+
+    @property
+    def instances(self) -> Mapping[str, Instance]:
+        """All known instances by id; to be read, not changed."""
+        return self._instances
+
+    @property
+    def intents(self) -> Iterable[Intent]:
+        """The open intents, oldest first; to be read, not changed."""
+        return self._intents
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        """Why the cloud says that capacity is not coming."""
+        return self._problems
+
+    @property
+    def outstanding(self) -> int:
+        """Instances that open intents may still bring."""
+        return self._intents.outstanding
+
+    @property
+    def coming(self) -> int:
+        """Instances on their way to being ready, the outstanding ones included. O(1)."""
+        return self._intents.outstanding + self._by_stage[Stage.WAITING] + self._by_stage[Stage.PREPARING]
+
+    @property
+    def total(self) -> int:
+        """What counts against the ceiling. O(1)."""
+        return len(self._instances) + self._intents.outstanding
+
+    @property
+    def viewed(self) -> bool:
+        """Whether the cloud's view has been seen at least once."""
+        return self._viewed
+
+    @property
+    def wake_at(self) -> float | None:
+        """When `tick` has something to do, if nothing else happens."""
+        return self._timers.next
+
+    def limits(self, now: float) -> Limits:
+        """What stands between a wish for more instances and asking for them. O(1)."""
+        return Limits(
+            room=None if self.ceiling is None else max(0, self.ceiling - self.total),
+            tokens=self._bucket.available(now),
+            tokens_at=self._bucket.next_at(now),
+            blocked_until=self._backoff.until if self._backoff.active(now) else None,
+            blocked_why=self._backoff.reason,
+        )
+
+    def request(self, count: int, now: float) -> Step:
+        """Ask for *count* more instances, or for as many of them as `limits` allow now."""
+        granted = self.limits(now).allowed(count)
+        if granted:
+            self._bucket.take(granted, now)
+            intent = Intent(self._new_intent(), granted, now)
+            self._intents.open(intent)
+            self._write_intent(intent)
+            self._ask(intent, now)
+            self._withdrawable = self._withdraws
+            self._expect(now)
+        return self._end()
+
+    def withdraw(self, count: int) -> Step:
+        """Take back up to *count* unfilled requests, where the group can; one request at a time."""
+        settled = sum(intent.outstanding for intent in self._intents if not intent.in_flight)
+        count = min(count, settled)
+        if self._withdrawable and count > 0 and not self._withdrawing:
+            self._withdrawing = count
+            self._turn.actions.append(facts.Withdraw(self.pool, count))
+        return self._end()
+
+    def remove(self, instances: Iterable[str], reason: str, now: float) -> Step:
+        """Delete these, none of which may hold a slot in use; unknown ones are passed over."""
+        for known in [self._instances[instance] for instance in instances if instance in self._instances]:
+            self._remove(known, reason, now)
+        return self._end()
+
+    def shut_down(self, now: float) -> Step:
+        """From now on deletions are retried at the shutdown's own interval."""
+        self._shutting_down = True
+        for instance in self._instances.values():
+            if instance.stage is Stage.REMOVING:
+                self._timers.set(("delete", instance.id), now + self.config.shutdown_deletion_interval)
+        return self._end()
+
+    def tick(self, now: float) -> Step:
+        """Do what is due."""
+        for kind, key in self._timers.due(now):
+            match kind:
+                case "update":
+                    self._start_update()
+                case "heartbeat":
+                    self._turn.actions.append(facts.Heartbeat(self.pool, key))
+                case "prepare":
+                    self._prepare(self._instances[key])
+                case "ready":
+                    self._ready_overdue(self._instances[key], now)
+                case "delete":
+                    self._delete(self._instances[key], now)
+                case "intent":
+                    self._intent_due(key, now)
+                case "lost":
+                    self._lost.pop(key)
+                    self._turn.writes.append(Drop(LOST, self._key(key)))
+        return self._end()
+
+    def handle(self, fact: facts.Fact, now: float) -> Step:  # noqa: C901, PLR0912  (an arm for each kind of fact)
+        """Take in what happened."""
+        match fact:
+            case facts.Updated(observation):
+                self._updated(observation, now)
+            case facts.UpdateFailed():
+                self._update_ended(now)
+            case facts.Increased(intent, accepted):
+                self._increased(intent, accepted, now)
+            case facts.IncreaseFailed():
+                self._increase_failed(fact, now)
+            case facts.Decreased():
+                pass  # the view will show it; what was not accepted is asked for again when its timer is due
+            case facts.DecreaseFailed(asked, _, retry_after):
+                self._decrease_failed(asked, retry_after, now)
+            case facts.Withdrawn(asked, taken):
+                self._withdrawn(asked, taken)
+            case facts.Prepared(instance):
+                self._prepared(instance, now)
+            case facts.PrepareFailed():
+                self._prepare_failed(fact, now)
+            case facts.HeartbeatPassed(instance):
+                self._heartbeat_ended(instance, now, failed=False)
+            case facts.HeartbeatFailed(instance):
+                self._heartbeat_ended(instance, now, failed=True)
+            case facts.Noticed(instance, deadline, kind):
+                self._noticed(instance, deadline, kind, now)
+            case facts.ConnectionDied(instance):
+                self._connection_died(instance, now)
+        return self._end()
+
+    # --- the cloud's view --------------------------------------------------------------------------------
+
+    def _updated(self, observation: Observation, now: float) -> None:
+        """Compare the view with what we know; the only place that is O(n)."""
+        first, self._viewed = not self._viewed, True
+        seen = observation.instances
+        fresh = [instance for instance in seen if instance not in self._instances]
+        absent = [known for known in self._instances.values() if known.id not in seen]
+        for known in list(self._instances.values()):
+            if known.id in seen:
+                self._refresh(known, seen[known.id], now)
+        for known in absent:
+            self._absent(known, now)
+        fresh.sort(key=lambda each: (seen[each].created_at or now, each))
+        refused = tuple(each for each in fresh if not self._appeared(each, seen[each], now, first=first))
+        if refused:
+            self._turn.events.append(facts.Refused(refused))
+        self._note_problems(observation.problems, now)
+        self._update_ended(now)
+
+    def _refresh(self, known: Instance, observed: Observed, now: float) -> None:
+        """Take in what the view says of a known instance."""
+        known.missed = 0
+        known.connection_dead = False
+        known.state = observed.state
+        known.offering = observed.offering or known.offering
+        match observed.state:
+            case State.RUNNING:
+                self._resume(known)
+                if known.stage is Stage.WAITING:
+                    known.running_since = now
+                    self._prepare(known)
+            case State.DELETED:
+                self._gone(known, facts.LossKind.DELETED, "the cloud reports it as deleted", now)
+            case State.FAILED:
+                self._failed(known, now)
+            case State.DELETING:
+                self._deleted_by_others(known, now)
+            case State.SUSPENDING | State.SUSPENDED | State.RESUMING:
+                self._pause(known, f"it is {observed.state.value}")
+            case State.CREATING:
+                pass
+
+    def _absent(self, known: Instance, now: float) -> None:
+        """It is not in the view: gone if that was to be expected, or if this is no single bad read."""
+        known.missed += 1
+        expected = known.removal_asked_at is not None or known.state is State.DELETING
+        if expected or known.missed > 1 or known.connection_dead:
+            self._gone(known, facts.LossKind.VANISHED, "the cloud no longer shows it", now)
+        else:
+            self._pause(known, "the cloud's last view did not show it")
+            self._update_again = True
+
+    def _appeared(self, instance: str, observed: Observed, now: float, *, first: bool) -> bool:
+        """A new one is in the view. Returns False if its presence is to be refused."""
+        if observed.state in {State.DELETING, State.DELETED} and instance in self._lost:
+            return True
+        if observed.state is State.DELETED:
+            return True
+        returned = instance in self._lost
+        intent = None if returned else self._intents.match(observed.intent)
+        if intent is not None:
+            origin = Origin.REQUESTED
+        else:
+            origin = Origin.PREEXISTING if first else Origin.UNEXPECTED
+            if first and self.config.preexisting is Preexisting.REFUSE and self._journal_was_empty:
+                return False
+        known = self._know(instance, observed, origin, intent, now)
+        if returned:
+            self._remove(known, "it came back after it was gone", now)
+        elif intent is None and self.config.preexisting is not Preexisting.ADOPT:
+            self._remove(known, "nothing of ours explains it", now)
+        else:
+            self._refresh(known, observed, now)
+        return True
+
+    def _know(self, instance: str, observed: Observed, origin: Origin, intent: Intent | None, now: float) -> Instance:
+        """Take in a new instance, and account for it in its intent."""
+        known = Instance(
+            instance,
+            origin,
+            now,
+            observed.state,
+            intent=intent.id if intent is not None else None,
+            offering=observed.offering,
+            created_at=observed.created_at,
+            asked_at=intent.requested_at if intent is not None else None,
+        )
+        self._instances[instance] = known
+        self._by_stage[known.stage] += 1
+        self._timers.set(("ready", instance), now + self.config.instance_ready_timeout)
+        self._write_instance(known)
+        if intent is not None:
+            self._intents.matched(intent)
+            self._settle(intent)
+        return known
+
+    def _deleted_by_others(self, known: Instance, now: float) -> None:
+        """The cloud is deleting it. If that was not us, its work goes on until it is gone."""
+        if known.announced:
+            self._pause(known, "somebody else is deleting it")
+        elif known.stage is not Stage.REMOVING:
+            self._start_removing(known, "somebody else is deleting it")
+            self._retry_deletion(known, now)
+
+    def _failed(self, known: Instance, now: float) -> None:
+        """The cloud gave up on it; work is broken, and what is left of it is deleted."""
+        if known.stage is Stage.REMOVING and not known.announced:
+            return
+        self._announce_loss(known, facts.Loss(facts.LossKind.FAILED, "the cloud reports it as failed"))
+        if known.stage is Stage.WAITING:
+            self._backoff.failed(f"instance {known.id} failed while it was created", now)
+        self._remove(known, "the cloud reports it as failed", now)
+
+    def _note_problems(self, problems: Iterable[Problem], now: float) -> None:
+        """A problem not met before is a failure to grow; one that lasts is not a new one each time."""
+        known = {(problem.kind, problem.offering, problem.since) for problem in self._problems}
+        self._problems = tuple(problems)
+        for problem in self._problems:
+            if (problem.kind, problem.offering, problem.since) not in known:
+                self._backoff.failed(problem.message, now)
+
+    # --- fetching the view -------------------------------------------------------------------------------
+
+    @property
+    def _expecting(self) -> bool:
+        """Whether the view should change soon."""
+        waiting = self._by_stage[Stage.WAITING] + self._by_stage[Stage.REMOVING]
+        return bool(self._intents.outstanding or waiting or self._paused)
+
+    def _start_update(self) -> None:
+        """Fetch the view, unless that is under way: then once more after it."""
+        if self._updating:
+            self._update_again = True
+            return
+        self._updating = True
+        self._timers.cancel(("update", ""))
+        self._turn.actions.append(facts.Update(self.pool))
+
+    def _update_ended(self, now: float) -> None:
+        """Fetch the next view at once if something is odd, else when it is time."""
+        self._updating = False
+        if self._update_again:
+            self._update_again = False
+            self._start_update()
+            return
+        expecting = self._expecting
+        interval = self.config.update_interval_when_expecting if expecting else self.config.update_interval
+        self._timers.set(("update", ""), now + min(interval, self.config.update_interval))
+
+    def _expect(self, now: float) -> None:
+        """A change is coming: do not wait for the long interval."""
+        if not self._updating:
+            soon = now + min(self.config.update_interval_when_expecting, self.config.update_interval)
+            self._timers.set(("update", ""), soon)
+
+    # --- becoming ready ----------------------------------------------------------------------------------
+
+    def _prepare(self, known: Instance) -> None:
+        """Run the readiness steps."""
+        self._move(known, Stage.PREPARING)
+        self._turn.actions.append(facts.Prepare(self.pool, known.id))
+
+    def _prepared(self, instance: str, now: float) -> None:
+        """It may be given work; that it came this far ends any backoff."""
+        known = self._instances.get(instance)
+        if known is None or known.stage is not Stage.PREPARING:
+            return
+        self._timers.cancel(("ready", instance))
+        self._move(known, Stage.READY)
+        known.ready_since = now
+        known.announced = True
+        self._backoff.succeeded()
+        self._turn.events.append(facts.Ready(instance))
+        if known.paused:
+            self._turn.events.append(facts.Paused(instance, known.paused, briefly=known.missed > 0))
+        if known.deadline is not None:
+            self._remove(known, "it goes before it was of use", now)
+        else:
+            self._timers.set(("heartbeat", instance), now + self.config.heartbeat_interval * self._random())
+
+    def _prepare_failed(self, fact: facts.PrepareFailed, now: float) -> None:
+        """Replace it, or try again a little later while there is time."""
+        known = self._instances.get(fact.instance)
+        if known is None or known.stage is not Stage.PREPARING:
+            return
+        if fact.final:
+            self._backoff.failed(f"instance {known.id} did not become ready: {fact.error}", now)
+            self._remove(known, f"it did not become ready: {fact.error}", now)
+        else:
+            self._timers.set(("prepare", known.id), now + self.config.update_interval_when_expecting)
+
+    def _ready_overdue(self, known: Instance, now: float) -> None:
+        """It hangs on its way to being ready."""
+        reason = f"it was not ready within {self.config.instance_ready_timeout:g} s"
+        self._backoff.failed(f"instance {known.id}: {reason}", now)
+        self._remove(known, reason, now)
+
+    # --- health and notices ------------------------------------------------------------------------------
+
+    def _heartbeat_ended(self, instance: str, now: float, *, failed: bool) -> None:
+        """Count failures in a row; at the threshold the instance is done for."""
+        known = self._instances.get(instance)
+        if known is None or known.stage is not Stage.READY:
+            return
+        known.failures = known.failures + 1 if failed else 0
+        if known.failures >= self.config.failure_threshold:
+            self._move(known, Stage.UNHEALTHY)
+            self._turn.events.append(facts.Unhealthy(instance, self.config.unhealthy_breaks_jobs))
+        else:
+            self._timers.set(("heartbeat", instance), now + self.config.heartbeat_interval)
+
+    def _noticed(self, instance: str, deadline: float, kind: NoticeKind, now: float) -> None:
+        """It goes at *deadline*; of several notices the earliest counts."""
+        known = self._instances.get(instance)
+        if known is None or known.stage is Stage.REMOVING:
+            return
+        if known.deadline is not None and known.deadline <= deadline:
+            return
+        known.deadline = deadline
+        if known.announced:
+            self._turn.events.append(facts.Doomed(instance, deadline, kind))
+        else:
+            self._remove(known, "it goes before it was of use", now)
+
+    def _connection_died(self, instance: str, now: float) -> None:
+        """See at once whether it is still there."""
+        known = self._instances.get(instance)
+        if known is None:
+            return
+        known.connection_dead = True
+        if known.missed and known.stage is not Stage.REMOVING:
+            self._gone(known, facts.LossKind.VANISHED, "not in the cloud's view, and its connection died", now)
+        self._start_update()
+
+    def _pause(self, known: Instance, reason: str) -> None:
+        """No new work for now."""
+        if known.paused != reason:
+            self._paused += not known.paused
+            known.paused = reason
+            if known.announced:
+                self._turn.events.append(facts.Paused(known.id, reason, briefly=known.missed > 0))
+
+    def _resume(self, known: Instance) -> None:
+        """All is well (again)."""
+        if known.paused:
+            known.paused = ""
+            self._paused -= 1
+            if known.announced:
+                self._turn.events.append(facts.Resumed(known.id))
+
+    # --- growing -----------------------------------------------------------------------------------------
+
+    def _ask(self, intent: Intent, now: float) -> None:
+        """Ask the cloud; also again, where that is idempotent."""
+        intent.in_flight = True
+        self._timers.set(("intent", intent.id), now + self.config.intent_timeout)
+        self._turn.actions.append(facts.Increase(self.pool, intent.id, intent.count))
+
+    def _increased(self, intent_id: str, accepted: int, now: float) -> None:
+        """The cloud answered; less than asked for is a failure to grow."""
+        intent = self._intents.get(intent_id)
+        if intent is None:
+            return
+        self._intents.accepted(intent, accepted)
+        if accepted < intent.count:
+            self._backoff.failed(f"the cloud accepted {accepted} of {intent.count}", now)
+        self._timers.set(("intent", intent_id), now + self.config.intent_timeout)
+        self._settle(intent)
+        self._expect(now)
+
+    def _increase_failed(self, fact: facts.IncreaseFailed, now: float) -> None:
+        """Refused, or nobody knows."""
+        self._backoff.failed(fact.error, now, fact.retry_after)
+        intent = self._intents.get(fact.intent)
+        if intent is None:
+            return
+        if fact.outcome_known:
+            self._intents.accepted(intent, intent.matched)
+            self._settle(intent)
+            return
+        intent.in_flight = False
+        if self._named:
+            self._timers.set(("intent", intent.id), self._backoff.until)
+        self._expect(now)
+
+    def _intent_due(self, intent_id: str, now: float) -> None:
+        """Ask again where that is safe and the answer is missing, else give up what did not appear."""
+        intent = self._intents.get(intent_id)
+        if intent is None:
+            return
+        if intent.in_flight:  # the call is bounded by its own time-outs and will be heard of
+            self._timers.set(("intent", intent_id), now + self.config.intent_timeout)
+        elif self._named and intent.accepted is None and now < intent.requested_at + self.config.intent_timeout:
+            self._ask(intent, now)
+        else:
+            self._backoff.failed(f"{intent.outstanding} requested instances never appeared", now)
+            self._close(intent)
+
+    def _withdrawn(self, asked: int, taken: int) -> None:
+        """Unfilled requests were taken back; if not all, the rest cannot be, and is not asked for again."""
+        self._withdrawing = 0
+        self._withdrawable = taken >= asked
+        taken = min(taken, asked)
+        for intent in self._intents.take_back(taken):
+            self._settle(intent)
+
+    def _settle(self, intent: Intent) -> None:
+        """Store the intent, or close it if nothing can come of it any more."""
+        if intent.in_flight or intent.outstanding:
+            self._write_intent(intent)
+        else:
+            self._close(intent)
+
+    def _close(self, intent: Intent) -> None:
+        """Forget the intent."""
+        self._intents.close(intent)
+        self._timers.cancel(("intent", intent.id))
+        self._turn.writes.append(Drop(INTENT, self._key(intent.id)))
+
+    # --- shrinking ---------------------------------------------------------------------------------------
+
+    def _remove(self, known: Instance, reason: str, now: float) -> None:
+        """Ask for its deletion, unless that was done before."""
+        if known.removal_asked_at is None:
+            self._announce_loss(known, None)
+            self._start_removing(known, reason)
+            self._delete(known, now)
+
+    def _start_removing(self, known: Instance, reason: str) -> None:
+        """It is on its way out; nothing else is done with it."""
+        self._move(known, Stage.REMOVING)
+        known.removing = known.removing or reason
+        for kind in ("ready", "heartbeat", "prepare"):
+            self._timers.cancel((kind, known.id))
+        self._write_instance(known)
+        self._turn.actions.append(facts.Forget(self.pool, known.id))
+
+    def _delete(self, known: Instance, now: float) -> None:
+        """Ask the cloud, together with all others of this turn, and again if that has no effect."""
+        known.removal_asked_at = now
+        self._turn.deletions.append(known.id)
+        self._retry_deletion(known, now)
+        self._expect(now)
+
+    def _retry_deletion(self, known: Instance, now: float, at_least: float = 0.0) -> None:
+        """Ask (again) if it is still there after the interval."""
+        config = self.config
+        interval = config.shutdown_deletion_interval if self._shutting_down else config.deletion_retry_interval
+        self._timers.set(("delete", known.id), now + max(interval, at_least))
+
+    def _decrease_failed(self, asked: Iterable[str], retry_after: float | None, now: float) -> None:
+        """Wait as long as the cloud wants, if that is longer than we would."""
+        for known in [self._instances[instance] for instance in asked if instance in self._instances]:
+            self._retry_deletion(known, now, at_least=retry_after or 0.0)
+
+    def _gone(self, known: Instance, kind: facts.LossKind, detail: str, now: float) -> None:
+        """It is no more."""
+        asked_for = known.removal_asked_at is not None
+        self._announce_loss(known, None if asked_for else facts.Loss(kind, detail))
+        self._resume(known)
+        self._by_stage[known.stage] -= 1
+        del self._instances[known.id]
+        for timer in ("ready", "heartbeat", "prepare", "delete"):
+            self._timers.cancel((timer, known.id))
+        until = now + REMEMBER_LOST
+        self._lost[known.id] = until
+        self._timers.set(("lost", known.id), until)
+        self._turn.writes.append(Drop(INSTANCE, self._key(known.id)))
+        self._turn.writes.append(Put(LOST, self._key(known.id), LostRecord(pool=self.pool, until=until)))
+        self._turn.actions.append(facts.Forget(self.pool, known.id))
+        self._turn.events.append(facts.Ended(known.id))
+
+    def _announce_loss(self, known: Instance, loss: facts.Loss | None) -> None:
+        """Tell those on top, once."""
+        if known.announced:
+            known.announced = False
+            self._turn.events.append(facts.Gone(known.id, loss))
+
+    # --- bookkeeping -------------------------------------------------------------------------------------
+
+    def _restore(self, recovered: Mapping[str, Mapping[str, Any]], now: float) -> None:
+        """Take up what an earlier manager left; the first view tells what has become of it."""
+        for key, intent in recovered.get(INTENT, {}).items():
+            self._restore_intent(self._id(key), intent, now)
+        for key, record in recovered.get(INSTANCE, {}).items():
+            self._restore_instance(self._id(key), record, now)
+        for key, lost in recovered.get(LOST, {}).items():
+            self._lost[self._id(key)] = lost.until
+            self._timers.set(("lost", self._id(key)), lost.until)
+
+    def _restore_intent(self, intent_id: str, record: IntentRecord, now: float) -> None:
+        """An open intent: whether the cloud ever heard it may not be known."""
+        self._intents.open(
+            Intent(intent_id, record.count, record.requested_at, record.accepted, record.matched, in_flight=False)
+        )
+        self._timers.set(("intent", intent_id), max(now, record.requested_at + self.config.intent_timeout))
+
+    def _restore_instance(self, instance: str, record: InstanceRecord, now: float) -> None:
+        """A known instance: it has to become ready again, or its removal goes on."""
+        known = Instance(instance, record.origin, record.first_seen, State.CREATING, intent=record.intent)
+        self._instances[instance] = known
+        self._by_stage[known.stage] += 1
+        if record.removing:
+            self._start_removing(known, record.removing)
+            self._timers.set(("delete", instance), now)
+        else:
+            self._timers.set(("ready", instance), now + self.config.instance_ready_timeout)
+
+    def _move(self, known: Instance, stage: Stage) -> None:
+        """Change the stage, and the counts by stage with it."""
+        self._by_stage[known.stage] -= 1
+        known.stage = stage
+        self._by_stage[stage] += 1
+
+    def _write_intent(self, intent: Intent) -> None:
+        """Store it."""
+        self._turn.writes.append(Put(INTENT, self._key(intent.id), intent.record(self.pool)))
+
+    def _write_instance(self, known: Instance) -> None:
+        """Store it."""
+        self._turn.writes.append(Put(INSTANCE, self._key(known.id), known.record(self.pool)))
+
+    def _key(self, id_: str) -> str:
+        """Ids are unique within a pool; the journal holds several."""
+        return f"{self.pool}/{id_}"
+
+    def _id(self, key: str) -> str:
+        """The id within the pool."""
+        return key.removeprefix(f"{self.pool}/")
+
+    def _end(self) -> Step:
+        """Hand over what this turn led to."""
+        turn, self._turn = self._turn, _Turn()
+        if turn.deletions:
+            turn.actions.append(facts.Decrease(self.pool, tuple(turn.deletions)))
+        return Step(turn.writes, turn.actions, turn.events)

@@ -1,0 +1,268 @@
+"""What goes into the plan and what comes out of it: facts, actions, events.
+
+For those who drive a `Plan` themselves, as the provisioner, taskscaler and the simulator do. Everybody
+else needs none of this.
+"""
+
+from enum import Enum
+from typing import NamedTuple
+
+from fleeting._types import NoticeKind, Observation
+
+# --- facts: what happened outside -----------------------------------------------------------------------
+
+
+class Updated(NamedTuple):
+    """The cloud's view was fetched."""
+
+    observation: Observation
+
+
+class UpdateFailed(NamedTuple):
+    """The cloud's view could not be fetched."""
+
+    error: str
+
+
+class Increased(NamedTuple):
+    """The cloud accepted *accepted* instances for the intent."""
+
+    intent: str
+    accepted: int
+
+
+class IncreaseFailed(NamedTuple):
+    """The cloud refused, or whether it did is not known."""
+
+    intent: str
+    error: str
+    outcome_known: bool = True
+    retry_after: float | None = None
+
+
+class Decreased(NamedTuple):
+    """Of those asked for, the cloud accepted these deletions."""
+
+    asked: tuple[str, ...]
+    accepted: tuple[str, ...]
+
+
+class DecreaseFailed(NamedTuple):
+    """The cloud took none of these deletions, or said nothing."""
+
+    asked: tuple[str, ...]
+    error: str
+    retry_after: float | None = None
+
+
+class Withdrawn(NamedTuple):
+    """Of those asked for, so many unfilled requests were taken back."""
+
+    asked: int
+    taken: int
+
+
+class Prepared(NamedTuple):
+    """The instance can be connected to and passed every readiness step."""
+
+    instance: str
+
+
+class PrepareFailed(NamedTuple):
+    """A readiness step failed. Not *final*: it may pass when tried again."""
+
+    instance: str
+    error: str
+    final: bool = True
+
+
+class HeartbeatPassed(NamedTuple):
+    """The instance is healthy."""
+
+    instance: str
+
+
+class HeartbeatFailed(NamedTuple):
+    """The instance did not show that it is healthy."""
+
+    instance: str
+    error: str
+
+
+class Noticed(NamedTuple):
+    """The cloud announced that the instance will go at *deadline*."""
+
+    instance: str
+    deadline: float
+    kind: NoticeKind
+
+
+class ConnectionDied(NamedTuple):
+    """An open connection to the instance broke."""
+
+    instance: str
+    error: str
+
+
+Fact = (
+    Updated
+    | UpdateFailed
+    | Increased
+    | IncreaseFailed
+    | Decreased
+    | DecreaseFailed
+    | Withdrawn
+    | Prepared
+    | PrepareFailed
+    | HeartbeatPassed
+    | HeartbeatFailed
+    | Noticed
+    | ConnectionDied
+)
+
+
+# --- actions: what the shell is to do; each ends in one of the facts above ------------------------------
+
+
+class Update(NamedTuple):
+    """Fetch the cloud's view."""
+
+    pool: str
+
+
+class Increase(NamedTuple):
+    """Ask for *count* more under the intent."""
+
+    pool: str
+    intent: str
+    count: int  # type: ignore[assignment]  # (hides the tuple's own method, which nobody wants here)
+
+
+class Decrease(NamedTuple):
+    """Delete these, none of which holds a slot in use."""
+
+    pool: str
+    instances: tuple[str, ...]
+
+
+class Withdraw(NamedTuple):
+    """Take back up to *count* unfilled requests."""
+
+    pool: str
+    count: int  # type: ignore[assignment]  # (hides the tuple's own method, which nobody wants here)
+
+
+class Prepare(NamedTuple):
+    """Fetch the connection details and run the readiness steps."""
+
+    pool: str
+    instance: str
+
+
+class Heartbeat(NamedTuple):
+    """See whether the instance is healthy."""
+
+    pool: str
+    instance: str
+
+
+class Forget(NamedTuple):
+    """Stop whatever is under way for the instance; it is gone, or going. Has no outcome."""
+
+    pool: str
+    instance: str
+
+
+Action = Update | Increase | Decrease | Withdraw | Prepare | Heartbeat | Forget
+
+
+# --- events: what changed, for the core on top ----------------------------------------------------------
+
+
+class LossKind(Enum):
+    """Why work on an instance cannot go on."""
+
+    VANISHED = "vanished"
+    """The cloud no longer shows it."""
+
+    DELETED = "deleted"
+    """Somebody else deleted it."""
+
+    FAILED = "failed"
+    """The cloud reports it as failed."""
+
+    PREEMPTED = "preempted"
+    UNHEALTHY = "unhealthy"
+    KILLED = "killed"
+    """An operator, or a shutdown that would not wait."""
+
+
+class Loss(NamedTuple):
+    """Why work on an instance cannot go on, and the particulars."""
+
+    kind: LossKind
+    detail: str = ""
+
+    def __str__(self) -> str:
+        """In words."""
+        return f"{self.kind.value}: {self.detail}" if self.detail else self.kind.value
+
+
+class Ready(NamedTuple):
+    """The instance may be given work."""
+
+    instance: str
+
+
+class Paused(NamedTuple):
+    """No new work for the instance until `Resumed`; running work goes on."""
+
+    instance: str
+    reason: str
+    briefly: bool
+    """Whether the next view is expected to show it again, so that nothing need take its place."""
+
+
+class Resumed(NamedTuple):
+    """The instance may be given work again."""
+
+    instance: str
+
+
+class Unhealthy(NamedTuple):
+    """No new work for the instance ever; to be removed once free."""
+
+    instance: str
+    breaks_work: bool
+    """Whether running work is to be broken too."""
+
+
+class Doomed(NamedTuple):
+    """The instance goes at *deadline*: no new work, and none that would last longer."""
+
+    instance: str
+    deadline: float
+    kind: NoticeKind
+
+
+class Gone(NamedTuple):
+    """The instance is lost to work. Comes only after `Ready`, and once."""
+
+    instance: str
+    loss: Loss | None
+    """None: it was removed because we asked for it."""
+
+
+class Ended(NamedTuple):
+    """The instance is no more, whether or not it ever was `Ready`. The last that is heard of it."""
+
+    instance: str
+
+
+class Refused(NamedTuple):
+    """Instances stood in the group before the first increase and may be neither used nor removed."""
+
+    instances: tuple[str, ...]
+
+
+Event = Ready | Paused | Resumed | Unhealthy | Doomed | Gone | Ended | Refused
