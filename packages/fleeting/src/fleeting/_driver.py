@@ -1,0 +1,289 @@
+"""Performs a plan's actions on one group, and feeds every outcome back as a fact.
+
+Calls that change something run to their end whatever is cancelled around them, within a bound; calls
+that only read are cancelled with their task. Only errors that the protocol names are outcomes; any
+other is a defect and ends the manager.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, contextmanager
+from typing import TYPE_CHECKING
+
+import anyio
+from attrs import evolve
+
+from fleeting import facts
+from fleeting._errors import (
+    CommandFailed,
+    ConnectError,
+    InterfaceMismatch,
+    OutcomeUnknown,
+    ProviderError,
+    RateLimited,
+    Unsupported,
+)
+from fleeting._hooks import check_interface
+from fleeting._protocols import Connection, GivesNotice, InstanceGroup, Withdraws
+from fleeting._types import Capability, ConnectInfo, ConnectorConfig, GroupInfo, Settings
+
+if TYPE_CHECKING:  # importing anyio.abc costs 20 ms more than all that a bare ``import fleeting`` needs of anyio
+    from anyio.abc import TaskGroup
+
+CHANGE_TIMEOUT = 300.0
+"""Seconds after which a change that the cloud never answered counts as of unknown outcome."""
+
+READ_TIMEOUT = 120.0
+"""Seconds that fetching the view or connection details may take."""
+
+NOTICES_RETRY = 10.0
+"""Seconds before a stream of notices that broke is opened again."""
+
+Dial = Callable[[ConnectInfo, ConnectorConfig], AbstractAsyncContextManager[Connection]]
+ReadyHook = Callable[[ConnectInfo], Awaitable[None]]
+"""The caller's own last readiness step; raising `ConnectError` replaces the instance."""
+
+log = logging.getLogger("fleeting.provisioner")
+
+
+class GroupDriver:
+    """The shell around one group."""
+
+    def __init__(
+        self,
+        group: InstanceGroup,
+        *,
+        pool: str,
+        connector: ConnectorConfig,
+        dial: Dial,
+        ready_command: str | None = None,
+        ready_hook: ReadyHook | None = None,
+        heartbeat_timeout: float = 10.0,
+    ) -> None:
+        """Prepare; nothing is called yet."""
+        self.group = group
+        self.pool = pool
+        self.connector = connector
+        self.dial = dial
+        self._ready_command = ready_command
+        self._ready_hook = ready_hook
+        self._heartbeat_timeout = heartbeat_timeout
+        self._infos: dict[str, ConnectInfo] = {}
+        self._scopes: dict[str, set[anyio.CancelScope]] = {}
+        self._changing = 0
+
+    async def open(self, settings: Settings) -> GroupInfo:
+        """Open the group and check that its plugin fits."""
+        self._clock = settings.clock
+        info = await self.group.init(settings)
+        try:
+            check_interface(type(self.group).__module__, info.interface_version)
+        except InterfaceMismatch:
+            await self.group.shutdown()
+            raise
+        self.info = info
+        for advice in info.advice:
+            log.warning("group_advice", extra={"group": info.identity, "advice": advice})
+        return info
+
+    def start(self, tasks: "TaskGroup", feed: Callable[[facts.Fact], None]) -> None:
+        """From now on actions may be performed: in *tasks*, their outcomes given to *feed*."""
+        self._tasks = tasks
+        self._feed = feed
+        self._unchanging = anyio.Event()
+        if Capability.NOTICES in self.info.capabilities:
+            tasks.start_soon(self._listen, name=f"notices of {self.pool}")
+
+    async def quiesce(self, timeout: float) -> None:
+        """Wait until no change is under way, at most *timeout* seconds."""
+        with anyio.move_on_after(timeout):
+            while self._changing:
+                await self._unchanging.wait()
+
+    async def close(self) -> None:
+        """Release what `open` took."""
+        await self.group.shutdown()
+
+    def perform(self, action: facts.Action) -> None:
+        """Start the action and return; its outcome comes as a fact."""
+        start = self._tasks.start_soon
+        match action:
+            case facts.Update():
+                start(self._update, name=f"update {self.pool}")
+            case facts.Increase():
+                self._start_change(self._increase, action)
+            case facts.Decrease():
+                self._start_change(self._decrease, action)
+            case facts.Withdraw():
+                self._start_change(self._withdraw, action)
+            case facts.Prepare(_, instance):
+                start(self._prepare, instance, name=f"prepare {instance}")
+            case facts.Heartbeat(_, instance):
+                start(self._heartbeat, instance, name=f"heartbeat {instance}")
+            case facts.Forget(_, instance):
+                self._forget(instance)
+
+    async def connect_info(self, instance: str) -> ConnectInfo:
+        """How to connect, fetched once and again when it has expired, with the user's overrides."""
+        info = self._infos.get(instance)
+        if info is None or (info.expires_at is not None and info.expires_at <= self._clock.now()):
+            with anyio.fail_after(READ_TIMEOUT):
+                info = await _overridden(await self.group.connect_info(instance), self.connector)
+            self._infos[instance] = info
+        return info
+
+    # --- reading -----------------------------------------------------------------------------------------
+
+    async def _update(self) -> None:
+        """Fetch the view."""
+        try:
+            with anyio.fail_after(READ_TIMEOUT):
+                observation = await self.group.update()
+        except (ProviderError, OSError) as error:
+            log.warning("update_failed", extra={"pool": self.pool, "error": str(error)})
+            self._feed(facts.UpdateFailed(str(error) or type(error).__name__))
+        else:
+            self._feed(facts.Updated(observation))
+
+    async def _prepare(self, instance: str) -> None:
+        """Run the readiness steps in their order."""
+        with self._scope(instance):
+            try:
+                info = await self.connect_info(instance)
+                if self._ready_command is not None:
+                    async with self.dial(info, self.connector) as connection:
+                        await connection.run(self._ready_command, check=True)
+                if self._ready_hook is not None:
+                    await self._ready_hook(info)
+            except (CommandFailed, ConnectError, Unsupported) as error:
+                self._feed(facts.PrepareFailed(instance, str(error), final=True))
+            except (ProviderError, OSError) as error:
+                self._feed(facts.PrepareFailed(instance, str(error), final=False))
+            else:
+                self._feed(facts.Prepared(instance))
+
+    async def _heartbeat(self, instance: str) -> None:
+        """Ask the group whether the instance is healthy."""
+        with self._scope(instance):
+            try:
+                with anyio.fail_after(self._heartbeat_timeout):
+                    await self.group.heartbeat(instance)
+            except (ProviderError, ConnectError, OSError) as error:
+                self._feed(facts.HeartbeatFailed(instance, str(error) or type(error).__name__))
+            else:
+                self._feed(facts.HeartbeatPassed(instance))
+
+    async def _listen(self) -> None:
+        """Pass on notices as they come."""
+        group = self.group
+        if not isinstance(group, GivesNotice):
+            raise Unsupported(f"{self.info.identity} claims {Capability.NOTICES} but has no notices()")
+        while True:
+            try:
+                async for notice in group.notices():
+                    self._feed(facts.Noticed(notice.instance, notice.deadline, notice.kind))
+            except (ProviderError, OSError) as error:
+                log.warning("notices_failed", extra={"pool": self.pool, "error": str(error)})
+            await anyio.sleep(NOTICES_RETRY)
+
+    @contextmanager
+    def _scope(self, instance: str) -> Iterator[None]:
+        """What runs in here is cancelled when the instance is forgotten."""
+        with anyio.CancelScope() as scope:
+            scopes = self._scopes.setdefault(instance, set())
+            scopes.add(scope)
+            try:
+                yield
+            finally:
+                scopes.discard(scope)
+                if not scopes:
+                    self._scopes.pop(instance, None)
+
+    def _forget(self, instance: str) -> None:
+        """Stop what is under way for the instance."""
+        self._infos.pop(instance, None)
+        for scope in self._scopes.pop(instance, set()):
+            scope.cancel()
+
+    # --- changing ----------------------------------------------------------------------------------------
+
+    def _start_change(self, change: Callable[..., Awaitable[None]], action: facts.Action) -> None:
+        """Run a change to its end in the background, and count it until then."""
+        self._changing += 1
+        self._tasks.start_soon(self._run_change, change, action, name=f"{type(action).__name__} {self.pool}")
+
+    async def _run_change(self, change: Callable[..., Awaitable[None]], action: facts.Action) -> None:
+        """No cancellation ends a change half-way; only its bound does."""
+        try:
+            with anyio.CancelScope(shield=True):
+                await change(action)
+        finally:
+            self._changing -= 1
+            if not self._changing:
+                self._unchanging.set()
+                self._unchanging = anyio.Event()
+
+    async def _increase(self, action: facts.Increase) -> None:
+        """Ask for more."""
+        try:
+            with anyio.fail_after(CHANGE_TIMEOUT):
+                accepted = await self.group.increase(action.count, intent=action.intent)
+        except (OutcomeUnknown, OSError) as error:
+            self._increase_failed(action, error, outcome_known=False)
+        except ProviderError as error:
+            self._increase_failed(action, error, outcome_known=True)
+        else:
+            log.info("increased", extra={"pool": self.pool, "asked": action.count, "accepted": accepted})
+            self._feed(facts.Increased(action.intent, accepted))
+
+    def _increase_failed(self, action: facts.Increase, error: Exception, *, outcome_known: bool) -> None:
+        """Feed the failure back."""
+        text = str(error) or type(error).__name__
+        log.warning("increase_failed", extra={"pool": self.pool, "asked": action.count, "error": text})
+        retry_after = _retry_after(error)
+        self._feed(facts.IncreaseFailed(action.intent, text, outcome_known, retry_after))
+
+    async def _decrease(self, action: facts.Decrease) -> None:
+        """Ask for deletions."""
+        asked = action.instances
+        try:
+            with anyio.fail_after(CHANGE_TIMEOUT):
+                accepted = await self.group.decrease(asked)
+        except (ProviderError, OSError) as error:
+            log.warning("decrease_failed", extra={"pool": self.pool, "instances": asked, "error": str(error)})
+            self._feed(facts.DecreaseFailed(asked, str(error), _retry_after(error)))
+        else:
+            log.info("decreased", extra={"pool": self.pool, "instances": asked, "accepted": list(accepted)})
+            self._feed(facts.Decreased(asked, tuple(accepted)))
+
+    async def _withdraw(self, action: facts.Withdraw) -> None:
+        """Take back unfilled requests; if that fails they stay counted until they appear or expire."""
+        taken = 0
+        group = self.group
+        try:
+            if isinstance(group, Withdraws):
+                with anyio.fail_after(CHANGE_TIMEOUT):
+                    taken = await group.withdraw(action.count)
+        except (ProviderError, OSError) as error:
+            log.warning("withdraw_failed", extra={"pool": self.pool, "error": str(error)})
+        self._feed(facts.Withdrawn(action.count, taken))
+
+
+async def _overridden(info: ConnectInfo, config: ConnectorConfig) -> ConnectInfo:
+    """What the user configured wins over what the plugin reports."""
+    key = await anyio.Path(config.key_path).read_text() if config.key_path is not None else None
+    return evolve(
+        info,
+        os=config.os or info.os,
+        arch=config.arch or info.arch,
+        protocol=config.protocol or info.protocol,
+        port=config.protocol_port or info.port,
+        user=config.username or info.user,
+        password=config.password or info.password,
+        key=key or info.key,
+    )
+
+
+def _retry_after(error: Exception) -> float | None:
+    """The cloud's own advice, if it gave any."""
+    return error.retry_after if isinstance(error, RateLimited) else None

@@ -1,0 +1,125 @@
+"""Drives a core: commits what must be durable, then performs what was decided.
+
+Everything goes one way. Whoever learns a fact calls the core and hands the step to `Engine.take`;
+one task commits all steps that have piled up in a single transaction and then performs their actions
+in order. So a burst costs one commit, and no action ever precedes its writes.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import anyio
+
+from fleeting._errors import JournalError
+from fleeting._journal import Journal
+from fleeting._step import Step, Write
+from fleeting._types import Clock
+
+RETRY_COMMIT = 1.0
+"""Seconds between attempts while the journal cannot be written."""
+
+log = logging.getLogger("fleeting.engine")
+
+
+class Core(Protocol):
+    """What the engine needs of a pure core, besides the facts that others hand to it."""
+
+    @property
+    def wake_at(self) -> float | None:
+        """When `tick` has something to do, if nothing else happens."""
+        ...
+
+    def tick(self, now: float) -> Step:
+        """Do what is due. Also called after every burst of steps, so that it decides once."""
+        ...
+
+    def journal_failed(self, error: str, now: float) -> Step:
+        """The last writes are not durable yet and are being tried again; nothing may be handed out."""
+        ...
+
+    def journal_recovered(self, now: float) -> Step:
+        """All is durable again."""
+        ...
+
+
+class Engine:
+    """One task that commits and performs the steps of one core."""
+
+    def __init__(self, core: Core, journal: Journal, clock: Clock, perform: Callable[[Any], None]) -> None:
+        """Prepare; nothing runs yet.
+
+        Args:
+            core: What decides.
+            journal: Open.
+            clock: The same that the core's callers use.
+            perform: Starts an action and returns at once; its outcome comes back as a fact.
+        """
+        self._core = core
+        self._journal = journal
+        self._clock = clock
+        self._perform = perform
+        self._writes: list[Write] = []
+        self._actions: list[Any] = []
+        self._news = anyio.Event()
+        self._failing = False
+
+    def take(self, step: Step) -> None:
+        """Queue a step of the core. Returns at once."""
+        self._queue(step)
+        self._news.set()
+
+    async def run(self) -> None:
+        """Commit and perform until cancelled."""
+        while True:
+            self._news = anyio.Event()
+            self._queue(self._core.tick(self._clock.now()))
+            while self._writes or self._actions:
+                await self.flush()
+            await self._wait()
+
+    async def flush(self) -> None:
+        """Make what is queued durable and perform it; returns early, having done neither, if the journal fails."""
+        writes, actions = len(self._writes), len(self._actions)
+        if writes and not await self._commit(self._writes[:writes]):
+            await anyio.sleep(RETRY_COMMIT)
+            return
+        del self._writes[:writes]  # not before they are durable: a cancellation must not lose them
+        ready, self._actions = self._actions[:actions], self._actions[actions:]
+        for action in ready:
+            self._perform(action)
+
+    async def close(self) -> None:
+        """Make durable what is still queued, once `run` has ended. What it would have led to is not begun."""
+        if self._writes:
+            await self._commit(self._writes)
+
+    def _queue(self, step: Step) -> None:
+        """Add to what is to be committed and performed."""
+        self._writes.extend(step.writes)
+        self._actions.extend(step.actions)
+
+    async def _commit(self, writes: Sequence[Write]) -> bool:
+        """Try once, and tell the core when that starts to fail or to succeed again."""
+        try:
+            await self._journal.commit(writes)
+        except JournalError as error:
+            if not self._failing:
+                self._failing = True
+                log.error("journal_failed", extra={"error": str(error)})  # noqa: TRY400  (expected; no traceback)
+                self.take(self._core.journal_failed(str(error), self._clock.now()))
+            return False
+        if self._failing:
+            self._failing = False
+            log.warning("journal_recovered")
+            self.take(self._core.journal_recovered(self._clock.now()))
+        return True
+
+    async def _wait(self) -> None:
+        """Wait for a step, or for the core's own time."""
+        wake_at = self._core.wake_at
+        if wake_at is None:
+            await self._news.wait()
+            return
+        with anyio.move_on_after(max(0.0, wake_at - self._clock.now())):
+            await self._news.wait()

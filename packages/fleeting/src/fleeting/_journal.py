@@ -1,0 +1,83 @@
+"""Where the cores' state outlives the process.
+
+The journal stores records under a kind and a key, all writes of one commit or none. The cores decide
+what is in a record; the journal never looks inside.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from attrs import Factory, define, frozen
+
+from fleeting._errors import JournalError
+from fleeting._step import Put, Write
+
+
+@frozen(kw_only=True)
+class Recovered:
+    """What a journal held when it was opened."""
+
+    epoch: int
+    """Grows by one with every owner; every write of this owner carries it."""
+
+    records: Mapping[str, Mapping[str, Any]] = Factory(dict)
+    """By kind, then by key."""
+
+
+class Journal(Protocol):
+    """Durable state of the managers of some groups."""
+
+    async def open(self, identities: Sequence[str], owner: str) -> Recovered:
+        """Lock the groups and read what is known of them.
+
+        Args:
+            identities: The groups' identities, as their `GroupInfo` has them.
+            owner: Who asks; shown to whoever comes second.
+
+        Raises:
+            JournalError: It cannot be read, or somebody else holds it; the message names the holder.
+        """
+        ...
+
+    async def commit(self, writes: Sequence[Write]) -> None:
+        """Make all of the writes durable, in order, or none of them.
+
+        Raises:
+            JournalError: None is durable; the same writes may be tried again.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Give up the lock. Records stay."""
+        ...
+
+
+@define
+class MemoryJournal:
+    """A journal that lives as long as the object: a restart within the process finds everything."""
+
+    records: dict[str, dict[str, Any]] = Factory(dict)
+    """By kind, then by key."""
+
+    _epoch: int = 0
+    _holder: str | None = None
+
+    async def open(self, identities: Sequence[str], owner: str) -> Recovered:
+        """See `Journal.open`."""
+        if self._holder is not None:
+            raise JournalError(f"{', '.join(identities)} is already managed by {self._holder}; stop that manager first")
+        self._holder = owner
+        self._epoch += 1
+        return Recovered(epoch=self._epoch, records={kind: dict(kept) for kind, kept in self.records.items()})
+
+    async def commit(self, writes: Sequence[Write]) -> None:
+        """See `Journal.commit`."""
+        for write in writes:
+            if isinstance(write, Put):
+                self.records.setdefault(write.kind, {})[write.key] = write.record
+            else:
+                self.records.get(write.kind, {}).pop(write.key, None)
+
+    async def close(self) -> None:
+        """See `Journal.close`."""
+        self._holder = None

@@ -1,0 +1,186 @@
+"""Keeps one group as large as it is told to be: for those who need instances, but no slots or jobs."""
+
+from collections.abc import Callable, Iterable, Mapping
+from itertools import count
+from random import Random
+from types import TracebackType
+from typing import Any, Self
+
+from fleeting import facts
+from fleeting._driver import Dial, GroupDriver, ReadyHook
+from fleeting._journal import Journal, Recovered
+from fleeting._plan import Instance, Plan, PlanConfig
+from fleeting._protocols import InstanceGroup
+from fleeting._shell import Shell
+from fleeting._step import NOTHING, Step
+from fleeting._types import Capability, Clock, ConnectInfo, ConnectorConfig, GroupInfo
+
+
+def build_plan(
+    config: PlanConfig, info: GroupInfo, recovered: Recovered, now: float, *, random: Callable[[], float]
+) -> Plan:
+    """A plan for a group that was just opened, from what the journal knows of it.
+
+    Intents are named after a random token, not after the journal's epoch: a journal may have been lost,
+    and an intent that an instance of an earlier manager carries must not come up again.
+    """
+    prefix = f"{config.name}/"
+    own = {
+        kind: {key: record for key, record in records.items() if key.startswith(prefix)}
+        for kind, records in recovered.records.items()
+    }
+    token, numbers = f"{int(random() * 2**40):010x}", count(1)
+    return Plan(
+        config,
+        now=now,
+        new_intent=lambda: f"{token}-{next(numbers)}",
+        random=random,
+        max_size=info.max_size,
+        named=Capability.NAMED_CREATE in info.capabilities,
+        withdraws=Capability.WITHDRAW in info.capabilities,
+        recovered=own,
+    )
+
+
+class Provisioner:
+    """The shell around one group's plan. An async context manager; entered once.
+
+    Grows by `request`, shrinks by `remove`; everything else (readiness, health, loss, retries, ceilings)
+    it does by itself and tells through events. Leaving it keeps the instances.
+    """
+
+    def __init__(
+        self,
+        group: InstanceGroup,
+        config: PlanConfig | None = None,
+        *,
+        dial: Dial,
+        on_event: Callable[[facts.Event], None],
+        connector: ConnectorConfig | None = None,
+        ready_command: str | None = None,
+        ready_hook: ReadyHook | None = None,
+        heartbeat_timeout: float = 10.0,
+        journal: Journal | None = None,
+        clock: Clock | None = None,
+        random: Callable[[], float] | None = None,
+    ) -> None:
+        """Prepare; nothing is opened yet.
+
+        Args:
+            group: Not initialised yet.
+            config: None: the defaults.
+            dial: Connects to an instance; `fleeting.dial`.
+            on_event: Called with each event, in order, before anything else happens; must not block.
+            connector: How to connect; overrides what the group reports.
+            ready_command: Run on a new instance; failure replaces it.
+            ready_hook: The caller's own last readiness step.
+            heartbeat_timeout: Seconds the group has to answer.
+            journal: None: in memory.
+            clock: None: the event loop's time.
+            random: Gives numbers from 0 to 1, for jitter.
+        """
+        self._config = config if config is not None else PlanConfig()
+        self._random = random if random is not None else Random().random  # noqa: S311  (jitter is no secret)
+        self._on_event = on_event
+        self._driver = GroupDriver(
+            group,
+            pool=self._config.name,
+            connector=connector if connector is not None else ConnectorConfig(),
+            dial=dial,
+            ready_command=ready_command,
+            ready_hook=ready_hook,
+            heartbeat_timeout=heartbeat_timeout,
+        )
+        self._shell = Shell([self._driver], self._build, self._tell, journal=journal, clock=clock)
+
+    @property
+    def plan(self) -> Plan:
+        """The core, to be read: instances, intents, problems, limits."""
+        return self._shell.core.plan
+
+    @property
+    def instances(self) -> Mapping[str, Instance]:
+        """All known instances by id; to be read, not changed."""
+        return self.plan.instances
+
+    def now(self) -> float:
+        """Seconds since the epoch, on the clock that everything here goes by."""
+        return self._shell.clock.now()
+
+    def request(self, count: int) -> None:
+        """Ask for *count* more instances, or for as many as ceiling, throttle and backoff allow now."""
+        self._shell.take(self._shell.core.route(self.plan.request(count, self.now())))
+
+    def remove(self, instances: Iterable[str], reason: str) -> None:
+        """Delete these; whatever runs there is the caller's affair."""
+        self._shell.take(self._shell.core.route(self.plan.remove(instances, reason, self.now())))
+
+    async def connect_info(self, instance: str) -> ConnectInfo:
+        """How to connect to the instance."""
+        return await self._driver.connect_info(instance)
+
+    async def __aenter__(self) -> Self:
+        """Open the group and see it once. Raises as `Shell.__aenter__`."""
+        await self._shell.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        """Finish what is under way and close the group."""
+        return await self._shell.__aexit__(kind, error, trace)
+
+    def _build(self, infos: Mapping[str, GroupInfo], recovered: Recovered, now: float) -> "_OnePlan":
+        """The core over the one plan."""
+        info = infos[self._config.name]
+        return _OnePlan(build_plan(self._config, info, recovered, now, random=self._random))
+
+    def _tell(self, event: Any) -> None:  # noqa: ANN401  (whatever the core puts among its actions)
+        """Pass an event on; it comes as an action, so that it is told after what led to it is durable."""
+        self._on_event(event)
+
+
+class _OnePlan:
+    """A plan as the shell's core; its events become actions for the owner."""
+
+    def __init__(self, plan: Plan) -> None:
+        """Wrap the plan."""
+        self.plan = plan
+        self.refusal: str | None = None
+
+    @property
+    def wake_at(self) -> float | None:
+        """See `Core`."""
+        return self.plan.wake_at
+
+    def tick(self, now: float) -> Step:
+        """See `Core`."""
+        return self.route(self.plan.tick(now))
+
+    def handle(self, _pool: str, fact: facts.Fact, now: float) -> Step:
+        """See `PooledCore`."""
+        return self.route(self.plan.handle(fact, now))
+
+    def journal_failed(self, _error: str, _now: float) -> Step:
+        """Nothing is handed out here; what was decided waits."""
+        return NOTHING
+
+    def journal_recovered(self, _now: float) -> Step:
+        """See `journal_failed`."""
+        return NOTHING
+
+    def route(self, step: Step) -> Step:
+        """Make the events part of what is performed."""
+        for event in step.events:
+            if isinstance(event, facts.Refused):
+                self.refusal = refusal_of(event)
+        return Step(step.writes, [*step.actions, *step.events]) if step.events else step
+
+
+def refusal_of(event: facts.Refused) -> str:
+    """What to tell whoever tried to manage the group."""
+    return (
+        f"the group already holds {len(event.instances)} instances that the journal knows nothing of "
+        f"({', '.join(event.instances[:5])}{', …' if len(event.instances) > 5 else ''}); "  # noqa: PLR2004
+        'set preexisting = "adopt" to use them or "remove" to delete them'
+    )

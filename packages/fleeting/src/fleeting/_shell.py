@@ -1,0 +1,170 @@
+"""The shell around a core: opens groups and journal, runs the engine, and closes all in order.
+
+What runs in here outlives a cancellation of whoever opened it just long enough to finish what was begun:
+changes at the cloud are never abandoned, and their outcomes still reach the core and the journal.
+"""
+
+import logging
+import os
+import platform
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
+
+import anyio
+
+from fleeting import facts
+from fleeting._clock import LoopClock
+from fleeting._driver import GroupDriver
+from fleeting._engine import Core, Engine
+from fleeting._errors import GroupRefused
+from fleeting._journal import Journal, MemoryJournal, Recovered
+from fleeting._step import Step
+from fleeting._types import Clock, GroupInfo, Settings
+
+if TYPE_CHECKING:  # importing anyio.abc costs 20 ms more than all that a bare ``import fleeting`` needs of anyio
+    from anyio.abc import TaskStatus
+
+CLOSE_TIMEOUT = 60.0
+"""Seconds that changes under way are waited for when closing."""
+
+log = logging.getLogger("fleeting.shell")
+
+
+class PooledCore(Core, Protocol):
+    """A core that takes facts about several groups."""
+
+    def handle(self, pool: str, fact: facts.Fact, now: float) -> Step:
+        """Take in what happened to the group of that pool."""
+        ...
+
+    @property
+    def refusal(self) -> str | None:
+        """Why the groups may not be managed as the first view shows them; None if they may."""
+        ...
+
+
+C = TypeVar("C", bound=PooledCore)
+
+
+class Shell(Generic[C]):
+    """Drives one core over some groups. An async context manager; entered once."""
+
+    core: C
+    """Built on entering."""
+
+    def __init__(
+        self,
+        drivers: Sequence[GroupDriver],
+        build: Callable[[Mapping[str, GroupInfo], Recovered, float], C],
+        perform: Callable[[Any], None],
+        *,
+        journal: Journal | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        """Prepare; nothing is opened yet.
+
+        Args:
+            drivers: One per group.
+            build: Makes the core from what the groups say of themselves, by pool, what the journal
+                holds, and the time.
+            perform: Performs those actions of the core that are not for a group.
+            journal: None: in memory.
+            clock: None: the event loop's time.
+        """
+        self.drivers = {driver.pool: driver for driver in drivers}
+        self._build = build
+        self._perform_other = perform
+        self._journal: Journal = journal if journal is not None else MemoryJournal()
+        self._given_clock = clock
+        self.owner = f"{platform.node()}-{os.urandom(4).hex()}"
+
+    async def __aenter__(self) -> Self:
+        """Open the groups, lock and read the journal, build the core, start, and see each group once.
+
+        Raises:
+            GroupRefused: What the group holds may be neither used nor removed; nothing was changed.
+        """
+        self.clock: Clock = self._given_clock if self._given_clock is not None else LoopClock()
+        opened: list[GroupDriver] = []
+        try:
+            infos = {}
+            for driver in self.drivers.values():
+                settings = Settings(owner=self.owner, clock=self.clock, connector=driver.connector)
+                infos[driver.pool] = await driver.open(settings)
+                opened.append(driver)
+            recovered = await self._journal.open([info.identity for info in infos.values()], self.owner)
+            self.core = self._build(infos, recovered, self.clock.now())
+            self._seen = {pool: anyio.Event() for pool in self.drivers}
+            self.engine = Engine(self.core, self._journal, self.clock, self._perform)
+            self._tasks = anyio.create_task_group()
+        except BaseException:
+            await self._close(opened)
+            raise
+        await self._tasks.__aenter__()
+        await self._tasks.start(self._live)
+        try:
+            for seen in self._seen.values():
+                await seen.wait()
+            if self.core.refusal is not None:
+                raise GroupRefused(self.core.refusal)
+        except BaseException as error:
+            await self.__aexit__(type(error), error, error.__traceback__)
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        """Finish what is under way, then close everything. Never leaves earlier, whatever is cancelled."""
+        with anyio.CancelScope(shield=True):
+            for driver in self.drivers.values():
+                await driver.quiesce(CLOSE_TIMEOUT)
+            self._life.cancel()
+        try:
+            if isinstance(error, Exception):  # the body's own, which a task group would wrap
+                await self._tasks.__aexit__(None, None, None)
+                return False
+            return await self._tasks.__aexit__(kind, error, trace)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await self.engine.close()
+            await self._close(list(self.drivers.values()))
+
+    def take(self, step: Step) -> None:
+        """Hand over a step of the core."""
+        self.engine.take(step)
+
+    def feed(self, pool: str, fact: facts.Fact) -> None:
+        """Tell the core what happened."""
+        if isinstance(fact, facts.Updated | facts.UpdateFailed):
+            self._seen[pool].set()
+        self.engine.take(self.core.handle(pool, fact, self.clock.now()))
+
+    def start_soon(self, call: Callable[..., Any], *args: object) -> None:
+        """Run a task of the owner's for as long as the shell lives."""
+        self._inner.start_soon(call, *args)
+
+    async def _live(self, *, task_status: "TaskStatus[None]") -> None:
+        """All tasks, kept from outside cancellations, until `__aexit__` ends them."""
+        with anyio.CancelScope(shield=True) as self._life:
+            async with anyio.create_task_group() as self._inner:
+                for driver in self.drivers.values():
+                    driver.start(self._inner, partial(self.feed, driver.pool))
+                self._inner.start_soon(self.engine.run, name="engine")
+                task_status.started()
+
+    def _perform(self, action: Any) -> None:  # noqa: ANN401  (whatever the core decides)
+        """Give the action to whom it is for."""
+        if isinstance(action, facts.Action):
+            self.drivers[action.pool].perform(action)
+        else:
+            self._perform_other(action)
+
+    async def _close(self, drivers: Sequence[GroupDriver]) -> None:
+        """Close groups, then the journal."""
+        with anyio.move_on_after(CLOSE_TIMEOUT, shield=True):
+            for driver in drivers:
+                await driver.close()
+            await self._journal.close()

@@ -1,0 +1,140 @@
+"""The engine: durable first, then done; a burst costs one commit; a failing journal delays and loses nothing."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+import anyio
+import pytest
+
+from fleeting import NOTHING, Drop, Engine, JournalError, LoopClock, MemoryJournal, Put, Step, Write
+from fleeting.testing import virtual_time
+
+pytestmark = pytest.mark.anyio
+anyio_backend = virtual_time
+
+
+class Recorder(MemoryJournal):
+    """A journal that takes its time, can fail, and notes each commit in a common history."""
+
+    def __init__(self, history: list[object], *, seconds: float = 0.0) -> None:
+        """Write to this history."""
+        super().__init__()
+        self.history = history
+        self.seconds = seconds
+        self.error = ""
+
+    async def commit(self, writes: Sequence[Write]) -> None:
+        """Take so long, then commit or fail."""
+        await anyio.sleep(self.seconds)
+        if self.error:
+            raise JournalError(self.error)
+        await super().commit(writes)
+        self.history.append(tuple(writes))
+
+
+class Sleeper:
+    """A core that wants to be woken at given times and notes what it is told."""
+
+    def __init__(self, *wake_at: float) -> None:
+        """Be woken at these times."""
+        self.times = list(wake_at)
+        self.told: list[str] = []
+
+    @property
+    def wake_at(self) -> float | None:
+        """The next of the times."""
+        return self.times[0] if self.times else None
+
+    def tick(self, now: float) -> Step:
+        """Act on each time that has come."""
+        due = [at for at in self.times if at <= now]
+        self.times = [at for at in self.times if at > now]
+        return Step((), [f"woken at {at:g}" for at in due])
+
+    def journal_failed(self, error: str, now: float) -> Step:
+        """Note it."""
+        self.told.append(f"{now:g}: {error}")
+        return NOTHING
+
+    def journal_recovered(self, now: float) -> Step:
+        """Note it."""
+        self.told.append(f"{now:g}: recovered")
+        return NOTHING
+
+
+@asynccontextmanager
+async def running(core: Sleeper, journal: Recorder) -> AsyncIterator[Engine]:
+    """An engine at work."""
+    engine = Engine(core, journal, LoopClock(epoch=0), journal.history.append)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(engine.run)
+        yield engine
+        tasks.cancel_scope.cancel()
+    await engine.close()
+
+
+async def test_writes_come_before_the_actions_of_their_step() -> None:
+    """The action is performed only once the commit is through."""
+    journal = Recorder([], seconds=5)
+    async with running(Sleeper(), journal) as engine:
+        engine.take(Step([Put("kind", "key", 1)], ["act"]))
+        await anyio.sleep(4)
+        assert journal.history == []
+        await anyio.sleep(2)
+        assert journal.history == [(Put("kind", "key", 1),), "act"]
+        assert journal.records == {"kind": {"key": 1}}
+
+
+async def test_what_piles_up_during_a_commit_is_committed_at_once() -> None:
+    """Many steps of one burst make one commit, and keep their order."""
+    journal = Recorder([], seconds=1)
+    async with running(Sleeper(), journal) as engine:
+        engine.take(Step([Put("kind", "first", 0)]))
+        await anyio.sleep(0.5)
+        for number in range(100):
+            engine.take(Step([Put("kind", "key", number)], [number]))
+        engine.take(Step([Drop("kind", "first")]))
+        await anyio.sleep(5)
+    first, second, *actions = journal.history
+    assert isinstance(first, tuple)
+    assert isinstance(second, tuple)
+    assert (len(first), len(second)) == (1, 101)
+    assert actions == list(range(100))
+    assert journal.records == {"kind": {"key": 99}}
+
+
+async def test_a_failing_journal_delays_and_loses_nothing() -> None:
+    """The core is told once, the writes are tried again until they are durable, the actions wait for them."""
+    journal, core = Recorder([]), Sleeper()
+    async with running(core, journal) as engine:
+        journal.error = "disk full"
+        engine.take(Step([Put("kind", "a", 1)], ["act on a"]))
+        await anyio.sleep(10.5)
+        engine.take(Step([Put("kind", "b", 2)], ["act on b"]))
+        assert journal.history == []
+        journal.error = ""
+        await anyio.sleep(2)
+    assert journal.history == [(Put("kind", "a", 1), Put("kind", "b", 2)), "act on a", "act on b"]
+    assert core.told[0] == "0: disk full"
+    assert [told.partition(": ")[2] for told in core.told] == ["disk full", "recovered"]
+
+
+async def test_the_core_is_woken_when_it_wants_to_be() -> None:
+    """Neither earlier nor later, in virtual time to the dot."""
+    journal = Recorder([])
+    async with running(Sleeper(10, 3600), journal):
+        await anyio.sleep(9.9)
+        assert journal.history == []
+        await anyio.sleep(0.2)
+        assert journal.history == ["woken at 10"]
+        await anyio.sleep(3600)
+        assert journal.history == ["woken at 10", "woken at 3600"]
+
+
+async def test_closing_makes_durable_what_is_queued_and_begins_nothing() -> None:
+    """Facts that came in at the very end are remembered."""
+    journal = Recorder([])
+    async with running(Sleeper(), journal) as engine:
+        await anyio.wait_all_tasks_blocked()
+        engine.take(Step([Put("kind", "last", 1)], ["too late"]))
+    assert journal.history == [(Put("kind", "last", 1),)]

@@ -1,0 +1,191 @@
+"""The provisioner and the shells below it, over the fake cloud, in virtual time."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from random import Random
+
+import anyio
+import pytest
+from attrs import evolve
+
+from fleeting import (
+    Capability,
+    ConnectorConfig,
+    GroupInfo,
+    InterfaceMismatch,
+    MemoryJournal,
+    PlanConfig,
+    ProviderError,
+    Provisioner,
+    RateLimited,
+    Settings,
+    Stage,
+    facts,
+)
+from fleeting.testing import DecreaseFault, FakeCloud, FakeGroup, Fault, IncreaseFault, virtual_time
+
+pytestmark = pytest.mark.anyio
+anyio_backend = virtual_time
+
+
+class Log(list[facts.Event]):
+    """The events that a provisioner told."""
+
+    def of(self, instance: str) -> list[str]:
+        """Their names, for one instance."""
+        return [type(event).__name__ for event in self if getattr(event, "instance", None) == instance]
+
+
+@asynccontextmanager
+async def provisioning(
+    cloud: FakeCloud, log: Log, config: PlanConfig | None = None, journal: MemoryJournal | None = None
+) -> AsyncIterator[Provisioner]:
+    """A provisioner over the cloud."""
+    group = FakeGroup(cloud)
+    async with Provisioner(
+        group, config, dial=group.dial, on_event=log.append, journal=journal, random=Random(1).random
+    ) as provisioner:
+        yield provisioner
+
+
+async def test_requested_instances_become_ready_and_removed_ones_go() -> None:
+    """The whole way of an instance, told by events."""
+    cloud, log = FakeCloud(boot_time=20, delete_time=5), Log()
+    async with provisioning(cloud, log) as provisioner:
+        provisioner.request(3)
+        await anyio.sleep(30)
+        assert {each.stage for each in provisioner.instances.values()} == {Stage.READY}
+        provisioner.remove(["i-2"], "not needed")
+        await anyio.sleep(10)
+        assert cloud.alive == {"i-1", "i-3"}
+        assert log.of("i-2") == ["Ready", "Gone", "Ended"]
+        assert log.of("i-1") == ["Ready"]
+
+
+async def test_deletions_without_effect_are_asked_for_again() -> None:
+    """A cloud that says yes and does nothing is asked again after the interval."""
+    cloud, log = FakeCloud(), Log()
+    cloud.faults.decrease.once(DecreaseFault(ignore=True), times=2)
+    async with provisioning(cloud, log, PlanConfig(deletion_retry_interval=30)) as provisioner:
+        provisioner.request(1)
+        await anyio.sleep(5)
+        provisioner.remove(["i-1"], "not needed")
+        await anyio.sleep(50)
+        assert cloud.alive
+        await anyio.sleep(30)
+        assert not cloud.alive
+
+
+async def test_the_clouds_advice_on_when_to_come_back_is_taken() -> None:
+    """After RateLimited nothing is asked for until then, and then it is."""
+    cloud, log = FakeCloud(), Log()
+    cloud.faults.increase.once(IncreaseFault(refuse=RateLimited("slow down", retry_after=120)))
+    async with provisioning(cloud, log) as provisioner:
+        provisioner.request(1)
+        await anyio.sleep(1)
+        assert provisioner.plan.limits(provisioner.now()).allowed(1) == 0
+        await anyio.sleep(118)
+        assert provisioner.plan.limits(provisioner.now()).allowed(1) == 0
+        await anyio.sleep(2)
+        assert provisioner.plan.limits(provisioner.now()).allowed(1) == 1
+
+
+async def test_a_change_under_way_is_seen_through_when_its_manager_is_cancelled() -> None:
+    """What an increase that takes its time brought about still reaches the journal."""
+    cloud, log, journal = FakeCloud(latency={"increase": 20}), Log(), MemoryJournal()
+    with anyio.CancelScope() as scope:
+        async with provisioning(cloud, log, journal=journal) as provisioner:
+            provisioner.request(2)
+            await anyio.sleep(1)
+            scope.cancel()
+            await anyio.sleep_forever()
+    assert set(journal.records["instance"]) == {"default/i-1", "default/i-2"}
+    assert anyio.current_time() >= 20
+
+
+async def test_the_bodys_own_error_comes_out_as_it_is() -> None:
+    """Not wrapped into a group, which nobody would catch."""
+    with pytest.raises(LookupError, match="mine"):
+        async with provisioning(FakeCloud(), Log()):
+            raise LookupError("mine")
+
+
+async def test_a_defect_of_a_plugin_ends_the_manager() -> None:
+    """An error that the protocol does not name is not survived, and the group is closed all the same."""
+    cloud, log = FakeCloud(), Log()
+    with pytest.raises(ExceptionGroup) as caught:
+        async with provisioning(cloud, log, PlanConfig(update_interval=10)):
+            cloud.faults.update.always(evolve(cloud.faults.update.take(), refuse=KeyError("InstanceId")))
+            await anyio.sleep(60)
+    assert caught.group_contains(KeyError)
+    assert cloud.calls[-1].method == "shutdown"
+
+
+async def test_failing_views_are_survived() -> None:
+    """Errors that the protocol names are waited out; nothing is lost meanwhile."""
+    cloud, log = FakeCloud(), Log()
+    async with provisioning(cloud, log, PlanConfig(update_interval=10)) as provisioner:
+        provisioner.request(1)
+        await anyio.sleep(5)
+        cloud.faults.update.always(evolve(cloud.faults.update.take(), refuse=ProviderError("502")))
+        await anyio.sleep(300)
+        cloud.faults.clear()
+        await anyio.sleep(20)
+        assert log.of("i-1") == ["Ready"]
+
+
+async def test_heartbeats_that_fail_in_a_row_make_an_instance_unhealthy() -> None:
+    """Two failures are forgiven, three are not."""
+    cloud, log = FakeCloud(), Log()
+    config = PlanConfig(heartbeat_interval=10, failure_threshold=3)
+    async with provisioning(cloud, log, config) as provisioner:
+        provisioner.request(1)
+        await anyio.sleep(5)
+        cloud.faults.heartbeat.once(Fault(refuse=ProviderError("no answer")), times=2)
+        await anyio.sleep(100)
+        assert log.of("i-1") == ["Ready"]
+        cloud.faults.heartbeat.always(Fault(slow=3600))
+        await anyio.sleep(100)
+        assert log.of("i-1") == ["Ready", "Unhealthy"]
+
+
+async def test_notices_reach_the_events() -> None:
+    """What the cloud announces is told, with its deadline."""
+    cloud, log = FakeCloud(capabilities=frozenset({Capability.NOTICES})), Log()
+    async with provisioning(cloud, log) as provisioner:
+        provisioner.request(1)
+        await anyio.sleep(5)
+        cloud.notice("i-1", in_seconds=120)
+        await anyio.sleep(1)
+        assert log.of("i-1") == ["Ready", "Doomed"]
+
+
+async def test_connection_details_are_kept_until_they_expire_and_can_be_overridden() -> None:
+    """One call serves many connections; the user's own settings win."""
+    cloud, log = FakeCloud(), Log()
+    group = FakeGroup(cloud)
+    connector = ConnectorConfig(username="me", protocol_port=2222)
+    async with Provisioner(group, dial=group.dial, on_event=log.append, connector=connector) as provisioner:
+        provisioner.request(1)
+        await anyio.sleep(5)
+        info = await provisioner.connect_info("i-1")
+        assert (info.user, info.port) == ("me", 2222)
+        await provisioner.connect_info("i-1")
+        assert sum(call.method == "connect_info" for call in cloud.calls) == 1
+
+
+class Outdated(FakeGroup):
+    """A group that was written for another interface."""
+
+    async def init(self, settings: Settings) -> GroupInfo:
+        """Say so."""
+        return evolve(await super().init(settings), interface_version=99)
+
+
+async def test_a_group_for_another_interface_is_refused_and_closed() -> None:
+    """Also one that was not loaded by name."""
+    group = Outdated(FakeCloud())
+    with pytest.raises(InterfaceMismatch, match="install a newer fleeting"):
+        async with Provisioner(group, dial=group.dial, on_event=Log().append):
+            pass
+    assert group.cloud.calls[-1].method == "shutdown"
