@@ -1,0 +1,43 @@
+"""For tests: a cloud in memory, virtual time, and the conformance suite for plugins.
+
+Needs ``fleeting[testing]``: trio for virtual time on trio; pytest for `virtual_time` and `GroupConformance`,
+which are loaded when they are first asked for.
+"""
+
+from typing import TYPE_CHECKING
+
+from fleeting.testing._cloud import FakeCloud as FakeCloud
+from fleeting.testing._cloud import OnCommand as OnCommand
+from fleeting.testing._conformance import CHECKS as CHECKS
+from fleeting.testing._conformance import Check as Check
+from fleeting.testing._connection import FakeConnection as FakeConnection
+from fleeting.testing._fake import FakeGroup as FakeGroup
+from fleeting.testing._faults import DecreaseFault as DecreaseFault
+from fleeting.testing._faults import Fault as Fault
+from fleeting.testing._faults import IncreaseFault as IncreaseFault
+from fleeting.testing._faults import UpdateFault as UpdateFault
+from fleeting.testing._harness import Harness as Harness
+from fleeting.testing._harness import MakeHarness as MakeHarness
+from fleeting.testing._harness import NotApplicable as NotApplicable
+from fleeting.testing._harness import Probe as Probe
+from fleeting.testing._harness import Violation as Violation
+from fleeting.testing._machine import Bill as Bill
+from fleeting.testing._machine import Call as Call
+from fleeting.testing._machine import Command as Command
+from fleeting.testing._machine import Machine as Machine
+from fleeting.testing._virtual_time import Deadlock as Deadlock
+from fleeting.testing._virtual_time import virtual_backend as virtual_backend
+from fleeting.testing._virtual_time import virtual_run as virtual_run
+
+if TYPE_CHECKING:
+    from fleeting.testing._pytest import GroupConformance as GroupConformance
+    from fleeting.testing._pytest import virtual_time as virtual_time
+
+
+def __getattr__(name: str) -> object:
+    """Load what needs pytest when it is asked for."""
+    if name in {"GroupConformance", "virtual_time"}:
+        from fleeting.testing import _pytest
+
+        return getattr(_pytest, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,102 @@
+"""A connection to an instance of the fake cloud; lives no longer than the instance does."""
+
+import shlex
+from collections.abc import Mapping, Sequence
+
+import anyio
+from anyio.abc import ByteStream
+from attrs import evolve
+
+from fleeting._errors import CommandFailed, Unreachable, Unsupported
+from fleeting._protocols import Sink
+from fleeting._types import Completed
+from fleeting.testing._cloud import FakeCloud
+from fleeting.testing._machine import Command, Machine
+
+
+class FakeConnection:
+    """What `FakeGroup.dial` gives: commands are played by `FakeCloud.on_command`; there are no tunnels."""
+
+    def __init__(self, cloud: FakeCloud, machine: Machine) -> None:
+        """Connect to an instance that exists."""
+        self._cloud = cloud
+        self._machine = machine
+        self._cuts = machine.cuts
+        self._left = False
+
+    def close(self) -> None:
+        """End it from this side, with every command that runs over it."""
+        self._left = True
+        self._cloud.tell()
+
+    async def run(  # noqa: PLR0913  (as `Connection.run`)
+        self,
+        command: str | Sequence[str],
+        *,
+        stdin: bytes | None = None,
+        stdout: Sink | None = None,
+        stderr: Sink | None = None,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        check: bool = False,
+    ) -> Completed:
+        """Run a command, as `Connection.run` says."""
+        completed = await self._play(Command(command=command, stdin=stdin, env=env or {}, cwd=cwd))
+        if stdout is not None:
+            await stdout(completed.stdout)
+            completed = evolve(completed, stdout=b"")
+        if stderr is not None:
+            await stderr(completed.stderr)
+            completed = evolve(completed, stderr=b"")
+        if check and not completed.ok:
+            raise CommandFailed(command if isinstance(command, str) else shlex.join(command), completed)
+        return completed
+
+    async def open_unix(self, path: str) -> ByteStream:
+        """Refuse: the fake has no tunnels."""
+        raise Unsupported(f"the fake protocol has no tunnels, so {path} cannot be reached")
+
+    async def open_tcp(self, host: str, port: int) -> ByteStream:
+        """Refuse: the fake has no tunnels."""
+        raise Unsupported(f"the fake protocol has no tunnels, so {host}:{port} cannot be reached")
+
+    async def wait_closed(self) -> str:
+        """Wait until the instance is gone, or the connection was cut or closed; returns which."""
+        while not (why := self._why_closed()):
+            await self._cloud.wait_change(until=self._machine.gone_at)
+        return why
+
+    def _why_closed(self) -> str:
+        """Empty while it is open."""
+        if not self._machine.exists(self._cloud.now):
+            return f"instance {self._machine.id} is gone"
+        if self._machine.cuts != self._cuts:
+            return "the connection was cut"
+        return "the connection was closed" if self._left else ""
+
+    async def _play(self, command: Command) -> Completed:
+        """Run the command for as long as the connection lives."""
+        self._check_open()
+        self._cloud.commands.append((self._machine.id, command))
+        outcome: Completed | Exception | None = None
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._cancel_when_closed, tasks.cancel_scope)
+            try:
+                outcome = await self._cloud.on_command(self._machine.id, command)
+            except Exception as error:  # noqa: BLE001  (raised below: the task group would wrap it)
+                outcome = error
+            tasks.cancel_scope.cancel()
+        if outcome is None:
+            self._check_open()
+            raise Unreachable(f"the command on {self._machine.id} was cancelled from within")
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    async def _cancel_when_closed(self, scope: anyio.CancelScope) -> None:
+        await self.wait_closed()
+        scope.cancel()
+
+    def _check_open(self) -> None:
+        if why := self._why_closed():
+            raise Unreachable(why)

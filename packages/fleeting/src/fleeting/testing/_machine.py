@@ -1,0 +1,86 @@
+"""One instance of the fake cloud, and what the cloud keeps on record of its use."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from attrs import define, field, frozen
+
+from fleeting._types import State
+
+Method = Literal["init", "update", "increase", "decrease", "connect_info", "heartbeat", "withdraw", "dial", "shutdown"]
+
+
+@frozen
+class Call:
+    """One call that a group made to the cloud."""
+
+    method: Method
+    at: float
+    """Seconds since the epoch, when the call began."""
+
+    arguments: Mapping[str, object]
+
+
+@frozen(kw_only=True)
+class Command:
+    """One command that was run on an instance, as `Connection.run` took it."""
+
+    command: str | Sequence[str]
+    stdin: bytes | None = None
+    env: Mapping[str, str] = field(factory=dict)
+    cwd: str | None = None
+
+
+@frozen(kw_only=True)
+class Bill:
+    """One instance that existed, for as long as it did."""
+
+    instance: str
+    offering: str | None
+    intent: str | None
+    """The intent that asked for it, whether or not the cloud shows it; None: nobody asked."""
+
+    since: float
+    """Seconds since the epoch; minus infinity: before the group was first opened."""
+
+    until: float | None
+    """None: it still exists."""
+
+
+@define(kw_only=True)
+class Machine:
+    """One instance, from being asked for to being forgotten; times are seconds since the epoch."""
+
+    id: str
+    intent: str | None
+    offering: str | None
+    exists_at: float
+    shown_at: float
+    runs_at: float
+    told_at: float = math.inf
+    gone_at: float = math.inf
+    forgotten_at: float = math.inf
+    broken: bool = False
+    hangs: bool = False
+    """Whether it will hang in deleting once it is told to go."""
+
+    sickness: str = ""
+    cuts: int = 0
+    """How often its connections were cut."""
+
+    def state(self, now: float) -> State | None:
+        """What the cloud shows; None: nothing."""
+        if not self.shown_at <= now < self.forgotten_at:
+            return None
+        if now >= self.gone_at:
+            return State.DELETED
+        if now >= self.told_at:
+            return State.DELETING
+        if now < self.runs_at:
+            return State.CREATING
+        return State.FAILED if self.broken else State.RUNNING
+
+    def exists(self, now: float) -> bool:
+        """Whether it is there, shown or not."""
+        return self.exists_at <= now < self.gone_at
