@@ -473,22 +473,22 @@ class Plan:
 
     def _appeared(self, instance: str, observed: Observed, now: float, *, first: bool) -> bool:
         """A new one is in the view. Returns False if its presence is to be refused."""
-        if observed.state in {State.DELETING, State.DELETED} and instance in self._lost:
-            return True
-        if observed.state is State.DELETED:
-            return True
         returned = instance in self._lost
+        leaving = observed.state is State.DELETING
+        if observed.state is State.DELETED or (leaving and returned):
+            return True
         intent = None if returned else self._intents.match(observed.intent)
+        policy = self.config.preexisting
         if intent is not None:
             origin = Origin.REQUESTED
         else:
             origin = Origin.PREEXISTING if first else Origin.UNEXPECTED
-            if first and self.config.preexisting is Preexisting.REFUSE and self._journal_was_empty:
+            if first and policy is Preexisting.REFUSE and self._journal_was_empty and not leaving:
                 return False
         known = self._know(instance, observed, origin, intent, now)
         if returned:
             self._remove(known, "it came back after it was gone", now)
-        elif intent is None and self.config.preexisting is not Preexisting.ADOPT:
+        elif intent is None and policy is not Preexisting.ADOPT and not leaving:
             self._remove(known, "nothing of ours explains it", now)
         else:
             self._refresh(known, observed, now)

@@ -29,7 +29,7 @@ class FakeConnection:
         self._left = True
         self._cloud.tell()
 
-    async def run(  # noqa: PLR0913  (as `Connection.run`)
+    async def run(
         self,
         command: str | Sequence[str],
         *,

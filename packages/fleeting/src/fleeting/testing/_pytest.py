@@ -1,5 +1,6 @@
 """What is of use with pytest only: the fixture for virtual time, the conformance suite as a test class."""
 
+from collections.abc import Callable
 from typing import Any
 
 import anyio
@@ -43,11 +44,16 @@ class GroupConformance:
         raise NotImplementedError(f"{type(self).__name__} has to override the fixture make_harness")
 
     @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__.removeprefix("check_"))
-    async def test_contract(self, check: Check, make_harness: MakeHarness) -> None:
-        """The group keeps the clause of the contract that the check is about."""
+    async def test_contract(
+        self, check: Check, make_harness: MakeHarness, record_property: Callable[[str, object], None]
+    ) -> None:
+        """The group keeps the clause of the contract that the check is about, or the clause is not about it.
+
+        Which do not apply, and why, stands in the properties of pytest's XML report.
+        """
         async with make_harness() as harness:
             try:
                 with anyio.fail_after(CALLS_AT_MOST * harness.deadline):
                     await check(harness)
             except NotApplicable as reason:
-                pytest.skip(str(reason))
+                record_property("not_applicable", str(reason))

@@ -1,0 +1,270 @@
+"""The connector of the `local` group: commands on pipes that the client and the command share directly."""
+
+import fcntl
+import os
+import shlex
+import socket
+import sys
+import termios
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
+from io import FileIO
+from typing import Any
+
+import anyio
+from anyio.abc import ByteStream, SocketAttribute, UNIXSocketStream
+from anyio.lowlevel import checkpoint
+from attrs import define, field, frozen
+
+from fleeting._errors import CommandFailed, ConnectError, Unreachable
+from fleeting._hooks import hookimpl
+from fleeting._protocols import Connection, Connector, Sink
+from fleeting._types import Completed, ConnectInfo, ConnectorConfig
+from fleeting.groups.local import _client
+
+CHUNK = 65536
+"""Bytes that a sink gets at most in one go; the pipe holds about as many again, and then the command waits."""
+
+COLLECT_LIMIT = 16 << 20
+"""Bytes of output that are collected for a caller who gives no sink."""
+
+END_TIMEOUT = 5.0
+"""Seconds that a cancelled command is waited for; the agent kills what is left after `_agent.GRACE`."""
+
+
+@hookimpl
+def fleeting_connector() -> Connector:
+    """Hand the connector to the loader."""
+    return LocalConnector()
+
+
+class LocalConnector:
+    """Speaks to the agents of the `local` group."""
+
+    @asynccontextmanager
+    async def dial(self, info: ConnectInfo, config: ConnectorConfig) -> AsyncIterator[Connection]:
+        """Connect to the agent that listens at ``info.internal_addr``."""
+        path = info.internal_addr
+        if path is None:
+            raise Unreachable(f"{info.id} has no address; the group's connect_info must tell one")
+        try:
+            with anyio.fail_after(config.timeout):
+                stream = await _reach(path)
+        except TimeoutError as error:
+            raise Unreachable(f"the agent of {info.id} did not answer within {config.timeout:g} s") from error
+        connection = LocalConnection(info.id, path, stream.extra(SocketAttribute.raw_socket))
+        try:
+            yield connection
+        finally:
+            connection.close()
+            await stream.aclose()
+
+
+async def _reach(path: str) -> UNIXSocketStream:
+    """Connect, and make sure that somebody answers."""
+    stream = await _client.connect(path)
+    try:
+        await _client.ping(stream)
+    except BaseException:
+        await stream.aclose()
+        raise
+    return stream
+
+
+@define(eq=False)
+class LocalConnection:
+    """A held connection, whose end is the agent's end, and one more for each command."""
+
+    _instance: str
+    _path: str
+    _held: socket.socket
+    _closed: bool = field(default=False, init=False)
+
+    async def run(
+        self,
+        command: str | Sequence[str],
+        *,
+        stdin: bytes | None = None,
+        stdout: Sink | None = None,
+        stderr: Sink | None = None,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        check: bool = False,
+    ) -> Completed:
+        """Run a command; a program that cannot be started exits with 127 or 126, as in a shell."""
+        argv = ["/bin/sh", "-c", command] if isinstance(command, str) else list(command)
+        request = _client.encode(op="run", argv=argv, env=dict(env or {}), cwd=cwd)
+        collected_out, collected_err = _Collector("stdout"), _Collector("stderr")
+        with _pipes(stdin, stdout or collected_out, stderr or collected_err) as pipes:
+            try:
+                outcome = await self._perform(request, pipes)
+            except ExceptionGroup as group:
+                raise group.exceptions[0] from None  # what a sink has raised
+        if "error" in outcome:
+            raise ConnectError(f"the agent of {self._instance} refused a command: {outcome['error']}")
+        completed = Completed(**outcome, stdout=bytes(collected_out.data), stderr=bytes(collected_err.data))
+        if check and not completed.ok:
+            raise CommandFailed(command if isinstance(command, str) else shlex.join(command), completed)
+        return completed
+
+    async def open_unix(self, path: str) -> ByteStream:
+        """Connect directly: the instance is this host."""
+        try:
+            return await anyio.connect_unix(path)
+        except OSError as error:
+            raise Unreachable(f"nothing answers at {path}: {error.strerror}") from error
+
+    async def open_tcp(self, host: str, port: int) -> ByteStream:
+        """Connect directly: the instance is this host."""
+        try:
+            return await anyio.connect_tcp(host, port)
+        except OSError as error:
+            raise Unreachable(f"nothing answers at {host} port {port}: {error}") from error
+
+    async def wait_closed(self) -> str:
+        """Wait for the agent's end."""
+        if not self._closed:
+            with self._held.dup() as watched:  # each who waits needs a descriptor of its own
+                await anyio.wait_readable(watched)
+        return "it was closed on this side" if self._closed else f"the agent of {self._instance} ended"
+
+    def close(self) -> None:
+        """Hang up; who waits for the end is told."""
+        self._closed = True
+        with suppress(OSError):
+            self._held.shutdown(socket.SHUT_RDWR)
+
+    async def _perform(self, request: bytes, pipes: "_Pipes") -> dict[str, Any]:
+        """Have the agent run it, and see it through; whatever goes wrong here, the command is ended first."""
+        if self._closed:
+            raise Unreachable(f"the connection to {self._instance} is closed")
+        async with await _client.connect(self._path) as stream:
+            try:
+                await stream.send_fds(request, pipes.theirs)
+                pipes.close_theirs()
+                outcome = await _attend(stream, pipes)
+            except anyio.BrokenResourceError as error:
+                raise self._lost() from error
+            except BaseException:
+                with anyio.move_on_after(END_TIMEOUT, shield=True):
+                    await _hang_up(stream)
+                raise
+        if outcome is None:
+            raise self._lost()
+        return outcome
+
+    def _lost(self) -> Unreachable:
+        return Unreachable(f"the agent of {self._instance} ended; whether the command had ended is unknown")
+
+
+async def _attend(stream: UNIXSocketStream, pipes: "_Pipes") -> dict[str, Any] | None:
+    """Feed and drain the command until the agent tells what came of it, and all of its output was taken."""
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(pipes.feed)
+        for output in pipes.outputs:
+            tasks.start_soon(output.pump)
+        outcome = await _client.receive(stream)
+        pipes.end()
+    return outcome
+
+
+async def _hang_up(stream: UNIXSocketStream) -> None:
+    """Tell the agent to end the command's process tree, and wait until it has."""
+    with suppress(OSError, anyio.BrokenResourceError):
+        await stream.send_eof()
+        await _client.receive(stream)
+
+
+@define
+class _Output:
+    """What the command writes to one of its pipes, on the way to a sink."""
+
+    _source: FileIO
+    _sink: Sink
+    _left: int = field(default=sys.maxsize, init=False)
+    """Bytes that may still come."""
+
+    _waiting: anyio.CancelScope = field(factory=anyio.CancelScope, init=False)
+
+    async def pump(self) -> None:
+        """Move it until the end, holding no more than one chunk."""
+        while chunk := await self._read():
+            await self._sink(chunk)
+
+    def end(self) -> None:
+        """Take what is in the pipe and no more: nobody of ours is left to write, though a stranger may be."""
+        size = fcntl.ioctl(self._source, termios.FIONREAD, bytes(4))
+        self._left = int.from_bytes(size, sys.byteorder)
+        self._waiting.cancel()
+
+    async def _read(self) -> bytes:
+        while self._left:
+            await checkpoint()  # a command that is faster than its sink must not keep others from running
+            chunk = self._source.read(min(CHUNK, self._left))
+            if chunk is not None:
+                self._left -= len(chunk)
+                return chunk
+            with anyio.CancelScope() as self._waiting:
+                await anyio.wait_readable(self._source)
+        return b""
+
+
+@frozen
+class _Pipes:
+    """Both ends of what connects us with one command."""
+
+    theirs: Sequence[FileIO]
+    """Its stdin, stdout and stderr."""
+
+    outputs: Sequence[_Output]
+    _input: FileIO
+    _stdin: bytes
+    _feeding: anyio.CancelScope = field(factory=anyio.CancelScope, init=False)
+
+    async def feed(self) -> None:
+        """Write its input, as fast as it reads, for as long as it reads."""
+        rest = memoryview(self._stdin)
+        with self._feeding, self._input, suppress(BrokenPipeError):
+            while rest:
+                await anyio.wait_writable(self._input)
+                rest = rest[self._input.write(rest) or 0 :]
+
+    def close_theirs(self) -> None:
+        """Let go of its ends once it has them: else the end of its output would never be seen."""
+        for end in self.theirs:
+            end.close()
+
+    def end(self) -> None:
+        """Stop waiting for a command that has ended."""
+        self._feeding.cancel()
+        for output in self.outputs:
+            output.end()
+
+
+@contextmanager
+def _pipes(stdin: bytes | None, stdout: Sink, stderr: Sink) -> Iterator[_Pipes]:
+    """Open the pipes for one command, and close on leaving what is still open."""
+    with ExitStack() as ends:
+
+        def pipe() -> tuple[FileIO, FileIO]:
+            reader, writer = os.pipe()
+            return ends.enter_context(FileIO(reader, "r")), ends.enter_context(FileIO(writer, "w"))
+
+        (their_in, feed), (out, their_out), (err, their_err) = pipe(), pipe(), pipe()
+        for end in (feed, out, err):
+            os.set_blocking(end.fileno(), False)
+        yield _Pipes((their_in, their_out, their_err), (_Output(out, stdout), _Output(err, stderr)), feed, stdin or b"")
+
+
+@define
+class _Collector:
+    """The sink for a caller who gives none."""
+
+    _name: str
+    data: bytearray = field(factory=bytearray)
+
+    async def __call__(self, chunk: bytes) -> None:
+        """Keep it, up to the limit."""
+        if len(self.data) + len(chunk) > COLLECT_LIMIT:
+            raise ConnectError(f"the command wrote more than {COLLECT_LIMIT >> 20} MiB to {self._name}; give a sink")
+        self.data += chunk

@@ -1,0 +1,1 @@
+"""Instance groups that come with fleeting."""

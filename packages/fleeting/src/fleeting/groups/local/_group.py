@@ -1,0 +1,206 @@
+"""The `local` group: instances that are processes of this host. No cloud, no root, no daemon."""
+
+import fcntl
+import os
+import platform
+import socket
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import anyio
+from attrs import define, evolve, field
+
+from fleeting._errors import GroupRefused, InstanceNotFound, ProviderError, Unreachable
+from fleeting._offload import Offload
+from fleeting._types import Capability, Clock, ConnectInfo, GroupInfo, Observation, Observed, Settings, State
+from fleeting.groups.local import _client, _instance
+from fleeting.groups.local._agent import has_hung_up
+from fleeting.groups.local._config import LocalConfig
+from fleeting.groups.local._instance import Instance
+
+HEARTBEAT_TIMEOUT = 5.0
+"""Seconds within which an agent answers if it is healthy."""
+
+_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+"""GitLab's names for what ``uname -m`` says; the others are the same."""
+
+
+@define(eq=False)
+class LocalGroup:
+    """Agents in directories of their own; the file system is the cloud's view, their locks are the truth.
+
+    All that touches files or processes goes through one thread at a time, so no method sees another's half
+    done work. For each agent a socket is kept open, which tells it that its manager is there.
+    """
+
+    _config: LocalConfig
+    _offload: Offload = field(factory=lambda: Offload(limit=1), init=False)
+    _leashes: dict[Instance, socket.socket] = field(factory=dict, init=False)
+    _accepted: Counter[str] = field(factory=Counter, init=False)
+    """How many instances were started for each intent, since this manager opened the group or before."""
+
+    _lock: int | None = field(default=None, init=False)
+    """Descriptor of the group's directory, locked: one manager per group."""
+
+    _clock: Clock = field(init=False)
+
+    async def init(self, settings: Settings) -> GroupInfo:
+        """Make the group's directory, and take over the instances that are there."""
+        self._clock = settings.clock
+        directory = await self._offload(self._open)
+        return GroupInfo(
+            identity=f"local:{socket.gethostname()}:{directory}",
+            max_size=self._config.max_size,
+            capabilities=frozenset({Capability.NAMED_CREATE}),
+        )
+
+    async def update(self) -> Observation:
+        """Look at every instance; one whose agent died is reported as deleted once, then its directory is gone."""
+        return Observation(await self._offload(self._look))
+
+    async def increase(self, count: int, *, intent: str) -> int:
+        """Start agents, as many as there is room for; none for an intent that was carried out before."""
+        return await self._offload(self._start, count, intent, self._clock.now())
+
+    async def decrease(self, instances: Sequence[str]) -> Sequence[str]:
+        """Tell agents to end, with all that runs in them; those asked a second time are killed."""
+        await self._offload(self._end, instances)
+        return instances
+
+    async def connect_info(self, instance: str) -> ConnectInfo:
+        """Tell where the instance's agent listens."""
+        found = await self._offload(self._find, instance)
+        return ConnectInfo(
+            id=instance,
+            os=platform.system().lower(),
+            arch=_ARCHITECTURES.get(platform.machine(), platform.machine()),
+            protocol="local",
+            internal_addr=found.socket,
+        )
+
+    async def heartbeat(self, instance: str) -> None:
+        """Return if the agent answers."""
+        found = await self._offload(self._find, instance)
+        try:
+            with anyio.fail_after(HEARTBEAT_TIMEOUT):
+                async with await _client.connect(found.socket) as stream:
+                    await _client.ping(stream)
+        except (TimeoutError, Unreachable) as error:
+            raise ProviderError(f"the agent of {instance} does not answer") from error
+
+    async def shutdown(self) -> None:
+        """Let go of the instances, and remove the group's directory if there are none."""
+        await self._offload(self._close)
+
+    def _open(self) -> Path:
+        root = self._config.root
+        self._claim()
+        found = tuple(_instance.find_all(root))
+        self._accepted.update(instance.intent for instance in found)
+        for instance in found:
+            self._attach(instance)
+        return root.resolve()
+
+    def _look(self) -> dict[str, Observed]:
+        _instance.reap_agents()
+        for instance, leash in tuple(self._leashes.items()):
+            if has_hung_up(leash):
+                self._leashes.pop(instance).close()
+        present = dict.fromkeys((*_instance.find_all(self._config.root), *self._leashes))
+        return {instance.id: self._look_at(instance) for instance in present}
+
+    def _look_at(self, instance: Instance) -> Observed:
+        observed = instance.observe()
+        if instance in self._leashes:
+            has_not_quite_ended = observed.state is State.DELETED
+            return evolve(observed, state=State.DELETING) if has_not_quite_ended else observed
+        if observed.state is State.DELETED:
+            instance.discard()
+        elif observed.state is State.RUNNING:
+            self._attach(instance)
+        return observed
+
+    def _attach(self, instance: Instance) -> None:
+        with suppress(OSError):  # it boots or ends; there is another `update`
+            self._leashes[instance] = _client.attach(instance.socket)
+
+    def _start(self, count: int, intent: str, now: float) -> int:
+        if intent not in self._accepted:
+            self._claim()  # old and empty, the directory may have been cleared away
+            for _ in range(self._room(count)):
+                try:
+                    instance, leash = _instance.create(self._config, intent=intent, now=now)
+                except OSError as error:
+                    if intent in self._accepted:
+                        break
+                    raise ProviderError(f"no agent could be started in {self._config.root}: {error}") from error
+                self._leashes[instance] = leash
+                self._accepted[intent] += 1
+        return min(count, self._accepted[intent])
+
+    def _room(self, count: int) -> int:
+        if self._config.max_size is None:
+            return count
+        present = sum(1 for _ in _instance.find_all(self._config.root))
+        return max(0, min(count, self._config.max_size - present))
+
+    def _end(self, instances: Sequence[str]) -> None:
+        for instance in instances:
+            with suppress(InstanceNotFound):
+                self._find(instance).end()
+
+    def _find(self, instance: str) -> Instance:
+        found = Instance.load(self._config.root / instance)
+        if found is None or found.observe().state is State.DELETED:
+            raise InstanceNotFound(instance)
+        return found
+
+    def _close(self) -> None:
+        for leash in self._leashes.values():
+            leash.close()
+        self._leashes.clear()
+        _instance.reap_agents()
+        with suppress(OSError):  # somebody is in there
+            self._config.root.rmdir()
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def _claim(self) -> None:
+        """Make the directory and lock it, unless we hold the one that is there."""
+        root = self._config.root
+        _make_private(root)
+        if self._lock is not None:
+            if os.path.samestat(os.fstat(self._lock), root.stat()):
+                return
+            os.close(self._lock)
+        self._lock = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(self._lock)
+            self._lock = None
+            raise GroupRefused(
+                f"the instances in {root} are managed by another process;"
+                " end that one first, or set another name or directory"
+            ) from None
+
+
+def _make_private(root: Path) -> None:
+    """Make the directory, or make sure that nobody else can put anything into the one that exists.
+
+    Raises:
+        GroupRefused: It is not ours alone.
+    """
+    try:
+        root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = root.lstat()
+    except OSError as error:
+        raise GroupRefused(f"{root} cannot be made: {error.strerror}; set another directory") from error
+    if root.is_symlink() or status.st_uid != os.getuid() or status.st_mode & 0o022:
+        raise GroupRefused(
+            f"{root} belongs to or can be written by another user, or is a link;"
+            " the group needs a directory of its own with mode 0700"
+        )
