@@ -39,7 +39,7 @@ from fleeting._errors import (
     Unreachable,
     Unsupported,
 )
-from fleeting._hooks import available_groups, hookimpl, load_connector
+from fleeting._hooks import ask_plugin, available_groups, available_plugins, find_plugin, hookimpl, load_connector
 from fleeting._hooks import load_group as load
 from fleeting._intents import Intent, IntentState
 from fleeting._journal import Journal, MemoryJournal, Recovered
@@ -150,9 +150,12 @@ __all__ = [
     "Unsupported",
     "Withdraws",
     "Write",
+    "ask_plugin",
     "available_groups",
+    "available_plugins",
     "build_plan",
     "dial",
+    "find_plugin",
     "format_duration",
     "hookimpl",
     "load",

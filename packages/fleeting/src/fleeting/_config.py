@@ -16,7 +16,7 @@ from attrs import define, field
 
 from fleeting._durations import Duration, parse_duration
 from fleeting._errors import ConfigError, ConfigProblem
-from fleeting._wording import Kind, choices, describe, did_you_mean, expectation, is_choice, origin, quoting_hint
+from fleeting.wording import Kind, choices, describe, did_you_mean, expectation, is_choice, origin, quoting_hint
 
 if TYPE_CHECKING:
     from cattrs import BaseConverter

@@ -10,7 +10,7 @@ from fleeting._config import BareNumbers, structure
 from fleeting._errors import InterfaceMismatch, PluginBroken, PluginNotFound
 from fleeting._protocols import Connector, GroupPlugin, InstanceGroup
 from fleeting._types import SUPPORTED_INTERFACE_VERSIONS
-from fleeting._wording import did_you_mean
+from fleeting.wording import did_you_mean
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint, EntryPoints
@@ -103,7 +103,12 @@ def load_connector(protocol: str) -> Connector:
 
 def available_groups() -> list[str]:
     """Name the instance groups that are installed, in alphabetical order; imports none of them."""
-    return sorted(_installed(GROUPS).names)
+    return available_plugins(GROUPS)
+
+
+def available_plugins(kind: str) -> list[str]:
+    """Name what is installed under an entry-point group, in alphabetical order; imports none of it."""
+    return sorted(_installed(kind).names)
 
 
 def check_interface(plugin: str, version: int) -> None:

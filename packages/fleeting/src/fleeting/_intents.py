@@ -5,10 +5,14 @@ its instances have appeared, or it is withdrawn, has failed, or has expired. One
 counts in full: the cloud may have heard it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from enum import Enum
 
 from attrs import define, frozen
+
+
+CLOCK_SKEW = 60.0
+"""Seconds by which a cloud's clock may differ from ours."""
 
 
 class IntentState(Enum):
@@ -32,6 +36,7 @@ class IntentRecord:
 
     matched: int
     requested_at: float
+    asked_at: float
 
 
 @define
@@ -41,10 +46,16 @@ class Intent:
     id: str
     count: int
     requested_at: float
+    asked_at: float
+    """When the cloud was last asked."""
+
     accepted: int | None = None
     matched: int = 0
     in_flight: bool = True
     """Whether the cloud is being asked right now."""
+
+    doubtful: bool = False
+    """Whether an earlier try was never answered, so that a later refusal does not settle it."""
 
     @property
     def outstanding(self) -> int:
@@ -59,6 +70,7 @@ class Intent:
             accepted=self.accepted,
             matched=self.matched,
             requested_at=self.requested_at,
+            asked_at=self.asked_at,
         )
 
 
@@ -100,18 +112,21 @@ class Intents:
         intent.matched += 1
         self.outstanding -= 1
 
-    def take_back(self, count: int) -> list[Intent]:
-        """Give up *count* outstanding instances, newest first; returns the intents it changed."""
+    @property
+    def withdrawable(self) -> list[Intent]:
+        """Those that the cloud has answered and that still wait for instances, newest first."""
+        return [each for each in reversed(self._open.values()) if not each.in_flight and each.outstanding]
+
+    def take_back(self, count: int, candidates: Iterable[Intent]) -> list[Intent]:
+        """Give up *count* outstanding instances of the candidates, in their order; returns those it changed."""
         changed = []
-        for intent in reversed(self._open.values()):
-            given_up = min(count, 0 if intent.in_flight else intent.outstanding)
+        for intent in candidates:
+            given_up = min(count, intent.outstanding if intent.id in self._open else 0)
             if given_up:
                 intent.accepted = intent.matched + intent.outstanding - given_up
                 self.outstanding -= given_up
                 count -= given_up
                 changed.append(intent)
-            if not count:
-                break
         return changed
 
     def close(self, intent: Intent) -> None:
@@ -119,14 +134,14 @@ class Intents:
         self.outstanding -= intent.outstanding
         del self._open[intent.id]
 
-    def match(self, carried: str | None) -> Intent | None:
-        """The intent that explains a new instance.
+    def match_carried(self, carried: str | None) -> Intent | None:
+        """The intent that a new instance carries, if it is open and still waits for one."""
+        intent = self._open.get(carried) if carried is not None else None
+        return intent if intent is not None and intent.outstanding else None
 
-        Args:
-            carried: The intent that the instance carries. None: the cloud cannot carry one, then the
-                oldest intent that still waits for an instance explains it.
-        """
-        if carried is not None:
-            intent = self._open.get(carried)
-            return intent if intent is not None and intent.outstanding else None
-        return next((intent for intent in self if intent.outstanding), None)
+    def match_by_time(self, created_at: float | None) -> Intent | None:
+        """Where instances carry nothing: the oldest that waits for one and was not asked for after it was created."""
+        for intent in self:
+            if intent.outstanding and (created_at is None or created_at >= intent.requested_at - CLOCK_SKEW):
+                return intent
+        return None

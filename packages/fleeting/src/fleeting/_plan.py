@@ -25,10 +25,11 @@ gone.
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
+from math import inf
 from typing import Any
 
 from attrs import define, field, frozen
-from attrs.validators import ge
+from attrs.validators import ge, gt
 
 from fleeting import facts
 from fleeting._durations import Duration
@@ -97,24 +98,24 @@ class PlanConfig:
     max_instances: int = field(default=0, validator=ge(0))
     """Ceiling over all that exists or may come to exist; 0: none."""
 
-    update_interval: Duration = 60.0
-    update_interval_when_expecting: Duration = 2.0
-    deletion_retry_interval: Duration = 60.0
-    shutdown_deletion_interval: Duration = 10.0
+    update_interval: Duration = field(default=60.0, validator=gt(0))
+    update_interval_when_expecting: Duration = field(default=2.0, validator=gt(0))
+    deletion_retry_interval: Duration = field(default=60.0, validator=gt(0))
+    shutdown_deletion_interval: Duration = field(default=10.0, validator=gt(0))
     failure_threshold: int = field(default=3, validator=ge(1))
-    heartbeat_interval: Duration = 60.0
+    heartbeat_interval: Duration = field(default=60.0, validator=gt(0))
     scale_throttle: ScaleThrottle = ScaleThrottle()
     preexisting: Preexisting = Preexisting.REFUSE
     unhealthy_breaks_jobs: bool = False
 
-    intent_timeout: Duration = 900.0
+    intent_timeout: Duration = field(default=900.0, validator=gt(0))
     """After which what was asked for and never appeared is given up."""
 
-    instance_ready_timeout: Duration = 900.0
+    instance_ready_timeout: Duration = field(default=900.0, validator=gt(0))
     """What an instance may take from its first sight to being ready; then it is replaced."""
 
-    backoff_initial: Duration = 5.0
-    backoff_cap: Duration = 300.0
+    backoff_initial: Duration = field(default=5.0, validator=gt(0))
+    backoff_cap: Duration = field(default=300.0, validator=gt(0))
 
 
 @frozen(kw_only=True)
@@ -154,6 +155,9 @@ class Instance:
 
     running_since: float | None = None
     ready_since: float | None = None
+    prepared: bool = False
+    """Whether it passed the readiness steps."""
+
     announced: bool = False
     """Whether those on top were told of it, and are owed a `Gone`."""
 
@@ -270,7 +274,8 @@ class Plan:
         self._updating = False
         self._update_again = False
         self._viewed = False
-        self._withdrawing = 0
+        self._refused: frozenset[str] = frozenset()
+        self._withdrawing: list[Intent] = []
         self._withdrawable = withdraws
         self._shutting_down = False
         self._turn = _Turn()
@@ -322,6 +327,9 @@ class Plan:
 
     def limits(self, now: float) -> Limits:
         """What stands between a wish for more instances and asking for them. O(1)."""
+        if not self._viewed or self._refused:
+            why = "the group was refused" if self._refused else "what the group holds is not known yet"
+            return Limits(room=0, tokens=0, tokens_at=None, blocked_until=inf, blocked_why=why)
         return Limits(
             room=None if self.ceiling is None else max(0, self.ceiling - self.total),
             tokens=self._bucket.available(now),
@@ -335,7 +343,7 @@ class Plan:
         granted = self.limits(now).allowed(count)
         if granted:
             self._bucket.take(granted, now)
-            intent = Intent(self._new_intent(), granted, now)
+            intent = Intent(self._new_intent(), granted, now, now)
             self._intents.open(intent)
             self._write_intent(intent)
             self._ask(intent, now)
@@ -345,10 +353,10 @@ class Plan:
 
     def withdraw(self, count: int) -> Step:
         """Take back up to *count* unfilled requests, where the group can; one request at a time."""
-        settled = sum(intent.outstanding for intent in self._intents if not intent.in_flight)
-        count = min(count, settled)
+        candidates = self._intents.withdrawable
+        count = min(count, sum(intent.outstanding for intent in candidates))
         if self._withdrawable and count > 0 and not self._withdrawing:
-            self._withdrawing = count
+            self._withdrawing = candidates
             self._turn.actions.append(facts.Withdraw(self.pool, count))
         return self._end()
 
@@ -434,6 +442,7 @@ class Plan:
         fresh.sort(key=lambda each: (seen[each].created_at or now, each))
         refused = tuple(each for each in fresh if not self._appeared(each, seen[each], now, first=first))
         if refused:
+            self._refused = frozenset(refused)
             self._turn.events.append(facts.Refused(refused))
         self._note_problems(observation.problems, now)
         self._update_ended(now)
@@ -446,7 +455,7 @@ class Plan:
         known.offering = observed.offering or known.offering
         match observed.state:
             case State.RUNNING:
-                self._resume(known)
+                self._resume(known, now)
                 if known.stage is Stage.WAITING:
                     known.running_since = now
                     self._prepare(known)
@@ -475,9 +484,9 @@ class Plan:
         """A new one is in the view. Returns False if its presence is to be refused."""
         returned = instance in self._lost
         leaving = observed.state is State.DELETING
-        if observed.state is State.DELETED or (leaving and returned):
+        if observed.state is State.DELETED or (leaving and returned) or instance in self._refused:
             return True
-        intent = None if returned else self._intents.match(observed.intent)
+        intent = None if returned else self._match(observed)
         policy = self.config.preexisting
         if intent is not None:
             origin = Origin.REQUESTED
@@ -493,6 +502,12 @@ class Plan:
         else:
             self._refresh(known, observed, now)
         return True
+
+    def _match(self, observed: Observed) -> Intent | None:
+        """The intent that explains a new instance: the one it carries, else one that fits by count and time."""
+        if self._named or observed.intent is not None:
+            return self._intents.match_carried(observed.intent)
+        return self._intents.match_by_time(observed.created_at)
 
     def _know(self, instance: str, observed: Observed, origin: Origin, intent: Intent | None, now: float) -> Instance:
         """Take in a new instance, and account for it in its intent."""
@@ -572,7 +587,7 @@ class Plan:
         """A change is coming: do not wait for the long interval."""
         if not self._updating:
             soon = now + min(self.config.update_interval_when_expecting, self.config.update_interval)
-            self._timers.set(("update", ""), soon)
+            self._timers.advance(("update", ""), soon)
 
     # --- becoming ready ----------------------------------------------------------------------------------
 
@@ -586,18 +601,19 @@ class Plan:
         known = self._instances.get(instance)
         if known is None or known.stage is not Stage.PREPARING:
             return
-        self._timers.cancel(("ready", instance))
+        known.prepared = True
+        if not known.paused:
+            self._become_ready(known, now)
+
+    def _become_ready(self, known: Instance, now: float) -> None:
+        """It is prepared, and the view shows it running: from now on it may be given work."""
+        self._timers.cancel(("ready", known.id))
+        self._timers.set(("heartbeat", known.id), now + self.config.heartbeat_interval * self._random())
         self._move(known, Stage.READY)
+        self._backoff.succeeded()
         known.ready_since = now
         known.announced = True
-        self._backoff.succeeded()
-        self._turn.events.append(facts.Ready(instance))
-        if known.paused:
-            self._turn.events.append(facts.Paused(instance, known.paused, briefly=known.missed > 0))
-        if known.deadline is not None:
-            self._remove(known, "it goes before it was of use", now)
-        else:
-            self._timers.set(("heartbeat", instance), now + self.config.heartbeat_interval * self._random())
+        self._turn.events.append(facts.Ready(known.id))
 
     def _prepare_failed(self, fact: facts.PrepareFailed, now: float) -> None:
         """Replace it, or try again a little later while there is time."""
@@ -661,19 +677,22 @@ class Plan:
             if known.announced:
                 self._turn.events.append(facts.Paused(known.id, reason, briefly=known.missed > 0))
 
-    def _resume(self, known: Instance) -> None:
+    def _resume(self, known: Instance, now: float) -> None:
         """All is well (again)."""
         if known.paused:
             known.paused = ""
             self._paused -= 1
             if known.announced:
                 self._turn.events.append(facts.Resumed(known.id))
+            elif known.prepared and known.stage is Stage.PREPARING:
+                self._become_ready(known, now)
 
     # --- growing -----------------------------------------------------------------------------------------
 
     def _ask(self, intent: Intent, now: float) -> None:
         """Ask the cloud; also again, where that is idempotent."""
         intent.in_flight = True
+        intent.asked_at = now
         self._timers.set(("intent", intent.id), now + self.config.intent_timeout)
         self._turn.actions.append(facts.Increase(self.pool, intent.id, intent.count))
 
@@ -695,12 +714,13 @@ class Plan:
         intent = self._intents.get(fact.intent)
         if intent is None:
             return
-        if fact.outcome_known:
+        if fact.outcome_known and not intent.doubtful:
             self._intents.accepted(intent, intent.matched)
             self._settle(intent)
             return
         intent.in_flight = False
-        if self._named:
+        intent.doubtful = True
+        if self._named and self._backoff.until < intent.requested_at + self.config.intent_timeout:
             self._timers.set(("intent", intent.id), self._backoff.until)
         self._expect(now)
 
@@ -709,20 +729,25 @@ class Plan:
         intent = self._intents.get(intent_id)
         if intent is None:
             return
+        expires_at = intent.asked_at + self.config.intent_timeout
         if intent.in_flight:  # the call is bounded by its own time-outs and will be heard of
             self._timers.set(("intent", intent_id), now + self.config.intent_timeout)
-        elif self._named and intent.accepted is None and now < intent.requested_at + self.config.intent_timeout:
-            self._ask(intent, now)
-        else:
+        elif not self._viewed:  # the view may show that the first try was heard
+            self._timers.set(("intent", intent_id), now + self.config.update_interval_when_expecting)
+        elif now >= expires_at:
             self._backoff.failed(f"{intent.outstanding} requested instances never appeared", now)
             self._close(intent)
+        elif self.ceiling is not None and self.total > self.ceiling:
+            self._timers.set(("intent", intent_id), expires_at)
+        else:
+            self._ask(intent, now)
+            self._write_intent(intent)
 
     def _withdrawn(self, asked: int, taken: int) -> None:
         """Unfilled requests were taken back; if not all, the rest cannot be, and is not asked for again."""
-        self._withdrawing = 0
+        candidates, self._withdrawing = self._withdrawing, []
         self._withdrawable = taken >= asked
-        taken = min(taken, asked)
-        for intent in self._intents.take_back(taken):
+        for intent in self._intents.take_back(min(taken, asked), candidates):
             self._settle(intent)
 
     def _settle(self, intent: Intent) -> None:
@@ -778,7 +803,7 @@ class Plan:
         """It is no more."""
         asked_for = known.removal_asked_at is not None
         self._announce_loss(known, None if asked_for else facts.Loss(kind, detail))
-        self._resume(known)
+        self._paused -= bool(known.paused)
         self._by_stage[known.stage] -= 1
         del self._instances[known.id]
         for timer in ("ready", "heartbeat", "prepare", "delete"):
@@ -811,10 +836,19 @@ class Plan:
 
     def _restore_intent(self, intent_id: str, record: IntentRecord, now: float) -> None:
         """An open intent: whether the cloud ever heard it may not be known."""
-        self._intents.open(
-            Intent(intent_id, record.count, record.requested_at, record.accepted, record.matched, in_flight=False)
+        intent = Intent(
+            intent_id,
+            record.count,
+            record.requested_at,
+            record.asked_at,
+            record.accepted,
+            record.matched,
+            in_flight=False,
+            doubtful=record.accepted is None,
         )
-        self._timers.set(("intent", intent_id), max(now, record.requested_at + self.config.intent_timeout))
+        self._intents.open(intent)
+        again = self._named and record.accepted is None
+        self._timers.set(("intent", intent_id), now if again else record.asked_at + self.config.intent_timeout)
 
     def _restore_instance(self, instance: str, record: InstanceRecord, now: float) -> None:
         """A known instance: it has to become ready again, or its removal goes on."""

@@ -1,7 +1,8 @@
 """Named points in time, pure: what is due, and when the next one is."""
 
 import heapq
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
+from math import inf
 from typing import Generic, TypeVar
 
 FEW = 64
@@ -29,6 +30,11 @@ class Timers(Generic[K]):
         if len(self._heap) > max(FEW, 4 * len(self._at)):
             self._compact()
 
+    def advance(self, key: K, at: float) -> None:
+        """Let *key* be due at *at*, unless it is due before that anyway."""
+        if self._at.get(key, inf) > at:
+            self.set(key, at)
+
     def cancel(self, key: K) -> None:
         """Forget *key*; nothing happens if it is not set."""
         self._at.pop(key, None)
@@ -45,14 +51,12 @@ class Timers(Generic[K]):
             heapq.heappop(heap)
         return heap[0][0] if heap else None
 
-    def due(self, now: float) -> list[K]:
-        """Take out all that are due at *now*, earliest first."""
-        keys = []
+    def due(self, now: float) -> Iterator[K]:
+        """Take out those that are due at *now*, earliest first, one by one: what is done for one may cancel another."""
         while (at := self.next) is not None and at <= now:
             key = heapq.heappop(self._heap)[2]
             del self._at[key]
-            keys.append(key)
-        return keys
+            yield key
 
     def _compact(self) -> None:
         """Drop superseded entries, which would else pile up where times are often moved."""

@@ -1,0 +1,226 @@
+"""The plan, one rule at a time; what holds over whole lives is in `test_plan_machine`."""
+
+from attrs import evolve
+
+from fleeting import LossKind, Observation, Observed, Plan, PlanConfig, Preexisting, ScaleThrottle, State, facts
+from tests.strategies import EPOCH, NO_THROTTLE, Records, a_plan, of_type, one_intent, seen, shows
+
+CONFIG = PlanConfig(scale_throttle=NO_THROTTLE, preexisting=Preexisting.REMOVE)
+
+
+def started(config: PlanConfig = CONFIG, *, named: bool = False, withdraws: bool = False) -> Plan:
+    """A plan that has seen its empty group once."""
+    plan = a_plan(config, named=named, withdraws=withdraws)
+    plan.tick(EPOCH)
+    plan.handle(seen(), EPOCH)
+    return plan
+
+
+def with_ready(plan: Plan, instance: str = "i", now: float = EPOCH) -> None:
+    """Bring the instance up, from the request to `Ready`."""
+    intent = one_intent(plan.request(1, now))
+    plan.handle(facts.Increased(intent, 1), now)
+    plan.handle(seen(**{instance: State.RUNNING}), now)
+    plan.handle(facts.Prepared(instance), now)
+
+
+# --- from the request to ready ------------------------------------------------------------------------------
+
+
+def test_an_instance_goes_from_request_to_ready() -> None:
+    """Request, view, preparation: each step says what is next, and the intent is closed when it is matched."""
+    plan = started()
+    intent = one_intent(plan.request(1, EPOCH))
+    plan.handle(facts.Increased(intent, 1), EPOCH)
+    assert (plan.total, plan.coming, plan.outstanding) == (1, 1, 1)
+    step = plan.handle(seen(i=State.RUNNING), EPOCH + 1)
+    assert facts.Prepare("default", "i") in step.actions
+    assert (plan.total, plan.coming, plan.outstanding) == (1, 1, 0)
+    assert plan.handle(facts.Prepared("i"), EPOCH + 2).events == [facts.Ready("i")]
+    assert (plan.total, plan.coming) == (1, 0)
+
+
+def test_nothing_is_asked_for_before_the_group_was_seen() -> None:
+    """Who does not know what the group holds would grow past its ceiling, and change a group it must refuse."""
+    plan = a_plan(evolve(CONFIG, max_instances=1, preexisting=Preexisting.REFUSE))
+    plan.tick(EPOCH)
+    step = plan.request(1, EPOCH)
+    assert not of_type(facts.Increase, step.actions)
+    assert plan.limits(EPOCH).allowed(1) == 0
+
+
+def test_an_instance_older_than_the_request_does_not_answer_it() -> None:
+    """Instances without an intent are matched by count and time: one created an hour ago is not what was asked for."""
+    plan = started()
+    intent = one_intent(plan.request(1, EPOCH))
+    plan.handle(facts.Increased(intent, 1), EPOCH)
+    old = Observed(state=State.RUNNING, created_at=EPOCH - 3600)
+    step = plan.handle(facts.Updated(Observation({"old": old})), EPOCH + 1)
+    assert plan.outstanding == 1
+    assert of_type(facts.Decrease, step.actions) == [facts.Decrease("default", ("old",))]
+
+
+def test_a_group_that_names_its_instances_is_not_matched_by_count() -> None:
+    """Where every instance of ours carries its intent, one that carries none is not ours."""
+    plan = started(named=True)
+    intent = one_intent(plan.request(1, EPOCH))
+    plan.handle(facts.Increased(intent, 1), EPOCH)
+    plan.handle(shows({"foreign": None}), EPOCH + 1)
+    step = plan.handle(shows({"foreign": None, "ours": intent}), EPOCH + 2)
+    assert facts.Prepare("default", "ours") in step.actions
+    assert plan.instances["foreign"].removing
+
+
+def test_a_preparation_and_its_time_limit_that_are_due_at_once() -> None:
+    """What is being removed because it took too long is not prepared again in the same tick."""
+    plan = started(evolve(CONFIG, update_interval_when_expecting=10.0, instance_ready_timeout=10.0))
+    intent = one_intent(plan.request(1, EPOCH))
+    plan.handle(facts.Increased(intent, 1), EPOCH)
+    plan.handle(seen(i=State.RUNNING), EPOCH)
+    plan.handle(facts.PrepareFailed("i", "connection refused", final=False), EPOCH)
+    step = plan.tick(EPOCH + 10)
+    assert of_type(facts.Decrease, step.actions) == [facts.Decrease("default", ("i",))]
+    assert not of_type(facts.Prepare, step.actions)
+    assert not plan.handle(facts.Prepared("i"), EPOCH + 11).events
+
+
+def test_an_instance_that_became_ready_while_missing_gets_no_work() -> None:
+    """Absent once means no new work: whoever hears `Ready` would hand out its slots before hearing `Paused`."""
+    plan = started()
+    intent = one_intent(plan.request(1, EPOCH))
+    plan.handle(facts.Increased(intent, 1), EPOCH)
+    plan.handle(seen(i=State.RUNNING), EPOCH)
+    plan.handle(seen(), EPOCH + 1)
+    assert not of_type(facts.Ready, plan.handle(facts.Prepared("i"), EPOCH + 1).events)
+    assert of_type(facts.Ready, plan.handle(seen(i=State.RUNNING), EPOCH + 2).events)
+
+
+# --- the cloud's view ---------------------------------------------------------------------------------------
+
+
+def test_the_view_is_fetched_however_busy_the_plan_is() -> None:
+    """A request every second must not put the next view off again and again."""
+    plan = started(evolve(CONFIG, update_interval_when_expecting=2.0))
+    updates = 0
+    for second in range(1, 20):
+        now = EPOCH + second
+        step = plan.tick(now)
+        updates += len(of_type(facts.Update, step.actions))
+        if of_type(facts.Update, step.actions):
+            plan.handle(seen(), now)
+        plan.handle(facts.Increased(one_intent(plan.request(1, now)), 1), now)
+    assert updates >= 5
+
+
+def test_what_was_refused_stays_untouched() -> None:
+    """A refused group is left as it is, also when the views go on until its manager has stopped."""
+    plan = a_plan(evolve(CONFIG, preexisting=Preexisting.REFUSE))
+    plan.tick(EPOCH)
+    assert plan.handle(seen(foreign=State.RUNNING), EPOCH).events == [facts.Refused(("foreign",))]
+    step = plan.handle(seen(foreign=State.RUNNING), EPOCH + 60)
+    assert not of_type(facts.Decrease, step.actions)
+
+
+def test_missing_once_pauses_and_missing_twice_loses() -> None:
+    """One bad read kills nothing, and is checked at once."""
+    plan = started()
+    with_ready(plan)
+    plan.tick(EPOCH + 60)
+    step = plan.handle(seen(), EPOCH + 61)
+    assert of_type(facts.Paused, step.events)
+    assert of_type(facts.Update, step.actions)
+    (gone, ended) = plan.handle(seen(), EPOCH + 62).events
+    assert isinstance(gone, facts.Gone)
+    assert gone.loss is not None
+    assert gone.loss.kind is LossKind.VANISHED
+    assert ended == facts.Ended("i")
+
+
+def test_missing_once_with_a_dead_connection_loses() -> None:
+    """Two witnesses are enough, in either order."""
+    for died_first in (True, False):
+        plan = started()
+        with_ready(plan)
+        died, missed = facts.ConnectionDied("i", "reset"), seen()
+        first, second = (died, missed) if died_first else (missed, died)
+        assert not of_type(facts.Gone, plan.handle(first, EPOCH + 61).events)
+        assert of_type(facts.Gone, plan.handle(second, EPOCH + 61).events)
+
+
+def test_a_lost_instance_that_comes_back_is_deleted() -> None:
+    """It is never used again, also after a restart."""
+    plan, records = started(), Records()
+    with_ready(plan)
+    for _ in range(2):
+        records.apply(plan.handle(seen(), EPOCH + 60).writes)
+    restarted = a_plan(CONFIG, recovered=records.kinds, now=EPOCH + 70)
+    for each in (plan, restarted):
+        each.request(1, EPOCH + 70)
+        step = each.handle(seen(i=State.RUNNING), EPOCH + 71)
+        assert of_type(facts.Decrease, step.actions) == [facts.Decrease("default", ("i",))]
+        assert not of_type(facts.Prepare, step.actions)
+
+
+# --- ceilings -----------------------------------------------------------------------------------------------
+
+
+def test_a_refused_repeat_does_not_settle_what_became_of_the_first_try() -> None:
+    """The first try may have created the instances: the intent counts until they appear, or it expires."""
+    plan = started(evolve(CONFIG, max_instances=2), named=True)
+    intent = one_intent(plan.request(2, EPOCH))
+    plan.handle(facts.IncreaseFailed(intent, "timed out", outcome_known=False), EPOCH + 1)
+    now = EPOCH + 60
+    assert one_intent(plan.tick(now)) == intent
+    plan.handle(facts.IncreaseFailed(intent, "rate limited", outcome_known=True), now)
+    assert plan.outstanding == 2
+    assert plan.limits(EPOCH + 800).room == 0
+
+
+def test_what_was_asked_for_again_has_the_whole_time_to_appear() -> None:
+    """An intent expires `intent_timeout` after it was last asked for: until then that may still bring instances."""
+    config = evolve(CONFIG, max_instances=1, intent_timeout=100.0, backoff_initial=90.0, backoff_cap=90.0)
+    plan = a_plan(config, named=True, random=lambda: 1.0)
+    plan.tick(EPOCH)
+    plan.handle(seen(), EPOCH)
+    intent = one_intent(plan.request(1, EPOCH))
+    plan.handle(facts.IncreaseFailed(intent, "timed out", outcome_known=False), EPOCH)
+    assert one_intent(plan.tick(EPOCH + 90)) == intent
+    plan.handle(facts.IncreaseFailed(intent, "timed out", outcome_known=False, retry_after=15), EPOCH + 91)
+    plan.tick(EPOCH + 185)
+    assert plan.outstanding == 1
+    plan.tick(EPOCH + 195)
+    assert plan.outstanding == 0
+
+
+def test_no_repeat_above_the_ceiling() -> None:
+    """An increase is not asked for again while instances that the cloud added leave no room for it."""
+    plan = started(evolve(CONFIG, max_instances=1), named=True)
+    intent = one_intent(plan.request(1, EPOCH))
+    plan.handle(facts.IncreaseFailed(intent, "timed out", outcome_known=False), EPOCH)
+    plan.handle(shows({"foreign": "somebody else's"}), EPOCH + 1)
+    assert plan.total == 2
+    assert not of_type(facts.Increase, plan.tick(EPOCH + 60).actions)
+
+
+def test_withdrawing_spares_what_was_asked_for_later() -> None:
+    """Only requests that were open when the withdrawal was asked for can have been taken back by it."""
+    plan = started(named=True, withdraws=True)
+    first = one_intent(plan.request(1, EPOCH))
+    plan.handle(facts.Increased(first, 1), EPOCH)
+    assert plan.withdraw(1).actions == [facts.Withdraw("default", 1)]
+    second = one_intent(plan.request(1, EPOCH + 1))
+    plan.handle(facts.Increased(second, 1), EPOCH + 1)
+    plan.handle(facts.Withdrawn(1, 1), EPOCH + 2)
+    assert [intent.id for intent in plan.intents] == [second]
+
+
+def test_the_throttle_paces_requests() -> None:
+    """Half an instance a second: the second one has to wait two seconds."""
+    plan = started(evolve(CONFIG, scale_throttle=ScaleThrottle(limit=0.5, burst=1)))
+    assert plan.limits(EPOCH).tokens == 1
+    plan.request(5, EPOCH)
+    assert plan.outstanding == 1
+    assert plan.limits(EPOCH + 1).tokens == 0
+    assert plan.limits(EPOCH + 1).tokens_at == EPOCH + 2
+    plan.request(5, EPOCH + 2)
+    assert plan.outstanding == 2

@@ -1,0 +1,778 @@
+"""The plan against a cloud that does whatever clouds do, with facts in any order and ticks at any time."""
+
+from collections import Counter
+from random import Random
+from typing import Any
+
+from attrs import Factory, define, evolve
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from fleeting import (
+    Drop,
+    LossKind,
+    NoticeKind,
+    Observation,
+    Observed,
+    PlanConfig,
+    Preexisting,
+    Problem,
+    ProblemKind,
+    Put,
+    ScaleThrottle,
+    Stage,
+    State,
+    Step,
+    facts,
+)
+from fleeting._plan import INSTANCE, INTENT, REMEMBER_LOST
+from tests.strategies import EPOCH, NO_THROTTLE, QUICK, Records, a_plan, seeds
+
+PICKS = st.integers(0, 1000)
+CONFIG = PlanConfig(
+    update_interval_when_expecting=10.0,
+    deletion_retry_interval=20.0,
+    failure_threshold=2,
+    heartbeat_interval=30.0,
+    intent_timeout=100.0,
+    instance_ready_timeout=60.0,
+    backoff_cap=40.0,
+    scale_throttle=NO_THROTTLE,
+)
+
+
+@define
+class Machine:
+    """What really exists in the cloud."""
+
+    state: State
+    created_at: float
+    intent: str | None
+    """The truth; whether the cloud shows it is another matter."""
+
+
+@define
+class Cloud:
+    """A naive cloud: machines, and what it heard of each intent."""
+
+    named: bool
+    dated: bool
+    machines: dict[str, Machine] = Factory(dict)
+    unfilled: list[str] = Factory(list)
+    """An intent for each machine that was accepted and does not exist yet."""
+
+    heard: dict[str, int] = Factory(dict)
+    """How many were accepted, by intent."""
+
+    born: int = 0
+
+    def create(self, intent: str | None, now: float, state: State = State.CREATING) -> str:
+        """A machine comes to exist."""
+        self.born += 1
+        id_ = f"i{self.born}"
+        self.machines[id_] = Machine(state, now, intent)
+        return id_
+
+    def increase(self, intent: str, accepted: int) -> int:
+        """Idempotent per intent, where they are named."""
+        if self.named and intent in self.heard:
+            return self.heard[intent]
+        self.heard[intent] = self.heard.get(intent, 0) + accepted
+        self.unfilled += [intent] * accepted
+        return accepted
+
+    def fill(self, now: float) -> None:
+        """What was accepted last comes first: clouds keep no order."""
+        self.create(self.unfilled.pop(), now)
+
+    def show(self) -> dict[str, Observed]:
+        """The true view."""
+        return {id_: self._show(machine) for id_, machine in self.machines.items()}
+
+    def _show(self, machine: Machine) -> Observed:
+        return Observed(
+            state=machine.state,
+            created_at=machine.created_at if self.dated else None,
+            intent=machine.intent if self.named else None,
+        )
+
+
+@define
+class Call:
+    """An action under way."""
+
+    action: Any
+    stale: dict[str, Observed]
+    """What the cloud showed when it was begun."""
+
+    accepted: int | None = None
+    """What an increase has come to already, though its answer is still on the way."""
+
+
+@define
+class Asked:
+    """The model's own book of an intent."""
+
+    count: int
+    requested_at: float
+    asked_at: float
+    calls: int = 1
+    """Under way now."""
+
+    doubt: bool = False
+    """Whether some call may have been heard though nobody knows."""
+
+    accepted: int | None = None
+    matched: int = 0
+    withdrawn: int = 0
+
+    @property
+    def outstanding(self) -> int:
+        """What may still appear."""
+        most = self.count if self.accepted is None else self.accepted
+        return max(0, most - self.withdrawn - self.matched)
+
+
+@define
+class Seen:
+    """The model's own book of an instance: what views and facts said of it."""
+
+    missed: int = 0
+    dead: bool = False
+    failures: int = 0
+    noticed: bool = False
+    asked: bool = False
+    """Whether its deletion was asked for."""
+
+    state: State | None = None
+    up: bool = False
+    """Between `Ready` and `Gone`."""
+
+    paused: bool = False
+    was_ready: bool = False
+
+
+class PlanMachine(RuleBasedStateMachine):
+    """One group, its manager, and restarts of it."""
+
+    @initialize(
+        ceiling=st.integers(0, 4),
+        preexisting=st.sampled_from(Preexisting),
+        named=st.booleans(),
+        dated=st.booleans(),
+        withdraws=st.booleans(),
+        breaks=st.booleans(),
+        throttle=st.sampled_from([NO_THROTTLE, ScaleThrottle(limit=0.3, burst=2)]),
+        there=st.integers(0, 2),
+        up=st.integers(0, 3),
+        seed=seeds,
+    )
+    def start(
+        self,
+        *,
+        ceiling: int,
+        preexisting: Preexisting,
+        named: bool,
+        dated: bool,
+        withdraws: bool,
+        breaks: bool,
+        throttle: ScaleThrottle,
+        there: int,
+        up: int,
+        seed: int,
+    ) -> None:
+        """Any settings, over a group that may hold something already."""
+        self.config = evolve(
+            CONFIG,
+            max_instances=ceiling,
+            preexisting=preexisting,
+            unhealthy_breaks_jobs=breaks,
+            scale_throttle=throttle,
+        )
+        self.withdraws = withdraws
+        self.random = Random(seed)
+        self.now = EPOCH
+        self.life = 0
+        self.cloud = Cloud(named, dated)
+        for _ in range(there):
+            self.cloud.create(None, self.now - 1000, State.RUNNING)
+        self.records = Records()
+        self.asked: dict[str, Asked] = {}
+        self.ended: dict[str, float] = {}
+        self.problems: tuple[Problem, ...] = ()
+        self.open_plan()
+        self.run_plan()
+        self.all_goes_well(0.0)
+        self.request(up)
+        self.all_goes_well(5.0)
+
+    # --- driving ---------------------------------------------------------------------------------------------
+
+    def open_plan(self) -> None:
+        """A manager opens the journal; of an earlier one nothing else is left."""
+        self.life += 1
+        self.plan = a_plan(
+            self.config,
+            now=self.now,
+            named=self.cloud.named,
+            withdraws=self.withdraws,
+            recovered=self.records.kinds,
+            random=self.random.random,
+            life=self.life,
+        )
+
+    def run_plan(self) -> None:
+        """And starts."""
+        self.journal_was_empty = not any(self.records.kinds.values())
+        self.calls: list[Call] = []
+        self.seen = {id_: Seen() for id_ in self.plan.instances}
+        self.refused: set[str] = set()
+        self.views = 0
+        self.tick()
+
+    def tick(self) -> None:
+        """Do what is due; a core that wants to be woken at once, for ever, would spin."""
+        self.took(self.plan.tick(self.now))
+        wake_at = self.plan.wake_at
+        assert wake_at is None or wake_at > self.now, "a busy loop"
+
+    def feed(self, fact: facts.Fact) -> Step:
+        """Tell the plan, and follow what it makes of it."""
+        return self.took(self.plan.handle(fact, self.now))
+
+    def took(self, step: Step) -> Step:
+        """Follow a step: writes, then events, then actions."""
+        for write in step.writes:
+            self.check_write(write)
+        self.records.apply(step.writes)
+        for event in step.events:
+            self.check_event(event)
+        for action in step.actions:
+            self.perform(action)
+        return step
+
+    def check_write(self, write: Put | Drop) -> None:
+        """Match new instances in the model's book; no intent is forgotten while something may come of it."""
+        id_ = write.key.removeprefix("default/")
+        match write:
+            case Put("instance", _, record) if id_ not in self.seen:
+                self.seen[id_] = Seen()
+                if record.intent is not None:
+                    self.check_match(id_, record.intent)
+            case Put("intent", _, record) if id_ not in self.asked:
+                self.asked[id_] = Asked(record.count, self.now, self.now)
+            case Drop("intent", _):
+                asked = self.asked.pop(id_)
+                expired = not asked.calls and self.now >= asked.asked_at + self.config.intent_timeout
+                assert expired or not asked.outstanding, "an intent that may still bring something was forgotten"
+
+    def check_match(self, id_: str, intent: str) -> None:
+        """Matched by the intent it carries, else by count and time."""
+        asked, machine = self.asked[intent], self.cloud.machines.get(id_)
+        assert asked.outstanding, "more instances than the intent asked for"
+        if machine is not None and self.cloud.named:
+            assert machine.intent == intent
+        elif machine is not None and self.cloud.dated:
+            assert machine.created_at >= asked.requested_at
+        asked.matched += 1
+
+    def check_event(self, event: facts.Event) -> None:
+        """Ready, then anything but Ready, then Gone; Ended is the last that is heard of it."""
+        if isinstance(event, facts.Refused):
+            assert self.views == 1, "refused later than at the first view"
+            assert self.journal_was_empty, "what the journal explains may not be refused"
+            assert self.config.preexisting is Preexisting.REFUSE
+            self.refused |= set(event.instances)
+            return
+        known = self.seen[event.instance]
+        match event:
+            case facts.Ready(id_):
+                assert not known.was_ready, "ready twice"
+                assert not known.missed, "ready while the view does not show it"
+                assert self.ended.get(id_, -1e9) + REMEMBER_LOST <= self.now, "a lost instance was used again"
+                known.up = known.was_ready = True
+            case facts.Paused():
+                assert known.up
+                known.paused = True
+            case facts.Resumed():
+                assert known.up
+                assert known.paused
+                known.paused = False
+            case facts.Unhealthy():
+                assert known.up
+                assert known.failures >= self.config.failure_threshold
+            case facts.Doomed():
+                assert known.up
+                assert known.noticed
+            case facts.Gone(_, loss):
+                assert known.up
+                known.up = False
+                self.check_loss(known, loss)
+            case facts.Ended(id_):
+                assert not known.up, "it ended, and nobody was told that it was gone"
+                self.check_end(known)
+                self.ended[id_] = self.now
+                del self.seen[id_]
+
+    def check_loss(self, known: Seen, loss: facts.Loss | None) -> None:
+        """Work is broken for one of the known reasons only."""
+        if loss is not None and loss.kind is LossKind.FAILED:
+            assert known.state is State.FAILED
+        elif loss is not None:
+            self.check_end(known)
+
+    def check_end(self, known: Seen) -> None:
+        """One bad read kills nothing."""
+        deleted = known.state is State.DELETED
+        expected = known.missed and (known.asked or known.state is State.DELETING or known.dead)
+        assert deleted or expected or known.missed > 1, "lost after one bad read"
+
+    def perform(self, action: facts.Action) -> None:
+        """Begin what the shell would begin, if it was written first."""
+        if isinstance(action, facts.Forget):
+            self.calls = [call for call in self.calls if getattr(call.action, "instance", "") != action.instance]
+            return
+        match action:
+            case facts.Update():
+                assert not self.under_way(facts.Update), "two views are fetched at once"
+            case facts.Increase(_, intent, count):
+                self.check_increase(intent, count)
+            case facts.Decrease(_, instances):
+                assert len(set(instances)) == len(instances)
+                for id_ in instances:
+                    assert self.records[INSTANCE][f"default/{id_}"].removing, "deleted before it was written"
+                    assert not self.seen[id_].up, "deleted before those on top were told"
+                    self.seen[id_].asked = True
+            case facts.Withdraw(_, count):
+                assert self.withdraws
+                assert not self.under_way(facts.Withdraw), "two withdrawals at once"
+                assert 0 < count <= sum(asked.outstanding for asked in self.asked.values() if not asked.calls)
+            case facts.Prepare(_, id_) | facts.Heartbeat(_, id_):
+                assert not self.plan.instances[id_].removing
+        self.calls.append(Call(action, self.cloud.show()))
+
+    def check_increase(self, intent: str, count: int) -> None:
+        """Durable first; never above the ceiling; asked for again only where that is idempotent."""
+        record = self.records[INTENT][f"default/{intent}"]
+        assert record.count == count, "asked for before it was written"
+        asked = self.asked[intent]
+        asked.asked_at = self.now
+        assert self.views, "asked for before the group was seen"
+        if self.config.max_instances:
+            outstanding = sum(each.outstanding for each in self.asked.values())
+            assert len(self.records[INSTANCE]) + outstanding <= self.config.max_instances, "above the ceiling"
+        if record.requested_at < self.now:
+            assert self.cloud.named, "asked for twice"
+            asked.calls += 1
+
+    def under_way(self, kind: type[object]) -> list[Call]:
+        """The calls of that kind that were not answered yet."""
+        return [call for call in self.calls if isinstance(call.action, kind)]
+
+    def take(self, kind: type[object], pick: int) -> Call:
+        """One of the calls of that kind is answered."""
+        among = self.under_way(kind)
+        call = among[pick % len(among)]
+        self.calls.remove(call)
+        return call
+
+    def view(self, instances: dict[str, Observed]) -> None:
+        """A view arrives; the model notes what it says before the plan is told."""
+        self.views += 1
+        fresh = [id_ for id_ in instances if id_ not in self.seen]
+        for id_, known in self.seen.items():
+            if id_ in instances:
+                known.missed, known.dead, known.state = 0, False, instances[id_].state
+            else:
+                known.missed += 1
+        self.feed(facts.Updated(Observation(instances, self.problems)))
+        for known in self.seen.values():
+            assert known.missed < 2, "missing twice, and still not lost"
+        for id_ in fresh:
+            self.check_fresh(id_, instances[id_])
+
+    def check_fresh(self, id_: str, observed: Observed) -> None:
+        """Lost ones are deleted; what nothing of ours explains is treated as the policy says."""
+        known = self.plan.instances.get(id_)
+        if known is None:
+            assert id_ in self.refused or observed.state in {State.DELETED, State.DELETING}
+            return
+        self.seen[id_].state = observed.state
+        if self.ended.get(id_, -1e9) + REMEMBER_LOST > self.now:
+            assert known.stage is Stage.REMOVING, "a lost instance that came back is deleted"
+        elif known.intent is None:
+            adopted = self.config.preexisting is Preexisting.ADOPT
+            spoilt = observed.state in {State.FAILED, State.DELETING, State.DELETED}
+            assert (known.stage is not Stage.REMOVING) == (adopted and not spoilt)
+
+    # --- those on top ----------------------------------------------------------------------------------------
+
+    @rule(count=st.integers(1, 5))
+    def request(self, count: int) -> None:
+        """More are wanted."""
+        self.took(self.plan.request(count, self.now))
+
+    @precondition(lambda self: self.plan.instances)
+    @rule(pick=PICKS)
+    def remove(self, pick: int) -> None:
+        """One is not needed any more."""
+        id_ = list(self.plan.instances)[pick % len(self.plan.instances)]
+        self.took(self.plan.remove([id_, "unknown"], "not needed", self.now))
+        assert self.plan.instances[id_].stage is Stage.REMOVING
+
+    @precondition(lambda self: self.withdraws and self.plan.outstanding > 0)
+    @rule(count=st.integers(1, 4))
+    def withdraw(self, count: int) -> None:
+        """Unfilled requests are not needed any more."""
+        self.took(self.plan.withdraw(count))
+
+    @rule(seconds=st.sampled_from([0.0, 0.5, 2.0, 10.0, 30.0, 60.0, 120.0]))
+    def time_passes(self, seconds: float) -> None:
+        """Ticks come late, as after a long pause of the process."""
+        self.now += seconds
+        self.tick()
+
+    @precondition(lambda self: self.plan.wake_at is not None)
+    @rule()
+    def time_passes_exactly(self) -> None:
+        """Ticks come on time."""
+        self.now = max(self.now, self.plan.wake_at or 0.0)
+        self.tick()
+
+    @rule(heard=st.booleans())
+    def crash(self, heard: bool) -> None:  # noqa: FBT001  (drawn)
+        """The manager dies, and another takes over from the journal; what was under way may have been heard."""
+        for call in self.calls:
+            if isinstance(call.action, facts.Increase) and heard and call.accepted is None:
+                self.cloud.increase(call.action.intent, call.action.count)
+        for asked in self.asked.values():
+            asked.doubt = asked.doubt or bool(asked.calls)
+            asked.calls = 0
+            if asked.doubt and self.cloud.named:
+                asked.asked_at = asked.requested_at  # the next one may ask again
+        known, total = set(self.plan.instances), self.plan.total
+        self.open_plan()
+        assert set(self.plan.instances) == known, "a restart lost sight of an instance"
+        assert self.plan.total == total, "a restart forgot what counts against the ceiling"
+        self.run_plan()
+
+    # --- what the cloud answers ------------------------------------------------------------------------------
+
+    @precondition(lambda self: self.under_way(facts.Update))
+    @rule(how=st.sampled_from(["true", "true", "stale", "drop", "fail"]), pick=PICKS)
+    def answer_update(self, how: str, pick: int) -> None:
+        """A view arrives: true, as old as the call, short of one instance, or not at all."""
+        call = self.take(facts.Update, 0)
+        shown = call.stale if how == "stale" else self.cloud.show()
+        if how == "drop" and shown:
+            del shown[list(shown)[pick % len(shown)]]
+        if how == "fail":
+            self.feed(facts.UpdateFailed("timed out"))
+        else:
+            self.view(shown)
+
+    @rule(short=st.booleans(), pick=PICKS)
+    def look(self, short: bool, pick: int) -> None:  # noqa: FBT001  (drawn)
+        """The next view is waited for, and shows what there is, or all but one."""
+        while not self.under_way(facts.Update):
+            assert self.plan.wake_at is not None
+            self.now = max(self.now, self.plan.wake_at)
+            self.tick()
+        self.answer_update("drop" if short else "true", pick)
+
+    @precondition(lambda self: any(call.accepted is None for call in self.under_way(facts.Increase)))
+    @rule(pick=PICKS, part=st.floats(0.0, 1.0))
+    def hear_increase(self, pick: int, part: float) -> None:
+        """The cloud takes it, in whole or in part; the answer is on its way."""
+        calls = [call for call in self.under_way(facts.Increase) if call.accepted is None]
+        call = calls[pick % len(calls)]
+        assert isinstance(call.action, facts.Increase)
+        call.accepted = self.cloud.increase(call.action.intent, round(call.action.count * part))
+
+    @precondition(lambda self: self.under_way(facts.Increase))
+    @rule(pick=PICKS, lost=st.booleans(), retry_after=st.sampled_from([None, 15.0]))
+    def answer_increase(self, pick: int, lost: bool, retry_after: float | None) -> None:  # noqa: FBT001  (drawn)
+        """The answer arrives, or is lost; what was not heard failed."""
+        call = self.take(facts.Increase, pick)
+        intent = call.action.intent
+        asked = self.asked.get(intent)
+        if asked is not None:
+            asked.calls -= 1
+            if lost:
+                asked.doubt = True
+            elif call.accepted is not None:
+                asked.accepted, asked.doubt, asked.asked_at = call.accepted, False, self.now
+            elif not asked.doubt:
+                asked.accepted = asked.matched
+        if lost:
+            self.feed(facts.IncreaseFailed(intent, "timed out", False, retry_after))
+        elif call.accepted is None:
+            self.feed(facts.IncreaseFailed(intent, "no capacity", True, retry_after))
+        else:
+            self.feed(facts.Increased(intent, call.accepted))
+
+    @precondition(lambda self: self.cloud.unfilled)
+    @rule()
+    def appear(self) -> None:
+        """What was accepted comes to exist."""
+        self.cloud.fill(self.now)
+
+    @precondition(lambda self: self.cloud.unfilled)
+    @rule()
+    def never_appear(self) -> None:
+        """What was accepted never comes, and nobody says so."""
+        self.cloud.unfilled.pop(0)
+
+    @precondition(lambda self: self.under_way(facts.Decrease))
+    @rule(pick=PICKS, how=st.sampled_from(["all", "all", "first", "none", "lost"]), state=st.booleans())
+    def answer_decrease(self, pick: int, how: str, state: bool) -> None:  # noqa: FBT001  (drawn)
+        """Accepted in whole, in part or not at all; gone at once, or shown as being deleted."""
+        instances = self.take(facts.Decrease, pick).action.instances
+        accepted = {"all": instances, "lost": instances, "first": instances[:1], "none": ()}[how]
+        for id_ in accepted:
+            self.delete(id_, at_once=state)
+        if how in {"none", "lost"}:
+            self.feed(facts.DecreaseFailed(instances, "timed out", 5.0))
+        else:
+            self.feed(facts.Decreased(instances, accepted))
+
+    def delete(self, id_: str, *, at_once: bool) -> None:
+        """It is gone, or shown as going."""
+        if at_once:
+            self.cloud.machines.pop(id_, None)
+        elif id_ in self.cloud.machines:
+            self.cloud.machines[id_].state = State.DELETING
+
+    @precondition(lambda self: self.under_way(facts.Withdraw))
+    @rule(part=st.sampled_from([0.0, 0.5, 1.0, 1.0]))
+    def answer_withdraw(self, part: float) -> None:
+        """Some unfilled requests are taken back; which, the cloud does not say."""
+        asked = self.take(facts.Withdraw, 0).action.count
+        taken = min(round(asked * part), len(self.cloud.unfilled))
+        del self.cloud.unfilled[len(self.cloud.unfilled) - taken :]
+        before = sum(each.outstanding for each in self.asked.values())
+        step = self.plan.handle(facts.Withdrawn(asked, taken), self.now)
+        self.follow_withdrawal(step, taken)
+        self.took(step)
+        assert before - sum(each.outstanding for each in self.asked.values()) <= taken, "more than was taken back"
+
+    def follow_withdrawal(self, step: Step, taken: int) -> None:
+        """Which of the settled intents is given up is for the plan to say, but not how much."""
+        left = taken
+        for write in step.writes:
+            asked = self.asked[write.key.removeprefix("default/")]
+            now_out = 0
+            if isinstance(write, Put):
+                record = write.record
+                now_out = max(0, (record.count if record.accepted is None else record.accepted) - record.matched)
+            assert not asked.calls, "taken back while the cloud was still being asked"
+            given_up = asked.outstanding - now_out
+            left -= given_up
+            asked.withdrawn += given_up
+        assert left >= 0, "more was given up than was taken back"
+
+    @precondition(lambda self: self.under_way(facts.Prepare))
+    @rule(pick=PICKS, how=st.sampled_from(["passed", "passed", "retry", "failed"]))
+    def answer_prepare(self, pick: int, how: str) -> None:
+        """It becomes ready, or does not."""
+        id_ = self.take(facts.Prepare, pick).action.instance
+        if how == "passed":
+            self.feed(facts.Prepared(id_))
+        else:
+            self.feed(facts.PrepareFailed(id_, "no answer", final=how == "failed"))
+
+    @precondition(lambda self: self.under_way(facts.Heartbeat))
+    @rule(pick=PICKS, passed=st.booleans())
+    def answer_heartbeat(self, pick: int, passed: bool) -> None:  # noqa: FBT001  (drawn)
+        """It is healthy, or does not show it."""
+        id_ = self.take(facts.Heartbeat, pick).action.instance
+        known = self.seen[id_]
+        known.failures = 0 if passed else known.failures + 1
+        self.feed(facts.HeartbeatPassed(id_) if passed else facts.HeartbeatFailed(id_, "no answer"))
+
+    # --- what befalls the cloud ------------------------------------------------------------------------------
+
+    @precondition(lambda self: self.cloud.machines)
+    @rule(pick=PICKS, state=st.sampled_from(State), shown=st.booleans())
+    def change(self, pick: int, state: State, shown: bool) -> None:  # noqa: FBT001  (drawn)
+        """A machine boots, fails, is suspended, or is deleted by somebody else."""
+        machines = list(self.cloud.machines.values())
+        machines[pick % len(machines)].state = state
+        if shown:
+            self.look(False, 0)  # noqa: FBT003
+
+    @precondition(lambda self: self.cloud.machines)
+    @rule(pick=PICKS)
+    def vanish(self, pick: int) -> None:
+        """A machine is gone without a word."""
+        del self.cloud.machines[list(self.cloud.machines)[pick % len(self.cloud.machines)]]
+
+    @precondition(lambda self: self.ended)
+    @rule(pick=PICKS)
+    def come_back(self, pick: int) -> None:
+        """One that was given up for lost exists after all."""
+        id_ = list(self.ended)[pick % len(self.ended)]
+        self.cloud.machines.setdefault(id_, Machine(State.RUNNING, self.now, None))
+
+    @rule()
+    def foreign(self) -> None:
+        """The cloud, or somebody else, adds a machine by itself."""
+        self.cloud.create(None, self.now, State.RUNNING)
+
+    @rule(pick=PICKS, seconds=st.sampled_from([10.0, 100.0]))
+    def notice(self, pick: int, seconds: float) -> None:
+        """The cloud announces that a machine will go."""
+        ids = [*self.plan.instances, "unknown"]
+        id_ = ids[pick % len(ids)]
+        if id_ in self.seen:
+            self.seen[id_].noticed = True
+        self.feed(facts.Noticed(id_, self.now + seconds, NoticeKind.PREEMPTION))
+
+    @rule(pick=PICKS)
+    def connection_dies(self, pick: int) -> None:
+        """An open connection breaks."""
+        ids = [*self.plan.instances, "unknown"]
+        id_ = ids[pick % len(ids)]
+        if id_ in self.seen:
+            self.seen[id_].dead = True
+        self.feed(facts.ConnectionDied(id_, "reset by peer"))
+
+    @rule(there=st.booleans())
+    def problem(self, there: bool) -> None:  # noqa: FBT001  (drawn)
+        """The cloud says why it does not deliver, or that all is well again."""
+        self.problems = (Problem(kind=ProblemKind.CAPACITY, message="sold out"),) if there else ()
+
+    @rule(seconds=st.sampled_from([0.0, 0.0, 15.0]))
+    def all_goes_well(self, seconds: float) -> None:
+        """For a while everything is answered, and answered well."""
+        until = self.now + seconds
+        self.behave()
+        while self.plan.wake_at is not None and self.plan.wake_at <= until:
+            self.now = max(self.now, self.plan.wake_at)
+            self.tick()
+            self.behave()
+        self.now = until
+        self.tick()
+
+    # --- progress --------------------------------------------------------------------------------------------
+
+    @rule()
+    def all_settles_once_the_cloud_behaves(self) -> None:
+        """No intent stays open, no removal unfinished, and every adopted or requested instance is ready."""
+        self.problems = ()
+        for machine in self.cloud.machines.values():
+            if machine.state not in {State.DELETING, State.DELETED}:
+                machine.state = State.RUNNING
+        until = self.now + 2 * self.config.intent_timeout
+        while self.now < until:
+            self.behave()
+            wake_at = self.plan.wake_at
+            assert wake_at is not None
+            self.now = max(self.now, wake_at)
+            self.tick()
+        self.behave()
+        assert not list(self.plan.intents), "an intent stays open for ever"
+        stages = Counter(instance.stage for instance in self.plan.instances.values())
+        assert set(stages) <= {Stage.READY, Stage.UNHEALTHY}, "an instance is stuck"
+        assert {id_ for id_ in self.cloud.machines if id_ not in self.refused} == set(self.plan.instances)
+
+    def behave(self) -> None:
+        """The cloud does what it is asked, at once, and answers."""
+        answers = 0
+        while self.calls:
+            answers += 1
+            assert answers < 100, "calls without end at one moment"
+            while self.cloud.unfilled:
+                self.cloud.fill(self.now)
+            for id_, machine in list(self.cloud.machines.items()):
+                if machine.state is State.CREATING:
+                    machine.state = State.RUNNING
+                elif machine.state in {State.DELETING, State.DELETED}:
+                    del self.cloud.machines[id_]
+            self.answer_well(self.calls[0])
+
+    def answer_well(self, call: Call) -> None:
+        """The answer that everybody hopes for."""
+        match call.action:
+            case facts.Update():
+                self.calls.remove(call)
+                self.view(self.cloud.show())
+            case facts.Increase(_, intent, count):
+                if call.accepted is None:
+                    call.accepted = self.cloud.increase(intent, count)
+                self.answer_increase_to(call)
+            case facts.Decrease(_, instances):
+                self.calls.remove(call)
+                for id_ in instances:
+                    self.delete(id_, at_once=True)
+                self.feed(facts.Decreased(instances, instances))
+            case facts.Withdraw():
+                self.answer_withdraw_with(call, 0)
+            case facts.Prepare(_, id_):
+                self.calls.remove(call)
+                self.feed(facts.Prepared(id_))
+            case facts.Heartbeat(_, id_):
+                self.calls.remove(call)
+                self.seen[id_].failures = 0
+                self.feed(facts.HeartbeatPassed(id_))
+
+    def answer_increase_to(self, call: Call) -> None:
+        """In full."""
+        self.calls.remove(call)
+        intent = call.action.intent
+        asked = self.asked.get(intent)
+        if asked is not None:
+            asked.calls -= 1
+            asked.accepted, asked.doubt, asked.asked_at = call.accepted, False, self.now
+        assert call.accepted is not None
+        self.feed(facts.Increased(intent, call.accepted))
+
+    def answer_withdraw_with(self, call: Call, taken: int) -> None:
+        """So many were taken back."""
+        self.calls.remove(call)
+        self.feed(facts.Withdrawn(call.action.count, taken))
+
+    # --- what always holds -----------------------------------------------------------------------------------
+
+    @invariant()
+    def the_counts_are_those_of_a_recount(self) -> None:
+        """`outstanding`, `coming` and `total` are what the model's own books say."""
+        outstanding = sum(asked.outstanding for asked in self.asked.values())
+        stages = [instance.stage for instance in self.plan.instances.values()]
+        assert self.plan.outstanding == outstanding
+        assert self.plan.total == len(self.seen) + outstanding
+        assert self.plan.coming == outstanding + sum(each in {Stage.WAITING, Stage.PREPARING} for each in stages)
+
+    @invariant()
+    def the_journal_is_what_the_plan_knows(self) -> None:
+        """A restart at any moment finds every open intent and every instance."""
+        intents = {f"default/{intent.id}": intent.record("default") for intent in self.plan.intents}
+        instances = {f"default/{id_}": each.record("default") for id_, each in self.plan.instances.items()}
+        assert self.records[INTENT] == intents
+        assert self.records[INSTANCE] == instances
+        assert set(self.seen) == set(self.plan.instances)
+        assert set(self.asked) == {intent.id for intent in self.plan.intents}
+
+    @invariant()
+    def what_is_up_is_ready_or_unhealthy(self) -> None:
+        """Those on top believe an instance to be there exactly while the plan does."""
+        for id_, known in self.seen.items():
+            stage = self.plan.instances[id_].stage
+            if known.up:
+                assert stage in {Stage.READY, Stage.UNHEALTHY}
+            assert known.up == self.plan.instances[id_].announced
+
+    @invariant()
+    def what_is_refused_is_left_alone(self) -> None:
+        """Neither used nor removed."""
+        assert not self.refused & set(self.plan.instances)
+
+    @invariant()
+    def it_always_wakes_again(self) -> None:
+        """There is always something to wait for: the next view, or the answer to one under way."""
+        assert self.plan.wake_at is not None or self.under_way(facts.Update)
+
+
+TestPlanMachine = PlanMachine.TestCase
+TestPlanMachine.settings = settings(max_examples=300, stateful_step_count=50, derandomize=True, phases=QUICK)
