@@ -1,0 +1,37 @@
+"""Job-aware autoscaling: slots on demand, over groups of cloud instances.
+
+How the parts lie on each other; each imports only from those below it:
+
+    cli/        batch/      the command line; many jobs over one scaler
+    executors/              run one job in one slot
+    _scaler     _lease      the async shell, and what it hands out
+    _explain                snapshots for people
+    _core                   pure: plans below, ledger on top, the decision between them
+    _ledger     _decide     pure: who holds which slot; how many instances there should be
+    _schedule   _types      pure: which policy holds when; pools and policies
+"""
+
+from taskscaler._decide import Decision
+from taskscaler._errors import KeyInUse, LeaseLost, NoCapacity, TaskscalerError
+from taskscaler._explain import Explanation, InstanceView, PoolView
+from taskscaler._lease import Lease
+from taskscaler._ledger import Capacity
+from taskscaler._scaler import Taskscaler
+from taskscaler._types import Policy, Pool, PoolSettings
+
+__all__ = [
+    "Capacity",
+    "Decision",
+    "Explanation",
+    "InstanceView",
+    "KeyInUse",
+    "Lease",
+    "LeaseLost",
+    "NoCapacity",
+    "Policy",
+    "Pool",
+    "PoolSettings",
+    "PoolView",
+    "Taskscaler",
+    "TaskscalerError",
+]

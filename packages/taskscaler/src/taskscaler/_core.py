@@ -1,0 +1,337 @@
+"""The core: one plan per pool below, the ledger on top, and the decision between them. Pure.
+
+Facts about instances go to their pool's plan, whose events tell the ledger which instances may be given
+work. Acquires, releases and reservations go to the ledger. Whatever changes, `tick` is called once the
+burst is over, and decides once, from the counters: how many instances to ask for, and which to give up.
+"""
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from math import inf
+from typing import Any, NamedTuple
+
+from fleeting import Drop, Loss, LossKind, Plan, Step, Write, facts, refusal_of
+from taskscaler._decide import Decision, Supply, decide
+from taskscaler._errors import NoCapacity
+from taskscaler._ledger import LEASE, USES, Capacity, Closed, Host, Ledger, Shelf, host_id
+from taskscaler._schedule import Schedule
+from taskscaler._types import Policy, PoolSettings
+
+IDLES_AT_ZERO = Policy()
+"""What holds where no policy matches."""
+
+KEPT_DECISIONS = 100
+"""How many of the last decisions are kept for `explain`."""
+
+
+class AllRemoved(NamedTuple):
+    """After `Core.remove_all`: nothing exists any more, nor may come to exist."""
+
+
+class Core:
+    """All state of a scaler, and every decision."""
+
+    def __init__(
+        self,
+        pools: Sequence[PoolSettings],
+        plans: Mapping[str, Plan],
+        policies: Sequence[Policy],
+        recovered: Mapping[str, Mapping[str, Any]],
+        now: float,
+    ) -> None:
+        """Start from what the journal knows.
+
+        Args:
+            pools: At least one, in order of preference.
+            plans: One per pool, by name.
+            policies: The last that matches holds; none: idle at zero.
+            recovered: The journal's records by kind and key.
+            now: Seconds since the epoch.
+        """
+        self.pools = {pool.name: pool for pool in pools}
+        self.plans = dict(plans)
+        uses = {host: record.uses for host, record in recovered.get(USES, {}).items()}
+        shelves = [Shelf.empty(pool.name, pool.capacity_per_instance, pool.max_use_count) for pool in pools]
+        self.ledger = Ledger(shelves, uses)
+        self.decisions: deque[Decision] = deque(maxlen=KEPT_DECISIONS)
+        """The last decisions, newest last; one that changes nothing replaces its like."""
+
+        self.refusal: str | None = None
+        """Why the groups may not be managed as the first view shows them."""
+
+        self._journal_error = ""
+        self._schedule = Schedule(policies)
+        self._policy = IDLES_AT_ZERO
+        self._policy_until = -inf
+        self._look_at = now
+        self._changed = True
+        self._removing_all = False
+        self._writes: list[Write] = []
+        self._actions: list[Any] = []
+        self._release_all(recovered.get(LEASE, {}), now)
+
+    # --- what the shell asks -----------------------------------------------------------------------------
+
+    def acquire(self, key: str, now: float, expected: float = inf) -> Step:
+        """See `Ledger.acquire`."""
+        self._changed = True
+        return self.ledger.acquire(key, now, expected)
+
+    def release(self, key: str, now: float) -> Step:
+        """See `Ledger.release`."""
+        self._changed = True
+        return self.ledger.release(key, now)
+
+    def cancel(self, key: str, now: float) -> Step:
+        """See `Ledger.cancel`."""
+        self._changed = True
+        return self.ledger.cancel(key, now)
+
+    def reserve(self, key: str, now: float) -> Step:
+        """See `Ledger.reserve`. In preemptive mode only what is ready counts, else also what could be created.
+
+        Raises:
+            KeyInUse: The key holds a slot, waits for one, or is reserved.
+            NoCapacity: `possible` tells whether a slot could still be created.
+        """
+        possible = self._potential(now)
+        counted = 0 if self.policy_at(now).preemptive else possible
+        self._changed = True
+        try:
+            return self.ledger.reserve(key, now, counted)
+        except NoCapacity as error:
+            room = self.ledger.usable + possible > self.ledger.reserved + self.ledger.pending
+            raise NoCapacity(str(error), possible=room and not self.ledger.over) from None
+
+    def unreserve(self, key: str, now: float) -> Step:
+        """See `Ledger.unreserve`."""
+        self._changed = True
+        return self.ledger.unreserve(key, now)
+
+    def capacity(self) -> Capacity:
+        """See `Ledger.capacity`."""
+        return self.ledger.capacity()
+
+    def stop_handing_out(self, why: str) -> Step:
+        """From now on whoever asks or waits is refused; what is held stays held."""
+        self._changed = True
+        return self.ledger.shut_down(why)
+
+    def break_all(self, why: str, now: float) -> Step:
+        """Break every lease."""
+        self._changed = True
+        for host in list(self.ledger.hosts.values()):
+            self._add(self.ledger.break_all(host, Loss(LossKind.KILLED, why), now))
+        return self._end()
+
+    def remove_all(self, now: float) -> Step:
+        """Delete every instance as it falls free, and every one that still appears."""
+        self._changed = True
+        self._removing_all = True
+        for plan in self.plans.values():
+            self._route(plan.pool, plan.shut_down(now), now)
+        return self._end()
+
+    def policy_at(self, now: float) -> Policy:
+        """The policy that holds."""
+        if now >= self._policy_until:
+            current = self._schedule.at(now)
+            self._policy = current.policy if current.policy is not None else IDLES_AT_ZERO
+            self._policy_until = current.until
+        return self._policy
+
+    # --- what the engine asks ----------------------------------------------------------------------------
+
+    @property
+    def wake_at(self) -> float | None:
+        """See `fleeting.Engine`."""
+        at = min(self._look_at, *(plan.wake_at or inf for plan in self.plans.values()))
+        return None if at == inf else at
+
+    def tick(self, now: float) -> Step:
+        """Do what is due, and decide if anything has changed."""
+        for plan in self.plans.values():
+            wake_at = plan.wake_at
+            if wake_at is not None and wake_at <= now:
+                self._route(plan.pool, plan.tick(now), now)
+        if self._changed or now >= self._look_at:
+            self._decide(now)
+            self._changed = False  # what the decision itself changed, it has taken into account
+        return self._end()
+
+    def handle(self, pool: str, fact: facts.Fact, now: float) -> Step:
+        """Take in what happened to an instance or a group."""
+        self._route(pool, self.plans[pool].handle(fact, now), now)
+        return self._end()
+
+    def journal_failed(self, error: str, _now: float) -> Step:
+        """Hand out nothing that would not be remembered."""
+        self._journal_error = f"the journal cannot be written: {error}"
+        self.ledger.hold_back(self._journal_error)
+        return self._end()
+
+    def journal_recovered(self, now: float) -> Step:
+        """Go on."""
+        self._changed = True
+        self._add(self.ledger.hand_out_again(self._journal_error, now))
+        return self._end()
+
+    # --- between plan and ledger -------------------------------------------------------------------------
+
+    def _route(self, pool: str, step: Step, now: float) -> None:
+        """Take over a plan's step, and tell the ledger what changed."""
+        self._changed = True
+        self._add(step)
+        for event in step.events:
+            self._tell(pool, event, now)
+
+    def _tell(self, pool: str, event: facts.Event, now: float) -> None:
+        """Tell the ledger."""
+        ledger = self.ledger
+        match event:
+            case facts.Ready(instance):
+                self._add(ledger.add(pool, instance, now))
+            case facts.Ended(instance):
+                self._add(ledger.forget_uses(host_id(pool, instance)))
+            case facts.Refused():
+                self.refusal = refusal_of(event)
+            case _:
+                host = ledger.hosts[host_id(pool, event.instance)]
+                self._tell_of(host, event, now)
+
+    def _tell_of(self, host: Host, event: facts.Event, now: float) -> None:
+        """Tell the ledger what changed about a host."""
+        ledger = self.ledger
+        match event:
+            case facts.Paused(_, reason, briefly):
+                ledger.close(host, Closed.PAUSED if briefly else Closed.LEAVING, reason)
+            case facts.Resumed():
+                self._add(ledger.reopen(host, now))
+            case facts.Unhealthy(_, breaks_work):
+                ledger.close(host, Closed.UNHEALTHY, "its heartbeats fail")
+                if breaks_work:
+                    self._add(ledger.break_all(host, Loss(LossKind.UNHEALTHY, "its heartbeats fail"), now))
+            case facts.Doomed(_, deadline, kind):
+                loss = Loss(LossKind.PREEMPTED, f"{kind.value}, {deadline - now:.0f} s ahead")
+                self._add(ledger.doom(host, deadline, loss, now))
+            case facts.Gone(_, cause):
+                self._add(ledger.lose(host, cause or Loss(LossKind.KILLED, "it was removed"), now))
+
+    # --- deciding ----------------------------------------------------------------------------------------
+
+    def _decide(self, now: float) -> None:
+        """Grow, shrink, and say when to look again."""
+        policy = self.policy_at(now)
+        supplies = [self._supply(pool, now) for pool in self.pools]
+        decision = decide(supplies, self.ledger.reserved, self.ledger.pending, policy, now)
+        self._remember(decision)
+        self._look_at = min(self._policy_until, decision.look_again_at)
+        for host in list(self.ledger.retirable.values()):
+            self._give_up([host], host.why_closed or "used up", now)
+        if self._removing_all:
+            self._remove_everything(now)
+            return
+        if self.ledger.over:
+            return
+        for pool in decision.pools:
+            plan = self.plans[pool.pool]
+            if pool.increase:
+                self._route(pool.pool, plan.request(pool.increase, now), now)
+            elif pool.withdraw:
+                self._add(plan.withdraw(min(pool.withdraw, plan.outstanding)))
+        self._shrink(decision, policy, now)
+
+    def _shrink(self, decision: Decision, policy: Policy, now: float) -> None:
+        """Give up what is idle and to spare, in the least preferred pool first."""
+        spare = decision.spare
+        for pool in reversed(decision.pools):
+            idle: list[Host] = []
+            excess: list[Host] = []
+            for host in self.ledger.longest_idle(pool.pool):
+                due = host.idle_since + policy.idle_time
+                if host.usable > spare:
+                    break
+                if now >= due:
+                    idle.append(host)
+                elif len(excess) < pool.excess - len(idle):
+                    excess.append(host)
+                else:
+                    self._look_at = min(self._look_at, due)
+                    break
+                spare -= host.usable
+            self._give_up(idle, "not needed", now)
+            self._give_up(excess, "over the ceiling", now)
+
+    def _remove_everything(self, now: float) -> None:
+        """Give up all that is free, whatever it is for."""
+        for pool in self.plans:
+            hosts = self.ledger.shelves[pool].hosts.values()
+            self._give_up([host for host in hosts if not host.busy], "shutdown", now)
+        if not any(plan.total for plan in self.plans.values()):
+            self._actions.append(AllRemoved())
+        for plan in self.plans.values():
+            waiting = [each.id for each in plan.instances.values() if not each.announced]
+            self._route(plan.pool, plan.remove(waiting, "shutdown", now), now)
+            if plan.outstanding:
+                self._add(plan.withdraw(plan.outstanding))
+
+    def _give_up(self, hosts: Sequence[Host], reason: str, now: float) -> None:
+        """Remove free hosts of one pool, in one request."""
+        for host in hosts:
+            self.ledger.retire(host)
+        if hosts:
+            pool = hosts[0].pool
+            self._route(pool, self.plans[pool].remove([host.instance for host in hosts], reason, now), now)
+
+    def _supply(self, pool: str, now: float) -> Supply:
+        """The counters of one pool. O(1)."""
+        shelf, plan = self.ledger.shelves[pool], self.plans[pool]
+        returning = -(-shelf.paused // shelf.slots)
+        return Supply(
+            pool=pool,
+            slots=shelf.slots,
+            kept=shelf.kept,
+            coming=plan.coming + returning,
+            usable=shelf.usable,
+            in_use=shelf.acquired + shelf.blocked,
+            excess=0 if plan.ceiling is None else max(0, plan.total - plan.ceiling),
+            limits=plan.limits(now),
+        )
+
+    def _potential(self, now: float) -> int:
+        """Slots that are on their way or could still be created."""
+        slots = 0
+        for pool, plan in self.plans.items():
+            limits = plan.limits(now)
+            held_back = limits.blocked_until is not None or limits.tokens == 0
+            throttled = held_back and self.pools[pool].reservation_throttling
+            room = 0 if throttled else 1 << 30 if limits.room is None else limits.room
+            slots += (room + plan.coming) * self.ledger.shelves[pool].slots
+        return slots
+
+    def _remember(self, decision: Decision) -> None:
+        """Keep the decision; of a run that say the same, the last."""
+        if self.decisions and self.decisions[-1] == decision:
+            self.decisions.pop()
+        self.decisions.append(decision)
+
+    # --- bookkeeping -------------------------------------------------------------------------------------
+
+    def _release_all(self, leases: Mapping[str, Any], now: float) -> None:
+        """Leases of an earlier manager: nobody holds them any more, and what ran there is not to be trusted."""
+        used = {record.host for record in leases.values()}
+        self._writes += [Drop(LEASE, key) for key in leases]
+        for pool, plan in self.plans.items():
+            dirty = [id_ for id_ in plan.instances if host_id(pool, id_) in used]
+            self._route(pool, plan.remove(dirty, "it was in use when its manager stopped", now), now)
+
+    def _add(self, step: Step) -> None:
+        """Make a part of what this turn leads to."""
+        self._writes += step.writes
+        self._actions += step.actions
+
+    def _end(self) -> Step:
+        """Hand over what this turn led to."""
+        step = Step(self._writes, self._actions)
+        self._writes, self._actions = [], []
+        return step

@@ -1,0 +1,191 @@
+"""How many instances there should be, and why. Pure: counters, policy and `now` in, a decision out.
+
+The target of all pools together is what is in use, what is reserved, what waits, and what the policy
+wants idle. What is missing is asked of the pools in their order of preference, each as far as its limits
+allow; what is to spare is given up in the opposite order, idle instances only, and only once they have
+been idle for the policy's `idle_time`.
+
+Instances on their way count when more is to be asked for, and not when some are to be given up: what is
+not there yet may never come.
+"""
+
+import math
+from collections.abc import Sequence
+
+from attrs import field, frozen
+
+from fleeting import Limits
+from taskscaler._types import Policy
+
+
+@frozen
+class Supply:
+    """What one pool has and may still get; counters only."""
+
+    pool: str
+    slots: int
+    """Per instance."""
+
+    kept: int
+    """Ready instances that count as capacity."""
+
+    coming: int
+    """Instances on their way, whether the cloud shows them yet or not."""
+
+    usable: int
+    """Slots that can be handed out now, those kept for reservations included."""
+
+    in_use: int
+    """Acquired slots, and those of no use on instances that count as capacity."""
+
+    excess: int
+    """Instances over the ceiling, which the cloud must have added by itself."""
+
+    limits: Limits
+
+
+@frozen
+class Demand:
+    """What is asked of all pools together, in slots."""
+
+    in_use: int
+    reserved: int
+    pending: int
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        return self.in_use + self.reserved + self.pending
+
+
+@frozen
+class PoolDecision:
+    """What to do with one pool."""
+
+    pool: str
+    have: int
+    """Instances that count as capacity, and those on their way."""
+
+    wanted: int
+    """How many more the demand calls for, when it is this pool's turn."""
+
+    increase: int
+    """How many more to ask for now."""
+
+    limited_by: str
+    """What stands between `wanted` and `increase`; empty if nothing does."""
+
+    withdraw: int
+    """Instances on their way that nothing calls for any more."""
+
+    excess: int
+    """Idle instances to give up whatever the policy says."""
+
+
+@frozen
+class Decision:
+    """One scaling decision, with all that led to it."""
+
+    at: float = field(eq=False)
+    demand: Demand
+    idle_target: int
+    """Slots that the policy wants idle."""
+
+    target: int
+    """Slots there should be."""
+
+    target_instances: int
+    """The same in instances of the preferred pool, at most its ceiling."""
+
+    spare: int
+    """Usable slots that may be given up."""
+
+    pools: tuple[PoolDecision, ...]
+    """In order of preference."""
+
+    look_again_at: float = field(eq=False)
+    """When a limit that held something back is lifted; infinite if none did."""
+
+    @property
+    def increase(self) -> int:
+        """Instances to ask for now, over all pools."""
+        return sum(pool.increase for pool in self.pools)
+
+    def __str__(self) -> str:
+        """In words."""
+        demand = self.demand
+        wanted = f"{demand.in_use} in use, {demand.reserved} reserved, {demand.pending} waiting"
+        parts = [f"{wanted}, {self.idle_target} to keep idle: {self.target} slots"]
+        for pool in self.pools:
+            if pool.wanted:
+                limit = f", limited by {pool.limited_by}" if pool.limited_by else ""
+                parts.append(f"{pool.pool}: has {pool.have}, wants {pool.wanted} more, asks for {pool.increase}{limit}")
+        if self.spare and not self.increase:
+            parts.append(f"{self.spare} slots to spare")
+        return "; ".join(parts)
+
+
+def decide(supplies: Sequence[Supply], reserved: int, pending: int, policy: Policy, now: float) -> Decision:
+    """Decide.
+
+    Args:
+        supplies: At least one, in order of preference.
+        reserved: All reservations.
+        pending: Acquires that wait.
+        policy: The one that holds now.
+        now: Seconds since the epoch.
+    """
+    demand = Demand(sum(supply.in_use for supply in supplies), reserved, pending)
+    idle_target = idle_slots(policy, demand.in_use)
+    usable = sum(supply.usable for supply in supplies)
+    missing = reserved + pending + idle_target - usable
+    missing -= sum(supply.coming * supply.slots for supply in supplies)
+    surplus = max(0, -missing)
+    pools = []
+    look_again_at = math.inf
+    for supply in supplies:
+        wanted = max(0, math.ceil(missing / supply.slots))
+        increase = supply.limits.allowed(wanted)
+        missing -= increase * supply.slots
+        limited_by, lifted_at = _limit(supply.limits) if increase < wanted else ("", math.inf)
+        look_again_at = min(look_again_at, lifted_at)
+        withdraw = min(supply.coming, surplus // supply.slots)
+        surplus -= withdraw * supply.slots
+        pools.append(
+            PoolDecision(
+                supply.pool, supply.kept + supply.coming, wanted, increase, limited_by, withdraw, supply.excess
+            )
+        )
+    first = supplies[0]
+    target = demand.total + idle_target
+    ceiling = first.limits.room
+    most = math.inf if ceiling is None else ceiling + first.kept + first.coming
+    return Decision(
+        at=now,
+        demand=demand,
+        idle_target=idle_target,
+        target=target,
+        target_instances=int(min(math.ceil(target / first.slots), most)),
+        spare=max(0, usable - reserved - pending - idle_target),
+        pools=tuple(pools),
+        look_again_at=look_again_at,
+    )
+
+
+def idle_slots(policy: Policy, in_use: int) -> int:
+    """How many slots the policy wants idle while so many are in use."""
+    if not policy.scale_factor:
+        return policy.idle_count
+    by_factor = math.ceil(in_use * policy.scale_factor - 1e-9)  # 10 * 0.3 is a little more than 3
+    if policy.scale_factor_limit:
+        by_factor = min(by_factor, policy.scale_factor_limit)
+    return max(policy.idle_count, by_factor)
+
+
+def _limit(limits: Limits) -> tuple[str, float]:
+    """What holds back, and when it no longer does. The ceiling is lifted by nothing that time alone brings."""
+    if limits.blocked_until is not None:
+        return f"backoff ({limits.blocked_why})", limits.blocked_until
+    if limits.room is not None and (limits.tokens is None or limits.room <= limits.tokens):
+        return "max_instances", math.inf
+    return "scale_throttle", limits.tokens_at if limits.tokens_at is not None else math.inf

@@ -1,0 +1,635 @@
+"""The ledger: who holds which slot of which instance, and who waits. Pure.
+
+An instance that may be given work is a `Host` here. Each of its slots is in exactly one state, and the
+counters of `Capacity` always add up to all slots:
+
+- *acquired*: a lease holds it;
+- *reserved*: free, usable, and kept for a reservation;
+- *idle*: free, usable, and for whoever comes;
+- *unhealthy*: free, on a host that failed its heartbeats;
+- *unavailable*: free, but not to be used: its host is used up, paused, doomed or being removed.
+
+Reservations and acquires wait in one queue, first come, first served. A reservation at its head is given
+a slot to keep (it is then *backed*); an acquire under the same key takes over the reservation's place. So
+whoever reserved passes those who came later, and nobody waits behind them for ever.
+
+Every change is O(1), or O(log n) where somebody waits: hosts with room stand on shelves by how many of
+their slots are taken. The fullest are used first, so that others can fall idle; among idle ones the last
+to fall idle is used first, so that the first can be given up.
+
+What only the owner of the ledger can know, it is told: how many slots could still be created, when an
+instance is gone, that the journal cannot be written.
+"""
+
+import heapq
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping
+from enum import Enum
+from math import inf
+from typing import NamedTuple
+
+from attrs import define, frozen
+
+from fleeting import NOTHING, Drop, Loss, Put, Step, Write
+from taskscaler._errors import KeyInUse, NoCapacity
+
+FEW = 64
+"""Entries of the queue that are not worth tidying up."""
+
+LEASE, USES = "lease", "uses"
+"""The journal's kinds of records that belong to the ledger."""
+
+
+class LeaseRecord(NamedTuple):
+    """A held slot, as the journal keeps it under the lease's key."""
+
+    host: str
+    slot: int
+    since: float
+
+
+class UsesRecord(NamedTuple):
+    """How often an instance was given work, as the journal keeps it under the host's id."""
+
+    uses: int
+
+
+class Closed(Enum):
+    """Why a host takes no new work."""
+
+    PAUSED = "paused"
+    """For a moment: one view of the cloud's did not show it."""
+
+    LEAVING = "leaving"
+    """The cloud shows it as anything but running; nothing for us to do about it."""
+
+    UNHEALTHY = "unhealthy"
+    DOOMED = "doomed"
+    RETIRED = "retired"
+    """Given up; its removal is under way."""
+
+
+FINAL = frozenset({Closed.UNHEALTHY, Closed.DOOMED, Closed.RETIRED})
+"""What a host never comes back from."""
+
+
+@define(eq=False)
+class Host:
+    """An instance that may be, or was, given work."""
+
+    id: str
+    """``pool/instance``, unique over all pools."""
+
+    pool: str
+    instance: str
+    slots: list["Held | None"]
+    """By slot number."""
+
+    vacant: list[int]
+    """Heap of the free slots' numbers: the lowest is used first."""
+
+    uses: int
+    uses_left: float
+    """How many more leases it may be given in its life; infinite without a limit."""
+
+    ready_since: float
+    idle_since: float
+    """When its last lease ended, or when it became ready."""
+
+    idle_rank: int
+    """Grows with each time that any host falls idle."""
+
+    closed: Closed | None = None
+    why_closed: str = ""
+    busy: int = 0
+    """How many of its slots are acquired."""
+
+    usable: int = 0
+    """How many of its slots may be handed out now."""
+
+    paused: int = 0
+    """How many could be, were it not paused for a moment."""
+
+    unhealthy: int = 0
+    """How many are free, on an unhealthy host."""
+
+    kept: bool = False
+    """Whether it counts as capacity: busy, usable, or paused for a moment."""
+
+
+@define(eq=False)
+class Held:
+    """A slot in somebody's hands: the ledger's side of a lease."""
+
+    key: str
+    host: Host
+    slot: int
+    since: float
+    ticket: int
+    """The place in the queue that it was served from."""
+
+    ends_by: float
+    """When the work will be done, if that was declared; else infinite."""
+
+    delivered: bool = False
+    """Whether whoever asked has it. Until then it can be taken back unnoticed."""
+
+
+class Deliver(NamedTuple):
+    """Give the slot to whoever waits for it, if it still stands."""
+
+    held: Held
+
+
+class Break(NamedTuple):
+    """Tell the holder that the slot is lost."""
+
+    held: Held
+    loss: Loss
+
+
+class Refuse(NamedTuple):
+    """Tell whoever waits under the key that it will get nothing."""
+
+    key: str
+    why: str
+
+
+@define(eq=False)
+class _Waiter:
+    """A place in the queue."""
+
+    key: str
+    ticket: int
+    reserves: bool
+    """Whether it is a reservation, that wants a slot kept, or an acquire, that wants it now."""
+
+    expected: float
+
+
+@frozen(kw_only=True)
+class Capacity:
+    """Slots by state, and who waits. The first five add up to all slots there are."""
+
+    idle: int
+    reserved: int
+    """Slots kept for reservations."""
+
+    acquired: int
+    unavailable: int
+    unhealthy: int
+
+    pending: int
+    """Acquires that wait."""
+
+    promised: int
+    """Reservations that no slot is kept for yet."""
+
+
+@define(eq=False)
+class Shelf:
+    """The hosts of one pool, and the counters that decisions read."""
+
+    pool: str
+    slots: int
+    """Slots per host."""
+
+    max_uses: int
+    """Leases per host in its life; 0: no limit."""
+
+    hosts: dict[str, Host]
+    by_busy: list[OrderedDict[str, Host]]
+    """Hosts with usable slots, by how many of their slots are acquired; each in order of arrival there."""
+
+    fullest: int = 0
+    """No host with usable slots has more acquired ones than this."""
+
+    usable: int = 0
+    acquired: int = 0
+    paused: int = 0
+    kept: int = 0
+    unhealthy: int = 0
+    """Free slots of unhealthy hosts."""
+
+    @classmethod
+    def empty(cls, pool: str, slots: int, max_uses: int) -> "Shelf":
+        """A shelf without hosts."""
+        return cls(pool, slots, max_uses, {}, [OrderedDict() for _ in range(slots)])
+
+    idle_sorted: bool = True
+    """Whether the idle hosts are in the order in which they fell idle; not after one was closed for a while."""
+
+    def sort_idle(self) -> None:
+        """Put the idle hosts in the order in which they fell idle, if they are not."""
+        if not self.idle_sorted:
+            self.by_busy[0] = OrderedDict(sorted(self.by_busy[0].items(), key=lambda item: item[1].idle_rank))
+            self.idle_sorted = True
+
+    @property
+    def blocked(self) -> int:
+        """Free slots that are of no use, on hosts that count as capacity."""
+        return self.kept * self.slots - self.acquired - self.usable - self.paused
+
+
+def host_id(pool: str, instance: str) -> str:
+    """The id of an instance over all pools."""
+    return f"{pool}/{instance}"
+
+
+class Ledger:
+    """Slots, leases, reservations and waiters of all pools."""
+
+    def __init__(self, shelves: Iterable[Shelf], uses: Mapping[str, int] | None = None) -> None:
+        """Start with no hosts.
+
+        Args:
+            shelves: One per pool, in order of preference.
+            uses: How often instances were given work in earlier lives of the manager, by host id.
+        """
+        self.shelves = {shelf.pool: shelf for shelf in shelves}
+        self.hosts: dict[str, Host] = {}
+        self.leases: dict[str, Held] = {}
+        self.retirable: dict[str, Host] = {}
+        """Free hosts that are to be removed whatever the demand; `retire` takes them off."""
+
+        self.pending = 0
+        """Acquires that wait."""
+
+        self.shut = ""
+        """Why nothing is handed out at all, for now or for ever; empty: it is."""
+
+        self.over = ""
+        """Why nothing will ever be handed out again; empty: it will."""
+
+        self._preferred = tuple(self.shelves.values())
+        self._uses = dict(uses or {})
+        self._usable = 0
+        self._backed: OrderedDict[str, _Waiter] = OrderedDict()
+        self._waiters: dict[str, _Waiter] = {}
+        self._queue: list[tuple[int, str]] = []
+        self._ticket = 0
+        self._idle_rank = 0
+
+    # --- asking and giving back --------------------------------------------------------------------------
+
+    def acquire(self, key: str, now: float, expected: float = inf) -> Step:
+        """Hand out a slot under *key*, or let it wait its turn.
+
+        Args:
+            key: Names the work; an earlier reservation under the same key is used up.
+            now: Seconds since the epoch.
+            expected: How long the work will take at the most, in seconds, if that is known.
+
+        Raises:
+            KeyInUse: The key holds a slot, or waits for one.
+            NoCapacity: Nothing will be handed out any more.
+        """
+        waiter = self._waiters.get(key)
+        if waiter is not None:
+            return self._convert(waiter, now, expected)
+        if key in self.leases:
+            raise KeyInUse(key)
+        self._ticket += 1
+        if self._usable > len(self._backed) and not self.shut:
+            return self._assign(key, self._ticket, now, expected)
+        if self.over:
+            raise NoCapacity(self.over)
+        self._wait(_Waiter(key, self._ticket, False, expected))
+        return NOTHING
+
+    def release(self, key: str, now: float) -> Step:
+        """Take a slot back; nothing happens if the key holds none."""
+        held = self.leases.pop(key, None)
+        if held is None:
+            return NOTHING
+        self._vacate(held, now)
+        if not self._queue:
+            return Step((Drop(LEASE, key),))
+        served = self._serve(now)
+        return Step((Drop(LEASE, key), *served.writes), served.actions)
+
+    def cancel(self, key: str, now: float) -> Step:
+        """Whoever waits, has reserved, or is just being handed a slot under *key* wants it no more."""
+        waiter = self._waiters.pop(key, None)
+        if waiter is None:
+            return self.release(key, now)
+        self._backed.pop(key, None)
+        self.pending -= not waiter.reserves
+        return self._serve(now)
+
+    def reserve(self, key: str, now: float, potential: int) -> Step:
+        """Keep a slot for an acquire to come.
+
+        Args:
+            key: What the acquire will be made under.
+            now: Seconds since the epoch.
+            potential: How many slots, beyond those that can be handed out now, count as available.
+
+        Raises:
+            KeyInUse: The key holds a slot, waits for one, or is reserved.
+            NoCapacity: All of that is taken or promised; `possible` is left to the caller.
+        """
+        if key in self.leases or key in self._waiters:
+            raise KeyInUse(key)
+        if self.shut:
+            raise NoCapacity(self.shut)
+        if self._usable + potential <= len(self._waiters):
+            raise NoCapacity("every slot is taken or promised")
+        self._ticket += 1
+        self._wait(_Waiter(key, self._ticket, True, inf))
+        return self._serve(now)
+
+    def unreserve(self, key: str, now: float) -> Step:
+        """Give a reservation up; nothing happens if there is none."""
+        waiter = self._waiters.get(key)
+        return self.cancel(key, now) if waiter is not None and waiter.reserves else NOTHING
+
+    def deliver(self, held: Held) -> bool:
+        """Note that the slot is being handed over. False: it no longer stands, and must not be."""
+        held.delivered = self.leases.get(held.key) is held
+        return held.delivered
+
+    # --- hosts come, change and go -----------------------------------------------------------------------
+
+    def add(self, pool: str, instance: str, now: float) -> Step:
+        """Take in an instance that became ready."""
+        shelf = self.shelves[pool]
+        id_ = host_id(pool, instance)
+        uses = self._uses.get(id_, 0)
+        left = shelf.max_uses - uses if shelf.max_uses else inf
+        self._idle_rank += 1
+        host = Host(
+            id=id_,
+            pool=pool,
+            instance=instance,
+            slots=[None] * shelf.slots,
+            vacant=list(range(shelf.slots)),
+            uses=uses,
+            uses_left=left,
+            ready_since=now,
+            idle_since=now,
+            idle_rank=self._idle_rank,
+        )
+        self.hosts[id_] = shelf.hosts[id_] = host
+        self._settle(host, shelf)
+        return self._serve(now)
+
+    def close(self, host: Host, closed: Closed, why: str) -> None:
+        """Hand out nothing more of the host; what is held there stays held."""
+        if host.closed not in FINAL:
+            self._reclose(host, closed, why)
+            self._unback()
+
+    def reopen(self, host: Host, now: float) -> Step:
+        """Hand out its slots again, unless it was closed for good."""
+        if host.closed in FINAL:
+            return NOTHING
+        self._reclose(host, None, "")
+        self.shelves[host.pool].idle_sorted = False
+        return self._serve(now)
+
+    def doom(self, host: Host, deadline: float, loss: Loss, now: float) -> Step:
+        """Close the host for good, and break what would not be done by the deadline."""
+        self.close(host, Closed.DOOMED, str(loss))
+        return self._break(host, loss, now, keep_until=deadline)
+
+    def break_all(self, host: Host, loss: Loss, now: float) -> Step:
+        """Break every lease of the host."""
+        return self._break(host, loss, now, keep_until=-inf)
+
+    def lose(self, host: Host, loss: Loss, now: float) -> Step:
+        """The host is gone, and with it what is held there."""
+        self._reclose(host, Closed.RETIRED, str(loss))
+        self._unback()
+        step = self.break_all(host, loss, now)
+        self.retirable.pop(host.id, None)
+        del self.hosts[host.id], self.shelves[host.pool].hosts[host.id]
+        return step
+
+    def retire(self, host: Host) -> None:
+        """Give a free host up: it is being removed, and must not be handed out on the way."""
+        if host.busy:
+            raise AssertionError(f"{host.id} is busy and may not be removed")
+        self._reclose(host, Closed.RETIRED, "given up")
+        self.retirable.pop(host.id, None)
+        self._unback()
+
+    def forget_uses(self, host: str) -> Step:
+        """The instance is no more: how often it was used need not be known any longer."""
+        return NOTHING if self._uses.pop(host, None) is None else Step((Drop(USES, host),))
+
+    def longest_idle(self, pool: str) -> Iterator[Host]:
+        """The pool's usable hosts of which no slot is acquired, the one that fell idle first at first."""
+        shelf = self.shelves[pool]
+        shelf.sort_idle()
+        return iter(shelf.by_busy[0].values())
+
+    # --- closing for all ---------------------------------------------------------------------------------
+
+    def shut_down(self, why: str) -> Step:
+        """Hand out nothing any more, and tell so whoever waits."""
+        self.shut = self.over = why
+        refused = [Refuse(waiter.key, why) for waiter in self._waiters.values() if not waiter.reserves]
+        self._waiters.clear()
+        self._backed.clear()
+        self._queue.clear()
+        self.pending = 0
+        return Step((), refused)
+
+    def hold_back(self, why: str) -> None:
+        """Hand out nothing until `hand_out_again`; whoever waits goes on waiting."""
+        self.shut = self.shut or why
+
+    def hand_out_again(self, why: str, now: float) -> Step:
+        """Undo `hold_back` with the same reason."""
+        if self.shut == why:
+            self.shut = self.over
+        return self._serve(now)
+
+    # --- counters ----------------------------------------------------------------------------------------
+
+    @property
+    def usable(self) -> int:
+        """Slots that can be handed out now, those kept for reservations included."""
+        return self._usable
+
+    @property
+    def reserved(self) -> int:
+        """All reservations, whether a slot is kept for them or not."""
+        return len(self._waiters) - self.pending
+
+    def waiting(self) -> list[str]:
+        """The keys of acquires that wait, first come first. O(n log n)."""
+        acquires = [waiter for waiter in self._waiters.values() if not waiter.reserves]
+        return [waiter.key for waiter in sorted(acquires, key=lambda waiter: waiter.ticket)]
+
+    def capacity(self) -> Capacity:
+        """Count. O(pools)."""
+        shelves = self.shelves.values()
+        acquired = sum(shelf.acquired for shelf in shelves)
+        unhealthy = sum(shelf.unhealthy for shelf in shelves)
+        every = sum(len(shelf.hosts) * shelf.slots for shelf in shelves)
+        return Capacity(
+            idle=self._usable - len(self._backed),
+            reserved=len(self._backed),
+            acquired=acquired,
+            unavailable=every - acquired - unhealthy - self._usable,
+            unhealthy=unhealthy,
+            pending=self.pending,
+            promised=self.reserved - len(self._backed),
+        )
+
+    # --- inside ------------------------------------------------------------------------------------------
+
+    def _convert(self, waiter: _Waiter, now: float, expected: float) -> Step:
+        """Turn a reservation into an acquire, at its place in the queue."""
+        if not waiter.reserves:
+            raise KeyInUse(waiter.key)
+        del self._waiters[waiter.key]
+        if self._backed.pop(waiter.key, None) is not None and not self.shut:
+            return self._assign(waiter.key, waiter.ticket, now, expected)
+        self._wait(_Waiter(waiter.key, waiter.ticket, False, expected))
+        return NOTHING
+
+    def _wait(self, waiter: _Waiter) -> None:
+        """Put into the queue, by ticket."""
+        self._waiters[waiter.key] = waiter
+        self.pending += not waiter.reserves
+        self._queue_up(waiter)
+
+    def _queue_up(self, waiter: _Waiter) -> None:
+        """Put into the queue, and tidy that up where most have left it without having been served."""
+        heapq.heappush(self._queue, (waiter.ticket, waiter.key))
+        if len(self._queue) > max(FEW, 4 * len(self._waiters)):
+            self._queue = [(each.ticket, key) for key, each in self._waiters.items() if key not in self._backed]
+            heapq.heapify(self._queue)
+
+    def _serve(self, now: float) -> Step:
+        """Give what can be handed out to those who have waited longest."""
+        writes: list[Write] = []
+        actions: list[object] = []
+        while self._queue and self._usable > len(self._backed) and not self.shut:
+            ticket, key = heapq.heappop(self._queue)
+            waiter = self._waiters.get(key)
+            if waiter is None or waiter.ticket != ticket or key in self._backed:
+                continue  # an entry that was overtaken: cancelled, or put in again
+            if waiter.reserves:
+                self._backed[key] = waiter
+                continue
+            del self._waiters[key]
+            self.pending -= 1
+            step = self._assign(key, ticket, now, waiter.expected)
+            writes += step.writes
+            actions += step.actions
+        return Step(writes, actions) if actions else NOTHING
+
+    def _unback(self, later_than: float = inf) -> None:
+        """Where slots went away, reservations lose theirs, the last first, and queue up again.
+
+        So do those that came later than somebody who waits again.
+        """
+        while len(self._backed) > self._usable:
+            self._queue_up(self._backed.popitem()[1])
+        for waiter in [waiter for waiter in self._backed.values() if waiter.ticket > later_than]:
+            del self._backed[waiter.key]
+            self._queue_up(waiter)
+
+    def _assign(self, key: str, ticket: int, now: float, expected: float) -> Step:
+        """Hand out a slot; there is one."""
+        host, shelf = self._pick()
+        held = Held(key, host, heapq.heappop(host.vacant), now, ticket, now + expected)
+        host.slots[held.slot] = held
+        host.busy += 1
+        host.uses += 1
+        host.uses_left -= 1
+        shelf.acquired += 1
+        self.leases[key] = held
+        self._uses[host.id] = host.uses
+        self._settle(host, shelf)
+        return Step(
+            (Put(LEASE, key, LeaseRecord(host.id, held.slot, now)), Put(USES, host.id, UsesRecord(host.uses))),
+            (Deliver(held),),
+        )
+
+    def _pick(self) -> tuple[Host, Shelf]:
+        """Take the fullest host with a usable slot off its shelf, in the first pool that has one."""
+        for shelf in self._preferred:
+            if shelf.usable:
+                break
+        shelf.sort_idle()
+        while not shelf.by_busy[shelf.fullest]:
+            shelf.fullest -= 1
+        return shelf.by_busy[shelf.fullest].popitem()[1], shelf
+
+    def _vacate(self, held: Held, now: float) -> None:
+        """Free the slot. The use stays counted."""
+        host = held.host
+        shelf = self.shelves[host.pool]
+        if host.usable:
+            del shelf.by_busy[host.busy][host.id]
+        heapq.heappush(host.vacant, held.slot)
+        host.slots[held.slot] = None
+        host.busy -= 1
+        shelf.acquired -= 1
+        if not host.busy:
+            host.idle_since = now
+            self._idle_rank += 1
+            host.idle_rank = self._idle_rank
+        self._settle(host, shelf)
+
+    def _reclose(self, host: Host, closed: Closed | None, why: str) -> None:
+        """Change whether and why the host is closed."""
+        shelf = self.shelves[host.pool]
+        if host.usable:
+            del shelf.by_busy[host.busy][host.id]
+        host.closed = closed
+        host.why_closed = why
+        self._settle(host, shelf)
+
+    def _settle(self, host: Host, shelf: Shelf) -> None:
+        """Bring the counters up to date with a host that has been taken off its shelf, and put it back."""
+        free = shelf.slots - host.busy
+        left = host.uses_left
+        room = free if free < left else int(left) if left > 0 else 0
+        closed = host.closed
+        usable = room if closed is None else 0
+        shelf.usable += usable - host.usable
+        self._usable += usable - host.usable
+        host.usable = usable
+        if closed is not None or host.paused or host.unhealthy:
+            paused = room if closed is Closed.PAUSED else 0
+            shelf.paused += paused - host.paused
+            host.paused = paused
+            unhealthy = free if closed is Closed.UNHEALTHY else 0
+            shelf.unhealthy += unhealthy - host.unhealthy
+            host.unhealthy = unhealthy
+        kept = bool(host.busy or usable or host.paused)
+        if kept is not host.kept:
+            shelf.kept += 1 if kept else -1
+            host.kept = kept
+        if not kept and (closed in FINAL or not room):
+            self.retirable[host.id] = host
+        if usable:
+            shelf.by_busy[host.busy][host.id] = host
+            shelf.fullest = max(shelf.fullest, host.busy)
+
+    def _break(self, host: Host, loss: Loss, now: float, *, keep_until: float) -> Step:
+        """Break the host's leases but for those whose work is done by *keep_until*.
+
+        Whoever has not been handed the slot yet notices nothing: it waits again, at its old place.
+        """
+        writes: list[Write] = []
+        actions: list[object] = []
+        for held in [held for held in host.slots if held is not None and held.ends_by > keep_until]:
+            del self.leases[held.key]
+            self._vacate(held, now)
+            writes.append(Drop(LEASE, held.key))
+            if held.delivered:
+                actions.append(Break(held, loss))
+            elif self.over:
+                actions.append(Refuse(held.key, self.over))
+            else:
+                self._wait(_Waiter(held.key, held.ticket, reserves=False, expected=held.ends_by - held.since))
+                self._unback(later_than=held.ticket)
+        served = self._serve(now)
+        return Step((*writes, *served.writes), (*actions, *served.actions))

@@ -1,0 +1,79 @@
+"""The vocabulary of taskscaler: pools and policies. Names, meanings and defaults are GitLab's."""
+
+from attrs import field, frozen
+from attrs.validators import ge
+
+from fleeting import ConnectorConfig, Dial, Duration, InstanceGroup, PlanConfig, ReadyHook, dial
+from taskscaler._schedule import ALWAYS, validate_period, validate_timezone
+
+
+@frozen(kw_only=True)
+class Policy:
+    """How much to keep idle, and when that holds. Of several that match, the last holds."""
+
+    periods: tuple[str, ...] = field(default=(ALWAYS,))
+    """Cron expressions of five fields, each a span of time: every minute it matches. Any will do."""
+
+    timezone: str = field(default="UTC")
+
+    idle_count: int = field(default=0, validator=ge(0))
+    """Idle slots to keep, in jobs, not instances."""
+
+    idle_time: Duration = 0.0
+    """How long an instance that is not needed stays idle before it is given up."""
+
+    scale_factor: float = field(default=0.0, validator=ge(0))
+    """Idle slots to keep as a share of those in use; at least `idle_count`."""
+
+    scale_factor_limit: int = field(default=0, validator=ge(0))
+    """At most so many idle slots by the factor; 0: no limit."""
+
+    preemptive_mode: bool | None = None
+    """Whether reservations succeed only against capacity that is ready. None: if `idle_count` is above 0."""
+
+    @periods.validator
+    def _check_periods(self, _: object, periods: tuple[str, ...]) -> None:
+        for period in periods:
+            validate_period(period)
+
+    @timezone.validator
+    def _check_timezone(self, _: object, name: str) -> None:
+        validate_timezone(name)
+
+    @property
+    def preemptive(self) -> bool:
+        """`preemptive_mode`, with its default worked out."""
+        return self.idle_count > 0 if self.preemptive_mode is None else self.preemptive_mode
+
+
+@frozen(kw_only=True)
+class PoolSettings(PlanConfig):
+    """All settings of a pool that are plain data; the schemas of files build on it."""
+
+    capacity_per_instance: int = field(default=1, validator=ge(1))
+    """Jobs at once on one instance."""
+
+    max_use_count: int = field(default=0, validator=ge(0))
+    """Jobs that an instance may run in its life; 0: any number."""
+
+    reservation_throttling: bool = True
+    """Whether reservations are refused while growth is throttled or backing off."""
+
+    instance_ready_command: str | None = None
+    """Run on a new instance through the connector; failure replaces the instance."""
+
+    heartbeat_timeout: Duration = 10.0
+    shutdown_deletion_retries: int = field(default=3, validator=ge(0))
+    connector_config: ConnectorConfig = field(factory=ConnectorConfig)
+
+
+@frozen
+class Pool(PoolSettings):
+    """A group of instances to run jobs on, and how to use it."""
+
+    group: InstanceGroup = field(kw_only=False)
+    dial: Dial = field(default=dial, kw_only=True)
+    """Connects to an instance."""
+
+    ready_hook: ReadyHook | None = field(default=None, kw_only=True)
+    """The caller's own last readiness step; raising `ConnectError` replaces the instance."""

@@ -1,0 +1,72 @@
+"""Pools, policies and counters to choose from, shared by the property tests of the scaler's core."""
+
+from hypothesis import strategies as st
+
+from fleeting import Limits, Preexisting
+from taskscaler._decide import Supply
+from taskscaler._types import Policy, PoolSettings
+from tests.strategies import NO_THROTTLE
+
+policies = st.builds(
+    Policy,
+    idle_count=st.integers(0, 4),
+    idle_time=st.sampled_from([0.0, 5.0, 30.0]),
+    scale_factor=st.sampled_from([0.0, 0.3, 1.0, 2.0]),
+    scale_factor_limit=st.sampled_from([0, 2, 5]),
+    preemptive_mode=st.sampled_from([None, True, False]),
+)
+
+
+@st.composite
+def pool_settings(draw: st.DrawFn) -> list[PoolSettings]:
+    """One or two pools, with intervals short enough for a test to live through all of them."""
+    return [
+        PoolSettings(
+            name=name,
+            capacity_per_instance=draw(st.integers(1, 4)),
+            max_use_count=draw(st.integers(0, 3)),
+            max_instances=draw(st.integers(0, 6)),
+            preexisting=draw(st.sampled_from([Preexisting.REMOVE, Preexisting.ADOPT])),
+            unhealthy_breaks_jobs=draw(st.booleans()),
+            scale_throttle=NO_THROTTLE,
+            failure_threshold=2,
+            heartbeat_interval=20.0,
+            update_interval=30.0,
+            update_interval_when_expecting=5.0,
+            deletion_retry_interval=20.0,
+            intent_timeout=60.0,
+            instance_ready_timeout=60.0,
+            backoff_cap=20.0,
+        )
+        for name in draw(st.sampled_from([["a"], ["a", "b"]]))
+    ]
+
+
+@st.composite
+def limits(draw: st.DrawFn) -> Limits:
+    """Any combination of ceiling, throttle and backoff."""
+    tokens = draw(st.none() | st.integers(0, 10))
+    return Limits(
+        room=draw(st.none() | st.integers(0, 10)),
+        tokens=tokens,
+        tokens_at=None if tokens is None else 101.0,
+        blocked_until=draw(st.none() | st.just(107.0)),
+        blocked_why="no capacity",
+    )
+
+
+@st.composite
+def supplies(draw: st.DrawFn) -> Supply:
+    """Counters of one pool that could be: usable slots and those in use make up what is kept."""
+    slots, kept = draw(st.integers(1, 4)), draw(st.integers(0, 6))
+    usable = draw(st.integers(0, slots * kept))
+    return Supply(
+        pool="pool",
+        slots=slots,
+        kept=kept,
+        coming=draw(st.integers(0, 5)),
+        usable=usable,
+        in_use=slots * kept - usable,
+        excess=draw(st.integers(0, 3)),
+        limits=draw(limits()),
+    )

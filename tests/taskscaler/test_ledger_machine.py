@@ -1,0 +1,573 @@
+"""The ledger against a model that is slow, plain and obvious, whatever happens to hosts, keys and deliveries.
+
+The model never guesses which of several equally good slots is taken: it checks the choice, then follows it.
+"""
+
+from collections.abc import Iterable
+from math import inf
+
+from attrs import Factory, define
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from pytest import raises  # noqa: PT013  (reads as a sentence)
+
+from fleeting import Drop, Loss, LossKind, Put, Step
+from taskscaler._errors import KeyInUse, NoCapacity
+from taskscaler._ledger import (
+    LEASE,
+    USES,
+    Break,
+    Capacity,
+    Closed,
+    Deliver,
+    Held,
+    Host,
+    LeaseRecord,
+    Ledger,
+    Refuse,
+    Shelf,
+    UsesRecord,
+)
+from tests.strategies import EPOCH, QUICK, Records, of_type
+
+LOSS = Loss(LossKind.VANISHED, "it is not there")
+KEYS = st.integers(0, 7).map("key-{}".format)
+PICKS = st.integers(0, 1000)
+FOR_GOOD = {Closed.UNHEALTHY, Closed.DOOMED, Closed.RETIRED}
+
+
+@define
+class ModelHost:
+    """An instance: what it is used for, and whether it may be used more."""
+
+    id: str
+    pool: str
+    slots: int
+    uses: int
+    max_uses: int
+    idle_since: float
+    closed: Closed | None = None
+    taken: dict[int, str] = Factory(dict)
+
+    @property
+    def free(self) -> int:
+        """Slots that nobody holds."""
+        return self.slots - len(self.taken)
+
+    @property
+    def room(self) -> int:
+        """Slots that could be handed out, were it open."""
+        return max(0, min(self.free, self.max_uses - self.uses)) if self.max_uses else self.free
+
+    @property
+    def usable(self) -> int:
+        """Slots that may be handed out now."""
+        return 0 if self.closed else self.room
+
+    @property
+    def paused(self) -> int:
+        """Slots that could be handed out, were it not paused."""
+        return self.room if self.closed is Closed.PAUSED else 0
+
+    @property
+    def kept(self) -> bool:
+        """Whether it counts as capacity."""
+        return bool(self.taken or self.usable or self.paused)
+
+    @property
+    def to_be_removed(self) -> bool:
+        """Free, and never to be used again, and nobody has given it up yet."""
+        worn_out = bool(self.max_uses) and self.uses >= self.max_uses
+        spent = self.closed in FOR_GOOD or worn_out
+        return spent and not self.taken and self.closed is not Closed.RETIRED
+
+
+@define
+class ModelLease:
+    """A slot in somebody's hands."""
+
+    host: ModelHost
+    slot: int
+    since: float
+    ticket: int
+    ends_by: float
+    held: Held
+    delivered: bool = False
+
+
+@define
+class ModelWaiter:
+    """A place in the queue."""
+
+    key: str
+    ticket: int
+    reserves: bool
+    expected: float
+
+
+class LedgerMachine(RuleBasedStateMachine):
+    """Everything that may happen to a ledger, in any order."""
+
+    @initialize(
+        slots=st.lists(st.tuples(st.integers(1, 3), st.integers(0, 3)), min_size=1, max_size=2),
+        recovered=st.dictionaries(st.sampled_from(["p0/0", "p0/1", "p1/2"]), st.integers(1, 4)),
+        hosts=st.integers(0, 4),
+    )
+    def start(self, slots: list[tuple[int, int]], recovered: dict[str, int], hosts: int) -> None:
+        """One or two pools; some instances were used in an earlier life, maybe more often than is allowed now."""
+        self.pools = {f"p{number}": each for number, each in enumerate(slots)}
+        shelves = [Shelf.empty(pool, each, uses) for pool, (each, uses) in self.pools.items()]
+        self.ledger = Ledger(shelves, recovered)
+        self.uses = dict(recovered)
+        self.records = Records({USES: {host: UsesRecord(uses) for host, uses in recovered.items()}})
+        self.now = EPOCH
+        self.hosts: dict[str, ModelHost] = {}
+        self.leases: dict[str, ModelLease] = {}
+        self.waiters: list[ModelWaiter] = []
+        self.deliveries: list[Deliver] = []
+        self.broken: list[Held] = []
+        self.tickets = 0
+        self.added = 0
+        self.shut = self.over = ""
+        for number in range(hosts):
+            self.add(number)
+
+    # --- the model -------------------------------------------------------------------------------------------
+
+    @property
+    def usable(self) -> int:
+        """Slots that may be handed out now."""
+        return sum(host.usable for host in self.hosts.values())
+
+    def ticket(self) -> int:
+        """The next place in the queue."""
+        self.tickets += 1
+        return self.tickets
+
+    def wait(self, key: str, ticket: int, *, reserves: bool, expected: float = inf) -> None:
+        """Queue up, by ticket."""
+        self.waiters.append(ModelWaiter(key, ticket, reserves, expected))
+        self.waiters.sort(key=lambda waiter: waiter.ticket)
+
+    def waiter(self, key: str) -> ModelWaiter | None:
+        """Whoever waits under the key."""
+        return next((waiter for waiter in self.waiters if waiter.key == key), None)
+
+    def took(self, step: Step) -> None:
+        """Follow a step: who is served, first come first served, and from which slots."""
+        self.records.apply(step.writes)
+        delivered = of_type(Deliver, step.actions)
+        turn = self.waiters[: self.usable] if not self.shut else []
+        served = [waiter for waiter in turn if not waiter.reserves]
+        assert [each.held.key for each in delivered] == [waiter.key for waiter in served], "out of turn"
+        for waiter, deliver in zip(served, delivered, strict=True):
+            self.waiters.remove(waiter)
+            self.follow(waiter, deliver.held)
+        self.deliveries += delivered
+
+    def follow(self, waiter: ModelWaiter, held: Held) -> None:
+        """Check which slot was chosen, and take it in the model."""
+        host = self.hosts[held.host.id]
+        assert host.usable, "a slot that may not be handed out"
+        self.check_packing(host)
+        assert held.slot not in host.taken, "a slot was handed out twice"
+        assert held.slot == min(set(range(host.slots)) - set(host.taken))
+        host.taken[held.slot] = waiter.key
+        host.uses += 1
+        self.uses[host.id] = host.uses
+        ends_by = self.now + waiter.expected
+        self.leases[waiter.key] = ModelLease(host, held.slot, self.now, waiter.ticket, ends_by, held)
+
+    def check_packing(self, chosen: ModelHost) -> None:
+        """The first pool that has room; there the fullest host; among free ones the last to fall idle."""
+        pool = next(pool for pool in self.pools if any(h.usable and h.pool == pool for h in self.hosts.values()))
+        choice = [host for host in self.hosts.values() if host.usable and host.pool == pool]
+        assert chosen.pool == pool, "a less preferred pool was used"
+        assert len(chosen.taken) == max(len(host.taken) for host in choice), "not the fullest host with room"
+        if not chosen.taken:
+            assert chosen.idle_since == max(host.idle_since for host in choice), "not the last to fall idle"
+
+    def vacate(self, key: str) -> ModelLease:
+        """Free the slot."""
+        lease = self.leases.pop(key)
+        del lease.host.taken[lease.slot]
+        if not lease.host.taken:
+            lease.host.idle_since = self.now
+        return lease
+
+    def broke(self, host: ModelHost, step: Step, keep_until: float) -> None:
+        """Follow a break: holders are told, those not handed their slot yet wait again and notice nothing."""
+        told, refused = [], []
+        for key in list(host.taken.values()):
+            lease = self.leases[key]
+            if lease.ends_by <= keep_until:
+                continue
+            self.vacate(key)
+            if lease.delivered:
+                told.append(lease.held)
+            elif self.over:
+                refused.append(key)
+            else:
+                self.wait(key, lease.ticket, reserves=False, expected=lease.ends_by - lease.since)
+        breaks = of_type(Break, step.actions)
+        assert {id(each.held) for each in breaks} == {id(held) for held in told}
+        assert sorted(each.key for each in of_type(Refuse, step.actions)) == sorted(refused)
+        self.took(step)
+
+    def a_host(self, pick: int, hosts: Iterable[ModelHost] | None = None) -> tuple[ModelHost, Host]:
+        """Any of them, in the model and in the ledger."""
+        among = list(self.hosts.values() if hosts is None else hosts)
+        host = among[pick % len(among)]
+        return host, self.ledger.hosts[host.id]
+
+    # --- what may happen -------------------------------------------------------------------------------------
+
+    @rule(seconds=st.floats(0.0, 100.0))
+    def time_passes(self, seconds: float) -> None:
+        """Later."""
+        self.now += seconds
+
+    @rule(pick=PICKS)
+    def add(self, pick: int) -> None:
+        """An instance became ready."""
+        pool = list(self.pools)[pick % len(self.pools)]
+        slots, max_uses = self.pools[pool]
+        instance = str(self.added)
+        self.added += 1
+        id_ = f"{pool}/{instance}"
+        self.hosts[id_] = ModelHost(id_, pool, slots, self.uses.get(id_, 0), max_uses, self.now)
+        self.took(self.ledger.add(pool, instance, self.now))
+
+    @rule(key=KEYS, expected=st.sampled_from([inf, 10.0, 50.0]))
+    def acquire(self, key: str, expected: float) -> None:
+        """Somebody wants a slot, reserved or not."""
+        waiter = self.waiter(key)
+        if key in self.leases or (waiter is not None and not waiter.reserves):
+            with raises(KeyInUse):
+                self.ledger.acquire(key, self.now, expected)
+            return
+        if self.over:
+            with raises(NoCapacity):
+                self.ledger.acquire(key, self.now, expected)
+            return
+        if waiter is not None:
+            waiter.reserves, waiter.expected = False, expected
+        else:
+            self.wait(key, self.ticket(), reserves=False, expected=expected)
+        self.took(self.ledger.acquire(key, self.now, expected))
+
+    @rule(key=KEYS, potential=st.integers(0, 6))
+    def reserve(self, key: str, potential: int) -> None:
+        """Somebody wants a slot kept."""
+        if key in self.leases or self.waiter(key) is not None:
+            with raises(KeyInUse):
+                self.ledger.reserve(key, self.now, potential)
+        elif self.shut or self.usable + potential <= len(self.waiters):
+            with raises(NoCapacity):
+                self.ledger.reserve(key, self.now, potential)
+        else:
+            self.wait(key, self.ticket(), reserves=True)
+            self.took(self.ledger.reserve(key, self.now, potential))
+
+    @rule(key=KEYS)
+    def unreserve(self, key: str) -> None:
+        """A reservation is given up."""
+        self.waiters = [waiter for waiter in self.waiters if waiter.key != key or not waiter.reserves]
+        self.took(self.ledger.unreserve(key, self.now))
+
+    @rule(key=KEYS)
+    def cancel(self, key: str) -> None:
+        """Whoever waits, has reserved or holds wants it no more."""
+        if key in self.leases:
+            self.vacate(key)
+        self.waiters = [waiter for waiter in self.waiters if waiter.key != key]
+        self.took(self.ledger.cancel(key, self.now))
+
+    @precondition(lambda self: self.leases)
+    @rule(pick=PICKS)
+    def release(self, pick: int) -> None:
+        """A slot comes back."""
+        key = list(self.leases)[pick % len(self.leases)]
+        self.vacate(key)
+        self.took(self.ledger.release(key, self.now))
+
+    @precondition(lambda self: self.deliveries)
+    @rule(pick=PICKS)
+    def deliver(self, pick: int) -> None:
+        """A commit ends, maybe long after the slot was taken away again."""
+        held = self.deliveries.pop(pick % len(self.deliveries)).held
+        lease = self.leases.get(held.key)
+        stands = lease is not None and lease.held is held
+        assert self.ledger.deliver(held) is stands
+        if lease is not None and stands:
+            lease.delivered = True
+
+    @precondition(lambda self: self.deliveries)
+    @rule()
+    def deliver_all(self) -> None:
+        """As after a quick commit."""
+        while self.deliveries:
+            self.deliver(0)
+
+    @precondition(lambda self: self.hosts)
+    @rule(pick=PICKS, closed=st.sampled_from([Closed.PAUSED, Closed.LEAVING, Closed.UNHEALTHY]))
+    def close(self, pick: int, closed: Closed) -> None:
+        """A host takes no new work."""
+        model, host = self.a_host(pick)
+        if model.closed not in FOR_GOOD:
+            model.closed = closed
+        self.ledger.close(host, closed, "a reason")
+
+    @precondition(lambda self: self.hosts)
+    @rule(pick=PICKS)
+    def reopen(self, pick: int) -> None:
+        """A host takes new work again, unless closed for good."""
+        model, host = self.a_host(pick)
+        if model.closed not in FOR_GOOD:
+            model.closed = None
+        self.took(self.ledger.reopen(host, self.now))
+
+    @precondition(lambda self: self.hosts)
+    @rule(pick=PICKS, seconds=st.sampled_from([5.0, 30.0, 200.0]))
+    def doom(self, pick: int, seconds: float) -> None:
+        """A host goes at a deadline; work that ends before it stays."""
+        model, host = self.a_host(pick)
+        if model.closed not in FOR_GOOD:
+            model.closed = Closed.DOOMED
+        deadline = self.now + seconds
+        self.broke(model, self.ledger.doom(host, deadline, LOSS, self.now), deadline)
+
+    @precondition(lambda self: any(host.closed or self.shut for host in self.hosts.values()))
+    @rule(pick=PICKS)
+    def break_all(self, pick: int) -> None:
+        """Only where nothing is handed out any more: else a retry could meet what broke it."""
+        model, host = self.a_host(pick, [host for host in self.hosts.values() if host.closed or self.shut])
+        self.broke(model, self.ledger.break_all(host, LOSS, self.now), -inf)
+
+    @precondition(lambda self: self.hosts)
+    @rule(pick=PICKS)
+    def lose(self, pick: int) -> None:
+        """A host is gone."""
+        model, host = self.a_host(pick)
+        del self.hosts[model.id]
+        self.broke(model, self.ledger.lose(host, LOSS, self.now), -inf)
+
+    @precondition(lambda self: any(not host.taken for host in self.hosts.values()))
+    @rule(pick=PICKS)
+    def retire(self, pick: int) -> None:
+        """A free host is given up."""
+        model, host = self.a_host(pick, [host for host in self.hosts.values() if not host.taken])
+        model.closed = Closed.RETIRED
+        self.ledger.retire(host)
+
+    @precondition(lambda self: any(host.taken for host in self.hosts.values()))
+    @rule(pick=PICKS)
+    def retire_what_is_busy(self, pick: int) -> None:
+        """Nobody can have a busy host removed by mistake."""
+        _, host = self.a_host(pick, [host for host in self.hosts.values() if host.taken])
+        with raises(AssertionError):
+            self.ledger.retire(host)
+
+    @precondition(lambda self: bool(set(self.uses) - set(self.hosts)))
+    @rule(pick=PICKS)
+    def forget(self, pick: int) -> None:
+        """A gone host's uses need not be known any longer."""
+        gone = sorted(set(self.uses) - set(self.hosts))
+        host = gone[pick % len(gone)]
+        del self.uses[host]
+        self.took(self.ledger.forget_uses(host))
+
+    @rule()
+    def hold_back(self) -> None:
+        """The journal fails."""
+        self.shut = self.shut or "the journal fails"
+        self.ledger.hold_back("the journal fails")
+
+    @precondition(lambda self: self.shut)
+    @rule()
+    def hand_out_again(self) -> None:
+        """The journal works again."""
+        self.shut = self.over
+        self.took(self.ledger.hand_out_again("the journal fails", self.now))
+
+    @precondition(lambda self: self.tickets > 12)
+    @rule()
+    def shut_down(self) -> None:
+        """The scaler is being stopped: whoever waits is refused."""
+        waiting = [waiter.key for waiter in self.waiters if not waiter.reserves]
+        self.waiters = []
+        self.shut = self.over = "the end"
+        step = self.ledger.shut_down("the end")
+        assert sorted(each.key for each in of_type(Refuse, step.actions)) == sorted(waiting)
+        self.took(step)
+
+    # --- what always holds -----------------------------------------------------------------------------------
+
+    @invariant()
+    def never_above_capacity_or_the_use_limit(self) -> None:
+        """No host has more leases than slots, and none was used more often than allowed in this life."""
+        for host in self.ledger.hosts.values():
+            slots, _ = self.pools[host.pool]
+            assert sum(held is not None for held in host.slots) == host.busy <= slots
+            assert 0 <= host.usable <= slots - host.busy
+            assert host.usable <= max(0.0, host.uses_left)
+
+    @invariant()
+    def no_slot_is_handed_out_twice(self) -> None:
+        """Every lease has a slot to itself, and every taken slot is some lease's."""
+        held = {(lease.host.id, lease.slot): key for key, lease in self.ledger.leases.items()}
+        taken = {
+            (host.id, number): slot.key
+            for host in self.ledger.hosts.values()
+            for number, slot in enumerate(host.slots)
+            if slot is not None
+        }
+        assert len(held) == len(self.ledger.leases)
+        assert held == taken
+        assert set(held.values()) == set(self.leases)
+
+    @invariant()
+    def each_slot_is_in_one_state_and_the_sums_are_right(self) -> None:
+        """The counts of all states are those of a recount from scratch, and add up to all slots."""
+        hosts = self.hosts.values()
+        capacity = self.ledger.capacity()
+        reservations = sum(waiter.reserves for waiter in self.waiters)
+        backed = min(self.usable, reservations) if not self.shut else capacity.reserved
+        acquired = len(self.leases)
+        unhealthy = sum(host.free for host in hosts if host.closed is Closed.UNHEALTHY)
+        every = sum(host.slots for host in hosts)
+        backed = sum(waiter.reserves for waiter in self.waiters[: self.usable]) if not self.shut else backed
+        assert capacity == Capacity(
+            idle=self.usable - backed,
+            reserved=backed,
+            acquired=acquired,
+            unavailable=every - acquired - unhealthy - self.usable,
+            unhealthy=unhealthy,
+            pending=len(self.waiters) - reservations,
+            promised=reservations - backed,
+        )
+        states = (capacity.idle, capacity.reserved, capacity.acquired, capacity.unavailable, capacity.unhealthy)
+        assert sum(states) == every
+        assert min(states) >= 0
+
+    @invariant()
+    def nobody_waits_while_a_slot_is_idle(self) -> None:
+        """No waiter starves: who still waits could not be served."""
+        capacity = self.ledger.capacity()
+        if not self.shut:
+            assert not (capacity.idle and (capacity.pending or capacity.promised))
+
+    @invariant()
+    def the_queue_is_in_order(self) -> None:
+        """First come, first served; who was taken off a lost host before delivery keeps the place."""
+        assert self.ledger.waiting() == [waiter.key for waiter in self.waiters if not waiter.reserves]
+        assert self.ledger.reserved == sum(waiter.reserves for waiter in self.waiters)
+
+    @invariant()
+    def a_busy_host_is_never_to_be_removed(self) -> None:
+        """What is to be removed is free and spent; and everything free and spent is to be removed."""
+        assert not any(host.busy for host in self.ledger.retirable.values())
+        assert set(self.ledger.retirable) == {host.id for host in self.hosts.values() if host.to_be_removed}
+
+    @invariant()
+    def the_shelves_count_right(self) -> None:
+        """The counters that decisions read are those of a recount from scratch."""
+        for pool, shelf in self.ledger.shelves.items():
+            hosts = [host for host in self.hosts.values() if host.pool == pool]
+            assert set(shelf.hosts) == {host.id for host in hosts}
+            assert shelf.usable == sum(host.usable for host in hosts)
+            assert shelf.acquired == sum(len(host.taken) for host in hosts)
+            assert shelf.paused == sum(host.paused for host in hosts)
+            assert shelf.kept == sum(host.kept for host in hosts)
+            assert shelf.unhealthy == sum(host.free for host in hosts if host.closed is Closed.UNHEALTHY)
+        assert self.ledger.usable == self.usable
+
+    @invariant()
+    def the_longest_idle_is_given_up_first(self) -> None:
+        """The free usable hosts of a pool are offered for removal in the order in which they fell idle."""
+        for pool in self.pools:
+            idle = [host for host in self.hosts.values() if host.pool == pool and host.usable and not host.taken]
+            order = [self.hosts[host.id].idle_since for host in self.ledger.longest_idle(pool)]
+            assert order == sorted(host.idle_since for host in idle)
+
+    @invariant()
+    def the_journal_holds_exactly_the_leases_and_uses(self) -> None:
+        """A restart at any moment finds every lease and every use."""
+        leases = {key: LeaseRecord(lease.host.id, lease.slot, lease.since) for key, lease in self.leases.items()}
+        assert self.records[LEASE] == leases
+        assert self.records[USES] == {host: UsesRecord(uses) for host, uses in self.uses.items()}
+
+
+TestLedgerMachine = LedgerMachine.TestCase
+TestLedgerMachine.settings = settings(max_examples=300, stateful_step_count=50, derandomize=True, phases=QUICK)
+
+
+# --- single rules, and what the machine found -----------------------------------------------------------------
+
+
+def a_ledger(slots: int = 1, max_uses: int = 0, uses: dict[str, int] | None = None, hosts: int = 0) -> Ledger:
+    """One pool with so many hosts, named 0, 1 and so on."""
+    ledger = Ledger([Shelf.empty("p", slots, max_uses)], uses)
+    for number in range(hosts):
+        ledger.add("p", str(number), EPOCH + number)
+    return ledger
+
+
+def test_an_instance_used_more_than_is_allowed_now_offers_nothing() -> None:
+    """After a restart with a lower `max_use_count` an instance may be past it: it is free, and to be removed."""
+    ledger = a_ledger(slots=2, max_uses=2, uses={"p/0": 5}, hosts=1)
+    assert ledger.usable == 0
+    assert set(ledger.retirable) == {"p/0"}
+    assert ledger.capacity().unavailable == 2
+
+
+def test_who_loses_a_slot_before_delivery_while_the_journal_fails_goes_on_waiting() -> None:
+    """Holding back is for a moment: nobody is refused because of it."""
+    ledger = a_ledger(hosts=1)
+    ledger.acquire("key", EPOCH)
+    ledger.hold_back("the journal fails")
+    step = ledger.lose(ledger.hosts["p/0"], LOSS, EPOCH)
+    assert step.actions == ()
+    assert ledger.waiting() == ["key"]
+    ledger.add("p", "1", EPOCH)
+    (deliver,) = ledger.hand_out_again("the journal fails", EPOCH).actions
+    assert isinstance(deliver, Deliver)
+    assert deliver.held.host.id == "p/1"
+
+
+def test_who_lost_a_slot_before_delivery_passes_a_later_reservation() -> None:
+    """The place in the queue is kept: a slot kept for a later reservation goes to whoever came first."""
+    ledger = a_ledger(hosts=2)
+    (deliver,) = of_type(Deliver, ledger.acquire("first", EPOCH).actions)
+    ledger.reserve("second", EPOCH, 0)
+    (again,) = of_type(Deliver, ledger.lose(deliver.held.host, LOSS, EPOCH).actions)
+    assert again.held.key == "first"
+    assert ledger.capacity().promised == 1
+
+
+def test_reservations_that_come_and_go_leave_nothing_behind() -> None:
+    """A runner that reserves, finds no job and gives up, all day long, on an empty fleet, costs no memory."""
+    ledger = a_ledger()
+    for number in range(1000):
+        ledger.reserve(f"key-{number}", EPOCH, 1)
+        ledger.unreserve(f"key-{number}", EPOCH)
+    assert len(ledger._queue) <= 100
+
+
+def test_a_host_that_paused_for_a_moment_keeps_its_idle_order() -> None:
+    """One bad read does not make the longest idle host the last to go."""
+    ledger = a_ledger(hosts=2)
+    ledger.close(ledger.hosts["p/0"], Closed.PAUSED, "one bad read")
+    ledger.reopen(ledger.hosts["p/0"], EPOCH + 10)
+    assert [host.id for host in ledger.longest_idle("p")] == ["p/0", "p/1"]
+
+
+def test_a_use_counts_when_the_slot_is_handed_out() -> None:
+    """A cancelled hand-over frees the slot and keeps the use."""
+    ledger = a_ledger(max_uses=1, hosts=1)
+    step = ledger.acquire("key", EPOCH)
+    assert Put(USES, "p/0", UsesRecord(1)) in step.writes
+    assert Drop(LEASE, "key") in ledger.cancel("key", EPOCH).writes
+    assert ledger.usable == 0
+    assert set(ledger.retirable) == {"p/0"}
