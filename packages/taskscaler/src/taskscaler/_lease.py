@@ -1,0 +1,123 @@
+"""A lease: one slot on one instance, held until it is released or lost."""
+
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Protocol, Self
+
+import anyio
+
+from fleeting import ConnectInfo, Connection, Loss, Unreachable
+from taskscaler._errors import LeaseLost
+from taskscaler._ledger import Held
+
+VERDICT_TIMEOUT = 30.0
+"""Seconds for which a body that failed with `Unreachable` waits to hear whether its instance is lost."""
+
+
+class LeaseOwner(Protocol):
+    """What a lease needs of its scaler."""
+
+    def release(self, lease: "Lease") -> None:
+        """Take the slot back."""
+        ...
+
+    async def connect_info(self, lease: "Lease") -> ConnectInfo:
+        """How to connect to the instance."""
+        ...
+
+    def dial(self, lease: "Lease") -> AbstractAsyncContextManager[Connection]:
+        """Connect to the instance."""
+        ...
+
+
+class Lease:
+    """A slot that work may run in. Made by `Taskscaler.acquire_lease`; may outlive any scope."""
+
+    def __init__(self, held: Held, owner: LeaseOwner) -> None:
+        """Wrap the ledger's side of the lease."""
+        self._held = held
+        self._owner = owner
+        self._ended = anyio.Event()
+        self._body: anyio.CancelScope | None = None
+        self.loss: Loss | None = None
+        """Why it was lost; None while it is held, and after a proper release."""
+
+    def __repr__(self) -> str:
+        """Key, instance and slot."""
+        return f"<Lease {self.key} on {self.instance} slot {self.slot}>"
+
+    @property
+    def key(self) -> str:
+        """What it was acquired under."""
+        return self._held.key
+
+    @property
+    def pool(self) -> str:
+        """Name of the pool the instance belongs to."""
+        return self._held.host.pool
+
+    @property
+    def instance(self) -> str:
+        """The instance's id."""
+        return self._held.host.instance
+
+    @property
+    def slot(self) -> int:
+        """Number of the slot on its instance, from 0; no two leases hold the same one at a time."""
+        return self._held.slot
+
+    async def connect_info(self) -> ConnectInfo:
+        """How to connect to the instance; fetched again when credentials have expired."""
+        return await self._owner.connect_info(self)
+
+    def dial(self) -> AbstractAsyncContextManager[Connection]:
+        """Connect to the instance; leaving the context closes the connection."""
+        return self._owner.dial(self)
+
+    async def lost(self) -> Loss:
+        """Wait until the lease is lost. Returns never if it is released before."""
+        await self._ended.wait()
+        while self.loss is None:
+            await anyio.sleep_forever()
+        return self.loss
+
+    @asynccontextmanager
+    async def hold(self) -> AsyncIterator[Self]:
+        """Run a body that is cancelled when the lease is lost, and release the lease after it.
+
+        A body that fails because its connection died waits a little to hear whether the instance is lost.
+
+        Raises:
+            LeaseLost: On leaving, if the body was cut short by the loss. A cancellation from outside wins.
+        """
+        try:
+            with anyio.CancelScope() as body:
+                self._body = body
+                if self.loss is not None:  # while the lease was on its way to its holder
+                    body.cancel()
+                try:
+                    yield self
+                except Unreachable as error:
+                    self._body = None  # the loss is waited for now, and must not cut the waiting short
+                    with anyio.move_on_after(VERDICT_TIMEOUT):
+                        raise LeaseLost(self.key, self.instance, await self.lost()) from error
+                    raise
+            if body.cancelled_caught and self.loss is not None:
+                raise LeaseLost(self.key, self.instance, self.loss)
+        finally:
+            self._body = None
+            self.release()
+
+    def release(self) -> None:
+        """Give the slot back. Does nothing if it was released or lost before."""
+        if not self._ended.is_set():
+            self._ended.set()
+            self._owner.release(self)
+
+    def lose(self, loss: Loss) -> None:
+        """The slot is gone: the holder is told, the body of `hold` cancelled. Called by the scaler."""
+        if not self._ended.is_set():
+            self.loss = loss
+            self._ended.set()
+            if self._body is not None:
+                self._body.cancel()

@@ -1,0 +1,313 @@
+"""The scaler: slots on demand, over one or several pools. The async shell around the core."""
+
+import logging
+import math
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from random import Random
+from types import TracebackType
+from typing import Self
+
+import anyio
+from attrs import define
+
+from fleeting import (
+    Clock,
+    ConnectInfo,
+    Connection,
+    GroupDriver,
+    GroupInfo,
+    Journal,
+    ProviderError,
+    Recovered,
+    Shell,
+    Step,
+    Unreachable,
+    build_plan,
+    facts,
+)
+from taskscaler._core import AllRemoved, Core
+from taskscaler._errors import NoCapacity
+from taskscaler._explain import Explanation, InstanceView, explain, view_instances
+from taskscaler._lease import Lease
+from taskscaler._ledger import Break, Capacity, Deliver, Refuse
+from taskscaler._types import Policy, Pool
+
+REMOVAL_GRACE = 5.0
+"""Seconds beyond the retries that instances have to go on shutdown."""
+
+log = logging.getLogger("taskscaler")
+
+
+@define(eq=False)
+class _Waiter:
+    """Somebody in `acquire_lease`, until there is a slot or a refusal."""
+
+    answered: "anyio.Event"
+    lease: Lease | None = None
+    refusal: str = ""
+
+
+class Taskscaler:
+    """Hands out slots on instances, and keeps as many instances as that takes.
+
+    An async context manager; entered once. Leaving it breaks what leases are still held (`drain` first to let
+    work end), deletes the instances if that was asked for, and closes the groups.
+    """
+
+    def __init__(
+        self,
+        pools: Pool | Sequence[Pool],
+        *,
+        policies: Sequence[Policy] = (),
+        journal: Journal | None = None,
+        clock: Clock | None = None,
+        acquire_timeout: float = 900.0,
+        delete_instances_on_shutdown: bool = False,
+        random: Random | None = None,
+    ) -> None:
+        """Prepare; nothing is opened yet.
+
+        Args:
+            pools: One, or several in order of preference, with names that differ.
+            policies: What to keep idle, and when; the last that matches holds. None: nothing.
+            journal: Where state outlives the process. None: nowhere.
+            clock: None: the event loop's time.
+            acquire_timeout: Seconds that an acquire waits unless it says otherwise.
+            delete_instances_on_shutdown: Whether to remove every instance on the way out.
+            random: For jitter; given by tests.
+        """
+        self._pools = [pools] if isinstance(pools, Pool) else list(pools)
+        names = [pool.name for pool in self._pools]
+        if not names or len(set(names)) < len(names):
+            raise ValueError(f"one pool or more, with names that differ, not {names}")
+        self._policies = policies
+        self._acquire_timeout = acquire_timeout
+        self._delete_on_shutdown = delete_instances_on_shutdown
+        self._random = random if random is not None else Random()  # noqa: S311  (jitter is no secret)
+        self._waiters: dict[str, _Waiter] = {}
+        self._leases: dict[str, Lease] = {}
+        drivers = [
+            GroupDriver(
+                pool.group,
+                pool=pool.name,
+                connector=pool.connector_config,
+                dial=pool.dial,
+                ready_command=pool.instance_ready_command,
+                ready_hook=pool.ready_hook,
+                heartbeat_timeout=pool.heartbeat_timeout,
+            )
+            for pool in self._pools
+        ]
+        self._shell: Shell[Core] = Shell(drivers, self._build, self._perform, journal=journal, clock=clock)
+
+    # --- slots -------------------------------------------------------------------------------------------
+
+    async def acquire_lease(
+        self, key: str, *, timeout: float | None = None, expected_duration: float = math.inf
+    ) -> Lease:
+        """Wait for a slot.
+
+        Args:
+            key: Names the work. A reservation under the same key is used up.
+            timeout: Seconds to wait. None: the scaler's `acquire_timeout`; infinite: for ever.
+            expected_duration: Seconds that the work takes at the most, if that is known: work that would
+                be done in time stays on an instance that the cloud announced to take away.
+
+        Returns:
+            The lease, to be released by the caller.
+
+        Raises:
+            KeyInUse: The key holds a slot, or waits for one.
+            NoCapacity: There was no slot in time, or there will be none.
+        """
+        self._take(self._core.acquire(key, self._now(), expected_duration))
+        waiter = self._waiters[key] = _Waiter(anyio.Event())
+        try:
+            with anyio.move_on_after(self._acquire_timeout if timeout is None else timeout):
+                await waiter.answered.wait()
+        except BaseException:
+            self._give_up(key, waiter)
+            raise
+        if waiter.lease is not None:
+            return waiter.lease
+        why = waiter.refusal or f"there was no slot in time\n{self.explain()}"
+        self._give_up(key, waiter)
+        raise NoCapacity(why, possible=not waiter.refusal)
+
+    @asynccontextmanager
+    async def acquire(
+        self, key: str, *, timeout: float | None = None, expected_duration: float = math.inf
+    ) -> AsyncIterator[Lease]:
+        """Hold a slot for as long as the body runs. Arguments and errors are those of `acquire_lease`.
+
+        Raises:
+            LeaseLost: The instance was lost, and the body cancelled.
+        """
+        lease = await self.acquire_lease(key, timeout=timeout, expected_duration=expected_duration)
+        async with lease.hold():
+            yield lease
+
+    def reserve(self, key: str) -> None:
+        """Keep a slot for an acquire to come under *key*; give it up with `unreserve`.
+
+        Raises:
+            KeyInUse: The key holds a slot, waits for one, or is reserved.
+            NoCapacity: All is taken; `possible` tells whether a slot may come later.
+        """
+        self._take(self._core.reserve(key, self._now()))
+
+    def unreserve(self, key: str) -> None:
+        """Give a reservation up; nothing happens if there is none."""
+        self._take(self._core.unreserve(key, self._now()))
+
+    # --- telling -----------------------------------------------------------------------------------------
+
+    def capacity(self) -> Capacity:
+        """Slots by state, and who waits."""
+        return self._core.capacity()
+
+    def instances(self) -> Sequence[InstanceView]:
+        """All known instances, oldest first, for people to look at."""
+        return view_instances(self._core)
+
+    def explain(self) -> Explanation:
+        """Why there is what there is, and what will happen next."""
+        return explain(self._core, self._now())
+
+    # --- ending ------------------------------------------------------------------------------------------
+
+    async def drain(self, timeout: float = math.inf) -> bool:
+        """Hand out no more slots, refuse whoever waits, and wait until no lease is held.
+
+        Args:
+            timeout: Seconds to wait; nothing is broken after them.
+
+        Returns:
+            Whether all leases have ended.
+        """
+        self._take(self._core.stop_handing_out("the scaler is draining"))
+        with anyio.move_on_after(timeout):
+            while self._leases:
+                await self._lease_ended.wait()
+        return not self._leases
+
+    def stop(self) -> None:
+        """Hand out no more slots, refuse whoever waits, and break every lease."""
+        self._take(self._core.stop_handing_out("the scaler was stopped"))
+        self._take(self._core.break_all("the scaler was stopped", self._now()))
+
+    async def __aenter__(self) -> Self:
+        """Open groups and journal, and see each group once. Raises as `fleeting.Shell`."""
+        self._lease_ended = anyio.Event()
+        self._all_removed = anyio.Event()
+        await self._shell.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        """Stop, delete the instances if that was asked for, and close everything."""
+        with anyio.CancelScope(shield=True):
+            self.stop()
+            if self._delete_on_shutdown:
+                await self._remove_instances()
+        return await self._shell.__aexit__(kind, error, trace)
+
+    async def _remove_instances(self) -> None:
+        """Ask for all deletions, and wait until all are gone, within the retries."""
+        bound = max(pool.shutdown_deletion_interval * (pool.shutdown_deletion_retries + 1) for pool in self._pools)
+        self._take(self._core.remove_all(self._now()))
+        with anyio.move_on_after(bound + REMOVAL_GRACE):
+            await self._all_removed.wait()
+        left = [instance for plan in self._core.plans.values() for instance in plan.instances]
+        if left:
+            log.error("instances_left", extra={"instances": left})
+
+    # --- inside ------------------------------------------------------------------------------------------
+
+    @property
+    def _core(self) -> Core:
+        return self._shell.core
+
+    def _now(self) -> float:
+        return self._shell.clock.now()
+
+    def _take(self, step: Step) -> None:
+        self._shell.take(step)
+
+    def _build(self, infos: Mapping[str, GroupInfo], recovered: Recovered, now: float) -> Core:
+        """The core over one plan per pool."""
+        plans = {
+            pool.name: build_plan(pool, infos[pool.name], recovered, now, random=self._random.random)
+            for pool in self._pools
+        }
+        return Core(self._pools, plans, self._policies, recovered.records, now)
+
+    def _perform(self, action: Deliver | Break | Refuse | AllRemoved) -> None:
+        """Do what the ledger wants; the groups' actions never come here."""
+        match action:
+            case Deliver(held):
+                if self._core.ledger.deliver(held):
+                    waiter = self._waiters.pop(held.key)
+                    waiter.lease = self._leases[held.key] = Lease(held, self)
+                    waiter.answered.set()
+            case Break(held, loss):
+                self._end(held.key).lose(loss)
+            case Refuse(key, why):
+                waiter = self._waiters[key]
+                waiter.refusal = why
+                waiter.answered.set()
+            case AllRemoved():
+                self._all_removed.set()
+
+    def _give_up(self, key: str, waiter: _Waiter) -> None:
+        """Whoever waited does so no more; a slot that came at the last moment goes back."""
+        if waiter.lease is not None:
+            waiter.lease.release()
+        else:
+            del self._waiters[key]
+            self._take(self._core.cancel(key, self._now()))
+
+    def _end(self, key: str) -> Lease:
+        """Take a lease off the list."""
+        ended, self._lease_ended = self._lease_ended, anyio.Event()
+        ended.set()
+        return self._leases.pop(key)
+
+    # --- what leases ask (`LeaseOwner`) ------------------------------------------------------------------
+
+    def release(self, lease: Lease) -> None:
+        """Take a slot back; for `Lease.release`."""
+        self._end(lease.key)
+        self._take(self._core.release(lease.key, self._now()))
+
+    async def connect_info(self, lease: Lease) -> ConnectInfo:
+        """How to connect; for `Lease.connect_info`."""
+        try:
+            return await self._shell.drivers[lease.pool].connect_info(lease.instance)
+        except (ProviderError, OSError) as error:
+            raise Unreachable(f"no connection details for {lease.instance}: {error}") from error
+
+    @asynccontextmanager
+    async def dial(self, lease: Lease) -> AsyncIterator[Connection]:
+        """Connect; for `Lease.dial`. When the connection dies, the cloud is asked for the instance at once."""
+        driver = self._shell.drivers[lease.pool]
+        info = await self.connect_info(lease)
+        watch = anyio.CancelScope()
+        try:
+            async with driver.dial(info, driver.connector) as connection:
+                self._shell.start_soon(self._watch, watch, lease, connection)
+                try:
+                    yield connection
+                finally:
+                    watch.cancel()
+        except Unreachable as error:
+            self._shell.feed(lease.pool, facts.ConnectionDied(lease.instance, str(error)))
+            raise
+
+    async def _watch(self, scope: "anyio.CancelScope", lease: Lease, connection: Connection) -> None:
+        """Hear of a connection that dies, also while nothing runs on it."""
+        with scope:
+            why = await connection.wait_closed()
+            self._shell.feed(lease.pool, facts.ConnectionDied(lease.instance, why))

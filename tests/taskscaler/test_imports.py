@@ -1,0 +1,44 @@
+"""What a bare import brings along, as a fresh interpreter sees it."""
+
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = (
+    "asyncio",
+    "azure",
+    "boto3",
+    "botocore",
+    "cattrs",
+    "click",
+    "google",
+    "matplotlib",
+    "numpy",
+    "paramiko",
+    "pytest",
+    "rich",
+    "trio",
+    "winrm",
+)
+"""Cloud SDKs, plotting libraries, and whatever else is only needed by some."""
+
+
+@pytest.mark.parametrize("module", ["fleeting", "taskscaler", "taskscaler.cli"])
+def test_a_bare_import_is_light(module: str) -> None:
+    """No cloud SDK and no plotting library is loaded, nor anything else that only some need."""
+    heavy = [name for name in HEAVY if (module, name) != ("taskscaler.cli", "click")]
+    program = f"import sys, {module}; print([name for name in {heavy!r} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    assert done.stdout == "[]\n"
+
+
+@pytest.mark.parametrize("module", ["fleeting", "taskscaler"])
+def test_what_is_public_is_declared_and_there(module: str) -> None:
+    """Everything in `__all__` exists, in order, and nothing else that looks public is importable."""
+    program = (
+        f"import {module} as m, types; print([n for n in dir(m) if not n.startswith('_') and n not in m.__all__"
+        f" and not isinstance(getattr(m, n), types.ModuleType)], sorted(set(m.__all__) - set(dir(m))))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    assert done.stdout == "[] []\n"

@@ -1,0 +1,498 @@
+"""The scaler over the fake cloud, in virtual time: what a job, an operator and a bill see."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from random import Random
+
+import anyio
+import pytest
+
+from fleeting import (
+    Capability,
+    CapacityUnavailable,
+    Completed,
+    GroupRefused,
+    JournalError,
+    LossKind,
+    MemoryJournal,
+    Preexisting,
+    ProviderError,
+    Unreachable,
+    Write,
+)
+from fleeting.testing import Command, FakeCloud, FakeGroup, Fault, IncreaseFault, UpdateFault, virtual_time
+from taskscaler import KeyInUse, LeaseLost, NoCapacity, Policy, Pool, Taskscaler
+
+pytestmark = pytest.mark.anyio
+anyio_backend = virtual_time
+
+
+@asynccontextmanager
+async def scaling(
+    cloud: FakeCloud,
+    *,
+    policies: Sequence[Policy] = (),
+    journal: MemoryJournal | None = None,
+    delete: bool = False,
+    acquire_timeout: float = 900.0,
+    **settings: object,
+) -> AsyncIterator[Taskscaler]:
+    """A scaler over one pool on the cloud."""
+    group = FakeGroup(cloud)
+    pool = Pool(group, dial=group.dial, **settings)  # type: ignore[arg-type]
+    async with Taskscaler(
+        pool,
+        policies=policies,
+        journal=journal,
+        delete_instances_on_shutdown=delete,
+        acquire_timeout=acquire_timeout,
+        random=Random(1),
+    ) as scaler:
+        yield scaler
+
+
+def asked(cloud: FakeCloud) -> list[object]:
+    """How many instances the cloud was asked for, request by request."""
+    return [call.arguments["count"] for call in cloud.calls if call.method == "increase"]
+
+
+async def work(scaler: Taskscaler, key: str, seconds: float, seen: list[str] | None = None) -> None:
+    """Hold a slot for some time."""
+    async with scaler.acquire(key) as lease:
+        if seen is not None:
+            seen.append(lease.instance)
+        await anyio.sleep(seconds)
+
+
+# --- growing and shrinking ------------------------------------------------------------------------------
+
+
+async def test_jobs_get_slots_on_as_few_instances_as_it_takes() -> None:
+    """Five jobs at two an instance ask for three instances, in one request, and all run."""
+    cloud = FakeCloud(boot_time=30)
+    async with scaling(cloud, capacity_per_instance=2) as scaler:
+        async with anyio.create_task_group() as jobs:
+            for number in range(5):
+                jobs.start_soon(work, scaler, f"job-{number}", 10.0)
+        assert asked(cloud) == [3]
+        assert anyio.current_time() < 60
+
+
+async def test_the_ceiling_holds_and_waiters_are_served_in_order() -> None:
+    """Ten jobs on at most two instances run two at a time, first come first served."""
+    cloud = FakeCloud(boot_time=5)
+    order: list[str] = []
+
+    async def job(scaler: Taskscaler, key: str) -> None:
+        async with scaler.acquire(key):
+            order.append(key)
+            await anyio.sleep(10)
+
+    keys = [f"job-{number}" for number in range(10)]
+    async with scaling(cloud, max_instances=2) as scaler, anyio.create_task_group() as jobs:
+        for key in keys:
+            jobs.start_soon(job, scaler, key)
+            await anyio.wait_all_tasks_blocked()
+    assert asked(cloud) == [1, 1]
+    assert sorted(order[:2]) == keys[:2]
+    assert [sorted(order[at : at + 2]) for at in range(0, 10, 2)] == [keys[at : at + 2] for at in range(0, 10, 2)]
+
+
+async def test_an_instance_that_is_not_needed_goes_after_its_idle_time() -> None:
+    """It is there just before the idle time has passed, and gone just after."""
+    cloud = FakeCloud()
+    async with scaling(cloud, policies=[Policy(idle_time=100)]) as scaler:
+        await work(scaler, "job", 10)
+        await anyio.sleep(99)
+        assert len(cloud.alive) == 1
+        await anyio.sleep(2)
+        assert not cloud.alive
+
+
+async def test_idle_slots_are_kept_without_churn() -> None:
+    """With idle_count slots to keep and nothing to do, the fleet settles at just that, for good."""
+    cloud = FakeCloud(boot_time=20)
+    async with scaling(cloud, policies=[Policy(idle_count=5, idle_time=30)], capacity_per_instance=2) as scaler:
+        await anyio.sleep(100)
+        before = len(cloud.calls)
+        assert scaler.capacity().idle == 6
+        await anyio.sleep(3600)
+        changes = [call for call in cloud.calls[before:] if call.method in {"increase", "decrease"}]
+        assert changes == []
+
+
+async def test_the_policy_of_the_hour_holds() -> None:
+    """A span of a cron period keeps instances ready; when it ends they go."""
+    cloud = FakeCloud()
+    busy = Policy(periods=("30-59 * * * *",), idle_count=3)
+    async with scaling(cloud, policies=[Policy(), busy]) as scaler:
+        await anyio.sleep(3 * 3600)
+        seconds = scaler.explain().at % 3600
+        await anyio.sleep(3600 - seconds + 60)
+        assert not cloud.alive
+        await anyio.sleep(1800)
+        assert len(cloud.alive) == 3
+        await anyio.sleep(1800)
+        assert not cloud.alive
+
+
+async def test_a_used_up_instance_is_replaced() -> None:
+    """After max_use_count jobs an instance takes no more and is removed as soon as it is free."""
+    cloud = FakeCloud()
+    seen: list[str] = []
+    async with scaling(cloud, max_use_count=2, max_instances=1, policies=[Policy(idle_time=600)]) as scaler:
+        for number in range(5):
+            await work(scaler, f"job-{number}", 1, seen)
+    assert [seen.count(instance) for instance in dict.fromkeys(seen)] == [2, 2, 1]
+
+
+async def test_an_instance_nobody_asked_for_is_removed() -> None:
+    """Somebody launches one into the group; it is deleted and never given work."""
+    cloud = FakeCloud()
+    async with scaling(cloud, update_interval=60) as scaler:
+        (stranger,) = cloud.launch()
+        await anyio.sleep(70)
+        assert stranger not in cloud.alive
+        assert scaler.capacity().idle == 0
+
+
+# --- leases ---------------------------------------------------------------------------------------------
+
+
+async def test_a_lost_instance_breaks_its_lease_and_the_retry_goes_elsewhere() -> None:
+    """The body is cancelled, the exit raises LeaseLost with the cause, another instance takes the retry."""
+    cloud = FakeCloud()
+    async with scaling(cloud, max_instances=2) as scaler:
+        with pytest.raises(LeaseLost) as caught:
+            async with scaler.acquire("job") as lease:
+                cloud.vanish(lease.instance)
+                await anyio.sleep_forever()
+        assert caught.value.loss.kind is LossKind.VANISHED
+        async with scaler.acquire("job") as retry:
+            assert retry.instance != caught.value.instance
+
+
+async def test_a_dead_connection_finds_the_loss_at_once() -> None:
+    """Long before the next update is due, an open connection tells that the instance is gone."""
+    cloud = FakeCloud()
+    async with scaling(cloud, update_interval=3600, update_interval_when_expecting=5) as scaler:
+        with pytest.raises(LeaseLost):
+            async with scaler.acquire("job") as lease, lease.dial():
+                started = anyio.current_time()
+                cloud.vanish(lease.instance)
+                await anyio.sleep_forever()
+        assert anyio.current_time() - started < 1
+
+
+async def test_a_body_that_fails_for_a_dead_connection_learns_of_the_loss() -> None:
+    """A command that meets a dead instance ends in LeaseLost, with the connection's error as its cause."""
+    cloud = FakeCloud()
+    async with scaling(cloud) as scaler:
+        with pytest.raises(LeaseLost) as caught:
+            async with scaler.acquire("job") as lease:
+                cloud.vanish(lease.instance)
+                async with lease.dial() as connection:
+                    await connection.run("true")
+        assert isinstance(caught.value.__cause__, Unreachable)
+
+
+async def test_a_cancellation_from_outside_stays_one() -> None:
+    """Even if the instance is lost at the same moment, the outer cancellation is what is seen."""
+    cloud = FakeCloud()
+    async with scaling(cloud) as scaler:
+        with anyio.CancelScope() as outer:
+            async with scaler.acquire("job") as lease:
+                cloud.vanish(lease.instance)
+                outer.cancel()
+                await anyio.sleep_forever()
+        assert outer.cancelled_caught
+        assert scaler.capacity().acquired == 0
+
+
+async def test_one_bad_view_breaks_nothing() -> None:
+    """An instance that is missing from one view gets no new work for a moment, and keeps its lease."""
+    cloud = FakeCloud()
+    async with scaling(cloud, update_interval=10) as scaler, scaler.acquire("job") as lease:
+        cloud.faults.update.once(UpdateFault(hide=[lease.instance]))
+        await anyio.sleep(60)
+        assert lease.loss is None
+        assert scaler.instances()[0].why == ""
+        assert asked(cloud) == [1]
+
+
+async def test_who_gives_up_waiting_leaves_nothing_behind() -> None:
+    """Neither a time-out nor a cancellation keeps a slot or a place in the queue."""
+    cloud = FakeCloud(boot_time=50)
+    async with scaling(cloud, max_instances=1) as scaler:
+        with pytest.raises(NoCapacity, match="no slot in time") as caught:
+            await scaler.acquire_lease("hasty", timeout=10)
+        assert caught.value.possible
+        with anyio.move_on_after(10):
+            await scaler.acquire_lease("cancelled")
+        assert scaler.capacity().pending == 0
+        lease = await scaler.acquire_lease("hasty")
+        with pytest.raises(KeyInUse):
+            await scaler.acquire_lease("hasty")
+        lease.release()
+        lease.release()
+        assert scaler.capacity().acquired == 0
+
+
+async def test_a_slot_that_comes_with_the_cancellation_goes_back() -> None:
+    """Cancelled in the very moment of the hand-over, the caller holds nothing and nothing is lost."""
+    cloud = FakeCloud()
+    async with scaling(cloud, max_instances=1) as scaler:
+        first = await scaler.acquire_lease("first")
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(scaler.acquire_lease, "second")
+            await anyio.wait_all_tasks_blocked()
+            first.release()
+            tasks.cancel_scope.cancel()
+        async with scaler.acquire("third", timeout=5):
+            pass
+        assert scaler.capacity().acquired == 0
+
+
+async def test_a_notice_ends_assignment_and_spares_short_work() -> None:
+    """Work that declared to be done in time stays; the rest is broken as preempted; the instance goes."""
+    cloud = FakeCloud(capabilities=frozenset({Capability.NAMED_CREATE, Capability.NOTICES}))
+    async with scaling(cloud, capacity_per_instance=2, max_instances=1) as scaler:
+        short = await scaler.acquire_lease("short", expected_duration=60)
+        long = await scaler.acquire_lease("long")
+        cloud.notice(short.instance, in_seconds=120)
+        assert (await long.lost()).kind is LossKind.PREEMPTED
+        assert short.loss is None
+        assert scaler.capacity().idle == 0
+        short.release()
+        await anyio.sleep(10)
+        assert short.instance not in cloud.alive
+
+
+# --- reservations ---------------------------------------------------------------------------------------
+
+
+async def test_reservations_against_what_could_be_created() -> None:
+    """Without idle slots to keep, a reservation counts on growth, and its acquire is served by it."""
+    cloud = FakeCloud(boot_time=10)
+    async with scaling(cloud, max_instances=1) as scaler:
+        scaler.reserve("one")
+        with pytest.raises(NoCapacity) as refused:
+            scaler.reserve("two")
+        assert not refused.value.possible
+        async with scaler.acquire("one"):
+            assert scaler.capacity().acquired == 1
+        scaler.reserve("two")
+        scaler.unreserve("two")
+        assert scaler.capacity().reserved == 0
+
+
+async def test_reservations_in_preemptive_mode_need_a_ready_slot() -> None:
+    """What could be created does not count, and the refusal says that asking again makes sense."""
+    cloud = FakeCloud(boot_time=10)
+    async with scaling(cloud, policies=[Policy(idle_count=1)]) as scaler:
+        with pytest.raises(NoCapacity) as refused:
+            scaler.reserve("early")
+        assert refused.value.possible
+        await anyio.sleep(20)
+        scaler.reserve("in time")
+        async with scaler.acquire("in time"):
+            pass
+
+
+# --- trouble --------------------------------------------------------------------------------------------
+
+
+async def test_a_stock_out_backs_off_and_is_explained() -> None:
+    """While the cloud has nothing the requests thin out; `explain` names the reason; then work goes on."""
+    cloud = FakeCloud()
+    cloud.faults.increase.always(IncreaseFault(refuse=CapacityUnavailable("none left in zone-a")))
+    async with scaling(cloud) as scaler, anyio.create_task_group() as jobs:
+        jobs.start_soon(work, scaler, "job", 1.0)
+        await anyio.sleep(600)
+        assert 3 <= len(asked(cloud)) <= 12
+        assert "none left in zone-a" in str(scaler.explain())
+        cloud.faults.clear()
+    assert len(cloud.billed) == 1
+
+
+async def test_an_unknown_outcome_is_counted_and_asked_again_under_the_same_intent() -> None:
+    """The answer is lost although the instance comes: it is matched, and no second one is bought."""
+    cloud = FakeCloud(appear_after=30)
+    cloud.faults.increase.once(IncreaseFault(lose=True))
+    async with scaling(cloud, max_instances=5) as scaler:
+        await work(scaler, "job", 1)
+    assert len(cloud.billed) == 1
+    intents = {call.arguments["intent"] for call in cloud.calls if call.method == "increase"}
+    assert len(intents) == 1
+
+
+async def test_an_instance_that_does_not_become_ready_is_replaced() -> None:
+    """The ready command fails on the first instance; the job runs on the second."""
+
+    async def on_command(instance: str, _: Command) -> Completed:
+        return Completed(exit_status=1 if instance == "i-1" else 0, stderr=b"disk missing")
+
+    cloud = FakeCloud(on_command=on_command)
+    seen: list[str] = []
+    async with scaling(cloud, instance_ready_command="check") as scaler:
+        await work(scaler, "job", 1, seen)
+        assert seen == ["i-2"]
+        assert "i-1" not in cloud.alive
+
+
+async def test_an_unhealthy_instance_is_replaced_once_free() -> None:
+    """Its job goes on; nothing new is put there; when the job ends it is removed."""
+    cloud = FakeCloud()
+    async with scaling(cloud, heartbeat_interval=10, policies=[Policy(idle_time=3600)]) as scaler:
+        async with scaler.acquire("job") as lease:
+            cloud.faults.heartbeat.always(Fault(refuse=ProviderError("no sign of life")))
+            await anyio.sleep(60)
+            assert lease.loss is None
+            assert scaler.instances()[0].why == "its heartbeats fail"
+        cloud.faults.clear()
+        async with scaler.acquire("next") as lease:
+            assert lease.instance == "i-2"
+
+
+class FullDisk(MemoryJournal):
+    """A journal that can be told to fail."""
+
+    full = False
+
+    async def commit(self, writes: Sequence[Write]) -> None:
+        """Fail while the disk is full."""
+        if self.full:
+            raise JournalError("no space left on device")
+        await super().commit(writes)
+
+
+async def test_nothing_is_handed_out_that_would_not_be_remembered() -> None:
+    """While the journal cannot be written acquires wait, and `explain` says why; then they are served."""
+    cloud, journal = FakeCloud(), FullDisk()
+    async with scaling(cloud, journal=journal, policies=[Policy(idle_count=2)]) as scaler:
+        await anyio.sleep(10)
+        journal.full = True
+        with pytest.raises(NoCapacity, match="no space left on device"):
+            await scaler.acquire_lease("job", timeout=30)
+        journal.full = False
+        async with scaler.acquire("job", timeout=30):
+            assert set(journal.records["lease"]) == {"job"}
+        assert scaler.explain().shut == ""
+
+
+# --- beginning and ending -------------------------------------------------------------------------------
+
+
+async def test_a_group_that_is_not_empty_is_refused_adopted_or_cleared() -> None:
+    """With an empty journal, what stands in the group is handled as `preexisting` says."""
+    cloud = FakeCloud()
+    cloud.launch(2)
+    with pytest.raises(GroupRefused, match="already holds 2 instances"):
+        async with scaling(cloud):
+            pass
+    assert len(cloud.alive) == 2
+    async with scaling(cloud, preexisting=Preexisting.ADOPT, policies=[Policy(idle_count=2)]) as scaler:
+        await anyio.sleep(5)
+        assert scaler.capacity().idle == 2
+    async with scaling(cloud, preexisting=Preexisting.REMOVE):
+        await anyio.sleep(5)
+    assert not cloud.alive
+
+
+async def test_a_restart_knows_uses_and_trusts_no_interrupted_work() -> None:
+    """An instance that held a lease is removed; a free one is used on, up to its limit."""
+    cloud, journal = FakeCloud(), MemoryJournal()
+    keep = [Policy(idle_count=2, idle_time=600)]
+    async with scaling(cloud, journal=journal, max_use_count=2, policies=keep) as scaler:
+        await work(scaler, "done", 1)
+        used = await scaler.acquire_lease("interrupted")
+        await anyio.sleep(10)
+        records = {kind: dict(kept) for kind, kept in journal.records.items()}
+    crashed = MemoryJournal(records)
+    async with scaling(cloud, journal=crashed, max_use_count=2, policies=keep) as scaler:
+        await anyio.sleep(10)
+        assert used.instance not in cloud.alive
+        assert crashed.records["lease"] == {}
+        assert all(view.id != used.instance for view in scaler.instances())
+
+
+async def test_a_second_manager_is_refused() -> None:
+    """The journal is held by one; the other is told by whom, and its group is closed again."""
+    journal = MemoryJournal()
+    async with scaling(FakeCloud(), journal=journal):
+        second = FakeCloud()
+        with pytest.raises(JournalError, match="already managed by"):
+            async with scaling(second, journal=journal):
+                pass
+        assert second.calls[-1].method == "shutdown"
+
+
+async def test_drain_lets_work_end_and_refuses_the_rest() -> None:
+    """Those who wait are refused, those who hold a slot keep it, and drain returns when they are done."""
+    cloud = FakeCloud()
+    async with scaling(cloud, max_instances=1) as scaler, anyio.create_task_group() as jobs:
+        jobs.start_soon(work, scaler, "running", 50.0)
+        await anyio.sleep(5)
+
+        async def refused() -> None:
+            with pytest.raises(NoCapacity, match="draining") as caught:
+                await scaler.acquire_lease("waiting")
+            assert not caught.value.possible
+
+        jobs.start_soon(refused)
+        await anyio.wait_all_tasks_blocked()
+        assert not await scaler.drain(timeout=10)
+        assert await scaler.drain()
+        assert anyio.current_time() == pytest.approx(50, abs=5)
+        with pytest.raises(NoCapacity):
+            await scaler.acquire_lease("late")
+
+
+@pytest.mark.parametrize("how", ["at the end", "by an error", "by a cancellation"])
+async def test_leaving_deletes_everything_if_told_to(how: str) -> None:
+    """Also what was asked for and has not appeared yet; however the scaler is left."""
+    cloud = FakeCloud(boot_time=30, appear_after=10, delete_time=5)
+    with anyio.CancelScope() as scope:
+        try:
+            async with scaling(cloud, delete=True, policies=[Policy(idle_count=3)]) as scaler:
+                await anyio.sleep(45)
+                scaler.reserve("one more")
+                await anyio.sleep(1)
+                assert len(cloud.alive) == 4
+                if how == "by an error":
+                    raise LookupError
+                if how == "by a cancellation":
+                    scope.cancel()
+                    await anyio.sleep_forever()
+        except LookupError:
+            pass
+    assert not cloud.alive
+    assert len(cloud.billed) == 4
+
+
+async def test_leaving_keeps_instances_otherwise() -> None:
+    """By default the instances stay for the next manager, and the group is closed."""
+    cloud = FakeCloud()
+    async with scaling(cloud, policies=[Policy(idle_count=1)]):
+        await anyio.sleep(10)
+    assert len(cloud.alive) == 1
+    assert cloud.calls[-1].method == "shutdown"
+
+
+async def test_no_pool_or_two_of_one_name_are_refused() -> None:
+    """A scaler needs pools that can be told apart."""
+    with pytest.raises(ValueError, match="with names that differ"):
+        Taskscaler([])
+    group = FakeGroup(FakeCloud())
+    with pytest.raises(ValueError, match="with names that differ"):
+        Taskscaler([Pool(group), Pool(group)])
+
+
+async def test_demand_flows_to_the_second_pool_when_the_first_is_full() -> None:
+    """Pools are used in order of preference, each up to its ceiling."""
+    cheap, dear = FakeCloud(identity="cheap"), FakeCloud(identity="dear")
+    groups = FakeGroup(cheap), FakeGroup(dear)
+    pools = [Pool(group, name=group.cloud.identity, dial=group.dial, max_instances=2) for group in groups]
+    async with Taskscaler(pools) as scaler:
+        leases = [await scaler.acquire_lease(f"job-{number}") for number in range(3)]
+        assert [lease.pool for lease in leases] == ["cheap", "cheap", "dear"]
