@@ -1,0 +1,26 @@
+"""Executors run one job on a leased slot. Third parties add theirs as plugins.
+
+An executor is named in the jobs file and found through an entry point of the group ``taskscaler.executors``
+whose module has a hook::
+
+    from taskscaler.executors import ExecutorPlugin, hookimpl
+
+    @hookimpl
+    def taskscaler_executor() -> ExecutorPlugin:
+        return ExecutorPlugin(config=MyConfig, executor=MyExecutor)
+"""
+
+from taskscaler.executors._hooks import available_executors, hookimpl, load_executor
+from taskscaler.executors._protocol import Executor, ExecutorPlugin, JobOutcome, JobSpec, Leased, Verdict
+
+__all__ = [
+    "Executor",
+    "ExecutorPlugin",
+    "JobOutcome",
+    "JobSpec",
+    "Leased",
+    "Verdict",
+    "available_executors",
+    "hookimpl",
+    "load_executor",
+]

@@ -1,0 +1,110 @@
+"""What an executor is given, what it gives back, and what it promises."""
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from enum import Enum
+from pathlib import Path
+from typing import Any, Protocol
+
+from attrs import field, frozen
+
+from fleeting import Connection, Sink
+
+
+@frozen(kw_only=True)
+class JobSpec:
+    """One job, with nothing left to look up."""
+
+    name: str
+    """Unique in its batch; letters, digits, ``.``, ``_`` and ``-``, so that it can name a file."""
+
+    script: str
+    env: Mapping[str, str] = field(factory=dict, repr=False)
+    """Added to the instance's own environment. Not shown in messages: people put tokens here."""
+
+    files: Mapping[str, Path] = field(factory=dict)
+    """Files and directories the job needs: where they go, relative to its working directory, and where they are."""
+
+    artifacts: tuple[str, ...] = ()
+    """Files, directories and globs to bring back, relative to the working directory and inside it."""
+
+    timeout: float | None = None
+    """Seconds that the job may take on the instance; None: no limit."""
+
+
+class Verdict(Enum):
+    """How a job that ran to an end has ended."""
+
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    TIMED_OUT = "timed_out"
+
+
+@frozen(kw_only=True)
+class JobOutcome:
+    """What came of one job on one instance."""
+
+    verdict: Verdict
+    exit_code: int | None = None
+    """What the script exited with; None if it was ended by a signal or never started."""
+
+    why: str = ""
+    """Why it did not succeed, in a few words; empty if it did."""
+
+    warnings: tuple[str, ...] = ()
+    """What went wrong without changing the verdict, such as a failed clean-up; one sentence each."""
+
+
+class Leased(Protocol):
+    """The part of a lease that an executor sees: a slot on an instance, and the way there."""
+
+    @property
+    def instance(self) -> str:
+        """The instance's id."""
+        ...
+
+    @property
+    def slot(self) -> int:
+        """Number of the slot on its instance, from 0; no two leases share one at the same time."""
+        ...
+
+    def dial(self) -> AbstractAsyncContextManager[Connection]:
+        """Connect to the instance."""
+        ...
+
+
+class Executor(Protocol):
+    """Runs jobs. One executor serves all slots at once and keeps nothing between jobs."""
+
+    async def run(self, job: JobSpec, lease: Leased, *, output: Sink, artifacts: Path) -> JobOutcome:
+        """Run a job to its end, and leave the slot as the next job may find it.
+
+        Cancelling ends everything the job started before the cancellation is delivered, within a bound; so does
+        the job's time-out.
+
+        Args:
+            job: What to run.
+            lease: Where; it stays the caller's, who releases it.
+            output: Gets what the job prints, standard output and error in the order in which they came.
+            artifacts: Directory that does not exist; made, whole, if the job leaves any artifact, and not otherwise.
+
+        Returns:
+            How it ended. A script that fails is an outcome and no exception.
+
+        Raises:
+            Unreachable: The connection died and whether the job ended is unknown; it may be tried elsewhere.
+            ConnectError: The job cannot be run there; trying again would not help.
+            OSError: The job's files could not be read, or its artifacts not be written, on this side.
+        """
+        ...
+
+
+@frozen(kw_only=True)
+class ExecutorPlugin:
+    """What a plugin's `taskscaler_executor` hook returns."""
+
+    config: type[Any]
+    """The attrs class that is the schema of the executor's settings, all of which have defaults."""
+
+    executor: Callable[[Any], Executor]
+    """Makes the executor from an instance of `config`. Imports nothing heavy, connects to nothing."""

@@ -1,0 +1,258 @@
+"""The *instance* executor: runs a job's script on the leased instance itself, over any connection.
+
+Each slot has its own working directory ``<base>/slot-<n>``, empty when a job starts and emptied when it has
+ended. A script that starts with ``#!`` is run by what it names; any other by ``/bin/sh -e``, which stops at the
+first command that fails. The instance needs a POSIX shell and ``tar``.
+
+Beside its own environment and the job's, the script sees ``TASKSCALER_INSTANCE`` and ``TASKSCALER_SLOT``.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+import anyio
+from anyio import to_thread
+from attrs import evolve, field, frozen, validators
+
+from fleeting import Completed, ConnectError, Connection, Duration, Sink, Unreachable, format_duration
+from taskscaler.executors import ExecutorPlugin, JobOutcome, JobSpec, Leased, Verdict, hookimpl
+from taskscaler.executors._archive import ArchiveRefused, pack, unpack
+
+COLLECT_TIMEOUT = 600.0
+"""Seconds that bringing back the artifacts of one job may take."""
+
+TAR_OVERHEAD = 2**27
+"""Bytes that a tar archive may have beyond its contents: headers and padding of very many small files."""
+
+HASTY_CLEANUP = 10.0
+"""Seconds for which the clean-up after a cancelled job may hold up the cancellation."""
+
+# A job may leave directories that it took its own permissions from, hence the second try.
+_EMPTY: Final = """
+empty() { rm -rf -- "$1" 2>/dev/null || { chmod -R u+rwX -- "$1" && rm -rf -- "$1"; }; }
+"""
+
+_PREPARE: Final = f"""set -eu
+{_EMPTY}
+umask 077
+mkdir -p -- "$1"
+cd -- "$1"
+empty "$2"
+mkdir -- "$2"
+cat > "$2.script"
+chmod 700 "$2.script"
+pwd -P
+"""
+
+_REMOVE: Final = f"""{_EMPTY}
+empty "$1" && rm -f -- "$1.script"
+"""
+
+# An empty IFS keeps names with spaces whole while their globs are still expanded.
+_COLLECT: Final = """
+cd -- "$1" || exit
+shift
+IFS=
+asked=$#
+for pattern do
+    for path in $pattern; do
+        if [ -e "$path" ] || [ -L "$path" ]; then set -- "$@" "./$path"; fi
+    done
+done
+shift "$asked"
+[ $# -eq 0 ] || exec tar -cf - "$@"
+"""
+
+_IN_ONE_STREAM: Final = 'exec "$@" 2>&1'
+"""What a job prints on its two outputs is in order only if they are one."""
+
+
+@frozen(kw_only=True)
+class InstanceConfig:
+    """Settings of the instance executor, the table ``[executors.instance]``."""
+
+    base: str = field(default="taskscaler", validator=validators.min_len(1))
+    """Directory for the slots' directories; if relative, to where commands start on the instance."""
+
+    cleanup_script: str = ""
+    """Run by ``/bin/sh -e`` in the slot's directory after each job; its output goes to the job's log."""
+
+    cleanup_timeout: Duration = 60.0
+    """Seconds that cleaning up after a job may take."""
+
+    artifact_limit: int = field(default=2**30, validator=validators.gt(0))
+    """Bytes that the artifacts of one job may have."""
+
+
+@frozen
+class _Slot:
+    """The slot's directory on the instance, ready for a job."""
+
+    connection: Connection
+    directory: str
+    """Absolute."""
+
+    env: Mapping[str, str] = field(repr=False)
+
+    @property
+    def script(self) -> str:
+        """Where the job's script is: beside the directory, which is the job's alone."""
+        return f"{self.directory}.script"
+
+
+class InstanceExecutor:
+    """Runs scripts on the instance itself."""
+
+    def __init__(self, config: InstanceConfig) -> None:
+        """Take the settings."""
+        self._config = config
+
+    async def run(self, job: JobSpec, lease: Leased, *, output: Sink, artifacts: Path) -> JobOutcome:
+        """See `Executor.run`. The time-out covers the upload of the files and the script."""
+        async with lease.dial() as connection:
+            slot = await self._prepare(connection, job, lease)
+            try:
+                outcome = await _run_in_time(slot, job, output)
+                outcome = await self._collect(slot, job, outcome, artifacts)
+            except Unreachable:
+                raise
+            except BaseException:
+                with anyio.move_on_after(HASTY_CLEANUP, shield=True):
+                    await self._clean_up(slot, output)
+                raise
+            warnings = await self._clean_up(slot, output)
+            return evolve(outcome, warnings=(*outcome.warnings, *warnings))
+
+    async def _prepare(self, connection: Connection, job: JobSpec, lease: Leased) -> _Slot:
+        """Empty the slot's directory and put the script beside it."""
+        name = f"slot-{lease.slot}"
+        command = ("/bin/sh", "-c", _PREPARE, "sh", self._config.base, name)
+        completed = await connection.run(command, stdin=job.script.encode())
+        _raise_unless_ok(completed, f"cannot prepare {self._config.base}/{name} on {lease.instance}")
+        base = completed.stdout.decode().removesuffix("\n")
+        env = {**job.env, "TASKSCALER_INSTANCE": lease.instance, "TASKSCALER_SLOT": str(lease.slot)}
+        return _Slot(connection, f"{base}/{name}", env)
+
+    async def _collect(self, slot: _Slot, job: JobSpec, outcome: JobOutcome, artifacts: Path) -> JobOutcome:
+        """Bring back what the job was to leave; a job that succeeded but left it not has failed."""
+        if not job.artifacts:
+            return outcome
+        try:
+            missing = await _fetch(slot, job.artifacts, artifacts, limit=self._config.artifact_limit)
+        except ArchiveRefused as error:
+            problem = f"the artifacts were refused: {error}"
+        else:
+            if not missing:
+                return outcome
+            problem = f"no such artifact: {', '.join(missing)}"
+        if outcome.verdict is Verdict.SUCCEEDED:
+            return evolve(outcome, verdict=Verdict.FAILED, why=problem)
+        return evolve(outcome, warnings=(*outcome.warnings, problem))
+
+    async def _clean_up(self, slot: _Slot, output: Sink) -> tuple[str, ...]:
+        """Leave the slot as the next job may find it. The job has ended: what fails here is only reported."""
+        warnings: list[str] = []
+        script = self._config.cleanup_script
+        try:
+            with anyio.fail_after(self._config.cleanup_timeout):
+                if script:
+                    cleaned = await _shell(slot, script, output)
+                    warnings += [] if cleaned.ok else [f"the clean-up script {cleaned.outcome}"]
+                removed = await slot.connection.run(("/bin/sh", "-c", _REMOVE, "sh", slot.directory))
+                warnings += [] if removed.ok else [f"{slot.directory} could not be emptied: {_last_words(removed)}"]
+        except TimeoutError:
+            warnings.append(f"the clean-up took longer than {format_duration(self._config.cleanup_timeout)}")
+        except ConnectError as error:
+            warnings.append(f"the clean-up failed: {error}")
+        return tuple(warnings)
+
+
+@hookimpl
+def taskscaler_executor() -> ExecutorPlugin:
+    """Register the executor."""
+    return ExecutorPlugin(config=InstanceConfig, executor=InstanceExecutor)
+
+
+async def _run_in_time(slot: _Slot, job: JobSpec, output: Sink) -> JobOutcome:
+    with anyio.move_on_after(job.timeout):
+        await _upload(slot, job)
+        return _outcome(await _run_script(slot, job, output))
+    why = f"took longer than {format_duration(job.timeout or 0)}"
+    return JobOutcome(verdict=Verdict.TIMED_OUT, why=why)
+
+
+async def _upload(slot: _Slot, job: JobSpec) -> None:
+    if job.files:
+        archive = await to_thread.run_sync(pack, job.files)
+        completed = await slot.connection.run(("tar", "-xf", "-"), stdin=archive, cwd=slot.directory)
+        _raise_unless_ok(completed, "cannot upload the job's files")
+
+
+async def _run_script(slot: _Slot, job: JobSpec, output: Sink) -> Completed:
+    interpreter = () if job.script.startswith("#!") else ("/bin/sh", "-e")
+    command = ("/bin/sh", "-c", _IN_ONE_STREAM, "sh", *interpreter, slot.script)
+    return await slot.connection.run(command, stdout=output, stderr=output, env=slot.env, cwd=slot.directory)
+
+
+async def _shell(slot: _Slot, script: str, output: Sink) -> Completed:
+    command = ("/bin/sh", "-c", _IN_ONE_STREAM, "sh", "/bin/sh", "-e", "-c", script)
+    return await slot.connection.run(command, stdout=output, stderr=output, env=slot.env, cwd=slot.directory)
+
+
+def _outcome(completed: Completed) -> JobOutcome:
+    if completed.ok:
+        return JobOutcome(verdict=Verdict.SUCCEEDED, exit_code=0)
+    return JobOutcome(verdict=Verdict.FAILED, exit_code=completed.exit_status, why=completed.outcome)
+
+
+async def _fetch(slot: _Slot, patterns: Sequence[str], target: Path, *, limit: int) -> list[str]:
+    """Make *target* from what matches the patterns, whole or not at all, and name those that match nothing."""
+    async with anyio.TemporaryDirectory(dir=str(target.parent), prefix=f".{target.name}-") as temporary:
+        archive, contents = Path(temporary, "archive.tar"), Path(temporary, "contents")
+        await _download(slot, patterns, archive, limit=limit)
+        return await to_thread.run_sync(partial(_move_in, archive, contents, target, patterns, limit=limit))
+
+
+async def _download(slot: _Slot, patterns: Sequence[str], archive: Path, *, limit: int) -> None:
+    size = 0
+    async with await anyio.open_file(archive, "wb") as file:
+        with anyio.move_on_after(COLLECT_TIMEOUT) as scope:
+
+            async def store(chunk: bytes) -> None:
+                nonlocal size
+                size += len(chunk)
+                if size > limit + TAR_OVERHEAD:
+                    scope.cancel()
+                await file.write(chunk)
+
+            command = ("/bin/sh", "-c", _COLLECT, "sh", slot.directory, *patterns)
+            completed = await slot.connection.run(command, stdout=store)
+    if scope.cancelled_caught:
+        raise ArchiveRefused(f"they are too large, or took longer than {format_duration(COLLECT_TIMEOUT)}")
+    if not completed.ok:
+        raise ArchiveRefused(f"tar {_last_words(completed)}")
+
+
+def _move_in(archive: Path, contents: Path, target: Path, patterns: Sequence[str], *, limit: int) -> list[str]:
+    if archive.stat().st_size == 0:
+        return list(patterns)
+    contents.mkdir()
+    unpack(archive, contents, limit=limit)
+    contents.rename(target)
+    return [pattern for pattern in patterns if not _matches(target, pattern)]
+
+
+def _matches(directory: Path, pattern: str) -> bool:
+    return any(True for _ in directory.glob(str(PurePosixPath(pattern))))
+
+
+def _raise_unless_ok(completed: Completed, what: str) -> None:
+    if not completed.ok:
+        raise ConnectError(f"{what}: {_last_words(completed)}")
+
+
+def _last_words(completed: Completed) -> str:
+    said = completed.stderr.decode(errors="replace").strip()[-500:]
+    return f"{completed.outcome}: {said}" if said else completed.outcome

@@ -1,0 +1,479 @@
+"""The *instance* executor, on real agents, and what it does when an instance misbehaves."""
+
+import io
+import os
+import sys
+import tarfile
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from attrs import define, evolve
+
+from fleeting import Completed, ConfigError, ConnectError, Connection, PluginBroken, PluginNotFound, Unreachable
+from taskscaler.executors import JobOutcome, JobSpec, Verdict, available_executors, load_executor
+from taskscaler.executors._archive import ArchiveRefused, pack, unpack
+from taskscaler.executors.instance import InstanceConfig, InstanceExecutor
+from tests.fleeting.local_agents import DETACHED, Heard, dialled, opened, started, watched
+
+pytestmark = pytest.mark.anyio
+
+PATIENCE = 10.0
+"""Seconds after which a test gives up."""
+
+NAP = "exec sleep 1000"
+
+
+@define
+class Slot:
+    """A lease, as far as an executor sees it."""
+
+    instance: str
+    connect: Callable[[], AbstractAsyncContextManager[Connection]]
+    slot: int = 0
+
+    def dial(self) -> AbstractAsyncContextManager[Connection]:
+        """Connect to the instance."""
+        return self.connect()
+
+
+@define
+class Bench:
+    """One instance, and everything to run jobs on it."""
+
+    slot: Slot
+    directory: Path
+    output: Heard
+
+    async def run(self, script: str, *, config: InstanceConfig | None = None, slot: int = 0, **spec: Any) -> JobOutcome:  # noqa: ANN401
+        """Run a job made from these."""
+        executor = InstanceExecutor(config or InstanceConfig())
+        job = JobSpec(name="job", script=script, **spec)
+        with anyio.fail_after(PATIENCE):
+            return await executor.run(job, evolve(self.slot, slot=slot), output=self.output, artifacts=self.artifacts)
+
+    @property
+    def artifacts(self) -> Path:
+        """Where artifacts are put."""
+        return self.directory / "artifacts"
+
+    def remote(self, *parts: str) -> Path:
+        """Find a path of the instance: the executor's base and what is below."""
+        (base,) = self.directory.glob("group/*/**/taskscaler")
+        return base.joinpath(*parts)
+
+
+def names_in(directory: Path) -> list[str]:
+    """List a directory."""
+    return sorted(path.name for path in directory.iterdir())
+
+
+@pytest.fixture
+async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
+    """Start an agent of one's own."""
+    async with opened(tmp_path / "group") as group:
+        (instance,) = await started(group)
+        yield Bench(Slot(instance, lambda: dialled(group, instance)), tmp_path, Heard())
+
+
+async def test_a_script_that_ends_well_has_succeeded(bench: Bench) -> None:
+    """Exit code 0, nothing to say."""
+    outcome = await bench.run("echo hello")
+    assert outcome == JobOutcome(verdict=Verdict.SUCCEEDED, exit_code=0)
+    assert bench.output.data == b"hello\n"
+
+
+async def test_both_outputs_are_one_in_the_order_of_writing(bench: Bench) -> None:
+    """What goes to standard error stands between what goes to standard output."""
+    await bench.run("for n in 1 2 3; do echo out $n; echo err $n >&2; done")
+    assert bench.output.data == b"out 1\nerr 1\nout 2\nerr 2\nout 3\nerr 3\n"
+
+
+async def test_the_first_command_that_fails_ends_a_script(bench: Bench) -> None:
+    """Without ``#!`` a script is run as a CI user expects, and its status is what failed."""
+    outcome = await bench.run("echo before\n(exit 3)\necho after")
+    assert (outcome.verdict, outcome.exit_code, outcome.why) == (Verdict.FAILED, 3, "exited with 3")
+    assert bench.output.data == b"before\n"
+
+
+async def test_a_shebang_is_respected(bench: Bench) -> None:
+    """The interpreter that the script names runs it, with its own rules."""
+    outcome = await bench.run("#!/bin/sh\nfalse\necho after\nexit 4\n")
+    assert (outcome.exit_code, bench.output.data) == (4, b"after\n")
+
+
+async def test_a_script_ended_by_a_signal_has_failed(bench: Bench) -> None:
+    """There is no exit code then, and the signal is named."""
+    outcome = await bench.run("kill -9 $$")
+    assert (outcome.verdict, outcome.exit_code, outcome.why) == (Verdict.FAILED, None, "was ended by SIGKILL")
+
+
+async def test_the_environment_has_the_job_s_variables_and_the_place(bench: Bench) -> None:
+    """Beside the job's own variables it is told instance and slot."""
+    await bench.run('echo "$A|$TASKSCALER_INSTANCE|$TASKSCALER_SLOT"', env={"A": "a b $HOME"}, slot=3)
+    assert bench.output.data.decode() == f"a b $HOME|{bench.slot.instance}|3\n"
+
+
+async def test_a_job_s_variables_stay_out_of_its_repr() -> None:
+    """People put tokens there."""
+    assert "hunter2" not in repr(JobSpec(name="job", script="", env={"TOKEN": "hunter2"}))
+
+
+async def test_each_slot_has_a_directory_of_its_own_and_finds_it_empty(bench: Bench) -> None:
+    """What a job leaves is gone when the next comes, even what it locked itself out of."""
+    await bench.run("mkdir -p deep/er; touch deep/er/file .hidden; chmod 0 deep/er deep")
+    await bench.run("pwd; ls -A", slot=0)
+    await bench.run("pwd; ls -A", slot=1)
+    first, second = bench.output.data.decode().splitlines()
+    assert (Path(first).name, Path(second).name) == ("slot-0", "slot-1")
+    assert names_in(bench.remote()) == []
+
+
+async def test_what_a_killed_manager_left_in_the_slot_is_removed_first(bench: Bench) -> None:
+    """A slot is emptied before a job too, for not every job is cleaned up after."""
+    await bench.run("true")
+    left = bench.remote("slot-0")
+    left.mkdir()
+    (left / "stale").touch()
+    await bench.run("ls -A")
+    assert bench.output.data == b""
+
+
+async def test_files_arrive_under_their_names(bench: Bench) -> None:
+    """Files and directories are uploaded, executable bits included."""
+    source = bench.directory / "source"
+    (source / "data").mkdir(parents=True)
+    (source / "data" / "a b").write_text("content")
+    (source / "tool.sh").write_text("#!/bin/sh\ncat 'sub/data/a b'\n")
+    (source / "tool.sh").chmod(0o755)
+    outcome = await bench.run("./tool.sh", files={"tool.sh": source / "tool.sh", "sub/data": source / "data"})
+    assert outcome.verdict is Verdict.SUCCEEDED
+    assert bench.output.data == b"content"
+
+
+async def test_a_file_that_is_gone_is_an_error_of_this_side(bench: Bench) -> None:
+    """It is told as the operating system tells it."""
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        await bench.run("true", files={"x": bench.directory / "nowhere"})
+
+
+async def test_a_job_that_takes_too_long_is_ended_with_all_it_started(bench: Bench) -> None:
+    """Its whole process tree goes."""
+    outcomes = []
+
+    async def run() -> None:
+        outcomes.append(await bench.run(DETACHED + "echo $$; " + NAP, timeout=2.0))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(run)
+        with anyio.fail_after(PATIENCE), watched(*await bench.output.pids(2)) as processes:
+            for process in processes:
+                await process.ended()
+    assert outcomes == [JobOutcome(verdict=Verdict.TIMED_OUT, why="took longer than 2s")]
+
+
+async def test_a_cancelled_job_is_ended_and_cleaned_up_after(bench: Bench) -> None:
+    """Cancelling ends the process tree, then runs the clean-up, then is delivered."""
+    marker = bench.directory / "marker"
+    config = InstanceConfig(cleanup_script=f"echo cleaned > {marker}")
+    async with anyio.create_task_group() as tasks:
+
+        async def run() -> None:
+            await bench.run(DETACHED + "echo $$; " + NAP, config=config)
+
+        tasks.start_soon(run)
+        with anyio.fail_after(PATIENCE), watched(*await bench.output.pids(2)) as processes:
+            tasks.cancel_scope.cancel()
+            with anyio.CancelScope(shield=True):
+                for process in processes:
+                    await process.ended()
+    assert marker.read_text() == "cleaned\n"
+    assert names_in(bench.remote()) == []
+
+
+async def test_artifacts_are_brought_back(bench: Bench) -> None:
+    """Files, directories and globs, with names that have spaces, and links that stay inside."""
+    script = "mkdir -p out/deep; echo 1 > 'out/deep/a b'; echo 2 > x.log; echo 3 > 'y z.log'; ln -s x.log last"
+    outcome = await bench.run(script, artifacts=("out", "*.log", "last", "x*"))
+    assert outcome.verdict is Verdict.SUCCEEDED
+    found = {str(path.relative_to(bench.artifacts)) for path in bench.artifacts.rglob("*") if not path.is_dir()}
+    assert found == {"out/deep/a b", "x.log", "y z.log", "last"}
+    assert (bench.artifacts / "last").read_text() == "2\n"
+
+
+async def test_a_job_that_does_not_leave_its_artifacts_has_failed(bench: Bench) -> None:
+    """What it did leave is brought back all the same."""
+    outcome = await bench.run("touch here", artifacts=("here", "there", "*.log"))
+    assert (outcome.verdict, outcome.exit_code) == (Verdict.FAILED, 0)
+    assert outcome.why == "no such artifact: there, *.log"
+    assert (bench.artifacts / "here").exists()
+
+
+async def test_a_failed_job_s_artifacts_are_brought_back_too(bench: Bench) -> None:
+    """Why it failed may be in them; that one is missing is only a warning then."""
+    outcome = await bench.run("echo broken > log; exit 5", artifacts=("log", "result"))
+    assert (outcome.why, outcome.warnings) == ("exited with 5", ("no such artifact: result",))
+    assert (bench.artifacts / "log").read_text() == "broken\n"
+
+
+async def test_a_job_without_any_artifact_leaves_no_directory(bench: Bench) -> None:
+    """Nothing is made for nothing."""
+    outcome = await bench.run("true", artifacts=("a", "b"))
+    assert outcome.why == "no such artifact: a, b"
+    assert not bench.artifacts.exists()
+    assert names_in(bench.directory) == ["group"]
+
+
+async def test_artifacts_that_are_too_large_are_refused(bench: Bench) -> None:
+    """The limit holds for what they unpack to, holes included."""
+    config = InstanceConfig(artifact_limit=1000)
+    outcome = await bench.run(
+        "truncate -s 1M big || dd if=/dev/zero of=big bs=1M count=1", artifacts=("big",), config=config
+    )
+    assert outcome.why == "the artifacts were refused: it holds more than 1000 bytes"
+    assert not bench.artifacts.exists()
+
+
+async def test_a_link_to_the_outside_is_refused(bench: Bench) -> None:
+    """An artifact cannot make the manager's files look like its own."""
+    outcome = await bench.run("ln -s /etc/passwd secret", artifacts=("secret",))
+    assert outcome.verdict is Verdict.FAILED
+    assert "the artifacts were refused" in outcome.why
+    assert not bench.artifacts.exists()
+
+
+async def test_the_clean_up_script_runs_in_the_slot_after_the_job(bench: Bench) -> None:
+    """It sees what the job left and where it ran, and speaks into the job's log."""
+    config = InstanceConfig(cleanup_script='echo "left on $TASKSCALER_SLOT:" *')
+    outcome = await bench.run("touch a b", config=config)
+    assert outcome == JobOutcome(verdict=Verdict.SUCCEEDED, exit_code=0)
+    assert bench.output.data == b"left on 0: a b\n"
+
+
+async def test_a_clean_up_that_fails_is_reported_and_changes_nothing_else(bench: Bench) -> None:
+    """The job's verdict stands."""
+    outcome = await bench.run("true", config=InstanceConfig(cleanup_script="exit 7"))
+    assert (outcome.verdict, outcome.warnings) == (Verdict.SUCCEEDED, ("the clean-up script exited with 7",))
+
+
+async def test_a_clean_up_that_takes_too_long_is_ended(bench: Bench) -> None:
+    """It is bounded, and reported."""
+    outcome = await bench.run("true", config=InstanceConfig(cleanup_script=NAP, cleanup_timeout=0.2))
+    assert (outcome.verdict, outcome.warnings) == (Verdict.SUCCEEDED, ("the clean-up took longer than 200ms",))
+
+
+async def test_an_absolute_base_is_used_as_it_is(bench: Bench) -> None:
+    """Jobs may run on another disk."""
+    base = bench.directory / "elsewhere"
+    await bench.run("pwd", config=InstanceConfig(base=str(base)))
+    assert bench.output.data.decode() == f"{base}/slot-0\n"
+
+
+async def test_an_instance_that_cannot_be_prepared_is_an_error(bench: Bench) -> None:
+    """Trying again would not help; the message says what the instance said."""
+    (bench.directory / "file").touch()
+    with pytest.raises(ConnectError, match=r"cannot prepare .*/file/slot-0 on .*: exited with \d+: ") as error:
+        await bench.run("true", config=InstanceConfig(base=str(bench.directory / "file")))
+    assert not isinstance(error.value, Unreachable)
+
+
+async def test_two_slots_run_at_the_same_time(bench: Bench) -> None:
+    """Each waits for what the other does, so neither could end alone."""
+    meet = "echo >> {mine}; while [ ! -e {theirs} ]; do sleep 0.01; done"
+    one, two = bench.directory / "one", bench.directory / "two"
+    async with anyio.create_task_group() as tasks:
+
+        async def run(slot: int, mine: Path, theirs: Path) -> None:
+            assert (await bench.run(meet.format(mine=mine, theirs=theirs), slot=slot)).exit_code == 0
+
+        tasks.start_soon(run, 0, one, two)
+        tasks.start_soon(run, 1, two, one)
+
+
+# --- connections that break ------------------------------------------------------------------------------
+
+
+class Breaking:
+    """A connection that plays along until a command has a certain word in it, and then is dead."""
+
+    def __init__(self, word: str) -> None:
+        """Take the word."""
+        self._word = word
+
+    async def run(self, command: str | list[str] | tuple[str, ...], **_: object) -> Completed:
+        """Run a command."""
+        if any(self._word in part for part in command):
+            raise Unreachable("the line went dead")
+        return Completed(exit_status=0, stdout=b"/base\n")
+
+    @asynccontextmanager
+    async def dial(self) -> AsyncIterator[Any]:
+        """Connect."""
+        yield self
+
+
+@pytest.mark.parametrize("word", ["mkdir", "-xf", "exec", "asked"], ids=["prepare", "upload", "script", "artifacts"])
+async def test_a_connection_that_dies_before_all_is_done_is_told(tmp_path: Path, word: str) -> None:
+    """Whether the job ended, or what it left, is not known: it has to be run again."""
+    job = JobSpec(name="job", script="true", files={"x": Path(__file__)}, artifacts=("y",))
+    slot = Slot("i-1", Breaking(word).dial)
+    with pytest.raises(Unreachable, match="the line went dead"):
+        await InstanceExecutor(InstanceConfig()).run(job, slot, output=Heard(), artifacts=tmp_path / "artifacts")
+    assert names_in(tmp_path) == []
+
+
+async def test_a_connection_that_dies_after_the_job_only_spoils_the_clean_up(tmp_path: Path) -> None:
+    """The job has ended and need not be run again."""
+    slot = Slot("i-1", Breaking("rm -f").dial)
+    job = JobSpec(name="job", script="true")
+    outcome = await InstanceExecutor(InstanceConfig()).run(job, slot, output=Heard(), artifacts=tmp_path / "artifacts")
+    assert outcome.verdict is Verdict.SUCCEEDED
+    assert outcome.warnings == ("the clean-up failed: the line went dead",)
+
+
+# --- archives --------------------------------------------------------------------------------------------
+
+
+def member(
+    name: str, kind: bytes = tarfile.REGTYPE, link: str = "", content: bytes = b""
+) -> tuple[tarfile.TarInfo, bytes]:
+    """Make one entry of an archive."""
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname, info.size = kind, link, len(content)
+    return info, content
+
+
+def archive_of(directory: Path, *members: tuple[tarfile.TarInfo, bytes]) -> Path:
+    """Write an archive, as an evil instance might."""
+    path = directory / "evil.tar"
+    with tarfile.open(path, "w") as tar:
+        for info, content in members:
+            tar.addfile(info, io.BytesIO(content))
+    return path
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        [member("../escaped", content=b"x")],
+        [member("link", tarfile.SYMTYPE, ".."), member("link/escaped", content=b"x")],
+        [member("link", tarfile.SYMTYPE, "../escaped")],
+        [member("link", tarfile.SYMTYPE, "/etc")],
+        [member("hard", tarfile.LNKTYPE, "../evil.tar")],
+        [member("fifo", tarfile.FIFOTYPE)],
+        [member("device", tarfile.CHRTYPE)],
+        [
+            member("a/b/c", tarfile.DIRTYPE),
+            member("z", tarfile.SYMTYPE, "a/b/c/x/../../../../escaped"),
+            member("a/b/c/x", tarfile.SYMTYPE, "../../.."),
+        ],
+        [member("big", content=b"x" * 101)],
+    ],
+    ids=["dots", "through", "link", "absolute", "hard", "fifo", "device", "chain", "large"],
+)
+def test_an_unsafe_archive_is_refused(tmp_path: Path, members: list[tuple[tarfile.TarInfo, bytes]]) -> None:
+    """Nothing appears outside the target, whatever is tried."""
+    target = tmp_path / "target"
+    target.mkdir()
+    archive = archive_of(tmp_path, *members)
+    with pytest.raises(ArchiveRefused):
+        unpack(archive, target, limit=100)
+    assert names_in(tmp_path) == ["evil.tar", "target"]
+
+
+def test_an_absolute_name_stays_inside(tmp_path: Path) -> None:
+    """A leading slash means nothing."""
+    target = tmp_path / "target"
+    target.mkdir()
+    unpack(archive_of(tmp_path, member("/absolute", content=b"x")), target, limit=100)
+    assert (target / "absolute").read_bytes() == b"x"
+
+
+def test_garbage_is_no_archive(tmp_path: Path) -> None:
+    """It is refused like an unsafe one."""
+    (tmp_path / "archive").write_bytes(os.urandom(2000))
+    with pytest.raises(ArchiveRefused, match="broken or unsafe"):
+        unpack(tmp_path / "archive", tmp_path, limit=100)
+
+
+def test_what_is_packed_belongs_to_nobody(tmp_path: Path) -> None:
+    """Who runs the manager is no business of the instance's."""
+    (tmp_path / "file").write_text("x")
+    with tarfile.open(fileobj=io.BytesIO(pack({"a/b": tmp_path / "file"}))) as tar:
+        (info,) = tar.getmembers()
+    assert (info.name, info.uid, info.gid, info.uname, info.gname) == ("a/b", 0, 0, "", "")
+
+
+# --- loading ---------------------------------------------------------------------------------------------
+
+
+def test_the_instance_executor_is_installed() -> None:
+    """It is found like anybody else's plugin."""
+    assert "instance" in available_executors()
+    assert isinstance(load_executor("instance", {"base": "/jobs"}), InstanceExecutor)
+
+
+def test_an_unknown_executor_is_an_error_that_names_the_nearest() -> None:
+    """As for instance groups."""
+    with pytest.raises(PluginNotFound, match=r"installed: .*instance.*; did you mean instance\?"):
+        load_executor("instanse", {})
+
+
+THIRD_PARTY = """
+from attrs import frozen
+from taskscaler.executors import ExecutorPlugin, hookimpl
+
+@frozen(kw_only=True)
+class Config:
+    image: str = "alpine"
+
+@frozen
+class Executor:
+    config: Config
+
+@hookimpl
+def taskscaler_executor():
+    return ExecutorPlugin(config=Config, executor=Executor)
+"""
+
+
+def install(directory: Path, monkeypatch: pytest.MonkeyPatch, source: str) -> None:
+    """Install a plugin named ``boxes`` for as long as the test runs."""
+    (directory / "boxes_of_a_test.py").write_text(source)
+    info = directory / "boxes-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: boxes\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[taskscaler.executors]\nboxes = boxes_of_a_test\n")
+    monkeypatch.syspath_prepend(str(directory))
+    monkeypatch.delitem(sys.modules, "boxes_of_a_test", raising=False)
+
+
+def test_anybody_can_add_an_executor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An entry point and a hook are all it takes; its settings are read by its own schema."""
+    install(tmp_path, monkeypatch, THIRD_PARTY)
+    assert {"boxes", "instance"} <= set(available_executors())
+    assert repr(load_executor("boxes", {"image": "debian"})) == "Executor(config=Config(image='debian'))"
+    with pytest.raises(ConfigError, match=r"executors.boxes.imag: found an unknown key.*did you mean image\?"):
+        load_executor("boxes", {"imag": "debian"}, path="executors.boxes")
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        ("import nothing_of_that_name", "fails while it is loaded \\(ModuleNotFoundError"),
+        ("", "has no taskscaler_executor function marked with taskscaler.hookimpl"),
+        (THIRD_PARTY + "    ExecutorPlugin\ntaskscaler_executor = hookimpl(lambda: 3)", "gives 3, not an Executor"),
+        (THIRD_PARTY.replace("taskscaler_executor()", "taskscaler_executor(job)"), "hook .*taskscaler_executor"),
+    ],
+    ids=["import", "hook", "result", "signature"],
+)
+def test_a_broken_plugin_is_an_error_that_says_how(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, reason: str
+) -> None:
+    """Its author learns what is wrong, and whoever uses it which one it is."""
+    install(tmp_path, monkeypatch, source)
+    with pytest.raises(PluginBroken, match=rf"(?s)plugin 'boxes' is installed but cannot be used: .*{reason}"):
+        load_executor("boxes", {})
