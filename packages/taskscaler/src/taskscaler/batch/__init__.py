@@ -1,0 +1,20 @@
+"""Batches: a list of jobs, run to their ends on a scaler's fleet, with results in a directory."""
+
+from taskscaler.batch._job import Job
+from taskscaler.batch._results import Results
+from taskscaler.batch._runner import Batch, Observer, Scaler, run_batch
+from taskscaler.batch._state import Attempt, BatchState, JobChanged, JobRecord, JobState
+
+__all__ = [
+    "Attempt",
+    "Batch",
+    "BatchState",
+    "Job",
+    "JobChanged",
+    "JobRecord",
+    "JobState",
+    "Observer",
+    "Results",
+    "Scaler",
+    "run_batch",
+]

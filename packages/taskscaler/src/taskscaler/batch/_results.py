@@ -1,0 +1,124 @@
+"""The directory that a batch leaves: one log per job, their artifacts, and ``results.json``."""
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+
+from attrs import frozen
+
+from taskscaler.batch._state import Attempt, BatchState, JobRecord, JobState
+
+SCHEMA_VERSION = 1
+"""Of ``results.json``; raised when a key changes its meaning or goes."""
+
+
+@frozen
+class Results:
+    """Where everything is."""
+
+    directory: Path
+
+    def log(self, name: str) -> Path:
+        """One job's log: what it printed, in all its tries."""
+        return self.directory / "logs" / f"{name}.log"
+
+    def artifacts(self, name: str) -> Path:
+        """The directory of one job's artifacts; there only if it left any."""
+        return self.directory / "artifacts" / name
+
+    @property
+    def summary(self) -> Path:
+        """What became of each job, for programs."""
+        return self.directory / "results.json"
+
+    @property
+    def fleet_log(self) -> Path:
+        """What the libraries logged: every change asked of the cloud, and every failure."""
+        return self.directory / "fleet.log"
+
+    def prepare(self) -> None:
+        """Make the directory, or see that it is empty.
+
+        Raises:
+            FileExistsError: There is something already; results are never mixed.
+        """
+        self.directory.mkdir(parents=True, exist_ok=True)
+        if any(self.directory.iterdir()):
+            raise FileExistsError(f"{self.directory} is not empty; name another directory, or remove it")
+
+    def begin(self) -> None:
+        """Make what is in the directory."""
+        self.log("").parent.mkdir()
+        self.artifacts("").mkdir()
+
+    def write_summary(self, state: BatchState, *, now: float) -> None:
+        """Write ``results.json``, whole or not at all."""
+        write_atomically(self.summary, json.dumps(as_json(state, now=now), indent=2) + "\n")
+
+
+def as_json(state: BatchState, *, now: float) -> Mapping[str, object]:
+    """Tell what became of a batch that ended at *now*: times in ISO 8601, durations in seconds."""
+    return {
+        "version": SCHEMA_VERSION,
+        "started": _iso(state.started),
+        "ended": _iso(now),
+        "duration": round(now - state.started, 3),
+        "jobs": [_job(record) for record in state.records],
+        "fleet": {"instances": _instances(state)},
+    }
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write a file such that whoever looks sees the old one or the new one."""
+    draft = path.with_name(f".{path.name}.part")
+    draft.write_text(text, encoding="utf-8")
+    draft.replace(path)
+
+
+def _job(record: JobRecord) -> Mapping[str, object]:
+    return {
+        "name": record.name,
+        "state": record.state.value,
+        "exit_code": record.exit_code,
+        "why": record.why,
+        "warnings": list(record.warnings),
+        "waited": None if record.waited is None else round(record.waited, 3),
+        "duration": round(record.attempts[-1].duration, 3) if record.attempts else None,
+        "attempts": [_attempt(attempt) for attempt in record.attempts],
+    }
+
+
+def _attempt(attempt: Attempt) -> Mapping[str, object]:
+    return {
+        "instance": attempt.instance,
+        "slot": attempt.slot,
+        "state": attempt.state.value,
+        "exit_code": attempt.exit_code,
+        "why": attempt.why,
+        "started": _iso(attempt.started),
+        "ended": None if attempt.ended is None else _iso(attempt.ended),
+        "duration": round(attempt.duration, 3),
+    }
+
+
+def _instances(state: BatchState) -> list[Mapping[str, object]]:
+    """Tell of each instance that was given a job how many, and when the first began and the last ended."""
+    attempts: dict[str, list[Attempt]] = {}
+    for record in state.records:
+        for attempt in record.attempts:
+            attempts.setdefault(attempt.instance, []).append(attempt)
+    return [
+        {
+            "id": instance,
+            "attempts": len(tries),
+            "lost": sum(attempt.state is JobState.LOST for attempt in tries),
+            "first_used": _iso(min(attempt.started for attempt in tries)),
+            "last_used": _iso(max(attempt.ended or attempt.started for attempt in tries)),
+        }
+        for instance, tries in sorted(attempts.items())
+    ]
+
+
+def _iso(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds")

@@ -1,0 +1,252 @@
+"""Runs a batch: every job waits for a slot of its own, runs there, and is tried again if the instance is lost."""
+
+import math
+import shutil
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
+from os import SEEK_END
+from pathlib import Path
+from typing import Protocol, Self
+
+import anyio
+from anyio import to_thread
+from anyio.abc import TaskStatus
+from anyio.lowlevel import checkpoint_if_cancelled
+from attrs import define
+
+from fleeting import Clock, ConnectError, Unreachable, format_duration
+from taskscaler._errors import LeaseLost, NoCapacity
+from taskscaler.batch._job import Job
+from taskscaler.batch._results import Results
+from taskscaler.batch._state import BatchState, JobChanged, JobState
+from taskscaler.executors import Executor, Leased
+
+Observer = Callable[[JobChanged], None]
+"""Hears of every change as it happens; must be quick and not raise."""
+
+PATIENCE = 900.0
+"""Seconds for which nothing at all may run while jobs wait, as GitLab's `instance_acquire_timeout`."""
+
+
+class Scaler(Protocol):
+    """The part of a `Taskscaler` that a batch needs."""
+
+    def acquire(
+        self, key: str, *, timeout: float | None = None, expected_duration: float = math.inf
+    ) -> AbstractAsyncContextManager[Leased]:
+        """Hold a slot for the time of the context; its body is cancelled and `LeaseLost` raised if it is lost."""
+        ...
+
+    def stop(self) -> None:
+        """Break every lease and refuse every waiter."""
+        ...
+
+
+async def run_batch(
+    scaler: Scaler,
+    jobs: Sequence[Job],
+    *,
+    executors: Mapping[str, Executor],
+    output: Path,
+    clock: Clock,
+    patience: float = PATIENCE,
+    observer: Observer | None = None,
+) -> BatchState:
+    """Run all jobs, each as soon as there is a slot for it, and write their results into the directory *output*.
+
+    See `Batch` for the other arguments, and for a batch that can be drained and stopped.
+
+    Raises:
+        FileExistsError: The directory is not empty.
+        OSError: The results could not be written.
+    """
+    results = Results(output)
+    await to_thread.run_sync(results.prepare)
+    batch = Batch(scaler, jobs, executors=executors, results=results, clock=clock, patience=patience, observer=observer)
+    return await batch.run()
+
+
+class Batch:
+    """Jobs on their way through a scaler.
+
+    A job is tried again only if its instance was lost or the connection died. What it did by itself, such as
+    failing or taking too long, stands.
+    """
+
+    def __init__(
+        self,
+        scaler: Scaler,
+        jobs: Sequence[Job],
+        *,
+        executors: Mapping[str, Executor],
+        results: Results,
+        clock: Clock,
+        patience: float = PATIENCE,
+        observer: Observer | None = None,
+    ) -> None:
+        """Prepare a batch; nothing starts before `run`.
+
+        Args:
+            scaler: Where slots come from; the caller opens and closes it.
+            jobs: With names that differ.
+            executors: By the names that the jobs use.
+            results: Where to put the results; prepared by the caller.
+            clock: What the results' times are told by.
+            patience: Seconds for which nothing may run while jobs wait; then these are given up.
+            observer: Hears of every change.
+        """
+        self.state = BatchState(jobs, now=clock.now())
+        self.results = results
+        self._jobs = jobs
+        self._scaler = scaler
+        self._executors = executors
+        self._clock = clock
+        self._patience = patience
+        self._observer = observer
+        self._waiting: dict[str, anyio.CancelScope] = {}
+        self._closed: tuple[JobState, str] | None = None
+        """What becomes of jobs that wait, and why; None: they are given slots."""
+
+        self._stopped = False
+        self._changed = anyio.Event()
+
+    async def run(self) -> BatchState:
+        """Run all jobs to their ends and write ``results.json``, also if this is cancelled.
+
+        Raises:
+            OSError: The results could not be written.
+        """
+        self.results.begin()
+        try:
+            async with anyio.create_task_group() as watch:
+                watch.start_soon(self._watch_patience)
+                async with anyio.create_task_group() as jobs:
+                    for job in self._jobs:  # one after the other: they queue in the order of the batch
+                        await jobs.start(self._see_through, job)
+                watch.cancel_scope.cancel()
+        finally:
+            for job in self._jobs:
+                if not self.state[job.name].state.final:
+                    self._give_up(job, JobState.CANCELLED, "the batch was stopped")
+            self.results.write_summary(self.state, now=self._clock.now())
+        return self.state
+
+    def drain(self) -> None:
+        """Begin no more jobs; those that run go on to their ends."""
+        self._close(JobState.CANCELLED, "the batch was interrupted")
+
+    def stop(self) -> None:
+        """End all jobs at once."""
+        self._stopped = True
+        self._close(JobState.CANCELLED, "the batch was stopped")
+        self._scaler.stop()
+
+    def _close(self, state: JobState, why: str) -> None:
+        self._closed = self._closed or (state, why)
+        for scope in self._waiting.values():
+            scope.cancel()
+
+    async def _see_through(self, job: Job, *, task_status: TaskStatus[None]) -> None:
+        task_status.started()  # whoever started this goes on once it waits for its slot
+        while not self.state[job.name].state.final:
+            if self._closed:
+                self._give_up(job, *self._closed)
+            else:
+                await self._try(job)
+
+    async def _try(self, job: Job) -> None:
+        """Wait for a slot and run the job there; afterwards it is over, or waits again."""
+        name = job.name
+        with anyio.CancelScope() as scope:
+            self._waiting[name] = scope
+            try:
+                # It is the batch's patience that ends a wait, not that of a single acquire: in a long queue,
+                # every job but the first waits for others, not for capacity.
+                expected = math.inf if job.expected_duration is None else job.expected_duration
+                async with self._scaler.acquire(name, timeout=math.inf, expected_duration=expected) as lease:
+                    del self._waiting[name]
+                    await checkpoint_if_cancelled()
+                    await self._run_on(lease, job)
+            except LeaseLost as error:
+                await self._lost(job, f"instance {error.instance} was lost ({error.loss})")
+            except Unreachable as error:
+                await self._lost(job, f"the connection to the instance broke ({error})")
+            except NoCapacity as error:
+                if not self._closed:
+                    self._give_up(job, JobState.NO_CAPACITY, str(error))
+            finally:
+                self._waiting.pop(name, None)
+
+    async def _run_on(self, lease: Leased, job: Job) -> None:
+        change = self.state.begin(job.name, instance=lease.instance, slot=lease.slot, now=self._clock.now())
+        self._tell(change)
+        artifacts = self.results.artifacts(job.name)
+        if change.record.lost_attempts:
+            await to_thread.run_sync(partial(shutil.rmtree, artifacts, ignore_errors=True))
+        async with _Log.open(self.results.log(job.name)) as log:
+            try:
+                outcome = await self._executors[job.executor].run(
+                    job.spec, lease, output=log.write, artifacts=artifacts
+                )
+            except Unreachable:
+                raise
+            except (ConnectError, OSError) as error:
+                change = self.state.fail(job.name, str(error), now=self._clock.now())
+            else:
+                change = self.state.end(job.name, outcome, now=self._clock.now())
+            self._tell(change)
+            await log.remark(*change.record.warnings, change.record.why)
+
+    async def _lost(self, job: Job, why: str) -> None:
+        """Take the loss of the job's slot, unless the job was over by then, or had not begun."""
+        if self.state[job.name].state is not JobState.RUNNING:
+            return
+        if self._stopped:
+            self._give_up(job, JobState.CANCELLED, "the batch was stopped")
+        else:
+            self._tell(self.state.lose(job.name, why, now=self._clock.now()))
+        async with _Log.open(self.results.log(job.name)) as log:
+            await log.remark(why)
+
+    def _give_up(self, job: Job, state: JobState, why: str) -> None:
+        self._tell(self.state.cancel(job.name, why, now=self._clock.now(), state=state))
+
+    def _tell(self, change: JobChanged) -> None:
+        self._changed.set()
+        self._changed = anyio.Event()
+        if self._observer:
+            self._observer(change)
+
+    async def _watch_patience(self) -> None:
+        """Give up what waits once nothing has run, begun or ended for too long."""
+        while True:
+            running, changed = self.state.count(JobState.RUNNING), self._changed
+            with anyio.move_on_after(math.inf if running else self._patience) as wait:
+                await changed.wait()
+            if wait.cancelled_caught:
+                self._close(JobState.NO_CAPACITY, f"there was no slot for it within {format_duration(self._patience)}")
+
+
+@define
+class _Log:
+    """A job's log: what the job prints, as it comes, and a few remarks of ours."""
+
+    file: anyio.AsyncFile[bytes]
+    at_line_start: bool
+
+    @classmethod
+    @asynccontextmanager
+    async def open(cls, path: Path) -> AsyncIterator[Self]:
+        async with await anyio.open_file(path, "a+b", buffering=0) as file:
+            size = await file.seek(0, SEEK_END)
+            await file.seek(max(0, size - 1))
+            yield cls(file, await file.read(1) in (b"", b"\n"))
+
+    async def write(self, chunk: bytes) -> None:
+        await self.file.write(chunk)
+        self.at_line_start = chunk.endswith(b"\n")
+
+    async def remark(self, *remarks: str) -> None:
+        for remark in filter(None, remarks):
+            await self.write((b"" if self.at_line_start else b"\n") + f"taskscaler: {remark}\n".encode())

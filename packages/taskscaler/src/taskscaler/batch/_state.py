@@ -1,0 +1,203 @@
+"""What has become of each job of a batch. Pure: told what happened and when, answers what changed.
+
+::
+
+    QUEUED ── begin ──► RUNNING ── end ──► SUCCEEDED, FAILED, TIMED_OUT
+      ▲  │                 │
+      │  └─ give up ───────┼────────────► CANCELLED, NO_CAPACITY
+      └──── lose ──────────┴── lose, no retries left ──► LOST
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from enum import Enum
+from types import MappingProxyType
+
+from attrs import define, evolve, field, frozen
+
+from taskscaler.batch._job import Job
+from taskscaler.executors import JobOutcome
+
+
+class JobState(Enum):
+    """Where a job stands."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    TIMED_OUT = "timed_out"
+    LOST = "lost"
+    """Its instance was lost more often than it may be retried."""
+
+    NO_CAPACITY = "no_capacity"
+    """The fleet had no slot for it."""
+
+    CANCELLED = "cancelled"
+
+    @property
+    def words(self) -> str:
+        """The state as people say it."""
+        return self.value.replace("_", " ")
+
+    @property
+    def final(self) -> bool:
+        """Whether the job is over."""
+        return self not in (JobState.QUEUED, JobState.RUNNING)
+
+
+@frozen(kw_only=True)
+class Attempt:
+    """One try at a job on one slot. Times are seconds since the epoch."""
+
+    instance: str
+    slot: int
+    started: float
+    ended: float | None = None
+    state: JobState = JobState.RUNNING
+    """How this try ended; `LOST` also if another one followed."""
+
+    exit_code: int | None = None
+    why: str = ""
+
+    @property
+    def duration(self) -> float:
+        """Seconds it took; 0 while it runs."""
+        return 0.0 if self.ended is None else self.ended - self.started
+
+
+@define(kw_only=True)
+class JobRecord:
+    """One job and all that has happened to it."""
+
+    job: Job
+    queued: float
+    """Since when it waits, or waited for its first try, in seconds since the epoch."""
+
+    state: JobState = JobState.QUEUED
+    attempts: list[Attempt] = field(factory=list)
+    why: str = ""
+    """Why it stands where it stands, unless it simply waits, runs or succeeded."""
+
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The job's name."""
+        return self.job.name
+
+    @property
+    def exit_code(self) -> int | None:
+        """What its script exited with, at the last try."""
+        return self.attempts[-1].exit_code if self.attempts else None
+
+    @property
+    def waited(self) -> float | None:
+        """Seconds until its first try began; None if there was none."""
+        return self.attempts[0].started - self.queued if self.attempts else None
+
+    @property
+    def lost_attempts(self) -> list[Attempt]:
+        """The tries that ended because their instance was lost."""
+        return [attempt for attempt in self.attempts if attempt.state is JobState.LOST]
+
+
+@frozen(kw_only=True)
+class JobChanged:
+    """A job has just come to stand where it stands now."""
+
+    at: float
+    """Seconds since the epoch."""
+
+    record: JobRecord
+
+
+class BatchState:
+    """All jobs of a batch. Every method that changes something returns what changed; counts cost nothing."""
+
+    def __init__(self, jobs: Iterable[Job], *, now: float) -> None:
+        """Queue the jobs, whose names must differ, at *now*."""
+        self._records = {job.name: JobRecord(job=job, queued=now) for job in jobs}
+        self._counts = Counter({JobState.QUEUED: len(self._records)})
+        self._running: dict[tuple[str, int], JobRecord] = {}
+        self.started = now
+
+    @property
+    def records(self) -> Sequence[JobRecord]:
+        """Every job, in the order of the batch."""
+        return tuple(self._records.values())
+
+    @property
+    def running(self) -> Mapping[tuple[str, int], JobRecord]:
+        """The jobs that run now, by instance and slot."""
+        return MappingProxyType(self._running)
+
+    def __getitem__(self, name: str) -> JobRecord:
+        """One job, by its name."""
+        return self._records[name]
+
+    def __len__(self) -> int:
+        """How many jobs the batch has."""
+        return len(self._records)
+
+    def count(self, *states: JobState) -> int:
+        """How many jobs stand in one of these states."""
+        return sum(self._counts[state] for state in states)
+
+    @property
+    def done(self) -> int:
+        """How many jobs are over, in whichever way."""
+        return sum(count for state, count in self._counts.items() if state.final)
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether every job has succeeded."""
+        return self._counts[JobState.SUCCEEDED] == len(self._records)
+
+    def begin(self, name: str, *, instance: str, slot: int, now: float) -> JobChanged:
+        """The job was given a slot and runs."""
+        record = self._records[name]
+        record.attempts.append(Attempt(instance=instance, slot=slot, started=now))
+        self._running[instance, slot] = record
+        return self._move(record, JobState.RUNNING, now)
+
+    def end(self, name: str, outcome: JobOutcome, *, now: float) -> JobChanged:
+        """The job ran to its end."""
+        record = self._records[name]
+        record.warnings = outcome.warnings
+        state = JobState(outcome.verdict.value)
+        self._end_attempt(record, state, now, why=outcome.why, exit_code=outcome.exit_code)
+        return self._move(record, state, now, outcome.why)
+
+    def fail(self, name: str, why: str, *, now: float) -> JobChanged:
+        """The job could not be run where it was, nor could it elsewhere."""
+        record = self._records[name]
+        self._end_attempt(record, JobState.FAILED, now, why=why)
+        return self._move(record, JobState.FAILED, now, why)
+
+    def lose(self, name: str, why: str, *, now: float) -> JobChanged:
+        """The job's instance was lost: it waits again if it may be retried."""
+        record = self._records[name]
+        self._end_attempt(record, JobState.LOST, now, why=why)
+        retry = len(record.lost_attempts) <= record.job.retries
+        return self._move(record, JobState.QUEUED if retry else JobState.LOST, now, why)
+
+    def cancel(self, name: str, why: str, *, now: float, state: JobState = JobState.CANCELLED) -> JobChanged:
+        """The job is given up, whether it waits or runs."""
+        record = self._records[name]
+        self._end_attempt(record, state, now, why=why)
+        return self._move(record, state, now, why)
+
+    def _end_attempt(
+        self, record: JobRecord, state: JobState, now: float, *, why: str, exit_code: int | None = None
+    ) -> None:
+        if record.state is JobState.RUNNING:
+            attempt = record.attempts[-1]
+            record.attempts[-1] = evolve(attempt, ended=now, state=state, why=why, exit_code=exit_code)
+            del self._running[attempt.instance, attempt.slot]
+
+    def _move(self, record: JobRecord, state: JobState, now: float, why: str = "") -> JobChanged:
+        self._counts[record.state] -= 1
+        self._counts[state] += 1
+        record.state, record.why = state, why
+        return JobChanged(at=now, record=record)

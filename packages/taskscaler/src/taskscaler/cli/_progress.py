@@ -1,0 +1,242 @@
+"""What is shown while a batch runs: a live picture on a terminal, one line for each event elsewhere."""
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import anyio
+from attrs import define, field, frozen
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from taskscaler.batch import BatchState, JobChanged, JobState
+from taskscaler.cli._text import counted, elapsed, harmless, listed
+
+LIVE_INTERVAL = 0.25
+"""Seconds between two pictures: quick enough to look alive."""
+
+PLAIN_INTERVAL = 1.0
+"""Seconds between two looks at the fleet where every change becomes a line."""
+
+_FLEET_STATES = ("running", "pending", "creating", "deleting")
+_WORDS = {"running": "ready", "pending": "booting"}
+"""Where our words for people differ from those of the metrics."""
+
+_HEADER_LINES = 4
+_NARROWEST_CELL = 24
+
+_STYLES = {  # of the ends that are told apart while the batch runs
+    JobState.FAILED: "red",
+    JobState.TIMED_OUT: "red",
+    JobState.LOST: "red",
+    JobState.NO_CAPACITY: "red",
+    JobState.CANCELLED: "yellow",
+}
+
+
+class Instance(Protocol):
+    """The part of an `InstanceView` that is shown."""
+
+    @property
+    def id(self) -> str:
+        """Its id."""
+        ...
+
+    @property
+    def state(self) -> str:
+        """``creating``, ``pending``, ``running`` or ``deleting``."""
+        ...
+
+    @property
+    def slots(self) -> Sequence[str | None]:
+        """For each slot the key that holds it, or None."""
+        ...
+
+
+@frozen(kw_only=True)
+class Picture:
+    """All that can be seen of a batch at one moment."""
+
+    title: str
+    time: float
+    """Seconds since the start."""
+
+    state: BatchState
+    instances: Sequence[Instance]
+    ceiling: int
+    """`max_instances`; 0: none."""
+
+
+@define
+class Progress(ABC):
+    """Shows how a batch goes on: told of changes, it also looks by itself from time to time."""
+
+    console: Console
+    look: Callable[[], Picture]
+    time: Callable[[], float]
+    """Seconds since the start."""
+
+    @abstractmethod
+    def changed(self, change: JobChanged) -> None:
+        """Take in that a job changed; the observer of a `Batch`."""
+
+    @abstractmethod
+    def say(self, text: str) -> None:
+        """Tell the user something."""
+
+    @abstractmethod
+    async def show(self) -> None:
+        """Keep the display up to date until cancelled."""
+
+
+def progress_for(console: Console, look: Callable[[], Picture], time: Callable[[], float]) -> Progress:
+    """Choose what suits the console."""
+    live = console.is_terminal and not console.is_dumb_terminal
+    return LiveProgress(console, look, time) if live else PlainProgress(console, look, time)
+
+
+@define
+class PlainProgress(Progress):
+    """One line for each event, with the time since the start."""
+
+    _fleet: str = field(default="", init=False)
+
+    def changed(self, change: JobChanged) -> None:
+        """Print what became of the job, unless it never began."""
+        if change.record.attempts:
+            self.say(describe(change))
+
+    def say(self, text: str) -> None:
+        """Print one line."""
+        line = f"[{elapsed(self.time()):>7}] {harmless(text)}"
+        self.console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    async def show(self) -> None:
+        """Print a line whenever the fleet has changed."""
+        while True:
+            fleet = describe_fleet(self.look().instances)
+            if fleet != self._fleet:
+                self._fleet = fleet
+                self.say(f"fleet: {fleet}")
+            await anyio.sleep(PLAIN_INTERVAL)
+
+
+@define
+class LiveProgress(Progress):
+    """A picture that is painted over, and lines above it for what should stay to be read."""
+
+    def changed(self, change: JobChanged) -> None:
+        """Print only what went wrong; the picture shows the rest."""
+        if change.record.why and change.record.attempts:
+            self.say(describe(change))
+
+    def say(self, text: str) -> None:
+        """Print one line above the picture."""
+        self.console.print(Text(harmless(text)), soft_wrap=True)
+
+    async def show(self) -> None:
+        """Paint the picture again and again; it is gone afterwards, for the summary says it all."""
+        with Live(console=self.console, auto_refresh=False, transient=True, vertical_overflow="crop") as live:
+            while True:
+                live.update(paint(self.look(), self.console.width, self.console.height), refresh=True)
+                await anyio.sleep(LIVE_INTERVAL)
+
+
+def describe(change: JobChanged) -> str:
+    """Say in a line what became of a job."""
+    record = change.record
+    attempt = record.attempts[-1] if record.attempts else None
+    where = f" on {attempt.instance}" if attempt else ""
+    why = f": {record.why}" if record.why else ""
+    match record.state:
+        case JobState.RUNNING if len(record.attempts) > 1:
+            return f"{record.name} runs{where}, try {len(record.attempts)}"
+        case JobState.RUNNING:
+            return f"{record.name} runs{where}"
+        case JobState.QUEUED:
+            return f"{record.name} will be tried again{why}"
+        case _:
+            took = f" after {elapsed(attempt.duration)}" if attempt else ""
+            return f"{record.name} {record.state.words}{where}{took}{why}"
+
+
+def describe_fleet(instances: Sequence[Instance]) -> str:
+    """Count the instances by state: ``2 ready · 1 creating``."""
+    counts = Counter(instance.state for instance in instances)
+    return listed(f"{counts[state]} {_WORDS.get(state, state)}" for state in _FLEET_STATES if counts[state]) or "none"
+
+
+def paint(picture: Picture, width: int, height: int) -> RenderableType:
+    """Draw the picture, at most *height* lines high."""
+    return Group(_title(picture), _jobs(picture), _fleet(picture), Text(), _instances(picture, width, height))
+
+
+def _title(picture: Picture) -> RenderableType:
+    line = Table.grid(expand=True)
+    line.add_column(no_wrap=True, overflow="ellipsis")
+    line.add_column(justify="right")
+    line.add_row(Text(picture.title, style="bold"), Text(elapsed(picture.time)))
+    return line
+
+
+def _jobs(picture: Picture) -> RenderableType:
+    state = picture.state
+    line = Table.grid(padding=(0, 1))
+    line.add_row("jobs  ", ProgressBar(total=max(1, len(state)), completed=state.done, width=20), _counts(state))
+    return line
+
+
+def _counts(state: BatchState) -> Text:
+    """Write what matters most first: a narrow terminal cuts off the end."""
+    bad = [(f"{state.count(kind)} {kind.words}", style) for kind, style in _STYLES.items() if state.count(kind)]
+    waiting = [(f"{state.count(kind)} {kind.words}", "") for kind in (JobState.RUNNING, JobState.QUEUED)]
+    parts = [(f"{state.done} of {len(state)}", "bold"), *bad, *waiting]
+    return Text(" · ", overflow="ellipsis", no_wrap=True).join(Text(text, style) for text, style in parts)
+
+
+def _fleet(picture: Picture) -> RenderableType:
+    limit = f", at most {picture.ceiling}" if picture.ceiling else ""
+    return Text(f"fleet  {describe_fleet(picture.instances)}{limit}", no_wrap=True, overflow="ellipsis")
+
+
+def _instances(picture: Picture, width: int, height: int) -> RenderableType:
+    """Give each instance a line with the names of its jobs or, where lines are too few, a cell with their number."""
+    room = max(1, height - _HEADER_LINES - 1)
+    if len(picture.instances) <= room:
+        return _lines(picture.instances)
+    columns = max(1, width // _NARROWEST_CELL)
+    shown = picture.instances[: columns * (room - 1)]
+    grid = Table.grid(padding=(0, 2), expand=True)
+    for _ in range(columns):
+        grid.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
+    for start in range(0, len(shown), columns):
+        grid.add_row(*(_cell(instance) for instance in shown[start : start + columns]))
+    hidden = len(picture.instances) - len(shown)
+    return Group(grid, Text(f"and {counted(hidden, 'more instance')}", style="dim")) if hidden else grid
+
+
+def _lines(instances: Sequence[Instance]) -> RenderableType:
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(no_wrap=True)
+    grid.add_column(no_wrap=True, overflow="ellipsis")
+    for instance in instances:
+        grid.add_row(harmless(instance.id), _slots(instance))
+    return grid
+
+
+def _slots(instance: Instance) -> Text:
+    if instance.state != "running":
+        return Text(_WORDS.get(instance.state, instance.state), style="dim")
+    parts = (Text(key) if key else Text("idle", style="dim") for key in instance.slots)
+    return Text(" · ", style="dim").join(parts)
+
+
+def _cell(instance: Instance) -> Text:
+    if instance.state != "running":
+        return Text.assemble(harmless(instance.id), " ", (_WORDS.get(instance.state, instance.state), "dim"))
+    busy = sum(key is not None for key in instance.slots)
+    return Text.assemble(harmless(instance.id), " ", (f"{busy}/{len(instance.slots)}", "" if busy else "dim"))

@@ -1,0 +1,562 @@
+"""Batches: the bookkeeping by itself, then jobs on their way through a scaler that behaves."""
+
+import json
+import math
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from attrs import define, field, frozen
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from fleeting import ConnectError, Connection, LoopClock, Loss, LossKind, Sink, Unreachable, Unsupported
+from fleeting.testing import FakeCloud, FakeGroup
+from taskscaler import LeaseLost, NoCapacity, Pool, Taskscaler
+from taskscaler.batch import Batch, BatchState, Job, JobChanged, JobState, Results, run_batch
+from taskscaler.executors import JobOutcome, JobSpec, Leased, Verdict
+
+PATIENCE = 10.0
+"""Seconds after which a test gives up."""
+
+WELL = JobOutcome(verdict=Verdict.SUCCEEDED, exit_code=0)
+BADLY = JobOutcome(verdict=Verdict.FAILED, exit_code=3, why="exited with 3")
+LATE = JobOutcome(verdict=Verdict.TIMED_OUT, why="took longer than 1s")
+
+
+def job(name: str, *, retries: int = 2) -> Job:
+    """Make a job of which only the name matters."""
+    return Job(spec=JobSpec(name=name, script="true"), executor="scripted", retries=retries)
+
+
+# --- the bookkeeping -------------------------------------------------------------------------------------
+
+
+class Bookkeeping(RuleBasedStateMachine):
+    """Everything that can happen to jobs, against a plain dictionary of where each should stand."""
+
+    def __init__(self) -> None:
+        """Queue three jobs, one of which may not be retried."""
+        super().__init__()
+        self.now = 100.0
+        jobs = [job("a"), job("b", retries=1), job("c", retries=0)]
+        self.retries = {each.name: each.retries for each in jobs}
+        self.state = BatchState(jobs, now=self.now)
+        self.stands = dict.fromkeys(self.retries, JobState.QUEUED)
+        self.losses = dict.fromkeys(self.retries, 0)
+
+    def pick(self, data: st.DataObject, *states: JobState) -> str | None:
+        """Choose a job that stands in one of these states."""
+        self.now += 1
+        names = [name for name, state in self.stands.items() if state in states]
+        return data.draw(st.sampled_from(names)) if names else None
+
+    @rule(data=st.data())
+    def begin(self, data: st.DataObject) -> None:
+        """A job is given a slot."""
+        if name := self.pick(data, JobState.QUEUED):
+            change = self.state.begin(name, instance=f"i-{name}", slot=0, now=self.now)
+            self.stands[name] = JobState.RUNNING
+            assert change == JobChanged(at=self.now, record=self.state[name])
+
+    @rule(data=st.data(), outcome=st.sampled_from([WELL, BADLY, LATE]))
+    def end(self, data: st.DataObject, outcome: JobOutcome) -> None:
+        """A job ends."""
+        if name := self.pick(data, JobState.RUNNING):
+            self.state.end(name, outcome, now=self.now)
+            self.stands[name] = JobState(outcome.verdict.value)
+            assert self.state[name].exit_code == outcome.exit_code
+
+    @rule(data=st.data())
+    def lose(self, data: st.DataObject) -> None:
+        """A job's instance is lost."""
+        if name := self.pick(data, JobState.RUNNING):
+            self.state.lose(name, "gone", now=self.now)
+            self.losses[name] += 1
+            again = self.losses[name] <= self.retries[name]
+            self.stands[name] = JobState.QUEUED if again else JobState.LOST
+
+    @rule(data=st.data())
+    def cancel(self, data: st.DataObject) -> None:
+        """A job is given up."""
+        if name := self.pick(data, JobState.QUEUED, JobState.RUNNING):
+            self.state.cancel(name, "enough", now=self.now)
+            self.stands[name] = JobState.CANCELLED
+
+    @invariant()
+    def every_job_stands_where_it_should(self) -> None:
+        """States, counts, the slots in use, and the open attempt of each running job."""
+        assert {record.name: record.state for record in self.state.records} == self.stands
+        assert {kind: self.state.count(kind) for kind in JobState} == {
+            kind: list(self.stands.values()).count(kind) for kind in JobState
+        }
+        assert self.state.done == sum(state.final for state in self.stands.values())
+        running = {name for name, state in self.stands.items() if state is JobState.RUNNING}
+        assert {record.name for record in self.state.running.values()} == running
+        for record in self.state.records:
+            open_attempts = [attempt for attempt in record.attempts if attempt.ended is None]
+            assert open_attempts == (record.attempts[-1:] if record.name in running else [])
+            assert len(record.lost_attempts) == self.losses[record.name]
+
+
+Bookkeeping.TestCase.settings = settings(max_examples=40, stateful_step_count=25)
+TestBookkeeping = Bookkeeping.TestCase
+
+
+# --- a scaler and an executor that behave ----------------------------------------------------------------
+
+
+@frozen
+class Slot:
+    """What the scaler hands out."""
+
+    instance: str
+    slot: int = 0
+
+    def dial(self) -> AbstractAsyncContextManager[Connection]:
+        """Refuse: nothing is there."""
+        raise Unsupported("these instances cannot be connected to")
+
+
+@define
+class SmallScaler:
+    """A few instances of one slot each, first come, first served; a new one comes for each that is lost."""
+
+    free: list[str] = field(factory=lambda: ["i-1", "i-2"])
+    queue: list[str] = field(factory=list)
+    made: int = 2
+    held: dict[str, tuple[str, anyio.CancelScope]] = field(factory=dict)
+    losses: dict[str, Loss] = field(factory=dict)
+    stopped: bool = False
+    changed: anyio.Event = field(factory=anyio.Event)
+
+    @asynccontextmanager
+    async def acquire(
+        self,
+        key: str,
+        *,
+        timeout: float | None = None,
+        expected_duration: float = math.inf,
+    ) -> AsyncIterator[Slot]:
+        """Wait for a free instance and hold it."""
+        assert timeout == math.inf
+        self.queue.append(key)
+        try:
+            while not self.stopped and (not self.free or self.queue[0] != key):
+                await self.changed.wait()
+        finally:
+            self.queue.remove(key)
+            self._tell()
+        if self.stopped:
+            raise NoCapacity("the scaler was stopped")
+        instance = self.free.pop(0)
+        with anyio.CancelScope() as body:
+            self.held[key] = instance, body
+            try:
+                yield Slot(instance)
+            finally:
+                del self.held[key]
+                if key not in self.losses:
+                    self._give(instance)
+        if body.cancelled_caught:
+            raise LeaseLost(key, instance, self.losses.pop(key))
+
+    def lose(self, key: str, kind: LossKind = LossKind.VANISHED) -> None:
+        """Lose the instance that *key* holds."""
+        self.losses[key] = Loss(kind)
+        self.held[key][1].cancel()
+        self.made += 1
+        self._give(f"i-{self.made}")
+
+    def stop(self) -> None:
+        """Break every lease and refuse every waiter."""
+        self.stopped = True
+        for key in self.held:
+            self.lose(key, LossKind.KILLED)
+        self._tell()
+
+    def _give(self, instance: str) -> None:
+        self.free.append(instance)
+        self._tell()
+
+    def _tell(self) -> None:
+        self.changed.set()
+        self.changed = anyio.Event()
+
+
+Play = Callable[[JobSpec, Leased, Sink, Path], Awaitable[JobOutcome]]
+
+
+@define
+class Scripted:
+    """An executor that plays what the test has written for a job; all others end well."""
+
+    plays: Mapping[str, Play] = field(factory=dict)
+    ran: list[tuple[str, str]] = field(factory=list)
+
+    async def run(self, job: JobSpec, lease: Leased, *, output: Sink, artifacts: Path) -> JobOutcome:
+        """Play the job."""
+        self.ran.append((job.name, lease.instance))
+        await anyio.lowlevel.checkpoint()
+        play = self.plays.get(job.name)
+        return await play(job, lease, output, artifacts) if play else WELL
+
+
+def gives(outcome: JobOutcome, text: bytes = b"") -> Play:
+    """Print something and end so."""
+
+    async def play(_: JobSpec, __: Leased, output: Sink, ___: Path) -> JobOutcome:
+        await output(text)
+        return outcome
+
+    return play
+
+
+def fails_with(error: Exception, *, times: int = 1000) -> Play:
+    """Raise so many times, then end well."""
+    left = times
+
+    async def play(_: JobSpec, __: Leased, output: Sink, ___: Path) -> JobOutcome:
+        nonlocal left
+        left -= 1
+        if left >= 0:
+            await output(b"half a line")
+            raise error
+        return WELL
+
+    return play
+
+
+async def hangs(_: JobSpec, __: Leased, output: Sink, ___: Path) -> JobOutcome:
+    """Run for ever."""
+    await output(b"running\n")
+    await anyio.sleep_forever()
+    return WELL
+
+
+@define
+class Bench:
+    """A batch with everything it needs."""
+
+    directory: Path
+    scaler: SmallScaler = field(factory=SmallScaler)
+    seen: list[tuple[str, JobState]] = field(factory=list)
+    happened: anyio.Event = field(factory=anyio.Event)
+
+    def batch(self, *jobs: Job, plays: Mapping[str, Play] | None = None, patience: float = math.inf) -> Batch:
+        """Make a batch of these jobs."""
+        results = Results(self.directory)
+        results.prepare()
+        return Batch(
+            self.scaler,
+            jobs,
+            executors={"scripted": Scripted(plays or {})},
+            results=results,
+            clock=LoopClock(),
+            patience=patience,
+            observer=self._see,
+        )
+
+    def _see(self, change: JobChanged) -> None:
+        self.seen.append((change.record.name, change.record.state))
+        self.happened.set()
+        self.happened = anyio.Event()
+
+    async def until(self, name: str, state: JobState) -> None:
+        """Wait until a job came to stand so."""
+        with anyio.fail_after(PATIENCE):
+            while (name, state) not in self.seen:
+                await self.happened.wait()
+
+    def summary(self) -> Any:  # noqa: ANN401  (JSON)
+        """Read the results."""
+        return json.loads((self.directory / "results.json").read_text())
+
+    def states(self) -> dict[str, str]:
+        """States of all jobs, from the results."""
+        return {each["name"]: each["state"] for each in self.summary()["jobs"]}
+
+    def log(self, name: str) -> str:
+        """Read a job's log."""
+        return Results(self.directory).log(name).read_text()
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    """Set up a bench, results in a directory that does not exist yet."""
+    return Bench(tmp_path / "results")
+
+
+async def finished(batch: Batch) -> BatchState:
+    """Run a batch to its end."""
+    with anyio.fail_after(PATIENCE):
+        return await batch.run()
+
+
+# --- how a batch goes ------------------------------------------------------------------------------------
+
+
+@pytest.mark.anyio
+async def test_every_job_runs_once(bench: Bench) -> None:
+    """More jobs than slots: all succeed, in the order of the batch, and none runs twice."""
+    names = [f"job-{number}" for number in range(20)]
+    state = await finished(bench.batch(*map(job, names)))
+    assert state.succeeded
+    assert [name for name, state in bench.seen if state is JobState.RUNNING] == names
+    assert [each["name"] for each in bench.summary()["jobs"]] == names
+    assert all(len(each["attempts"]) == 1 for each in bench.summary()["jobs"])
+
+
+@pytest.mark.anyio
+async def test_results_tell_everything(bench: Bench) -> None:
+    """What a program wants to know of each job and of the fleet."""
+    bench.scaler.free = ["i-1"]
+    plays = {"bad": gives(BADLY), "late": gives(LATE), "lost": fails_with(Unreachable("dead line"), times=1)}
+    await finished(bench.batch(job("bad"), job("late"), job("lost"), plays=plays))
+    summary = bench.summary()
+    assert summary["version"] == 1
+    assert set(summary) == {"version", "started", "ended", "duration", "jobs", "fleet"}
+    bad, late, lost = summary["jobs"]
+    assert (bad["state"], bad["exit_code"], bad["why"]) == ("failed", 3, "exited with 3")
+    assert (late["state"], late["exit_code"], late["why"]) == ("timed_out", None, "took longer than 1s")
+    assert (lost["state"], lost["exit_code"], lost["why"]) == ("succeeded", 0, "")
+    assert [attempt["state"] for attempt in lost["attempts"]] == ["lost", "succeeded"]
+    assert lost["attempts"][0]["why"] == "the connection to the instance broke (dead line)"
+    (instance,) = summary["fleet"]["instances"]
+    assert (instance["id"], instance["attempts"], instance["lost"]) == ("i-1", 4, 1)
+    assert instance["first_used"] <= instance["last_used"] <= summary["ended"]
+
+
+@pytest.mark.anyio
+async def test_a_log_has_what_the_job_printed_as_it_is(bench: Bench) -> None:
+    """Bytes, whatever they are; a remark follows only if something was wrong, on a line of its own."""
+    plays = {"good": gives(WELL, b"\x1b[31mred\xff\r\n"), "bad": gives(BADLY, b"no end of line")}
+    await finished(bench.batch(job("good"), job("bad"), plays=plays))
+    assert Results(bench.directory).log("good").read_bytes() == b"\x1b[31mred\xff\r\n"
+    assert bench.log("bad") == "no end of line\ntaskscaler: exited with 3\n"
+
+
+@pytest.mark.anyio
+async def test_a_lost_job_is_tried_again_elsewhere(bench: Bench) -> None:
+    """The lease breaks while the job runs; it is run again on the instance that comes instead."""
+    bench.scaler.free = ["i-1"]
+    plays: dict[str, Play] = {"job": hangs}
+    batch = bench.batch(job("job"), plays=plays)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(finished, batch)
+        await bench.until("job", JobState.RUNNING)
+        plays["job"] = gives(WELL)
+        bench.scaler.lose("job")
+    assert [state for _, state in bench.seen] == [
+        JobState.RUNNING,
+        JobState.QUEUED,
+        JobState.RUNNING,
+        JobState.SUCCEEDED,
+    ]
+    assert [attempt.instance for attempt in batch.state["job"].attempts] == ["i-1", "i-3"]
+    assert "taskscaler: instance i-1 was lost (vanished)\n" in bench.log("job")
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("retries", [0, 2])
+async def test_retries_end(bench: Bench, retries: int) -> None:
+    """A job that loses its instance each time is tried once more than its retries."""
+    await finished(bench.batch(job("job", retries=retries), plays={"job": fails_with(Unreachable("dead line"))}))
+    (result,) = bench.summary()["jobs"]
+    assert result["state"] == "lost"
+    assert len(result["attempts"]) == retries + 1
+    remark = "taskscaler: the connection to the instance broke (dead line)"
+    assert bench.log("job") == f"half a line\n{remark}\n" * (retries + 1)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("outcome", [BADLY, LATE])
+async def test_what_a_job_did_by_itself_stands(bench: Bench, outcome: JobOutcome) -> None:
+    """Failing and taking too long are not retried."""
+    state = await finished(bench.batch(job("job"), plays={"job": gives(outcome)}))
+    assert len(state["job"].attempts) == 1
+    assert not state.succeeded
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("error", [ConnectError("cannot prepare"), FileNotFoundError("no such file")])
+async def test_a_job_that_cannot_be_run_has_failed(bench: Bench, error: Exception) -> None:
+    """Another instance would not help; the others go on."""
+    state = await finished(bench.batch(job("job"), job("other"), plays={"job": fails_with(error)}))
+    assert (state["job"].state, state["job"].why) == (JobState.FAILED, str(error))
+    assert state["other"].state is JobState.SUCCEEDED
+
+
+@pytest.mark.anyio
+async def test_artifacts_of_a_lost_try_do_not_mix_with_the_next(bench: Bench) -> None:
+    """The directory is gone before the job runs again."""
+    tries = 0
+
+    async def play(_: JobSpec, __: Leased, ___: Sink, artifacts: Path) -> JobOutcome:
+        nonlocal tries
+        tries += 1
+        await anyio.Path(artifacts).mkdir()
+        await anyio.Path(artifacts, f"try-{tries}").touch()
+        if tries == 1:
+            raise Unreachable("dead line")
+        return WELL
+
+    await finished(bench.batch(job("job"), plays={"job": play}))
+    assert [path.name for path in Results(bench.directory).artifacts("job").iterdir()] == ["try-2"]
+
+
+@pytest.mark.anyio
+async def test_a_drained_batch_lets_running_jobs_end(bench: Bench) -> None:
+    """No job begins any more; those that never began are cancelled, those that ran have their outcomes."""
+    go = anyio.Event()
+
+    async def play(*_: object) -> JobOutcome:
+        await go.wait()
+        return BADLY
+
+    names = [f"job-{number}" for number in range(5)]
+    batch = bench.batch(*map(job, names), plays=dict.fromkeys(names, play))
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(finished, batch)
+        await bench.until("job-1", JobState.RUNNING)
+        batch.drain()
+        await bench.until("job-4", JobState.CANCELLED)
+        go.set()
+    assert list(bench.states().values()) == ["failed", "failed", "cancelled", "cancelled", "cancelled"]
+    assert bench.summary()["jobs"][4]["why"] == "the batch was interrupted"
+
+
+@pytest.mark.anyio
+async def test_a_stopped_batch_ends_at_once(bench: Bench) -> None:
+    """Running jobs are cancelled too and not tried again, after a drain or without one."""
+    batch = bench.batch(job("a"), job("b"), job("c"), plays={"a": hangs, "b": hangs})
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(finished, batch)
+        await bench.until("b", JobState.RUNNING)
+        batch.drain()
+        batch.stop()
+    assert set(bench.states().values()) == {"cancelled"}
+    assert bench.summary()["jobs"][0]["attempts"][0]["state"] == "cancelled"
+
+
+@pytest.mark.anyio
+async def test_a_batch_drained_before_it_runs_begins_nothing(bench: Bench) -> None:
+    """Ctrl-C while the fleet is opened."""
+    batch = bench.batch(job("a"), job("b"))
+    batch.drain()
+    await finished(batch)
+    assert set(bench.states().values()) == {"cancelled"}
+    assert bench.scaler.held == {}
+
+
+@pytest.mark.anyio
+async def test_a_cancelled_batch_still_writes_its_results(bench: Bench) -> None:
+    """Whoever runs it may be cancelled; what was done is not forgotten."""
+    batch = bench.batch(job("a"), job("b"), plays={"b": hangs})
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(finished, batch)
+        await bench.until("a", JobState.SUCCEEDED)
+        await bench.until("b", JobState.RUNNING)
+        tasks.cancel_scope.cancel()
+    assert bench.states() == {"a": "succeeded", "b": "cancelled"}
+
+
+@pytest.mark.anyio
+async def test_waiting_ends_once_nothing_has_run_for_too_long(bench: Bench) -> None:
+    """A fleet that never comes is given up, with a state that says so."""
+    bench.scaler.free = []
+    await finished(bench.batch(job("a"), job("b"), patience=0.01))
+    assert set(bench.states().values()) == {"no_capacity"}
+    assert bench.summary()["jobs"][0]["why"] == "there was no slot for it within 10ms"
+
+
+@pytest.mark.anyio
+async def test_who_waits_behind_a_running_job_waits_for_ever(bench: Bench) -> None:
+    """Patience is about capacity, not about a long queue: while something runs, nothing is given up."""
+    go = anyio.Event()
+
+    async def play(*_: object) -> JobOutcome:
+        await go.wait()
+        return WELL
+
+    batch = bench.batch(*map(job, "abcd"), plays={"a": hangs, "b": play, "c": hangs})
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(finished, batch)
+        await bench.until("b", JobState.RUNNING)
+        batch._patience = 0.0
+        go.set()
+        await bench.until("c", JobState.RUNNING)
+        await anyio.wait_all_tasks_blocked()
+        assert batch.state["d"].state is JobState.QUEUED
+        batch.stop()
+
+
+@pytest.mark.anyio
+async def test_a_refusal_is_the_end_of_a_job(bench: Bench) -> None:
+    """If the scaler says that there will be no slot, asking again makes no sense."""
+    bench.scaler.stopped = True
+    state = await finished(bench.batch(job("a")))
+    assert (state["a"].state, state["a"].why) == (JobState.NO_CAPACITY, "the scaler was stopped")
+
+
+@pytest.mark.anyio
+async def test_results_are_never_mixed(bench: Bench) -> None:
+    """A directory that has something in it is refused."""
+    bench.directory.mkdir()
+    (bench.directory / "results.json").touch()
+    with pytest.raises(FileExistsError, match="is not empty; name another directory, or remove it"):
+        await run_batch(bench.scaler, [job("a")], executors={}, output=bench.directory, clock=LoopClock())
+
+
+@pytest.mark.anyio
+async def test_one_call_runs_a_batch(bench: Bench) -> None:
+    """What people script with."""
+    executors = {"scripted": Scripted()}
+    state = await run_batch(bench.scaler, [job("a")], executors=executors, output=bench.directory, clock=LoopClock())
+    assert state.succeeded
+    assert bench.states() == {"a": "succeeded"}
+
+
+@pytest.mark.anyio
+async def test_a_mistake_in_an_executor_is_not_swallowed(bench: Bench) -> None:
+    """What nobody expects ends the batch, and shows."""
+    with pytest.raises(ExceptionGroup) as caught:
+        await finished(bench.batch(job("a"), plays={"a": fails_with(ZeroDivisionError())}))
+    assert caught.group_contains(ZeroDivisionError)
+    assert bench.states() == {"a": "cancelled"}
+
+
+# --- over the real scaler --------------------------------------------------------------------------------
+
+
+@pytest.mark.anyio
+async def test_jobs_outlive_instances_of_a_real_fleet(tmp_path: Path) -> None:
+    """Instances vanish under running jobs: every job still succeeds, and none on an instance it lost."""
+    cloud = FakeCloud()
+    group = FakeGroup(cloud)
+    pool = Pool(group, dial=group.dial, max_instances=2, update_interval=0.01, update_interval_when_expecting=0.01)
+    vanished: set[str] = set()
+
+    async def play(spec: JobSpec, lease: Leased, _: Sink, __: Path) -> JobOutcome:
+        if spec.name in {"job-0", "job-3"} and spec.name not in vanished:
+            vanished.add(spec.name)
+            cloud.vanish(lease.instance)
+            await anyio.sleep_forever()
+        return WELL
+
+    names = [f"job-{number}" for number in range(8)]
+    executors = {"scripted": Scripted(dict.fromkeys(names, play))}
+    with anyio.fail_after(PATIENCE):
+        async with Taskscaler(pool, delete_instances_on_shutdown=True) as scaler:
+            jobs = [job(name) for name in names]
+            state = await run_batch(scaler, jobs, executors=executors, output=tmp_path / "out", clock=LoopClock())
+    assert state.succeeded
+    for name in ("job-0", "job-3"):
+        first, second = state[name].attempts
+        assert first.instance != second.instance
+        assert first.why.startswith(f"instance {first.instance} was lost")
+    assert sum(len(record.attempts) for record in state.records) == len(names) + 2

@@ -1,0 +1,584 @@
+"""The command line: what is said of wrong files and arguments, and what a person sees of a batch."""
+
+import io
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from textwrap import dedent
+
+import anyio
+import pytest
+from attrs import frozen
+from click.testing import CliRunner, Result
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from fleeting import available_groups
+from taskscaler._jobsfile import Report
+from taskscaler.batch import BatchState, Job, Results
+from taskscaler.cli import main
+from taskscaler.cli._progress import LiveProgress, Picture, PlainProgress, paint, progress_for
+from taskscaler.cli._report import ReportFailed, make_report
+from taskscaler.cli._summary import last_lines, print_summary
+from taskscaler.cli._text import elapsed, harmless
+from taskscaler.executors import JobOutcome, JobSpec, Verdict, available_executors
+
+FLEET = '[autoscaler]\nplugin = "local"\n'
+GROUPS, EXECUTORS = ", ".join(available_groups()), ", ".join(available_executors())
+JOB = '[[jobs]]\nname = "a"\nscript = "true"\n'
+
+
+def invoke(*arguments: str) -> Result:
+    """Run the command in this process."""
+    return CliRunner().invoke(main, arguments, prog_name="taskscaler")
+
+
+# --- wrong files and arguments ---------------------------------------------------------------------------
+
+BAD_FILES = {
+    "no TOML": (
+        "[autoscaler\nplugin = 'local'",
+        ["found something else: Expected ']' at the end of a table declaration (at line 1, column 12), expected TOML"],
+    ),
+    "value cut short": (
+        f"{FLEET}max_instances = \n",
+        ["found something else: Invalid value (at line 3, column 17), expected TOML"],
+    ),
+    "table twice": (
+        FLEET + FLEET,
+        ["found something else: Cannot declare ('autoscaler',) twice (at line 3, column 12), expected TOML"],
+    ),
+    "empty": (
+        "",
+        [
+            "autoscaler: found nothing, expected a table; this key is required",
+            "jobs: found nothing, expected an array; this key is required",
+        ],
+    ),
+    "no plugin": (
+        f"[autoscaler]\n{JOB}",
+        ["autoscaler.plugin: found nothing, expected a string; this key is required"],
+    ),
+    "no jobs": (f"jobs = []\n{FLEET}", ["jobs: found an array, expected at least one job"]),
+    "job is no array": (
+        f'{FLEET}[jobs]\nname = "a"\n',
+        ["jobs: found a table, expected an array"],
+    ),
+    "unknown plugin": (
+        f'[autoscaler]\nplugin = "locl"\n{JOB}',
+        [
+            (
+                f'autoscaler.plugin: found string "locl", expected the name of an installed plugin ({GROUPS}); '
+                "did you mean local?"
+            )
+        ],
+    ),
+    "unknown table": (
+        f"{FLEET}{JOB}[reports]\n",
+        [
+            (
+                "reports: found an unknown key, expected one of autoscaler, jobs, defaults, executors, report; "
+                "did you mean report?"
+            )
+        ],
+    ),
+    "unknown key of a job": (
+        f'{FLEET}{JOB}artefacts = ["x"]\n',
+        ["jobs[0].artefacts: found an unknown key, expected a known key; did you mean artifacts?"],
+    ),
+    "wrong type": (
+        f'{FLEET}max_instances = "4"\n{JOB}',
+        ['autoscaler.max_instances: found string "4", expected an integer; write 4 without quotes'],
+    ),
+    "negative": (f"{FLEET}max_use_count = -1\n{JOB}", ["autoscaler.max_use_count: found integer -1, expected >= 0"]),
+    "duration without a unit": (
+        f"{FLEET}{JOB}timeout = 90\n",
+        ['jobs[0].timeout: found integer 90, expected a duration such as "90s" or "1h30m"; write "90s"'],
+    ),
+    "duration in days": (
+        f'{FLEET}{JOB}timeout = "1d"\n',
+        [
+            (
+                'jobs[0].timeout: found string "1d", expected a duration such as "90s" or "1h30m"; '
+                'days are not a unit, write "24h"'
+            )
+        ],
+    ),
+    "setting of the plugin": (
+        f'{FLEET}plugin_config = {{ boot_tme = "1s" }}\n{JOB}',
+        [
+            (
+                "autoscaler.plugin_config.boot_tme: found an unknown key, "
+                "expected one of name, directory, boot_time, orphan_ttl, max_size; did you mean boot_time?"
+            )
+        ],
+    ),
+    "period": (
+        f'{FLEET}[[autoscaler.policy]]\nperiods = ["* 25 * * *"]\n{JOB}',
+        [
+            (
+                "autoscaler.policy[0].periods: found an array, "
+                "expected cron expressions such as * 8-15 * * mon-fri (bad hour in '* 25 * * *')"
+            )
+        ],
+    ),
+    "time zone": (
+        f'{FLEET}[[autoscaler.policy]]\ntimezone = "Berlin"\n{JOB}',
+        [
+            (
+                'autoscaler.policy[0].timezone: found string "Berlin", '
+                "expected the name of a time zone such as UTC or Europe/Berlin"
+            )
+        ],
+    ),
+    "name": (
+        f'{FLEET}[[jobs]]\nname = "a/b"\nscript = "true"\n',
+        [
+            (
+                'jobs[0].name: found string "a/b", '
+                "expected at most 100 letters, digits, dots, hyphens and underscores, a letter or digit first"
+            )
+        ],
+    ),
+    "empty script": (
+        f'{FLEET}[[jobs]]\nname = "a"\nscript = "\\n"\n',
+        ['jobs[0].script: found string "\\n", expected something other than white space'],
+    ),
+    "same name twice": (
+        FLEET + JOB + JOB,
+        ['jobs[1].name: found string "a", which jobs[0] has too, expected names that differ'],
+    ),
+    "copies with the name of another": (
+        f'{FLEET}{JOB}copies = 2\n[[jobs]]\nname = "a-02"\nscript = "true"\n',
+        ['jobs[1].name: found string "a-02", which jobs[0] has too, expected names that differ'],
+    ),
+    "no time": (f'{FLEET}{JOB}timeout = "0s"\n', ["jobs[0].timeout: found float 0.0, expected > 0"]),
+    "no copies": (f"{FLEET}{JOB}copies = 0\n", ["jobs[0].copies: found integer 0, expected >= 1"]),
+    "unknown executor": (
+        f'{FLEET}{JOB}executor = "instanc"\n',
+        [
+            (
+                f'jobs[0].executor: found string "instanc", expected the name of an installed plugin ({EXECUTORS}); '
+                "did you mean instance?"
+            )
+        ],
+    ),
+    "file that is not there": (
+        f'{FLEET}{JOB}files = ["nowhere.py"]\n',
+        ['jobs[0].files[0]: found string "nowhere.py", expected a file or directory in .'],
+    ),
+    "file outside": (
+        f'{FLEET}{JOB}files = ["../secret"]\n',
+        [("jobs[0].files: found an array, expected paths inside the directory, relative to it ('../secret' is none)")],
+    ),
+    "artifact outside": (
+        f'{FLEET}{JOB}artifacts = ["/etc/passwd"]\n',
+        [
+            (
+                "jobs[0].artifacts: found an array, "
+                "expected paths inside the directory, relative to it ('/etc/passwd' is none)"
+            )
+        ],
+    ),
+    "recursive glob": (
+        f'{FLEET}{JOB}artifacts = ["**/*.log"]\n',
+        [
+            (
+                "jobs[0].artifacts: found an array, expected paths or globs without ** ('**/*.log' has it); "
+                "name a directory to take all that is in it"
+            )
+        ],
+    ),
+    "variable": (
+        f'{FLEET}{JOB}env = {{ "A-B" = "x" }}\n',
+        ['jobs[0].env: found the name "A-B", expected letters, digits and underscores, no digit first'],
+    ),
+    "value of a variable": (
+        f"{FLEET}{JOB}env = {{ TOKEN = 12345 }}\n",
+        ["jobs[0].env.TOKEN: found an integer, expected a string"],
+    ),
+    "report without a command": (
+        f"{FLEET}{JOB}[report]\ncommand = []\n",
+        ["report.command: found an array, expected a program and its arguments"],
+    ),
+    "report's file in the way": (
+        f'{FLEET}{JOB}[report]\ncommand = ["x"]\nfiles = ["logs/x"]\n',
+        ["report.files: found an array, expected names that the results do not have themselves ('logs/x' is one)"],
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "messages"), list(BAD_FILES.values()), ids=list(BAD_FILES))
+def test_a_wrong_file_is_told_about_and_ends_with_2(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, messages: list[str]
+) -> None:
+    """Each problem is one line on standard error: file, key path, what was found, what was expected, what to do."""
+    monkeypatch.chdir(tmp_path)
+    Path("jobs.toml").write_text(text)
+    result = invoke("run", "jobs.toml")
+    assert result.stderr.splitlines() == [f"error: jobs.toml: {message}" for message in messages]
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert [path.name for path in tmp_path.iterdir()] == ["jobs.toml"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["run"], "Error: Missing argument 'JOBS'."),
+        (["run", "nowhere.toml"], "Error: Invalid value for 'JOBS': File 'nowhere.toml' does not exist."),
+        (["run", "."], "Error: Invalid value for 'JOBS': File '.' is a directory."),
+        (["run", "--outptu", "x", "jobs.toml"], "Error: No such option '--outptu'. Did you mean '--output'?"),
+        (["rnu"], "Error: No such command 'rnu'."),
+        (["run", "latin.toml"], "error: latin.toml: found something else: 'utf-8' codec can't decode byte 0xe4"),
+        (["run", "jobs.toml", "--output", "full"], "error: full is not empty; name another directory, or remove it"),
+        (
+            ["run", "jobs.toml", "--output", "jobs.toml"],
+            "Error: Invalid value for '--output': Directory 'jobs.toml' is a file.",
+        ),
+    ],
+)
+def test_wrong_arguments_end_with_2(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], message: str
+) -> None:
+    """What cannot be meant is told in a sentence, and nothing is begun."""
+    monkeypatch.chdir(tmp_path)
+    Path("jobs.toml").write_text(FLEET + JOB)
+    Path("latin.toml").write_bytes("# ä".encode("latin-1"))
+    Path("full").mkdir()
+    Path("full", "results.json").touch()
+    result = invoke(*arguments)
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr
+    assert result.exit_code == 2
+
+
+def test_help_is_there() -> None:
+    """The commands and their options are described."""
+    assert "Run jobs on a fleet of instances" in invoke("--help").stdout
+    assert "130 after Ctrl-C" in invoke("run", "--help").stdout
+    assert invoke("--version").stdout.startswith("taskscaler, version 0.")
+
+
+def test_help_imports_nothing_heavy() -> None:
+    """Help comes at once: neither the display nor what reads files is loaded for it."""
+    code = "import sys, taskscaler.cli; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True).stdout.split()
+    assert "taskscaler.cli" in loaded
+    assert {"rich", "cattrs", "tomllib", "taskscaler.batch"}.isdisjoint(loaded)
+
+
+# --- text ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("plain\ttext\n", "plain\ttext\n"),
+        ("\x1b[31mred\x1b[0m", "red"),
+        ("\x1b]0;title\x07after", "after"),
+        ("\x1b]8;;http://evil\x1b\\link\x1b]8;;\x1b\\", "link"),
+        ("\x1bP1;2|data\x1b\\after", "after"),
+        ("\x9b31mred", "red"),
+        ("10%\r50%\r100%\n", "100%\n"),
+        ("dos\r\nlines\r\n", "dos\nlines\n"),
+        ("a\x00b\x08c\x7fd", "abcd"),
+        ("\u202egnp.exe", "gnp.exe"),
+        ("ends in \x1b", "ends in "),
+        ("ends in \x1b[", "ends in "),
+        ("[bold]markup[/bold]", "[bold]markup[/bold]"),
+    ],
+)
+def test_a_terminal_is_told_nothing_it_would_obey(text: str, shown: str) -> None:
+    """Colours, titles, links, cursor movements and control characters go; words stay."""
+    assert harmless(text) == shown
+
+
+@given(st.text(alphabet=st.sampled_from("\x1b[]P;0m?@\x07\x9b\x9c\\\r\n\ta\u202e") | st.characters()))
+def test_nothing_that_a_terminal_obeys_gets_through(text: str) -> None:
+    """Whatever is put together, no control character but line feed and tab is left, and a second pass finds nothing."""
+    shown = harmless(text)
+    assert all(character in "\n\t" or ord(character) >= 0x20 for character in shown)
+    assert not any(0x7F <= ord(character) <= 0x9F for character in shown)
+    assert harmless(shown) == shown
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0, "0.0s"), (0.44, "0.4s"), (9.94, "9.9s"), (9.96, "10s"), (83.4, "1m23s"), (3723, "1h2m3s")]
+)
+def test_durations_are_as_precise_as_anybody_wants(seconds: float, text: str) -> None:
+    """Tenths matter below ten seconds only."""
+    assert elapsed(seconds) == text
+
+
+# --- what is shown ---------------------------------------------------------------------------------------
+
+
+@frozen
+class Machine:
+    """An instance, as the display sees it."""
+
+    id: str
+    state: str
+    slots: Sequence[str | None]
+
+
+def picture(machines: int, *, jobs: int = 12, ceiling: int = 5) -> Picture:
+    """Make a batch in the middle: the last instance boots, one job has failed, some run."""
+    state = BatchState([job(f"measure-{number:02}") for number in range(jobs)], now=0.0)
+    instances = [Machine(f"i-{number:04}", "running", (None, None)) for number in range(machines - 1)]
+    for number, name in enumerate(["measure-00", "measure-01", "measure-02", "measure-03"]):
+        state.begin(name, instance=f"i-{number // 2:04}", slot=number % 2, now=2.0)
+    state.end("measure-00", JobOutcome(verdict=Verdict.FAILED, exit_code=3, why="exited with 3"), now=5.0)
+    instances[:2] = [
+        Machine("i-0000", "running", (None, "measure-01")),
+        Machine("i-0001", "running", ("measure-02", "measure-03")),
+    ]
+    booting = Machine(f"i-{machines - 1:04}", "pending", ())
+    return Picture(
+        title="taskscaler run jobs.toml",
+        time=83.0,
+        state=state,
+        instances=[*instances, booting],
+        ceiling=ceiling,
+    )
+
+
+def job(name: str) -> Job:
+    """Make a job."""
+    return Job(spec=JobSpec(name=name, script="true"))
+
+
+def painted(picture: Picture, width: int, height: int) -> list[str]:
+    """Render a picture and return its lines."""
+    console = Console(record=True, width=width, height=height, file=io.StringIO())
+    console.print(paint(picture, width, height))
+    return [line.rstrip() for line in console.export_text().splitlines()]
+
+
+def test_a_small_fleet_shows_each_job_in_its_slot() -> None:
+    """Title and time, the sums, then a line for each instance."""
+    lines = painted(picture(3), 80, 24)
+    assert lines[0].startswith("taskscaler run jobs.toml")
+    assert lines[0].endswith("1m23s")
+    assert lines[1].endswith(" 1 of 12 · 1 failed · 3 running · 8 queued")
+    assert lines[2:] == [
+        "fleet  2 ready · 1 booting, at most 5",
+        "",
+        "i-0000  idle · measure-01",
+        "i-0001  measure-02 · measure-03",
+        "i-0002  booting",
+    ]
+
+
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (140, 40), (80, 12), (40, 8)])
+@pytest.mark.parametrize("machines", [3, 60, 500])
+def test_the_picture_fits_the_terminal(machines: int, width: int, height: int) -> None:
+    """However many instances there are, it is never higher or wider than the terminal, and says what it leaves out."""
+    lines = painted(picture(machines), width, height)
+    assert len(lines) < height
+    assert max(map(len, lines)) <= width
+    shown = sum(line.count("i-0") for line in lines)
+    assert shown == machines or lines[-1] == f"and {machines - shown} more instances"
+
+
+def test_a_large_fleet_counts_its_slots() -> None:
+    """There is no room for names, but each instance still shows how busy it is."""
+    lines = painted(picture(60), 140, 24)
+    assert lines[4].split()[:6] == ["i-0000", "1/2", "i-0001", "2/2", "i-0002", "0/2"]
+    assert lines[-1].split()[-2:] == ["i-0059", "booting"]
+
+
+def test_a_terminal_gets_the_live_picture_and_a_pipe_gets_lines() -> None:
+    """It depends on where the output goes."""
+    terminal = Console(force_terminal=True, file=io.StringIO(), _environ={"TERM": "xterm"})
+    assert isinstance(progress_for(terminal, lambda: picture(3), lambda: 83.0), LiveProgress)
+    assert isinstance(progress_for(Console(file=io.StringIO()), lambda: picture(3), lambda: 83.0), PlainProgress)
+
+
+def test_plain_lines_tell_every_event_with_its_time() -> None:
+    """A log that can be read afterwards: one line each, whatever the width."""
+    output, shown = io.StringIO(), picture(3)
+    progress = PlainProgress(Console(file=output, width=20), lambda: shown, lambda: 83.0)
+    state = BatchState([job("a"), job("b")], now=0.0)
+    progress.changed(state.begin("a", instance="i-1", slot=0, now=1.0))
+    progress.changed(state.lose("a", "instance i-1 was lost (preempted)", now=2.0))
+    progress.changed(state.begin("a", instance="i-2", slot=0, now=3.0))
+    progress.changed(state.end("a", JobOutcome(verdict=Verdict.TIMED_OUT, why="took longer than \x1b[1m2s"), now=5.5))
+    progress.changed(state.cancel("b", "the batch was interrupted", now=6.0))
+    assert output.getvalue().splitlines() == [
+        "[  1m23s] a runs on i-1",
+        "[  1m23s] a will be tried again: instance i-1 was lost (preempted)",
+        "[  1m23s] a runs on i-2, try 2",
+        "[  1m23s] a timed out on i-2 after 2.5s: took longer than 2s",
+    ]
+
+
+@pytest.mark.anyio
+async def test_plain_lines_tell_when_the_fleet_changes() -> None:
+    """It is looked at from time to time, and a line is printed if it is not as before."""
+    output = io.StringIO()
+    progress = PlainProgress(Console(file=output), lambda: picture(3), lambda: 83.0)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(progress.show)
+        await anyio.wait_all_tasks_blocked()
+        tasks.cancel_scope.cancel()
+    assert output.getvalue() == "[  1m23s] fleet: 2 ready · 1 booting\n"
+
+
+@pytest.mark.anyio
+async def test_the_live_picture_is_painted_and_goes() -> None:
+    """What should stay is printed above it."""
+    output = io.StringIO()
+    console = Console(file=output, force_terminal=True, width=80, height=24, _environ={"TERM": "xterm"})
+    progress = LiveProgress(console, lambda: picture(3), lambda: 83.0)
+    state = BatchState([job("a")], now=0.0)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(progress.show)
+        await anyio.wait_all_tasks_blocked()
+        progress.changed(state.begin("a", instance="i-1", slot=0, now=1.0))
+        progress.changed(state.lose("a", "instance i-1 was lost (preempted)", now=2.0))
+        tasks.cancel_scope.cancel()
+    assert "2 ready · 1 booting" in output.getvalue()
+    assert "a will be tried again: instance i-1 was lost (preempted)" in output.getvalue()
+    assert "a runs on" not in output.getvalue()
+
+
+def test_the_summary_tells_what_a_person_asks(tmp_path: Path) -> None:
+    """How many, how long, where, what was retried and why, what failed and what it said last."""
+    results = Results(tmp_path / "results")
+    results.prepare()
+    results.begin()
+    results.log("bad").write_bytes(b"".join(b"line %d\r\n" % number for number in range(9)) + b"\x1b[31mBoom\x1b[0m\n")
+    state = BatchState([job("good"), job("bad"), job("late")], now=0.0)
+    state.begin("good", instance="i-1", slot=0, now=2.0)
+    state.lose("good", "instance i-1 was lost (preempted)", now=4.0)
+    state.begin("good", instance="i-2", slot=0, now=6.0)
+    state.end("good", JobOutcome(verdict=Verdict.SUCCEEDED, exit_code=0, warnings=("the clean-up failed",)), now=8.0)
+    state.begin("bad", instance="i-2", slot=1, now=6.0)
+    state.end("bad", JobOutcome(verdict=Verdict.FAILED, exit_code=3, why="exited with 3"), now=9.0)
+    state.cancel("late", "the batch was interrupted", now=9.0)
+    output = io.StringIO()
+    print_summary(Console(file=output, width=40), state, results, now=83.0)
+    assert output.getvalue() == dedent(f"""
+        jobs       3: 1 succeeded · 1 failed · 1 cancelled
+        time       1m23s in all; jobs waited 4.0s in the median, 6.0s at most
+        instances  2: i-2 (2 jobs), i-1 (1 job)
+        retried    good: instance i-1 was lost (preempted)
+        warning    good: the clean-up failed
+        results    {results.directory}
+
+        bad failed: exited with 3
+          line 5
+          line 6
+          line 7
+          line 8
+          Boom
+          {results.log("bad")}
+    """)
+
+
+def test_last_lines_of_a_long_log_are_read_from_its_end(tmp_path: Path) -> None:
+    """A log may be larger than memory; our own remarks in it are left out."""
+    log = tmp_path / "log"
+    log.write_text("x" * 200_000 + "\nlast\n\n\ntaskscaler: exited with 3\n")
+    assert last_lines(log)[-1] == "last"
+    assert last_lines(tmp_path / "nowhere") == []
+
+
+# --- the report ------------------------------------------------------------------------------------------
+
+
+def results_in(directory: Path) -> Results:
+    """Make the results of a batch without jobs."""
+    results = Results(directory / "results")
+    results.prepare()
+    results.begin()
+    results.write_summary(BatchState([], now=0.0), now=1.0)
+    return results
+
+
+@pytest.mark.anyio
+async def test_a_report_is_made_from_the_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command runs where the results are, with its files beside them and without this machine's secrets."""
+    monkeypatch.setenv("SECRET_TOKEN", "hunter2")
+    code = "import json, os; print(json.load(open('results.json'))['version'], os.environ.get('SECRET_TOKEN'))"
+    (tmp_path / "report.py").write_text(code)
+    results = results_in(tmp_path)
+    report = Report(command=(sys.executable, "report.py"), files=("report.py",))
+    assert await make_report(report, tmp_path, results) == "1 None\n"
+    assert report_text(results) == "1 None\n"
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        (("/bin/sh", "-c", "echo out; echo broken >&2; exit 4"), "the report exited with 4: broken"),
+        (("/bin/sh", "-c", "exit 5"), "the report exited with 5"),
+        (("no-such-program",), "the report cannot be run: .*no-such-program"),
+        (("sleep", "1000"), "the report took longer than 100ms"),
+    ],
+)
+async def test_a_report_that_fails_says_why(tmp_path: Path, command: tuple[str, ...], message: str) -> None:
+    """In a sentence; nothing is kept."""
+    results = results_in(tmp_path)
+    with pytest.raises(ReportFailed, match=f"^{message}"):
+        await make_report(Report(command=command, timeout=0.1 if command[0] == "sleep" else 60.0), tmp_path, results)
+    assert report_text(results) is None
+
+
+def report_text(results: Results) -> str | None:
+    """Read what was kept of the report."""
+    path = results.directory / "report.txt"
+    return path.read_text() if path.exists() else None
+
+
+# --- whole runs ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("script", "status"), [("echo done > out", 0), ("exit 3", 1), ("true", 1)])
+def test_a_run_tells_its_outcome_by_the_exit_status(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, status: int
+) -> None:
+    """0 if all succeeded, 1 if a job failed, one that left no artifact included; no instance is left."""
+    monkeypatch.chdir(tmp_path)
+    fleet = f'plugin_config = {{ directory = "{tmp_path}/fleet" }}\nmax_instances = 2\n'
+    Path("jobs.toml").write_text(
+        f"{FLEET}update_interval_when_expecting = '50ms'\n{fleet}"
+        f'[[jobs]]\nname = "a"\ncopies = 3\nscript = "{script}"\nartifacts = ["out"]\n'
+        '[report]\ncommand = ["/bin/sh", "-c", "cat artifacts/*/out || true"]\n'
+    )
+    result = invoke("run", "jobs.toml", "--output", "results")
+    assert (result.exit_code, result.stderr) == (status, "")
+    jobs = json.loads(Path("results", "results.json").read_text())["jobs"]
+    assert {each["state"] for each in jobs} == {"failed" if status else "succeeded"}
+    assert result.stdout.endswith("\ndone\ndone\ndone\n") == (status == 0)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["jobs.toml", "results"]
+
+
+def test_a_report_that_fails_fails_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All jobs succeeded, but what they were for was not made."""
+    monkeypatch.chdir(tmp_path)
+    fleet = f'plugin_config = {{ directory = "{tmp_path}/fleet" }}\n'
+    quick = 'update_interval_when_expecting = "50ms"\n'
+    Path("jobs.toml").write_text(f'{FLEET}{quick}{fleet}{JOB}[report]\ncommand = ["false"]\n')
+    result = invoke("run", "jobs.toml", "--output", "results")
+    assert (result.exit_code, result.stderr) == (1, "error: the report exited with 1\n")
+    assert "1 succeeded" in result.stdout
+
+
+def test_a_fleet_that_cannot_be_opened_is_told_about(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file is right, the world is not: status 1, and the results may be used for the next try."""
+    monkeypatch.chdir(tmp_path)
+    Path("in-the-way").touch()
+    fleet = f'plugin_config = {{ directory = "{tmp_path}/in-the-way/fleet" }}\n'
+    Path("jobs.toml").write_text(f"{FLEET}{fleet}{JOB}")
+    result = invoke("run", "jobs.toml", "--output", "results")
+    assert result.exit_code == 1
+    assert (
+        result.stderr == f"error: {tmp_path}/in-the-way/fleet cannot be made: Not a directory; set another directory\n"
+    )
+    assert list(Path("results").iterdir()) == []
