@@ -1,0 +1,36 @@
+"""How many acquire-and-release pairs a second the pure ledger does, with 1 to 10,000 instances on its shelves.
+
+Each pair hands out a slot, notes its delivery and takes it back, with every record for the journal made and
+every counter kept. Half of the instances are in use throughout, so that neither end of a shelf is empty.
+"""
+
+from time import perf_counter
+
+from _figures import best_of, report
+
+from taskscaler._ledger import Ledger, Shelf
+
+PAIRS = 30_000
+TARGETS = {1: 150_000, 100: None, 1_000: None, 10_000: 75_000}
+"""Pairs a second; at 10,000 instances at least half of the target at 1."""
+
+
+def pairs_per_second(instances: int) -> float:
+    """Time the pairs once."""
+    ledger = Ledger([Shelf.empty("pool", slots=1, max_uses=0)])
+    for number in range(instances):
+        ledger.add("pool", f"i-{number}", now=0.0)
+    for number in range(instances // 2):
+        ledger.acquire(f"held-{number}", now=0.0)
+    start = perf_counter()
+    for number in range(PAIRS):
+        (delivery,) = ledger.acquire("job", now=float(number)).actions
+        ledger.deliver(delivery.held)
+        ledger.release("job", now=float(number))
+    return PAIRS / (perf_counter() - start)
+
+
+if __name__ == "__main__":
+    for instances, target in TARGETS.items():
+        rate = best_of(5, lambda count=instances: pairs_per_second(count))
+        report(f"ledger_pairs_per_s_{instances}", rate, "pairs/s", target)

@@ -1,0 +1,41 @@
+"""What it costs to import taskscaler, and to be told how to use its command; the median of fresh processes."""
+
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable
+from time import perf_counter
+
+from _figures import report
+
+RUNS = 15
+IMPORT = """
+from time import perf_counter
+start = perf_counter()
+import taskscaler
+print(perf_counter() - start)
+"""
+
+
+def import_seconds() -> float:
+    """The import alone, as a fresh interpreter sees it."""
+    done = subprocess.run([sys.executable, "-c", IMPORT], check=True, capture_output=True, text=True)
+    return float(done.stdout)
+
+
+def help_seconds() -> float:
+    """The whole process of ``taskscaler --help``."""
+    start = perf_counter()
+    subprocess.run([sys.executable, "-m", "taskscaler.cli", "--help"], check=True, capture_output=True)
+    return perf_counter() - start
+
+
+def median_ms(measure: Callable[[], float]) -> float:
+    """The middle of several runs, after one that fills the caches."""
+    measure()
+    return statistics.median(measure() for _ in range(RUNS)) * 1e3
+
+
+if __name__ == "__main__":
+    report("import_taskscaler_ms", median_ms(import_seconds), "ms", 120)
+    report("cli_help_ms", median_ms(help_seconds), "ms", 300)

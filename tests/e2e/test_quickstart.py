@@ -1,0 +1,172 @@
+"""The quickstart as its reader runs it: the real command, real agents, real jobs, and nothing left behind."""
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+JOBS = ROOT / "examples" / "quickstart" / "jobs.toml"
+COMMAND = (str(Path(sys.executable).with_name("taskscaler")), "run")
+MAX_INSTANCES = 4
+PATIENCE = 60.0
+"""Seconds after which something that should have happened long ago counts as failed."""
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Path]:
+    """A directory for temporary files of our own: whatever the fleet leaves on this machine is left here."""
+    home = tmp_path / "tmp"
+    home.mkdir()
+    yield home
+    assert list(home.iterdir()) == [], "directories or sockets were left behind"
+    assert agents(home) == [], "processes were left behind"
+
+
+def agents(home: Path) -> list[int]:
+    """Processes whose command line names a directory below *home*."""
+    found = []
+    for directory in Path("/proc").iterdir():
+        if directory.name.isdigit():
+            try:
+                command = (directory / "cmdline").read_bytes()
+            except OSError:
+                continue  # it ended while we looked
+            if os.fsencode(home) in command:
+                found.append(int(directory.name))
+    return found
+
+
+def start(home: Path, jobs: Path, output: Path) -> "subprocess.Popen[str]":
+    """Start the command, with plain lines on a pipe."""
+    return subprocess.Popen(
+        [*COMMAND, str(jobs), "--output", str(output)],
+        env={**os.environ, "TMPDIR": str(home)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def lines_until(process: "subprocess.Popen[str]", words: str, times: int = 1) -> list[str]:
+    """Read what the command prints up to the line that has the words for so many times."""
+    assert process.stdout is not None
+    seen = []
+    for line in process.stdout:
+        seen.append(line)
+        times -= words in line
+        if not times:
+            return seen
+    pytest.fail(f"the command ended before it said {words!r}:\n{''.join(seen)}")
+
+
+def results(output: Path) -> dict[str, Any]:
+    """What the batch wrote."""
+    loaded: dict[str, Any] = json.loads((output / "results.json").read_text())
+    return loaded
+
+
+def most_at_once(jobs: list[dict[str, Any]]) -> int:
+    """How many instances had jobs at the same time, at the most."""
+    spans: dict[str, tuple[str, str]] = {}
+    for attempt in (attempt for job in jobs for attempt in job["attempts"]):
+        first, last = spans.get(attempt["instance"], (attempt["started"], attempt["ended"]))
+        spans[attempt["instance"]] = min(first, attempt["started"]), max(last, attempt["ended"])
+    starts = [first for first, _ in spans.values()]
+    return max(sum(first <= start < last for first, last in spans.values()) for start in starts)
+
+
+def test_all_forty_jobs_succeed_within_the_ceiling(home: Path, tmp_path: Path) -> None:
+    """40 of 40, on at most max_instances at once, each used at most max_use_count times, and a report at the end."""
+    output = tmp_path / "out"
+    process = start(home, JOBS, output)
+    said, _ = process.communicate()
+    assert process.returncode == 0, said
+    assert "40 succeeded" in said
+    assert "modules, and" in said
+    jobs = results(output)["jobs"]
+    assert [job["state"] for job in jobs] == ["succeeded"] * 40
+    assert most_at_once(jobs) <= MAX_INSTANCES
+    uses = [attempt["instance"] for job in jobs for attempt in job["attempts"]]
+    assert max(map(uses.count, uses)) <= 10
+
+
+def test_killing_an_instance_costs_no_job(home: Path, tmp_path: Path) -> None:
+    """An agent is killed in the middle: its jobs run again elsewhere, and the summary and the results say so."""
+    output = tmp_path / "out"
+    process = start(home, JOBS, output)
+    lines_until(process, " succeeded on ", times=8)
+    *_, runs = lines_until(process, " runs on ")
+    victim = runs.split(" runs on ")[1].split()[0].rstrip(",")
+    pid = int((next(home.glob("fleeting-*")) / victim / "agent.pid").read_text())
+    os.kill(pid, signal.SIGKILL)
+    said, _ = process.communicate()
+    assert process.returncode == 0, said
+    jobs = results(output)["jobs"]
+    assert [job["state"] for job in jobs] == ["succeeded"] * 40
+    retried = [job for job in jobs if len(job["attempts"]) > 1]
+    assert retried
+    for job in retried:
+        first, *_, last = job["attempts"]
+        assert (first["instance"], first["state"]) == (victim, "lost")
+        assert last["instance"] != victim
+        assert f"{job['name']}: instance {victim} was lost" in said
+
+
+SLEEPERS = """
+[autoscaler]
+plugin = "local"
+max_instances = 2
+capacity_per_instance = 2
+update_interval_when_expecting = "100ms"
+
+[[jobs]]
+name = "job"
+copies = 8
+script = "trap '' TERM; setsid sleep {seconds} & wait"
+"""
+"""Jobs that are hard to end: the shell ignores SIGTERM, its child has a session of its own."""
+
+
+@pytest.mark.parametrize(("interrupts", "seconds", "ended"), [(1, 3, "succeeded"), (2, 300, "cancelled")])
+def test_ctrl_c_drains_and_a_second_one_stops(
+    home: Path, tmp_path: Path, interrupts: int, seconds: int, ended: str
+) -> None:
+    """The jobs that run end, or are ended; the rest is cancelled; the results say so; nothing is left."""
+    jobs, output = tmp_path / "jobs.toml", tmp_path / "out"
+    jobs.write_text(SLEEPERS.format(seconds=seconds))
+    process = start(home, jobs, output)
+    lines_until(process, " runs on ", times=4)
+    process.send_signal(signal.SIGINT)
+    lines_until(process, "Ctrl-C again stops them at once")
+    if interrupts == 2:
+        process.send_signal(signal.SIGINT)
+    said, _ = process.communicate()
+    assert process.returncode == 130, said
+    states = [job["state"] for job in results(output)["jobs"]]
+    assert sorted(states) == sorted([ended] * 4 + ["cancelled"] * 4)
+
+
+def test_a_manager_that_is_killed_leaves_a_fleet_that_ends_by_itself(home: Path, tmp_path: Path) -> None:
+    """After kill -9 of the command its instances end once orphan_ttl has passed, with all that runs in them."""
+    jobs = tmp_path / "jobs.toml"
+    jobs.write_text(SLEEPERS.format(seconds=300) + '\n[autoscaler.plugin_config]\norphan_ttl = "500ms"\n')
+    process = start(home, jobs, tmp_path / "out")
+    lines_until(process, " runs on ", times=4)
+    watched = [os.pidfd_open(pid) for pid in agents(home)]
+    assert len(watched) == 2
+    process.kill()
+    process.communicate()
+    for agent in watched:
+        ended, _, _ = select.select([agent], [], [], PATIENCE)
+        os.close(agent)
+        assert ended, "an agent outlived its manager"
