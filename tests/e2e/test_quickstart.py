@@ -156,6 +156,18 @@ def test_ctrl_c_drains_and_a_second_one_stops(
     assert sorted(states) == sorted([ended] * 4 + ["cancelled"] * 4)
 
 
+def test_a_reader_that_goes_away_does_not_end_the_batch(home: Path, tmp_path: Path) -> None:
+    """Piped into ``head``, the command goes on in silence, and its results are whole."""
+    jobs, output = tmp_path / "jobs.toml", tmp_path / "out"
+    jobs.write_text(SLEEPERS.format(seconds=1))
+    process = start(home, jobs, output)
+    lines_until(process, " runs on ")
+    assert process.stdout is not None
+    process.stdout.close()
+    assert process.wait() == 0
+    assert {job["state"] for job in results(output)["jobs"]} == {"succeeded"}
+
+
 def test_a_manager_that_is_killed_leaves_a_fleet_that_ends_by_itself(home: Path, tmp_path: Path) -> None:
     """After kill -9 of the command its instances end once orphan_ttl has passed, with all that runs in them."""
     jobs = tmp_path / "jobs.toml"

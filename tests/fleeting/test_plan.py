@@ -161,6 +161,17 @@ def test_a_lost_instance_that_comes_back_is_deleted() -> None:
         assert not of_type(facts.Prepare, step.actions)
 
 
+def test_a_deletion_by_others_that_is_called_off_is_finished() -> None:
+    """What somebody else began to delete before it was ready is never used, so it is deleted in the end."""
+    plan = started()
+    intent = one_intent(plan.request(1, EPOCH))
+    plan.handle(facts.Increased(intent, 1), EPOCH)
+    plan.handle(seen(i=State.DELETING), EPOCH)
+    plan.handle(seen(i=State.RUNNING), EPOCH + 2)
+    step = plan.tick(EPOCH + CONFIG.deletion_retry_interval)
+    assert of_type(facts.Decrease, step.actions) == [facts.Decrease("default", ("i",))]
+
+
 # --- ceilings -----------------------------------------------------------------------------------------------
 
 

@@ -26,6 +26,7 @@ from fleeting import (
     Step,
     facts,
 )
+from fleeting._intents import CLOCK_SKEW
 from fleeting._plan import INSTANCE, INTENT, REMEMBER_LOST
 from tests.strategies import EPOCH, NO_THROTTLE, QUICK, Records, a_plan, seeds
 
@@ -274,7 +275,7 @@ class PlanMachine(RuleBasedStateMachine):
         if machine is not None and self.cloud.named:
             assert machine.intent == intent
         elif machine is not None and self.cloud.dated:
-            assert machine.created_at >= asked.requested_at
+            assert machine.created_at >= asked.requested_at - CLOCK_SKEW
         asked.matched += 1
 
     def check_event(self, event: facts.Event) -> None:
@@ -348,8 +349,6 @@ class PlanMachine(RuleBasedStateMachine):
                 assert self.withdraws
                 assert not self.under_way(facts.Withdraw), "two withdrawals at once"
                 assert 0 < count <= sum(asked.outstanding for asked in self.asked.values() if not asked.calls)
-            case facts.Prepare(_, id_) | facts.Heartbeat(_, id_):
-                assert not self.plan.instances[id_].removing
         self.calls.append(Call(action, self.cloud.show()))
 
     def check_increase(self, intent: str, count: int) -> None:
@@ -427,6 +426,19 @@ class PlanMachine(RuleBasedStateMachine):
         """Unfilled requests are not needed any more."""
         self.took(self.plan.withdraw(count))
 
+    @precondition(lambda self: self.withdraws)
+    @rule(count=st.integers(1, 3), part=st.sampled_from([0.0, 0.5, 1.0]))
+    def change_of_mind(self, count: int, part: float) -> None:
+        """More are wanted and accepted, and then not wanted any more."""
+        self.request(count)
+        for call in list(self.under_way(facts.Increase)):
+            if call.accepted is None:
+                call.accepted = self.cloud.increase(call.action.intent, call.action.count)
+            self.answer_increase_to(call)
+        self.withdraw(count)
+        if self.under_way(facts.Withdraw):
+            self.answer_withdraw(part)
+
     @rule(seconds=st.sampled_from([0.0, 0.5, 2.0, 10.0, 30.0, 60.0, 120.0]))
     def time_passes(self, seconds: float) -> None:
         """Ticks come late, as after a long pause of the process."""
@@ -449,8 +461,7 @@ class PlanMachine(RuleBasedStateMachine):
         for asked in self.asked.values():
             asked.doubt = asked.doubt or bool(asked.calls)
             asked.calls = 0
-            if asked.doubt and self.cloud.named:
-                asked.asked_at = asked.requested_at  # the next one may ask again
+            asked.asked_at = asked.requested_at  # all that the journal tells of the time
         known, total = set(self.plan.instances), self.plan.total
         self.open_plan()
         assert set(self.plan.instances) == known, "a restart lost sight of an instance"
@@ -600,7 +611,7 @@ class PlanMachine(RuleBasedStateMachine):
         machines = list(self.cloud.machines.values())
         machines[pick % len(machines)].state = state
         if shown:
-            self.look(False, 0)  # noqa: FBT003
+            self.look(False, 0)
 
     @precondition(lambda self: self.cloud.machines)
     @rule(pick=PICKS)
@@ -767,6 +778,12 @@ class PlanMachine(RuleBasedStateMachine):
     def what_is_refused_is_left_alone(self) -> None:
         """Neither used nor removed."""
         assert not self.refused & set(self.plan.instances)
+
+    @invariant()
+    def nothing_is_done_with_what_is_being_removed(self) -> None:
+        """Neither prepared nor probed: what was under way for it was stopped."""
+        for call in [*self.under_way(facts.Prepare), *self.under_way(facts.Heartbeat)]:
+            assert not self.plan.instances[call.action.instance].removing
 
     @invariant()
     def it_always_wakes_again(self) -> None:

@@ -10,7 +10,6 @@ from enum import Enum
 
 from attrs import define, frozen
 
-
 CLOCK_SKEW = 60.0
 """Seconds by which a cloud's clock may differ from ours."""
 

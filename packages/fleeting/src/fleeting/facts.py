@@ -205,7 +205,7 @@ class Loss(NamedTuple):
 
     def __str__(self) -> str:
         """In words."""
-        return f"{self.kind.value}: {self.detail}" if self.detail else self.kind.value
+        return self.detail or self.kind.value
 
 
 class Ready(NamedTuple):

@@ -1,8 +1,8 @@
 """The core: one plan per pool below, the ledger on top, and the decision between them. Pure.
 
 Facts about instances go to their pool's plan, whose events tell the ledger which instances may be given
-work. Acquires, releases and reservations go to the ledger. Whatever changes, `tick` is called once the
-burst is over, and decides once, from the counters: how many instances to ask for, and which to give up.
+work. Acquires, releases and reservations go to the ledger, which answers at once. Whatever changes leads to
+one decision a few milliseconds later, from the counters: how many instances to ask for, which to give up.
 """
 
 from collections import deque
@@ -19,6 +19,9 @@ from taskscaler._types import Policy, PoolSettings
 
 IDLES_AT_ZERO = Policy()
 """What holds where no policy matches."""
+
+COALESCE = 0.005
+"""Seconds that a decision waits for what else comes with a burst: a call to a cloud takes a hundred times that."""
 
 KEPT_DECISIONS = 100
 """How many of the last decisions are kept for `explain`."""
@@ -154,7 +157,10 @@ class Core:
             wake_at = plan.wake_at
             if wake_at is not None and wake_at <= now:
                 self._route(plan.pool, plan.tick(now), now)
-        if self._changed or now >= self._look_at:
+        if self._changed:
+            self._changed = False
+            self._look_at = min(self._look_at, now + COALESCE)
+        if now >= self._look_at:
             self._decide(now)
             self._changed = False  # what the decision itself changed, it has taken into account
         return self._end()

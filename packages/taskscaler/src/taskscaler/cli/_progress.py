@@ -149,7 +149,7 @@ class LiveProgress(Progress):
 def describe(change: JobChanged) -> str:
     """Say in a line what became of a job."""
     record = change.record
-    attempt = record.attempts[-1] if record.attempts else None
+    attempt = record.attempts[-1] if record.attempts and record.attempts[-1].state is record.state else None
     where = f" on {attempt.instance}" if attempt else ""
     why = f": {record.why}" if record.why else ""
     match record.state:

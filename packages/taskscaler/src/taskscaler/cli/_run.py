@@ -1,5 +1,6 @@
 """``taskscaler run``: reads the file, runs the batch, shows it, and tells the outcome by the exit status."""
 
+import os
 import signal
 import sys
 from collections.abc import Iterable
@@ -31,6 +32,15 @@ _EXPECTED = (FleetingError, OSError)
 _HINT = "no more jobs begin, those that run go on to their ends; Ctrl-C again stops them at once"
 
 
+class PatientConsole(Console):
+    """A console whose reader may go away, as that of a pipe does: the jobs go on, and their results are written."""
+
+    def on_broken_pipe(self) -> None:
+        """Print nothing more; rich itself would end the process in the middle of things."""
+        self.quiet = True
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else the interpreter's last flush fails
+
+
 def run_jobs_file(path: Path, output: Path | None) -> int:
     """Run the batch and return the exit status. What goes wrong is told on standard error."""
     try:
@@ -41,7 +51,7 @@ def run_jobs_file(path: Path, output: Path | None) -> int:
         return _tell([error], WRONG)
     try:
         with logging_to(results.fleet_log):
-            return anyio.run(_run, file, results, Console())
+            return anyio.run(_run, file, results, PatientConsole())
     except KeyboardInterrupt:  # before the event loop heeds signals
         return INTERRUPTED
     except _EXPECTED as error:
