@@ -28,7 +28,8 @@ class TokenBucket:
             return None
         self._tokens = min(self.burst, self._tokens + (now - self._as_of) * self.limit)
         self._as_of = now
-        return int(self._tokens + 1e-9)  # sums of fractions may miss a whole number by a rounding error
+        rounding = 1e-9 + self.limit * 1e-6  # of the sums, and of `now`, whose last digit is a quarter of a microsecond
+        return int(self._tokens + rounding)
 
     def take(self, count: int, now: float) -> None:
         """Use *count* tokens, at most as many as are available."""

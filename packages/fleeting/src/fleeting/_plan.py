@@ -311,6 +311,11 @@ class Plan:
         return self._intents.outstanding + self._by_stage[Stage.WAITING] + self._by_stage[Stage.PREPARING]
 
     @property
+    def removing(self) -> int:
+        """Instances on their way out, which still count against the ceiling. O(1)."""
+        return self._by_stage[Stage.REMOVING]
+
+    @property
     def total(self) -> int:
         """What counts against the ceiling. O(1)."""
         return len(self._instances) + self._intents.outstanding

@@ -97,14 +97,14 @@ class Core:
             KeyInUse: The key holds a slot, waits for one, or is reserved.
             NoCapacity: `possible` tells whether a slot could still be created.
         """
-        possible = self._potential(now)
-        counted = 0 if self.policy_at(now).preemptive else possible
+        counted = 0 if self.policy_at(now).preemptive else self._potential(now, now_or_later=False)
         self._changed = True
         try:
             return self.ledger.reserve(key, now, counted)
         except NoCapacity as error:
-            room = self.ledger.usable + possible > self.ledger.reserved + self.ledger.pending
-            raise NoCapacity(str(error), possible=room and not self.ledger.over) from None
+            later = self.ledger.usable + self._potential(now, now_or_later=True)
+            possible = later > self.ledger.reserved + self.ledger.pending and not self.ledger.over
+            raise NoCapacity(str(error), possible=possible) from None
 
     def unreserve(self, key: str, now: float) -> Step:
         """See `Ledger.unreserve`."""
@@ -148,7 +148,8 @@ class Core:
     @property
     def wake_at(self) -> float | None:
         """See `fleeting.Engine`."""
-        at = min(self._look_at, *(plan.wake_at or inf for plan in self.plans.values()))
+        times = [self._look_at, *(plan.wake_at for plan in self.plans.values())]
+        at = min((at for at in times if at is not None), default=inf)
         return None if at == inf else at
 
     def tick(self, now: float) -> Step:
@@ -228,12 +229,12 @@ class Core:
     def _decide(self, now: float) -> None:
         """Grow, shrink, and say when to look again."""
         policy = self.policy_at(now)
+        for host in list(self.ledger.retirable.values()):
+            self._give_up([host], host.why_closed or "used up", now)
         supplies = [self._supply(pool, now) for pool in self.pools]
         decision = decide(supplies, self.ledger.reserved, self.ledger.pending, policy, now)
         self._remember(decision)
         self._look_at = min(self._policy_until, decision.look_again_at)
-        for host in list(self.ledger.retirable.values()):
-            self._give_up([host], host.why_closed or "used up", now)
         if self._removing_all:
             self._remove_everything(now)
             return
@@ -255,8 +256,10 @@ class Core:
             excess: list[Host] = []
             for host in self.ledger.longest_idle(pool.pool):
                 due = host.idle_since + policy.idle_time
-                if host.usable > spare:
+                if not spare:
                     break
+                if host.usable > spare:
+                    continue  # one behind it may have fewer uses left
                 if now >= due:
                     idle.append(host)
                 elif len(excess) < pool.excess - len(idle):
@@ -293,26 +296,27 @@ class Core:
         """The counters of one pool. O(1)."""
         shelf, plan = self.ledger.shelves[pool], self.plans[pool]
         returning = -(-shelf.paused // shelf.slots)
+        over = 0 if plan.ceiling is None else plan.total - plan.removing - plan.ceiling
         return Supply(
             pool=pool,
-            slots=shelf.slots,
+            slots=shelf.fresh,
             kept=shelf.kept,
             coming=plan.coming + returning,
             usable=shelf.usable,
             in_use=shelf.acquired + shelf.blocked,
-            excess=0 if plan.ceiling is None else max(0, plan.total - plan.ceiling),
+            excess=max(0, over),
             limits=plan.limits(now),
         )
 
-    def _potential(self, now: float) -> int:
-        """Slots that are on their way or could still be created."""
+    def _potential(self, now: float, *, now_or_later: bool) -> int:
+        """Slots that are on their way or could be created; *now_or_later* also while growth is throttled."""
         slots = 0
         for pool, plan in self.plans.items():
             limits = plan.limits(now)
-            held_back = limits.blocked_until is not None or limits.tokens == 0
-            throttled = held_back and self.pools[pool].reservation_throttling
-            room = 0 if throttled else 1 << 30 if limits.room is None else limits.room
-            slots += (room + plan.coming) * self.ledger.shelves[pool].slots
+            throttled = limits.blocked_until is not None or limits.tokens == 0
+            waits = throttled and self.pools[pool].reservation_throttling and not now_or_later
+            room = 0 if waits else 1 << 30 if limits.room is None else limits.room
+            slots += (room + plan.coming) * self.ledger.shelves[pool].fresh
         return slots
 
     def _remember(self, decision: Decision) -> None:

@@ -24,7 +24,7 @@ class Supply:
 
     pool: str
     slots: int
-    """Per instance."""
+    """That a new instance offers."""
 
     kept: int
     """Ready instances that count as capacity."""
@@ -36,7 +36,7 @@ class Supply:
     """Slots that can be handed out now, those kept for reservations included."""
 
     in_use: int
-    """Acquired slots, and those of no use on instances that count as capacity."""
+    """Acquired slots, and free ones of busy instances that may not be handed out."""
 
     excess: int
     """Instances over the ceiling, which the cloud must have added by itself."""
@@ -140,20 +140,24 @@ def decide(supplies: Sequence[Supply], reserved: int, pending: int, policy: Poli
     usable = sum(supply.usable for supply in supplies)
     missing = reserved + pending + idle_target - usable
     missing -= sum(supply.coming * supply.slots for supply in supplies)
-    surplus = max(0, -missing)
+    withdrawals = _withdrawals(supplies, surplus=-missing)
     pools = []
     look_again_at = math.inf
-    for supply in supplies:
+    for supply, withdraw in zip(supplies, withdrawals, strict=True):
         wanted = max(0, math.ceil(missing / supply.slots))
         increase = supply.limits.allowed(wanted)
         missing -= increase * supply.slots
         limited_by, lifted_at = _limit(supply.limits) if increase < wanted else ("", math.inf)
         look_again_at = min(look_again_at, lifted_at)
-        withdraw = min(supply.coming, surplus // supply.slots)
-        surplus -= withdraw * supply.slots
         pools.append(
             PoolDecision(
-                supply.pool, supply.kept + supply.coming, wanted, increase, limited_by, withdraw, supply.excess
+                pool=supply.pool,
+                have=supply.kept + supply.coming,
+                wanted=wanted,
+                increase=increase,
+                limited_by=limited_by,
+                withdraw=withdraw,
+                excess=supply.excess,
             )
         )
     first = supplies[0]
@@ -180,6 +184,16 @@ def idle_slots(policy: Policy, in_use: int) -> int:
     if policy.scale_factor_limit:
         by_factor = min(by_factor, policy.scale_factor_limit)
     return max(policy.idle_count, by_factor)
+
+
+def _withdrawals(supplies: Sequence[Supply], surplus: int) -> list[int]:
+    """Instances on their way that nothing calls for, pool by pool: those of the least preferred pool first."""
+    withdrawals = []
+    for supply in reversed(supplies):
+        count = min(supply.coming, max(0, surplus) // supply.slots)
+        surplus -= count * supply.slots
+        withdrawals.append(count)
+    return withdrawals[::-1]
 
 
 def _limit(limits: Limits) -> tuple[str, float]:

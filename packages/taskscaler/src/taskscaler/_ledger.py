@@ -113,6 +113,9 @@ class Host:
     unhealthy: int = 0
     """How many are free, on an unhealthy host."""
 
+    blocked: int = 0
+    """How many are free and may not be handed out, while others are in use."""
+
     kept: bool = False
     """Whether it counts as capacity: busy, usable, or paused for a moment."""
 
@@ -211,6 +214,9 @@ class Shelf:
     unhealthy: int = 0
     """Free slots of unhealthy hosts."""
 
+    blocked: int = 0
+    """Free slots of busy hosts that may not be handed out."""
+
     @classmethod
     def empty(cls, pool: str, slots: int, max_uses: int) -> "Shelf":
         """A shelf without hosts."""
@@ -226,9 +232,9 @@ class Shelf:
             self.idle_sorted = True
 
     @property
-    def blocked(self) -> int:
-        """Free slots that are of no use, on hosts that count as capacity."""
-        return self.kept * self.slots - self.acquired - self.usable - self.paused
+    def fresh(self) -> int:
+        """Slots that a new host offers."""
+        return min(self.slots, self.max_uses) if self.max_uses else self.slots
 
 
 def host_id(pool: str, instance: str) -> str:
@@ -603,6 +609,10 @@ class Ledger:
             unhealthy = free if closed is Closed.UNHEALTHY else 0
             shelf.unhealthy += unhealthy - host.unhealthy
             host.unhealthy = unhealthy
+        blocked = free - usable if host.busy else 0
+        if blocked != host.blocked:
+            shelf.blocked += blocked - host.blocked
+            host.blocked = blocked
         kept = bool(host.busy or usable or host.paused)
         if kept is not host.kept:
             shelf.kept += 1 if kept else -1
