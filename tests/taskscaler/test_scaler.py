@@ -46,7 +46,7 @@ async def scaling(
         journal=journal,
         delete_instances_on_shutdown=delete,
         acquire_timeout=acquire_timeout,
-        random=Random(1),
+        random=Random(1).random,
     ) as scaler:
         yield scaler
 

@@ -6,10 +6,12 @@ How the parts lie on each other; each imports only from those below it:
     _shell                  opens, runs and closes: groups, journal, core
     _driver   _engine       performs a plan's actions on a group; commits, then performs
     _plan                   pure: instances and intents of one group
-    _journal  _hooks        what outlives the process; plugins by name
+    _journal  _plugins      what outlives the process; plugins by name
     connectors/  groups/    ways to an instance; the groups that need no cloud
     facts  _step  _types  _protocols  _errors
 """
+
+from typing import TYPE_CHECKING
 
 from fleeting._clock import LoopClock
 from fleeting._config import structure
@@ -39,12 +41,18 @@ from fleeting._errors import (
     Unreachable,
     Unsupported,
 )
-from fleeting._hooks import ask_plugin, available_groups, available_plugins, find_plugin, hookimpl, load_connector
-from fleeting._hooks import load_group as load
 from fleeting._intents import Intent, IntentState
 from fleeting._journal import Journal, MemoryJournal, Recovered
 from fleeting._offload import Offload
-from fleeting._plan import Instance, Limits, Origin, Plan, PlanConfig, Preexisting, ScaleThrottle, Stage
+from fleeting._plan import PLAN_RECORDS, Instance, Limits, Origin, Plan, PlanConfig, Preexisting, ScaleThrottle, Stage
+from fleeting._plugins import (
+    ask_plugin,
+    available_groups,
+    available_plugins,
+    find_plugin,
+    load_connector,
+)
+from fleeting._plugins import load_group as load
 from fleeting._protocols import (
     Connection,
     Connector,
@@ -77,9 +85,17 @@ from fleeting._types import (
 from fleeting.connectors import dial
 from fleeting.facts import Loss, LossKind
 
+if TYPE_CHECKING:
+    from fleeting._hooks import hookimpl
+    from fleeting._sqlite import SqliteJournal
+
+_ON_DEMAND = {"hookimpl": "fleeting._hooks", "SqliteJournal": "fleeting._sqlite"}
+"""What brings pluggy or SQLite along, by where it is: not everybody needs them."""
+
 __all__ = [
     "INTERFACE_VERSION",
     "NOTHING",
+    "PLAN_RECORDS",
     "AuthFailed",
     "Capability",
     "CapacityUnavailable",
@@ -143,6 +159,7 @@ __all__ = [
     "Settings",
     "Shell",
     "Sink",
+    "SqliteJournal",
     "Stage",
     "State",
     "Step",
@@ -164,3 +181,12 @@ __all__ = [
     "refusal_of",
     "structure",
 ]
+
+
+def __getattr__(name: str) -> object:
+    """Import what is not always needed when it is asked for."""
+    if name not in _ON_DEMAND:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_ON_DEMAND[name]), name)

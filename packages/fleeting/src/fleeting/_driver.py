@@ -23,7 +23,7 @@ from fleeting._errors import (
     RateLimited,
     Unsupported,
 )
-from fleeting._hooks import check_interface
+from fleeting._plugins import check_interface
 from fleeting._protocols import Connection, GivesNotice, InstanceGroup, Withdraws
 from fleeting._types import Capability, ConnectInfo, ConnectorConfig, GroupInfo, Settings
 

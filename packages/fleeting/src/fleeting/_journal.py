@@ -27,12 +27,13 @@ class Recovered:
 class Journal(Protocol):
     """Durable state of the managers of some groups."""
 
-    async def open(self, identities: Sequence[str], owner: str) -> Recovered:
+    async def open(self, identities: Sequence[str], owner: str, kinds: Mapping[str, type]) -> Recovered:
         """Lock the groups and read what is known of them.
 
         Args:
             identities: The groups' identities, as their `GroupInfo` has them.
             owner: Who asks; shown to whoever comes second.
+            kinds: The class of the records, by kind; others are left alone.
 
         Raises:
             JournalError: It cannot be read, or somebody else holds it; the message names the holder.
@@ -62,13 +63,13 @@ class MemoryJournal:
     _epoch: int = 0
     _holder: str | None = None
 
-    async def open(self, identities: Sequence[str], owner: str) -> Recovered:
+    async def open(self, identities: Sequence[str], owner: str, kinds: Mapping[str, type]) -> Recovered:
         """See `Journal.open`."""
         if self._holder is not None:
             raise JournalError(f"{', '.join(identities)} is already managed by {self._holder}; stop that manager first")
         self._holder = owner
         self._epoch += 1
-        return Recovered(epoch=self._epoch, records={kind: dict(kept) for kind, kept in self.records.items()})
+        return Recovered(epoch=self._epoch, records={kind: dict(self.records.get(kind, {})) for kind in kinds})
 
     async def commit(self, writes: Sequence[Write]) -> None:
         """See `Journal.commit`."""

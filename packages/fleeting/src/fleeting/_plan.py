@@ -138,6 +138,10 @@ class LostRecord:
     until: float
 
 
+PLAN_RECORDS: Mapping[str, type] = {INTENT: IntentRecord, INSTANCE: InstanceRecord, LOST: LostRecord}
+"""What the plan keeps in the journal: the records' classes, by kind."""
+
+
 @define
 class Instance:
     """One instance, as the plan knows it."""

@@ -2,14 +2,13 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from itertools import count
-from random import Random
 from types import TracebackType
 from typing import Any, Self
 
 from fleeting import facts
 from fleeting._driver import Dial, GroupDriver, ReadyHook
 from fleeting._journal import Journal, Recovered
-from fleeting._plan import Instance, Plan, PlanConfig
+from fleeting._plan import PLAN_RECORDS, Instance, Plan, PlanConfig
 from fleeting._protocols import InstanceGroup
 from fleeting._shell import Shell
 from fleeting._step import NOTHING, Step
@@ -17,29 +16,42 @@ from fleeting._types import Capability, Clock, ConnectInfo, ConnectorConfig, Gro
 
 
 def build_plan(
-    config: PlanConfig, info: GroupInfo, recovered: Recovered, now: float, *, random: Callable[[], float]
+    config: PlanConfig,
+    info: GroupInfo,
+    recovered: Recovered,
+    now: float,
+    *,
+    random: Callable[[], float] | None,
 ) -> Plan:
     """A plan for a group that was just opened, from what the journal knows of it.
 
     Intents are named after a random token, not after the journal's epoch: a journal may have been lost,
     and an intent that an instance of an earlier manager carries must not come up again.
     """
+    chance = random or _chance()
     prefix = f"{config.name}/"
     own = {
         kind: {key: record for key, record in records.items() if key.startswith(prefix)}
         for kind, records in recovered.records.items()
     }
-    token, numbers = f"{int(random() * 2**40):010x}", count(1)
+    token, numbers = f"{int(chance() * 2**40):010x}", count(1)
     return Plan(
         config,
         now=now,
         new_intent=lambda: f"{token}-{next(numbers)}",
-        random=random,
+        random=chance,
         max_size=info.max_size,
         named=Capability.NAMED_CREATE in info.capabilities,
         withdraws=Capability.WITHDRAW in info.capabilities,
         recovered=own,
     )
+
+
+def _chance() -> Callable[[], float]:
+    """Numbers from 0 to 1, as they come."""
+    from random import SystemRandom  # which brings hashing along, that a bare ``import fleeting`` need not pay for
+
+    return SystemRandom().random
 
 
 class Provisioner:
@@ -77,10 +89,10 @@ class Provisioner:
             heartbeat_timeout: Seconds the group has to answer.
             journal: None: in memory.
             clock: None: the event loop's time.
-            random: Gives numbers from 0 to 1, for jitter.
+            random: Gives numbers from 0 to 1, for jitter. None: as they come.
         """
         self._config = config if config is not None else PlanConfig()
-        self._random = random if random is not None else Random().random  # noqa: S311  (jitter is no secret)
+        self._random = random
         self._on_event = on_event
         self._driver = GroupDriver(
             group,
@@ -91,7 +103,7 @@ class Provisioner:
             ready_hook=ready_hook,
             heartbeat_timeout=heartbeat_timeout,
         )
-        self._shell = Shell([self._driver], self._build, self._tell, journal=journal, clock=clock)
+        self._shell = Shell([self._driver], self._build, self._tell, kinds=PLAN_RECORDS, journal=journal, clock=clock)
 
     @property
     def plan(self) -> Plan:

@@ -6,7 +6,6 @@ changes at the cloud are never abandoned, and their outcomes still reach the cor
 
 import logging
 import os
-import platform
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
@@ -60,6 +59,7 @@ class Shell(Generic[C]):
         build: Callable[[Mapping[str, GroupInfo], Recovered, float], C],
         perform: Callable[[Any], None],
         *,
+        kinds: Mapping[str, type],
         journal: Journal | None = None,
         clock: Clock | None = None,
     ) -> None:
@@ -70,15 +70,17 @@ class Shell(Generic[C]):
             build: Makes the core from what the groups say of themselves, by pool, what the journal
                 holds, and the time.
             perform: Performs those actions of the core that are not for a group.
+            kinds: The core's records in the journal: their classes, by kind.
             journal: None: in memory.
             clock: None: the event loop's time.
         """
         self.drivers = {driver.pool: driver for driver in drivers}
         self._build = build
         self._perform_other = perform
+        self._kinds = kinds
         self._journal: Journal = journal if journal is not None else MemoryJournal()
         self._given_clock = clock
-        self.owner = f"{platform.node()}-{os.urandom(4).hex()}"
+        self.owner = f"{os.uname().nodename}-{os.urandom(4).hex()}"
 
     async def __aenter__(self) -> Self:
         """Open the groups, lock and read the journal, build the core, start, and see each group once.
@@ -94,7 +96,7 @@ class Shell(Generic[C]):
                 settings = Settings(owner=self.owner, clock=self.clock, connector=driver.connector)
                 infos[driver.pool] = await driver.open(settings)
                 opened.append(driver)
-            recovered = await self._journal.open([info.identity for info in infos.values()], self.owner)
+            recovered = await self._journal.open([info.identity for info in infos.values()], self.owner, self._kinds)
             self.core = self._build(infos, recovered, self.clock.now())
             self._seen = {pool: anyio.Event() for pool in self.drivers}
             self.engine = Engine(self.core, self._journal, self.clock, self._perform)

@@ -54,6 +54,10 @@ class UsesRecord(NamedTuple):
     uses: int
 
 
+LEDGER_RECORDS: Mapping[str, type] = {LEASE: LeaseRecord, USES: UsesRecord}
+"""What the ledger keeps in the journal: the records' classes, by kind."""
+
+
 class Closed(Enum):
     """Why a host takes no new work."""
 

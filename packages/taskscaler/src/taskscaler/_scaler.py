@@ -2,9 +2,8 @@
 
 import logging
 import math
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from random import Random
 from types import TracebackType
 from typing import Self
 
@@ -12,6 +11,7 @@ import anyio
 from attrs import define
 
 from fleeting import (
+    PLAN_RECORDS,
     Clock,
     ConnectInfo,
     Connection,
@@ -30,7 +30,7 @@ from taskscaler._core import AllRemoved, Core
 from taskscaler._errors import NoCapacity
 from taskscaler._explain import Explanation, InstanceView, explain, view_instances
 from taskscaler._lease import Lease
-from taskscaler._ledger import Break, Capacity, Deliver, Refuse
+from taskscaler._ledger import LEDGER_RECORDS, Break, Capacity, Deliver, Refuse
 from taskscaler._types import Policy, Pool
 
 REMOVAL_GRACE = 5.0
@@ -64,7 +64,7 @@ class Taskscaler:
         clock: Clock | None = None,
         acquire_timeout: float = 900.0,
         delete_instances_on_shutdown: bool = False,
-        random: Random | None = None,
+        random: Callable[[], float] | None = None,
     ) -> None:
         """Prepare; nothing is opened yet.
 
@@ -75,7 +75,7 @@ class Taskscaler:
             clock: None: the event loop's time.
             acquire_timeout: Seconds that an acquire waits unless it says otherwise.
             delete_instances_on_shutdown: Whether to remove every instance on the way out.
-            random: For jitter; given by tests.
+            random: Gives numbers from 0 to 1, for jitter. None: as they come.
         """
         self._pools = [pools] if isinstance(pools, Pool) else list(pools)
         names = [pool.name for pool in self._pools]
@@ -84,7 +84,7 @@ class Taskscaler:
         self._policies = policies
         self._acquire_timeout = acquire_timeout
         self._delete_on_shutdown = delete_instances_on_shutdown
-        self._random = random if random is not None else Random()  # noqa: S311  (jitter is no secret)
+        self._random = random
         self._waiters: dict[str, _Waiter] = {}
         self._leases: dict[str, Lease] = {}
         drivers = [
@@ -99,7 +99,8 @@ class Taskscaler:
             )
             for pool in self._pools
         ]
-        self._shell: Shell[Core] = Shell(drivers, self._build, self._perform, journal=journal, clock=clock)
+        kinds = {**PLAN_RECORDS, **LEDGER_RECORDS}
+        self._shell: Shell[Core] = Shell(drivers, self._build, self._perform, kinds=kinds, journal=journal, clock=clock)
 
     # --- slots -------------------------------------------------------------------------------------------
 
@@ -239,8 +240,7 @@ class Taskscaler:
     def _build(self, infos: Mapping[str, GroupInfo], recovered: Recovered, now: float) -> Core:
         """The core over one plan per pool."""
         plans = {
-            pool.name: build_plan(pool, infos[pool.name], recovered, now, random=self._random.random)
-            for pool in self._pools
+            pool.name: build_plan(pool, infos[pool.name], recovered, now, random=self._random) for pool in self._pools
         }
         return Core(self._pools, plans, self._policies, recovered.records, now)
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from datetime import date, datetime, tzinfo
+from datetime import UTC, date, datetime, tzinfo
 from functools import lru_cache
-from typing import Generic, Protocol, TypeVar
-from zoneinfo import ZoneInfo
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from attrs import frozen
-from cronsim import CronSim, CronSimError
+
+if TYPE_CHECKING:
+    from cronsim import CronSim
 
 ALWAYS = "* * * * *"
 
@@ -103,7 +104,8 @@ def validate_period(expression: str) -> None:
     Raises:
         ValueError: Says what may stand there.
     """
-    _period(expression)
+    if expression != ALWAYS:  # the default of every policy, for which nothing need be imported
+        _period(expression)
 
 
 def validate_timezone(name: str) -> None:
@@ -117,6 +119,8 @@ def validate_timezone(name: str) -> None:
 
 @lru_cache
 def _period(expression: str) -> CronSim:
+    from cronsim import CronSim, CronSimError
+
     fields = len(expression.split())
     if fields != 5:  # noqa: PLR2004  (cronsim would take a sixth, for seconds)
         raise ValueError(f"cron expressions of five fields such as * 8-15 * * mon-fri ({expression!r} has {fields})")
@@ -135,8 +139,12 @@ def _zone(name: str) -> tzinfo | None:
     """Find a time zone; None is the system's own, which Python reads without one."""
     if name == "Local":
         return None
+    if name in ("", "UTC"):
+        return UTC
     try:
-        return ZoneInfo(name or "UTC")
+        from zoneinfo import ZoneInfo
+
+        return ZoneInfo(name)
     except (ValueError, OSError, LookupError) as error:  # a bad form, a folder, an unknown name
         raise ValueError("the name of a time zone such as UTC or Europe/Berlin") from error
 

@@ -2,7 +2,7 @@
 
 from contextlib import AbstractAsyncContextManager
 
-from fleeting._hooks import load_connector
+from fleeting._plugins import load_connector
 from fleeting._protocols import Connection
 from fleeting._types import ConnectInfo, ConnectorConfig
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fleeting._errors import ConfigError, InterfaceMismatch, PluginBroken, PluginNotFound
-from fleeting._hooks import available_groups, check_interface, load_connector, load_group
+from fleeting._plugins import available_groups, check_interface, load_connector, load_group
 
 GROUP = """
 import attrs
