@@ -1,6 +1,6 @@
 """The provisioner and the shells below it, over the fake cloud, in virtual time."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from random import Random
 
@@ -18,11 +18,13 @@ from fleeting import (
     ProviderError,
     Provisioner,
     RateLimited,
+    Recovered,
     Settings,
     Stage,
+    dial,
     facts,
 )
-from fleeting.testing import DecreaseFault, FakeCloud, FakeGroup, Fault, IncreaseFault, virtual_time
+from fleeting.testing import DecreaseFault, FakeCloud, FakeGroup, Fault, IncreaseFault, UpdateFault, virtual_time
 
 pytestmark = pytest.mark.anyio
 anyio_backend = virtual_time
@@ -189,3 +191,68 @@ async def test_a_group_for_another_interface_is_refused_and_closed() -> None:
         async with Provisioner(group, dial=group.dial, on_event=Log().append):
             pass
     assert group.cloud.calls[-1].method == "shutdown"
+
+
+@pytest.mark.parametrize("at", [0.0, 0.5, 1.5, 2.5, 3.5, 4.5])
+async def test_opening_can_be_cancelled_at_any_moment(at: float) -> None:
+    """During init, the journal, the start or the first view: what was opened is closed, and nothing hangs."""
+    cloud, journal = FakeCloud(latency={"init": 1, "update": 3, "shutdown": 1}), SlowToOpen()
+    with anyio.fail_after(60):
+        with anyio.move_on_after(at):
+            async with provisioning(cloud, Log(), journal=journal):
+                pytest.fail("it took longer than that to open")
+        methods = [call.method for call in cloud.calls]
+        assert methods.count("shutdown") == ("update" in methods or at > 1)
+        await journal.open(["fake/group"], "the next", {})
+
+
+class SlowToOpen(MemoryJournal):
+    """A journal that takes a second to open."""
+
+    async def open(self, identities: Sequence[str], owner: str, kinds: Mapping[str, type]) -> Recovered:
+        """Wait, then open."""
+        await anyio.sleep(1)
+        return await super().open(identities, owner, kinds)
+
+
+class Unheeding(FakeGroup):
+    """A group whose init returns although it was cancelled, as one that waited for a thread does."""
+
+    async def init(self, settings: Settings) -> GroupInfo:
+        """Cancel whoever opens us, and return as if nothing had happened."""
+        self.scope.cancel()
+        return await super().init(settings)
+
+    scope: anyio.CancelScope
+
+
+async def test_a_cancellation_that_arrives_late_while_opening_is_heeded() -> None:
+    """It is seen at the next wait, and everything is closed again."""
+    group = Unheeding(FakeCloud())
+    with anyio.fail_after(60):
+        with anyio.CancelScope() as group.scope:
+            async with Provisioner(group, dial=group.dial, on_event=Log().append):
+                pytest.fail("it was cancelled before")
+    assert group.cloud.calls[-1].method == "shutdown"
+
+
+async def test_reads_wait_as_long_as_the_cloud_wants() -> None:
+    """A rate limit on views thins them out, though a change is expected."""
+    cloud = FakeCloud(boot_time=300)
+    async with provisioning(cloud, Log(), PlanConfig(update_interval_when_expecting=2)) as provisioner:
+        provisioner.request(1)
+        await anyio.sleep(5)
+        cloud.faults.update.always(UpdateFault(refuse=RateLimited("slow down", retry_after=60)))
+        before = len(cloud.calls)
+        await anyio.sleep(120)
+        assert 1 <= sum(call.method == "update" for call in cloud.calls[before:]) <= 3
+
+
+async def test_a_missing_connector_is_a_reason_not_a_defect() -> None:
+    """A ready command over a protocol that nobody speaks replaces the instance and says why."""
+    group = FakeGroup(FakeCloud())
+    log = Log()
+    async with Provisioner(group, dial=dial, on_event=log.append, ready_command="true") as provisioner:
+        provisioner.request(1)
+        await anyio.sleep(10)
+        assert "no plugin 'fake'" in provisioner.plan.limits(provisioner.now()).blocked_why

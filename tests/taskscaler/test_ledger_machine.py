@@ -336,7 +336,8 @@ class LedgerMachine(RuleBasedStateMachine):
         if model.closed not in FOR_GOOD:
             model.closed = Closed.DOOMED
         deadline = self.now + seconds
-        self.broke(model, self.ledger.doom(host, deadline, LOSS, self.now), deadline)
+        self.ledger.close(host, Closed.DOOMED, "notice was given")
+        self.broke(model, self.ledger.break_late(host, deadline, LOSS, self.now), deadline)
 
     @precondition(lambda self: any(host.closed or self.shut for host in self.hosts.values()))
     @rule(pick=PICKS)

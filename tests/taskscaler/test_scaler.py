@@ -268,6 +268,250 @@ async def test_a_notice_ends_assignment_and_spares_short_work() -> None:
         assert short.instance not in cloud.alive
 
 
+class FullDisk(MemoryJournal):
+    """A journal that can be told to fail."""
+
+    full = False
+
+    async def commit(self, writes: Sequence[Write]) -> None:
+        """Fail while the disk is full."""
+        if self.full:
+            raise JournalError("no space left on device")
+        await super().commit(writes)
+
+
+class SlowJournal(MemoryJournal):
+    """A journal whose commits take a moment, as those to a disk do."""
+
+    async def commit(self, writes: Sequence[Write]) -> None:
+        """Take ten milliseconds."""
+        await anyio.sleep(0.01)
+        await super().commit(writes)
+
+
+@pytest.mark.parametrize("journal", [MemoryJournal, SlowJournal])
+async def test_a_break_may_meet_a_release(journal: type[MemoryJournal]) -> None:
+    """The instance vanishes and its lease is released in the same moment; the scaler goes on."""
+    cloud = FakeCloud()
+    async with scaling(cloud, journal=journal(), update_interval=10) as scaler:
+        lease = await scaler.acquire_lease("job")
+        cloud.vanish(lease.instance)
+        for _ in range(2000):
+            if lease.instance not in {view.id for view in scaler.instances()}:
+                break
+            await anyio.sleep(0.01)
+        lease.release()
+        async with scaler.acquire("job", timeout=60) as again:
+            lease.release()
+            assert scaler.capacity().acquired == 1
+            assert again.loss is None
+
+
+@pytest.mark.parametrize("journal", [MemoryJournal, SlowJournal])
+async def test_stop_may_meet_those_who_give_up(journal: type[MemoryJournal]) -> None:
+    """Waiters are cancelled, leases released, and the scaler stopped, all at once."""
+    async with scaling(FakeCloud(), journal=journal(), max_instances=1) as scaler:
+        async with anyio.create_task_group() as tasks:
+            lease = await scaler.acquire_lease("holder")
+            for number in range(3):
+                tasks.start_soon(work, scaler, f"waiter-{number}", 1.0)
+            await anyio.wait_all_tasks_blocked()
+            tasks.cancel_scope.cancel()
+            scaler.stop()
+            lease.release()
+        assert scaler.capacity().acquired == 0
+
+
+@pytest.mark.parametrize("journal", [MemoryJournal, SlowJournal])
+async def test_leaving_breaks_what_is_still_held(journal: type[MemoryJournal]) -> None:
+    """A body in another task is cancelled, and a waiter refused, however slow the journal is."""
+    ends: list[str] = []
+
+    async def holder(scaler: Taskscaler, key: str) -> None:
+        try:
+            async with scaler.acquire(key):
+                await anyio.sleep_forever()
+        except (LeaseLost, NoCapacity) as error:
+            ends.append(type(error).__name__)
+
+    async with (
+        anyio.create_task_group() as tasks,
+        scaling(FakeCloud(), journal=journal(), max_instances=1) as scaler,
+    ):
+        tasks.start_soon(holder, scaler, "first")
+        await anyio.sleep(10)
+        tasks.start_soon(holder, scaler, "second")
+        await anyio.wait_all_tasks_blocked()
+    assert sorted(ends) == ["LeaseLost", "NoCapacity"]
+
+
+async def test_a_dead_scaler_leaves_nobody_waiting() -> None:
+    """A plugin's defect ends it: who holds or waits in other tasks hears of it at once, and leaving is quick."""
+    cloud = FakeCloud()
+    ends: list[str] = []
+
+    async def user(scaler: Taskscaler, key: str) -> None:
+        try:
+            async with scaler.acquire(key, timeout=10_000):
+                await anyio.sleep_forever()
+        except (LeaseLost, NoCapacity) as error:
+            ends.append(str(error))
+
+    async with anyio.create_task_group() as tasks:
+        with pytest.raises(ExceptionGroup) as caught:
+            async with scaling(cloud, delete=True, max_instances=1, update_interval=10) as scaler:
+                tasks.start_soon(user, scaler, "first")
+                await anyio.sleep(5)
+                tasks.start_soon(user, scaler, "second")
+                cloud.faults.update.always(UpdateFault(refuse=KeyError("a plugin's defect")))
+                await anyio.sleep(1000)
+    assert caught.group_contains(KeyError)
+    assert anyio.current_time() < 30
+    assert len(ends) == 2
+    assert all("the scaler has ended" in end for end in ends)
+
+
+async def test_an_error_while_closing_one_group_closes_the_rest() -> None:
+    """The other groups and the journal are closed all the same, and the body's error is what is seen."""
+    bad, good, journal = FakeCloud(identity="bad"), FakeCloud(identity="good"), MemoryJournal()
+    bad.faults.shutdown.always(Fault(refuse=ProviderError("cannot let go")))
+    pools = [Pool(FakeGroup(cloud), name=cloud.identity) for cloud in (bad, good)]
+    with pytest.raises(LookupError):
+        async with Taskscaler(pools, journal=journal):
+            raise LookupError
+    assert [cloud.calls[-1].method for cloud in (bad, good)] == ["shutdown", "shutdown"]
+    await journal.open(["bad"], "the next", {})
+
+
+async def test_a_refused_manager_does_not_open_the_door_for_a_third() -> None:
+    """The second is refused; the first still holds the journal."""
+    journal = MemoryJournal()
+    async with scaling(FakeCloud(), journal=journal):
+        for _ in range(2):
+            with pytest.raises(JournalError, match="already managed by"):
+                async with scaling(FakeCloud(), journal=journal):
+                    pass
+
+
+async def test_a_refusal_that_comes_late_ends_the_scaler() -> None:
+    """The first view failed; the second shows instances that may be neither used nor removed."""
+    cloud = FakeCloud()
+    cloud.launch()
+    cloud.faults.update.once(UpdateFault(refuse=ProviderError("not now")))
+    with pytest.raises(ExceptionGroup) as caught:
+        async with scaling(cloud, update_interval=5):
+            await anyio.sleep(100)
+    assert caught.group_contains(GroupRefused, match="already holds 1 instance")
+    assert len(cloud.alive) == 1
+
+
+async def test_decisions_go_on_under_constant_churn() -> None:
+    """With a slow journal something is always queued; views, heartbeats and growth must not starve."""
+    cloud = FakeCloud()
+
+    async def churn(scaler: Taskscaler, number: int) -> None:
+        while anyio.current_time() < 60:
+            await work(scaler, f"churn-{number}", 0.005)
+
+    async with (
+        scaling(cloud, journal=SlowJournal(), capacity_per_instance=8, update_interval=5) as scaler,
+        anyio.create_task_group() as jobs,
+    ):
+        for number in range(20):
+            jobs.start_soon(churn, scaler, number)
+        await anyio.sleep(30)
+        before = sum(call.method == "update" for call in cloud.calls)
+        await anyio.sleep(20)
+        assert sum(call.method == "update" for call in cloud.calls) - before >= 3
+
+
+async def test_the_cloud_is_watched_while_the_journal_fails() -> None:
+    """Nothing is handed out, but views and heartbeats go on, so that what is lost is known."""
+    cloud, journal = FakeCloud(), FullDisk()
+    keep = [Policy(idle_count=1)]
+    async with scaling(cloud, journal=journal, policies=keep, update_interval=10, heartbeat_interval=20):
+        await anyio.sleep(5)
+        journal.full = True
+        cloud.vanish("i-1")
+        await anyio.sleep(1)
+        before = len(cloud.calls)
+        await anyio.sleep(120)
+        assert sum(call.method == "update" for call in cloud.calls[before:]) >= 3
+        journal.full = False
+
+
+async def test_an_instance_that_cannot_be_reached_is_not_used_again() -> None:
+    """The cloud calls it running, but no connection gets through: it gets no new work and is replaced."""
+    cloud = FakeCloud()
+    cloud.faults.dial.always(Fault(refuse=Unreachable("no route")))
+    async with scaling(cloud, policies=[Policy(idle_time=3600)]) as scaler:
+        with pytest.raises(Unreachable):
+            async with scaler.acquire("job") as first, first.dial():
+                pass
+        cloud.faults.clear()
+        async with scaler.acquire("job") as second, second.dial():
+            assert second.instance != first.instance
+        assert first.instance not in cloud.alive
+
+
+async def test_leaving_a_connection_is_not_its_death() -> None:
+    """A connection that its user closed raises no alarm."""
+    cloud = FakeCloud()
+    async with scaling(cloud, update_interval=600) as scaler, scaler.acquire("job") as lease:
+        await anyio.sleep(30)
+        before = len(cloud.calls)
+        for _ in range(3):
+            async with lease.dial() as connection:
+                await connection.run("true")
+        assert {call.method for call in cloud.calls[before:]} <= {"dial"}
+
+
+async def test_an_error_of_another_instances_connection_is_not_blamed_on_this_one() -> None:
+    """An inner lease's instance dies; the outer one neither waits for a verdict nor loses its trust."""
+    cloud = FakeCloud()
+    async with scaling(cloud, max_instances=2, update_interval=600) as scaler:
+        with pytest.raises(LeaseLost) as caught:
+            async with scaler.acquire("outer") as outer, outer.dial(), scaler.acquire("inner") as inner:
+                cloud.vanish(inner.instance)
+                async with inner.dial() as connection:
+                    await connection.run("true")
+        assert caught.value.instance == inner.instance
+        assert not outer.cut_off
+        assert outer.instance in cloud.alive
+
+
+async def test_announced_far_ahead_work_goes_on_for_a_while() -> None:
+    """A maintenance in two hours breaks work half a minute before it begins, not at once."""
+    cloud = FakeCloud(capabilities=frozenset({Capability.NAMED_CREATE, Capability.NOTICES}))
+    async with scaling(cloud) as scaler:
+        lease = await scaler.acquire_lease("job")
+        announced = anyio.current_time()
+        cloud.notice(lease.instance, in_seconds=7200)
+        await lease.lost()
+        assert anyio.current_time() - announced == pytest.approx(7170, abs=1)
+
+
+async def test_what_is_over_the_ceiling_goes_though_the_policy_would_keep_it() -> None:
+    """Adopted instances beyond max_instances are removed, idle first, whatever idle_count says."""
+    cloud = FakeCloud()
+    cloud.launch(5)
+    keep = [Policy(idle_count=6, idle_time=3600)]
+    async with scaling(cloud, max_instances=2, preexisting=Preexisting.ADOPT, policies=keep):
+        await anyio.sleep(60)
+        assert len(cloud.alive) == 2
+
+
+async def test_why_an_instance_is_not_ready_is_told() -> None:
+    """The reason that keeps it from being prepared is in its view while it lasts."""
+    cloud = FakeCloud()
+    cloud.faults.connect_info.always(Fault(refuse=ProviderError("no address assigned")))
+    async with scaling(cloud, policies=[Policy(idle_count=1)], instance_ready_timeout=60) as scaler:
+        await anyio.sleep(20)
+        assert scaler.instances()[0].why == "no address assigned"
+        await anyio.sleep(43)
+        assert "not ready within 60 s: no address assigned" in str(scaler.explain())
+
+
 # --- reservations ---------------------------------------------------------------------------------------
 
 
@@ -352,18 +596,6 @@ async def test_an_unhealthy_instance_is_replaced_once_free() -> None:
         cloud.faults.clear()
         async with scaler.acquire("next") as lease:
             assert lease.instance == "i-2"
-
-
-class FullDisk(MemoryJournal):
-    """A journal that can be told to fail."""
-
-    full = False
-
-    async def commit(self, writes: Sequence[Write]) -> None:
-        """Fail while the disk is full."""
-        if self.full:
-            raise JournalError("no space left on device")
-        await super().commit(writes)
 
 
 async def test_nothing_is_handed_out_that_would_not_be_remembered() -> None:

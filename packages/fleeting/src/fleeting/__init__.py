@@ -41,7 +41,7 @@ from fleeting._errors import (
     Unreachable,
     Unsupported,
 )
-from fleeting._intents import Intent, IntentState
+from fleeting._intents import Intent
 from fleeting._journal import Journal, MemoryJournal, Recovered
 from fleeting._offload import Offload
 from fleeting._plan import PLAN_RECORDS, Instance, Limits, Origin, Plan, PlanConfig, Preexisting, ScaleThrottle, Stage
@@ -65,6 +65,7 @@ from fleeting._protocols import (
 from fleeting._provisioner import Provisioner, build_plan, refusal_of
 from fleeting._shell import Shell
 from fleeting._step import NOTHING, Drop, Put, Step, Write
+from fleeting._timers import Timers
 from fleeting._types import (
     INTERFACE_VERSION,
     Capability,
@@ -124,7 +125,6 @@ __all__ = [
     "InstanceGroup",
     "InstanceNotFound",
     "Intent",
-    "IntentState",
     "InterfaceMismatch",
     "Journal",
     "JournalError",
@@ -163,6 +163,7 @@ __all__ = [
     "Stage",
     "State",
     "Step",
+    "Timers",
     "Unreachable",
     "Unsupported",
     "Withdraws",

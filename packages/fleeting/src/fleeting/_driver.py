@@ -6,8 +6,8 @@ other is a defect and ends the manager.
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, contextmanager
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING
 
 import anyio
@@ -15,8 +15,8 @@ from attrs import evolve
 
 from fleeting import facts
 from fleeting._errors import (
-    CommandFailed,
     ConnectError,
+    FleetingError,
     InterfaceMismatch,
     OutcomeUnknown,
     ProviderError,
@@ -117,9 +117,9 @@ class GroupDriver:
             case facts.Withdraw():
                 self._start_change(self._withdraw, action)
             case facts.Prepare(_, instance):
-                start(self._prepare, instance, name=f"prepare {instance}")
+                start(self._within, self._scope_of(instance), self._prepare, instance, name=f"prepare {instance}")
             case facts.Heartbeat(_, instance):
-                start(self._heartbeat, instance, name=f"heartbeat {instance}")
+                start(self._within, self._scope_of(instance), self._heartbeat, instance, name=f"heartbeat {instance}")
             case facts.Forget(_, instance):
                 self._forget(instance)
 
@@ -140,38 +140,36 @@ class GroupDriver:
             with anyio.fail_after(READ_TIMEOUT):
                 observation = await self.group.update()
         except (ProviderError, OSError) as error:
-            log.warning("update_failed", extra={"pool": self.pool, "error": str(error)})
-            self._feed(facts.UpdateFailed(str(error) or type(error).__name__))
+            log.warning("update_failed", extra={"pool": self.pool, "error": _words(error)})
+            self._feed(facts.UpdateFailed(_words(error), _retry_after(error)))
         else:
             self._feed(facts.Updated(observation))
 
     async def _prepare(self, instance: str) -> None:
         """Run the readiness steps in their order."""
-        with self._scope(instance):
-            try:
-                info = await self.connect_info(instance)
-                if self._ready_command is not None:
-                    async with self.dial(info, self.connector) as connection:
-                        await connection.run(self._ready_command, check=True)
-                if self._ready_hook is not None:
-                    await self._ready_hook(info)
-            except (CommandFailed, ConnectError, Unsupported) as error:
-                self._feed(facts.PrepareFailed(instance, str(error), final=True))
-            except (ProviderError, OSError) as error:
-                self._feed(facts.PrepareFailed(instance, str(error), final=False))
-            else:
-                self._feed(facts.Prepared(instance))
+        try:
+            info = await self.connect_info(instance)
+            if self._ready_command is not None:
+                async with self.dial(info, self.connector) as connection:
+                    await connection.run(self._ready_command, check=True)
+            if self._ready_hook is not None:
+                await self._ready_hook(info)
+        except (FleetingError, OSError) as error:
+            final = isinstance(error, FleetingError) and not isinstance(error, ProviderError)
+            log.warning("prepare_failed", extra={"pool": self.pool, "instance": instance, "error": _words(error)})
+            self._feed(facts.PrepareFailed(instance, _words(error), final, _retry_after(error)))
+        else:
+            self._feed(facts.Prepared(instance))
 
     async def _heartbeat(self, instance: str) -> None:
         """Ask the group whether the instance is healthy."""
-        with self._scope(instance):
-            try:
-                with anyio.fail_after(self._heartbeat_timeout):
-                    await self.group.heartbeat(instance)
-            except (ProviderError, ConnectError, OSError) as error:
-                self._feed(facts.HeartbeatFailed(instance, str(error) or type(error).__name__))
-            else:
-                self._feed(facts.HeartbeatPassed(instance))
+        try:
+            with anyio.fail_after(self._heartbeat_timeout):
+                await self.group.heartbeat(instance)
+        except (ProviderError, ConnectError, OSError) as error:
+            self._feed(facts.HeartbeatFailed(instance, _words(error)))
+        else:
+            self._feed(facts.HeartbeatPassed(instance))
 
     async def _listen(self) -> None:
         """Pass on notices as they come."""
@@ -183,21 +181,25 @@ class GroupDriver:
                 async for notice in group.notices():
                     self._feed(facts.Noticed(notice.instance, notice.deadline, notice.kind))
             except (ProviderError, OSError) as error:
-                log.warning("notices_failed", extra={"pool": self.pool, "error": str(error)})
+                log.warning("notices_failed", extra={"pool": self.pool, "error": _words(error)})
             await anyio.sleep(NOTICES_RETRY)
 
-    @contextmanager
-    def _scope(self, instance: str) -> Iterator[None]:
-        """What runs in here is cancelled when the instance is forgotten."""
-        with anyio.CancelScope() as scope:
-            scopes = self._scopes.setdefault(instance, set())
-            scopes.add(scope)
-            try:
-                yield
-            finally:
-                scopes.discard(scope)
-                if not scopes:
-                    self._scopes.pop(instance, None)
+    def _scope_of(self, instance: str) -> "anyio.CancelScope":
+        """A scope that is cancelled when the instance is forgotten, also before anything has entered it."""
+        scope = anyio.CancelScope()
+        self._scopes.setdefault(instance, set()).add(scope)
+        return scope
+
+    async def _within(self, scope: "anyio.CancelScope", call: Callable[[str], Awaitable[None]], instance: str) -> None:
+        """Run the call in the scope."""
+        try:
+            with scope:
+                await call(instance)
+        finally:
+            scopes = self._scopes.get(instance, set())
+            scopes.discard(scope)
+            if not scopes:
+                self._scopes.pop(instance, None)
 
     def _forget(self, instance: str) -> None:
         """Stop what is under way for the instance."""
@@ -238,10 +240,8 @@ class GroupDriver:
 
     def _increase_failed(self, action: facts.Increase, error: Exception, *, outcome_known: bool) -> None:
         """Feed the failure back."""
-        text = str(error) or type(error).__name__
-        log.warning("increase_failed", extra={"pool": self.pool, "asked": action.count, "error": text})
-        retry_after = _retry_after(error)
-        self._feed(facts.IncreaseFailed(action.intent, text, outcome_known, retry_after))
+        log.warning("increase_failed", extra={"pool": self.pool, "asked": action.count, "error": _words(error)})
+        self._feed(facts.IncreaseFailed(action.intent, _words(error), outcome_known, _retry_after(error)))
 
     async def _decrease(self, action: facts.Decrease) -> None:
         """Ask for deletions."""
@@ -250,8 +250,8 @@ class GroupDriver:
             with anyio.fail_after(CHANGE_TIMEOUT):
                 accepted = await self.group.decrease(asked)
         except (ProviderError, OSError) as error:
-            log.warning("decrease_failed", extra={"pool": self.pool, "instances": asked, "error": str(error)})
-            self._feed(facts.DecreaseFailed(asked, str(error), _retry_after(error)))
+            log.warning("decrease_failed", extra={"pool": self.pool, "instances": asked, "error": _words(error)})
+            self._feed(facts.DecreaseFailed(asked, _words(error), _retry_after(error)))
         else:
             log.info("decreased", extra={"pool": self.pool, "instances": asked, "accepted": list(accepted)})
             self._feed(facts.Decreased(asked, tuple(accepted)))
@@ -265,7 +265,7 @@ class GroupDriver:
                 with anyio.fail_after(CHANGE_TIMEOUT):
                     taken = await group.withdraw(action.count)
         except (ProviderError, OSError) as error:
-            log.warning("withdraw_failed", extra={"pool": self.pool, "error": str(error)})
+            log.warning("withdraw_failed", extra={"pool": self.pool, "error": _words(error)})
         self._feed(facts.Withdrawn(action.count, taken))
 
 
@@ -282,6 +282,11 @@ async def _overridden(info: ConnectInfo, config: ConnectorConfig) -> ConnectInfo
         password=config.password or info.password,
         key=key or info.key,
     )
+
+
+def _words(error: Exception) -> str:
+    """What went wrong; some errors say nothing but their names."""
+    return str(error) or type(error).__name__
 
 
 def _retry_after(error: Exception) -> float | None:

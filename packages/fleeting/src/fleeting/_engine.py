@@ -7,6 +7,7 @@ in order. So a burst costs one commit, and no action ever precedes its writes.
 
 import logging
 from collections.abc import Callable, Sequence
+from math import inf
 from typing import Any, Protocol
 
 import anyio
@@ -18,6 +19,9 @@ from fleeting._types import Clock
 
 RETRY_COMMIT = 1.0
 """Seconds between attempts while the journal cannot be written."""
+
+CLOSING_TRIES = 3
+"""How often the last writes are tried when the journal fails at the very end."""
 
 log = logging.getLogger("fleeting.engine")
 
@@ -62,7 +66,9 @@ class Engine:
         self._writes: list[Write] = []
         self._actions: list[Any] = []
         self._news = anyio.Event()
+        self._settled = anyio.Event()
         self._failing = False
+        self._retry_at = -inf
 
     def take(self, step: Step) -> None:
         """Queue a step of the core. Returns at once."""
@@ -74,30 +80,51 @@ class Engine:
         while True:
             self._news = anyio.Event()
             self._queue(self._core.tick(self._clock.now()))
-            while self._writes or self._actions:
-                await self.flush()
+            await self._flush()
+            if not (self._writes or self._actions):
+                self._settled.set()
+                self._settled = anyio.Event()
             await self._wait()
 
-    async def flush(self) -> None:
-        """Make what is queued durable and perform it; returns early, having done neither, if the journal fails."""
+    async def settle(self, timeout: float) -> None:
+        """Wait until nothing is queued, at most *timeout* seconds."""
+        with anyio.move_on_after(timeout):
+            while self._writes or self._actions:
+                await self._settled.wait()
+
+    async def close(self) -> None:
+        """Make durable what is still queued, once `run` has ended. What it would have led to is not begun."""
+        for _ in range(CLOSING_TRIES):
+            if not self._writes or await self._commit(self._writes):
+                return
+            await anyio.sleep(RETRY_COMMIT)
+        log.error("journal_behind", extra={"writes": len(self._writes)})
+
+    async def _flush(self) -> None:
+        """Make what is queued durable and perform it; while the journal fails, only when it is time to try again."""
+        if self._clock.now() < self._retry_at:
+            return
         writes, actions = len(self._writes), len(self._actions)
         if writes and not await self._commit(self._writes[:writes]):
-            await anyio.sleep(RETRY_COMMIT)
+            self._retry_at = self._clock.now() + RETRY_COMMIT
             return
         del self._writes[:writes]  # not before they are durable: a cancellation must not lose them
         ready, self._actions = self._actions[:actions], self._actions[actions:]
         for action in ready:
             self._perform(action)
 
-    async def close(self) -> None:
-        """Make durable what is still queued, once `run` has ended. What it would have led to is not begun."""
-        if self._writes:
-            await self._commit(self._writes)
-
     def _queue(self, step: Step) -> None:
-        """Add to what is to be committed and performed."""
+        """Add to what is to be committed and performed.
+
+        While the journal fails, a step that writes nothing need not wait for it: the clouds are looked at
+        and instances deleted again although nothing can be handed out.
+        """
         self._writes.extend(step.writes)
-        self._actions.extend(step.actions)
+        if self._failing and not step.writes:
+            for action in step.actions:
+                self._perform(action)
+        else:
+            self._actions.extend(step.actions)
 
     async def _commit(self, writes: Sequence[Write]) -> bool:
         """Try once, and tell the core when that starts to fail or to succeed again."""
@@ -116,10 +143,7 @@ class Engine:
         return True
 
     async def _wait(self) -> None:
-        """Wait for a step, or for the core's own time."""
-        wake_at = self._core.wake_at
-        if wake_at is None:
-            await self._news.wait()
-            return
-        with anyio.move_on_after(max(0.0, wake_at - self._clock.now())):
+        """Wait for a step, for the core's own time, or for the time to try the journal again."""
+        times = [at for at in (self._core.wake_at, self._retry_at if self._failing else None) if at is not None]
+        with anyio.move_on_after(max(0.0, min(times, default=inf) - self._clock.now())):
             await self._news.wait()

@@ -6,22 +6,11 @@ counts in full: the cloud may have heard it.
 """
 
 from collections.abc import Iterable, Iterator
-from enum import Enum
 
 from attrs import define, frozen
 
 CLOCK_SKEW = 60.0
 """Seconds by which a cloud's clock may differ from ours."""
-
-
-class IntentState(Enum):
-    """Where an intent stands."""
-
-    REQUESTED = "requested"
-    MATCHED = "matched"
-    WITHDRAWN = "withdrawn"
-    FAILED = "failed"
-    EXPIRED = "expired"
 
 
 @frozen(kw_only=True)

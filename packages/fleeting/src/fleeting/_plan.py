@@ -29,7 +29,7 @@ from math import inf
 from typing import Any
 
 from attrs import define, field, frozen
-from attrs.validators import ge, gt
+from attrs.validators import ge, gt, optional
 
 from fleeting import facts
 from fleeting._durations import Duration
@@ -84,7 +84,7 @@ class ScaleThrottle:
     limit: float = 100.0
     """New instances a second; -1: no limit."""
 
-    burst: int | None = None
+    burst: int | None = field(default=None, validator=optional(ge(1)))
     """Saved up at most. None: `max_instances`, or the limit where that is 0."""
 
 
@@ -154,11 +154,10 @@ class Instance:
     intent: str | None = None
     offering: str | None = None
     created_at: float | None = None
-    asked_at: float | None = None
-    """When its intent was requested, if it has one."""
-
-    running_since: float | None = None
     ready_since: float | None = None
+    trouble: str = ""
+    """What last kept it from being prepared, though it may pass."""
+
     prepared: bool = False
     """Whether it passed the readiness steps."""
 
@@ -409,8 +408,8 @@ class Plan:
         match fact:
             case facts.Updated(observation):
                 self._updated(observation, now)
-            case facts.UpdateFailed():
-                self._update_ended(now)
+            case facts.UpdateFailed(_, retry_after):
+                self._update_ended(now, at_least=retry_after or 0.0)
             case facts.Increased(intent, accepted):
                 self._increased(intent, accepted, now)
             case facts.IncreaseFailed():
@@ -466,7 +465,6 @@ class Plan:
             case State.RUNNING:
                 self._resume(known, now)
                 if known.stage is Stage.WAITING:
-                    known.running_since = now
                     self._prepare(known)
             case State.DELETED:
                 self._gone(known, facts.LossKind.DELETED, "the cloud reports it as deleted", now)
@@ -528,7 +526,6 @@ class Plan:
             intent=intent.id if intent is not None else None,
             offering=observed.offering,
             created_at=observed.created_at,
-            asked_at=intent.requested_at if intent is not None else None,
         )
         self._instances[instance] = known
         self._by_stage[known.stage] += 1
@@ -581,16 +578,17 @@ class Plan:
         self._timers.cancel(("update", ""))
         self._turn.actions.append(facts.Update(self.pool))
 
-    def _update_ended(self, now: float) -> None:
-        """Fetch the next view at once if something is odd, else when it is time."""
+    def _update_ended(self, now: float, at_least: float = 0.0) -> None:
+        """Fetch the next view at once if something is odd, else when it is time, or as late as the cloud wants."""
         self._updating = False
-        if self._update_again:
+        if self._update_again and not at_least:
             self._update_again = False
             self._start_update()
             return
         expecting = self._expecting
         interval = self.config.update_interval_when_expecting if expecting else self.config.update_interval
-        self._timers.set(("update", ""), now + min(interval, self.config.update_interval))
+        self._update_again = False
+        self._timers.set(("update", ""), now + max(at_least, min(interval, self.config.update_interval)))
 
     def _expect(self, now: float) -> None:
         """A change is coming: do not wait for the long interval."""
@@ -633,11 +631,14 @@ class Plan:
             self._backoff.failed(f"instance {known.id} did not become ready: {fact.error}", now)
             self._remove(known, f"it did not become ready: {fact.error}", now)
         else:
-            self._timers.set(("prepare", known.id), now + self.config.update_interval_when_expecting)
+            known.trouble = fact.error
+            wait = max(self.config.update_interval_when_expecting, fact.retry_after or 0.0)
+            self._timers.set(("prepare", known.id), now + wait)
 
     def _ready_overdue(self, known: Instance, now: float) -> None:
         """It hangs on its way to being ready."""
-        reason = f"it was not ready within {self.config.instance_ready_timeout:g} s"
+        trouble = f": {known.trouble}" if known.trouble else ""
+        reason = f"it was not ready within {self.config.instance_ready_timeout:g} s{trouble}"
         self._backoff.failed(f"instance {known.id}: {reason}", now)
         self._remove(known, reason, now)
 

@@ -6,7 +6,8 @@ changes at the cloud are never abandoned, and their outcomes still reach the cor
 
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
@@ -17,7 +18,7 @@ from fleeting import facts
 from fleeting._clock import LoopClock
 from fleeting._driver import GroupDriver
 from fleeting._engine import Core, Engine
-from fleeting._errors import GroupRefused
+from fleeting._errors import FleetingError, GroupRefused
 from fleeting._journal import Journal, MemoryJournal, Recovered
 from fleeting._step import Step
 from fleeting._types import Clock, GroupInfo, Settings
@@ -60,6 +61,7 @@ class Shell(Generic[C]):
         perform: Callable[[Any], None],
         *,
         kinds: Mapping[str, type],
+        on_end: Callable[[], None] = lambda: None,
         journal: Journal | None = None,
         clock: Clock | None = None,
     ) -> None:
@@ -71,6 +73,7 @@ class Shell(Generic[C]):
                 holds, and the time.
             perform: Performs those actions of the core that are not for a group.
             kinds: The core's records in the journal: their classes, by kind.
+            on_end: Called when nothing more will be performed: in the end, or because of an error.
             journal: None: in memory.
             clock: None: the event loop's time.
         """
@@ -78,6 +81,9 @@ class Shell(Generic[C]):
         self._build = build
         self._perform_other = perform
         self._kinds = kinds
+        self._on_end = on_end
+        self._opened = False
+        self.ended = False
         self._journal: Journal = journal if journal is not None else MemoryJournal()
         self._given_clock = clock
         self.owner = f"{os.uname().nodename}-{os.urandom(4).hex()}"
@@ -88,29 +94,9 @@ class Shell(Generic[C]):
         Raises:
             GroupRefused: What the group holds may be neither used nor removed; nothing was changed.
         """
-        self.clock: Clock = self._given_clock if self._given_clock is not None else LoopClock()
-        opened: list[GroupDriver] = []
+        self._stack = AsyncExitStack()
         try:
-            infos = {}
-            for driver in self.drivers.values():
-                settings = Settings(owner=self.owner, clock=self.clock, connector=driver.connector)
-                infos[driver.pool] = await driver.open(settings)
-                opened.append(driver)
-            recovered = await self._journal.open([info.identity for info in infos.values()], self.owner, self._kinds)
-            self.core = self._build(infos, recovered, self.clock.now())
-            self._seen = {pool: anyio.Event() for pool in self.drivers}
-            self.engine = Engine(self.core, self._journal, self.clock, self._perform)
-            self._tasks = anyio.create_task_group()
-        except BaseException:
-            await self._close(opened)
-            raise
-        await self._tasks.__aenter__()
-        await self._tasks.start(self._live)
-        try:
-            for seen in self._seen.values():
-                await seen.wait()
-            if self.core.refusal is not None:
-                raise GroupRefused(self.core.refusal)
+            await self._open(self._stack)
         except BaseException as error:
             await self.__aexit__(type(error), error, error.__traceback__)
             raise
@@ -120,19 +106,35 @@ class Shell(Generic[C]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool | None:
         """Finish what is under way, then close everything. Never leaves earlier, whatever is cancelled."""
-        with anyio.CancelScope(shield=True):
-            for driver in self.drivers.values():
-                await driver.quiesce(CLOSE_TIMEOUT)
-            self._life.cancel()
-        try:
-            if isinstance(error, Exception):  # the body's own, which a task group would wrap
-                await self._tasks.__aexit__(None, None, None)
-                return False
-            return await self._tasks.__aexit__(kind, error, trace)
-        finally:
-            with anyio.CancelScope(shield=True):
-                await self.engine.close()
-            await self._close(list(self.drivers.values()))
+        if isinstance(error, Exception):  # the body's own, which a task group would wrap
+            await self._stack.__aexit__(None, None, None)
+            return False
+        return await self._stack.__aexit__(kind, error, trace)
+
+    async def _open(self, stack: AsyncExitStack) -> None:
+        """Open everything; what was opened is closed by the stack, in the opposite order."""
+        self.clock: Clock = self._given_clock if self._given_clock is not None else LoopClock()
+        self._seen = {pool: anyio.Event() for pool in self.drivers}
+        infos = {}
+        for driver in self.drivers.values():
+            settings = Settings(owner=self.owner, clock=self.clock, connector=driver.connector)
+            infos[driver.pool] = await driver.open(settings)
+            stack.push_async_callback(self._close, driver.info.identity, driver.close)
+        identities = [info.identity for info in infos.values()]
+        recovered = await self._journal.open(identities, self.owner, self._kinds)
+        stack.push_async_callback(self._close, "the journal", self._journal.close)
+        self.core = self._build(infos, recovered, self.clock.now())
+        self.engine = Engine(self.core, self._journal, self.clock, self._perform)
+        stack.push_async_callback(self._close, "the engine", self.engine.close)
+        tasks = await stack.enter_async_context(anyio.create_task_group())
+        with anyio.CancelScope(shield=True):  # a cancellation in here would never see the tasks end
+            await tasks.start(self._live)
+        stack.push_async_callback(self._end)
+        for seen in self._seen.values():
+            await seen.wait()
+        if self.core.refusal is not None:
+            raise GroupRefused(self.core.refusal)
+        self._opened = True
 
     def take(self, step: Step) -> None:
         """Hand over a step of the core."""
@@ -140,22 +142,37 @@ class Shell(Generic[C]):
 
     def feed(self, pool: str, fact: facts.Fact) -> None:
         """Tell the core what happened."""
+        self.engine.take(self.core.handle(pool, fact, self.clock.now()))
         if isinstance(fact, facts.Updated | facts.UpdateFailed):
             self._seen[pool].set()
-        self.engine.take(self.core.handle(pool, fact, self.clock.now()))
+            if self._opened and self.core.refusal is not None:  # the first views had failed
+                raise GroupRefused(self.core.refusal)
 
     def start_soon(self, call: Callable[..., Any], *args: object) -> None:
         """Run a task of the owner's for as long as the shell lives."""
         self._inner.start_soon(call, *args)
 
     async def _live(self, *, task_status: "TaskStatus[None]") -> None:
-        """All tasks, kept from outside cancellations, until `__aexit__` ends them."""
-        with anyio.CancelScope(shield=True) as self._life:
-            async with anyio.create_task_group() as self._inner:
-                for driver in self.drivers.values():
-                    driver.start(self._inner, partial(self.feed, driver.pool))
-                self._inner.start_soon(self.engine.run, name="engine")
-                task_status.started()
+        """All tasks, kept from outside cancellations, until `_end` ends them, or an error does."""
+        try:
+            with anyio.CancelScope(shield=True) as self._life:
+                async with anyio.create_task_group() as self._inner:
+                    for driver in self.drivers.values():
+                        driver.start(self._inner, partial(self.feed, driver.pool))
+                    self._inner.start_soon(self.engine.run, name="engine")
+                    task_status.started()
+        finally:
+            self.ended = True
+            self._on_end()
+
+    async def _end(self) -> None:
+        """Let changes at the clouds come to their ends and what they led to be done; then end all tasks."""
+        with anyio.CancelScope(shield=True):
+            for driver in self.drivers.values():
+                await driver.quiesce(CLOSE_TIMEOUT)
+            if not self.ended:
+                await self.engine.settle(CLOSE_TIMEOUT)
+            self._life.cancel()
 
     def _perform(self, action: Any) -> None:  # noqa: ANN401  (whatever the core decides)
         """Give the action to whom it is for."""
@@ -164,9 +181,12 @@ class Shell(Generic[C]):
         else:
             self._perform_other(action)
 
-    async def _close(self, drivers: Sequence[GroupDriver]) -> None:
-        """Close groups, then the journal."""
-        with anyio.move_on_after(CLOSE_TIMEOUT, shield=True):
-            for driver in drivers:
-                await driver.close()
-            await self._journal.close()
+    async def _close(self, what: str, close: Callable[[], Awaitable[None]]) -> None:
+        """Close one thing, within a bound; that it fails keeps nothing else from being closed."""
+        with anyio.move_on_after(CLOSE_TIMEOUT, shield=True) as scope:
+            try:
+                await close()
+            except (FleetingError, OSError) as error:
+                log.error("close_failed", extra={"what": what, "error": str(error)})  # noqa: TRY400  (expected)
+        if scope.cancelled_caught:
+            log.error("close_timed_out", extra={"what": what})

@@ -126,7 +126,7 @@ class SqliteJournal:
         database = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)
         (verdict,) = database.execute("PRAGMA quick_check(1)").fetchone()
         if verdict != "ok":
-            raise sqlite3.DatabaseError(verdict)
+            raise sqlite3.DatabaseError(" ".join(verdict.split()))
         database.execute("PRAGMA journal_mode = WAL")
         database.execute("PRAGMA synchronous = FULL")
         return database

@@ -22,6 +22,7 @@ class UpdateFailed(NamedTuple):
     """The cloud's view could not be fetched."""
 
     error: str
+    retry_after: float | None = None
 
 
 class Increased(NamedTuple):
@@ -74,6 +75,7 @@ class PrepareFailed(NamedTuple):
     instance: str
     error: str
     final: bool = True
+    retry_after: float | None = None
 
 
 class HeartbeatPassed(NamedTuple):

@@ -7,10 +7,11 @@ one decision a few milliseconds later, from the counters: how many instances to 
 
 from collections import deque
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from math import inf
 from typing import Any, NamedTuple
 
-from fleeting import Drop, Loss, LossKind, Plan, Step, Write, facts, refusal_of
+from fleeting import Drop, Loss, LossKind, Plan, Step, Timers, Write, facts, refusal_of
 from taskscaler._decide import Decision, Supply, decide
 from taskscaler._errors import NoCapacity
 from taskscaler._ledger import LEASE, USES, Capacity, Closed, Host, Ledger, Shelf, host_id
@@ -22,6 +23,9 @@ IDLES_AT_ZERO = Policy()
 
 COALESCE = 0.005
 """Seconds that a decision waits for what else comes with a burst: a call to a cloud takes a hundred times that."""
+
+BREAK_AHEAD = 30.0
+"""Seconds before an announced end of an instance at which work is broken that would not be done in time."""
 
 KEPT_DECISIONS = 100
 """How many of the last decisions are kept for `explain`."""
@@ -63,6 +67,12 @@ class Core:
         """Why the groups may not be managed as the first view shows them."""
 
         self._journal_error = ""
+        self._doomed: dict[str, float] = {}
+        """When hosts that were announced to go will go, by host id."""
+
+        self._breaks: Timers[str] = Timers()
+        """When the work on them that would last longer is broken."""
+
         self._schedule = Schedule(policies)
         self._policy = IDLES_AT_ZERO
         self._policy_until = -inf
@@ -127,6 +137,13 @@ class Core:
             self._add(self.ledger.break_all(host, Loss(LossKind.KILLED, why), now))
         return self._end()
 
+    def distrust(self, host: Host) -> Step:
+        """Give the host no new work, and replace it once it is free: it could not be reached."""
+        self._changed = True
+        if host.id in self.ledger.hosts:
+            self.ledger.close(host, Closed.UNHEALTHY, "it could not be reached")
+        return self._end()
+
     def remove_all(self, now: float) -> Step:
         """Delete every instance as it falls free, and every one that still appears."""
         self._changed = True
@@ -148,7 +165,7 @@ class Core:
     @property
     def wake_at(self) -> float | None:
         """See `fleeting.Engine`."""
-        times = [self._look_at, *(plan.wake_at for plan in self.plans.values())]
+        times = [self._look_at, self._breaks.next, *(plan.wake_at for plan in self.plans.values())]
         at = min((at for at in times if at is not None), default=inf)
         return None if at == inf else at
 
@@ -158,6 +175,10 @@ class Core:
             wake_at = plan.wake_at
             if wake_at is not None and wake_at <= now:
                 self._route(plan.pool, plan.tick(now), now)
+        for host in self._breaks.due(now):
+            loss = Loss(LossKind.PREEMPTED, self.ledger.hosts[host].why_closed)
+            self._add(self.ledger.break_late(self.ledger.hosts[host], self._doomed[host], loss, now))
+            self._changed = True
         if self._changed:
             self._changed = False
             self._look_at = min(self._look_at, now + COALESCE)
@@ -219,9 +240,12 @@ class Core:
                 if breaks_work:
                     self._add(ledger.break_all(host, Loss(LossKind.UNHEALTHY, "its heartbeats fail"), now))
             case facts.Doomed(_, deadline, kind):
-                loss = Loss(LossKind.PREEMPTED, f"{kind.value}, {deadline - now:.0f} s ahead")
-                self._add(ledger.doom(host, deadline, loss, now))
+                ledger.close(host, Closed.DOOMED, f"{kind.value} announced")
+                self._doomed[host.id] = deadline
+                self._breaks.set(host.id, deadline - BREAK_AHEAD)
             case facts.Gone(_, cause):
+                self._breaks.cancel(host.id)
+                self._doomed.pop(host.id, None)
                 self._add(ledger.lose(host, cause or Loss(LossKind.KILLED, "it was removed"), now))
 
     # --- deciding ----------------------------------------------------------------------------------------
@@ -252,24 +276,22 @@ class Core:
         """Give up what is idle and to spare, in the least preferred pool first."""
         spare = decision.spare
         for pool in reversed(decision.pools):
+            excess = list(islice(self.ledger.longest_idle(pool.pool), pool.excess))
+            self._give_up(excess, "over the ceiling", now)
+            spare = max(0, spare - sum(len(host.slots) for host in excess))
             idle: list[Host] = []
-            excess: list[Host] = []
             for host in self.ledger.longest_idle(pool.pool):
                 due = host.idle_since + policy.idle_time
                 if not spare:
                     break
                 if host.usable > spare:
                     continue  # one behind it may have fewer uses left
-                if now >= due:
-                    idle.append(host)
-                elif len(excess) < pool.excess - len(idle):
-                    excess.append(host)
-                else:
+                if now < due:
                     self._look_at = min(self._look_at, due)
                     break
+                idle.append(host)
                 spare -= host.usable
             self._give_up(idle, "not needed", now)
-            self._give_up(excess, "over the ceiling", now)
 
     def _remove_everything(self, now: float) -> None:
         """Give up all that is free, whatever it is for."""

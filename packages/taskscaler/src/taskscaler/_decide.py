@@ -115,11 +115,14 @@ class Decision:
         """In words."""
         demand = self.demand
         wanted = f"{demand.in_use} in use, {demand.reserved} reserved, {demand.pending} waiting"
-        parts = [f"{wanted}, {self.idle_target} to keep idle: {self.target} slots"]
+        size = f"{self.target} slots, {self.target_instances} instances"
+        parts = [f"{wanted}, {self.idle_target} to keep idle: {size}"]
         for pool in self.pools:
             if pool.wanted:
                 limit = f", limited by {pool.limited_by}" if pool.limited_by else ""
                 parts.append(f"{pool.pool}: has {pool.have}, wants {pool.wanted} more, asks for {pool.increase}{limit}")
+            if pool.excess:
+                parts.append(f"{pool.pool}: {pool.excess} over the ceiling")
         if self.spare and not self.increase:
             parts.append(f"{self.spare} slots to spare")
         return "; ".join(parts)

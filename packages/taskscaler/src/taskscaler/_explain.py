@@ -31,7 +31,7 @@ class InstanceView:
 
     ready_since: float | None
     why: str
-    """Why it gets no new work, or why it is being removed; empty if neither is so."""
+    """Why it gets no new work, is not ready yet, or is being removed; empty if none of it is so."""
 
 
 @frozen(kw_only=True)
@@ -98,7 +98,7 @@ def explain(core: Core, now: float) -> Explanation:
     return Explanation(
         at=now,
         capacity=core.capacity(),
-        shut=core.ledger.shut,
+        shut=core.ledger.shut or core.refusal or "",
         pools=tuple(_view_pool(plan, now) for plan in core.plans.values()),
         decisions=tuple(core.decisions),
     )
@@ -120,7 +120,7 @@ def _view(core: Core, pool: str, instance: Instance) -> InstanceView:
         uses=host.uses if host else 0,
         since=instance.first_seen,
         ready_since=instance.ready_since,
-        why=instance.removing or (host.why_closed if host else ""),
+        why=instance.removing or (host.why_closed if host else instance.trouble),
     )
 
 

@@ -14,11 +14,22 @@ VERDICT_TIMEOUT = 30.0
 """Seconds for which a body that failed with `Unreachable` waits to hear whether its instance is lost."""
 
 
+def only_unreachable(error: Exception) -> bool:
+    """Whether an error, or every error of a group, says that an instance could not be reached."""
+    if isinstance(error, ExceptionGroup):
+        return error.split(Unreachable)[1] is None
+    return isinstance(error, Unreachable)
+
+
 class LeaseOwner(Protocol):
     """What a lease needs of its scaler."""
 
     def release(self, lease: "Lease") -> None:
         """Take the slot back."""
+        ...
+
+    def distrust(self, lease: "Lease") -> None:
+        """The instance could not be reached although the cloud shows it."""
         ...
 
     async def connect_info(self, lease: "Lease") -> ConnectInfo:
@@ -35,10 +46,15 @@ class Lease:
 
     def __init__(self, held: Held, owner: LeaseOwner) -> None:
         """Wrap the ledger's side of the lease."""
-        self._held = held
+        self.held = held
+        """The ledger's side; not for users."""
+
         self._owner = owner
         self._ended = anyio.Event()
         self._body: anyio.CancelScope | None = None
+        self.cut_off = False
+        """Whether a connection to the instance died, or could not be made."""
+
         self.loss: Loss | None = None
         """Why it was lost; None while it is held, and after a proper release."""
 
@@ -49,22 +65,22 @@ class Lease:
     @property
     def key(self) -> str:
         """What it was acquired under."""
-        return self._held.key
+        return self.held.key
 
     @property
     def pool(self) -> str:
         """Name of the pool the instance belongs to."""
-        return self._held.host.pool
+        return self.held.host.pool
 
     @property
     def instance(self) -> str:
         """The instance's id."""
-        return self._held.host.instance
+        return self.held.host.instance
 
     @property
     def slot(self) -> int:
         """Number of the slot on its instance, from 0; no two leases hold the same one at a time."""
-        return self._held.slot
+        return self.held.slot
 
     async def connect_info(self) -> ConnectInfo:
         """How to connect to the instance; fetched again when credentials have expired."""
@@ -97,16 +113,22 @@ class Lease:
                     body.cancel()
                 try:
                     yield self
-                except Unreachable as error:
+                except Exception as error:
                     self._body = None  # the loss is waited for now, and must not cut the waiting short
-                    with anyio.move_on_after(VERDICT_TIMEOUT):
-                        raise LeaseLost(self.key, self.instance, await self.lost()) from error
+                    await self._raise_if_lost(error)
                     raise
             if body.cancelled_caught and self.loss is not None:
                 raise LeaseLost(self.key, self.instance, self.loss)
         finally:
             self._body = None
             self.release()
+
+    async def _raise_if_lost(self, error: Exception) -> None:
+        """Wait for the verdict on an instance that was cut off; one that is not lost is not trusted any more."""
+        if self.cut_off and only_unreachable(error):
+            with anyio.move_on_after(VERDICT_TIMEOUT):
+                raise LeaseLost(self.key, self.instance, await self.lost()) from error
+            self._owner.distrust(self)
 
     def release(self) -> None:
         """Give the slot back. Does nothing if it was released or lost before."""

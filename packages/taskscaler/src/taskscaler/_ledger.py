@@ -398,9 +398,8 @@ class Ledger:
         self.shelves[host.pool].idle_sorted = False
         return self._serve(now)
 
-    def doom(self, host: Host, deadline: float, loss: Loss, now: float) -> Step:
-        """Close the host for good, and break what would not be done by the deadline."""
-        self.close(host, Closed.DOOMED, str(loss))
+    def break_late(self, host: Host, deadline: float, loss: Loss, now: float) -> Step:
+        """Break those leases of the host whose work is not known to be done by the deadline."""
         return self._break(host, loss, now, keep_until=deadline)
 
     def break_all(self, host: Host, loss: Loss, now: float) -> Step:

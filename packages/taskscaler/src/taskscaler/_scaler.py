@@ -3,7 +3,7 @@
 import logging
 import math
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from types import TracebackType
 from typing import Self
 
@@ -18,6 +18,8 @@ from fleeting import (
     GroupDriver,
     GroupInfo,
     Journal,
+    Loss,
+    LossKind,
     ProviderError,
     Recovered,
     Shell,
@@ -29,9 +31,12 @@ from fleeting import (
 from taskscaler._core import AllRemoved, Core
 from taskscaler._errors import NoCapacity
 from taskscaler._explain import Explanation, InstanceView, explain, view_instances
-from taskscaler._lease import Lease
-from taskscaler._ledger import LEDGER_RECORDS, Break, Capacity, Deliver, Refuse
+from taskscaler._lease import Lease, only_unreachable
+from taskscaler._ledger import LEDGER_RECORDS, Break, Capacity, Deliver, Held, Refuse
 from taskscaler._types import Policy, Pool
+
+DEATH_TIMEOUT = 1.0
+"""Seconds within which a connection on which a call failed shows that it is dead."""
 
 REMOVAL_GRACE = 5.0
 """Seconds beyond the retries that instances have to go on shutdown."""
@@ -86,7 +91,7 @@ class Taskscaler:
         self._delete_on_shutdown = delete_instances_on_shutdown
         self._random = random
         self._waiters: dict[str, _Waiter] = {}
-        self._leases: dict[str, Lease] = {}
+        self._leases: dict[Held, Lease] = {}
         drivers = [
             GroupDriver(
                 pool.group,
@@ -100,7 +105,15 @@ class Taskscaler:
             for pool in self._pools
         ]
         kinds = {**PLAN_RECORDS, **LEDGER_RECORDS}
-        self._shell: Shell[Core] = Shell(drivers, self._build, self._perform, kinds=kinds, journal=journal, clock=clock)
+        self._shell: Shell[Core] = Shell(
+            drivers,
+            self._build,
+            self._perform,
+            kinds=kinds,
+            on_end=self._ended,
+            journal=journal,
+            clock=clock,
+        )
 
     # --- slots -------------------------------------------------------------------------------------------
 
@@ -122,6 +135,8 @@ class Taskscaler:
             KeyInUse: The key holds a slot, or waits for one.
             NoCapacity: There was no slot in time, or there will be none.
         """
+        if self._shell.ended:
+            raise NoCapacity("the scaler has ended")
         self._take(self._core.acquire(key, self._now(), expected_duration))
         waiter = self._waiters[key] = _Waiter(anyio.Event())
         try:
@@ -188,10 +203,11 @@ class Taskscaler:
             Whether all leases have ended.
         """
         self._take(self._core.stop_handing_out("the scaler is draining"))
+        held = self._core.ledger.leases
         with anyio.move_on_after(timeout):
-            while self._leases:
+            while held:
                 await self._lease_ended.wait()
-        return not self._leases
+        return not held
 
     def stop(self) -> None:
         """Hand out no more slots, refuse whoever waits, and break every lease."""
@@ -211,7 +227,7 @@ class Taskscaler:
         """Stop, delete the instances if that was asked for, and close everything."""
         with anyio.CancelScope(shield=True):
             self.stop()
-            if self._delete_on_shutdown:
+            if self._delete_on_shutdown and not self._shell.ended:
                 await self._remove_instances()
         return await self._shell.__aexit__(kind, error, trace)
 
@@ -221,9 +237,10 @@ class Taskscaler:
         self._take(self._core.remove_all(self._now()))
         with anyio.move_on_after(bound + REMOVAL_GRACE):
             await self._all_removed.wait()
-        left = [instance for plan in self._core.plans.values() for instance in plan.instances]
-        if left:
-            log.error("instances_left", extra={"instances": left})
+        for plan in self._core.plans.values():
+            if plan.total:
+                left = {"pool": plan.pool, "instances": list(plan.instances), "unfilled_requests": plan.outstanding}
+                log.error("instances_left", extra=left)
 
     # --- inside ------------------------------------------------------------------------------------------
 
@@ -250,14 +267,12 @@ class Taskscaler:
             case Deliver(held):
                 if self._core.ledger.deliver(held):
                     waiter = self._waiters.pop(held.key)
-                    waiter.lease = self._leases[held.key] = Lease(held, self)
+                    waiter.lease = self._leases[held] = Lease(held, self)
                     waiter.answered.set()
             case Break(held, loss):
-                self._end(held.key).lose(loss)
+                self._lose(held, loss)
             case Refuse(key, why):
-                waiter = self._waiters[key]
-                waiter.refusal = why
-                waiter.answered.set()
+                self._refuse(key, why)
             case AllRemoved():
                 self._all_removed.set()
 
@@ -266,21 +281,49 @@ class Taskscaler:
         if waiter.lease is not None:
             waiter.lease.release()
         else:
-            del self._waiters[key]
+            self._waiters.pop(key, None)
             self._take(self._core.cancel(key, self._now()))
+            self._note_end()
 
-    def _end(self, key: str) -> Lease:
-        """Take a lease off the list."""
+    def _lose(self, held: Held, loss: Loss) -> None:
+        """Tell the holder of a slot that it is lost; who has just given it back need not know."""
+        lease = self._leases.pop(held, None)
+        if lease is not None:
+            lease.lose(loss)
+        self._note_end()
+
+    def _refuse(self, key: str, why: str) -> None:
+        """Tell whoever waits that it will get nothing; who has just given up need not know."""
+        waiter = self._waiters.pop(key, None)
+        if waiter is not None:
+            waiter.refusal = why
+            waiter.answered.set()
+
+    def _note_end(self) -> None:
+        """Wake whoever waits for leases to end."""
         ended, self._lease_ended = self._lease_ended, anyio.Event()
         ended.set()
-        return self._leases.pop(key)
+
+    def _ended(self) -> None:
+        """Nothing more will be performed: nobody may go on as if it would."""
+        for held in list(self._leases):
+            self._lose(held, Loss(LossKind.KILLED, "the scaler has ended"))
+        for key in list(self._waiters):
+            self._refuse(key, "the scaler has ended")
+        self._all_removed.set()
 
     # --- what leases ask (`LeaseOwner`) ------------------------------------------------------------------
 
     def release(self, lease: Lease) -> None:
-        """Take a slot back; for `Lease.release`."""
-        self._end(lease.key)
-        self._take(self._core.release(lease.key, self._now()))
+        """Take a slot back; for `Lease.release`. If it is lost by now, somebody else may use the key already."""
+        self._leases.pop(lease.held, None)
+        if self._core.ledger.leases.get(lease.key) is lease.held:
+            self._take(self._core.release(lease.key, self._now()))
+        self._note_end()
+
+    def distrust(self, lease: Lease) -> None:
+        """The instance could not be reached although the cloud shows it: it gets no new work, and is replaced."""
+        self._take(self._core.distrust(lease.held.host))
 
     async def connect_info(self, lease: Lease) -> ConnectInfo:
         """How to connect; for `Lease.connect_info`."""
@@ -294,20 +337,31 @@ class Taskscaler:
         """Connect; for `Lease.dial`. When the connection dies, the cloud is asked for the instance at once."""
         driver = self._shell.drivers[lease.pool]
         info = await self.connect_info(lease)
-        watch = anyio.CancelScope()
-        try:
-            async with driver.dial(info, driver.connector) as connection:
-                self._shell.start_soon(self._watch, watch, lease, connection)
-                try:
-                    yield connection
-                finally:
-                    watch.cancel()
-        except Unreachable as error:
-            self._shell.feed(lease.pool, facts.ConnectionDied(lease.instance, str(error)))
-            raise
+        async with AsyncExitStack() as stack:
+            try:
+                connection = await stack.enter_async_context(driver.dial(info, driver.connector))
+            except Unreachable as error:
+                self._note_death(lease, str(error))
+                raise
+            watch = anyio.CancelScope()
+            self._shell.start_soon(self._watch, watch, lease, connection)
+            stack.callback(watch.cancel)
+            try:
+                yield connection
+            except Exception as error:
+                if only_unreachable(error):
+                    with anyio.move_on_after(DEATH_TIMEOUT):  # whose connection it was shows when it is closed
+                        self._note_death(lease, await connection.wait_closed())
+                raise
 
     async def _watch(self, scope: "anyio.CancelScope", lease: Lease, connection: Connection) -> None:
         """Hear of a connection that dies, also while nothing runs on it."""
         with scope:
             why = await connection.wait_closed()
-            self._shell.feed(lease.pool, facts.ConnectionDied(lease.instance, why))
+            if not scope.cancel_called:  # else it was closed by its user
+                self._note_death(lease, why)
+
+    def _note_death(self, lease: Lease, why: str) -> None:
+        """A connection to the lease's instance died, or could not be made."""
+        lease.cut_off = True
+        self._shell.feed(lease.pool, facts.ConnectionDied(lease.instance, why))

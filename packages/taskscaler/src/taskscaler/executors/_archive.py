@@ -34,11 +34,11 @@ def unpack(archive: Path, target: Path, *, limit: int) -> None:
         ArchiveRefused: The target may hold a part by then; remove it.
     """
     try:
-        with tarfile.open(archive) as tar:
+        with tarfile.open(archive, "r:") as tar:
             members = _acceptable_members(tar, limit)
             for member in sorted(members, key=tarfile.TarInfo.issym):
                 tar.extract(member, target, filter="data")
-    except (tarfile.TarError, FileExistsError, IsADirectoryError, NotADirectoryError) as error:  # a name has two uses
+    except (tarfile.TarError, OSError, ValueError, OverflowError, KeyError, EOFError) as error:  # all seen to come
         raise ArchiveRefused(f"the archive is broken or unsafe: {error}") from error
     _refuse_links_that_leave(target, [target / member.name for member in members if member.issym()])
 
