@@ -220,8 +220,9 @@ class Unheeding(FakeGroup):
 
     async def init(self, settings: Settings) -> GroupInfo:
         """Cancel whoever opens us, and return as if nothing had happened."""
+        info = await super().init(settings)
         self.scope.cancel()
-        return await super().init(settings)
+        return info
 
     scope: anyio.CancelScope
 
