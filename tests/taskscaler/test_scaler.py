@@ -648,6 +648,37 @@ async def test_a_restart_knows_uses_and_trusts_no_interrupted_work() -> None:
         assert all(view.id != used.instance for view in scaler.instances())
 
 
+async def test_an_instance_that_was_in_use_is_kept_if_told_to() -> None:
+    """Its leases are released all the same, and its uses still count."""
+    cloud, journal = FakeCloud(), MemoryJournal()
+    keep = [Policy(idle_time=600)]
+    async with scaling(cloud, journal=journal, max_use_count=2, policies=keep) as scaler:
+        lease = await scaler.acquire_lease("interrupted")
+        crashed = MemoryJournal({kind: dict(kept) for kind, kept in journal.records.items()})
+    group = FakeGroup(cloud)
+    pool = Pool(group, dial=group.dial, max_use_count=2)
+    async with Taskscaler(pool, policies=keep, journal=crashed, keep_instance_with_acquisitions=True) as scaler:
+        async with scaler.acquire("next") as again:
+            assert again.instance == lease.instance
+            assert [view.uses for view in scaler.instances() if view.id == lease.instance] == [2]
+        async with scaler.acquire("one more") as other:
+            assert other.instance != lease.instance
+
+
+async def test_policies_can_be_changed_while_running() -> None:
+    """A new policy holds at once, both ways."""
+    cloud = FakeCloud()
+    async with scaling(cloud) as scaler:
+        await anyio.sleep(10)
+        assert not cloud.alive
+        scaler.configure(policies=[Policy(idle_count=3)])
+        await anyio.sleep(10)
+        assert len(cloud.alive) == 3
+        scaler.configure(policies=[])
+        await anyio.sleep(10)
+        assert not cloud.alive
+
+
 async def test_a_second_manager_is_refused() -> None:
     """The journal is held by one; the other is told by whom, and its group is closed again."""
     journal = MemoryJournal()

@@ -11,7 +11,7 @@ from itertools import islice
 from math import inf
 from typing import Any, NamedTuple
 
-from fleeting import Drop, Loss, LossKind, Plan, Step, Timers, Write, facts, refusal_of
+from fleeting import NOTHING, Drop, Loss, LossKind, Plan, Step, Timers, Write, facts, refusal_of
 from taskscaler._decide import Decision, Supply, decide
 from taskscaler._errors import NoCapacity
 from taskscaler._ledger import LEASE, USES, Capacity, Closed, Host, Ledger, Shelf, host_id
@@ -45,6 +45,8 @@ class Core:
         policies: Sequence[Policy],
         recovered: Mapping[str, Mapping[str, Any]],
         now: float,
+        *,
+        keep_used: bool = False,
     ) -> None:
         """Start from what the journal knows.
 
@@ -54,6 +56,7 @@ class Core:
             policies: The last that matches holds; none: idle at zero.
             recovered: The journal's records by kind and key.
             now: Seconds since the epoch.
+            keep_used: Whether instances that were in use when their manager stopped are used on, not removed.
         """
         self.pools = {pool.name: pool for pool in pools}
         self.plans = dict(plans)
@@ -81,7 +84,7 @@ class Core:
         self._removing_all = False
         self._writes: list[Write] = []
         self._actions: list[Any] = []
-        self._release_all(recovered.get(LEASE, {}), now)
+        self._release_all(recovered.get(LEASE, {}), now, keep=keep_used)
 
     # --- what the shell asks -----------------------------------------------------------------------------
 
@@ -151,6 +154,13 @@ class Core:
         for plan in self.plans.values():
             self._route(plan.pool, plan.shut_down(now), now)
         return self._end()
+
+    def configure(self, policies: Sequence[Policy]) -> Step:
+        """From now on these policies hold."""
+        self._schedule = Schedule(policies)
+        self._policy_until = -inf
+        self._changed = True
+        return NOTHING
 
     def policy_at(self, now: float) -> Policy:
         """The policy that holds."""
@@ -349,12 +359,12 @@ class Core:
 
     # --- bookkeeping -------------------------------------------------------------------------------------
 
-    def _release_all(self, leases: Mapping[str, Any], now: float) -> None:
-        """Leases of an earlier manager: nobody holds them any more, and what ran there is not to be trusted."""
+    def _release_all(self, leases: Mapping[str, Any], now: float, *, keep: bool) -> None:
+        """Leases of an earlier manager: nobody holds them any more, and what ran there may run on."""
         used = {record.host for record in leases.values()}
         self._writes += [Drop(LEASE, key) for key in leases]
         for pool, plan in self.plans.items():
-            dirty = [id_ for id_ in plan.instances if host_id(pool, id_) in used]
+            dirty = [id_ for id_ in plan.instances if host_id(pool, id_) in used and not keep]
             self._route(pool, plan.remove(dirty, "it was in use when its manager stopped", now), now)
 
     def _add(self, step: Step) -> None:

@@ -69,6 +69,7 @@ class Taskscaler:
         clock: Clock | None = None,
         acquire_timeout: float = 900.0,
         delete_instances_on_shutdown: bool = False,
+        keep_instance_with_acquisitions: bool = False,
         random: Callable[[], float] | None = None,
     ) -> None:
         """Prepare; nothing is opened yet.
@@ -80,6 +81,8 @@ class Taskscaler:
             clock: None: the event loop's time.
             acquire_timeout: Seconds that an acquire waits unless it says otherwise.
             delete_instances_on_shutdown: Whether to remove every instance on the way out.
+            keep_instance_with_acquisitions: Whether instances that were in use when an earlier manager stopped are
+                used on. They are removed by default: what ran there may still run.
             random: Gives numbers from 0 to 1, for jitter. None: as they come.
         """
         self._pools = [pools] if isinstance(pools, Pool) else list(pools)
@@ -88,6 +91,7 @@ class Taskscaler:
             raise ValueError(f"one pool or more, with names that differ, not {names}")
         self._policies = policies
         self._acquire_timeout = acquire_timeout
+        self._keep_used = keep_instance_with_acquisitions
         self._delete_on_shutdown = delete_instances_on_shutdown
         self._random = random
         self._waiters: dict[str, _Waiter] = {}
@@ -177,6 +181,14 @@ class Taskscaler:
         """Give a reservation up; nothing happens if there is none."""
         self._take(self._core.unreserve(key, self._now()))
 
+    def configure(self, *, policies: Sequence[Policy]) -> None:
+        """Change the policies while running. All other settings need a new scaler.
+
+        Args:
+            policies: Replace those given before; the last that matches holds. None: nothing is kept idle.
+        """
+        self._take(self._core.configure(policies))
+
     # --- telling -----------------------------------------------------------------------------------------
 
     def capacity(self) -> Capacity:
@@ -259,7 +271,7 @@ class Taskscaler:
         plans = {
             pool.name: build_plan(pool, infos[pool.name], recovered, now, random=self._random) for pool in self._pools
         }
-        return Core(self._pools, plans, self._policies, recovered.records, now)
+        return Core(self._pools, plans, self._policies, recovered.records, now, keep_used=self._keep_used)
 
     def _perform(self, action: Deliver | Break | Refuse | AllRemoved) -> None:
         """Do what the ledger wants; the groups' actions never come here."""
