@@ -13,6 +13,7 @@ from fleeting import (
     Completed,
     GroupRefused,
     JournalError,
+    LoopClock,
     LossKind,
     MemoryJournal,
     Preexisting,
@@ -22,6 +23,8 @@ from fleeting import (
 )
 from fleeting.testing import Command, FakeCloud, FakeGroup, Fault, IncreaseFault, UpdateFault, virtual_time
 from taskscaler import KeyInUse, LeaseLost, NoCapacity, Policy, Pool, Taskscaler
+
+EPOCH = 1_700_000_000.0
 
 pytestmark = pytest.mark.anyio
 anyio_backend = virtual_time
@@ -46,9 +49,15 @@ async def scaling(
         journal=journal,
         delete_instances_on_shutdown=delete,
         acquire_timeout=acquire_timeout,
+        clock=virtual_clock(),
         random=Random(1).random,
     ) as scaler:
         yield scaler
+
+
+def virtual_clock() -> LoopClock:
+    """One that goes on where that of an earlier scaler of the same test was."""
+    return LoopClock(epoch=EPOCH + anyio.current_time())
 
 
 def asked(cloud: FakeCloud) -> list[int]:
@@ -657,7 +666,9 @@ async def test_an_instance_that_was_in_use_is_kept_if_told_to() -> None:
         crashed = MemoryJournal({kind: dict(kept) for kind, kept in journal.records.items()})
     group = FakeGroup(cloud)
     pool = Pool(group, dial=group.dial, max_use_count=2)
-    async with Taskscaler(pool, policies=keep, journal=crashed, keep_instance_with_acquisitions=True) as scaler:
+    async with Taskscaler(
+        pool, policies=keep, journal=crashed, clock=virtual_clock(), keep_instance_with_acquisitions=True
+    ) as scaler:
         async with scaler.acquire("next") as again:
             assert again.instance == lease.instance
             assert [view.uses for view in scaler.instances() if view.id == lease.instance] == [2]
