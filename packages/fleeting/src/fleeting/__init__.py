@@ -41,10 +41,12 @@ from fleeting._errors import (
     Unreachable,
     Unsupported,
 )
+from fleeting._instance import Instance, Origin, Stage
 from fleeting._intents import Intent
 from fleeting._journal import Journal, MemoryJournal, Recovered
 from fleeting._offload import Offload
-from fleeting._plan import PLAN_RECORDS, Instance, Limits, Origin, Plan, PlanConfig, Preexisting, ScaleThrottle, Stage
+from fleeting._plan import PLAN_RECORDS, Limits, Plan
+from fleeting._plan_config import PlanConfig, Preexisting, ScaleThrottle
 from fleeting._plugins import (
     ask_plugin,
     available_groups,

@@ -24,17 +24,16 @@ gone.
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from enum import Enum
 from math import inf
 from typing import Any
 
 from attrs import define, field, frozen
-from attrs.validators import ge, gt, optional
 
 from fleeting import facts
-from fleeting._durations import Duration
+from fleeting._instance import Instance, InstanceRecord, LostRecord, Origin, Stage
 from fleeting._intents import Intent, IntentRecord, Intents
 from fleeting._pacing import Backoff, TokenBucket
+from fleeting._plan_config import PlanConfig, Preexisting
 from fleeting._step import Drop, Put, Step, Write
 from fleeting._timers import Timers
 from fleeting._types import NoticeKind, Observation, Observed, Problem, State
@@ -46,149 +45,8 @@ INTENT, INSTANCE, LOST = "intent", "instance", "lost"
 """The journal's kinds of records that belong to the plan."""
 
 
-class Preexisting(Enum):
-    """What to do with instances that stand in the group and that nothing of ours explains."""
-
-    REFUSE = "refuse"
-    """Refuse to start if the journal is empty; later, remove."""
-
-    REMOVE = "remove"
-    ADOPT = "adopt"
-    """Use them, as if they had never been used."""
-
-
-class Origin(Enum):
-    """Where an instance came from."""
-
-    REQUESTED = "requested"
-    PREEXISTING = "preexisting"
-    UNEXPECTED = "unexpected"
-
-
-class Stage(Enum):
-    """An instance as the plan sees it."""
-
-    WAITING = "waiting"
-    """Not running yet, or not yet being prepared."""
-
-    PREPARING = "preparing"
-    READY = "ready"
-    UNHEALTHY = "unhealthy"
-    REMOVING = "removing"
-
-
-@frozen(kw_only=True)
-class ScaleThrottle:
-    """How fast new instances may be asked for: a token bucket."""
-
-    limit: float = 100.0
-    """New instances a second; -1: no limit."""
-
-    burst: int | None = field(default=None, validator=optional(ge(1)))
-    """Saved up at most. None: `max_instances`, or the limit where that is 0."""
-
-
-@frozen(kw_only=True)
-class PlanConfig:
-    """The settings of one group that concern its instances; names and defaults are GitLab's."""
-
-    name: str = "default"
-    """The pool's, in leases, logs and metrics."""
-
-    max_instances: int = field(default=0, validator=ge(0))
-    """Ceiling over all that exists or may come to exist; 0: none."""
-
-    update_interval: Duration = field(default=60.0, validator=gt(0))
-    update_interval_when_expecting: Duration = field(default=2.0, validator=gt(0))
-    deletion_retry_interval: Duration = field(default=60.0, validator=gt(0))
-    shutdown_deletion_interval: Duration = field(default=10.0, validator=gt(0))
-    failure_threshold: int = field(default=3, validator=ge(1))
-    heartbeat_interval: Duration = field(default=60.0, validator=gt(0))
-    scale_throttle: ScaleThrottle = ScaleThrottle()
-    preexisting: Preexisting = Preexisting.REFUSE
-    unhealthy_breaks_jobs: bool = False
-
-    intent_timeout: Duration = field(default=900.0, validator=gt(0))
-    """After which what was asked for and never appeared is given up."""
-
-    instance_ready_timeout: Duration = field(default=900.0, validator=gt(0))
-    """What an instance may take from its first sight to being ready; then it is replaced."""
-
-    backoff_initial: Duration = field(default=5.0, validator=gt(0))
-    backoff_cap: Duration = field(default=300.0, validator=gt(0))
-
-
-@frozen(kw_only=True)
-class InstanceRecord:
-    """An instance, as the journal keeps it."""
-
-    pool: str
-    origin: Origin
-    intent: str | None
-    first_seen: float
-    removing: str
-    """Why it is being removed; empty if it is not."""
-
-
-@frozen(kw_only=True)
-class LostRecord:
-    """A gone instance that must not be used again should it show up."""
-
-    pool: str
-    until: float
-
-
 PLAN_RECORDS: Mapping[str, type] = {INTENT: IntentRecord, INSTANCE: InstanceRecord, LOST: LostRecord}
 """What the plan keeps in the journal: the records' classes, by kind."""
-
-
-@define
-class Instance:
-    """One instance, as the plan knows it."""
-
-    id: str
-    origin: Origin
-    first_seen: float
-    state: State
-    stage: Stage = Stage.WAITING
-    intent: str | None = None
-    offering: str | None = None
-    created_at: float | None = None
-    ready_since: float | None = None
-    trouble: str = ""
-    """What last kept it from being prepared, though it may pass."""
-
-    prepared: bool = False
-    """Whether it passed the readiness steps."""
-
-    announced: bool = False
-    """Whether those on top were told of it, and are owed a `Gone`."""
-
-    paused: str = ""
-    """Why it gets no new work for now; empty if it may."""
-
-    missed: int = 0
-    """In how many views in a row it was absent."""
-
-    connection_dead: bool = False
-    failures: int = 0
-    """Heartbeats failed in a row."""
-
-    deadline: float | None = None
-    """When it goes, if notice was given."""
-
-    removing: str = ""
-    removal_asked_at: float | None = None
-
-    def record(self, pool: str) -> InstanceRecord:
-        """For the journal."""
-        return InstanceRecord(
-            pool=pool,
-            origin=self.origin,
-            intent=self.intent,
-            first_seen=self.first_seen,
-            removing=self.removing,
-        )
 
 
 @frozen(kw_only=True)

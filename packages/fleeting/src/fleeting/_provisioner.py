@@ -7,8 +7,10 @@ from typing import Any, Self
 
 from fleeting import facts
 from fleeting._driver import Dial, GroupDriver, ReadyHook
+from fleeting._instance import Instance
 from fleeting._journal import Journal, Recovered
-from fleeting._plan import PLAN_RECORDS, Instance, Plan, PlanConfig
+from fleeting._plan import PLAN_RECORDS, Plan
+from fleeting._plan_config import PlanConfig
 from fleeting._protocols import InstanceGroup
 from fleeting._shell import Shell
 from fleeting._step import NOTHING, Step

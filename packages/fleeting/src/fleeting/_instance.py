@@ -1,0 +1,96 @@
+"""One instance, as the plan and the journal know it."""
+
+from enum import Enum
+
+from attrs import define, frozen
+
+from fleeting._types import State
+
+
+class Origin(Enum):
+    """Where an instance came from."""
+
+    REQUESTED = "requested"
+    PREEXISTING = "preexisting"
+    UNEXPECTED = "unexpected"
+
+
+class Stage(Enum):
+    """An instance as the plan sees it."""
+
+    WAITING = "waiting"
+    """Not running yet, or not yet being prepared."""
+
+    PREPARING = "preparing"
+    READY = "ready"
+    UNHEALTHY = "unhealthy"
+    REMOVING = "removing"
+
+
+@frozen(kw_only=True)
+class InstanceRecord:
+    """An instance, as the journal keeps it."""
+
+    pool: str
+    origin: Origin
+    intent: str | None
+    first_seen: float
+    removing: str
+    """Why it is being removed; empty if it is not."""
+
+
+@frozen(kw_only=True)
+class LostRecord:
+    """A gone instance that must not be used again should it show up."""
+
+    pool: str
+    until: float
+
+
+@define
+class Instance:
+    """One instance, as the plan knows it."""
+
+    id: str
+    origin: Origin
+    first_seen: float
+    state: State
+    stage: Stage = Stage.WAITING
+    intent: str | None = None
+    offering: str | None = None
+    created_at: float | None = None
+    ready_since: float | None = None
+    trouble: str = ""
+    """What last kept it from being prepared, though it may pass."""
+
+    prepared: bool = False
+    """Whether it passed the readiness steps."""
+
+    announced: bool = False
+    """Whether those on top were told of it, and are owed a `Gone`."""
+
+    paused: str = ""
+    """Why it gets no new work for now; empty if it may."""
+
+    missed: int = 0
+    """In how many views in a row it was absent."""
+
+    connection_dead: bool = False
+    failures: int = 0
+    """Heartbeats failed in a row."""
+
+    deadline: float | None = None
+    """When it goes, if notice was given."""
+
+    removing: str = ""
+    removal_asked_at: float | None = None
+
+    def record(self, pool: str) -> InstanceRecord:
+        """For the journal."""
+        return InstanceRecord(
+            pool=pool,
+            origin=self.origin,
+            intent=self.intent,
+            first_seen=self.first_seen,
+            removing=self.removing,
+        )

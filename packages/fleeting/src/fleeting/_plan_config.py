@@ -1,0 +1,60 @@
+"""The settings of one group that concern its instances. Names, meanings and defaults are GitLab's."""
+
+from enum import Enum
+
+from attrs import field, frozen
+from attrs.validators import ge, gt, optional
+
+from fleeting._durations import Duration
+
+
+class Preexisting(Enum):
+    """What to do with instances that stand in the group and that nothing of ours explains."""
+
+    REFUSE = "refuse"
+    """Refuse to start if the journal is empty; later, remove."""
+
+    REMOVE = "remove"
+    ADOPT = "adopt"
+    """Use them, as if they had never been used."""
+
+
+@frozen(kw_only=True)
+class ScaleThrottle:
+    """How fast new instances may be asked for: a token bucket."""
+
+    limit: float = 100.0
+    """New instances a second; -1: no limit."""
+
+    burst: int | None = field(default=None, validator=optional(ge(1)))
+    """Saved up at most. None: `max_instances`, or the limit where that is 0."""
+
+
+@frozen(kw_only=True)
+class PlanConfig:
+    """The settings of one group that concern its instances; names and defaults are GitLab's."""
+
+    name: str = "default"
+    """The pool's, in leases, logs and metrics."""
+
+    max_instances: int = field(default=0, validator=ge(0))
+    """Ceiling over all that exists or may come to exist; 0: none."""
+
+    update_interval: Duration = field(default=60.0, validator=gt(0))
+    update_interval_when_expecting: Duration = field(default=2.0, validator=gt(0))
+    deletion_retry_interval: Duration = field(default=60.0, validator=gt(0))
+    shutdown_deletion_interval: Duration = field(default=10.0, validator=gt(0))
+    failure_threshold: int = field(default=3, validator=ge(1))
+    heartbeat_interval: Duration = field(default=60.0, validator=gt(0))
+    scale_throttle: ScaleThrottle = ScaleThrottle()
+    preexisting: Preexisting = Preexisting.REFUSE
+    unhealthy_breaks_jobs: bool = False
+
+    intent_timeout: Duration = field(default=900.0, validator=gt(0))
+    """After which what was asked for and never appeared is given up."""
+
+    instance_ready_timeout: Duration = field(default=900.0, validator=gt(0))
+    """What an instance may take from its first sight to being ready; then it is replaced."""
+
+    backoff_initial: Duration = field(default=5.0, validator=gt(0))
+    backoff_cap: Duration = field(default=300.0, validator=gt(0))
