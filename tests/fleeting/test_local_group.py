@@ -10,6 +10,7 @@ from pathlib import Path
 
 import anyio
 import pytest
+from anyio.lowlevel import checkpoint
 
 import fleeting
 from fleeting import (
@@ -392,3 +393,26 @@ async def test_nothing_is_held_after_shutdown(tmp_path: Path) -> None:
                 await agent.ended()
     assert open_descriptors() == before
     assert _instance._children == set()
+
+
+async def test_a_manager_that_only_looked_in_keeps_no_orphan_alive(tmp_path: Path) -> None:
+    """One that is refused, again and again, does not put off the end of what it was refused for."""
+    async with opened(tmp_path, orphan_ttl=1.0) as group:
+        (instance,) = await started(group)
+        await group.shutdown()
+        with watched(agent_of(tmp_path, instance)) as (agent,), anyio.fail_after(PATIENCE):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(_look_in, tmp_path)
+                await agent.ended()
+                tasks.cancel_scope.cancel()
+        await group.init(Settings(owner="test", clock=LoopClock()))
+
+
+async def _look_in(directory: Path) -> None:
+    """Open and close the group for as long as there is one."""
+    while True:
+        with anyio.CancelScope(shield=True):
+            group = LocalGroup(LocalConfig(directory=str(directory)))
+            await group.init(Settings(owner="impatient", clock=LoopClock()))
+            await group.shutdown()
+        await checkpoint()

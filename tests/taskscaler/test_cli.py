@@ -65,7 +65,7 @@ BAD_FILES = {
     "no jobs": (f"jobs = []\n{FLEET}", ["jobs: found an array, expected at least one job"]),
     "job is no array": (
         f'{FLEET}[jobs]\nname = "a"\n',
-        ["jobs: found a table, expected an array"],
+        ["jobs: found a table, expected an array; write [[jobs]]"],
     ),
     "unknown plugin": (
         f'[autoscaler]\nplugin = "locl"\n{JOB}',

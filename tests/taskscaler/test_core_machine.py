@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from fleeting import NoticeKind, Observation, Observed, Preexisting, Stage, State, Step, facts
-from taskscaler._core import Core
+from taskscaler._core import Core, InstanceLost
 from taskscaler._decide import idle_slots
 from taskscaler._errors import NoCapacity
 from taskscaler._ledger import LEASE, USES, Break, Deliver, Held, LeaseRecord
@@ -232,7 +232,7 @@ class World:
                 self.after(LATENCY, lambda: self.feed(pool, facts.Prepared(instance)))
             case facts.Heartbeat(pool, instance):
                 self.after(LATENCY, lambda: self.heartbeat(pool, instance))
-            case facts.Forget():
+            case facts.Forget() | InstanceLost():
                 pass
             case _:
                 raise AssertionError(f"{action} was not to be expected")

@@ -265,17 +265,18 @@ async def test_a_clean_up_that_takes_too_long_is_ended(bench: Bench) -> None:
     assert (outcome.verdict, outcome.warnings) == (Verdict.SUCCEEDED, ("the clean-up took longer than 200ms",))
 
 
-async def test_an_absolute_base_is_used_as_it_is(bench: Bench) -> None:
-    """Jobs may run on another disk."""
+async def test_an_absolute_base_has_a_directory_for_each_instance(bench: Bench) -> None:
+    """Jobs may run on another disk; instances that share it, as those of the local group do, do not meet there."""
     base = bench.directory / "elsewhere"
-    await bench.run("pwd", config=InstanceConfig(base=str(base)))
-    assert bench.output.data.decode() == f"{base}/slot-0\n"
+    await bench.run('echo "$PWD $TASKSCALER_INSTANCE"', config=InstanceConfig(base=str(base)))
+    where, instance = bench.output.data.decode().split()
+    assert where == f"{base}/{instance}/slot-0"
 
 
 async def test_an_instance_that_cannot_be_prepared_is_an_error(bench: Bench) -> None:
     """Trying again would not help; the message says what the instance said."""
     (bench.directory / "file").touch()
-    with pytest.raises(ConnectError, match=r"cannot prepare .*/file/slot-0 on .*: exited with \d+: ") as error:
+    with pytest.raises(ConnectError, match=r"cannot prepare .*/file/.*/slot-0 on .*: exited with \d+: ") as error:
         await bench.run("true", config=InstanceConfig(base=str(bench.directory / "file")))
     assert not isinstance(error.value, Unreachable)
 

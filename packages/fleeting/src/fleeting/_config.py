@@ -144,7 +144,7 @@ class _Reader:
 
     def _array(self, value: object, kind: Kind) -> object:
         if not isinstance(value, list | tuple):
-            raise self._refused(value, kind)
+            raise self._refused(value, kind, self._array_hint(value))
         before, items = len(self.problems), []
         for index, item in enumerate(value):
             with self.at(f"[{index}]"):
@@ -152,6 +152,12 @@ class _Reader:
         self._stop_if_worse_than(before)
         container = origin(kind)
         return container(items) if container in (list, frozenset) else tuple(items)
+
+    def _array_hint(self, value: object) -> str:
+        """What was probably meant: one table of several, or a command line."""
+        if isinstance(value, Mapping):
+            return f"write [[{self.path}]]"
+        return f'write ["{value}"]' if isinstance(value, str) else ""
 
     def _mapping(self, value: object, kind: Kind) -> dict[str, object]:
         if not isinstance(value, Mapping):

@@ -58,10 +58,15 @@ class Backoff:
     """Nothing is to be tried before this time."""
 
     reason: str = ""
+    """Why the last failure in a row came."""
+
+    last: tuple[float, str] | None = None
+    """When and why the last failure of all came, whatever succeeded since."""
 
     def failed(self, reason: str, now: float, retry_after: float | None = None) -> None:
         """Note a failure. Several of one burst count once, or the wait would explode."""
         self.reason = reason
+        self.last = now, reason
         if now >= self.until:
             self.failures += 1
             full = min(self.cap, self.initial * 2.0 ** min(self.failures - 1, 30))

@@ -162,6 +162,11 @@ class Plan:
         return self._problems
 
     @property
+    def last_failure(self) -> tuple[float, str] | None:
+        """When and why growing failed last, whatever has succeeded since; None: it never did."""
+        return self._backoff.last
+
+    @property
     def outstanding(self) -> int:
         """Instances that open intents may still bring."""
         return self._intents.outstanding

@@ -25,7 +25,7 @@ _DISTRIBUTIONS = {"aws": "fleeting-aws", "azure": "fleeting-azure", "googlecloud
 
 def load_group(
     name: str,
-    config: Mapping[str, object],
+    config: Mapping[str, object] | None = None,
     *,
     path: str = "plugin_config",
     source: str = "",
@@ -36,7 +36,7 @@ def load_group(
 
     Args:
         name: ``"aws"``, or as GitLab's files have it: ``"aws:latest"``, ``"fleeting-plugin-aws"``.
-        config: The plugin's own settings, the table ``plugin_config``.
+        config: The plugin's own settings, the table ``plugin_config``. None: its defaults.
         path: Key path of that table, for messages.
         source: Name of the file, for messages.
         bare_numbers: What a number is where a duration belongs.
@@ -58,7 +58,7 @@ def load_group(
     if notes is not None and version not in ("", "latest"):
         notes.append(f"plugin {name!r}: {version} is a release of the Go plugin; used is {_release(entry)}")
     settings = structure(
-        config,
+        config or {},
         plugin.config,
         path=path,
         source=source,

@@ -16,6 +16,9 @@ from fleeting._shell import Shell
 from fleeting._step import NOTHING, Step
 from fleeting._types import Capability, Clock, ConnectInfo, ConnectorConfig, GroupInfo
 
+FEW = 5
+"""So many instances are named in a message."""
+
 
 def build_plan(
     config: PlanConfig,
@@ -193,8 +196,9 @@ class _OnePlan:
 
 def refusal_of(event: facts.Refused) -> str:
     """What to tell whoever tried to manage the group."""
+    count, some = len(event.instances), ", ".join(event.instances[:FEW])
     return (
-        f"the group already holds {len(event.instances)} instances that the journal knows nothing of "
-        f"({', '.join(event.instances[:5])}{', …' if len(event.instances) > 5 else ''}); "  # noqa: PLR2004
-        'set preexisting = "adopt" to use them or "remove" to delete them'
+        f"the group already holds {count} instance{'s' if count > 1 else ''} that the journal knows nothing of"
+        f" ({some}{', …' if count > FEW else ''});"
+        ' set preexisting to "adopt" to use them, or to "remove" to delete them'
     )

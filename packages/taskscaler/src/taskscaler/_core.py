@@ -35,6 +35,13 @@ class AllRemoved(NamedTuple):
     """After `Core.remove_all`: nothing exists any more, nor may come to exist."""
 
 
+class InstanceLost(NamedTuple):
+    """To be told to whoever watches: an instance was lost that nobody gave up."""
+
+    host: str
+    loss: Loss
+
+
 class Core:
     """All state of a scaler, and every decision."""
 
@@ -110,14 +117,18 @@ class Core:
             KeyInUse: The key holds a slot, waits for one, or is reserved.
             NoCapacity: `possible` tells whether a slot could still be created.
         """
-        counted = 0 if self.policy_at(now).preemptive else self._potential(now, now_or_later=False)
+        preemptive = self.policy_at(now).preemptive
+        counted = 0 if preemptive else self._potential(now, now_or_later=False)
         self._changed = True
         try:
             return self.ledger.reserve(key, now, counted)
         except NoCapacity as error:
+            if self.ledger.shut:
+                raise
             later = self.ledger.usable + self._potential(now, now_or_later=True)
-            possible = later > self.ledger.reserved + self.ledger.pending and not self.ledger.over
-            raise NoCapacity(str(error), possible=possible) from None
+            possible = later > self.ledger.reserved + self.ledger.pending
+            soon = "no slot is ready" if preemptive else "growth is throttled"
+            raise NoCapacity(soon if possible else str(error), possible=possible) from None
 
     def unreserve(self, key: str, now: float) -> Step:
         """See `Ledger.unreserve`."""
@@ -254,6 +265,8 @@ class Core:
                 self._doomed[host.id] = deadline
                 self._breaks.set(host.id, deadline - BREAK_AHEAD)
             case facts.Gone(_, cause):
+                if cause is not None:
+                    self._actions.append(InstanceLost(host.id, cause))
                 self._breaks.cancel(host.id)
                 self._doomed.pop(host.id, None)
                 self._add(ledger.lose(host, cause or Loss(LossKind.KILLED, "it was removed"), now))

@@ -202,7 +202,8 @@ def _withdrawals(supplies: Sequence[Supply], surplus: int) -> list[int]:
 def _limit(limits: Limits) -> tuple[str, float]:
     """What holds back, and when it no longer does. The ceiling is lifted by nothing that time alone brings."""
     if limits.blocked_until is not None:
-        return f"backoff ({limits.blocked_why})", limits.blocked_until
+        why = limits.blocked_why if limits.blocked_until == math.inf else f"backoff ({limits.blocked_why})"
+        return why, limits.blocked_until
     if limits.room is not None and (limits.tokens is None or limits.room <= limits.tokens):
         return "max_instances", math.inf
     return "scale_throttle", limits.tokens_at if limits.tokens_at is not None else math.inf

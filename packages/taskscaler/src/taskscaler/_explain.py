@@ -1,6 +1,7 @@
 """Why there is what there is: snapshots and sentences for people, never on the hot path."""
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from math import inf
 
 from attrs import frozen
@@ -34,17 +35,23 @@ class InstanceView:
     """Why it gets no new work, is not ready yet, or is being removed; empty if none of it is so."""
 
 
+_WORDS = {"creating": "booting", "pending": "getting ready", "running": "ready", "deleting": "being removed"}
+"""The metrics' states, as people say them."""
+
+
 @frozen(kw_only=True)
 class PoolView:
     """What stands between one pool and more capacity."""
 
     name: str
-    total: int
-    """Known instances, and those that open requests may still bring."""
+    instances: Mapping[str, int]
+    """Known instances, counted by their states; see `InstanceView.state`."""
+
+    outstanding: int
+    """Instances that were asked for and have not been seen yet."""
 
     ceiling: int | None
-    outstanding: int
-    """Those that open requests may still bring."""
+    """How many there may be, all of the above counted; None: any number."""
 
     backoff: str
     """Why nothing is asked for at the moment; empty if it is."""
@@ -54,6 +61,25 @@ class PoolView:
 
     problems: tuple[str, ...]
     """What the cloud says on why capacity is not coming."""
+
+    last_failure: str
+    """Why growing failed last, whatever has succeeded since; empty if it never did."""
+
+    last_failure_ago: float
+    """Seconds since then."""
+
+    def sentences(self) -> Iterator[str]:
+        """One thought each."""
+        counts = [f"{count} {_WORDS.get(state, state)}" for state, count in self.instances.items()]
+        counts += [f"{self.outstanding} asked for"] if self.outstanding else []
+        ceiling = f", at most {self.ceiling}" if self.ceiling is not None else ""
+        yield f"pool {self.name}: {', '.join(counts) or 'no instances'}{ceiling}"
+        if self.backoff:
+            long = f" for {self.backoff_left:.0f} s" if self.backoff_left < inf else ""
+            yield f"pool {self.name} asks for no more{long}: {self.backoff}"
+        elif self.last_failure:
+            yield f"pool {self.name} failed to grow {self.last_failure_ago:.0f} s ago: {self.last_failure}"
+        yield from (f"the cloud says of pool {self.name}: {problem}" for problem in self.problems)
 
 
 @frozen(kw_only=True)
@@ -72,21 +98,23 @@ class Explanation:
     def sentences(self) -> Iterator[str]:
         """One thought each."""
         capacity = self.capacity
-        yield (
-            f"slots: {capacity.acquired} acquired, {capacity.idle} idle, {capacity.reserved} reserved,"
-            f" {capacity.unavailable} unavailable, {capacity.unhealthy} unhealthy; {capacity.pending} acquires wait"
+        states = (
+            (capacity.acquired, "acquired"),
+            (capacity.idle, "idle"),
+            (capacity.reserved, "reserved"),
+            (capacity.unavailable, "unavailable"),
+            (capacity.unhealthy, "unhealthy"),
         )
+        yield f"slots: {', '.join(f'{count} {state}' for count, state in states if count) or 'none'}"
+        if capacity.pending or capacity.promised:
+            yield f"waiting for a slot: {capacity.pending} acquires, {capacity.promised} reservations"
         if self.shut:
             yield f"no slots are handed out: {self.shut}"
         for pool in self.pools:
-            ceiling = f" of at most {pool.ceiling}" if pool.ceiling is not None else ""
-            yield f"pool {pool.name}: {pool.total} instances{ceiling}, {pool.outstanding} of them not seen yet"
-            if pool.backoff:
-                long = f" for {pool.backoff_left:.0f} s" if pool.backoff_left < inf else ""
-                yield f"pool {pool.name} asks for no more{long}: {pool.backoff}"
-            yield from (f"the cloud says of pool {pool.name}: {problem}" for problem in pool.problems)
+            yield from pool.sentences()
         if self.decisions:
-            yield f"last decision: {self.decisions[-1]}"
+            decision = self.decisions[-1]
+            yield f"last decision, {self.at - decision.at:.0f} s ago: {decision}"
 
     def __str__(self) -> str:
         """All sentences, a line each."""
@@ -134,12 +162,15 @@ def _label(instance: Instance) -> str:
 
 def _view_pool(plan: Plan, now: float) -> PoolView:
     limits = plan.limits(now)
+    failed_at, failure = plan.last_failure or (now, "")
     return PoolView(
         name=plan.pool,
-        total=plan.total,
-        ceiling=plan.ceiling,
+        instances=Counter(_label(each) for each in plan.instances.values()),
         outstanding=plan.outstanding,
+        ceiling=plan.ceiling,
         backoff=limits.blocked_why if limits.blocked_until is not None else "",
         backoff_left=max(0.0, (limits.blocked_until or now) - now),
         problems=tuple(problem.message for problem in plan.problems),
+        last_failure=failure,
+        last_failure_ago=now - failed_at,
     )

@@ -344,7 +344,7 @@ class Ledger:
         if self.shut:
             raise NoCapacity(self.shut)
         if self._usable + potential <= len(self._waiters):
-            raise NoCapacity("every slot is taken or promised")
+            raise NoCapacity("every slot that there can be is taken or promised; one has to be given back first")
         self._ticket += 1
         self._wait(_Waiter(key, self._ticket, True, inf))
         return self._serve(now)

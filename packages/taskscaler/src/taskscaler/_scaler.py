@@ -28,8 +28,8 @@ from fleeting import (
     build_plan,
     facts,
 )
-from taskscaler._core import AllRemoved, Core
-from taskscaler._errors import NoCapacity
+from taskscaler._core import AllRemoved, Core, InstanceLost
+from taskscaler._errors import NoCapacity, TaskscalerError
 from taskscaler._explain import Explanation, InstanceView, explain, view_instances
 from taskscaler._lease import Lease, only_unreachable
 from taskscaler._ledger import LEDGER_RECORDS, Break, Capacity, Deliver, Held, Refuse
@@ -173,7 +173,8 @@ class Taskscaler:
 
         Raises:
             KeyInUse: The key holds a slot, waits for one, or is reserved.
-            NoCapacity: All is taken; `possible` tells whether a slot may come later.
+            NoCapacity: All is taken. `possible`: more slots are coming or could come, ask again soon; else
+                one has to be given back first.
         """
         self._take(self._core.reserve(key, self._now()))
 
@@ -258,6 +259,8 @@ class Taskscaler:
 
     @property
     def _core(self) -> Core:
+        if not hasattr(self._shell, "core"):
+            raise TaskscalerError("the scaler is not open yet: enter it first, with `async with`")
         return self._shell.core
 
     def _now(self) -> float:
@@ -273,7 +276,7 @@ class Taskscaler:
         }
         return Core(self._pools, plans, self._policies, recovered.records, now, keep_used=self._keep_used)
 
-    def _perform(self, action: Deliver | Break | Refuse | AllRemoved) -> None:
+    def _perform(self, action: Deliver | Break | Refuse | InstanceLost | AllRemoved) -> None:
         """Do what the ledger wants; the groups' actions never come here."""
         match action:
             case Deliver(held):
@@ -285,6 +288,8 @@ class Taskscaler:
                 self._lose(held, loss)
             case Refuse(key, why):
                 self._refuse(key, why)
+            case InstanceLost(host, loss):
+                log.warning("instance_lost", extra={"instance": host, "why": str(loss)})
             case AllRemoved():
                 self._all_removed.set()
 

@@ -19,7 +19,7 @@ class Policy:
     idle_count: int = field(default=0, validator=ge(0))
     """Idle slots to keep, in jobs, not instances."""
 
-    idle_time: Duration = 0.0
+    idle_time: Duration = field(default=0.0, validator=ge(0))
     """How long an instance that is not needed stays idle before it is given up."""
 
     scale_factor: float = field(default=0.0, validator=ge(0))

@@ -74,7 +74,8 @@ class InstanceConfig:
     """Settings of the instance executor, the table ``[executors.instance]``."""
 
     base: str = field(default="taskscaler", validator=validators.min_len(1))
-    """Directory for the slots' directories; if relative, to where commands start on the instance."""
+    """Directory for the slots' directories: relative to where commands start on the instance, or absolute; then
+    each instance has a directory of its own in it, since instances may share a file system."""
 
     cleanup_script: str = ""
     """Run by ``/bin/sh -e`` in the slot's directory after each job; its output goes to the job's log."""
@@ -127,13 +128,18 @@ class InstanceExecutor:
 
     async def _prepare(self, connection: Connection, job: JobSpec, lease: Leased) -> _Slot:
         """Empty the slot's directory and put the script beside it."""
-        name = f"slot-{lease.slot}"
-        command = ("/bin/sh", "-c", _PREPARE, "sh", self._config.base, name)
+        base, name = self._base(lease), f"slot-{lease.slot}"
+        command = ("/bin/sh", "-c", _PREPARE, "sh", base, name)
         completed = await connection.run(command, stdin=job.script.encode())
-        _raise_unless_ok(completed, f"cannot prepare {self._config.base}/{name} on {lease.instance}")
+        _raise_unless_ok(completed, f"cannot prepare {base}/{name} on {lease.instance}")
         base = completed.stdout.decode().removesuffix("\n")
         env = {**job.env, "TASKSCALER_INSTANCE": lease.instance, "TASKSCALER_SLOT": str(lease.slot)}
         return _Slot(connection, f"{base}/{name}", env)
+
+    def _base(self, lease: Leased) -> str:
+        """Where the instance's slots are. Instances may share a file system, and so whatever is absolute."""
+        base = self._config.base
+        return f"{base}/{lease.instance}" if PurePosixPath(base).is_absolute() else base
 
     async def _collect(self, slot: _Slot, job: JobSpec, outcome: JobOutcome, artifacts: Path) -> JobOutcome:
         """Bring back what the job was to leave; a job that succeeded but left it not has failed."""

@@ -56,6 +56,9 @@ WORK = "work"
 GRACE = 2.0
 """Seconds between SIGTERM and SIGKILL for a command whose client has hung up."""
 
+LOOK_IN = 1.0
+"""Seconds below which a manager only looked in, as one that is refused does: that keeps no orphan alive."""
+
 CATCHABLE = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
 
 _REQUEST_LIMIT = 4 << 20
@@ -350,6 +353,8 @@ class Agent:
         self._ending = False
         self._orphan_ttl = orphan_ttl
         self._orphaned_at = inf
+        self._was_orphaned_at = inf
+        self._attended_since = monotonic()
         self._boots_at = monotonic() + boot_time
         self._runners: set[int] = set()
         self._clients: set[Client] = set()
@@ -420,10 +425,14 @@ class Agent:
         self._selector.unregister(client.socket)
         client.close()
         if client.is_manager and not any(other.is_manager for other in self._clients):
-            self._orphaned_at = monotonic() + self._orphan_ttl
+            now = monotonic()
+            looked_in = now - self._attended_since < LOOK_IN and self._was_orphaned_at < inf
+            self._orphaned_at = self._was_orphaned_at if looked_in else now + self._orphan_ttl
 
     def _attach(self, client: Client) -> None:
         client.is_manager = True
+        if self._orphaned_at < inf:
+            self._was_orphaned_at, self._attended_since = self._orphaned_at, monotonic()
         self._orphaned_at = inf
 
     def _on_readable(self, client: Client) -> None:

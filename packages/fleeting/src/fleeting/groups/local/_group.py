@@ -184,7 +184,7 @@ class LocalGroup:
             self._lock = None
             raise GroupRefused(
                 f"the instances in {root} are managed by another process;"
-                " end that one first, or set another name or directory"
+                " end that one first, or set another plugin_config.name"
             ) from None
 
 

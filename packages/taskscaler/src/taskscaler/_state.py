@@ -1,0 +1,87 @@
+"""Where commands keep the state of their fleets, so that the next one takes up what the last one left.
+
+One directory for all groups, one journal for each group in it. Its locks lie there too, so that two commands never
+manage the same group, whatever their files are called. A journal stays when its fleet is empty: it still knows which
+instances are gone for good, should the cloud show them once more.
+"""
+
+import os
+import re
+import stat
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
+from pathlib import Path
+
+from fleeting import JournalError, Recovered, SqliteJournal, Write
+
+LONGEST_SLUG = 80
+"""So many characters of a group's identity are kept in the name of its journal, for people to recognise."""
+
+_ELSEWHERE = "set dir in [autoscaler.state_storage] to another directory"
+
+
+def default_directory() -> Path:
+    """Tell where the user's state is kept unless the user says otherwise.
+
+    Raises:
+        JournalError: The user has no home directory.
+    """
+    base = Path(os.environ.get("XDG_STATE_HOME", ""))
+    if not base.is_absolute():  # the specification says to pass over such a one
+        try:
+            base = Path.home() / ".local" / "state"
+        except RuntimeError as error:
+            raise JournalError(f"there is no home directory to keep the fleet's state in; {_ELSEWHERE}") from error
+    return base / "taskscaler"
+
+
+class StateJournal:
+    """The `Journal` of whichever groups it is opened for, in a file of its own."""
+
+    def __init__(self, directory: Path) -> None:
+        """Name the directory; nothing is opened yet."""
+        self.directory = directory
+        self._journal: SqliteJournal | None = None
+
+    async def open(self, identities: Sequence[str], owner: str, kinds: Mapping[str, type]) -> Recovered:
+        """See `Journal.open`."""
+        _make_private(self.directory)
+        self._journal = SqliteJournal(self.path(identities), locks=self.directory)
+        return await self._journal.open(identities, owner, kinds)
+
+    async def commit(self, writes: Sequence[Write]) -> None:
+        """See `Journal.commit`."""
+        if self._journal is None:
+            raise JournalError("the journal is closed")
+        await self._journal.commit(writes)
+
+    async def close(self) -> None:
+        """See `Journal.close`."""
+        if self._journal is not None:
+            await self._journal.close()
+            self._journal = None
+
+    def path(self, identities: Sequence[str]) -> Path:
+        """Tell where the state of these groups is kept, in whichever order they are named."""
+        names = "\n".join(sorted(identities))
+        slug = re.sub(r"[^A-Za-z0-9._-]+", "-", names).strip("-.")[:LONGEST_SLUG]
+        return self.directory / f"{slug}-{sha256(names.encode()).hexdigest()[:16]}.sqlite"
+
+
+def _make_private(directory: Path) -> None:
+    """Make the directory, or make sure that we can write into the one that exists, and nobody else can.
+
+    Raises:
+        JournalError: It is of no use.
+    """
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = directory.stat()
+    except OSError as error:
+        raise JournalError(f"{directory} cannot be made: {error.strerror}; {_ELSEWHERE}") from error
+    if status.st_uid != os.geteuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise JournalError(
+            f"{directory} belongs to or can be written by another user; {_ELSEWHERE}, one of your own with mode 0700"
+        )
+    if not os.access(directory, os.W_OK | os.X_OK):
+        raise JournalError(f"{directory} cannot be written; see to its permissions, or {_ELSEWHERE}")
