@@ -300,8 +300,8 @@ class Core:
         spare = decision.spare
         for pool in reversed(decision.pools):
             excess = list(islice(self.ledger.longest_idle(pool.pool), pool.excess))
+            spare = max(0, spare - sum(host.usable for host in excess))
             self._give_up(excess, "over the ceiling", now)
-            spare = max(0, spare - sum(len(host.slots) for host in excess))
             idle: list[Host] = []
             for host in self.ledger.longest_idle(pool.pool):
                 due = host.idle_since + policy.idle_time
