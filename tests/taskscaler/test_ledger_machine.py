@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from pytest import raises  # noqa: PT013  (reads as a sentence)
 
 from fleeting import Drop, Loss, LossKind, Put, Step
-from taskscaler._errors import KeyInUse, NoCapacity
+from taskscaler._errors import KeyInUse, NoCapacity, NotSuspended
 from taskscaler._ledger import (
     LEASE,
     USES,
@@ -127,6 +127,8 @@ class LedgerMachine(RuleBasedStateMachine):
         self.waiters: list[ModelWaiter] = []
         self.deliveries: list[Deliver] = []
         self.broken: list[Held] = []
+        self.asleep: set[str] = set()
+        self.resuming: set[str] = set()
         self.tickets = 0
         self.added = 0
         self.shut = self.over = ""
@@ -191,6 +193,8 @@ class LedgerMachine(RuleBasedStateMachine):
     def vacate(self, key: str) -> ModelLease:
         """Free the slot."""
         lease = self.leases.pop(key)
+        self.asleep.discard(key)
+        self.resuming.discard(key)
         del lease.host.taken[lease.slot]
         if not lease.host.taken:
             lease.host.idle_since = self.now
@@ -278,8 +282,11 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(key=KEYS)
     def cancel(self, key: str) -> None:
-        """Whoever waits, has reserved or holds wants it no more."""
-        if key in self.leases:
+        """Whoever waits, has reserved or holds wants it no more; one that was being resumed sleeps on."""
+        if key in self.resuming:
+            self.resuming.discard(key)
+            self.asleep.add(key)
+        elif key in self.leases:
             self.vacate(key)
         self.waiters = [waiter for waiter in self.waiters if waiter.key != key]
         self.took(self.ledger.cancel(key, self.now))
@@ -302,6 +309,35 @@ class LedgerMachine(RuleBasedStateMachine):
         assert self.ledger.deliver(held) is stands
         if lease is not None and stands:
             lease.delivered = True
+            self.resuming.discard(held.key)
+
+    @precondition(lambda self: self.awake())
+    @rule(pick=PICKS)
+    def suspend(self, pick: int) -> None:
+        """A lease sleeps, and leaves the scaling maths."""
+        awake = self.awake()
+        key = awake[pick % len(awake)]
+        self.asleep.add(key)
+        self.took(self.ledger.suspend(self.leases[key].held))
+
+    def awake(self) -> list[str]:
+        """Those that are in somebody's hands."""
+        return [key for key, each in self.leases.items() if each.delivered and key not in self.asleep | self.resuming]
+
+    @rule(key=KEYS)
+    def resume(self, key: str) -> None:
+        """A lease that sleeps is handed out again, the same slot on the same host; no other is."""
+        if key not in self.asleep:
+            with raises(NotSuspended):
+                self.ledger.resume(key)
+            return
+        self.asleep.discard(key)
+        self.resuming.add(key)
+        step = self.ledger.resume(key)
+        self.records.apply(step.writes)
+        (deliver,) = of_type(Deliver, step.actions)
+        assert deliver.held is self.leases[key].held
+        self.deliveries.append(deliver)
 
     @precondition(lambda self: self.deliveries)
     @rule()
@@ -377,7 +413,7 @@ class LedgerMachine(RuleBasedStateMachine):
         gone = sorted(set(self.uses) - set(self.hosts))
         host = gone[pick % len(gone)]
         del self.uses[host]
-        self.took(self.ledger.forget_uses(host))
+        self.took(self.ledger.end(host, self.now))
 
     @rule()
     def hold_back(self) -> None:
@@ -435,7 +471,8 @@ class LedgerMachine(RuleBasedStateMachine):
         capacity = self.ledger.capacity()
         reservations = sum(waiter.reserves for waiter in self.waiters)
         backed = min(self.usable, reservations) if not self.shut else capacity.reserved
-        acquired = len(self.leases)
+        suspended = len(self.asleep)
+        acquired = len(self.leases) - suspended
         unhealthy = sum(host.free for host in hosts if host.closed is Closed.UNHEALTHY)
         every = sum(host.slots for host in hosts)
         backed = sum(waiter.reserves for waiter in self.waiters[: self.usable]) if not self.shut else backed
@@ -443,12 +480,14 @@ class LedgerMachine(RuleBasedStateMachine):
             idle=self.usable - backed,
             reserved=backed,
             acquired=acquired,
-            unavailable=every - acquired - unhealthy - self.usable,
+            suspended=suspended,
+            unavailable=every - acquired - suspended - unhealthy - self.usable,
             unhealthy=unhealthy,
             pending=len(self.waiters) - reservations,
             promised=reservations - backed,
         )
-        states = (capacity.idle, capacity.reserved, capacity.acquired, capacity.unavailable, capacity.unhealthy)
+        free = (capacity.idle, capacity.reserved, capacity.unavailable, capacity.unhealthy)
+        states = (*free, capacity.acquired, capacity.suspended)
         assert sum(states) == every
         assert min(states) >= 0
 
@@ -478,7 +517,9 @@ class LedgerMachine(RuleBasedStateMachine):
             hosts = [host for host in self.hosts.values() if host.pool == pool]
             assert set(shelf.hosts) == {host.id for host in hosts}
             assert shelf.usable == sum(host.usable for host in hosts)
-            assert shelf.acquired == sum(len(host.taken) for host in hosts)
+            taken = [key for host in hosts for key in host.taken.values()]
+            assert shelf.suspended == sum(key in self.asleep for key in taken)
+            assert shelf.acquired == len(taken) - shelf.suspended
             assert shelf.paused == sum(host.paused for host in hosts)
             assert shelf.kept == sum(host.kept for host in hosts)
             assert shelf.unhealthy == sum(host.free for host in hosts if host.closed is Closed.UNHEALTHY)
@@ -495,7 +536,10 @@ class LedgerMachine(RuleBasedStateMachine):
     @invariant()
     def the_journal_holds_exactly_the_leases_and_uses(self) -> None:
         """A restart at any moment finds every lease and every use."""
-        leases = {key: LeaseRecord(lease.host.id, lease.slot, lease.since) for key, lease in self.leases.items()}
+        leases = {
+            key: LeaseRecord(lease.host.id, lease.slot, lease.since, key in self.asleep)
+            for key, lease in self.leases.items()
+        }
         assert self.records[LEASE] == leases
         assert self.records[USES] == {host: UsesRecord(uses) for host, uses in self.uses.items()}
 

@@ -22,7 +22,7 @@ from fleeting import (
     Write,
 )
 from fleeting.testing import Command, FakeCloud, FakeGroup, Fault, IncreaseFault, UpdateFault, virtual_time
-from taskscaler import KeyInUse, LeaseLost, NoCapacity, Policy, Pool, Taskscaler
+from taskscaler import KeyInUse, LeaseLost, NoCapacity, NotSuspended, Policy, Pool, Taskscaler
 
 EPOCH = 1_700_000_000.0
 
@@ -50,7 +50,7 @@ async def scaling(
         delete_instances_on_shutdown=delete,
         acquire_timeout=acquire_timeout,
         clock=virtual_clock(),
-        random=Random(1).random,
+        random=Random(len(cloud.calls)).random,  # another for each manager: intents are named by it
     ) as scaler:
         yield scaler
 
@@ -519,6 +519,81 @@ async def test_why_an_instance_is_not_ready_is_told() -> None:
         assert scaler.instances()[0].why == "no address assigned"
         await anyio.sleep(43)
         assert "not ready within 60 s: no address assigned" in str(scaler.explain())
+
+
+# --- suspension -----------------------------------------------------------------------------------------
+
+
+async def test_a_suspended_lease_leaves_the_maths_and_keeps_its_slot() -> None:
+    """Demand falls by one, its instance stays, nobody else gets the slot, and resuming gives it back."""
+    cloud = FakeCloud()
+    async with scaling(cloud, max_instances=2, policies=[Policy(idle_time=10)]) as scaler:
+        lease = await scaler.acquire_lease("sleeper")
+        lease.suspend()
+        lease.release()
+        capacity = scaler.capacity()
+        assert (capacity.acquired, capacity.suspended) == (0, 1)
+        with pytest.raises(KeyInUse):
+            await scaler.acquire_lease("sleeper")
+        async with scaler.acquire("other") as other:
+            assert other.instance != lease.instance
+        await anyio.sleep(60)
+        assert cloud.alive == {lease.instance}
+        assert await scaler.drain(timeout=1)
+        again = await scaler.resume("sleeper")
+        assert (again.instance, again.slot) == (lease.instance, lease.slot)
+        with pytest.raises(NotSuspended):
+            await scaler.resume("sleeper")
+        again.release()
+
+
+async def test_a_suspended_lease_survives_its_manager() -> None:
+    """Also one that was killed: the instance is used on, and the lease resumed once it is ready again."""
+    cloud, journal = FakeCloud(), MemoryJournal()
+    keep = [Policy(idle_time=600)]
+    async with scaling(cloud, journal=journal, capacity_per_instance=2, policies=keep) as scaler:
+        lease = await scaler.acquire_lease("sleeper")
+        lease.suspend()
+        await anyio.sleep(1)
+    cloud.latency = {"connect_info": 5}
+    async with scaling(cloud, journal=journal, capacity_per_instance=2, policies=keep) as scaler:
+        with pytest.raises(NoCapacity):
+            await scaler.resume("sleeper", timeout=1)
+        again = await scaler.resume("sleeper")
+        assert (again.instance, again.slot) == (lease.instance, lease.slot)
+        async with scaler.acquire("other") as other:
+            assert (other.instance, other.slot) == (lease.instance, 1 - lease.slot)
+        again.release()
+        assert scaler.capacity().suspended == 0
+
+
+async def test_a_suspended_lease_whose_instance_is_gone_is_lost() -> None:
+    """Whoever waits to resume it hears so; afterwards nobody knows the key."""
+    cloud, journal = FakeCloud(), MemoryJournal()
+    async with scaling(cloud, journal=journal) as scaler:
+        lease = await scaler.acquire_lease("sleeper")
+        lease.suspend()
+        await anyio.sleep(1)
+    cloud.vanish(lease.instance)
+    cloud.latency = {"update": 5}
+    async with scaling(cloud, journal=journal) as scaler:
+        with pytest.raises(LeaseLost, match="did not survive its manager"):
+            await scaler.resume("sleeper")
+        with pytest.raises(NotSuspended):
+            await scaler.resume("sleeper")
+        async with scaler.acquire("sleeper"):
+            pass
+    assert journal.records["lease"] == {}
+
+
+async def test_deleting_on_the_way_out_takes_suspended_leases_along() -> None:
+    """Whoever asks for everything to be removed gets that."""
+    cloud, journal = FakeCloud(), MemoryJournal()
+    async with scaling(cloud, journal=journal, delete=True) as scaler:
+        (await scaler.acquire_lease("sleeper")).suspend()
+        await anyio.sleep(1)
+    assert not cloud.alive
+    assert journal.records["lease"] == {}
 
 
 # --- reservations ---------------------------------------------------------------------------------------

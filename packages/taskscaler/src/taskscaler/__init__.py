@@ -12,7 +12,7 @@ How the parts lie on each other; each imports only from those below it:
 """
 
 from taskscaler._decide import Decision
-from taskscaler._errors import KeyInUse, LeaseLost, NoCapacity, TaskscalerError
+from taskscaler._errors import KeyInUse, LeaseLost, NoCapacity, NotSuspended, TaskscalerError
 from taskscaler._explain import Explanation, InstanceView, PoolView
 from taskscaler._lease import Lease
 from taskscaler._ledger import Capacity
@@ -28,6 +28,7 @@ __all__ = [
     "Lease",
     "LeaseLost",
     "NoCapacity",
+    "NotSuspended",
     "Policy",
     "Pool",
     "PoolSettings",

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from fleeting import NOTHING, Drop, Loss, LossKind, Plan, Step, Timers, Write, facts, refusal_of
 from taskscaler._decide import Decision, Supply, decide
 from taskscaler._errors import NoCapacity
-from taskscaler._ledger import LEASE, USES, Capacity, Closed, Host, Ledger, Shelf, host_id
+from taskscaler._ledger import LEASE, USES, Capacity, Closed, Held, Host, Ledger, Shelf, host_id
 from taskscaler._schedule import Schedule
 from taskscaler._types import Policy, PoolSettings
 
@@ -69,7 +69,8 @@ class Core:
         self.plans = dict(plans)
         uses = {host: record.uses for host, record in recovered.get(USES, {}).items()}
         shelves = [Shelf.empty(pool.name, pool.capacity_per_instance, pool.max_use_count) for pool in pools]
-        self.ledger = Ledger(shelves, uses)
+        asleep = {key: record for key, record in recovered.get(LEASE, {}).items() if record.suspended}
+        self.ledger = Ledger(shelves, uses, asleep)
         self.decisions: deque[Decision] = deque(maxlen=KEPT_DECISIONS)
         """The last decisions, newest last; one that changes nothing replaces its like."""
 
@@ -144,12 +145,22 @@ class Core:
         self._changed = True
         return self.ledger.shut_down(why)
 
-    def break_all(self, why: str, now: float) -> Step:
-        """Break every lease."""
+    def break_all(self, why: str, now: float, *, asleep_too: bool) -> Step:
+        """Break every lease, but perhaps those that are suspended."""
         self._changed = True
         for host in list(self.ledger.hosts.values()):
-            self._add(self.ledger.break_all(host, Loss(LossKind.KILLED, why), now))
+            self._add(self.ledger.break_all(host, Loss(LossKind.KILLED, why), now, asleep_too=asleep_too))
         return self._end()
+
+    def suspend(self, held: Held) -> Step:
+        """See `Ledger.suspend`."""
+        self._changed = True
+        return self.ledger.suspend(held)
+
+    def resume(self, key: str) -> Step:
+        """See `Ledger.resume`."""
+        self._changed = True
+        return self.ledger.resume(key)
 
     def distrust(self, host: Host) -> Step:
         """Give the host no new work, and replace it once it is free: it could not be reached."""
@@ -241,7 +252,7 @@ class Core:
             case facts.Ready(instance):
                 self._add(ledger.add(pool, instance, now))
             case facts.Ended(instance):
-                self._add(ledger.forget_uses(host_id(pool, instance)))
+                self._add(ledger.end(host_id(pool, instance), now))
             case facts.Refused():
                 self.refusal = refusal_of(event)
             case _:
@@ -374,8 +385,9 @@ class Core:
 
     def _release_all(self, leases: Mapping[str, Any], now: float, *, keep: bool) -> None:
         """Leases of an earlier manager: nobody holds them any more, and what ran there may run on."""
-        used = {record.host for record in leases.values()}
-        self._writes += [Drop(LEASE, key) for key in leases]
+        awake = {key: record for key, record in leases.items() if not record.suspended}
+        used = {record.host for record in awake.values()}
+        self._writes += [Drop(LEASE, key) for key in awake]
         for pool, plan in self.plans.items():
             dirty = [id_ for id_ in plan.instances if host_id(pool, id_) in used and not keep]
             self._route(pool, plan.remove(dirty, "it was in use when its manager stopped", now), now)

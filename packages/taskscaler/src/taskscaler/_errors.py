@@ -4,6 +4,7 @@ FleetingError
 └── TaskscalerError
     ├── NoCapacity        no slot, and why; `possible` tells whether one can still come
     ├── KeyInUse          use another key, or release the one that holds it
+    ├── NotSuspended      no lease sleeps under the key; it may have been lost
     └── LeaseLost         the slot is gone; the work may be tried again
 """
 
@@ -30,6 +31,15 @@ class KeyInUse(TaskscalerError):
         """Take the key."""
         self.key = key
         super().__init__(f"key {key!r} is in use; release it, or use another")
+
+
+class NotSuspended(TaskscalerError):
+    """No lease is suspended under this key."""
+
+    def __init__(self, key: str) -> None:
+        """Take the key."""
+        self.key = key
+        super().__init__(f"no lease is suspended under the key {key!r}; its instance may have been lost")
 
 
 class LeaseLost(TaskscalerError):

@@ -100,6 +100,7 @@ class Explanation:
         capacity = self.capacity
         states = (
             (capacity.acquired, "acquired"),
+            (capacity.suspended, "suspended"),
             (capacity.idle, "idle"),
             (capacity.reserved, "reserved"),
             (capacity.unavailable, "unavailable"),

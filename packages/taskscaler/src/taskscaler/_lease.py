@@ -28,6 +28,10 @@ class LeaseOwner(Protocol):
         """Take the slot back."""
         ...
 
+    def suspend(self, lease: "Lease") -> None:
+        """Keep the slot, for nobody to use until the lease is resumed."""
+        ...
+
     def distrust(self, lease: "Lease") -> None:
         """The instance could not be reached although the cloud shows it."""
         ...
@@ -135,6 +139,16 @@ class Lease:
         if not self._ended.is_set():
             self._ended.set()
             self._owner.release(self)
+
+    def suspend(self) -> None:
+        """Let the work sleep: the slot stays kept, out of the scaling maths, also over restarts.
+
+        This lease has ended then; `Taskscaler.resume` with its key gives a new one for the same slot. Does
+        nothing if it was released or lost before.
+        """
+        if not self._ended.is_set():
+            self._ended.set()
+            self._owner.suspend(self)
 
     def lose(self, loss: Loss) -> None:
         """The slot is gone: the holder is told, the body of `hold` cancelled. Called by the scaler."""

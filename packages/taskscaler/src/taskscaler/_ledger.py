@@ -4,6 +4,7 @@ An instance that may be given work is a `Host` here. Each of its slots is in exa
 counters of `Capacity` always add up to all slots:
 
 - *acquired*: a lease holds it;
+- *suspended*: a lease holds it that sleeps, and is out of the scaling maths until it is resumed;
 - *reserved*: free, usable, and kept for a reservation;
 - *idle*: free, usable, and for whoever comes;
 - *unhealthy*: free, on a host that failed its heartbeats;
@@ -30,8 +31,8 @@ from typing import NamedTuple
 
 from attrs import define, frozen
 
-from fleeting import NOTHING, Drop, Loss, Put, Step, Write
-from taskscaler._errors import KeyInUse, NoCapacity
+from fleeting import NOTHING, Drop, Loss, LossKind, Put, Step, Write
+from taskscaler._errors import KeyInUse, NoCapacity, NotSuspended
 
 FEW = 64
 """Entries of the queue that are not worth tidying up."""
@@ -46,6 +47,7 @@ class LeaseRecord(NamedTuple):
     host: str
     slot: int
     since: float
+    suspended: bool = False
 
 
 class UsesRecord(NamedTuple):
@@ -69,6 +71,9 @@ class Closed(Enum):
 
     UNHEALTHY = "unhealthy"
     DOOMED = "doomed"
+    RETURNING = "returning"
+    """It holds suspended leases of an earlier manager and is not ready yet."""
+
     RETIRED = "retired"
     """Given up; its removal is under way."""
 
@@ -106,7 +111,7 @@ class Host:
     closed: Closed | None = None
     why_closed: str = ""
     busy: int = 0
-    """How many of its slots are acquired."""
+    """How many of its slots are held, awake or asleep."""
 
     usable: int = 0
     """How many of its slots may be handed out now."""
@@ -140,6 +145,14 @@ class Held:
 
     delivered: bool = False
     """Whether whoever asked has it. Until then it can be taken back unnoticed."""
+
+    suspended: bool = False
+    resuming: bool = False
+    """Whether somebody waits to be handed it again."""
+
+    def record(self) -> LeaseRecord:
+        """For the journal."""
+        return LeaseRecord(self.host.id, self.slot, self.since, self.suspended)
 
 
 class Deliver(NamedTuple):
@@ -176,13 +189,14 @@ class _Waiter:
 
 @frozen(kw_only=True)
 class Capacity:
-    """Slots by state, and who waits. The first five add up to all slots there are."""
+    """Slots by state, and who waits. The first six add up to all slots there are."""
 
     idle: int
     reserved: int
     """Slots kept for reservations."""
 
     acquired: int
+    suspended: int
     unavailable: int
     unhealthy: int
 
@@ -213,6 +227,7 @@ class Shelf:
 
     usable: int = 0
     acquired: int = 0
+    suspended: int = 0
     paused: int = 0
     kept: int = 0
     unhealthy: int = 0
@@ -249,12 +264,18 @@ def host_id(pool: str, instance: str) -> str:
 class Ledger:
     """Slots, leases, reservations and waiters of all pools."""
 
-    def __init__(self, shelves: Iterable[Shelf], uses: Mapping[str, int] | None = None) -> None:
-        """Start with no hosts.
+    def __init__(
+        self,
+        shelves: Iterable[Shelf],
+        uses: Mapping[str, int] | None = None,
+        suspended: Mapping[str, LeaseRecord] | None = None,
+    ) -> None:
+        """Start with no hosts, but those of suspended leases.
 
         Args:
             shelves: One per pool, in order of preference.
             uses: How often instances were given work in earlier lives of the manager, by host id.
+            suspended: Suspended leases of earlier lives of the manager, by key.
         """
         self.shelves = {shelf.pool: shelf for shelf in shelves}
         self.hosts: dict[str, Host] = {}
@@ -279,6 +300,7 @@ class Ledger:
         self._queue: list[tuple[int, str]] = []
         self._ticket = 0
         self._idle_rank = 0
+        self._restore(suspended or {})
 
     # --- asking and giving back --------------------------------------------------------------------------
 
@@ -321,11 +343,37 @@ class Ledger:
     def cancel(self, key: str, now: float) -> Step:
         """Whoever waits, has reserved, or is just being handed a slot under *key* wants it no more."""
         waiter = self._waiters.pop(key, None)
+        held = self.leases.get(key)
+        if held is not None and held.resuming:
+            held.resuming = False
+            return self.suspend(held)
         if waiter is None:
             return self.release(key, now)
         self._backed.pop(key, None)
         self.pending -= not waiter.reserves
         return self._serve(now)
+
+    def suspend(self, held: Held) -> Step:
+        """Let a lease sleep: it keeps its slot and its host, and counts as demand no more."""
+        if self.leases.get(held.key) is not held or held.suspended:
+            return NOTHING
+        shelf = self.shelves[held.host.pool]
+        held.suspended = True
+        shelf.acquired -= 1
+        shelf.suspended += 1
+        return Step((Put(LEASE, held.key, held.record()),))
+
+    def resume(self, key: str) -> Step:
+        """Wake a suspended lease, as soon as its host is ready.
+
+        Raises:
+            NotSuspended: No lease sleeps under the key.
+        """
+        held = self.leases.get(key)
+        if held is None or not held.suspended or held.resuming:
+            raise NotSuspended(key)
+        held.resuming = True
+        return NOTHING if held.host.closed is Closed.RETURNING else self._wake(held)
 
     def reserve(self, key: str, now: float, potential: int) -> Step:
         """Keep a slot for an acquire to come.
@@ -357,32 +405,22 @@ class Ledger:
     def deliver(self, held: Held) -> bool:
         """Note that the slot is being handed over. False: it no longer stands, and must not be."""
         held.delivered = self.leases.get(held.key) is held
+        held.resuming = False
         return held.delivered
 
     # --- hosts come, change and go -----------------------------------------------------------------------
 
     def add(self, pool: str, instance: str, now: float) -> Step:
         """Take in an instance that became ready."""
-        shelf = self.shelves[pool]
-        id_ = host_id(pool, instance)
-        uses = self._uses.get(id_, 0)
-        left = shelf.max_uses - uses if shelf.max_uses else inf
-        self._idle_rank += 1
-        host = Host(
-            id=id_,
-            pool=pool,
-            instance=instance,
-            slots=[None] * shelf.slots,
-            vacant=list(range(shelf.slots)),
-            uses=uses,
-            uses_left=left,
-            ready_since=now,
-            idle_since=now,
-            idle_rank=self._idle_rank,
-        )
-        self.hosts[id_] = shelf.hosts[id_] = host
-        self._settle(host, shelf)
-        return self._serve(now)
+        host = self.hosts.get(host_id(pool, instance))
+        if host is None:
+            host = self._make(pool, instance)
+        host.ready_since = host.idle_since = now
+        self._reclose(host, None, "")
+        woken = [self._wake(held) for held in host.slots if held is not None and held.resuming]
+        served = self._serve(now)
+        writes = [write for step in (*woken, served) for write in step.writes]
+        return Step(writes, [action for step in (*woken, served) for action in step.actions])
 
     def close(self, host: Host, closed: Closed, why: str) -> None:
         """Hand out nothing more of the host; what is held there stays held."""
@@ -402,9 +440,9 @@ class Ledger:
         """Break those leases of the host whose work is not known to be done by the deadline."""
         return self._break(host, loss, now, keep_until=deadline)
 
-    def break_all(self, host: Host, loss: Loss, now: float) -> Step:
-        """Break every lease of the host."""
-        return self._break(host, loss, now, keep_until=-inf)
+    def break_all(self, host: Host, loss: Loss, now: float, *, asleep_too: bool = True) -> Step:
+        """Break every lease of the host, but perhaps those that are suspended."""
+        return self._break(host, loss, now, keep_until=-inf, asleep_too=asleep_too)
 
     def lose(self, host: Host, loss: Loss, now: float) -> Step:
         """The host is gone, and with it what is held there."""
@@ -423,9 +461,13 @@ class Ledger:
         self.retirable.pop(host.id, None)
         self._unback()
 
-    def forget_uses(self, host: str) -> Step:
-        """The instance is no more: how often it was used need not be known any longer."""
-        return NOTHING if self._uses.pop(host, None) is None else Step((Drop(USES, host),))
+    def end(self, host: str, now: float) -> Step:
+        """The instance is no more, whether or not it ever was ready; nothing need be known of it any longer."""
+        returning = self.hosts.get(host)
+        gone = Loss(LossKind.VANISHED, "it did not survive its manager")
+        broken = self.lose(returning, gone, now) if returning is not None else NOTHING
+        forgotten = (Drop(USES, host),) if self._uses.pop(host, None) is not None else ()
+        return Step((*broken.writes, *forgotten), broken.actions)
 
     def longest_idle(self, pool: str) -> Iterator[Host]:
         """The pool's usable hosts of which no slot is acquired, the one that fell idle first at first."""
@@ -463,6 +505,11 @@ class Ledger:
         return self._usable
 
     @property
+    def acquired(self) -> int:
+        """Slots in somebody's hands, or on their way there."""
+        return sum(shelf.acquired for shelf in self.shelves.values())
+
+    @property
     def reserved(self) -> int:
         """All reservations, whether a slot is kept for them or not."""
         return len(self._waiters) - self.pending
@@ -475,20 +522,69 @@ class Ledger:
     def capacity(self) -> Capacity:
         """Count. O(pools)."""
         shelves = self.shelves.values()
-        acquired = sum(shelf.acquired for shelf in shelves)
+        acquired = self.acquired
+        suspended = sum(shelf.suspended for shelf in shelves)
         unhealthy = sum(shelf.unhealthy for shelf in shelves)
         every = sum(len(shelf.hosts) * shelf.slots for shelf in shelves)
         return Capacity(
             idle=self._usable - len(self._backed),
             reserved=len(self._backed),
             acquired=acquired,
-            unavailable=every - acquired - unhealthy - self._usable,
+            suspended=suspended,
+            unavailable=every - acquired - suspended - unhealthy - self._usable,
             unhealthy=unhealthy,
             pending=self.pending,
             promised=self.reserved - len(self._backed),
         )
 
     # --- inside ------------------------------------------------------------------------------------------
+
+    def _restore(self, suspended: Mapping[str, LeaseRecord]) -> None:
+        """Take up suspended leases; their hosts are expected back."""
+        for key, record in suspended.items():
+            pool, _, instance = record.host.partition("/")
+            if pool not in self.shelves:
+                continue
+            host = self.hosts.get(record.host) or self._make(pool, instance)
+            host.closed, host.why_closed = Closed.RETURNING, "it is not ready yet after a restart"
+            if record.slot in host.vacant:  # fewer slots than before, and this one is no more
+                host.vacant.remove(record.slot)
+                heapq.heapify(host.vacant)
+                held = Held(key, host, record.slot, record.since, 0, inf, delivered=True, suspended=True)
+                host.slots[record.slot] = self.leases[key] = held
+                host.busy += 1
+                self.shelves[pool].suspended += 1
+            self._settle(host, self.shelves[pool])
+
+    def _make(self, pool: str, instance: str) -> Host:
+        """A host as it is before it is ready."""
+        shelf = self.shelves[pool]
+        id_ = host_id(pool, instance)
+        uses = self._uses.get(id_, 0)
+        self._idle_rank += 1
+        host = Host(
+            id=id_,
+            pool=pool,
+            instance=instance,
+            slots=[None] * shelf.slots,
+            vacant=list(range(shelf.slots)),
+            uses=uses,
+            uses_left=shelf.max_uses - uses if shelf.max_uses else inf,
+            ready_since=0.0,
+            idle_since=0.0,
+            idle_rank=self._idle_rank,
+            closed=Closed.RETURNING,
+        )
+        self.hosts[id_] = shelf.hosts[id_] = host
+        return host
+
+    def _wake(self, held: Held) -> Step:
+        """Give a suspended lease back to whoever waits for it."""
+        shelf = self.shelves[held.host.pool]
+        held.suspended = False
+        shelf.suspended -= 1
+        shelf.acquired += 1
+        return Step((Put(LEASE, held.key, held.record()),), (Deliver(held),))
 
     def _convert(self, waiter: _Waiter, now: float, expected: float) -> Step:
         """Turn a reservation into an acquire, at its place in the queue."""
@@ -556,7 +652,7 @@ class Ledger:
         self._uses[host.id] = host.uses
         self._settle(host, shelf)
         return Step(
-            (Put(LEASE, key, LeaseRecord(host.id, held.slot, now)), Put(USES, host.id, UsesRecord(host.uses))),
+            (Put(LEASE, key, held.record()), Put(USES, host.id, UsesRecord(host.uses))),
             (Deliver(held),),
         )
 
@@ -579,7 +675,10 @@ class Ledger:
         heapq.heappush(host.vacant, held.slot)
         host.slots[held.slot] = None
         host.busy -= 1
-        shelf.acquired -= 1
+        if held.suspended:
+            shelf.suspended -= 1
+        else:
+            shelf.acquired -= 1
         if not host.busy:
             host.idle_since = now
             self._idle_rank += 1
@@ -626,14 +725,15 @@ class Ledger:
             shelf.by_busy[host.busy][host.id] = host
             shelf.fullest = max(shelf.fullest, host.busy)
 
-    def _break(self, host: Host, loss: Loss, now: float, *, keep_until: float) -> Step:
+    def _break(self, host: Host, loss: Loss, now: float, *, keep_until: float, asleep_too: bool = True) -> Step:
         """Break the host's leases but for those whose work is done by *keep_until*.
 
         Whoever has not been handed the slot yet notices nothing: it waits again, at its old place.
         """
         writes: list[Write] = []
         actions: list[object] = []
-        for held in [held for held in host.slots if held is not None and held.ends_by > keep_until]:
+        broken = [held for held in host.slots if held is not None and held.ends_by > keep_until]
+        for held in [held for held in broken if asleep_too or not held.suspended]:
             del self.leases[held.key]
             self._vacate(held, now)
             writes.append(Drop(LEASE, held.key))

@@ -29,7 +29,7 @@ from fleeting import (
     facts,
 )
 from taskscaler._core import AllRemoved, Core, InstanceLost
-from taskscaler._errors import NoCapacity, TaskscalerError
+from taskscaler._errors import LeaseLost, NoCapacity, TaskscalerError
 from taskscaler._explain import Explanation, InstanceView, explain, view_instances
 from taskscaler._lease import Lease, only_unreachable
 from taskscaler._ledger import LEDGER_RECORDS, Break, Capacity, Deliver, Held, Refuse
@@ -49,8 +49,12 @@ class _Waiter:
     """Somebody in `acquire_lease`, until there is a slot or a refusal."""
 
     answered: "anyio.Event"
+    sleeper: Held | None
+    """The suspended lease that is to be resumed; None: any slot will do."""
+
     lease: Lease | None = None
     refusal: str = ""
+    lost: LeaseLost | None = None
 
 
 class Taskscaler:
@@ -142,15 +146,21 @@ class Taskscaler:
         if self._shell.ended:
             raise NoCapacity("the scaler has ended")
         self._take(self._core.acquire(key, self._now(), expected_duration))
-        waiter = self._waiters[key] = _Waiter(anyio.Event())
+        return await self._wait(key, self._acquire_timeout if timeout is None else timeout)
+
+    async def _wait(self, key: str, timeout: float, sleeper: Held | None = None) -> Lease:
+        """Wait for what was asked of the core under the key."""
+        waiter = self._waiters[key] = _Waiter(anyio.Event(), sleeper)
         try:
-            with anyio.move_on_after(self._acquire_timeout if timeout is None else timeout):
+            with anyio.move_on_after(timeout):
                 await waiter.answered.wait()
         except BaseException:
             self._give_up(key, waiter)
             raise
         if waiter.lease is not None:
             return waiter.lease
+        if waiter.lost is not None:
+            raise waiter.lost
         why = waiter.refusal or f"there was no slot in time\n{self.explain()}"
         self._give_up(key, waiter)
         raise NoCapacity(why, possible=not waiter.refusal)
@@ -167,6 +177,21 @@ class Taskscaler:
         lease = await self.acquire_lease(key, timeout=timeout, expected_duration=expected_duration)
         async with lease.hold():
             yield lease
+
+    async def resume(self, key: str, *, timeout: float = math.inf) -> Lease:
+        """Take up a lease that was suspended, perhaps by an earlier manager: the same slot on the same instance.
+
+        Args:
+            key: What it was acquired under.
+            timeout: Seconds to wait for the instance to be ready.
+
+        Raises:
+            NotSuspended: No lease is suspended under the key.
+            LeaseLost: Its instance was lost meanwhile.
+            NoCapacity: The instance was not ready in time; the lease stays suspended.
+        """
+        self._take(self._core.resume(key))
+        return await self._wait(key, timeout, sleeper=self._core.ledger.leases[key])
 
     def reserve(self, key: str) -> None:
         """Keep a slot for an acquire to come under *key*; give it up with `unreserve`.
@@ -216,16 +241,18 @@ class Taskscaler:
             Whether all leases have ended.
         """
         self._take(self._core.stop_handing_out("the scaler is draining"))
-        held = self._core.ledger.leases
         with anyio.move_on_after(timeout):
-            while held:
+            while self._core.ledger.acquired:
                 await self._lease_ended.wait()
-        return not held
+        return not self._core.ledger.acquired
 
     def stop(self) -> None:
-        """Hand out no more slots, refuse whoever waits, and break every lease."""
+        """Hand out no more slots, refuse whoever waits, and break every lease.
+
+        Suspended ones survive, unless leaving the scaler deletes their instances.
+        """
         self._take(self._core.stop_handing_out("the scaler was stopped"))
-        self._take(self._core.break_all("the scaler was stopped", self._now()))
+        self._take(self._core.break_all("the scaler was stopped", self._now(), asleep_too=self._delete_on_shutdown))
 
     async def __aenter__(self) -> Self:
         """Open groups and journal, and see each group once. Raises as `fleeting.Shell`."""
@@ -305,8 +332,13 @@ class Taskscaler:
     def _lose(self, held: Held, loss: Loss) -> None:
         """Tell the holder of a slot that it is lost; who has just given it back need not know."""
         lease = self._leases.pop(held, None)
+        waiter = self._waiters.get(held.key)
         if lease is not None:
             lease.lose(loss)
+        elif waiter is not None and waiter.sleeper is held:
+            del self._waiters[held.key]
+            waiter.lost = LeaseLost(held.key, held.host.instance, loss)
+            waiter.answered.set()
         self._note_end()
 
     def _refuse(self, key: str, why: str) -> None:
@@ -336,6 +368,12 @@ class Taskscaler:
         self._leases.pop(lease.held, None)
         if self._core.ledger.leases.get(lease.key) is lease.held:
             self._take(self._core.release(lease.key, self._now()))
+        self._note_end()
+
+    def suspend(self, lease: Lease) -> None:
+        """Let a lease sleep; for `Lease.suspend`."""
+        self._leases.pop(lease.held, None)
+        self._take(self._core.suspend(lease.held))
         self._note_end()
 
     def distrust(self, lease: Lease) -> None:
