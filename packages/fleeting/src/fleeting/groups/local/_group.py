@@ -164,28 +164,38 @@ class LocalGroup:
         _instance.reap_agents()
         with suppress(OSError):  # somebody is in there
             self._config.root.rmdir()
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+        self._let_go()
 
     def _claim(self) -> None:
-        """Make the directory and lock it, unless we hold the one that is there."""
-        root = self._config.root
-        _make_private(root)
-        if self._lock is not None:
-            if os.path.samestat(os.fstat(self._lock), root.stat()):
-                return
-            os.close(self._lock)
-        self._lock = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+        """Make the directory and lock it, unless we hold the one that is there.
+
+        Its last agent may remove it at any moment until it is locked; then it is made again.
+        """
+        while not self._holds_lock():
+            self._let_go()
+            _make_private(self._config.root)
+            try:
+                self._lock = os.open(self._config.root, os.O_RDONLY | os.O_DIRECTORY)
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except FileNotFoundError:
+                continue
+            except BlockingIOError:
+                self._let_go()
+                raise GroupRefused(
+                    f"the instances in {self._config.root} are managed by another process;"
+                    " end that one first, or set another plugin_config.name"
+                ) from None
+
+    def _holds_lock(self) -> bool:
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+            return self._lock is not None and os.path.samestat(os.fstat(self._lock), self._config.root.stat())
+        except FileNotFoundError:
+            return False
+
+    def _let_go(self) -> None:
+        if self._lock is not None:
             os.close(self._lock)
             self._lock = None
-            raise GroupRefused(
-                f"the instances in {root} are managed by another process;"
-                " end that one first, or set another plugin_config.name"
-            ) from None
 
 
 def _make_private(root: Path) -> None:
