@@ -200,6 +200,10 @@ def test_what_was_asked_for_again_has_the_whole_time_to_appear() -> None:
     plan.tick(EPOCH + 185)
     assert plan.outstanding == 1
     plan.tick(EPOCH + 195)
+    assert plan.outstanding == 1  # the views that there were are older than that
+    plan.handle(seen(), EPOCH + 196)
+    assert plan.outstanding == 1  # so is this one: it was begun before
+    plan.handle(seen(), EPOCH + 197)
     assert plan.outstanding == 0
 
 

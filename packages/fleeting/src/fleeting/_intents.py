@@ -35,7 +35,7 @@ class Intent:
     count: int
     requested_at: float
     asked_at: float
-    """When the cloud was last asked."""
+    """When the cloud was last asked, or last heard of it: what it brings is waited for from then on."""
 
     accepted: int | None = None
     matched: int = 0

@@ -133,6 +133,7 @@ class Plan:
         self._intents = Intents()
         self._problems: tuple[Problem, ...] = ()
         self._updating = False
+        self._update_started = now
         self._update_again = False
         self._viewed = False
         self._refused: frozenset[str] = frozenset()
@@ -250,7 +251,7 @@ class Plan:
         for kind, key in self._timers.due(now):
             match kind:
                 case "update":
-                    self._start_update()
+                    self._start_update(now)
                 case "heartbeat":
                     self._turn.actions.append(facts.Heartbeat(self.pool, key))
                 case "prepare":
@@ -315,6 +316,7 @@ class Plan:
         if refused:
             self._refused = frozenset(refused)
             self._turn.events.append(facts.Refused(refused))
+        self._expire_intents(now)
         self._note_problems(observation.problems, now)
         self._update_ended(now)
 
@@ -432,12 +434,13 @@ class Plan:
         waiting = self._by_stage[Stage.WAITING] + self._by_stage[Stage.REMOVING]
         return bool(self._intents.outstanding or waiting or self._paused)
 
-    def _start_update(self) -> None:
+    def _start_update(self, now: float) -> None:
         """Fetch the view, unless that is under way: then once more after it."""
         if self._updating:
             self._update_again = True
             return
         self._updating = True
+        self._update_started = now
         self._timers.cancel(("update", ""))
         self._turn.actions.append(facts.Update(self.pool))
 
@@ -446,7 +449,7 @@ class Plan:
         self._updating = False
         if self._update_again and not at_least:
             self._update_again = False
-            self._start_update()
+            self._start_update(now)
             return
         expecting = self._expecting
         interval = self.config.update_interval_when_expecting if expecting else self.config.update_interval
@@ -540,7 +543,7 @@ class Plan:
         known.connection_dead = True
         if known.missed and known.stage is not Stage.REMOVING:
             self._gone(known, facts.LossKind.VANISHED, "not in the cloud's view, and its connection died", now)
-        self._start_update()
+        self._start_update(now)
 
     def _pause(self, known: Instance, reason: str) -> None:
         """No new work for now."""
@@ -575,6 +578,7 @@ class Plan:
         if intent is None:
             return
         self._intents.accepted(intent, accepted)
+        intent.asked_at = now
         if accepted < intent.count:
             self._backoff.failed(f"the cloud accepted {accepted} of {intent.count}", now)
         self._timers.set(("intent", intent_id), now + self.config.intent_timeout)
@@ -593,6 +597,8 @@ class Plan:
             return
         intent.in_flight = False
         intent.doubtful = True
+        intent.asked_at = now
+        self._write_intent(intent)
         if self._named and self._backoff.until < intent.requested_at + self.config.intent_timeout:
             self._timers.set(("intent", intent.id), self._backoff.until)
         self._expect(now)
@@ -608,13 +614,19 @@ class Plan:
         elif not self._viewed:  # the view may show that the first try was heard
             self._timers.set(("intent", intent_id), now + self.config.update_interval_when_expecting)
         elif now >= expires_at:
-            self._backoff.failed(f"{intent.outstanding} requested instances never appeared", now)
-            self._close(intent)
+            self._start_update(now)  # without a view from after that time nobody knows what has appeared
         elif self.ceiling is not None and self.total > self.ceiling:
             self._timers.set(("intent", intent_id), expires_at)
         else:
             self._ask(intent, now)
             self._write_intent(intent)
+
+    def _expire_intents(self, now: float) -> None:
+        """Give up what should have appeared by the time for which this view was fetched."""
+        seen_until = self._update_started - self.config.intent_timeout
+        for intent in [each for each in self._intents if not each.in_flight and each.asked_at <= seen_until]:
+            self._backoff.failed(f"{intent.outstanding} requested instances never appeared", now)
+            self._close(intent)
 
     def _withdrawn(self, asked: int, taken: int) -> None:
         """Unfilled requests were taken back; if not all, the rest cannot be, and is not asked for again."""
