@@ -50,7 +50,14 @@ class Core(Protocol):
 class Engine:
     """One task that commits and performs the steps of one core."""
 
-    def __init__(self, core: Core, journal: Journal, clock: Clock, perform: Callable[[Any], None]) -> None:
+    def __init__(
+        self,
+        core: Core,
+        journal: Journal,
+        clock: Clock,
+        perform: Callable[[Any], None],
+        urgent: Callable[[Any], bool] = lambda _: False,
+    ) -> None:
         """Prepare; nothing runs yet.
 
         Args:
@@ -58,11 +65,13 @@ class Engine:
             journal: Open.
             clock: The same that the core's callers use.
             perform: Starts an action and returns at once; its outcome comes back as a fact.
+            urgent: Whether an action depends on no write, and should not wait for a journal that fails.
         """
         self._core = core
         self._journal = journal
         self._clock = clock
         self._perform = perform
+        self._urgent = urgent
         self._writes: list[Write] = []
         self._actions: list[Any] = []
         self._news = anyio.Event()
@@ -116,15 +125,15 @@ class Engine:
     def _queue(self, step: Step) -> None:
         """Add to what is to be committed and performed.
 
-        While the journal fails, a step that writes nothing need not wait for it: the clouds are looked at
-        and instances deleted again although nothing can be handed out.
+        While the journal fails, a step that writes nothing need not wait for it, nor does what is urgent: the
+        clouds are looked at and losses told although nothing can be handed out.
         """
         self._writes.extend(step.writes)
-        if self._failing and not step.writes:
-            for action in step.actions:
+        for action in step.actions:
+            if self._failing and (not step.writes or self._urgent(action)):
                 self._perform(action)
-        else:
-            self._actions.extend(step.actions)
+            else:
+                self._actions.append(action)
 
     async def _commit(self, writes: Sequence[Write]) -> bool:
         """Try once, and tell the core when that starts to fail or to succeed again."""

@@ -61,6 +61,7 @@ class Shell(Generic[C]):
         perform: Callable[[Any], None],
         *,
         kinds: Mapping[str, type],
+        urgent: Callable[[Any], bool] = lambda _: False,
         on_end: Callable[[], None] = lambda: None,
         journal: Journal | None = None,
         clock: Clock | None = None,
@@ -73,6 +74,7 @@ class Shell(Generic[C]):
                 holds, and the time.
             perform: Performs those actions of the core that are not for a group.
             kinds: The core's records in the journal: their classes, by kind.
+            urgent: See `Engine`.
             on_end: Called when nothing more will be performed: in the end, or because of an error.
             journal: None: in memory.
             clock: None: the event loop's time.
@@ -81,6 +83,7 @@ class Shell(Generic[C]):
         self._build = build
         self._perform_other = perform
         self._kinds = kinds
+        self._urgent = urgent
         self._on_end = on_end
         self._opened = False
         self.ended = False
@@ -124,7 +127,7 @@ class Shell(Generic[C]):
         recovered = await self._journal.open(identities, self.owner, self._kinds)
         stack.push_async_callback(self._close, "the journal", self._journal.close)
         self.core = self._build(infos, recovered, self.clock.now())
-        self.engine = Engine(self.core, self._journal, self.clock, self._perform)
+        self.engine = Engine(self.core, self._journal, self.clock, self._perform, self._urgent)
         stack.push_async_callback(self._close, "the engine", self.engine.close)
         tasks = await stack.enter_async_context(anyio.create_task_group())
         with anyio.CancelScope(shield=True):  # a cancellation in here would never see the tasks end

@@ -118,6 +118,7 @@ class Taskscaler:
             self._build,
             self._perform,
             kinds=kinds,
+            urgent=lambda action: isinstance(action, Break),
             on_end=self._ended,
             journal=journal,
             clock=clock,
