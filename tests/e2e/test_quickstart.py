@@ -33,24 +33,25 @@ def home(tmp_path: Path) -> Iterator[Path]:
 
 
 def agents(home: Path) -> list[int]:
-    """Processes whose command line names a directory below *home*."""
-    found = []
+    """Processes whose command line names a directory below *home*; what they have forked is not counted."""
+    found = {}
     for directory in Path("/proc").iterdir():
         if directory.name.isdigit():
             try:
                 command = (directory / "cmdline").read_bytes()
+                parent = int((directory / "stat").read_text().rpartition(")")[2].split()[1])
             except OSError:
                 continue  # it ended while we looked
             if os.fsencode(home) in command:
-                found.append(int(directory.name))
-    return found
+                found[int(directory.name)] = parent
+    return [process for process, parent in found.items() if parent not in found]
 
 
 def start(home: Path, jobs: Path, output: Path) -> "subprocess.Popen[str]":
     """Start the command, with plain lines on a pipe."""
     return subprocess.Popen(
         [*COMMAND, str(jobs), "--output", str(output)],
-        env={**os.environ, "TMPDIR": str(home)},
+        env={**os.environ, "TMPDIR": str(home), "XDG_STATE_HOME": str(output.parent / "state")},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

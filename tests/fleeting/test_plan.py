@@ -204,6 +204,8 @@ def test_what_was_asked_for_again_has_the_whole_time_to_appear() -> None:
     plan.handle(seen(), EPOCH + 196)
     assert plan.outstanding == 1  # so is this one: it was begun before
     plan.handle(seen(), EPOCH + 197)
+    assert plan.outstanding == 1  # one bad view decides nothing
+    plan.handle(seen(), EPOCH + 198)
     assert plan.outstanding == 0
 
 

@@ -2,14 +2,18 @@
 
 import json
 import math
+import os
+import shutil
+import stat
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
+from errno import ENOSPC
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -17,7 +21,18 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from fleeting import ConnectError, Connection, LoopClock, Loss, LossKind, Sink, Unreachable, Unsupported
 from fleeting.testing import FakeCloud, FakeGroup
 from taskscaler import LeaseLost, NoCapacity, Pool, Taskscaler
-from taskscaler.batch import Batch, BatchState, Job, JobChanged, JobState, Results, run_batch
+from taskscaler.batch import (
+    Batch,
+    BatchState,
+    CannotResume,
+    History,
+    Job,
+    JobChanged,
+    JobState,
+    Over,
+    Results,
+    run_batch,
+)
 from taskscaler.executors import JobOutcome, JobSpec, Leased, Verdict
 
 PATIENCE = 10.0
@@ -80,6 +95,20 @@ class Bookkeeping(RuleBasedStateMachine):
             again = self.losses[name] <= self.retries[name]
             self.stands[name] = JobState.QUEUED if again else JobState.LOST
 
+    @rule()
+    def resume(self) -> None:
+        """The manager is killed, and another one takes up what was written down."""
+        self.now += 1
+        before = self.state
+        self.state = BatchState([record.job for record in before.records], now=before.started)
+        for record in before.records:
+            if attempts := record.attempts:
+                if attempts[-1].state is JobState.RUNNING:
+                    attempts[-1] = evolve(attempts[-1], state=JobState.LOST, ended=self.now, interrupted=True)
+                self.state.restore(record.name, attempts)
+            if not self.stands[record.name].stands:
+                self.stands[record.name] = JobState.QUEUED
+
     @rule(data=st.data())
     def cancel(self, data: st.DataObject) -> None:
         """A job is given up."""
@@ -100,7 +129,8 @@ class Bookkeeping(RuleBasedStateMachine):
         for record in self.state.records:
             open_attempts = [attempt for attempt in record.attempts if attempt.ended is None]
             assert open_attempts == (record.attempts[-1:] if record.name in running else [])
-            assert len(record.lost_attempts) == self.losses[record.name]
+            losses = [attempt for attempt in record.lost_attempts if not attempt.interrupted]
+            assert len(losses) == self.losses[record.name]
 
 
 Bookkeeping.TestCase.settings = settings(max_examples=40, stateful_step_count=25)
@@ -239,6 +269,22 @@ async def hangs(_: JobSpec, __: Leased, output: Sink, ___: Path) -> JobOutcome:
 
 
 @define
+class Hanging:
+    """A play that runs for ever, and tells when it has begun to."""
+
+    begun: anyio.Event = field(factory=anyio.Event)
+
+    async def __call__(self, spec: JobSpec, lease: Leased, output: Sink, artifacts: Path) -> JobOutcome:
+        """Print, leave half of something, and hang."""
+        await anyio.Path(artifacts).mkdir()
+        await anyio.Path(artifacts, "half").touch()
+        await output(b"running\n")
+        self.begun.set()
+        await anyio.sleep_forever()
+        return WELL
+
+
+@define
 class Bench:
     """A batch with everything it needs."""
 
@@ -247,10 +293,17 @@ class Bench:
     seen: list[tuple[str, JobState]] = field(factory=list)
     happened: anyio.Event = field(factory=anyio.Event)
 
-    def batch(self, *jobs: Job, plays: Mapping[str, Play] | None = None, patience: float = math.inf) -> Batch:
+    def batch(
+        self,
+        *jobs: Job,
+        plays: Mapping[str, Play] | None = None,
+        patience: float = math.inf,
+        history: History | None = None,
+    ) -> Batch:
         """Make a batch of these jobs."""
         results = Results(self.directory)
-        results.prepare()
+        if history is None or history.past is None:
+            results.prepare()
         return Batch(
             self.scaler,
             jobs,
@@ -259,7 +312,22 @@ class Bench:
             clock=LoopClock(),
             patience=patience,
             observer=self._see,
+            history=history,
         )
+
+    def history(self) -> History:
+        """Prepare the history of a new batch."""
+        return History(Results(self.directory).history, jobs_file=Path("jobs.toml"), text="jobs = []\n")
+
+    def killed(self) -> "Bench":
+        """Make another bench of what a command leaves that is killed right now."""
+        copy = self.directory.with_name(f"{self.directory.name}-killed")
+        shutil.copytree(self.directory, copy)
+        return Bench(copy)
+
+    def reopened(self) -> History:
+        """Take up the history that is there."""
+        return History.reopen(Results(self.directory).history)
 
     def _see(self, change: JobChanged) -> None:
         self.seen.append((change.record.name, change.record.state))
@@ -528,6 +596,215 @@ async def test_a_mistake_in_an_executor_is_not_swallowed(bench: Bench) -> None:
         await finished(bench.batch(job("a"), plays={"a": fails_with(ZeroDivisionError())}))
     assert caught.group_contains(ZeroDivisionError)
     assert bench.states() == {"a": "cancelled"}
+
+
+# --- going on with an interrupted batch -------------------------------------------------------------------
+
+
+async def killed_while(hanging: Hanging, bench: Bench, batch: Batch) -> Bench:
+    """Run a batch until a job hangs, and kill it there."""
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(finished, batch)
+        with anyio.fail_after(PATIENCE):
+            await hanging.begun.wait()
+        killed = bench.killed()
+        tasks.cancel_scope.cancel()
+    return killed
+
+
+@pytest.mark.anyio
+async def test_an_interrupted_batch_goes_on(bench: Bench) -> None:
+    """What is over stays so, what ran is tried again, what waited runs; the results cover everything."""
+    bench.scaler.free = ["i-1"]
+    jobs = [job(name) for name in ("good", "bad", "runs", "waits")]
+    plays: dict[str, Play] = {"good": gives(WELL, b"first\n"), "bad": gives(BADLY), "runs": (hanging := Hanging())}
+    with closing(bench.history()) as history:
+        killed = await killed_while(hanging, bench, bench.batch(*jobs, plays=plays, history=history))
+    with closing(killed.reopened()) as history:
+        batch = killed.batch(*jobs, plays={"runs": gives(WELL, b"again\n")}, history=history)
+        assert batch.state.count(JobState.QUEUED) == 2
+        state = await finished(batch)
+    assert killed.states() == {"good": "succeeded", "bad": "failed", "runs": "succeeded", "waits": "succeeded"}
+    assert [name for name, state in killed.seen if state is JobState.RUNNING] == ["runs", "waits"]
+    first, second = killed.summary()["jobs"][2]["attempts"]
+    assert (first["state"], first["why"], first["interrupted"]) == ("lost", "the manager was stopped", True)
+    assert first["started"] <= first["ended"] <= second["started"]
+    assert not second["interrupted"]
+    assert killed.log("good") == "first\n"
+    assert killed.log("runs") == "running\ntaskscaler: the manager was stopped\nagain\n"
+    assert history.past is not None
+    assert state.started == history.past.started
+    assert (state.over, state.succeeded) == (True, False)
+
+
+@pytest.mark.anyio
+async def test_being_interrupted_costs_no_retry(bench: Bench) -> None:
+    """However often the manager is killed; a lost instance still does, over all runs together."""
+    jobs, losing = [job("job", retries=1)], fails_with(Unreachable("dead line"), times=1)
+    hanging = Hanging()
+
+    async def loses_then_hangs(spec: JobSpec, lease: Leased, output: Sink, artifacts: Path) -> JobOutcome:
+        await losing(spec, lease, output, artifacts)
+        return await hanging(spec, lease, output, artifacts)
+
+    with closing(bench.history()) as history:
+        batch = bench.batch(*jobs, plays={"job": loses_then_hangs}, history=history)
+        killed = await killed_while(hanging, bench, batch)
+    for _ in range(2):
+        with closing(killed.reopened()) as history:
+            batch = killed.batch(*jobs, plays={"job": (again := Hanging())}, history=history)
+            killed = await killed_while(again, killed, batch)
+    losing = fails_with(Unreachable("dead line"))
+    with closing(killed.reopened()) as history:
+        await finished(killed.batch(*jobs, plays={"job": losing}, history=history))
+    (result,) = killed.summary()["jobs"]
+    assert (result["state"], len(result["attempts"])) == ("lost", 5)
+    assert [attempt["interrupted"] for attempt in result["attempts"]] == [False, True, True, True, False]
+
+
+@pytest.mark.anyio
+async def test_what_never_had_its_chance_has_it_when_the_batch_is_resumed(bench: Bench) -> None:
+    """Jobs that were cancelled, running or waiting, and those for which there was no capacity."""
+    jobs = [job(name) for name in "abc"]
+    with closing(bench.history()) as history:
+        batch = bench.batch(*jobs, plays={"a": hangs, "b": hangs}, history=history)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(finished, batch)
+            await bench.until("b", JobState.RUNNING)
+            batch.stop()
+    assert not batch.state.over
+    again = Bench(bench.directory)
+    again.scaler.free = []
+    with closing(again.reopened()) as history:
+        state = await finished(again.batch(*jobs, patience=0.01, history=history))
+    assert set(again.states().values()) == {"no_capacity"}
+    assert not state.over
+    again = Bench(bench.directory)
+    with closing(again.reopened()) as history:
+        await finished(again.batch(*jobs, history=history))
+    assert set(again.states().values()) == {"succeeded"}
+    assert [len(each["attempts"]) for each in again.summary()["jobs"]] == [2, 2, 1]
+
+
+@pytest.mark.anyio
+async def test_artifacts_of_an_interrupted_try_do_not_mix_with_the_next(bench: Bench) -> None:
+    """The directory is gone before the job runs again."""
+
+    async def leaves(_: JobSpec, __: Leased, ___: Sink, artifacts: Path) -> JobOutcome:
+        await anyio.Path(artifacts).mkdir()
+        await anyio.Path(artifacts, "whole").touch()
+        return WELL
+
+    hanging = Hanging()
+    with closing(bench.history()) as history:
+        batch = bench.batch(job("a"), plays={"a": hanging}, history=history)
+        killed = await killed_while(hanging, bench, batch)
+    assert (Results(killed.directory).artifacts("a") / "half").exists()
+    with closing(killed.reopened()) as history:
+        await finished(killed.batch(job("a"), plays={"a": leaves}, history=history))
+    assert [path.name for path in Results(killed.directory).artifacts("a").iterdir()] == ["whole"]
+
+
+@pytest.mark.anyio
+async def test_a_history_cut_off_anywhere_tells_what_was_whole(bench: Bench) -> None:
+    """The process may die in the middle of a line: that event never happened, and the next one follows neatly."""
+    jobs = [job("a"), job("b")]
+    with closing(bench.history()) as history:
+        await finished(bench.batch(*jobs, plays={"b": gives(BADLY)}, history=history))
+    path = Results(bench.directory).history / "history.jsonl"
+    whole = path.read_bytes()
+    for size in {*range(whole.index(b"\n") + 1, len(whole), 61), len(whole) - 1, len(whole)}:
+        path.write_bytes(whole[:size])
+        with closing(bench.reopened()) as history:
+            told = path.read_bytes()
+            assert told == whole[: whole.rindex(b"\n", 0, size) + 1]
+            history.begin(0.0)
+        assert path.read_bytes() == told + b'{"event": "resumed"}\n'
+        with closing(bench.reopened()) as history:
+            assert history.past is not None
+            for tries in history.past.tries.values():
+                assert tries.attempts[-1].ended is not None
+
+
+@pytest.mark.anyio
+async def test_nobody_else_can_read_what_is_needed_to_go_on(bench: Bench) -> None:
+    """The jobs file is kept as it was, in a directory of our own, and goes when nothing is left to do."""
+    with closing(bench.history()) as history:
+        await finished(bench.batch(job("a"), history=history))
+        assert stat.S_IMODE(history.directory.stat().st_mode) == 0o700
+        assert {stat.S_IMODE(path.stat().st_mode) for path in history.directory.iterdir()} == {0o600}
+        assert history.copy.read_text() == "jobs = []\n"
+        history.end(Over(jobs=1, succeeded=1, well=True))
+        assert not history.copy.exists()
+    with closing(bench.reopened()) as history:
+        assert history.over == Over(jobs=1, succeeded=1, well=True)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ("", "is damaged: its first line is missing; start a new batch"),
+        ('{"event": "resumed"}\n', "is damaged: its first line is missing"),
+        ('{"event": "begun", "version": 2, "started": 1, "jobs_file": "x"}\n', "a newer release has written it"),
+        ('{"event": "begun", "version": 1, "started": 1, "jobs_file": "x"}\n???\n', "damaged: line 2 makes no sense"),
+        ('{"event": "dance"}\n', "line 1 makes no sense"),
+        ("[]\n", "line 1 makes no sense"),
+    ],
+    ids=["empty", "headless", "newer", "garbage", "unknown event", "no object"],
+)
+async def test_a_history_that_makes_no_sense_is_refused(bench: Bench, lines: str, message: str) -> None:
+    """With the line, and with what to do; twice, for the file was let go."""
+    directory = Results(bench.directory).history
+    directory.mkdir(parents=True)
+    (directory / "history.jsonl").write_text(lines)
+    for _ in range(2):
+        with pytest.raises(CannotResume, match=message):
+            bench.reopened()
+
+
+@pytest.mark.anyio
+async def test_only_one_command_writes_a_history(bench: Bench) -> None:
+    """A batch that still runs cannot be resumed, nor can one that never was."""
+    with pytest.raises(CannotResume, match=r"no batch was begun in .*results; run its jobs file instead"):
+        bench.reopened()
+    with closing(bench.history()) as history:
+        await finished(bench.batch(job("a"), history=history))
+        with pytest.raises(CannotResume, match=r"the batch in .*results is still being run"):
+            bench.reopened()
+        history.close()
+        with pytest.raises(ValueError, match="closed"):
+            history.end(Over(jobs=1, succeeded=1, well=True))
+
+
+@pytest.mark.anyio
+async def test_a_full_disk_ends_the_batch_and_tears_no_line(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What cannot be written down does not happen; once there is room the batch goes on from what was."""
+    full, write = False, os.write
+
+    def some(descriptor: int, data: bytes) -> int:
+        if full and b'"try"' in data:
+            write(descriptor, data[:7])
+            raise OSError(ENOSPC, "No space left on device")
+        return write(descriptor, data)
+
+    async def fills(*_: object) -> JobOutcome:
+        nonlocal full
+        full = True
+        return WELL
+
+    monkeypatch.setattr(os, "write", some)
+    jobs = [job("a"), job("b"), job("c")]
+    bench.scaler.free = ["i-1"]
+    with closing(bench.history()) as history, pytest.raises(ExceptionGroup) as caught:
+        await finished(bench.batch(*jobs, plays={"b": fills}, history=history))
+    assert caught.group_contains(OSError, match="No space left")
+    full = False
+    again = Bench(bench.directory)
+    with closing(again.reopened()) as history:
+        state = await finished(again.batch(*jobs, history=history))
+    assert state.succeeded
+    assert [len(record.attempts) for record in state.records] == [1, 2, 1]
 
 
 # --- over the real scaler --------------------------------------------------------------------------------

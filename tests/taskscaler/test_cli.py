@@ -2,26 +2,35 @@
 
 import io
 import json
+import os
+import signal
+import socket
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from textwrap import dedent
+from typing import cast
 
 import anyio
 import pytest
-from attrs import frozen
+from attrs import define, frozen
 from click.testing import CliRunner, Result
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
 from fleeting import available_groups
-from taskscaler._jobsfile import Report
-from taskscaler.batch import BatchState, Job, Results
+from taskscaler import Policy, Taskscaler
+from taskscaler._jobsfile import Report, read_jobs_file
+from taskscaler._state import StateJournal
+from taskscaler.batch import BatchState, History, Job, Results
 from taskscaler.cli import main
+from taskscaler.cli._changes import changes
 from taskscaler.cli._progress import LiveProgress, Picture, PlainProgress, paint, progress_for
 from taskscaler.cli._report import ReportFailed, make_report
+from taskscaler.cli._run import _Run
 from taskscaler.cli._summary import last_lines, print_summary
 from taskscaler.cli._text import elapsed, harmless
 from taskscaler.executors import JobOutcome, JobSpec, Verdict, available_executors
@@ -29,6 +38,14 @@ from taskscaler.executors import JobOutcome, JobSpec, Verdict, available_executo
 FLEET = '[autoscaler]\nplugin = "local"\n'
 GROUPS, EXECUTORS = ", ".join(available_groups()), ", ".join(available_executors())
 JOB = '[[jobs]]\nname = "a"\nscript = "true"\n'
+
+
+@pytest.fixture(autouse=True)
+def state_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Keep the state of fleets away from that of whoever runs the tests."""
+    home = tmp_path_factory.mktemp("state-home")
+    monkeypatch.setenv("XDG_STATE_HOME", str(home))
+    return home
 
 
 def invoke(*arguments: str) -> Result:
@@ -134,6 +151,32 @@ BAD_FILES = {
             )
         ],
     ),
+    "key of the state storage": (
+        f"{FLEET}state_storage = {{ enable = false }}\n{JOB}",
+        [
+            (
+                "autoscaler.state_storage.enable: found an unknown key, "
+                "expected one of enabled, dir, keep_instance_with_acquisitions; did you mean enabled?"
+            )
+        ],
+    ),
+    "state storage switched with a word": (
+        f'{FLEET}state_storage = {{ enabled = "false" }}\n{JOB}',
+        [
+            (
+                'autoscaler.state_storage.enabled: found string "false", expected true or false; '
+                "write false without quotes"
+            )
+        ],
+    ),
+    "relative directory for state": (
+        f'{FLEET}state_storage = {{ dir = "state" }}\n{JOB}',
+        ['autoscaler.state_storage.dir: found string "state", expected an absolute path'],
+    ),
+    "instances kept by number": (
+        f"{FLEET}state_storage = {{ keep_instance_with_acquisitions = 1 }}\n{JOB}",
+        [("autoscaler.state_storage.keep_instance_with_acquisitions: found integer 1, expected true or false")],
+    ),
     "name": (
         f'{FLEET}[[jobs]]\nname = "a/b"\nscript = "true"\n',
         [
@@ -208,6 +251,10 @@ BAD_FILES = {
         f'{FLEET}{JOB}[report]\ncommand = ["x"]\nfiles = ["logs/x"]\n',
         ["report.files: found an array, expected names that the results do not have themselves ('logs/x' is one)"],
     ),
+    "report's file among what resuming needs": (
+        f'{FLEET}{JOB}[report]\ncommand = ["x"]\nfiles = ["resume"]\n',
+        ["report.files: found an array, expected names that the results do not have themselves ('resume' is one)"],
+    ),
 }
 
 
@@ -227,7 +274,19 @@ def test_a_wrong_file_is_told_about_and_ends_with_2(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["run"], "Error: Missing argument 'JOBS'."),
+        (["run"], "Error: Missing argument 'JOBS'. To go on with an interrupted batch, give --resume DIR."),
+        (["run", "--resume"], "Error: Option '--resume' requires an argument."),
+        (["run", "--resume", "nowhere"], "Error: Invalid value for '--resume': Directory 'nowhere' does not exist."),
+        (["run", "--resume", "jobs.toml"], "Error: Invalid value for '--resume': Directory 'jobs.toml' is a file."),
+        (
+            ["run", "jobs.toml", "--resume", "full"],
+            "Error: --resume takes no file: the batch goes on with the one that it was begun with.",
+        ),
+        (
+            ["run", "--resume", "full", "--output", "other"],
+            "Error: --resume takes no --output: the results go where those of the batch are.",
+        ),
+        (["run", "--resume", "full"], "error: no batch was begun in full; run its jobs file instead\n"),
         (["run", "nowhere.toml"], "Error: Invalid value for 'JOBS': File 'nowhere.toml' does not exist."),
         (["run", "."], "Error: Invalid value for 'JOBS': File '.' is a directory."),
         (["run", "--outptu", "x", "jobs.toml"], "Error: No such option '--outptu'. Did you mean '--output'?"),
@@ -582,3 +641,269 @@ def test_a_fleet_that_cannot_be_opened_is_told_about(tmp_path: Path, monkeypatch
         result.stderr == f"error: {tmp_path}/in-the-way/fleet cannot be made: Not a directory; set another directory\n"
     )
     assert list(Path("results").iterdir()) == []
+
+
+# --- state that outlives the command, and going on with a batch ----------------------------------------------
+
+
+def fleet_in(directory: Path, *, settings: str = "") -> str:
+    """Settings of a fleet that is quick, and in a directory of its own."""
+    return (
+        f'{FLEET}update_interval_when_expecting = "20ms"\nmax_instances = 1\n{settings}'
+        f'plugin_config = {{ directory = "{directory}/fleet" }}\n'
+    )
+
+
+def identity_of(directory: Path) -> str:
+    """Whom the state of that fleet belongs to."""
+    return f"local:{socket.gethostname()}:{directory.resolve()}/fleet"
+
+
+def test_a_run_keeps_its_state_unless_it_is_told_not_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state_home: Path
+) -> None:
+    """In the user's directory, in the one that the file names, or nowhere."""
+    monkeypatch.chdir(tmp_path)
+    for settings, where in (
+        ("", state_home / "taskscaler"),
+        (f'state_storage.dir = "{tmp_path}/state"\n', tmp_path / "state"),
+        (f'state_storage = {{ enabled = false, dir = "{tmp_path}/none" }}\n', tmp_path / "none"),
+    ):
+        Path("jobs.toml").write_text(fleet_in(tmp_path, settings=settings) + JOB)
+        assert invoke("run", "jobs.toml", "--output", f"results-{where.name}").exit_code == 0
+        assert StateJournal(where).path([identity_of(tmp_path)]).exists() == (where.name != "none")
+
+
+def test_state_that_cannot_be_used_is_told_about(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state_home: Path
+) -> None:
+    """Held by another, damaged, of a newer release, in a place of no use: one line that says what to do, status 1."""
+    monkeypatch.chdir(tmp_path)
+    Path("jobs.toml").write_text(fleet_in(tmp_path) + JOB)
+    journal, identity = StateJournal(state_home / "taskscaler"), identity_of(tmp_path)
+
+    def refusal() -> str:
+        result = invoke("run", "jobs.toml", "--output", "results")
+        assert (result.exit_code, result.stderr.count("\n"), result.stdout) == (1, 1, "")
+        return result.stderr
+
+    anyio.run(journal.open, [identity], "somebody", {})
+    holder = f"somebody (process {os.getpid()})"
+    assert refusal() == f"error: {identity} is already managed by {holder}; stop that manager first\n"
+    anyio.run(journal.close)
+    path = journal.path([identity])
+    with sqlite3.connect(path) as database:
+        database.execute("PRAGMA user_version = 1000")
+    database.close()
+    assert "was written by a newer release" in refusal()
+    path.write_bytes(b"no database at all" * 1000)
+    assert "is damaged: file is not a database; move it away, and set `preexisting`" in refusal()
+    (state_home / "taskscaler").chmod(0o777)
+    assert "set dir in [autoscaler.state_storage] to another directory" in refusal()
+    assert not (tmp_path / "fleet").exists()
+
+
+def interrupted(directory: Path, file: str, *, lines: int) -> None:
+    """Run a batch, and leave what it had left had it been killed after so many lines of its history."""
+    (directory / "jobs.toml").write_text(file)
+    invoke("run", "jobs.toml", "--output", "results")
+    history = directory / "results" / "resume" / "history.jsonl"
+    history.write_bytes(b"".join(history.read_bytes().splitlines(keepends=True)[:lines]))
+    (directory / "results" / "resume" / "jobs.toml").write_text(file)
+
+
+def test_an_interrupted_run_is_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Jobs that are over stay so, others run; the report is made, and afterwards there is nothing to resume."""
+    monkeypatch.chdir(tmp_path)
+    report = '[report]\ncommand = ["echo", "reported"]\n'
+    script = f"[[jobs]]\nname = 'a'\ncopies = 3\nscript = 'echo >> {tmp_path}/ran-$TASKSCALER_JOB_NAME'\n"
+    interrupted(tmp_path, fleet_in(tmp_path) + script + report, lines=4)  # begun, a-01 twice, a-02 once
+    result = invoke("run", "--resume", "results")
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert "resuming: 1 of 3 jobs are over, 1 ran and will be tried again" in result.stdout
+    assert "retried    a-02: the manager was stopped" in result.stdout
+    assert result.stdout.endswith("reported\n")
+    jobs = json.loads(Path("results", "results.json").read_text())["jobs"]
+    assert [(each["state"], len(each["attempts"])) for each in jobs] == [
+        ("succeeded", 1),
+        ("succeeded", 2),
+        ("succeeded", 1),
+    ]
+    assert [len(Path(f"ran-a-0{number}").read_text()) for number in (1, 2, 3)] == [1, 2, 2]
+    result = invoke("run", "--resume", "results")
+    assert result.stdout == "nothing to resume: the batch is over, 3 of 3 jobs succeeded; see results/results.json\n"
+    assert (result.exit_code, result.stderr) == (0, "")
+
+
+def test_a_batch_that_is_over_is_as_it_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Resuming it fails if it has failed, and runs nothing; the jobs file need not be there any more."""
+    monkeypatch.chdir(tmp_path)
+    Path("jobs.toml").write_text(fleet_in(tmp_path) + JOB.replace("true", "exit 3"))
+    assert invoke("run", "jobs.toml", "--output", "results").exit_code == 1
+    Path("jobs.toml").unlink()
+    result = invoke("run", "--resume", "results")
+    assert result.stdout == "nothing to resume: the batch is over, 0 of 1 jobs succeeded; see results/results.json\n"
+    assert result.exit_code == 1
+
+
+def test_a_run_killed_at_its_very_end_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No job is left, but perhaps instances are: the fleet is opened, emptied and closed, and the results written."""
+    monkeypatch.chdir(tmp_path)
+    interrupted(tmp_path, fleet_in(tmp_path) + JOB, lines=3)
+    Path("results", "results.json").unlink()
+    result = invoke("run", "--resume", "results")
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert " runs on " not in result.stdout
+    assert json.loads(Path("results", "results.json").read_text())["jobs"][0]["state"] == "succeeded"
+
+
+def test_only_policies_may_have_changed_since_a_batch_was_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All else is refused, with what differs and where the file is kept as it was; comments are no difference."""
+    monkeypatch.chdir(tmp_path)
+    file = fleet_in(tmp_path) + JOB
+    interrupted(tmp_path, file, lines=2)
+
+    def refusal() -> str:
+        result = invoke("run", "--resume", "results")
+        assert (result.exit_code, result.stderr.count("\n"), result.stdout) == (2, 1, "")
+        return result.stderr
+
+    Path("jobs.toml").write_text(file.replace("max_instances = 1", "max_instances = 4").replace('"true"', '"false"'))
+    assert refusal() == (
+        f"error: {tmp_path}/jobs.toml is not what the batch was begun with: autoscaler.max_instances changed from 1 to"
+        " 4, jobs changed; the file is kept as it was in results/resume/jobs.toml: put it back, or start a new batch\n"
+    )
+    Path("jobs.toml").unlink()
+    kept = "the file is kept as it was in results/resume/jobs.toml"
+    assert refusal() == f"error: {tmp_path}/jobs.toml is no longer there; {kept}, put it back\n"
+    Path("jobs.toml").write_text("???")
+    assert "jobs.toml: found something else" in refusal()
+    Path("jobs.toml").write_text(f"# a comment\n{file}[[autoscaler.policy]]\nidle_time = '1ms'\n")
+    assert invoke("run", "--resume", "results").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "told"),
+    [
+        ("max_instances = 2", "max_instances = 4", ["autoscaler.max_instances changed from 2 to 4"]),
+        ("", "max_use_count = 1", ["autoscaler.max_use_count changed from its default to 1"]),
+        ("unhealthy_breaks_jobs = true", "", ["autoscaler.unhealthy_breaks_jobs changed from true to its default"]),
+        (
+            'update_interval = "1m"',
+            'update_interval = "90s"',
+            ['autoscaler.update_interval changed from "1m" to "90s"'],
+        ),
+        (
+            'instance_ready_command = "login hunter2"',
+            'instance_ready_command = "login hunter3"',
+            ["autoscaler.instance_ready_command changed"],
+        ),
+        (
+            'connector_config = { password = "hunter2", timeout = "1s" }',
+            'connector_config = { password = "hunter3", timeout = "1s" }',
+            ["autoscaler.connector_config.password changed"],
+        ),
+        ("", "state_storage = { enabled = false }", ["autoscaler.state_storage.enabled changed"]),
+        ("[[autoscaler.policy]]", "[[autoscaler.policy]]\nidle_count = 1", []),
+        ("# a comment", "", []),
+        ("", "[defaults]\nretries = 1\n[report]\ncommand = ['x']", ["defaults changed", "report changed"]),
+    ],
+)
+def test_what_differs_between_two_files_is_told_without_secrets(before: str, after: str, told: list[str]) -> None:
+    """Settings by their key paths, numbers and durations with their values; policies may differ."""
+    assert changes(FLEET + before, FLEET + after) == told
+
+
+# --- reloading the policies ----------------------------------------------------------------------------------
+
+
+@define
+class PoliciesOnly:
+    """A scaler of which only the policies matter."""
+
+    policies: Sequence[Policy] | None = None
+
+    def configure(self, *, policies: Sequence[Policy]) -> None:
+        """Take them."""
+        self.policies = policies
+
+
+@pytest.mark.anyio
+async def test_policies_are_read_anew_while_jobs_run(tmp_path: Path) -> None:
+    """They take effect; what cannot is told; a file that is wrong changes nothing."""
+    path, output, scaler = tmp_path / "jobs.toml", io.StringIO(), PoliciesOnly()
+    path.write_text(fleet_in(tmp_path) + JOB)
+    file, results = read_jobs_file(path), Results(tmp_path / "results")
+    history = History(results.history, jobs_file=path, text=file.text)
+    run = _Run(file, results, history, Console(file=output, width=200))
+    run._prepare()
+    run.scaler = cast("Taskscaler", scaler)
+    path.write_text(path.read_text() + "[[autoscaler.policy]]\nidle_count = -1\n")
+    await run._reload()
+    assert scaler.policies is None
+    changed = path.read_text().replace("max_instances = 1", "max_instances = 3")
+    path.write_text(changed.replace("idle_count = -1", "idle_count = 2"))
+    await run._reload()
+    assert scaler.policies == (Policy(idle_count=2),)
+    path.unlink()
+    await run._reload()
+    assert [line.partition("] ")[2] for line in output.getvalue().splitlines()] == [
+        f"error: {path}: autoscaler.policy[0].idle_count: found integer -1, expected >= 0",
+        "nothing was reloaded: the policies stay as they were",
+        "the policies were reloaded: there are 1",
+        "autoscaler.max_instances changed from 1 to 3: takes effect with the next run",
+        f"error: [Errno 2] No such file or directory: '{path}'",
+        "nothing was reloaded: the policies stay as they were",
+    ]
+
+
+@pytest.mark.slow
+def test_a_hangup_reloads_the_policies(tmp_path: Path) -> None:
+    """The real signal, to the real command: more instances are kept at once, and the job goes on to its end."""
+    path, go = tmp_path / "jobs.toml", tmp_path / "go"
+    os.mkfifo(go)
+    job = f"[[jobs]]\nname = 'a'\nscript = 'read line < {go}'\n"
+    path.write_text(fleet_in(tmp_path).replace("max_instances = 1", "max_instances = 2") + job)
+    command = [str(Path(sys.executable).with_name("taskscaler")), "run", str(path), "--output", str(tmp_path / "out")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        assert process.stdout is not None
+        said = []
+        for line in process.stdout:
+            said.append(line)
+            if "a runs on" in line:
+                path.write_text(path.read_text() + "[[autoscaler.policy]]\nidle_count = 1\nidle_time = '1h'\n")
+                process.send_signal(signal.SIGHUP)
+            elif "fleet: 2 ready" in line:
+                go.write_text("go\n")
+    assert process.returncode == 0, "".join(said)
+    assert any("the policies were reloaded: there are 1" in line for line in said)
+
+
+@pytest.mark.slow
+def test_a_terminal_that_goes_away_does_not_end_the_batch(tmp_path: Path) -> None:
+    """Whoever closes the window, or loses the line, hangs up on the display and not on the jobs."""
+    (tmp_path / "jobs.toml").write_text(f"{fleet_in(tmp_path)}{JOB.replace('true', 'sleep 0.5')}copies = 2\n")
+    ours, theirs = os.openpty()
+    command = str(Path(sys.executable).with_name("taskscaler"))
+    process = os.posix_spawn(
+        command,
+        [command, "run", str(tmp_path / "jobs.toml"), "--output", str(tmp_path / "out")],
+        {**os.environ, "TERM": "xterm"},
+        setsid=True,  # so that the first terminal it opens is its own
+        file_actions=[
+            (os.POSIX_SPAWN_OPEN, 0, os.ttyname(theirs), os.O_RDWR, 0),
+            (os.POSIX_SPAWN_DUP2, 0, 1),
+            (os.POSIX_SPAWN_OPEN, 2, str(tmp_path / "err"), os.O_WRONLY | os.O_CREAT, 0o600),
+        ],
+    )
+    os.close(theirs)
+    shown = b""
+    while b"1 running" not in shown:
+        shown += os.read(ours, 4096)
+    os.close(ours)
+    _, status = os.waitpid(process, 0)
+    assert (os.waitstatus_to_exitcode(status), (tmp_path / "err").read_text()) == (0, "")
+    jobs = json.loads((tmp_path / "out" / "results.json").read_text())["jobs"]
+    assert [each["state"] for each in jobs] == ["succeeded", "succeeded"]

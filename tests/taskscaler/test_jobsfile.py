@@ -109,6 +109,21 @@ def test_gitlab_s_keys_mean_what_they_mean_there(tmp_path: Path) -> None:
     assert not file.autoscaler.delete_instances_on_shutdown
 
 
+def test_state_is_kept_unless_the_file_says_otherwise(tmp_path: Path) -> None:
+    """GitLab's keys; enabled here by default."""
+    storage = read(tmp_path, FLEET, JOB).autoscaler.state_storage
+    assert (storage.enabled, storage.dir, storage.keep_instance_with_acquisitions) == (True, None, False)
+    table = """
+        [autoscaler.state_storage]
+        enabled = false
+        dir = "/var/lib/taskscaler"
+        keep_instance_with_acquisitions = true
+    """
+    storage = read(tmp_path, FLEET, table, JOB).autoscaler.state_storage
+    assert (storage.enabled, storage.dir) == (False, "/var/lib/taskscaler")
+    assert storage.keep_instance_with_acquisitions
+
+
 def test_a_job_says_everything_about_itself(tmp_path: Path) -> None:
     """Every key of a job reaches the executor."""
     (tmp_path / "data").mkdir()

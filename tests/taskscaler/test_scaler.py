@@ -441,7 +441,7 @@ async def test_the_cloud_is_watched_while_the_journal_fails() -> None:
     async with scaling(cloud, journal=journal, policies=keep, update_interval=10, heartbeat_interval=20) as scaler:
         lease = await scaler.acquire_lease("job")
         journal.full = True
-        cloud.vanish("i-1")
+        cloud.vanish(lease.instance)
         assert (await lease.lost()).kind is LossKind.VANISHED
         before = len(cloud.calls)
         await anyio.sleep(120)

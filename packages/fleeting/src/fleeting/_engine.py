@@ -65,7 +65,7 @@ class Engine:
             journal: Open.
             clock: The same that the core's callers use.
             perform: Starts an action and returns at once; its outcome comes back as a fact.
-            urgent: Whether an action depends on no write, and should not wait for a journal that fails.
+            urgent: Whether an action depends on no write, and need not wait for a journal that fails.
         """
         self._core = core
         self._journal = journal
@@ -116,6 +116,9 @@ class Engine:
         writes, actions = len(self._writes), len(self._actions)
         if writes and not await self._commit(self._writes[:writes]):
             self._retry_at = self._clock.now() + RETRY_COMMIT
+            queued, self._actions = self._actions, []
+            for action in queued:
+                self._perform_or_queue(action, urgent=self._urgent(action))
             return
         del self._writes[:writes]  # not before they are durable: a cancellation must not lose them
         ready, self._actions = self._actions[:actions], self._actions[actions:]
@@ -123,17 +126,16 @@ class Engine:
             self._perform(action)
 
     def _queue(self, step: Step) -> None:
-        """Add to what is to be committed and performed.
-
-        While the journal fails, a step that writes nothing need not wait for it, nor does what is urgent: the
-        clouds are looked at and losses told although nothing can be handed out.
-        """
+        """Add to what is to be committed and performed; what is urgent does not wait for a journal that fails."""
         self._writes.extend(step.writes)
         for action in step.actions:
-            if self._failing and (not step.writes or self._urgent(action)):
-                self._perform(action)
-            else:
-                self._actions.append(action)
+            self._perform_or_queue(action, urgent=self._failing and self._urgent(action))
+
+    def _perform_or_queue(self, action: Any, *, urgent: bool) -> None:  # noqa: ANN401  (whatever the core decides)
+        if urgent:
+            self._perform(action)
+        else:
+            self._actions.append(action)
 
     async def _commit(self, writes: Sequence[Write]) -> bool:
         """Try once, and tell the core when that starts to fail or to succeed again."""

@@ -84,6 +84,10 @@ class Instance:
 
     removing: str = ""
     removal_asked_at: float | None = None
+    """When its deletion was decided on last; a journal that fails may delay the call."""
+
+    removal_sent: bool = False
+    """Whether the cloud was asked."""
 
     def record(self, pool: str) -> InstanceRecord:
         """For the journal."""

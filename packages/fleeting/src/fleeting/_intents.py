@@ -6,6 +6,7 @@ counts in full: the cloud may have heard it.
 """
 
 from collections.abc import Iterable, Iterator
+from math import inf
 
 from attrs import define, frozen
 
@@ -41,6 +42,9 @@ class Intent:
     matched: int = 0
     in_flight: bool = True
     """Whether the cloud is being asked right now."""
+
+    overdue: bool = False
+    """Whether a view did not show what it should have brought by then; one bad view decides nothing."""
 
     doubtful: bool = False
     """Whether an earlier try was never answered, so that a later refusal does not settle it."""
@@ -79,6 +83,10 @@ class Intents:
         """How many are open."""
         return len(self._open)
 
+    def __getitem__(self, intent: str) -> Intent:
+        """The open intent of that id, which must be open."""
+        return self._open[intent]
+
     def get(self, intent: str) -> Intent | None:
         """The open intent of that id, if it is open."""
         return self._open.get(intent)
@@ -102,8 +110,8 @@ class Intents:
 
     @property
     def withdrawable(self) -> list[Intent]:
-        """Those that the cloud has answered and that still wait for instances, newest first."""
-        return [each for each in reversed(self._open.values()) if not each.in_flight and each.outstanding]
+        """Those that the cloud has answered and that still wait for instances, oldest first."""
+        return [each for each in self if not each.in_flight and each.outstanding]
 
     def take_back(self, count: int, candidates: Iterable[Intent]) -> list[Intent]:
         """Give up *count* outstanding instances of the candidates, in their order; returns those it changed."""
@@ -128,8 +136,7 @@ class Intents:
         return intent if intent is not None and intent.outstanding else None
 
     def match_by_time(self, created_at: float | None) -> Intent | None:
-        """Where instances carry nothing: the oldest that waits for one and was not asked for after it was created."""
-        for intent in self:
-            if intent.outstanding and (created_at is None or created_at >= intent.requested_at - CLOCK_SKEW):
-                return intent
-        return None
+        """Where instances carry nothing: of those that wait and were not asked for later, the next to expire."""
+        latest = inf if created_at is None else created_at + CLOCK_SKEW
+        fits = [intent for intent in self if intent.outstanding and intent.requested_at <= latest]
+        return min(fits, key=lambda intent: (intent.in_flight, intent.asked_at), default=None)

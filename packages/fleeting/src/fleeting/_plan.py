@@ -260,8 +260,10 @@ class Plan:
                     self._ready_overdue(self._instances[key], now)
                 case "delete":
                     self._delete(self._instances[key], now)
+                case "ask":
+                    self._ask_again(self._intents[key], now)
                 case "intent":
-                    self._intent_due(key, now)
+                    self._intent_due(self._intents[key], now)
                 case "lost":
                     self._lost.pop(key)
                     self._turn.writes.append(Drop(LOST, self._key(key)))
@@ -278,9 +280,10 @@ class Plan:
                 self._increased(intent, accepted, now)
             case facts.IncreaseFailed():
                 self._increase_failed(fact, now)
-            case facts.Decreased():
-                pass  # the view will show it; what was not accepted is asked for again when its timer is due
+            case facts.Decreased(asked):
+                self._removal_sent(asked)  # what was not accepted is asked for again when its timer is due
             case facts.DecreaseFailed(asked, _, retry_after):
+                self._removal_sent(asked)
                 self._decrease_failed(asked, retry_after, now)
             case facts.Withdrawn(asked, taken):
                 self._withdrawn(asked, taken)
@@ -345,7 +348,7 @@ class Plan:
     def _absent(self, known: Instance, now: float) -> None:
         """It is not in the view: gone if that was to be expected, or if this is no single bad read."""
         known.missed += 1
-        expected = known.removal_asked_at is not None or known.state is State.DELETING
+        expected = known.removal_sent or known.state is State.DELETING
         if expected or known.missed > 1 or known.connection_dead:
             self._gone(known, facts.LossKind.VANISHED, "the cloud no longer shows it", now)
         else:
@@ -569,7 +572,9 @@ class Plan:
         """Ask the cloud; also again, where that is idempotent."""
         intent.in_flight = True
         intent.asked_at = now
+        intent.overdue = False
         self._timers.set(("intent", intent.id), now + self.config.intent_timeout)
+        self._timers.cancel(("ask", intent.id))
         self._turn.actions.append(facts.Increase(self.pool, intent.id, intent.count))
 
     def _increased(self, intent_id: str, accepted: int, now: float) -> None:
@@ -577,8 +582,13 @@ class Plan:
         intent = self._intents.get(intent_id)
         if intent is None:
             return
+        if intent.doubtful and not accepted:  # none now; but the earlier try may still be carried out
+            self._doubt(intent, now)
+            self._backoff.failed("the cloud accepted none", now)
+            return
         self._intents.accepted(intent, accepted)
         intent.asked_at = now
+        intent.overdue = False
         if accepted < intent.count:
             self._backoff.failed(f"the cloud accepted {accepted} of {intent.count}", now)
         self._timers.set(("intent", intent_id), now + self.config.intent_timeout)
@@ -595,38 +605,51 @@ class Plan:
             self._intents.accepted(intent, intent.matched)
             self._settle(intent)
             return
+        self._doubt(intent, now)
+
+    def _doubt(self, intent: Intent, now: float) -> None:
+        """Nobody knows what will come of it; ask again where that is idempotent."""
         intent.in_flight = False
         intent.doubtful = True
         intent.asked_at = now
-        self._write_intent(intent)
-        if self._named and self._backoff.until < intent.requested_at + self.config.intent_timeout:
-            self._timers.set(("intent", intent.id), self._backoff.until)
+        intent.overdue = False
+        self._settle(intent)
+        if (
+            self._named
+            and intent.outstanding
+            and self._backoff.until < intent.requested_at + self.config.intent_timeout
+        ):
+            self._timers.set(("ask", intent.id), self._backoff.until)
         self._expect(now)
 
-    def _intent_due(self, intent_id: str, now: float) -> None:
-        """Ask again where that is safe and the answer is missing, else give up what did not appear."""
-        intent = self._intents.get(intent_id)
-        if intent is None:
-            return
-        expires_at = intent.asked_at + self.config.intent_timeout
-        if intent.in_flight:  # the call is bounded by its own time-outs and will be heard of
-            self._timers.set(("intent", intent_id), now + self.config.intent_timeout)
-        elif not self._viewed:  # the view may show that the first try was heard
-            self._timers.set(("intent", intent_id), now + self.config.update_interval_when_expecting)
-        elif now >= expires_at:
-            self._start_update(now)  # without a view from after that time nobody knows what has appeared
-        elif self.ceiling is not None and self.total > self.ceiling:
-            self._timers.set(("intent", intent_id), expires_at)
-        else:
+    def _ask_again(self, intent: Intent, now: float) -> None:
+        """Repeat a request that was never answered, unless there is no room for what it may bring."""
+        if not self._viewed:  # the view may show that the first try was heard
+            self._timers.set(("ask", intent.id), now + self.config.update_interval_when_expecting)
+        elif self.ceiling is None or self.total <= self.ceiling:
             self._ask(intent, now)
             self._write_intent(intent)
 
+    def _intent_due(self, intent: Intent, now: float) -> None:
+        """It should have appeared by now: see whether it has."""
+        expires_at = intent.asked_at + self.config.intent_timeout
+        if intent.in_flight:  # the call is bounded by its own time-outs and will be heard of
+            self._timers.set(("intent", intent.id), now + self.config.intent_timeout)
+        elif now < expires_at:
+            self._timers.set(("intent", intent.id), expires_at)
+        else:
+            self._start_update(now)  # without a view from after that time nobody knows what has appeared
+
     def _expire_intents(self, now: float) -> None:
-        """Give up what should have appeared by the time for which this view was fetched."""
+        """Give up what should have appeared by the time for which this view was fetched, and the one before."""
         seen_until = self._update_started - self.config.intent_timeout
         for intent in [each for each in self._intents if not each.in_flight and each.asked_at <= seen_until]:
-            self._backoff.failed(f"{intent.outstanding} requested instances never appeared", now)
-            self._close(intent)
+            if intent.overdue:
+                self._backoff.failed(f"{intent.outstanding} requested instances never appeared", now)
+                self._close(intent)
+            else:
+                intent.overdue = True
+                self._update_again = True
 
     def _withdrawn(self, asked: int, taken: int) -> None:
         """Unfilled requests were taken back; if not all, the rest cannot be, and is not asked for again."""
@@ -646,6 +669,7 @@ class Plan:
         """Forget the intent."""
         self._intents.close(intent)
         self._timers.cancel(("intent", intent.id))
+        self._timers.cancel(("ask", intent.id))
         self._turn.writes.append(Drop(INTENT, self._key(intent.id)))
 
     # --- shrinking ---------------------------------------------------------------------------------------
@@ -678,6 +702,11 @@ class Plan:
         config = self.config
         interval = config.shutdown_deletion_interval if self._shutting_down else config.deletion_retry_interval
         self._timers.set(("delete", known.id), now + max(interval, at_least))
+
+    def _removal_sent(self, asked: Iterable[str]) -> None:
+        """The cloud was asked: from now on their absence is what is to be expected."""
+        for known in [self._instances[instance] for instance in asked if instance in self._instances]:
+            known.removal_sent = True
 
     def _decrease_failed(self, asked: Iterable[str], retry_after: float | None, now: float) -> None:
         """Wait as long as the cloud wants, if that is longer than we would."""
@@ -725,7 +754,7 @@ class Plan:
             intent_id,
             record.count,
             record.requested_at,
-            record.asked_at,
+            now if record.accepted is None else record.asked_at,  # the call may have begun long after it was decided
             record.accepted,
             record.matched,
             in_flight=False,
@@ -733,7 +762,10 @@ class Plan:
         )
         self._intents.open(intent)
         again = self._named and record.accepted is None
-        self._timers.set(("intent", intent_id), now if again else record.asked_at + self.config.intent_timeout)
+        self._timers.set(("intent", intent_id), intent.asked_at + self.config.intent_timeout)
+        if again:
+            self._timers.set(("ask", intent_id), now)
+        self._write_intent(intent)
 
     def _restore_instance(self, instance: str, record: InstanceRecord, now: float) -> None:
         """A known instance: it has to become ready again, or its removal goes on."""

@@ -74,7 +74,7 @@ class Shell(Generic[C]):
                 holds, and the time.
             perform: Performs those actions of the core that are not for a group.
             kinds: The core's records in the journal: their classes, by kind.
-            urgent: See `Engine`.
+            urgent: Which of those actions need not wait for a journal that fails.
             on_end: Called when nothing more will be performed: in the end, or because of an error.
             journal: None: in memory.
             clock: None: the event loop's time.
@@ -127,7 +127,7 @@ class Shell(Generic[C]):
         recovered = await self._journal.open(identities, self.owner, self._kinds)
         stack.push_async_callback(self._close, "the journal", self._journal.close)
         self.core = self._build(infos, recovered, self.clock.now())
-        self.engine = Engine(self.core, self._journal, self.clock, self._perform, self._urgent)
+        self.engine = Engine(self.core, self._journal, self.clock, self._perform, self._is_urgent)
         stack.push_async_callback(self._close, "the engine", self.engine.close)
         tasks = await stack.enter_async_context(anyio.create_task_group())
         with anyio.CancelScope(shield=True):  # a cancellation in here would never see the tasks end
@@ -176,6 +176,10 @@ class Shell(Generic[C]):
             if not self.ended:
                 await self.engine.settle(CLOSE_TIMEOUT)
             self._life.cancel()
+
+    def _is_urgent(self, action: Any) -> bool:  # noqa: ANN401  (whatever the core decides)
+        """Looking at the cloud changes nothing, so it need not wait until anything is remembered."""
+        return isinstance(action, facts.Update | facts.Heartbeat | facts.Forget) or self._urgent(action)
 
     def _perform(self, action: Any) -> None:  # noqa: ANN401  (whatever the core decides)
         """Give the action to whom it is for."""

@@ -210,6 +210,7 @@ class Core:
         for host in self._breaks.due(now):
             loss = Loss(LossKind.PREEMPTED, self.ledger.hosts[host].why_closed)
             self._add(self.ledger.break_late(self.ledger.hosts[host], self._doomed[host], loss, now))
+            self._give_up_if_free(self.ledger.hosts[host], now)
             self._changed = True
         if self._changed:
             self._changed = False
@@ -271,6 +272,7 @@ class Core:
                 ledger.close(host, Closed.UNHEALTHY, "its heartbeats fail")
                 if breaks_work:
                     self._add(ledger.break_all(host, Loss(LossKind.UNHEALTHY, "its heartbeats fail"), now))
+                    self._give_up_if_free(host, now)
             case facts.Doomed(_, deadline, kind):
                 ledger.close(host, Closed.DOOMED, f"{kind.value} announced")
                 self._doomed[host.id] = deadline
@@ -347,6 +349,11 @@ class Core:
         if hosts:
             pool = hosts[0].pool
             self._route(pool, self.plans[pool].remove([host.instance for host in hosts], reason, now), now)
+
+    def _give_up_if_free(self, host: Host, now: float) -> None:
+        """Remove a host whose work was broken in the same turn: after a crash it must not be used again."""
+        if host.id in self.ledger.retirable:
+            self._give_up([host], host.why_closed, now)
 
     def _supply(self, pool: str, now: float) -> Supply:
         """The counters of one pool. O(1)."""

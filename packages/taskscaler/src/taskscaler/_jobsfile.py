@@ -34,7 +34,7 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
-RESERVED = frozenset({"logs", "artifacts", "fleet.log", "results.json", "report.txt"})
+RESERVED = frozenset({"logs", "artifacts", "resume", "fleet.log", "results.json", "report.txt"})
 """What a batch itself puts into its results."""
 
 
@@ -69,6 +69,23 @@ def _globs(instance: object, attribute: "Attribute[Any]", value: Sequence[str] |
         raise ValueError(f"paths or globs without ** ({bad[0]!r} has it); name a directory to take all that is in it")
 
 
+def _absolute(_: object, __: "Attribute[Any]", value: str | None) -> None:
+    if value is not None and not Path(value).is_absolute():
+        raise ValueError("an absolute path")
+
+
+@frozen(kw_only=True)
+class StateStorage:
+    """``[autoscaler.state_storage]``: what outlives the command."""
+
+    enabled: bool = True
+    dir: str | None = field(default=None, validator=_absolute)
+    """Made if it does not exist. None: below the user's own directory for state."""
+
+    keep_instance_with_acquisitions: bool = False
+    """Whether instances that were in use when an earlier command was killed are used on, not removed."""
+
+
 @frozen(kw_only=True)
 class Autoscaler(PoolSettings):
     """``[autoscaler]``: the fleet. Names, meanings and defaults are GitLab's unless said otherwise."""
@@ -76,6 +93,7 @@ class Autoscaler(PoolSettings):
     plugin: str
     plugin_config: dict[str, object] = field(factory=dict, repr=False)
     policy: tuple[Policy, ...] = ()
+    state_storage: StateStorage = StateStorage()
 
     instance_acquire_timeout: Duration = 900.0
     """How long nothing may run while jobs wait."""
@@ -175,6 +193,9 @@ class JobsFile:
 
     report: Report | None
 
+    text: str = field(repr=False)
+    """The file as it was read."""
+
     notes: Sequence[str]
     """What was accepted but should be written otherwise, one sentence each."""
 
@@ -188,7 +209,8 @@ def read_jobs_file(path: Path) -> JobsFile:
     """
     notes: list[str] = []
     problems: list[ConfigProblem] = []
-    tables = structure(_parse(path), _Tables, source=str(path), notes=notes)
+    text = _read(path)
+    tables = structure(_parse(text, path), _Tables, source=str(path), notes=notes)
     group = _group(tables.autoscaler, problems, notes)
     executors = _executors(tables, problems)
     problems += [*_repeated_names(tables), *_bad_variables(tables), *_missing_files(path.parent, tables)]
@@ -201,16 +223,27 @@ def read_jobs_file(path: Path) -> JobsFile:
         jobs=[job for table in tables.jobs for job in _jobs(table, tables.defaults, path.parent)],
         executors=executors,
         report=tables.report,
+        text=text,
         notes=notes,
     )
 
 
-def _parse(path: Path) -> Mapping[str, object]:
+def _read(path: Path) -> str:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        found = f"something else: {error}"
-        raise ConfigError([ConfigProblem(path="", found=found, expected="TOML")], source=str(path)) from error
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise _no_toml(path, error) from error
+
+
+def _parse(text: str, path: Path) -> Mapping[str, object]:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise _no_toml(path, error) from error
+
+
+def _no_toml(path: Path, error: ValueError) -> ConfigError:
+    return ConfigError([ConfigProblem(path="", found=f"something else: {error}", expected="TOML")], source=str(path))
 
 
 def _group(autoscaler: Autoscaler, problems: list[ConfigProblem], notes: list[str]) -> InstanceGroup | None:

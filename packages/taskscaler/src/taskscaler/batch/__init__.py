@@ -1,5 +1,6 @@
 """Batches: a list of jobs, run to their ends on a scaler's fleet, with results in a directory."""
 
+from taskscaler.batch._history import CannotResume, History, Over, Past
 from taskscaler.batch._job import Job
 from taskscaler.batch._results import Results
 from taskscaler.batch._runner import Batch, Observer, Scaler, run_batch
@@ -9,11 +10,15 @@ __all__ = [
     "Attempt",
     "Batch",
     "BatchState",
+    "CannotResume",
+    "History",
     "Job",
     "JobChanged",
     "JobRecord",
     "JobState",
     "Observer",
+    "Over",
+    "Past",
     "Results",
     "Scaler",
     "run_batch",

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from attrs import frozen
 
+from taskscaler.batch._history import draft_of
 from taskscaler.batch._state import Attempt, BatchState, JobRecord, JobState
 
 SCHEMA_VERSION = 1
@@ -37,20 +38,26 @@ class Results:
         """What the libraries logged: every change asked of the cloud, and every failure."""
         return self.directory / "fleet.log"
 
+    @property
+    def history(self) -> Path:
+        """The directory of what a later command needs to go on."""
+        return self.directory / "resume"
+
     def prepare(self) -> None:
-        """Make the directory, or see that it is empty.
+        """Make the directory, or see that it is empty; the log of a fleet that never had a job may be there.
 
         Raises:
             FileExistsError: There is something already; results are never mixed.
         """
         self.directory.mkdir(parents=True, exist_ok=True)
-        if any(self.directory.iterdir()):
+        never_begun = {self.fleet_log, draft_of(self.history)}
+        if any(path not in never_begun for path in self.directory.iterdir()):
             raise FileExistsError(f"{self.directory} is not empty; name another directory, or remove it")
 
     def begin(self) -> None:
-        """Make what is in the directory."""
-        self.log("").parent.mkdir()
-        self.artifacts("").mkdir()
+        """Make what is in the directory, unless an earlier run did."""
+        self.log("").parent.mkdir(exist_ok=True)
+        self.artifacts("").mkdir(exist_ok=True)
 
     def write_summary(self, state: BatchState, *, now: float) -> None:
         """Write ``results.json``, whole or not at all."""
@@ -96,6 +103,7 @@ def _attempt(attempt: Attempt) -> Mapping[str, object]:
         "state": attempt.state.value,
         "exit_code": attempt.exit_code,
         "why": attempt.why,
+        "interrupted": attempt.interrupted,
         "started": _iso(attempt.started),
         "ended": None if attempt.ended is None else _iso(attempt.ended),
         "duration": round(attempt.duration, 3),

@@ -17,6 +17,7 @@ from attrs import define
 
 from fleeting import Clock, ConnectError, Unreachable, format_duration
 from taskscaler._errors import LeaseLost, NoCapacity
+from taskscaler.batch._history import History
 from taskscaler.batch._job import Job
 from taskscaler.batch._results import Results
 from taskscaler.batch._state import BatchState, JobChanged, JobState
@@ -84,6 +85,7 @@ class Batch:
         clock: Clock,
         patience: float = PATIENCE,
         observer: Observer | None = None,
+        history: History | None = None,
     ) -> None:
         """Prepare a batch; nothing starts before `run`.
 
@@ -95,8 +97,14 @@ class Batch:
             clock: What the results' times are told by.
             patience: Seconds for which nothing may run while jobs wait; then these are given up.
             observer: Hears of every change.
+            history: Where every try is written down as it happens; one that tells of an earlier run of these
+                jobs is gone on with. None: nowhere.
         """
-        self.state = BatchState(jobs, now=clock.now())
+        past = history.past if history else None
+        self.state = BatchState(jobs, now=past.started if past else clock.now())
+        for name, tries in past.tries.items() if past else ():
+            self.state.restore(name, tries.attempts, tries.warnings)
+        self._history = history
         self.results = results
         self._jobs = jobs
         self._scaler = scaler
@@ -117,18 +125,18 @@ class Batch:
         Raises:
             OSError: The results could not be written.
         """
-        self.results.begin()
+        with anyio.CancelScope(shield=True):
+            await to_thread.run_sync(self._begin)
         try:
             async with anyio.create_task_group() as watch:
                 watch.start_soon(self._watch_patience)
                 async with anyio.create_task_group() as jobs:
-                    for job in self._jobs:  # one after the other: they queue in the order of the batch
+                    for job in self._unfinished():  # one after the other: they queue in the order of the batch
                         await jobs.start(self._see_through, job)
                 watch.cancel_scope.cancel()
         finally:
-            for job in self._jobs:
-                if not self.state[job.name].state.final:
-                    self._give_up(job, JobState.CANCELLED, "the batch was stopped")
+            for job in self._unfinished():
+                self._give_up(job, JobState.CANCELLED, "the batch was stopped")
             self.results.write_summary(self.state, now=self._clock.now())
         return self.state
 
@@ -141,6 +149,14 @@ class Batch:
         self._stopped = True
         self._close(JobState.CANCELLED, "the batch was stopped")
         self._scaler.stop()
+
+    def _begin(self) -> None:
+        if self._history:
+            self._history.begin(self.state.started)
+        self.results.begin()
+
+    def _unfinished(self) -> list[Job]:
+        return [job for job in self._jobs if not self.state[job.name].state.final]
 
     def _close(self, state: JobState, why: str) -> None:
         self._closed = self._closed or (state, why)
@@ -180,11 +196,13 @@ class Batch:
 
     async def _run_on(self, lease: Leased, job: Job) -> None:
         change = self.state.begin(job.name, instance=lease.instance, slot=lease.slot, now=self._clock.now())
-        self._tell(change)
-        artifacts = self.results.artifacts(job.name)
-        if change.record.lost_attempts:
+        await self._tell_durably(change)
+        artifacts, earlier = self.results.artifacts(job.name), change.record.attempts[:-1]
+        if earlier:
             await to_thread.run_sync(partial(shutil.rmtree, artifacts, ignore_errors=True))
         async with _Log.open(self.results.log(job.name)) as log:
+            if earlier and earlier[-1].interrupted:  # nobody was there to say it in time
+                await log.remark(earlier[-1].why)
             try:
                 outcome = await self._executors[job.executor].run(
                     job.spec, lease, output=log.write, artifacts=artifacts
@@ -195,7 +213,7 @@ class Batch:
                 change = self.state.fail(job.name, str(error), now=self._clock.now())
             else:
                 change = self.state.end(job.name, outcome, now=self._clock.now())
-            self._tell(change)
+            await self._tell_durably(change)
             await log.remark(*change.record.warnings, change.record.why)
 
     async def _lost(self, job: Job, why: str) -> None:
@@ -203,14 +221,23 @@ class Batch:
         if self.state[job.name].state is not JobState.RUNNING:
             return
         if self._stopped:
-            self._give_up(job, JobState.CANCELLED, "the batch was stopped")
+            change = self.state.cancel(job.name, "the batch was stopped", now=self._clock.now())
         else:
-            self._tell(self.state.lose(job.name, why, now=self._clock.now()))
+            change = self.state.lose(job.name, why, now=self._clock.now())
+        await self._tell_durably(change)
         async with _Log.open(self.results.log(job.name)) as log:
             await log.remark(why)
 
     def _give_up(self, job: Job, state: JobState, why: str) -> None:
         self._tell(self.state.cancel(job.name, why, now=self._clock.now(), state=state))
+
+    async def _tell_durably(self, change: JobChanged) -> None:
+        """Let nobody know of a change to a try that a later run would not know of."""
+        record = change.record
+        if self._history:
+            leaves = (self.results.log(record.name), self.results.artifacts(record.name))
+            await self._history.note(record, leaves=() if record.state is JobState.RUNNING else leaves)
+        self._tell(change)
 
     def _tell(self, change: JobChanged) -> None:
         self._changed.set()

@@ -45,6 +45,11 @@ class JobState(Enum):
         """Whether the job is over."""
         return self not in (JobState.QUEUED, JobState.RUNNING)
 
+    @property
+    def stands(self) -> bool:
+        """Whether the job is over for good: one that was not given its chance has it when the batch is resumed."""
+        return self.final and self not in (JobState.NO_CAPACITY, JobState.CANCELLED)
+
 
 @frozen(kw_only=True)
 class Attempt:
@@ -59,6 +64,8 @@ class Attempt:
 
     exit_code: int | None = None
     why: str = ""
+    interrupted: bool = False
+    """Whether it is lost because the manager was stopped: nothing that a job has only so many tries for."""
 
     @property
     def duration(self) -> float:
@@ -98,8 +105,13 @@ class JobRecord:
 
     @property
     def lost_attempts(self) -> list[Attempt]:
-        """The tries that ended because their instance was lost."""
+        """The tries that ended because their instance was lost, or the manager was stopped."""
         return [attempt for attempt in self.attempts if attempt.state is JobState.LOST]
+
+    @property
+    def may_be_retried(self) -> bool:
+        """Whether its instances were lost no more often than it may be tried again."""
+        return sum(not attempt.interrupted for attempt in self.lost_attempts) <= self.job.retries
 
 
 @frozen(kw_only=True)
@@ -116,7 +128,7 @@ class BatchState:
     """All jobs of a batch. Every method that changes something returns what changed; counts cost nothing."""
 
     def __init__(self, jobs: Iterable[Job], *, now: float) -> None:
-        """Queue the jobs, whose names must differ, at *now*."""
+        """Queue the jobs, whose names must differ, at *now*: when the batch was begun, by whichever run."""
         self._records = {job.name: JobRecord(job=job, queued=now) for job in jobs}
         self._counts = Counter({JobState.QUEUED: len(self._records)})
         self._running: dict[tuple[str, int], JobRecord] = {}
@@ -150,9 +162,23 @@ class BatchState:
         return sum(count for state, count in self._counts.items() if state.final)
 
     @property
+    def over(self) -> bool:
+        """Whether nothing is left to do, not even for a later run."""
+        return all(state.stands for state, count in self._counts.items() if count)
+
+    @property
     def succeeded(self) -> bool:
         """Whether every job has succeeded."""
         return self._counts[JobState.SUCCEEDED] == len(self._records)
+
+    def restore(self, name: str, attempts: Sequence[Attempt], warnings: tuple[str, ...] = ()) -> None:
+        """Take up what an earlier run tried, all of which has ended: a job that is not over waits again."""
+        record = self._records[name]
+        record.attempts, record.warnings, last = [*attempts], warnings, attempts[-1]
+        if last.state is JobState.LOST and record.may_be_retried:
+            self._move(record, JobState.QUEUED, last.started, last.why)
+        elif last.state.stands:
+            self._move(record, last.state, last.started, last.why)
 
     def begin(self, name: str, *, instance: str, slot: int, now: float) -> JobChanged:
         """The job was given a slot and runs."""
@@ -179,8 +205,7 @@ class BatchState:
         """The job's instance was lost: it waits again if it may be retried."""
         record = self._records[name]
         self._end_attempt(record, JobState.LOST, now, why=why)
-        retry = len(record.lost_attempts) <= record.job.retries
-        return self._move(record, JobState.QUEUED if retry else JobState.LOST, now, why)
+        return self._move(record, JobState.QUEUED if record.may_be_retried else JobState.LOST, now, why)
 
     def cancel(self, name: str, why: str, *, now: float, state: JobState = JobState.CANCELLED) -> JobChanged:
         """The job is given up, whether it waits or runs."""

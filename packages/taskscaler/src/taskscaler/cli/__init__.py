@@ -18,18 +18,37 @@ def main() -> None:
 
 
 @main.command(epilog=_EPILOG)
-@click.argument("jobs", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("jobs", metavar="JOBS", type=click.Path(exists=True, dir_okay=False, path_type=Path), required=False)
 @click.option(
     "--output",
     type=click.Path(file_okay=False, path_type=Path),
     help="Directory for the results, new or empty.  [default: taskscaler-results/<name>-<time>]",
 )
-def run(jobs: Path, output: Path | None) -> None:
+@click.option(
+    "--resume",
+    metavar="DIR",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Go on with the interrupted batch whose results are in DIR.",
+)
+def run(jobs: Path | None, output: Path | None, resume: Path | None) -> None:
     """Run every job of the file JOBS and wait for all of them.
 
     The results are one log per job, the artifacts, and results.json. Ctrl-C lets the jobs that run end and begins
-    no more; a second one stops at once. Either way no instance is left.
-    """
-    from taskscaler.cli._run import run_jobs_file
+    no more; a second one stops at once. Either way no instance is left. SIGHUP reads the policies anew.
 
-    sys.exit(run_jobs_file(jobs, output))
+    A batch that was interrupted, even by kill -9 or a power failure, is gone on with by --resume DIR: jobs that are
+    over stay so, those that ran are tried again, the others run.
+    """
+    if resume is None:
+        if jobs is None:
+            raise click.UsageError("Missing argument 'JOBS'. To go on with an interrupted batch, give --resume DIR.")
+        from taskscaler.cli._run import run_jobs_file
+
+        sys.exit(run_jobs_file(jobs, output))
+    if jobs is not None:
+        raise click.UsageError("--resume takes no file: the batch goes on with the one that it was begun with.")
+    if output is not None:
+        raise click.UsageError("--resume takes no --output: the results go where those of the batch are.")
+    from taskscaler.cli._run import resume_batch
+
+    sys.exit(resume_batch(resume))

@@ -3,20 +3,26 @@
 import os
 import signal
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager
 from datetime import datetime
+from errno import EIO
 from pathlib import Path
+from typing import IO, cast
 
 import anyio
+from anyio import to_thread
 from anyio.abc import TaskStatus
-from attrs import define, field
+from attrs import define, field, frozen
 from rich.console import Console
 from rich.text import Text
 
 from fleeting import ConfigError, FleetingError, InterfaceMismatch, LoopClock, PluginBroken
-from taskscaler._jobsfile import JobsFile, read_jobs_file
+from taskscaler._jobsfile import JobsFile, StateStorage, read_jobs_file
 from taskscaler._scaler import Taskscaler
-from taskscaler.batch import Batch, JobState, Results
+from taskscaler._state import StateJournal, default_directory
+from taskscaler.batch import Batch, CannotResume, History, JobState, Over, Results
+from taskscaler.cli._changes import changes
 from taskscaler.cli._log import logging_to
 from taskscaler.cli._progress import Picture, Progress, progress_for
 from taskscaler.cli._report import make_report
@@ -29,16 +35,53 @@ SUCCEEDED, FAILED, WRONG, INTERRUPTED = 0, 1, 2, 130
 _EXPECTED = (FleetingError, OSError)
 """What is told in a sentence; anything else is a mistake of ours and shows where it is."""
 
+_WRONG = (ConfigError, PluginBroken, InterfaceMismatch, CannotResume, OSError)
+"""What is wrong with a file or an argument, before anything has begun."""
+
 _HINT = "no more jobs begin, those that run go on to their ends; Ctrl-C again stops them at once"
 
 
 class PatientConsole(Console):
-    """A console whose reader may go away, as that of a pipe does: the jobs go on, and their results are written."""
+    """A console whose reader may go away, be it a pipe or a terminal: the jobs go on, and their results are written."""
+
+    def __init__(self) -> None:
+        """Write to standard output."""
+        super().__init__(file=cast("IO[str]", _HangupIsBrokenPipe(sys.stdout)))
 
     def on_broken_pipe(self) -> None:
         """Print nothing more; rich itself would end the process in the middle of things."""
         self.quiet = True
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else the interpreter's last flush fails
+
+
+@frozen
+class _HangupIsBrokenPipe:
+    """A file that tells of a terminal that is gone as of a pipe that nobody reads."""
+
+    file: IO[str]
+
+    def write(self, text: str) -> int:
+        """Write, or say that nobody is there."""
+        with self._told():
+            return self.file.write(text)
+
+    def flush(self) -> None:
+        """Flush, or say that nobody is there."""
+        with self._told():
+            self.file.flush()
+
+    def __getattr__(self, name: str) -> object:
+        """Be the file in all else."""
+        return getattr(self.file, name)
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            if error.errno == EIO:
+                raise BrokenPipeError from error
+            raise
 
 
 def run_jobs_file(path: Path, output: Path | None) -> int:
@@ -47,11 +90,54 @@ def run_jobs_file(path: Path, output: Path | None) -> int:
         file = read_jobs_file(path)
         results = Results(output or _default_output(path))
         results.prepare()
-    except (ConfigError, PluginBroken, InterfaceMismatch, OSError) as error:
+    except _WRONG as error:
         return _tell([error], WRONG)
+    return _run_all(file, results, History(results.history, jobs_file=path, text=file.text))
+
+
+def resume_batch(directory: Path) -> int:
+    """Go on with the batch whose results are in *directory*, and return the exit status, as `run_jobs_file`."""
+    results = Results(directory)
     try:
-        with logging_to(results.fleet_log):
-            return anyio.run(_run, file, results, PatientConsole())
+        history = History.reopen(results.history)
+    except _WRONG as error:
+        return _tell([error], WRONG)
+    with closing(history):
+        if history.over:
+            return _tell_over(history.over, results)
+        try:
+            file = _read_unchanged(history)
+        except _WRONG as error:
+            return _tell([error], WRONG)
+        return _run_all(file, results, history)
+
+
+def _read_unchanged(history: History) -> JobsFile:
+    """Read the file that the batch was begun with, as it was then but for the policies.
+
+    Raises:
+        CannotResume: It is another one by now.
+        ConfigError: It was right then, but something it names is gone.
+        OSError: It cannot be read.
+    """
+    path = history.jobs_file
+    kept = f"the file is kept as it was in {history.copy}"
+    try:
+        file = read_jobs_file(path)
+    except FileNotFoundError as error:
+        raise CannotResume(f"{path} is no longer there; {kept}, put it back") from error
+    if changed := changes(history.text, file.text):
+        raise CannotResume(
+            f"{path} is not what the batch was begun with: {', '.join(changed)}; {kept}: put it back, or start a new"
+            " batch"
+        )
+    return file
+
+
+def _run_all(file: JobsFile, results: Results, history: History) -> int:
+    try:
+        with closing(history), logging_to(results.fleet_log):
+            return anyio.run(_run, file, results, history, PatientConsole())
     except KeyboardInterrupt:  # before the event loop heeds signals
         return INTERRUPTED
     except _EXPECTED as error:
@@ -63,8 +149,18 @@ def run_jobs_file(path: Path, output: Path | None) -> int:
         return _tell(_leaves(expected), FAILED)
 
 
-async def _run(file: JobsFile, results: Results, console: Console) -> int:
-    return await _Run(file, results, console).run()
+async def _run(file: JobsFile, results: Results, history: History, console: Console) -> int:
+    return await _Run(file, results, history, console).run()
+
+
+def _tell_over(over: Over, results: Results) -> int:
+    went = f"{over.succeeded} of {over.jobs} jobs succeeded"
+    print(f"nothing to resume: the batch is over, {went}; see {results.summary}")  # noqa: T201  (what was asked for)
+    return SUCCEEDED if over.well else FAILED
+
+
+def _journal(storage: StateStorage) -> StateJournal:
+    return StateJournal(default_directory() if storage.dir is None else Path(storage.dir))
 
 
 def _default_output(path: Path) -> Path:
@@ -92,36 +188,59 @@ class _Run:
 
     file: JobsFile
     results: Results
+    history: History
     console: Console
     interrupts: int = 0
     scaler: Taskscaler = field(init=False)
     batch: Batch = field(init=False)
     progress: Progress = field(init=False)
     clock: LoopClock = field(init=False)
+    started: float = field(init=False)
+    opened: anyio.Event = field(factory=anyio.Event)
     starting: anyio.CancelScope | None = field(factory=anyio.CancelScope)
     reporting: anyio.CancelScope = field(factory=anyio.CancelScope)
 
     async def run(self) -> int:
         """Run it all."""
         self._prepare()
-        for note in self.file.notes:
-            self.progress.say(f"note: {note}")
+        for note in self._notes():
+            self.progress.say(note)
         async with anyio.create_task_group() as signals:
             await signals.start(self._heed_signals)
+            await signals.start(self._heed_hangups)
             await self._run_batch()
             print_summary(self.console, self.batch.state, self.results, now=self.clock.now())
             reported = await self._report()
             signals.cancel_scope.cancel()
+        well = self.batch.state.succeeded and reported
+        if self.batch.state.over and reported:
+            await to_thread.run_sync(self.history.end, self._over(well=well))
         if self.interrupts:
             return INTERRUPTED
-        return SUCCEEDED if self.batch.state.succeeded and reported else FAILED
+        return SUCCEEDED if well else FAILED
+
+    def _notes(self) -> Iterable[str]:
+        """What is to be said before anything happens."""
+        yield from (f"note: {note}" for note in self.file.notes)
+        if past := self.history.past:
+            state, tries = self.batch.state, past.tries.values()
+            again = sum(each.attempts[-1].interrupted for each in tries)
+            yield f"resuming: {state.done} of {len(state)} jobs are over, {again} ran and will be tried again"
+
+    def _over(self, *, well: bool) -> Over:
+        state = self.batch.state
+        return Over(jobs=len(state), succeeded=state.count(JobState.SUCCEEDED), well=well)
 
     def _prepare(self) -> None:
         self.clock = LoopClock()
+        self.started = self.clock.now()
         self.progress = progress_for(self.console, self._look, self._time)
+        storage = self.file.autoscaler.state_storage
         self.scaler = Taskscaler(
             self.file.pool,
             policies=self.file.autoscaler.policy,
+            journal=_journal(storage) if storage.enabled else None,
+            keep_instance_with_acquisitions=storage.keep_instance_with_acquisitions,
             clock=self.clock,
             delete_instances_on_shutdown=self.file.autoscaler.delete_instances_on_shutdown,
         )
@@ -133,12 +252,14 @@ class _Run:
             clock=self.clock,
             patience=self.file.autoscaler.instance_acquire_timeout,
             observer=self.progress.changed,
+            history=self.history,
         )
 
     async def _run_batch(self) -> None:
         with self.starting or anyio.CancelScope():
             async with self.scaler:
                 self.starting = None
+                self.opened.set()
                 async with anyio.create_task_group() as display:
                     display.start_soon(self.progress.show)
                     await self.batch.run()
@@ -177,8 +298,29 @@ class _Run:
             self.progress.say("stopping at once")
             self.batch.stop()
 
+    async def _heed_hangups(self, *, task_status: TaskStatus[None]) -> None:
+        with anyio.open_signal_receiver(signal.SIGHUP) as received:
+            task_status.started()
+            await self.opened.wait()
+            async for _ in received:
+                await self._reload()
+
+    async def _reload(self) -> None:
+        """Take over the policies as they are in the file now, and tell what else has changed."""
+        try:
+            file = await to_thread.run_sync(read_jobs_file, self.file.path)
+        except _WRONG as error:
+            for line in str(error).splitlines():
+                self.progress.say(f"error: {line}")
+            self.progress.say("nothing was reloaded: the policies stay as they were")
+            return
+        self.scaler.configure(policies=file.autoscaler.policy)
+        self.progress.say(f"the policies were reloaded: there are {len(file.autoscaler.policy)}")
+        for change in changes(self.file.text, file.text):
+            self.progress.say(f"{change}: takes effect with the next run")
+
     def _time(self) -> float:
-        return self.clock.now() - self.batch.state.started
+        return self.clock.now() - self.started
 
     def _look(self) -> Picture:
         return Picture(
