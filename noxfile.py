@@ -35,6 +35,12 @@ def lint(session: nox.Session) -> None:
 
 
 @nox.session
+def chaos(session: nox.Session) -> None:
+    """Play stories of a fleet in trouble, in virtual time; arguments after ``--`` replace ``--seeds 0:50000``."""
+    session.run("python", "-m", "tests.chaos", *(session.posargs or ["--seeds", "0:50000"]))
+
+
+@nox.session
 def bench(session: nox.Session) -> None:
     """Run every benchmark; each prints its results as JSON, one line each."""
     for script in sorted(Path("benchmarks").glob("[!_]*.py")):

@@ -1,0 +1,275 @@
+"""Watches from outside: what managers do to the cloud, and which jobs really run where.
+
+Nothing here asks a scaler for its books. What exists is known from the cloud itself, what was durable from the
+disk, and what a manager can know from the views that it was given.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from math import inf
+from typing import TYPE_CHECKING, Any
+
+from attrs import define
+
+from fleeting import Capability, Observation, State
+from fleeting.testing import FakeCloud, IncreaseFault, Machine
+from taskscaler import Lease
+from tests.chaos.story import Job, Story
+
+if TYPE_CHECKING:
+    from tests.chaos.process import Life
+
+EPOCH = 1_700_000_000.0
+"""Where time starts: at this size a float second is coarse, as it is in production."""
+
+
+@define(eq=False)
+class Run:
+    """A job on an instance, right now."""
+
+    job: Job
+    life: "Life"
+    lease: Lease
+
+    @property
+    def undisturbed(self) -> bool:
+        """Whether its process lives and nobody told it to stop."""
+        return not self.life.dead and self.lease.loss is None
+
+
+@define(eq=False)
+class _Asking:
+    """An increase that has not reached the cloud yet."""
+
+    intent: str
+    count: int
+    life: "Life"
+    since: float
+
+
+class WatchedCloud(FakeCloud):
+    """Tells the observer which instances it makes, and which of them nobody asked for."""
+
+    observer: "Observer"
+
+    def create(self, wanted: int, intent: str, fault: IncreaseFault) -> int:
+        """Note what is new."""
+        known = set(self.machines)
+        answer = super().create(wanted, intent, fault)
+        new = [id_ for id_ in self.machines if id_ not in known]
+        self.observer.say(f"increase for {intent} makes {', '.join(new) or 'nothing'}, and says {answer}")
+        self.observer.created(intent, new[len(new) - fault.surplus :] if fault.surplus else [])
+        return answer
+
+    def withdraw(self, wanted: int) -> int:
+        """Note what was taken back though nobody waited for it any longer."""
+        known = dict(self.machines)
+        taken = super().withdraw(wanted)
+        self.observer.withdrawn([machine for id_, machine in known.items() if id_ not in self.machines])
+        self.observer.say(f"withdraw({wanted}) takes back {taken}")
+        return taken
+
+    def launch(self, number: int = 1) -> list[str]:
+        """Note them as the cloud's own."""
+        new = super().launch(number)
+        self.observer.extra.update(new)
+        return new
+
+    def come_back(self, instance: str) -> None:
+        """What was gone and is there again was asked for by nobody."""
+        super().come_back(instance)
+        self.observer.extra.add(instance)
+
+
+class Observer:
+    """Everything that is seen in one story, and what is wrong with it."""
+
+    def __init__(self, story: Story, records: dict[str, dict[str, Any]]) -> None:
+        """Watch a new cloud, and the records on the disk."""
+        self.cloud = WatchedCloud(**story.cloud)  # type: ignore[arg-type]
+        self.cloud.observer = self
+        self.violations: list[str] = []
+        self.say: Callable[[str], None] = lambda _: None
+        self.on_violation: Callable[[], None] = lambda: None
+        self.running: dict[str, Run] = {}
+        """By the job's key."""
+
+        self.starts: dict[str, int] = {}
+        """By instance: how many jobs were really started there."""
+
+        self.tainted: set[str] = set()
+        """Instances on which a job ran when its manager died."""
+
+        self.broke: set[tuple[int, str]] = set()
+        """Life and instance of every lease that was lost."""
+
+        self.extra: set[str] = set()
+        """Instances that the cloud has added by itself, or so late that nobody waited any more."""
+
+        self.shown: dict[str, State] = {}
+        """The last state in which an instance was shown to a manager."""
+
+        self.omitted: dict[str, int] = {}
+        """In how many views in a row, to one manager, an instance was missing."""
+
+        self.told_gone: set[str] = set()
+        """Instances of which the cloud has let a manager believe that they are no more: if they are shown again after
+        that, nobody has asked for them."""
+
+        self.unreachable: set[str] = set()
+        """Instances to which a connection died at some time."""
+
+        self.deleting: set[str] = set()
+        """Instances whose deletion was asked for."""
+
+        self._pool = story.pool
+        limits = [self._pool.max_instances or inf, self.cloud.max_size if self.cloud.max_size is not None else inf]
+        self._ceiling = min(limits)
+        self._records = records
+        self._asking: list[_Asking] = []
+        self._viewer = 0
+        self._mistaken = 0
+
+    def violate(self, what: str) -> None:
+        """Something is not as it was promised."""
+        self.violations.append(f"at {self.cloud.now - EPOCH:.2f}: {what}")
+        self.say(f"WRONG {what}")
+        self.on_violation()
+
+    # --- ceilings ----------------------------------------------------------------------------------------
+
+    @contextmanager
+    def increasing(self, life: "Life", count: int, intent: str) -> Iterator[None]:
+        """Check the ceiling, and count what is asked for until it has reached the cloud."""
+        self.say(f"process {life.number} calls increase({count}) for {intent}")
+        entry = _Asking(intent, count, life, self.cloud.now)
+        if intent not in self.cloud._answers:
+            self._asking.append(entry)
+        if intent not in self._stored("intent"):
+            self.violate(f"increase for intent {intent}, which is not in the journal")
+        if (charged := self._charged()) > self._ceiling + self._confusion():
+            self.violate(f"increase({count}) by process {life.number} makes {charged}, above {self._ceiling}")
+        try:
+            yield
+        finally:
+            if entry in self._asking:
+                self._asking.remove(entry)
+
+    def created(self, intent: str, surplus: Sequence[str]) -> None:
+        """An increase has reached the cloud."""
+        self._asking = [entry for entry in self._asking if entry.intent != intent]
+        self.extra.update(surplus)
+
+    def withdrawn(self, taken: Sequence[Machine]) -> None:
+        """Requests were taken back; those that nobody made or that had expired, the manager takes for others."""
+        self._mistaken += sum(machine.id in self.extra or self._expired(machine.intent) for machine in taken)
+
+    def _charged(self) -> int:
+        """What exists, or may come to exist, because it was asked for."""
+        now = self.cloud.now
+        intents = self._stored("intent")
+        exist = 0
+        for machine in self.cloud.machines.values():
+            if machine.gone_at <= now or machine.id in self.extra or machine.id in self.told_gone:
+                continue
+            if machine.id not in self.shown and machine.intent not in intents and self._expired(machine.intent):
+                self.extra.add(machine.id)
+                continue
+            exist += 1
+        on_the_way = {
+            each.intent: each.count
+            for each in self._asking
+            if not each.life.dead or now < each.since + self._pool.intent_timeout - 1
+        }
+        return exist + sum(on_the_way.values())
+
+    def _expired(self, intent: str | None) -> bool:
+        """Whether nobody had to wait for it any longer."""
+        asked = [
+            call.at for call in self.cloud.calls if call.method == "increase" and call.arguments["intent"] == intent
+        ]
+        return not asked or self.cloud.now >= asked[-1] + self._pool.intent_timeout - 1
+
+    def _confusion(self) -> int:
+        """How far off the best manager's count may be.
+
+        Where instances carry no intent, one that the cloud has added or made up may pass for one asked for.
+        """
+        if Capability.NAMED_CREATE in self.cloud.capabilities:
+            return self._mistaken
+        return self._mistaken + len([id_ for id_ in self.shown if id_ in self.extra or id_ not in self.cloud.machines])
+
+    def view_given(self, life: "Life", view: Observation) -> None:
+        """Note what its manager knows from now on, and what it has been made to believe."""
+        if life.dead:
+            return
+        if life.number != self._viewer:
+            self._viewer = life.number
+            self.omitted.clear()
+        states = {id_: each.state for id_, each in view.instances.items()}
+        for id_, state in states.items():
+            self.omitted[id_] = 0
+            if state is State.DELETED:
+                self.told_gone.add(id_)
+        for id_ in self.shown.keys() - states.keys():
+            self.omitted[id_] = self.omitted.get(id_, 0) + 1
+            leaving = id_ in self.deleting or self.shown[id_] is State.DELETING or id_ in self.unreachable
+            if self.omitted[id_] > 1 or leaving:
+                self.told_gone.add(id_)
+        self.shown.update(states)
+
+    # --- jobs --------------------------------------------------------------------------------------------
+
+    def started(self, job: Job, life: "Life", lease: Lease) -> Run:
+        """A job starts; check that it may, and may there."""
+        instance = lease.instance
+        here = [run for run in self.running.values() if run.lease.instance == instance]
+        where = f"{job.key} starts on {instance} slot {lease.slot}"
+        if job.key in self.running:
+            self.violate(f"{where}, and runs already")
+        if not 0 <= lease.slot < self._pool.capacity_per_instance:
+            self.violate(f"{where}, of which there are {self._pool.capacity_per_instance}")
+        if any(run.lease.slot == lease.slot for run in here):
+            self.violate(f"{where}, which is in use")
+        if instance in self.tainted:
+            self.violate(f"{where}, where something ran when its manager died")
+        if (life.number, instance) in self.broke:
+            self.violate(f"{where}, where a lease was lost before")
+        if instance in self.deleting:
+            self.violate(f"{where}, whose deletion was asked for")
+        if self.shown.get(instance) is None:
+            self.violate(f"{where}, which no view has shown")
+        self.starts[instance] = self.starts.get(instance, 0) + 1
+        if 0 < self._pool.max_use_count < self.starts[instance]:
+            self.violate(f"{where}, its use {self.starts[instance]} of {self._pool.max_use_count}")
+        if job.key not in self._stored("lease"):
+            self.violate(f"{where}, and its lease is not in the journal")
+        self.running[job.key] = run = Run(job, life, lease)
+        return run
+
+    def ended(self, run: Run) -> None:
+        """A job runs no more, for whatever reason."""
+        if run.lease.loss is not None:
+            self.broke.add((run.life.number, run.lease.instance))
+        if self.running.get(run.job.key) is run:
+            del self.running[run.job.key]
+
+    def died(self, life: "Life") -> int:
+        """A manager was killed; what ran under it is not to be trusted. Returns how many jobs that were."""
+        cut_off = [run for run in self.running.values() if run.life is life]
+        for run in cut_off:
+            self.tainted.add(run.lease.instance)
+            del self.running[run.job.key]
+        return len(cut_off)
+
+    def decreasing(self, instances: Sequence[str]) -> None:
+        """A deletion is asked for; check that nothing runs there."""
+        self.say(f"decrease({', '.join(instances)}) is called")
+        for run in self.running.values():
+            if run.lease.instance in instances and run.undisturbed:
+                self.violate(f"decrease of {run.lease.instance}, on which {run.job.key} runs")
+        self.deleting.update(instances)
+
+    def _stored(self, kind: str) -> set[str]:
+        """The keys in the journal, without the pool's name."""
+        return {key.removeprefix(f"{self._pool.name}/") for key in self._records.get(kind, {})}

@@ -1,0 +1,458 @@
+"""Plays a story: one manager after the other, the jobs, the troubles, and at the end the reckoning."""
+
+import traceback
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from math import inf
+from random import Random
+from typing import Any, Literal, cast
+
+import anyio
+from anyio.abc import TaskGroup
+from attrs import Factory, asdict, define
+
+from fleeting import Completed, GroupRefused, LoopClock, Unreachable
+from fleeting.testing import Command, virtual_run
+from taskscaler import LeaseLost, NoCapacity, Pool, Taskscaler
+from tests.chaos.observer import EPOCH, Observer, Run, WatchedCloud
+from tests.chaos.process import Disk, Killed, Life, MortalGroup, MortalJournal
+from tests.chaos.story import READY_COMMAND, Job, Story, Wish
+from tests.chaos.troubles import KINDS, lay_ambushes
+from tests.chaos.witness import Witness
+
+JOBS_TIMEOUT = 20_000.0
+"""Virtual seconds after the last trouble in which every job has to end."""
+
+SETTLE = 500.0
+"""Virtual seconds in which everything comes to rest: a call that is never answered takes 300 of them."""
+
+LONGEST_DECREASE = 20.0
+"""Virtual seconds that a deletion takes at the most to reach the cloud."""
+
+QUIET_UPDATES = 5
+"""So many intervals between updates are watched at the end: nothing else happens in them."""
+
+CALM = frozenset({"update", "heartbeat"})
+"""Calls that are made while nothing happens."""
+
+FILLERS = ("update refused", "update stale", "update throttled")
+"""Troubles that can always be had."""
+
+
+@define(eq=False)
+class Result:
+    """What came of a story."""
+
+    seed: int
+    jobs: int = 0
+    faults: Counter[str] = Factory(Counter)
+    met: Counter[str] = Factory(Counter)
+    """Transitions."""
+
+    places: Counter[str] = Factory(Counter)
+    """How often its managers came by where they can be killed, up to when everything has come to rest."""
+
+    violations: list[str] = Factory(list)
+    timeline: list[str] = Factory(list)
+
+
+class Play:
+    """One story, being played; also the `Scene` of its troubles."""
+
+    cloud: WatchedCloud
+    life: Life
+    tasks: TaskGroup
+
+    def __init__(self, story: Story, *, verbose: bool = False) -> None:
+        """Set the scene."""
+        self.story = story
+        self.result = Result(story.seed)
+        self.random = Random(f"{story.seed} as it falls out")
+        self.disk = Disk(commit_time=story.commit_time)
+        self.observer = Observer(story, self.disk.records)
+        self.result.violations = self.observer.violations
+        self.cloud = self.observer.cloud
+        self.cloud.on_command = self._on_command
+        self.ready_fails = 0
+        self.witness = Witness(self.result.met, self.say)
+        self.observer.say = self.say
+        self.disk.on_commit = self.witness.committed
+        self._verbose = verbose
+        self._outcomes: dict[str, str] = {}
+        self._runs: dict[str, Run] = {}
+        """The last attempt of each job that is not over yet."""
+
+        self._all_ended = anyio.Event()
+        self._pending: list[Callable[[], object]] = []
+        self._places: Counter[str] = Counter()
+        self._lives = 0
+        self._living = 0
+        lay_ambushes(self)
+
+    # --- what troubles ask (`Scene`) ---------------------------------------------------------------------
+
+    @property
+    def busy(self) -> Sequence[str]:
+        """Instances on which jobs run."""
+        return list(dict.fromkeys(run.lease.instance for run in self.observer.running.values()))
+
+    def later(self, seconds: float, call: Callable[[], object]) -> None:
+        """Do it then, or when all troubles end."""
+        self._pending.append(call)
+        self.tasks.start_soon(self._do_later, seconds, call)
+
+    def met(self, kind: str) -> None:
+        """Count it."""
+        self.result.faults[kind] += 1
+        self.say(f"TROUBLE {kind}")
+
+    async def _do_later(self, seconds: float, call: Callable[[], object]) -> None:
+        await anyio.sleep(seconds)
+        if call in self._pending:
+            self._pending.remove(call)
+            call()
+
+    def say(self, what: str) -> None:
+        """Put it on the timeline."""
+        if self._verbose:
+            self.result.timeline.append(f"{self.cloud.now - EPOCH:10.2f}  {what}")
+
+    # --- acts --------------------------------------------------------------------------------------------
+
+    async def play(self) -> None:
+        """From the first job to the last call."""
+        self.clock = LoopClock(EPOCH)
+        self.cloud.clock = self.clock
+        async with anyio.create_task_group() as self.tasks:
+            self.observer.on_violation = self.tasks.cancel_scope.cancel  # one is enough
+            self.tasks.start_soon(self._manage)
+            await self._make_trouble()
+            self._behave()
+            with anyio.move_on_after(JOBS_TIMEOUT):
+                await self._all_ended.wait()
+            self._check_jobs()
+            await anyio.sleep(LONGEST_DECREASE)
+            self._release_all()  # what was told to hang by a call that was under way when the troubles ended
+            await anyio.sleep(SETTLE)
+            self.result.places = Counter(self._places)
+            await self._check_quiet()
+            self._check_at_rest()
+            await self._end()
+            self.tasks.cancel_scope.cancel()
+
+    async def _make_trouble(self) -> None:
+        """Let everything go wrong that is to, as far as there is something that it can happen to."""
+        waiting: list[str] = []
+        for trouble in self.story.troubles:
+            await self._until(trouble.at)
+            waiting = [kind for kind in [*waiting, trouble.kind] if not self._happens(kind)]
+        await self._until(max(job.at for job in self.story.jobs))
+        while self.result.faults.total() < self.story.least_faults:
+            self._happens(self.random.choice(FILLERS))
+            await anyio.sleep(self.story.pool.update_interval)
+
+    def _happens(self, name: str) -> bool:
+        kind = KINDS[name]
+        happened = kind.happen(self)
+        if happened and not kind.counts_itself:
+            self.met(name)
+        return happened
+
+    def _behave(self) -> None:
+        """From now on nothing goes wrong."""
+        self.say("TROUBLES END")
+        pending, self._pending = self._pending, []
+        for call in pending:
+            call()
+        self.cloud.faults.clear()
+        self.cloud.restock()
+        self.disk.full = False
+        self.ready_fails = 0
+        self.life.lethal = None
+        self._release_all()
+
+    def _release_all(self) -> None:
+        """No instance hangs any longer."""
+        now = self.cloud.now
+        for machine in list(self.cloud.machines.values()):
+            machine.sickness = ""
+            if machine.hangs or machine.runs_at == inf or (machine.told_at <= now and machine.gone_at == inf):
+                self.cloud.release(machine.id)
+
+    async def _end(self) -> None:
+        """The last manager leaves in good order."""
+        last = self.life
+        last.leave.set()
+        await last.over.wait()
+        if self.story.delete_on_shutdown and self.cloud.alive:
+            self.observer.violate(f"{sorted(self.cloud.alive)} were left on shutdown")
+        if self._living:
+            self.observer.violate(f"{self._living} managers have not ended")
+
+    async def _until(self, at: float) -> None:
+        """Sleep until so many seconds after the story's beginning; not at all if that is past."""
+        if (left := EPOCH + at - self.cloud.now) > 0:
+            await anyio.sleep(left)
+
+    # --- managers ----------------------------------------------------------------------------------------
+
+    async def _manage(self) -> None:
+        """Start a manager, and another one whenever it died."""
+        while True:
+            self._lives += 1
+            self.life = life = Life(self._lives, self.random, self._places, self.story.crash)
+            life.on_death = self._died
+            self.tasks.start_soon(self._live, life)
+            await life.over.wait()
+            if life.leave.is_set():
+                return
+            await anyio.sleep(self.random.choice([0.0, 1.0, 10.0]))
+
+    def _died(self, life: Life) -> None:
+        ran = self.observer.died(life)
+        self.result.met["job: retried after a crash"] += ran
+        self.met(f"crash {life.death}")
+
+    async def _live(self, life: Life) -> None:
+        """One manager's process."""
+        self.say(f"process {life.number} starts")
+        self._living += 1
+        try:
+            with life.scope:
+                await self._run_scaler(life)
+        except GroupRefused as refused:
+            self._clear_group(str(refused))
+        except Exception as error:  # noqa: BLE001  (whatever it is, it is the verdict)
+            self._judge(life, error)
+        finally:
+            self._living -= 1
+            life.over.set()
+
+    async def _run_scaler(self, life: Life) -> None:
+        group = MortalGroup(life, self.observer)
+        settings = asdict(self.story.pool, recurse=False)
+        life.scaler = Taskscaler(
+            Pool(group, dial=group.dial, **settings),
+            policies=[self.story.policy],
+            journal=MortalJournal(life, self.disk),
+            clock=self.clock,
+            delete_instances_on_shutdown=self.story.delete_on_shutdown,
+            random=Random(f"{self.story.seed} {life.number}").random,
+        )
+        self.witness.attach(life.scaler)
+        async with life.scaler, anyio.create_task_group() as jobs:
+            for job in [job for job in self.story.jobs if job.key not in self._outcomes]:
+                await self._until(job.at)
+                jobs.start_soon(self._bring, life, job)
+            await life.leave.wait()
+            await self._last_call(life, jobs)
+
+    async def _last_call(self, life: Life, jobs: TaskGroup) -> None:
+        """Stop in the middle of things: half of the time a job runs, half of the time it waits."""
+        runs = anyio.Event()
+
+        async def work() -> None:
+            try:
+                async with life.scaler.acquire("last call", timeout=inf):
+                    runs.set()
+                    await anyio.sleep_forever()
+            except (LeaseLost, NoCapacity) as error:
+                self.result.met[f"last call: {type(error).__name__}"] += 1
+            else:
+                self.observer.violate("the last call was not broken off")
+
+        jobs.start_soon(work)
+        if self.story.seed % 2:
+            await runs.wait()
+        else:
+            await anyio.wait_all_tasks_blocked()
+        life.scaler.stop()
+
+    def _judge(self, life: Life, error: BaseException) -> None:
+        """A manager ended with an error: of a dead one, only what its death has not caused is of interest."""
+        if isinstance(error, BaseExceptionGroup):
+            for each in error.exceptions:
+                self._judge(life, each)
+        elif not (life.dead and isinstance(error, Killed)):
+            where = "".join(traceback.format_exception(error))
+            self.observer.violate(f"process {life.number} ended with {error!r}\n{where}")
+
+    def _clear_group(self, refusal: str) -> None:
+        """An operator removes what is not ours; if there is more, the refusal was wrong."""
+        self.result.met["group: refused"] += 1
+        if ours := self.cloud.alive - self.observer.extra - self.observer.told_gone:
+            self.observer.violate(f"{refusal}; but {sorted(ours)} were asked for")
+        for instance in self.cloud.alive:
+            self.cloud.vanish(instance)
+
+    async def _on_command(self, instance: str, command: Command) -> Completed:
+        """Play an instance."""
+        if command.command == READY_COMMAND:
+            await anyio.sleep(0.5)
+            if self.ready_fails:
+                self.ready_fails -= 1
+                self.met("ready command fails")
+                return Completed(exit_status=1, stderr=b"disk missing")
+        else:
+            await anyio.sleep(float(str(command.command).partition(" ")[2]))
+        return Completed(exit_status=0)
+
+    # --- jobs --------------------------------------------------------------------------------------------
+
+    async def _bring(self, life: Life, job: Job) -> None:
+        """See a job through, under one manager."""
+        patience = job.at + job.patience - (self.cloud.now - EPOCH) if job.wish is Wish.CANCEL else inf
+        with anyio.move_on_after(patience) as scope:
+            while not await self._attempt(life, job):
+                pass
+        if scope.cancelled_caught and not life.dead:
+            where = "running" if job.key in self._runs else "waiting"
+            self._end_job(life, job, "cancelled", f"acquire: cancelled while {where}")
+
+    async def _attempt(self, life: Life, job: Job) -> bool:
+        """Try once; returns whether there is nothing more to try."""
+        self._runs.pop(job.key, None)
+        try:
+            if job.wish in {Wish.RESERVE, Wish.UNRESERVE} and not await self._reserve(life, job):
+                return True
+            async with life.scaler.acquire(
+                job.key,
+                timeout=job.patience if job.wish is Wish.IMPATIENT else inf,
+                expected_duration=job.duration if job.declared else inf,
+            ) as lease:
+                await self._work(life, job, lease)
+        except LeaseLost:
+            return self._retry(life, "after a loss")
+        except Unreachable:
+            return self._retry(life, "after a broken connection")
+        except NoCapacity as error:
+            if job.wish is not Wish.IMPATIENT and not life.dead:
+                self.observer.violate(f"{job.key} was refused: {error}")
+            self._end_job(life, job, "timed out", "acquire: timed out")
+            return True
+        self._end_job(life, job, "done", "job: done")
+        return True
+
+    async def _reserve(self, life: Life, job: Job) -> bool:
+        """Reserve and think about it; returns whether the job is wanted after all."""
+        try:
+            life.scaler.reserve(job.key)
+        except NoCapacity:
+            self.result.met["reservation: refused"] += 1
+        else:
+            self.result.met["reservation: kept"] += 1
+            try:
+                await anyio.sleep(job.patience)
+            except BaseException:
+                with suppress(Killed):
+                    life.scaler.unreserve(job.key)
+                raise
+        if job.wish is Wish.UNRESERVE:
+            life.scaler.unreserve(job.key)
+            self._end_job(life, job, "unreserved", "reservation: given up")
+            return False
+        return True
+
+    async def _work(self, life: Life, job: Job, lease: Any) -> None:  # noqa: ANN401
+        """Run the job where the lease says."""
+        if life.dead:
+            await anyio.sleep_forever()
+        self.say(f"{job.key} starts on {lease.instance} slot {lease.slot}")
+        run = self._runs[job.key] = self.observer.started(job, life, lease)
+        try:
+            if job.wish is Wish.DIAL:
+                async with lease.dial() as connection:
+                    await connection.run(f"work {job.duration}", check=True)
+            else:
+                await anyio.sleep(job.duration)
+        finally:
+            self.observer.ended(run)
+
+    def _retry(self, life: Life, why: str) -> bool:
+        """Count it. Returns False: there is more to try."""
+        if not life.dead:
+            self.result.met[f"job: retried {why}"] += 1
+        return life.dead
+
+    def _end_job(self, life: Life, job: Job, outcome: str, met: str) -> None:
+        """Note how it ended, unless nobody is there to hear of it."""
+        if life.dead:
+            return
+        if job.key in self._outcomes:
+            self.observer.violate(f"{job.key} was {outcome} after it was {self._outcomes[job.key]}")
+        self.say(f"{job.key} {outcome}")
+        self.result.met[met] += 1
+        self._outcomes[job.key] = outcome
+        if len(self._outcomes) == len(self.story.jobs):
+            self._all_ended.set()
+
+    # --- the reckoning -----------------------------------------------------------------------------------
+
+    def _check_jobs(self) -> None:
+        """None is lost."""
+        self.result.jobs = len(self._outcomes)
+        left = [job.key for job in self.story.jobs if job.key not in self._outcomes]
+        if left:
+            self.observer.violate(f"{left} never ended\n{self.life.scaler.explain()}")
+
+    async def _check_quiet(self) -> None:
+        """For a while nothing happens but what happens at intervals."""
+        calls, commits, ticks = len(self.cloud.calls), self.witness.commits, self.witness.ticks
+        await anyio.sleep(QUIET_UPDATES * self.story.pool.update_interval)
+        made = [call.method for call in self.cloud.calls[calls:]]
+        if restless := set(made) - CALM:
+            self.observer.violate(f"does not come to rest: still calls {sorted(restless)}")
+        if made.count("update") > QUIET_UPDATES + 1:
+            self.observer.violate(f"does not come to rest: {made.count('update')} updates")
+        if (more := self.witness.commits - commits) > 0:
+            self.observer.violate(f"does not come to rest: {more} commits")
+        if (woken := self.witness.ticks - ticks) > 4 * len(made) + 10:
+            self.observer.violate(f"does not come to rest: wakes up {woken} times for {len(made)} calls")
+
+    def _check_at_rest(self) -> None:
+        """Nothing is held, waited for or forgotten; what exists is what the policy wants."""
+        violate, scaler, cloud = self.observer.violate, self.life.scaler, self.cloud
+        capacity = scaler.capacity()
+        if capacity.acquired or capacity.pending or capacity.reserved or capacity.promised:
+            violate(f"somebody still holds, waits or has reserved: {capacity}")
+        known = {view.id for view in scaler.instances()}
+        if known != cloud.alive:
+            violate(f"exist: {sorted(cloud.alive)}, known: {sorted(known)}")
+        records = self.disk.records
+        stored = {key.partition("/")[2] for key in records.get("instance", {})}
+        if stored != cloud.alive or records.get("intent") or records.get("lease"):
+            violate(f"exist: {sorted(cloud.alive)}, in the journal: {records}")
+        if not {key.partition("/")[2] for key in records.get("uses", {})} <= cloud.alive:
+            violate(f"uses of instances that are gone: {records['uses']}")
+        self._check_policy(capacity.idle)
+
+    def _check_policy(self, idle: int) -> None:
+        """Just enough is kept idle."""
+        pool, wanted, alive = self.story.pool, self.story.policy.idle_count, len(self.cloud.alive)
+        slots = min(pool.capacity_per_instance, pool.max_use_count or inf)
+        ceilings = [pool.max_instances or inf, self.cloud.max_size or inf]
+        if idle >= wanted + slots or (not wanted and alive):
+            self.observer.violate(f"{idle} idle slots on {alive} instances, though the policy wants {wanted}")
+        if idle < wanted and alive < min(ceilings):
+            self.observer.violate(f"only {idle} idle slots on {alive} instances, though the policy wants {wanted}")
+
+
+def play(story: Story, *, verbose: bool = False) -> Result:
+    """Play a story in virtual time."""
+    the_play = Play(story, verbose=verbose)
+    if story.backend == "trio":
+        _make_trio_repeatable(story.seed)
+    try:
+        anyio.run(the_play.play, **virtual_run(cast("Literal['asyncio', 'trio']", story.backend)))
+    except Exception as error:  # noqa: BLE001  (whatever it is, it is the verdict)
+        the_play.observer.violations.append("".join(traceback.format_exception(error)))
+    return the_play.result
+
+
+def _make_trio_repeatable(seed: int) -> None:
+    """Let trio choose the order of tasks by the seed, as hypothesis does."""
+    import trio
+
+    trio._core._run._ALLOW_DETERMINISTIC_SCHEDULING = True  # type: ignore[misc]
+    trio._core._run._r.seed(seed)

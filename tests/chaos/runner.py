@@ -1,0 +1,118 @@
+"""Plays many stories on all cores, counts what they met, and shows what is wrong with any of them."""
+
+import gc
+import logging
+import multiprocessing
+import signal
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from time import perf_counter
+from types import FrameType
+
+from tests.chaos.play import Result, play
+from tests.chaos.story import FAULTS, JOBS, story_of
+from tests.chaos.troubles import KINDS, NEEDS
+from tests.chaos.witness import REQUIRED
+
+STUCK = 20
+"""Seconds of real time after which a story counts as stuck."""
+
+ENOUGH = 500
+"""Stories in which everything has to be met."""
+
+SHOWN = 10
+"""Failing seeds that are shown."""
+
+
+def play_seed(seed: int, *, verbose: bool = False) -> Result:
+    """Play the story of a seed, within bounds."""
+    signal.signal(signal.SIGALRM, _stuck)
+    signal.alarm(STUCK)
+    try:
+        result = play(story_of(seed, NEEDS), verbose=verbose)
+    finally:
+        signal.alarm(0)
+    if not result.violations and (result.jobs < JOBS or result.faults.total() < FAULTS):
+        result.violations.append(f"only {result.jobs} jobs and {result.faults.total()} faults")
+    return result
+
+
+def _stuck(_: int, __: FrameType | None) -> None:
+    raise TimeoutError(f"the story is stuck: it takes more than {STUCK} s")
+
+
+def play_all(seeds: Iterable[int], jobs: int) -> Iterator[Result]:
+    """Play them on so many cores."""
+    if jobs == 1:
+        yield from map(play_seed, seeds)
+        return
+    with multiprocessing.get_context("spawn").Pool(jobs, initializer=set_up) as pool:
+        yield from pool.imap_unordered(play_seed, seeds, chunksize=8)
+
+
+def tell(line: str) -> None:
+    """Print a line, at once."""
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+def be_quiet() -> None:
+    """The suite's own log is full of the troubles that we make."""
+    logging.disable(logging.CRITICAL)
+
+
+def set_up() -> None:
+    """Prepare a process that plays stories and does nothing else."""
+    be_quiet()
+    gc.set_threshold(100_000)  # a story is mostly short-lived tasks: it runs a quarter faster
+
+
+def run(seeds: range, jobs: int) -> int:
+    """Play them, print what was met, and return the exit status."""
+    begun = last = perf_counter()
+    met: Counter[str] = Counter()
+    faults: Counter[str] = Counter()
+    ran = done = 0
+    failed: list[Result] = []
+    for result in play_all(seeds, jobs):
+        done += 1
+        ran += result.jobs
+        met += result.met
+        faults += result.faults
+        if result.violations:
+            failed.append(result)
+            tell(f"seed {result.seed} failed: {result.violations[0].splitlines()[0]}")
+        if perf_counter() - last > 10:
+            last = perf_counter()
+            tell(f"{done}/{len(seeds)} stories, {done / (last - begun):.1f}/s, {len(failed)} failed")
+    seconds = perf_counter() - begun
+    missing = _print_table("faults", KINDS, faults) + _print_table("transitions", REQUIRED, met)
+    for result in sorted(failed, key=lambda result: result.seed)[:SHOWN]:
+        tell(f"\nseed {result.seed}: {result.violations[0]}")
+        tell(f"replay: python -m tests.chaos --seed {result.seed} --verbose")
+    tell(
+        f"\n{done} stories, {ran} jobs, {faults.total()} faults, {len(failed)} failed; "
+        f"{seconds:.1f} s, {done / seconds:.1f} stories/s"
+    )
+    if missing:
+        tell(f"never met: {', '.join(missing)}")
+    return 1 if failed or (missing and len(seeds) >= ENOUGH) else 0
+
+
+def _print_table(title: str, required: Iterable[str], met: Counter[str]) -> list[str]:
+    """Print how often each was met; returns what never was, although it has to be."""
+    names = list(dict.fromkeys([*required, *sorted(met)]))
+    tell(f"\n{title}")
+    for name in names:
+        tell(f"  {met[name]:9,}  {name}")
+    return [name for name in required if not met[name]]
+
+
+def show(seed: int, *, verbose: bool) -> int:
+    """Play one story and print what happened."""
+    result = play_seed(seed, verbose=verbose)
+    tell("\n".join(result.timeline))
+    tell(f"seed {seed}: {result.jobs} jobs, {result.faults.total()} faults")
+    tell("\n".join(result.violations) or "nothing is wrong with it")
+    return 1 if result.violations else 0

@@ -1,0 +1,216 @@
+"""What one seed stands for: a cloud, a pool, a policy, jobs, and what goes wrong when. Nothing happens here."""
+
+from collections.abc import Mapping
+from enum import Enum
+from math import inf
+from random import Random
+
+from attrs import Factory, field, frozen
+
+from fleeting import Capability, Preexisting, ScaleThrottle
+from fleeting.testing import FakeCloud
+from taskscaler import Policy
+from taskscaler._types import PoolSettings
+
+JOBS = 100
+"""At least so many in a story."""
+
+FAULTS = 20
+"""At least so many are met in a story."""
+
+READY_COMMAND = "are you ready"
+
+
+class Wish(Enum):
+    """What whoever brings a job does besides running it."""
+
+    PLAIN = "plain"
+    DIAL = "dial"
+    """Runs it as a command over a connection."""
+
+    RESERVE = "reserve"
+    """Reserves before, and acquires under the same key."""
+
+    UNRESERVE = "unreserve"
+    """Reserves, and brings no job after all."""
+
+    CANCEL = "cancel"
+    """Is cancelled after some time, waiting or running."""
+
+    IMPATIENT = "impatient"
+    """Waits only so long for a slot."""
+
+
+@frozen(kw_only=True)
+class Job:
+    """One job, of whoever wants it run."""
+
+    key: str
+    at: float
+    """Seconds from the story's beginning."""
+
+    duration: float
+    declared: bool = False
+    """Whether its duration is told beforehand."""
+
+    wish: Wish = Wish.PLAIN
+    patience: float = inf
+    """Seconds: from reserving to acquiring, to the cancellation, or of waiting."""
+
+
+@frozen(kw_only=True)
+class Trouble:
+    """Something that goes wrong, by its name in `tests.chaos.troubles`."""
+
+    at: float
+    kind: str
+
+
+@frozen(kw_only=True)
+class CrashPoint:
+    """Where a scripted manager is killed: at the so-manieth time it comes there."""
+
+    place: str
+    """``commit``, or a method of the group."""
+
+    number: int
+    """Counted from 1."""
+
+    after: bool
+    """Whether what it does there has happened."""
+
+
+@frozen(kw_only=True)
+class Story:
+    """Everything that is settled before it begins."""
+
+    seed: int
+    pool: PoolSettings
+    policy: Policy
+    jobs: tuple[Job, ...]
+    troubles: tuple[Trouble, ...] = ()
+    crash: CrashPoint | None = None
+    cloud: Mapping[str, object] = Factory(dict)
+    """Arguments of `FakeCloud`."""
+
+    delete_on_shutdown: bool = False
+    backend: str = "asyncio"
+    commit_time: float = 0.0
+    """Seconds that the journal takes."""
+
+    least_faults: int = field(default=FAULTS)
+
+    def make_cloud(self) -> FakeCloud:
+        """A cloud of this story's kind, for whoever needs only that."""
+        return FakeCloud(**self.cloud)  # type: ignore[arg-type]
+
+
+def story_of(seed: int, kinds: Mapping[str, frozenset[Capability]]) -> Story:
+    """Make up the story of a seed.
+
+    Args:
+        seed: Decides everything.
+        kinds: What can go wrong, and which capabilities a cloud needs for it.
+    """
+    random = Random(seed)
+    capabilities = frozenset(
+        each for each in (Capability.NAMED_CREATE, Capability.WITHDRAW, Capability.NOTICES) if random.random() < 0.7
+    )
+    length = random.uniform(120, 220)
+    pool = _pool(random)
+    return Story(
+        seed=seed,
+        pool=pool,
+        policy=_policy(random),
+        jobs=_jobs(random, length),
+        troubles=_troubles(random, length, [kind for kind, needs in kinds.items() if needs <= capabilities]),
+        cloud=_cloud(random, capabilities, pool.max_instances),
+        delete_on_shutdown=random.random() < 0.2,
+        backend="trio" if seed % 10 == 0 else "asyncio",
+        commit_time=random.choice([0.0, 0.0, 0.01, 0.3]),
+    )
+
+
+def _cloud(random: Random, capabilities: frozenset[Capability], max_instances: int) -> Mapping[str, object]:
+    """How the cloud behaves when it behaves."""
+    lower = max_instances and random.random() < 0.15
+    return {
+        "capabilities": capabilities,
+        "max_size": max(1, max_instances - 1) if lower else random.choice([None, 12]),
+        "boot_time": random.choice([0.0, 2.0, 6.0, 15.0]),
+        "appear_after": random.choice([0.0, 0.0, 1.0, 8.0]),
+        "delete_time": random.choice([0.0, 2.0, 6.0]),
+        "linger": random.choice([0.0, 0.0, 15.0]),
+        "latency": {
+            method: random.choice([0.0, 0.1, 1.0])
+            for method in ("update", "increase", "decrease", "connect_info", "heartbeat", "withdraw", "dial")
+        },
+    }
+
+
+def _pool(random: Random) -> PoolSettings:
+    """Intervals are short, so that a story lives through all of them."""
+    return PoolSettings(
+        name="pool",
+        capacity_per_instance=random.choice([1, 1, 2, 3, 4]),
+        max_use_count=random.choice([0, 0, 1, 2, 5]),
+        max_instances=random.choice([0, 3, 4, 5, 6, 8]),
+        update_interval=random.choice([10.0, 20.0, 30.0]),
+        update_interval_when_expecting=random.choice([2.0, 4.0]),
+        deletion_retry_interval=random.choice([5.0, 15.0]),
+        failure_threshold=random.choice([1, 2, 3]),
+        heartbeat_interval=random.choice([15.0, 30.0]),
+        heartbeat_timeout=5.0,
+        scale_throttle=random.choice([ScaleThrottle(), ScaleThrottle(limit=0.5, burst=2), ScaleThrottle(limit=-1)]),
+        preexisting=random.choice([Preexisting.REMOVE, Preexisting.REMOVE, Preexisting.ADOPT, Preexisting.REFUSE]),
+        unhealthy_breaks_jobs=random.random() < 0.5,
+        intent_timeout=random.choice([40.0, 80.0]),
+        instance_ready_timeout=random.choice([60.0, 90.0]),
+        backoff_initial=random.choice([1.0, 5.0]),
+        backoff_cap=random.choice([5.0, 20.0]),
+        instance_ready_command=random.choice([None, READY_COMMAND]),
+        reservation_throttling=random.random() < 0.5,
+    )
+
+
+def _policy(random: Random) -> Policy:
+    """One that holds all the time."""
+    factor = random.choice([0.0, 0.0, 0.0, 0.5])
+    return Policy(
+        idle_count=random.choice([0, 0, 0, 1, 3]),
+        idle_time=random.choice([0.0, 10.0, 40.0]),
+        scale_factor=factor,
+        scale_factor_limit=4 if factor else 0,
+        preemptive_mode=random.choice([None, True, False]),
+    )
+
+
+def _jobs(random: Random, length: float) -> tuple[Job, ...]:
+    """In bursts and one by one."""
+    number = JOBS + random.randrange(5)
+    times: list[float] = []
+    while len(times) < number:
+        at = random.uniform(0, length)
+        times += [at + random.uniform(0, 0.02) for _ in range(random.choice([1, 1, 2, 8]))]
+    return tuple(_job(random, f"job-{index}", at) for index, at in enumerate(sorted(times)[:number]))
+
+
+def _job(random: Random, key: str, at: float) -> Job:
+    """One of any kind."""
+    wish = random.choices(list(Wish), weights=[8, 4, 3, 1, 2, 2])[0]
+    patience = inf if wish in {Wish.PLAIN, Wish.DIAL} else random.choice([0.0, 0.5, 5.0, 20.0])
+    return Job(
+        key=key,
+        at=at,
+        duration=random.choice([0.0, random.uniform(0.1, 2), random.uniform(1, 6), random.uniform(3, 18)]),
+        declared=random.random() < 0.3,
+        wish=wish,
+        patience=patience,
+    )
+
+
+def _troubles(random: Random, length: float, kinds: list[str]) -> tuple[Trouble, ...]:
+    """More than are needed: some meet nothing that they could happen to."""
+    number = FAULTS + 10 + random.randrange(8)
+    troubles = [Trouble(at=random.uniform(0, length), kind=random.choice(kinds)) for _ in range(number)]
+    return tuple(sorted(troubles, key=lambda trouble: trouble.at))

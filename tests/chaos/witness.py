@@ -1,0 +1,226 @@
+"""Notes which transitions instances, intents and leases went through: for coverage, never for a verdict."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from fleeting import Drop, GroupInfo, Put, Recovered, Step, Write, facts
+from taskscaler import Taskscaler
+from taskscaler._core import Core
+from taskscaler._ledger import Break, Deliver, Refuse
+
+REQUIRED = (
+    # instances
+    "instance: asked for -> creating",
+    "instance: unexplained -> removing",
+    "instance: came back -> removing",
+    "instance: creating -> preparing",
+    "instance: creating -> removing",
+    "instance: creating -> gone",
+    "instance: preparing -> ready",
+    "instance: preparing -> removing",
+    "instance: preparing -> gone",
+    "instance: preparing -> preparing",
+    "instance: ready -> paused",
+    "instance: paused -> ready",
+    "instance: paused -> gone",
+    "instance: ready -> unhealthy",
+    "instance: unhealthy -> removing",
+    "instance: ready -> doomed",
+    "instance: doomed -> removing",
+    "instance: doomed -> gone",
+    "instance: ready -> removing",
+    "instance: ready -> gone",
+    "instance: removing -> gone",
+    "instance: recovered",
+    "instance: recovered, removing",
+    # intents
+    "intent: requested -> matched",
+    "intent: requested -> failed",
+    "intent: requested -> withdrawn",
+    "intent: requested -> expired",
+    "intent: unknown outcome",
+    "intent: asked again",
+    "intent: recovered, answered",
+    "intent: recovered, unanswered",
+    # leases
+    "lease: assigned",
+    "lease: committed",
+    "lease: delivered",
+    "lease: not delivered any more",
+    "lease: released",
+    "lease: broken, vanished",
+    "lease: broken, deleted",
+    "lease: broken, failed",
+    "lease: broken, preempted",
+    "lease: broken, unhealthy",
+    "lease: broken, killed",
+    "lease: recovered, dropped",
+    "acquire: refused",
+    "acquire: timed out",
+    "acquire: cancelled while waiting",
+    "acquire: cancelled while running",
+    "reservation: kept",
+    "reservation: refused",
+    "reservation: given up",
+    "job: done",
+    "job: retried after a loss",
+    "job: retried after a broken connection",
+    "job: retried after a crash",
+    "last call: LeaseLost",
+    "last call: NoCapacity",
+    "journal: failed",
+    "journal: recovered",
+)
+"""What must be met over many stories."""
+
+
+class Witness:
+    """Attached to one manager after the other."""
+
+    def __init__(self, met: Counter[str], say: Callable[[str], None]) -> None:
+        """Count into *met*, and tell of everything."""
+        self.met = met
+        self._say = say
+        self._fact = ""
+        self._stage: dict[str, str] = {}
+        self._asked: set[str] = set()
+        self.ticks = 0
+        """How often an engine woke up."""
+
+        self.commits = 0
+        """How often something was stored, but for forgetting what was lost an hour ago."""
+
+    def attach(self, scaler: Taskscaler) -> None:
+        """Listen to what its core will decide, from when it is built."""
+        shell = scaler._shell
+        build, perform = shell._build, shell._perform_other
+
+        def built(infos: Mapping[str, GroupInfo], recovered: Recovered, now: float) -> Core:
+            self._recovered(recovered.records)
+            core = build(infos, recovered, now)
+            self._listen_to(core)
+            return core
+
+        def performed(action: Any) -> None:  # noqa: ANN401  (whatever the core decides)
+            self._ledger_action(action, shell.core)
+            perform(action)
+
+        shell._build, shell._perform_other = built, performed
+
+    def _listen_to(self, core: Core) -> None:
+        handle, tick, route = core.handle, core.tick, core._route
+
+        def heard(pool: str, fact: facts.Fact, now: float) -> Step:
+            self._fact = type(fact).__name__
+            if isinstance(fact, facts.IncreaseFailed) and not fact.outcome_known:
+                self.met["intent: unknown outcome"] += 1
+            return handle(pool, fact, now)
+
+        def ticked(now: float) -> Step:
+            self._fact = "tick"
+            self.ticks += 1
+            return tick(now)
+
+        def routed(pool: str, step: Step, now: float) -> None:
+            self._plan_step(step)
+            route(pool, step, now)
+
+        core.handle, core.tick, core._route = heard, ticked, routed  # type: ignore[method-assign]
+        for method in ("journal_failed", "journal_recovered"):
+            self._count_calls(core, method, f"journal: {method.removeprefix('journal_')}")
+
+    def _recovered(self, records: Mapping[str, Mapping[str, Any]]) -> None:
+        """A new manager starts from these."""
+        self._stage.clear()
+        self._asked.clear()
+        used = {record.host for record in records.get("lease", {}).values()}
+        for key, record in records.get("instance", {}).items():
+            self._stage[_id(key)] = "removing" if record.removing or key in used else "creating"
+            self.met["instance: recovered, removing" if record.removing else "instance: recovered"] += 1
+        for record in records.get("intent", {}).values():
+            self.met[f"intent: recovered, {'unanswered' if record.accepted is None else 'answered'}"] += 1
+        self.met["lease: recovered, dropped"] += len(records.get("lease", {}))
+
+    def committed(self, writes: Sequence[Write]) -> None:
+        """These are durable."""
+        self.commits += any(write.kind != "lost" for write in writes)
+        for write in writes:
+            if write.kind == "lease":
+                self.met["lease: committed" if isinstance(write, Put) else "lease: released"] += 1
+
+    def _count_calls(self, core: Any, method: str, what: str) -> None:  # noqa: ANN401  (any method of it)
+        call = getattr(core, method)
+
+        def heard(*args: object) -> Step:
+            self.met[what] += 1
+            step: Step = call(*args)
+            return step
+
+        setattr(core, method, heard)
+
+    def _plan_step(self, step: Step) -> None:
+        appeared = {write.record.intent for write in step.writes if isinstance(write, Put) and write.kind == "instance"}
+        for write in step.writes:
+            self._plan_write(write, appeared)
+        for action in step.actions:
+            match action:
+                case facts.Prepare(_, instance):
+                    self._move(instance, "preparing")
+                case facts.Increase(_, intent, _):
+                    self.met["intent: asked again"] += intent in self._asked
+                    self._asked.add(intent)
+        for event in step.events:
+            match event:
+                case facts.Ready(instance) | facts.Resumed(instance):
+                    self._move(instance, "ready")
+                case facts.Paused(instance, _, _):
+                    self._move(instance, "paused")
+                case facts.Unhealthy(instance, _):
+                    self._move(instance, "unhealthy")
+                case facts.Doomed(instance, _, _):
+                    self._move(instance, "doomed")
+
+    def _plan_write(self, write: Write, appeared: set[str | None]) -> None:
+        match write:
+            case Put("instance", key, record) if record.removing:
+                self._move(_id(key), "removing")
+            case Put("instance", key, record):
+                self._stage.setdefault(_id(key), "asked for" if record.intent else "unexplained")
+                if self._stage[_id(key)] in {"asked for", "unexplained"}:
+                    self._move(_id(key), "creating" if record.intent else "unexplained")
+            case Put("lost", key, _):
+                self._stage[_id(key)] = "came back"
+            case Drop("instance", key):
+                self._move(_id(key), "gone")
+            case Drop("intent", key):
+                end = {"IncreaseFailed": "failed", "Withdrawn": "withdrawn"}
+                if self._fact == "Updated" and _id(key) not in appeared:
+                    end["Updated"] = "expired"
+                self.met[f"intent: requested -> {end.get(self._fact, 'matched')}"] += 1
+
+    def _move(self, instance: str, stage: str) -> None:
+        before = self._stage.get(instance, "unknown")
+        if before == "came back" and stage == "unexplained":
+            return
+        if before != stage or stage == "preparing":
+            self.met[f"instance: {before} -> {stage}"] += 1
+            self._say(f"{instance}: {before} -> {stage}")
+        self._stage[instance] = stage
+
+    def _ledger_action(self, action: object, core: Core) -> None:
+        match action:
+            case Deliver(held):
+                self.met["lease: assigned"] += 1
+                stands = core.ledger.leases.get(held.key) is held
+                self.met["lease: delivered" if stands else "lease: not delivered any more"] += 1
+            case Break(held, loss):
+                self.met[f"lease: broken, {loss.kind.value}"] += 1
+                self._say(f"{held.key}: broken ({loss})")
+            case Refuse():
+                self.met["acquire: refused"] += 1
+
+
+def _id(key: str) -> str:
+    """Without the pool's name."""
+    return key.partition("/")[2]
