@@ -512,7 +512,7 @@ class PlanMachine(RuleBasedStateMachine):
             asked.calls -= 1
             if lost:
                 asked.doubt = True
-            elif call.accepted is not None:
+            elif call.accepted is not None and (call.accepted or not asked.doubt):
                 asked.accepted, asked.doubt, asked.asked_at = call.accepted, False, self.now
             elif not asked.doubt:
                 asked.accepted = asked.matched

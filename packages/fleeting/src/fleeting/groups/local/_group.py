@@ -173,8 +173,8 @@ class LocalGroup:
         """
         while not self._holds_lock():
             self._let_go()
-            _make_private(self._config.root)
             try:
+                _make_private(self._config.root)
                 self._lock = os.open(self._config.root, os.O_RDONLY | os.O_DIRECTORY)
                 fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except FileNotFoundError:
@@ -203,10 +203,13 @@ def _make_private(root: Path) -> None:
 
     Raises:
         GroupRefused: It is not ours alone.
+        FileNotFoundError: It was removed in between; try again.
     """
     try:
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
         status = root.lstat()
+    except FileNotFoundError:  # its last agent has removed it just now
+        raise
     except OSError as error:
         raise GroupRefused(f"{root} cannot be made: {error.strerror}; set another directory") from error
     if root.is_symlink() or status.st_uid != os.getuid() or status.st_mode & 0o022:
