@@ -234,7 +234,7 @@ class Plan:
 
     def remove(self, instances: Iterable[str], reason: str, now: float) -> Step:
         """Delete these, none of which may hold a slot in use; unknown ones are passed over."""
-        for known in [self._instances[instance] for instance in instances if instance in self._instances]:
+        for known in self._known(instances):
             self._remove(known, reason, now)
         return self._end()
 
@@ -705,12 +705,12 @@ class Plan:
 
     def _removal_sent(self, asked: Iterable[str]) -> None:
         """The cloud was asked: from now on their absence is what is to be expected."""
-        for known in [self._instances[instance] for instance in asked if instance in self._instances]:
+        for known in self._known(asked):
             known.removal_sent = True
 
     def _decrease_failed(self, asked: Iterable[str], retry_after: float | None, now: float) -> None:
         """Wait as long as the cloud wants, if that is longer than we would."""
-        for known in [self._instances[instance] for instance in asked if instance in self._instances]:
+        for known in self._known(asked):
             self._retry_deletion(known, now, at_least=retry_after or 0.0)
 
     def _gone(self, known: Instance, kind: facts.LossKind, detail: str, now: float) -> None:
@@ -777,6 +777,10 @@ class Plan:
             self._timers.set(("delete", instance), now)
         else:
             self._timers.set(("ready", instance), now + self.config.instance_ready_timeout)
+
+    def _known(self, instances: Iterable[str]) -> list[Instance]:
+        """Those of them that are known; an answer may come when an instance is gone already."""
+        return [self._instances[instance] for instance in instances if instance in self._instances]
 
     def _move(self, known: Instance, stage: Stage) -> None:
         """Change the stage, and the counts by stage with it."""
