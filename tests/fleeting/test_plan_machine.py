@@ -735,7 +735,8 @@ class PlanMachine(RuleBasedStateMachine):
         asked = self.asked.get(intent)
         if asked is not None:
             asked.calls -= 1
-            asked.accepted, asked.doubt, asked.asked_at = call.accepted, False, self.now
+            if call.accepted or not asked.doubt:
+                asked.accepted, asked.doubt, asked.asked_at = call.accepted, False, self.now
         assert call.accepted is not None
         self.feed(facts.Increased(intent, call.accepted))
 
