@@ -8,9 +8,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 
-SEEDS = "0:1900"
-"""Seed 1911 is open: a request whose answer died with its manager, withdrawn and late at once, leads to one
-instance above the ceiling by the observer's count. Until it is settled the stories end before it."""
+SEEDS = "0:2000"
 
 
 @pytest.mark.slow

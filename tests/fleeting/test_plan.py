@@ -231,6 +231,20 @@ def test_withdrawing_spares_what_was_asked_for_later() -> None:
     assert [intent.id for intent in plan.intents] == [second]
 
 
+def test_withdrawing_gives_up_what_was_asked_for_first() -> None:
+    """Nobody knows whose requests were taken back, so what is left is waited for as long as any of them could need."""
+    plan = started(named=True, withdraws=True)
+    again = one_intent(plan.request(1, EPOCH))
+    once = one_intent(plan.request(1, EPOCH + 1))
+    plan.handle(facts.Increased(once, 1), EPOCH + 1)
+    plan.handle(facts.IncreaseFailed(again, "no answer", outcome_known=False), EPOCH + 2)
+    assert one_intent(plan.tick(EPOCH + 60)) == again
+    plan.handle(facts.Increased(again, 1), EPOCH + 61)
+    plan.withdraw(1)
+    plan.handle(facts.Withdrawn(1, 1), EPOCH + 62)
+    assert [intent.id for intent in plan.intents] == [again]
+
+
 def test_the_throttle_paces_requests() -> None:
     """Half an instance a second: the second one has to wait two seconds."""
     plan = started(evolve(CONFIG, scale_throttle=ScaleThrottle(limit=0.5, burst=1)))

@@ -110,8 +110,14 @@ class Intents:
 
     @property
     def withdrawable(self) -> list[Intent]:
-        """Those that the cloud has answered and that still wait for instances, oldest first."""
-        return [each for each in self if not each.in_flight and each.outstanding]
+        """Those that the cloud has answered and that still wait for instances, the next to expire first.
+
+        A withdrawal is a number, and nobody knows whose requests it took: what is left has to be waited for as long
+        as the youngest of them asks.
+        """
+        return sorted(
+            (each for each in self if not each.in_flight and each.outstanding), key=lambda intent: intent.asked_at
+        )
 
     def take_back(self, count: int, candidates: Iterable[Intent]) -> list[Intent]:
         """Give up *count* outstanding instances of the candidates, in their order; returns those it changed."""
