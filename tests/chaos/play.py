@@ -134,8 +134,8 @@ class Play:
             self._check_jobs()
             await anyio.sleep(LONGEST_DECREASE)
             self._release_all()  # what was told to hang by a call that was under way when the troubles ended
+            self.result.places = Counter(self._places)  # a manager that dies later has no time to settle
             await anyio.sleep(SETTLE)
-            self.result.places = Counter(self._places)
             await self._check_quiet()
             self._check_at_rest()
             await self._end()
