@@ -4,6 +4,7 @@ Nothing here asks a scaler for its books. What exists is known from the cloud it
 disk, and what a manager can know from the views that it was given.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from math import inf
@@ -127,6 +128,9 @@ class Observer:
         self._ceiling = min(limits)
         self._records = records
         self._asking: list[_Asking] = []
+        self._surplus: defaultdict[str | None, list[str]] = defaultdict(list)
+        """By intent: which of its instances the cloud made beyond what was asked for."""
+
         self._viewer = 0
         self._mistaken = 0
 
@@ -158,6 +162,7 @@ class Observer:
     def created(self, intent: str, surplus: Sequence[str]) -> None:
         """An increase has reached the cloud."""
         self._asking = [entry for entry in self._asking if entry.intent != intent]
+        self._surplus[intent] += surplus
         self.extra.update(surplus)
 
     def withdrawn(self, taken: Sequence[Machine]) -> None:
@@ -172,7 +177,7 @@ class Observer:
         for machine in self.cloud.machines.values():
             if machine.gone_at <= now or machine.id in self.extra or machine.id in self.told_gone:
                 continue
-            if machine.id not in self.shown and machine.intent not in intents and self._expired(machine.intent):
+            if machine.id not in self.shown and machine.intent not in intents and self._nobody_waits_for(machine):
                 self.extra.add(machine.id)
                 continue
             exist += 1
@@ -182,6 +187,12 @@ class Observer:
             if not each.life.dead or now < each.since + self._pool.intent_timeout - 1
         }
         return exist + sum(on_the_way.values())
+
+    def _nobody_waits_for(self, machine: Machine) -> bool:
+        """Whether what asked for it, and is closed, had expired, or was met by one that the cloud made beyond that."""
+        taken_for_it = next((id_ for id_ in self._surplus[machine.intent] if id_ in self.extra & self.shown.keys()), "")
+        self.extra.discard(taken_for_it)
+        return bool(taken_for_it) or self._expired(machine.intent)
 
     def _expired(self, intent: str | None) -> bool:
         """Whether nobody had to wait for it any longer."""
