@@ -52,6 +52,7 @@ def a_plan(
     recovered: Mapping[str, Mapping[str, Any]] | None = None,
     random: Callable[[], float] = lambda: 0.5,
     life: int = 1,
+    observing: bool = False,
 ) -> Plan:
     """A plan whose intents are numbered, by the manager's life too: none comes up twice."""
     numbers = count(1)
@@ -63,6 +64,7 @@ def a_plan(
         named=named,
         withdraws=withdraws,
         recovered=recovered,
+        observing=observing,
     )
 
 

@@ -218,6 +218,28 @@ class _Flattering(FakeGroup):
         return count
 
 
+class _Meddling(FakeGroup):
+    """Takes whoever only looks on for its manager."""
+
+    async def init(self, settings: Settings) -> GroupInfo:
+        return await super().init(evolve(settings, observe_only=False))
+
+
+class _Exclusive(FakeGroup):
+    """Tells an observer nothing."""
+
+    async def update(self) -> Observation:
+        return Observation({}) if self._observing else await super().update()
+
+
+class _Possessive(FakeGroup):
+    """Clears away what it finds, even if it was only to look."""
+
+    async def shutdown(self) -> None:
+        if self._observing:
+            self.cloud.vanish(max(self.cloud.alive))
+
+
 class _Recycling(FakeCloud):
     """Gives an id again once its instance is gone."""
 
@@ -285,6 +307,9 @@ WRONG = [
     Wrong(suite.check_shutdown_leaves_instances, "instances stay after shutdown", _Thorough),
     Wrong(suite.check_withdraw_spares_instances, "never touches an instance", _Greedy),
     Wrong(suite.check_withdraw_spares_instances, "how many were taken back", _Flattering),
+    Wrong(suite.check_observing_changes_nothing, "raises Unsupported", _Meddling),
+    Wrong(suite.check_observing_changes_nothing, "sees what the manager sees", _Exclusive),
+    Wrong(suite.check_observing_changes_nothing, "changes nothing", _Possessive),
 ]
 
 

@@ -22,6 +22,7 @@ from fleeting import (
     ProviderError,
     Settings,
     State,
+    Unsupported,
     structure,
 )
 from fleeting.groups.local import LocalConfig, LocalGroup, _group, _instance
@@ -406,6 +407,53 @@ async def test_a_manager_that_only_looked_in_keeps_no_orphan_alive(tmp_path: Pat
                 await agent.ended()
                 tasks.cancel_scope.cancel()
         await group.init(Settings(owner="test", clock=LoopClock()))
+
+
+async def test_observing_leaves_everything_as_it_is(tmp_path: Path) -> None:
+    """Who observes sees what the manager sees, whole and half made; it makes, clears away and locks nothing."""
+    root = tmp_path / "group"
+    async with _observing(root) as observer:
+        assert await states(observer) == {}
+    assert names(tmp_path) == []
+    async with opened(root) as group, _observing(root) as observer:
+        (instance, killed) = await started(group, 2)
+        (root / ".gone-test-1").mkdir()
+        with watched(agent_of(root, killed)) as (agent,):
+            kill(agent_of(root, killed))
+            await agent.ended()
+        for _ in range(2):
+            assert await states(observer) == {instance: State.RUNNING, killed: State.DELETED}
+        for change in (lambda: observer.increase(1, intent="mine"), lambda: observer.decrease([instance])):
+            with pytest.raises(Unsupported, match="opened to observe only"):
+                await change()
+        assert names(root) == sorted([".gone-test-1", instance, killed])
+
+
+async def test_an_observer_keeps_no_orphan_alive(tmp_path: Path) -> None:
+    """Without a manager an instance ends, whoever looks at it."""
+    async with opened(tmp_path, orphan_ttl=0.2) as group:
+        await started(group)
+        await group.shutdown()
+        async with _observing(tmp_path) as observer:
+            await seen(observer, lambda view: not view)
+        await group.init(Settings(owner="test", clock=LoopClock()))
+
+
+async def test_an_observer_trusts_no_directory_of_others(tmp_path: Path) -> None:
+    """What another user can write into is no group of ours, to look at neither."""
+    await anyio.Path(tmp_path).chmod(0o770)
+    with pytest.raises(GroupRefused, match="can be written by another user"):
+        async with _observing(tmp_path):
+            pass
+
+
+@asynccontextmanager
+async def _observing(directory: Path) -> AsyncIterator[LocalGroup]:
+    """Open the group to observe only."""
+    group = LocalGroup(LocalConfig(directory=str(directory)))
+    await group.init(Settings(owner="observer", clock=LoopClock(), observe_only=True))
+    yield group
+    await group.shutdown()
 
 
 async def _look_in(directory: Path) -> None:

@@ -417,7 +417,7 @@ class PlanMachine(RuleBasedStateMachine):
     def remove(self, pick: int) -> None:
         """One is not needed any more."""
         id_ = list(self.plan.instances)[pick % len(self.plan.instances)]
-        self.took(self.plan.remove([id_, "unknown"], "not needed", self.now))
+        self.took(self.plan.remove(dict.fromkeys([id_, "unknown"], "not needed"), self.now))
         assert self.plan.instances[id_].stage is Stage.REMOVING
 
     @precondition(lambda self: self.withdraws and self.plan.outstanding > 0)

@@ -75,6 +75,7 @@ class GroupDriver:
     async def open(self, settings: Settings) -> GroupInfo:
         """Open the group and check that its plugin fits."""
         self._clock = settings.clock
+        self._observing = settings.observe_only
         info = await self.group.init(settings)
         try:
             check_interface(type(self.group).__module__, info.interface_version)
@@ -91,7 +92,7 @@ class GroupDriver:
         self._tasks = tasks
         self._feed = feed
         self._unchanging = anyio.Event()
-        if Capability.NOTICES in self.info.capabilities:
+        if Capability.NOTICES in self.info.capabilities and not self._observing:  # a notice may be told only once
             tasks.start_soon(self._listen, name=f"notices of {self.pool}")
 
     async def quiesce(self, timeout: float) -> None:

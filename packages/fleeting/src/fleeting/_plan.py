@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterable, Mapping
 from math import inf
 from typing import Any
 
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
 
 from fleeting import facts
 from fleeting._instance import Instance, InstanceRecord, LostRecord, Origin, Stage
@@ -100,6 +100,7 @@ class Plan:
         named: bool = False,
         withdraws: bool = False,
         recovered: Mapping[str, Mapping[str, Any]] | None = None,
+        observing: bool = False,
     ) -> None:
         """Start from what the journal knows.
 
@@ -112,9 +113,12 @@ class Plan:
             named: Whether a repeated increase is idempotent per intent (`NAMED_CREATE`).
             withdraws: Whether unfilled requests can be taken back (`WITHDRAW`).
             recovered: Records by kind and key, of this pool only.
+            observing: Whether to ask for views and nothing else, and to take what they show as ours and usable. What
+                those on top request or remove would be believed to have been asked for: they must not, either.
         """
-        self.config = config
+        self.config = evolve(config, preexisting=Preexisting.ADOPT) if observing else config
         self.pool = config.name
+        self.observing = observing
         self._new_intent = new_intent
         self._random = random
         self._named = named
@@ -232,10 +236,10 @@ class Plan:
             self._turn.actions.append(facts.Withdraw(self.pool, count))
         return self._end()
 
-    def remove(self, instances: Iterable[str], reason: str, now: float) -> Step:
-        """Delete these, none of which may hold a slot in use; unknown ones are passed over."""
-        for known in self._known(instances):
-            self._remove(known, reason, now)
+    def remove(self, reasons: Mapping[str, str], now: float) -> Step:
+        """Delete these, each for its reason, in one request; none may hold a slot in use. Passes over unknown ones."""
+        for known in self._known(reasons):
+            self._remove(known, reasons[known.id], now)
         return self._end()
 
     def shut_down(self, now: float) -> Step:
@@ -255,7 +259,7 @@ class Plan:
                 case "heartbeat":
                     self._turn.actions.append(facts.Heartbeat(self.pool, key))
                 case "prepare":
-                    self._prepare(self._instances[key])
+                    self._prepare(self._instances[key], now)
                 case "ready":
                     self._ready_overdue(self._instances[key], now)
                 case "delete":
@@ -333,7 +337,7 @@ class Plan:
             case State.RUNNING:
                 self._resume(known, now)
                 if known.stage is Stage.WAITING:
-                    self._prepare(known)
+                    self._prepare(known, now)
             case State.DELETED:
                 self._gone(known, facts.LossKind.DELETED, "the cloud reports it as deleted", now)
             case State.FAILED:
@@ -467,10 +471,13 @@ class Plan:
 
     # --- becoming ready ----------------------------------------------------------------------------------
 
-    def _prepare(self, known: Instance) -> None:
-        """Run the readiness steps."""
+    def _prepare(self, known: Instance, now: float) -> None:
+        """Run the readiness steps; who only looks on takes them to pass."""
         self._move(known, Stage.PREPARING)
-        self._turn.actions.append(facts.Prepare(self.pool, known.id))
+        if self.observing:
+            self._prepared(known.id, now)
+        else:
+            self._turn.actions.append(facts.Prepare(self.pool, known.id))
 
     def _prepared(self, instance: str, now: float) -> None:
         """It may be given work; that it came this far ends any backoff."""
@@ -805,8 +812,13 @@ class Plan:
         return key.removeprefix(f"{self.pool}/")
 
     def _end(self) -> Step:
-        """Hand over what this turn led to."""
+        """Hand over what this turn led to.
+
+        Every action and every write of a plan passes here, so this is where one that observes holds them back.
+        """
         turn, self._turn = self._turn, _Turn()
+        if self.observing:
+            return Step((), [each for each in turn.actions if isinstance(each, facts.Update)], turn.events)
         if turn.deletions:
             turn.actions.append(facts.Decrease(self.pool, tuple(turn.deletions)))
         return Step(turn.writes, turn.actions, turn.events)

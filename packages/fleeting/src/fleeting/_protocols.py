@@ -40,6 +40,10 @@ class InstanceGroup(Protocol):
     async def init(self, settings: Settings) -> GroupInfo:
         """Open the group: check that it exists and may be managed. Called once, first.
 
+        With ``settings.observe_only`` it is opened to be looked at, maybe while somebody else manages it. From here to
+        `shutdown` it then locks, marks, makes and clears away nothing, and tells no instance that it is there; what
+        asks for a change raises `Unsupported`.
+
         Raises:
             GroupRefused: The group is set up so that managing it would do harm.
             AuthFailed: Fix credentials or permissions.

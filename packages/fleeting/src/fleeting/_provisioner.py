@@ -27,6 +27,7 @@ def build_plan(
     now: float,
     *,
     random: Callable[[], float] | None,
+    observing: bool = False,
 ) -> Plan:
     """A plan for a group that was just opened, from what the journal knows of it.
 
@@ -49,6 +50,7 @@ def build_plan(
         named=Capability.NAMED_CREATE in info.capabilities,
         withdraws=Capability.WITHDRAW in info.capabilities,
         recovered=own,
+        observing=observing,
     )
 
 
@@ -130,7 +132,7 @@ class Provisioner:
 
     def remove(self, instances: Iterable[str], reason: str) -> None:
         """Delete these; whatever runs there is the caller's affair."""
-        self._shell.take(self._shell.core.route(self.plan.remove(instances, reason, self.now())))
+        self._shell.take(self._shell.core.route(self.plan.remove(dict.fromkeys(instances, reason), self.now())))
 
     async def connect_info(self, instance: str) -> ConnectInfo:
         """How to connect to the instance."""

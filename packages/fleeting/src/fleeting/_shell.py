@@ -65,6 +65,7 @@ class Shell(Generic[C]):
         on_end: Callable[[], None] = lambda: None,
         journal: Journal | None = None,
         clock: Clock | None = None,
+        observe_only: bool = False,
     ) -> None:
         """Prepare; nothing is opened yet.
 
@@ -78,6 +79,7 @@ class Shell(Generic[C]):
             on_end: Called when nothing more will be performed: in the end, or because of an error.
             journal: None: in memory.
             clock: None: the event loop's time.
+            observe_only: Whether the groups are opened only to be looked at; the core must ask for nothing but views.
         """
         self.drivers = {driver.pool: driver for driver in drivers}
         self._build = build
@@ -89,6 +91,7 @@ class Shell(Generic[C]):
         self.ended = False
         self._journal: Journal = journal if journal is not None else MemoryJournal()
         self._given_clock = clock
+        self._observe_only = observe_only
         self.owner = f"{os.uname().nodename}-{os.urandom(4).hex()}"
 
     async def __aenter__(self) -> Self:
@@ -120,7 +123,9 @@ class Shell(Generic[C]):
         self._seen = {pool: anyio.Event() for pool in self.drivers}
         infos = {}
         for driver in self.drivers.values():
-            settings = Settings(owner=self.owner, clock=self.clock, connector=driver.connector)
+            settings = Settings(
+                owner=self.owner, clock=self.clock, connector=driver.connector, observe_only=self._observe_only
+            )
             infos[driver.pool] = await driver.open(settings)
             stack.push_async_callback(self._close, driver.info.identity, driver.close)
         identities = [info.identity for info in infos.values()]

@@ -175,6 +175,9 @@ class Settings:
     clock: Clock
     connector: ConnectorConfig = ConnectorConfig()
 
+    observe_only: bool = False
+    """Whether the group is opened only to be looked at, maybe beside its manager; see `InstanceGroup.init`."""
+
 
 @frozen(kw_only=True)
 class ConnectInfo:

@@ -11,7 +11,7 @@ How the parts lie on each other; each imports only from those below it:
     _schedule   _types      pure: which policy holds when; pools and policies
 """
 
-from taskscaler._decide import Decision
+from taskscaler._decide import Decision, Removal
 from taskscaler._errors import KeyInUse, LeaseLost, NoCapacity, NotSuspended, TaskscalerError
 from taskscaler._explain import Explanation, InstanceView, PoolView
 from taskscaler._lease import Lease
@@ -33,6 +33,7 @@ __all__ = [
     "Pool",
     "PoolSettings",
     "PoolView",
+    "Removal",
     "Taskscaler",
     "TaskscalerError",
 ]

@@ -6,13 +6,15 @@ one decision a few milliseconds later, from the counters: how many instances to 
 """
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from math import inf
 from typing import Any, NamedTuple
 
+from attrs import evolve
+
 from fleeting import NOTHING, Drop, Loss, LossKind, Plan, Step, Timers, Write, facts, refusal_of
-from taskscaler._decide import Decision, Supply, decide
+from taskscaler._decide import Decision, Removal, Supply, decide
 from taskscaler._errors import NoCapacity
 from taskscaler._ledger import LEASE, USES, Capacity, Closed, Held, Host, Ledger, Shelf, host_id
 from taskscaler._schedule import Schedule
@@ -26,6 +28,9 @@ COALESCE = 0.005
 
 BREAK_AHEAD = 30.0
 """Seconds before an announced end of an instance at which work is broken that would not be done in time."""
+
+OBSERVES = "observe-only: nothing is handed out, and nothing is asked of the cloud"
+"""Why whoever asks a core for a slot that only observes gets none."""
 
 KEPT_DECISIONS = 100
 """How many of the last decisions are kept for `explain`."""
@@ -54,6 +59,7 @@ class Core:
         now: float,
         *,
         keep_used: bool = False,
+        observing: bool = False,
     ) -> None:
         """Start from what the journal knows.
 
@@ -64,6 +70,8 @@ class Core:
             recovered: The journal's records by kind and key.
             now: Seconds since the epoch.
             keep_used: Whether instances that were in use when their manager stopped are used on, not removed.
+            observing: Whether to decide and carry nothing out, nor hand anything out. The plans must observe, too: it
+                is they who hold back what would change anything; the core only keeps from believing it was done.
         """
         self.pools = {pool.name: pool for pool in pools}
         self.plans = dict(plans)
@@ -90,9 +98,12 @@ class Core:
         self._look_at = now
         self._changed = True
         self._removing_all = False
+        self._observing = observing
         self._writes: list[Write] = []
         self._actions: list[Any] = []
         self._release_all(recovered.get(LEASE, {}), now, keep=keep_used)
+        if observing:
+            self.ledger.shut_down(OBSERVES)
 
     # --- what the shell asks -----------------------------------------------------------------------------
 
@@ -119,14 +130,14 @@ class Core:
             NoCapacity: `possible` tells whether a slot could still be created.
         """
         preemptive = self.policy_at(now).preemptive
-        counted = 0 if preemptive else self._potential(now, now_or_later=False)
+        counted = 0 if preemptive else self._potential(now, heed_throttle=True)
         self._changed = True
         try:
             return self.ledger.reserve(key, now, counted)
         except NoCapacity as error:
             if self.ledger.shut:
                 raise
-            later = self.ledger.usable + self._potential(now, now_or_later=True)
+            later = self.ledger.usable + self._potential(now, heed_throttle=False)
             possible = later > self.ledger.reserved + self.ledger.pending
             soon = "no slot is ready" if preemptive else "growth is throttled"
             raise NoCapacity(soon if possible else str(error), possible=possible) from None
@@ -214,7 +225,7 @@ class Core:
             self._changed = True
         if self._changed:
             self._changed = False
-            self._look_at = min(self._look_at, now + COALESCE)
+            self._look_at = min(self._look_at, now if self._observing else now + COALESCE)
         if now >= self._look_at:
             self._decide(now)
             self._changed = False  # what the decision itself changed, it has taken into account
@@ -278,7 +289,7 @@ class Core:
                 self._doomed[host.id] = deadline
                 self._breaks.set(host.id, deadline - BREAK_AHEAD)
             case facts.Gone(_, cause):
-                if cause is not None:
+                if cause is not None and not self._observing:  # else its manager may have given it up
                     self._actions.append(InstanceLost(host.id, cause))
                 self._breaks.cancel(host.id)
                 self._doomed.pop(host.id, None)
@@ -287,36 +298,39 @@ class Core:
     # --- deciding ----------------------------------------------------------------------------------------
 
     def _decide(self, now: float) -> None:
-        """Grow, shrink, and say when to look again."""
+        """Decide, say when to look again, and carry it out, unless this is only to observe."""
         policy = self.policy_at(now)
-        for host in list(self.ledger.retirable.values()):
-            self._give_up([host], host.why_closed or "used up", now)
         supplies = [self._supply(pool, now) for pool in self.pools]
         decision = decide(supplies, self.ledger.reserved, self.ledger.pending, policy, now)
-        self._remember(decision)
         self._look_at = min(self._policy_until, decision.look_again_at)
-        if self._removing_all:
-            self._remove_everything(now)
-            return
-        if self.ledger.over:
-            return
-        for pool in decision.pools:
-            plan = self.plans[pool.pool]
-            if pool.increase:
-                self._route(pool.pool, plan.request(pool.increase, now), now)
-            elif pool.withdraw:
-                self._add(plan.withdraw(min(pool.withdraw, plan.outstanding)))
-        self._shrink(decision, policy, now)
+        removals = tuple(self._removals(decision, policy, now))
+        if removals or self._observing:
+            decision = evolve(decision, removals=removals, observed=self._observing)
+        self._remember(decision)
+        if not self._observing:
+            self._carry_out(decision, now)
 
-    def _shrink(self, decision: Decision, policy: Policy, now: float) -> None:
-        """Give up what is idle and to spare, in the least preferred pool first."""
+    def _removals(self, decision: Decision, policy: Policy, now: float) -> Iterator[Removal]:
+        """What is to be given up now."""
+        if self._removing_all:
+            yield from self._everything_free()
+            return
+        for host in self.ledger.retirable.values():
+            yield Removal(host.pool, host.instance, host.why_closed or "used up")
+        if self._observing:
+            yield from self._plans_removals()
+        if self._observing or not self.ledger.over:
+            yield from self._to_spare(decision, policy, now)
+
+    def _to_spare(self, decision: Decision, policy: Policy, now: float) -> Iterator[Removal]:
+        """What is idle and to spare, in the least preferred pool first; for what is not due yet, look again then."""
         spare = decision.spare
         for pool in reversed(decision.pools):
-            excess = list(islice(self.ledger.longest_idle(pool.pool), pool.excess))
-            spare = max(0, spare - sum(host.usable for host in excess))
-            self._give_up(excess, "over the ceiling", now)
-            idle: list[Host] = []
-            for host in self.ledger.longest_idle(pool.pool):
+            hosts = self.ledger.longest_idle(pool.pool)
+            for host in islice(hosts, pool.excess):
+                yield Removal(host.pool, host.instance, "over the ceiling")
+                spare = max(0, spare - host.usable)
+            for host in hosts:
                 due = host.idle_since + policy.idle_time
                 if not spare:
                     break
@@ -325,41 +339,71 @@ class Core:
                 if now < due:
                     self._look_at = min(self._look_at, due)
                     break
-                idle.append(host)
+                yield Removal(host.pool, host.instance, "not needed")
                 spare -= host.usable
-            self._give_up(idle, "not needed", now)
 
-    def _remove_everything(self, now: float) -> None:
-        """Give up all that is free, whatever it is for."""
-        for pool in self.plans:
-            hosts = self.ledger.shelves[pool].hosts.values()
-            self._give_up([host for host in hosts if not host.busy], "shutdown", now)
-        if not any(plan.total for plan in self.plans.values()):
-            self._actions.append(AllRemoved())
+    def _everything_free(self) -> Iterator[Removal]:
+        """All instances that hold no work, whatever they are for."""
+        for pool, plan in self.plans.items():
+            for each in plan.instances.values():
+                host = self.ledger.hosts.get(host_id(pool, each.id))
+                if each.removal_asked_at is None and not (host and host.busy):
+                    yield Removal(pool, each.id, "shutdown")
+
+    def _plans_removals(self) -> Iterator[Removal]:
+        """What the plans would have asked for by themselves, did they not observe."""
+        for pool, plan in self.plans.items():
+            for each in plan.instances.values():
+                if each.removal_asked_at is not None:
+                    yield Removal(pool, each.id, each.removing)
+
+    def _carry_out(self, decision: Decision, now: float) -> None:
+        """Ask the plans for what was decided."""
+        if self._removing_all:
+            self._take_everything_back()
+        elif not self.ledger.over:
+            self._grow(decision, now)
+        self._give_up(decision.removals, now)
+
+    def _grow(self, decision: Decision, now: float) -> None:
+        """Ask for more where some are wanted, and take back what nothing calls for any more."""
+        for pool in decision.pools:
+            plan = self.plans[pool.pool]
+            if pool.increase:
+                self._route(pool.pool, plan.request(pool.increase, now), now)
+            elif pool.withdraw:
+                self._add(plan.withdraw(min(pool.withdraw, plan.outstanding)))
+
+    def _take_everything_back(self) -> None:
+        """Withdraw all that may still come, and tell when nothing is left."""
         for plan in self.plans.values():
-            waiting = [each.id for each in plan.instances.values() if not each.announced]
-            self._route(plan.pool, plan.remove(waiting, "shutdown", now), now)
             if plan.outstanding:
                 self._add(plan.withdraw(plan.outstanding))
+        if not any(plan.total for plan in self.plans.values()):
+            self._actions.append(AllRemoved())
 
-    def _give_up(self, hosts: Sequence[Host], reason: str, now: float) -> None:
-        """Remove free hosts of one pool, in one request."""
-        for host in hosts:
-            self.ledger.retire(host)
-        if hosts:
-            pool = hosts[0].pool
-            self._route(pool, self.plans[pool].remove([host.instance for host in hosts], reason, now), now)
+    def _give_up(self, removals: Iterable[Removal], now: float) -> None:
+        """Remove instances that hold no work, all of a pool in one request."""
+        reasons: dict[str, dict[str, str]] = {}
+        for removal in removals:
+            host = self.ledger.hosts.get(host_id(removal.pool, removal.instance))
+            if host is not None:
+                self.ledger.retire(host)
+            reasons.setdefault(removal.pool, {})[removal.instance] = removal.why
+        for pool, instances in reasons.items():
+            self._route(pool, self.plans[pool].remove(instances, now), now)
 
     def _give_up_if_free(self, host: Host, now: float) -> None:
         """Remove a host whose work was broken in the same turn: after a crash it must not be used again."""
         if host.id in self.ledger.retirable:
-            self._give_up([host], host.why_closed, now)
+            self._give_up([Removal(host.pool, host.instance, host.why_closed)], now)
 
     def _supply(self, pool: str, now: float) -> Supply:
         """The counters of one pool. O(1)."""
         shelf, plan = self.ledger.shelves[pool], self.plans[pool]
         returning = -(-shelf.paused // shelf.slots)
-        over = 0 if plan.ceiling is None else plan.total - plan.removing - plan.ceiling
+        leaving = plan.removing + sum(host.pool == pool for host in self.ledger.retirable.values())
+        over = 0 if plan.ceiling is None else plan.total - leaving - plan.ceiling
         return Supply(
             pool=pool,
             slots=shelf.fresh,
@@ -371,14 +415,14 @@ class Core:
             limits=plan.limits(now),
         )
 
-    def _potential(self, now: float, *, now_or_later: bool) -> int:
-        """Slots that are on their way or could be created; *now_or_later* also while growth is throttled."""
+    def _potential(self, now: float, *, heed_throttle: bool) -> int:
+        """Slots that are on their way or could be created; none of the latter while growth is throttled, if heeded."""
         slots = 0
         for pool, plan in self.plans.items():
             limits = plan.limits(now)
             throttled = limits.blocked_until is not None or limits.tokens == 0
-            waits = throttled and self.pools[pool].reservation_throttling and not now_or_later
-            room = 0 if waits else 1 << 30 if limits.room is None else limits.room
+            waits = throttled and self.pools[pool].reservation_throttling
+            room = 0 if waits and heed_throttle else 1 << 30 if limits.room is None else limits.room
             slots += (room + plan.coming) * self.ledger.shelves[pool].fresh
         return slots
 
@@ -397,7 +441,8 @@ class Core:
         self._writes += [Drop(LEASE, key) for key in awake]
         for pool, plan in self.plans.items():
             dirty = [id_ for id_ in plan.instances if host_id(pool, id_) in used and not keep]
-            self._route(pool, plan.remove(dirty, "it was in use when its manager stopped", now), now)
+            reasons = dict.fromkeys(dirty, "it was in use when its manager stopped")
+            self._route(pool, plan.remove(reasons, now), now)
 
     def _add(self, step: Step) -> None:
         """Make a part of what this turn leads to."""

@@ -10,12 +10,15 @@ not there yet may never come.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from attrs import field, frozen
 
 from fleeting import Limits
 from taskscaler._types import Policy
+
+FEW = 5
+"""So many instances are named in one sentence."""
 
 
 @frozen
@@ -83,6 +86,15 @@ class PoolDecision:
 
 
 @frozen
+class Removal:
+    """An instance to give up, and why."""
+
+    pool: str
+    instance: str
+    why: str
+
+
+@frozen
 class Decision:
     """One scaling decision, with all that led to it."""
 
@@ -106,6 +118,12 @@ class Decision:
     look_again_at: float = field(eq=False)
     """When a limit that held something back is lifted; infinite if none did."""
 
+    removals: tuple[Removal, ...] = ()
+    """Instances to give up now, none of which is in use."""
+
+    observed: bool = False
+    """Whether it is there to be looked at only, and nothing of it was carried out."""
+
     @property
     def increase(self) -> int:
         """Instances to ask for now, over all pools."""
@@ -120,12 +138,23 @@ class Decision:
         for pool in self.pools:
             if pool.wanted:
                 limit = f", limited by {pool.limited_by}" if pool.limited_by else ""
-                parts.append(f"{pool.pool}: has {pool.have}, wants {pool.wanted} more, asks for {pool.increase}{limit}")
+                asks = f"{'would ask' if self.observed else 'asks'} for {pool.increase}{limit}"
+                parts.append(f"{pool.pool}: has {pool.have}, wants {pool.wanted} more, {asks}")
             if pool.excess:
                 parts.append(f"{pool.pool}: {pool.excess} over the ceiling")
         if self.spare and not self.increase:
             parts.append(f"{self.spare} slots to spare")
-        return "; ".join(parts)
+        return "; ".join([*parts, *self._words_on_removals()])
+
+    def _words_on_removals(self) -> Iterator[str]:
+        """Which instances go, those that do so for the same reason together."""
+        by_reason: dict[str, list[str]] = {}
+        for removal in self.removals:
+            by_reason.setdefault(removal.why, []).append(removal.instance)
+        for why, instances in by_reason.items():
+            some, more = ", ".join(instances[:FEW]), len(instances) - FEW
+            among = f"{some} and {more} more" if more > 0 else some
+            yield f"{'would remove' if self.observed else 'removes'} {among}: {why}"
 
 
 def decide(supplies: Sequence[Supply], reserved: int, pending: int, policy: Policy, now: float) -> Decision:

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from math import inf
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from fleeting import Instance, Plan, Stage, State
 from taskscaler._core import Core
@@ -19,7 +19,8 @@ class InstanceView:
     id: str
     pool: str
     state: str
-    """``creating``, ``pending`` (running, not ready yet), ``running`` or ``deleting``, as in the metrics."""
+    """``creating``, ``pending`` (running, not ready yet), ``running`` or ``deleting``, as in the metrics; where a
+    scaler only observes also ``unusable``: it would be removed."""
 
     slots: tuple[str | None, ...]
     """By slot number: the key that holds it, or None. Empty until the instance is ready."""
@@ -32,10 +33,16 @@ class InstanceView:
 
     ready_since: float | None
     why: str
-    """Why it gets no new work, is not ready yet, or is being removed; empty if none of it is so."""
+    """Why it gets no new work, is not ready yet, or is (or would be) removed; empty if none of it is so."""
 
 
-_WORDS = {"creating": "booting", "pending": "getting ready", "running": "ready", "deleting": "being removed"}
+_WORDS = {
+    "creating": "booting",
+    "pending": "getting ready",
+    "running": "ready",
+    "deleting": "being removed",
+    "unusable": "of no use",
+}
 """The metrics' states, as people say them."""
 
 
@@ -135,16 +142,20 @@ def explain(core: Core, now: float) -> Explanation:
 
 def view_instances(core: Core) -> list[InstanceView]:
     """All known instances, oldest first."""
-    views = [_view(core, plan.pool, each) for plan in core.plans.values() for each in plan.instances.values()]
+    views = [_view(core, plan, each) for plan in core.plans.values() for each in plan.instances.values()]
+    decision = core.decisions[-1] if core.decisions else None
+    if decision is not None and decision.observed:
+        would = {(each.pool, each.instance): f"would be removed: {each.why}" for each in decision.removals}
+        views = [evolve(view, why=would.get((view.pool, view.id), view.why)) for view in views]
     return sorted(views, key=lambda view: (view.since, view.id))
 
 
-def _view(core: Core, pool: str, instance: Instance) -> InstanceView:
-    host = core.ledger.hosts.get(host_id(pool, instance.id))
+def _view(core: Core, plan: Plan, instance: Instance) -> InstanceView:
+    host = core.ledger.hosts.get(host_id(plan.pool, instance.id))
     return InstanceView(
         id=instance.id,
-        pool=pool,
-        state=_label(instance),
+        pool=plan.pool,
+        state=_label(plan, instance),
         slots=tuple(held.key if held else None for held in host.slots) if host else (),
         uses=host.uses if host else 0,
         since=instance.first_seen,
@@ -153,9 +164,9 @@ def _view(core: Core, pool: str, instance: Instance) -> InstanceView:
     )
 
 
-def _label(instance: Instance) -> str:
+def _label(plan: Plan, instance: Instance) -> str:
     if instance.stage is Stage.REMOVING:
-        return "deleting"
+        return "unusable" if plan.observing and instance.state is not State.DELETING else "deleting"
     if instance.stage in {Stage.READY, Stage.UNHEALTHY}:
         return "running"
     return "pending" if instance.state is State.RUNNING else "creating"
@@ -166,7 +177,7 @@ def _view_pool(plan: Plan, now: float) -> PoolView:
     failed_at, failure = plan.last_failure or (now, "")
     return PoolView(
         name=plan.pool,
-        instances=Counter(_label(each) for each in plan.instances.values()),
+        instances=Counter(_label(plan, each) for each in plan.instances.values()),
         outstanding=plan.outstanding,
         ceiling=plan.ceiling,
         backoff=limits.blocked_why if limits.blocked_until is not None else "",

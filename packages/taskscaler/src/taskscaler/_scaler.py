@@ -74,6 +74,7 @@ class Taskscaler:
         acquire_timeout: float = 900.0,
         delete_instances_on_shutdown: bool = False,
         keep_instance_with_acquisitions: bool = False,
+        observe_only: bool = False,
         random: Callable[[], float] | None = None,
     ) -> None:
         """Prepare; nothing is opened yet.
@@ -87,16 +88,22 @@ class Taskscaler:
             delete_instances_on_shutdown: Whether to remove every instance on the way out.
             keep_instance_with_acquisitions: Whether instances that were in use when an earlier manager stopped are
                 used on. They are removed by default: what ran there may still run.
+            observe_only: Whether to decide and explain, and ask nothing of the cloud or of an instance. What is there
+                counts as usable, maybe beside its manager; who asks for a slot is refused. `explain` tells from the
+                start what would be done.
             random: Gives numbers from 0 to 1, for jitter. None: as they come.
         """
         self._pools = [pools] if isinstance(pools, Pool) else list(pools)
         names = [pool.name for pool in self._pools]
         if not names or len(set(names)) < len(names):
             raise ValueError(f"one pool or more, with names that differ, not {names}")
+        if observe_only and journal is not None:
+            raise ValueError("a scaler that only observes keeps no journal: it belongs to the groups' manager")
+        self._observe_only = observe_only
         self._policies = policies
         self._acquire_timeout = acquire_timeout
         self._keep_used = keep_instance_with_acquisitions
-        self._delete_on_shutdown = delete_instances_on_shutdown
+        self._delete_on_shutdown = delete_instances_on_shutdown and not observe_only
         self._random = random
         self._waiters: dict[str, _Waiter] = {}
         self._leases: dict[Held, Lease] = {}
@@ -122,6 +129,7 @@ class Taskscaler:
             on_end=self._ended,
             journal=journal,
             clock=clock,
+            observe_only=observe_only,
         )
 
     # --- slots -------------------------------------------------------------------------------------------
@@ -260,6 +268,8 @@ class Taskscaler:
         self._lease_ended = anyio.Event()
         self._all_removed = anyio.Event()
         await self._shell.__aenter__()
+        if self._observe_only:  # what the first views led to is to be told from the first moment
+            self._take(self._core.tick(self._now()))
         return self
 
     async def __aexit__(
@@ -299,10 +309,20 @@ class Taskscaler:
 
     def _build(self, infos: Mapping[str, GroupInfo], recovered: Recovered, now: float) -> Core:
         """The core over one plan per pool."""
+        observing = self._observe_only
         plans = {
-            pool.name: build_plan(pool, infos[pool.name], recovered, now, random=self._random) for pool in self._pools
+            pool.name: build_plan(pool, infos[pool.name], recovered, now, random=self._random, observing=observing)
+            for pool in self._pools
         }
-        return Core(self._pools, plans, self._policies, recovered.records, now, keep_used=self._keep_used)
+        return Core(
+            self._pools,
+            plans,
+            self._policies,
+            recovered.records,
+            now,
+            keep_used=self._keep_used,
+            observing=observing,
+        )
 
     def _perform(self, action: Deliver | Break | Refuse | InstanceLost | AllRemoved) -> None:
         """Do what the ledger wants; the groups' actions never come here."""

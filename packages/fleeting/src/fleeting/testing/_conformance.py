@@ -6,8 +6,9 @@ Each check is a function that takes a `Harness` of its own and returns, raises `
 
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 
-from fleeting._errors import InstanceNotFound, ProviderError
+from fleeting._errors import InstanceNotFound, ProviderError, Unsupported
 from fleeting._protocols import GivesNotice, Withdraws
 from fleeting._types import SUPPORTED_INTERFACE_VERSIONS, Capability, State
 from fleeting.testing._harness import Harness, NotApplicable, Violation, describe, fails, new_intent, without
@@ -285,6 +286,26 @@ async def check_withdraw_spares_instances(harness: Harness) -> None:
             raise Violation(clause, f"{instance} was running; left are {describe(shown)}")
 
 
+async def check_observing_changes_nothing(harness: Harness) -> None:
+    """Opened to observe only, a group sees what its manager sees, at the same time, and refuses every change."""
+    async with harness.opened() as probe:
+        new = await probe.grow(1)
+        async with harness.opened(keep=True, observe_only=True) as observer:
+            if observer.found.keys() != (shown := await probe.shown()).keys():
+                seen = f"the manager sees {describe(shown)}, the observer {describe(observer.found)}"
+                raise Violation("who observes sees what the manager sees", seen)
+            group = observer.group
+            for change in (partial(group.increase, 1, intent=new_intent()), partial(group.decrease, new)):
+                with suppress(Unsupported):
+                    answer = await change()
+                    clause = "what asks for a change raises Unsupported in a group that is opened to observe only"
+                    raise Violation(clause, f"a change was asked for, and answered with {answer!r}")
+        await probe.rest(harness.settle)
+        added = await probe.added()
+        if list(added) != new or added[new[0]].state is not State.RUNNING:
+            raise Violation("who observes changes nothing", f"{new[0]} was running; left are {describe(added)}")
+
+
 async def _killed(harness: Harness, instance: str) -> str:
     """Kill the instance, if the harness can."""
     if harness.kill is None:
@@ -314,5 +335,6 @@ CHECKS: tuple[Check, ...] = (
     check_cancelled_increase_leaves_no_trace,
     check_shutdown_leaves_instances,
     check_withdraw_spares_instances,
+    check_observing_changes_nothing,
 )
 """Every check, in the order in which a new group is best made to pass them."""

@@ -40,10 +40,12 @@ class FakeGroup:
         """Manage this cloud, or an empty one in which nothing takes time."""
         self.cloud = cloud if cloud is not None else FakeCloud()
         self._last_view: Observation | None = None
+        self._observing = False
 
     async def init(self, settings: Settings) -> GroupInfo:
         """Open the group; the cloud lives by the clock of the settings."""
         self.cloud.clock = settings.clock
+        self._observing = settings.observe_only
         async with self._call("init", self.cloud.faults.init, owner=settings.owner):
             return GroupInfo(
                 identity=self.cloud.identity,
@@ -60,11 +62,13 @@ class FakeGroup:
 
     async def increase(self, count: int, *, intent: str) -> int:
         """Order instances."""
+        self._refuse_if_observing()
         async with self._call("increase", self.cloud.faults.increase, count=count, intent=intent) as fault:
             return self.cloud.create(count, intent, fault)
 
     async def decrease(self, instances: Sequence[str]) -> Sequence[str]:
         """Begin to delete instances."""
+        self._refuse_if_observing()
         instances = tuple(instances)
         async with self._call("decrease", self.cloud.faults.decrease, instances=instances) as fault:
             return self.cloud.delete(instances, fault)
@@ -97,6 +101,7 @@ class FakeGroup:
     async def withdraw(self, count: int) -> int:
         """Take back unfilled requests, if the cloud has `WITHDRAW`."""
         self._require(Capability.WITHDRAW)
+        self._refuse_if_observing()
         async with self._call("withdraw", self.cloud.faults.withdraw, count=count):
             return self.cloud.withdraw(count)
 
@@ -141,6 +146,11 @@ class FakeGroup:
         if state is not State.RUNNING:
             raise ProviderError(f"instance {instance} is not running" + (f": it is {state.value}" if state else ""))
         return machine
+
+    def _refuse_if_observing(self) -> None:
+        """Refuse whatever would change the cloud, in a group that was opened to observe only."""
+        if self._observing:
+            raise Unsupported("the fake group was opened to observe only; open it to manage it")
 
     def _require(self, capability: Capability) -> None:
         """Refuse what this cloud cannot do."""

@@ -5,7 +5,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppres
 from uuid import uuid4
 
 import anyio
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
 
 from fleeting._clock import LoopClock
 from fleeting._errors import ProviderError
@@ -62,10 +62,10 @@ class Harness:
     """An id that the cloud could have given, and has not."""
 
     @asynccontextmanager
-    async def opened(self, *, keep: bool = False) -> AsyncIterator["Probe"]:
+    async def opened(self, *, keep: bool = False, observe_only: bool = False) -> AsyncIterator["Probe"]:
         """Open a group, and in the end close it, after deleting what came meanwhile unless that is to be kept."""
         group = self.make()
-        info = await group.init(self.settings)
+        info = await group.init(evolve(self.settings, observe_only=observe_only))
         probe = Probe(harness=self, group=group, info=info)
         try:
             probe.found = dict(await probe.shown())

@@ -12,7 +12,7 @@ from pathlib import Path
 import anyio
 from attrs import define, evolve, field
 
-from fleeting._errors import GroupRefused, InstanceNotFound, ProviderError, Unreachable
+from fleeting._errors import GroupRefused, InstanceNotFound, ProviderError, Unreachable, Unsupported
 from fleeting._offload import Offload
 from fleeting._types import Capability, Clock, ConnectInfo, GroupInfo, Observation, Observed, Settings, State
 from fleeting.groups.local import _client, _instance
@@ -45,27 +45,31 @@ class LocalGroup:
     """Descriptor of the group's directory, locked: one manager per group."""
 
     _clock: Clock = field(init=False)
+    _observing: bool = field(default=False, init=False)
 
     async def init(self, settings: Settings) -> GroupInfo:
-        """Make the group's directory, and take over the instances that are there."""
+        """Make the group's directory, and take over the instances that are there; or only look at them."""
         self._clock = settings.clock
-        directory = await self._offload(self._open)
+        self._observing = settings.observe_only
+        await self._offload(self._look_in if self._observing else self._take_over)
         return GroupInfo(
-            identity=f"local:{socket.gethostname()}:{directory}",
+            identity=f"local:{socket.gethostname()}:{await self._offload(self._config.root.resolve)}",
             max_size=self._config.max_size,
             capabilities=frozenset({Capability.NAMED_CREATE}),
         )
 
     async def update(self) -> Observation:
         """Look at every instance; one whose agent died is reported as deleted once, then its directory is gone."""
-        return Observation(await self._offload(self._look))
+        return Observation(await self._offload(self._look_on if self._observing else self._look))
 
     async def increase(self, count: int, *, intent: str) -> int:
         """Start agents, as many as there is room for; none for an intent that was carried out before."""
+        self._refuse_if_observing()
         return await self._offload(self._start, count, intent, self._clock.now())
 
     async def decrease(self, instances: Sequence[str]) -> Sequence[str]:
         """Tell agents to end, with all that runs in them; those asked a second time are killed."""
+        self._refuse_if_observing()
         await self._offload(self._end, instances)
         return instances
 
@@ -92,19 +96,31 @@ class LocalGroup:
 
     async def shutdown(self) -> None:
         """Let go of the instances, and remove the group's directory if there are none."""
-        await self._offload(self._close)
+        if not self._observing:
+            await self._offload(self._close)
 
-    def _open(self) -> Path:
-        root = self._config.root
+    def _refuse_if_observing(self) -> None:
+        if self._observing:
+            raise Unsupported(f"the group in {self._config.root} was opened to observe only; open it to manage it")
+
+    def _take_over(self) -> None:
         self._claim()
-        found = tuple(_instance.find_all(root))
+        _instance.clear_away(self._config.root)
+        found = tuple(_instance.find_all(self._config.root))
         self._accepted.update(instance.intent for instance in found)
         for instance in found:
             self._attach(instance)
-        return root.resolve()
+
+    def _look_in(self) -> None:
+        with suppress(FileNotFoundError):  # so nobody has begun to manage the group
+            _check_private(self._config.root)
+
+    def _look_on(self) -> dict[str, Observed]:
+        return {instance.id: instance.observe() for instance in _instance.find_all(self._config.root)}
 
     def _look(self) -> dict[str, Observed]:
         _instance.reap_agents()
+        _instance.clear_away(self._config.root)
         for instance, leash in tuple(self._leashes.items()):
             if has_hung_up(leash):
                 self._leashes.pop(instance).close()
@@ -207,11 +223,21 @@ def _make_private(root: Path) -> None:
     """
     try:
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        status = root.lstat()
     except FileNotFoundError:  # its last agent has removed it just now
         raise
     except OSError as error:
         raise GroupRefused(f"{root} cannot be made: {error.strerror}; set another directory") from error
+    _check_private(root)
+
+
+def _check_private(root: Path) -> None:
+    """Make sure that nobody else can put anything into the directory.
+
+    Raises:
+        GroupRefused: It is not ours alone.
+        FileNotFoundError: There is none.
+    """
+    status = root.lstat()
     if root.is_symlink() or status.st_uid != os.getuid() or status.st_mode & 0o022:
         raise GroupRefused(
             f"{root} belongs to or can be written by another user, or is a link;"

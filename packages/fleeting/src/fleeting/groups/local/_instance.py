@@ -20,6 +20,9 @@ from fleeting.groups.local._config import LocalConfig
 
 _RECORD = "instance.json"
 
+_PARTIAL = (".new-", ".gone-")
+"""How the names of directories begin that are not whole: yet, or any more."""
+
 _PASSED_ON = frozenset({"HOME", "LANG", "LOGNAME", "PATH", "SHELL", "TMPDIR", "TZ", "USER"})
 """What commands see of the manager's environment, and ``LC_*``; the rest may hold its secrets."""
 
@@ -109,14 +112,24 @@ def create(config: LocalConfig, *, intent: str, now: float) -> tuple[Instance, s
 
 
 def find_all(root: Path) -> Iterator[Instance]:
-    """Yield the instances in a group's directory, and clear away what a crash has left half made or half gone."""
-    directories = tuple(root.iterdir()) if root.is_dir() else ()
-    for directory in directories:
-        if directory.name.startswith((".new-", ".gone-")):
-            if not _is_locked(directory):
-                _agent.remove_tree(str(directory))
-        elif instance := Instance.load(directory):
+    """Yield the instances in a group's directory; none if there is no such directory."""
+    for directory in _directories(root):
+        if not directory.name.startswith(_PARTIAL) and (instance := Instance.load(directory)):
             yield instance
+
+
+def clear_away(root: Path) -> None:
+    """Remove what a crash has left half made or half gone in a group's directory."""
+    for directory in _directories(root):
+        if directory.name.startswith(_PARTIAL) and not _is_locked(directory):
+            _agent.remove_tree(str(directory))
+
+
+def _directories(root: Path) -> tuple[Path, ...]:
+    try:
+        return tuple(root.iterdir())
+    except FileNotFoundError:
+        return ()
 
 
 def reap_agents() -> None:

@@ -1,0 +1,243 @@
+"""A scaler that only observes: it decides and explains as if it managed, and nothing of it reaches the cloud."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from math import inf
+
+import anyio
+import pytest
+from attrs import define
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fleeting import Capability, LoopClock, MemoryJournal, NoticeKind, Observation, State, Step, facts
+from fleeting.testing import FakeCloud, FakeGroup, virtual_time
+from taskscaler import NoCapacity, Policy, Pool, PoolSettings, Taskscaler
+from taskscaler._core import Core
+from tests.strategies import EPOCH, a_plan
+from tests.taskscaler.strategies import policies, pool_settings
+
+pytestmark = pytest.mark.anyio
+anyio_backend = virtual_time
+
+
+# --- whatever happens, nothing is done ----------------------------------------------------------------------
+
+IDS = st.sampled_from(["i-1", "i-2", "i-3"])
+
+FACTS = st.one_of(
+    st.builds(facts.Updated, st.builds(Observation.of, st.dictionaries(IDS, st.sampled_from(State)))),
+    st.builds(facts.UpdateFailed, st.just("no answer")),
+    st.builds(facts.Increased, st.just("intent-1-1"), st.integers(0, 3)),
+    st.builds(facts.Decreased, st.tuples(IDS), st.tuples(IDS)),
+    st.builds(facts.Withdrawn, st.integers(1, 3), st.integers(0, 3)),
+    st.builds(facts.Prepared, IDS),
+    st.builds(facts.PrepareFailed, IDS, st.just("it does not boot"), st.booleans()),
+    st.builds(facts.HeartbeatFailed, IDS, st.just("no answer")),
+    st.builds(facts.Noticed, IDS, st.sampled_from([EPOCH, EPOCH + 200]), st.sampled_from(NoticeKind)),
+    st.builds(facts.ConnectionDied, IDS, st.just("reset by peer")),
+)
+
+DEMANDS = st.sampled_from(["acquire", "reserve", "distrust", "remove all", "break all", "journal fails"])
+
+WAITS = st.sampled_from([0.0, 0.01, 5.0, 60.0, 1000.0])
+
+
+@define
+class Observer:
+    """A core that observes, and the time."""
+
+    core: Core
+    now: float = EPOCH
+
+    @classmethod
+    def of(cls, pools: Sequence[PoolSettings], policy: Policy) -> "Observer":
+        """One that has just begun."""
+        plans = {pool.name: a_plan(pool, withdraws=True, observing=True) for pool in pools}
+        return cls(Core(pools, plans, [policy], {}, EPOCH, observing=True))
+
+    def tell(self, fact: facts.Fact) -> None:
+        """A fact about the first pool."""
+        self.check(self.core.handle(next(iter(self.core.pools)), fact, self.now))
+
+    def demand(self, what: str) -> None:
+        """Somebody asks for what is not to be had, or for an end."""
+        core, now = self.core, self.now
+        match what:
+            case "acquire":
+                with pytest.raises(NoCapacity, match="observe-only"):
+                    core.acquire("job", now)
+            case "reserve":
+                with pytest.raises(NoCapacity, match="observe-only") as caught:
+                    core.reserve("job", now)
+                assert not caught.value.possible
+            case "distrust":
+                for host in list(core.ledger.hosts.values()):
+                    self.check(core.distrust(host))
+            case "remove all":
+                self.check(core.remove_all(now))
+            case "break all":
+                self.check(core.break_all("the end", now, asleep_too=True))
+            case "journal fails":
+                self.check(core.journal_failed("disk full", now))
+                self.check(core.journal_recovered(now))
+
+    def wait(self, seconds: float) -> None:
+        """Whatever is due in that time is done when it is due."""
+        until = self.now + seconds
+        while True:
+            self.check(self.core.tick(self.now))
+            wake_at = self.core.wake_at
+            assert wake_at is None or wake_at > self.now, "a busy loop"
+            if wake_at is None or wake_at > until:
+                break
+            self.now = wake_at
+        self.now = until
+
+    def check(self, step: Step) -> None:
+        """Nothing is done but to look, and nothing is written down."""
+        assert not step.writes
+        assert {type(action) for action in step.actions} <= {facts.Update}
+
+
+@settings(max_examples=300)
+@given(pool_settings(), policies, st.lists(FACTS | DEMANDS | WAITS))
+def test_whatever_comes_an_observing_core_does_nothing_but_look(
+    pools: list[PoolSettings],
+    policy: Policy,
+    story: list[facts.Fact | str | float],
+) -> None:
+    """No fact, no demand and no time that passes makes it change anything, or write anything down."""
+    observer = Observer.of(pools, policy)
+    for event in story:
+        match event:
+            case float():
+                observer.wait(event)
+            case str():
+                observer.demand(event)
+            case _:
+                observer.tell(event)
+    observer.wait(0.0)
+    assert all(decision.observed for decision in observer.core.decisions)
+
+
+@given(pool_settings(), policies, st.lists(st.dictionaries(IDS, st.sampled_from(State)), min_size=1), WAITS)
+def test_what_runs_counts_as_usable_whatever_was_decided_before(
+    pools: list[PoolSettings], policy: Policy, views: list[dict[str, State]], wait: float
+) -> None:
+    """What was decided was not carried out: an instance that runs in all views offers all of its slots at last."""
+    observer = Observer.of(pools, policy)
+    for view in views:
+        observer.tell(facts.Updated(Observation.of({**view, "i-0": State.RUNNING})))
+        observer.wait(wait)
+    host = observer.core.ledger.hosts[f"{pools[0].name}/i-0"]
+    assert host.usable == observer.core.ledger.shelves[pools[0].name].fresh
+
+
+# --- what it says -------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def observing(
+    cloud: FakeCloud, *, policies: Sequence[Policy] = (), **settings: object
+) -> AsyncIterator[Taskscaler]:
+    """A scaler that only looks at the cloud, which must be asked for nothing else."""
+    group = FakeGroup(cloud)
+    pool = Pool(group, dial=group.dial, **settings)  # type: ignore[arg-type]
+    clock = LoopClock(epoch=EPOCH + anyio.current_time())
+    before = len(cloud.calls)
+    async with Taskscaler(
+        pool, policies=policies, clock=clock, observe_only=True, delete_instances_on_shutdown=True
+    ) as scaler:
+        yield scaler
+    assert {call.method for call in cloud.calls[before:]} == {"init", "update", "shutdown"}
+    assert not cloud.commands
+
+
+async def test_it_says_from_the_first_moment_what_it_would_ask_for() -> None:
+    """Three idle slots are wanted, and one instance is there: two more would be asked for, and are not."""
+    cloud = FakeCloud()
+    cloud.launch(1)
+    async with observing(cloud, policies=[Policy(idle_count=3)]) as scaler:
+        assert "would ask for 2" in str(scaler.explain())
+        assert scaler.capacity().idle == 1
+        await anyio.sleep(3600)
+        assert "would ask for 2" in str(scaler.explain())
+    assert len(cloud.alive) == 1
+
+
+async def test_it_says_what_it_would_remove() -> None:
+    """Of two idle instances neither is needed, once their idle time has passed; they stay, and it goes on saying so."""
+    cloud = FakeCloud()
+    cloud.launch(2)
+    async with observing(cloud, policies=[Policy(idle_time=100)]) as scaler:
+        assert "remove" not in str(scaler.explain())
+        await anyio.sleep(101)
+        assert "would remove i-1, i-2: not needed" in str(scaler.explain())
+        await anyio.sleep(3600)
+        assert "would remove i-1, i-2: not needed" in str(scaler.explain())
+        assert [view.why for view in scaler.instances()] == ["would be removed: not needed"] * 2
+        scaler.configure(policies=[Policy(idle_count=3)])
+        await anyio.sleep(1)
+        assert "would ask for 1" in str(scaler.explain())
+        assert [view.why for view in scaler.instances()] == ["", ""]
+
+
+async def test_what_has_failed_is_of_no_use() -> None:
+    """The cloud shows an instance as failed: another would be asked for, and that one removed."""
+    cloud = FakeCloud(boot_time=10)
+    cloud.launch(2)
+    cloud.fail("i-1")
+    async with observing(cloud, policies=[Policy(idle_count=2)], backoff_initial=1.0, max_instances=2) as scaler:
+        await anyio.sleep(60)
+        explanation = str(scaler.explain())
+        assert "1 of no use, 1 ready, at most 2" in explanation
+        assert "would ask for 0, limited by max_instances" in explanation
+        assert "would remove i-1: the cloud reports it as failed" in explanation
+
+
+async def test_who_asks_for_a_slot_is_refused() -> None:
+    """There is a slot; but it is not to be had here, now or later."""
+    cloud = FakeCloud()
+    cloud.launch(1)
+    async with observing(cloud) as scaler:
+        with pytest.raises(NoCapacity, match="observe-only") as caught:
+            await scaler.acquire_lease("job")
+        assert not caught.value.possible
+        with pytest.raises(NoCapacity, match="observe-only"):
+            scaler.reserve("job")
+        assert "no slots are handed out: observe-only" in str(scaler.explain())
+
+
+async def test_it_looks_on_while_another_manages(caplog: pytest.LogCaptureFixture) -> None:
+    """It sees the manager's instances come and go, neither hinders it, nor takes what goes for lost."""
+    cloud = FakeCloud(boot_time=10, capabilities=frozenset())
+    group = FakeGroup(cloud)
+    manager = Taskscaler(Pool(group, dial=group.dial), journal=MemoryJournal(), clock=LoopClock(epoch=EPOCH))
+    async with manager:
+        looking_on = FakeGroup(cloud)
+        observer = Taskscaler(Pool(looking_on, update_interval=5.0), observe_only=True, clock=LoopClock(epoch=EPOCH))
+        async with observer:
+            async with manager.acquire("job"):
+                await anyio.sleep(6)
+                assert [view.id for view in observer.instances()] == list(cloud.alive)
+            await anyio.sleep(20)
+            assert not cloud.alive
+            assert not observer.instances()
+    assert "instance_lost" not in caplog.text
+
+
+async def test_notices_are_left_to_the_manager() -> None:
+    """A cloud may give each notice to one listener only: who observes does not listen."""
+    cloud = FakeCloud(capabilities=frozenset({Capability.NOTICES}))
+    (instance,) = cloud.launch(1)
+    async with observing(cloud, policies=[Policy(idle_time=inf)]) as scaler:
+        cloud.notice(instance, in_seconds=100)
+        await anyio.sleep(1)
+        assert scaler.instances()[0].why == ""
+
+
+def test_a_journal_is_refused() -> None:
+    """It is the manager's, with the lock that comes with it."""
+    with pytest.raises(ValueError, match="keeps no journal"):
+        Taskscaler(Pool(FakeGroup()), journal=MemoryJournal(), observe_only=True)
