@@ -18,6 +18,7 @@ from taskscaler._core import Core, InstanceLost
 from taskscaler._decide import idle_slots
 from taskscaler._errors import NoCapacity
 from taskscaler._ledger import LEASE, USES, Break, Deliver, Held, LeaseRecord
+from taskscaler._observe import GONE, LABELS, DecisionEvent, InstanceEvent
 from taskscaler._types import Policy, PoolSettings
 from tests.strategies import EPOCH, NO_THROTTLE, QUICK, Records, a_plan, of_type, seeds
 from tests.taskscaler.strategies import policies, pool_settings
@@ -120,7 +121,8 @@ class World:
             )
             for name, pool in self.pools.items()
         }
-        self.core = Core(list(self.pools.values()), plans, [self.policy], self.records.kinds, self.now)
+        self.core = Core(list(self.pools.values()), plans, [self.policy], self.records.kinds, self.now, watched=True)
+        self.told: dict[tuple[str, str], str] = {}
         self.running.clear()
         self.settle()
         for key in list(self.durations):
@@ -234,10 +236,22 @@ class World:
                 self.after(LATENCY, lambda: self.feed(pool, facts.Prepared(instance)))
             case facts.Heartbeat(pool, instance):
                 self.after(LATENCY, lambda: self.heartbeat(pool, instance))
-            case facts.Forget() | InstanceLost():
+            case InstanceEvent():
+                self.hear(action)
+            case facts.Forget() | InstanceLost() | DecisionEvent():
                 pass
             case _:
                 raise AssertionError(f"{action} was not to be expected")
+
+    def hear(self, event: InstanceEvent) -> None:
+        """An observer is told of a new state, and never of one that it knows."""
+        place = event.pool, event.instance
+        assert self.told.get(place, GONE) != event.state
+        if event.state == GONE:
+            assert event.lost == (self.told[place] != "deleting")
+            del self.told[place]
+        else:
+            self.told[place] = event.state
 
     def deliver(self, held: Held) -> None:
         """A job starts, if its slot still stands; by now its lease and its use are durable."""
@@ -508,6 +522,14 @@ class CoreMachine(RuleBasedStateMachine):
             for host in self.world.core.ledger.shelves[name].hosts.values():
                 if plan.instances[host.instance].paused:
                     assert not host.usable
+
+    @invariant()
+    def observers_know_the_state_of_every_instance(self) -> None:
+        """No change is missed, though only what a step touches is looked at."""
+        if not any(step.actions for step in self.world.waiting):
+            plans = self.world.core.plans.items()
+            states = {(name, id_): LABELS[each.stage] for name, plan in plans for id_, each in plan.instances.items()}
+            assert self.world.told == states
 
     @invariant()
     def jobs_and_leases_agree(self) -> None:

@@ -41,7 +41,7 @@ from fleeting._errors import (
     Unreachable,
     Unsupported,
 )
-from fleeting._instance import Instance, Origin, Stage
+from fleeting._instance import Instance, InstanceRecord, Origin, Stage
 from fleeting._intents import Intent
 from fleeting._journal import Journal, MemoryJournal, Recovered
 from fleeting._offload import Offload
@@ -126,6 +126,7 @@ __all__ = [
     "Instance",
     "InstanceGroup",
     "InstanceNotFound",
+    "InstanceRecord",
     "Intent",
     "InterfaceMismatch",
     "Journal",

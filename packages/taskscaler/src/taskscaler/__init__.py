@@ -7,6 +7,7 @@ How the parts lie on each other; each imports only from those below it:
     _scaler     _lease      the async shell, and what it hands out
     _explain                snapshots for people
     _core                   pure: plans below, ledger on top, the decision between them
+    _observe                what observers are told
     _ledger     _decide     pure: who holds which slot; how many instances there should be
     _schedule   _types      pure: which policy holds when; pools and policies
 """
@@ -16,16 +17,20 @@ from taskscaler._errors import KeyInUse, LeaseLost, NoCapacity, NotSuspended, Ta
 from taskscaler._explain import Explanation, InstanceView, PoolView
 from taskscaler._lease import Lease
 from taskscaler._ledger import Capacity
+from taskscaler._observe import DecisionEvent, InstanceEvent, LeaseEvent, ScalerEvent, ScalerObserver
 from taskscaler._scaler import Taskscaler
 from taskscaler._types import Policy, Pool, PoolSettings
 
 __all__ = [
     "Capacity",
     "Decision",
+    "DecisionEvent",
     "Explanation",
+    "InstanceEvent",
     "InstanceView",
     "KeyInUse",
     "Lease",
+    "LeaseEvent",
     "LeaseLost",
     "NoCapacity",
     "NotSuspended",
@@ -34,6 +39,8 @@ __all__ = [
     "PoolSettings",
     "PoolView",
     "Removal",
+    "ScalerEvent",
+    "ScalerObserver",
     "Taskscaler",
     "TaskscalerError",
 ]

@@ -17,6 +17,7 @@ from fleeting import NOTHING, Drop, Loss, LossKind, Plan, Step, Timers, Write, f
 from taskscaler._decide import Decision, Removal, Supply, decide
 from taskscaler._errors import NoCapacity
 from taskscaler._ledger import LEASE, USES, Capacity, Closed, Held, Host, Ledger, Shelf, host_id
+from taskscaler._observe import DecisionEvent, Watch
 from taskscaler._schedule import Schedule
 from taskscaler._types import Policy, PoolSettings
 
@@ -60,6 +61,7 @@ class Core:
         *,
         keep_used: bool = False,
         observing: bool = False,
+        watched: bool = False,
     ) -> None:
         """Start from what the journal knows.
 
@@ -72,6 +74,7 @@ class Core:
             keep_used: Whether instances that were in use when their manager stopped are used on, not removed.
             observing: Whether to decide and carry nothing out, nor hand anything out. The plans must observe, too: it
                 is they who hold back what would change anything; the core only keeps from believing it was done.
+            watched: Whether to tell, as actions, of instances that change and of decisions.
         """
         self.pools = {pool.name: pool for pool in pools}
         self.plans = dict(plans)
@@ -101,6 +104,9 @@ class Core:
         self._observing = observing
         self._writes: list[Write] = []
         self._actions: list[Any] = []
+        self._watch = Watch() if watched else None
+        if self._watch:
+            self._actions += [event for plan in self.plans.values() for event in self._watch.begin(plan, now)]
         self._release_all(recovered.get(LEASE, {}), now, keep=keep_used)
         if observing:
             self.ledger.shut_down(OBSERVES)
@@ -256,6 +262,8 @@ class Core:
         self._add(step)
         for event in step.events:
             self._tell(pool, event, now)
+        if self._watch:
+            self._actions += self._watch.changes(self.plans[pool], step, now)
 
     def _tell(self, pool: str, event: facts.Event, now: float) -> None:
         """Tell the ledger."""
@@ -430,6 +438,8 @@ class Core:
         """Keep the decision; of a run that say the same, the last."""
         if self.decisions and self.decisions[-1] == decision:
             self.decisions.pop()
+        elif self._watch:
+            self._actions.append(DecisionEvent(at=decision.at, decision=decision))
         self.decisions.append(decision)
 
     # --- bookkeeping -------------------------------------------------------------------------------------

@@ -6,10 +6,11 @@ from math import inf
 
 from attrs import evolve, frozen
 
-from fleeting import Instance, Plan, Stage, State
+from fleeting import Instance, Plan
 from taskscaler._core import Core
 from taskscaler._decide import Decision
 from taskscaler._ledger import Capacity, host_id
+from taskscaler._observe import label_of
 
 
 @frozen(kw_only=True)
@@ -155,7 +156,7 @@ def _view(core: Core, plan: Plan, instance: Instance) -> InstanceView:
     return InstanceView(
         id=instance.id,
         pool=plan.pool,
-        state=_label(plan, instance),
+        state=label_of(plan, instance),
         slots=tuple(held.key if held else None for held in host.slots) if host else (),
         uses=host.uses if host else 0,
         since=instance.first_seen,
@@ -164,20 +165,12 @@ def _view(core: Core, plan: Plan, instance: Instance) -> InstanceView:
     )
 
 
-def _label(plan: Plan, instance: Instance) -> str:
-    if instance.stage is Stage.REMOVING:
-        return "unusable" if plan.observing and instance.state is not State.DELETING else "deleting"
-    if instance.stage in {Stage.READY, Stage.UNHEALTHY}:
-        return "running"
-    return "pending" if instance.state is State.RUNNING else "creating"
-
-
 def _view_pool(plan: Plan, now: float) -> PoolView:
     limits = plan.limits(now)
     failed_at, failure = plan.last_failure or (now, "")
     return PoolView(
         name=plan.pool,
-        instances=Counter(_label(plan, each) for each in plan.instances.values()),
+        instances=Counter(label_of(plan, each) for each in plan.instances.values()),
         outstanding=plan.outstanding,
         ceiling=plan.ceiling,
         backoff=limits.blocked_why if limits.blocked_until is not None else "",

@@ -34,7 +34,19 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
-RESERVED = frozenset({"logs", "artifacts", "resume", "fleet.log", "results.json", "report.txt"})
+RESERVED = frozenset(
+    {
+        "artifacts",
+        "fleet.jsonl",
+        "fleet.log",
+        "logs",
+        "report.txt",
+        "results.json",
+        "resume",
+        "timeline.png",
+        "timeline.svg",
+    }
+)
 """What a batch itself puts into its results."""
 
 

@@ -33,6 +33,7 @@ from taskscaler._errors import LeaseLost, NoCapacity, TaskscalerError
 from taskscaler._explain import Explanation, InstanceView, explain, view_instances
 from taskscaler._lease import Lease, only_unreachable
 from taskscaler._ledger import LEDGER_RECORDS, Break, Capacity, Deliver, Held, Refuse
+from taskscaler._observe import DecisionEvent, InstanceEvent, LeaseEvent, Observers, ScalerObserver
 from taskscaler._types import Policy, Pool
 
 DEATH_TIMEOUT = 1.0
@@ -75,6 +76,7 @@ class Taskscaler:
         delete_instances_on_shutdown: bool = False,
         keep_instance_with_acquisitions: bool = False,
         observe_only: bool = False,
+        observers: Sequence[ScalerObserver] = (),
         random: Callable[[], float] | None = None,
     ) -> None:
         """Prepare; nothing is opened yet.
@@ -91,6 +93,8 @@ class Taskscaler:
             observe_only: Whether to decide and explain, and ask nothing of the cloud or of an instance. What is there
                 counts as usable, maybe beside its manager; who asks for a slot is refused. `explain` tells from the
                 start what would be done.
+            observers: Called with every `ScalerEvent`, in order, once what led to it is durable. They must be
+                quick; what they raise is logged.
             random: Gives numbers from 0 to 1, for jitter. None: as they come.
         """
         self._pools = [pools] if isinstance(pools, Pool) else list(pools)
@@ -104,6 +108,7 @@ class Taskscaler:
         self._acquire_timeout = acquire_timeout
         self._keep_used = keep_instance_with_acquisitions
         self._delete_on_shutdown = delete_instances_on_shutdown and not observe_only
+        self._observers = Observers(observers)
         self._random = random
         self._waiters: dict[str, _Waiter] = {}
         self._leases: dict[Held, Lease] = {}
@@ -322,16 +327,16 @@ class Taskscaler:
             now,
             keep_used=self._keep_used,
             observing=observing,
+            watched=bool(self._observers),
         )
 
-    def _perform(self, action: Deliver | Break | Refuse | InstanceLost | AllRemoved) -> None:
+    def _perform(
+        self, action: Deliver | Break | Refuse | InstanceLost | AllRemoved | InstanceEvent | LeaseEvent | DecisionEvent
+    ) -> None:
         """Do what the ledger wants; the groups' actions never come here."""
         match action:
             case Deliver(held):
-                if self._core.ledger.deliver(held):
-                    waiter = self._waiters.pop(held.key)
-                    waiter.lease = self._leases[held] = Lease(held, self)
-                    waiter.answered.set()
+                self._deliver(held)
             case Break(held, loss):
                 self._lose(held, loss)
             case Refuse(key, why):
@@ -340,6 +345,17 @@ class Taskscaler:
                 log.warning("instance_lost", extra={"instance": host, "why": str(loss)})
             case AllRemoved():
                 self._all_removed.set()
+            case _:
+                self._observers.tell(action)
+
+    def _deliver(self, held: Held) -> None:
+        """Hand a slot over to whoever waits for it, unless it is lost or given up by now."""
+        if self._core.ledger.deliver(held):
+            waiter = self._waiters.pop(held.key)
+            waiter.lease = self._leases[held] = Lease(held, self)
+            waiter.answered.set()
+            if self._observers:
+                self._observers.tell(self._event(held, "acquired" if waiter.sleeper is None else "resumed"))
 
     def _give_up(self, key: str, waiter: _Waiter) -> None:
         """Whoever waited does so no more; a slot that came at the last moment goes back."""
@@ -352,6 +368,8 @@ class Taskscaler:
 
     def _lose(self, held: Held, loss: Loss) -> None:
         """Tell the holder of a slot that it is lost; who has just given it back need not know."""
+        if self._observers:
+            self._observers.tell(self._event(held, "lost", str(loss)))
         lease = self._leases.pop(held, None)
         waiter = self._waiters.get(held.key)
         if lease is not None:
@@ -368,6 +386,22 @@ class Taskscaler:
         if waiter is not None:
             waiter.refusal = why
             waiter.answered.set()
+
+    def _tell_later(self, held: Held, what: str) -> None:
+        """Tell the observers of what is about to be done, once it is durable, and before what it leads to."""
+        if self._observers:
+            self._take(Step(actions=(self._event(held, what),)))
+
+    def _event(self, held: Held, what: str, why: str = "") -> LeaseEvent:
+        return LeaseEvent(
+            at=self._now(),
+            key=held.key,
+            pool=held.host.pool,
+            instance=held.host.instance,
+            slot=held.slot,
+            what=what,
+            why=why,
+        )
 
     def _note_end(self) -> None:
         """Wake whoever waits for leases to end."""
@@ -388,13 +422,16 @@ class Taskscaler:
         """Take a slot back; for `Lease.release`. If it is lost by now, somebody else may use the key already."""
         self._leases.pop(lease.held, None)
         if self._core.ledger.leases.get(lease.key) is lease.held:
+            self._tell_later(lease.held, "released")
             self._take(self._core.release(lease.key, self._now()))
         self._note_end()
 
     def suspend(self, lease: Lease) -> None:
         """Let a lease sleep; for `Lease.suspend`."""
         self._leases.pop(lease.held, None)
-        self._take(self._core.suspend(lease.held))
+        if self._core.ledger.leases.get(lease.key) is lease.held:
+            self._tell_later(lease.held, "suspended")
+            self._take(self._core.suspend(lease.held))
         self._note_end()
 
     def distrust(self, lease: Lease) -> None:

@@ -2,6 +2,7 @@
 
 from taskscaler.batch._history import CannotResume, History, Over, Past
 from taskscaler.batch._job import Job
+from taskscaler.batch._record import FleetRecord, Opened, PoolFacts, RecordedEvent, RecordUnreadable, read_record
 from taskscaler.batch._results import Results
 from taskscaler.batch._runner import Batch, Observer, Scaler, run_batch
 from taskscaler.batch._state import Attempt, BatchState, JobChanged, JobRecord, JobState
@@ -11,15 +12,21 @@ __all__ = [
     "Batch",
     "BatchState",
     "CannotResume",
+    "FleetRecord",
     "History",
     "Job",
     "JobChanged",
     "JobRecord",
     "JobState",
     "Observer",
+    "Opened",
     "Over",
     "Past",
+    "PoolFacts",
+    "RecordUnreadable",
+    "RecordedEvent",
     "Results",
     "Scaler",
+    "read_record",
     "run_batch",
 ]

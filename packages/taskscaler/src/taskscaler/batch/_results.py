@@ -39,18 +39,23 @@ class Results:
         return self.directory / "fleet.log"
 
     @property
+    def fleet_record(self) -> Path:
+        """What became of the fleet, event by event; see `read_record`."""
+        return self.directory / "fleet.jsonl"
+
+    @property
     def history(self) -> Path:
         """The directory of what a later command needs to go on."""
         return self.directory / "resume"
 
     def prepare(self) -> None:
-        """Make the directory, or see that it is empty; the log of a fleet that never had a job may be there.
+        """Make the directory, or see that it is empty; the traces of a fleet that never had a job may be there.
 
         Raises:
             FileExistsError: There is something already; results are never mixed.
         """
         self.directory.mkdir(parents=True, exist_ok=True)
-        never_begun = {self.fleet_log, draft_of(self.history)}
+        never_begun = {self.fleet_log, self.fleet_record, draft_of(self.history)}
         if any(path not in never_begun for path in self.directory.iterdir()):
             raise FileExistsError(f"{self.directory} is not empty; name another directory, or remove it")
 

@@ -21,7 +21,7 @@ from fleeting import ConfigError, FleetingError, InterfaceMismatch, LoopClock, P
 from taskscaler._jobsfile import JobsFile, StateStorage, read_jobs_file
 from taskscaler._scaler import Taskscaler
 from taskscaler._state import StateJournal, default_directory
-from taskscaler.batch import Batch, CannotResume, History, JobState, Over, Results
+from taskscaler.batch import Batch, CannotResume, FleetRecord, History, JobState, Over, PoolFacts, Results
 from taskscaler.cli._changes import changes
 from taskscaler.cli._log import logging_to
 from taskscaler.cli._progress import Picture, Progress, progress_for
@@ -163,6 +163,17 @@ def _journal(storage: StateStorage) -> StateJournal:
     return StateJournal(default_directory() if storage.dir is None else Path(storage.dir))
 
 
+def _facts(file: JobsFile) -> PoolFacts:
+    pool = file.autoscaler
+    return PoolFacts(
+        name=pool.name,
+        plugin=pool.plugin,
+        capacity_per_instance=pool.capacity_per_instance,
+        max_instances=pool.max_instances,
+        max_use_count=pool.max_use_count,
+    )
+
+
 def _default_output(path: Path) -> Path:
     return Path("taskscaler-results", f"{path.stem}-{datetime.now().astimezone():%Y%m%d-%H%M%S}")
 
@@ -191,6 +202,7 @@ class _Run:
     history: History
     console: Console
     interrupts: int = 0
+    record: FleetRecord = field(init=False)
     scaler: Taskscaler = field(init=False)
     batch: Batch = field(init=False)
     progress: Progress = field(init=False)
@@ -236,6 +248,7 @@ class _Run:
         self.started = self.clock.now()
         self.progress = progress_for(self.console, self._look, self._time)
         storage = self.file.autoscaler.state_storage
+        self.record = FleetRecord(self.results.fleet_record, [_facts(self.file)])
         self.scaler = Taskscaler(
             self.file.pool,
             policies=self.file.autoscaler.policy,
@@ -243,6 +256,7 @@ class _Run:
             keep_instance_with_acquisitions=storage.keep_instance_with_acquisitions,
             clock=self.clock,
             delete_instances_on_shutdown=self.file.autoscaler.delete_instances_on_shutdown,
+            observers=[self.record],
         )
         self.batch = Batch(
             self.scaler,
@@ -256,7 +270,7 @@ class _Run:
         )
 
     async def _run_batch(self) -> None:
-        with self.starting or anyio.CancelScope():
+        with self.starting or anyio.CancelScope(), closing(self.record):
             async with self.scaler:
                 self.starting = None
                 self.opened.set()

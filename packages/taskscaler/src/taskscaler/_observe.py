@@ -1,0 +1,168 @@
+"""What a scaler tells its observers: events as values, and who is told. Each comes after what led to it is durable."""
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+from attrs import field, frozen
+
+from fleeting import Instance, InstanceRecord, Loss, Origin, Plan, Put, Stage, State, Step, facts
+from taskscaler._decide import Decision
+
+log = logging.getLogger("taskscaler.observers")
+
+_LABELS: Mapping[Stage, str] = {
+    Stage.WAITING: "creating",
+    Stage.PREPARING: "pending",
+    Stage.READY: "running",
+    Stage.UNHEALTHY: "running",
+    Stage.REMOVING: "deleting",
+}
+"""States of instances, as the metrics call them."""
+
+GONE = "gone"
+"""The state of an instance that is no more."""
+
+_ORIGINS = {
+    Origin.REQUESTED: "it was asked for",
+    Origin.PREEXISTING: "it stood there at the start",
+    Origin.UNEXPECTED: "it came without being asked for",
+}
+
+_KEPT = "an earlier manager left it"
+
+
+@frozen(kw_only=True)
+class InstanceEvent:
+    """An instance came to be in another state."""
+
+    at: float
+    """Seconds since the epoch."""
+
+    pool: str
+    instance: str
+    state: str
+    """``creating``, ``pending`` (running, not ready yet), ``running`` or ``deleting``, as in the metrics; ``gone``."""
+
+    why: str = ""
+    """Why it is there, is deleted, or is gone; empty if it simply went on."""
+
+    lost: bool = False
+    """Whether it was taken from us: it failed, or is gone without our having deleted it."""
+
+
+@frozen(kw_only=True)
+class LeaseEvent:
+    """A lease began, ended, or fell asleep."""
+
+    at: float
+    """Seconds since the epoch."""
+
+    key: str
+    pool: str
+    instance: str
+    slot: int
+    what: str
+    """``acquired``, ``released``, ``lost``, ``suspended`` or ``resumed``."""
+
+    why: str = ""
+    """Why it was lost; else empty."""
+
+
+@frozen(kw_only=True)
+class DecisionEvent:
+    """A scaling decision that differs from the last one."""
+
+    at: float
+    """Seconds since the epoch."""
+
+    decision: Decision
+
+
+ScalerEvent = InstanceEvent | LeaseEvent | DecisionEvent
+
+ScalerObserver = Callable[[ScalerEvent], None]
+"""Hears of every event, in order; must be quick. What it raises is logged, and goes no further."""
+
+
+@frozen
+class Observers:
+    """All who are told, each kept from harming the scaler and the others."""
+
+    observers: Sequence[ScalerObserver]
+    _known: set[tuple[int, type[Exception]]] = field(factory=set, init=False)
+    """Which kinds of trouble have been logged, by observer."""
+
+    def __bool__(self) -> bool:
+        """Whether there is anybody to tell."""
+        return bool(self.observers)
+
+    def tell(self, event: ScalerEvent) -> None:
+        """Tell all of them."""
+        for number, observer in enumerate(self.observers):
+            try:
+                observer(event)
+            except Exception as error:  # somebody else's code
+                if (number, type(error)) not in self._known:
+                    self._known.add((number, type(error)))
+                    log.warning("observer_failed", exc_info=error, extra={"observer": repr(observer)})
+
+
+def label_of(plan: Plan, instance: Instance) -> str:
+    """The state of an instance as the metrics call it; ``unusable`` if whoever only observes would delete it."""
+    if plan.observing and instance.stage is Stage.REMOVING and instance.state is not State.DELETING:
+        return "unusable"
+    return _LABELS[instance.stage]
+
+
+class Watch:
+    """Finds which instances have come to be in another state. Pure; costs what a step costs, not what a fleet does."""
+
+    def __init__(self) -> None:
+        """Nothing was told yet."""
+        self._told: dict[tuple[str, str], str] = {}
+        """The last state told, by pool and instance."""
+
+    def begin(self, plan: Plan, now: float) -> Iterator[InstanceEvent]:
+        """Tell of the instances that an earlier manager left."""
+        for instance in plan.instances.values():
+            yield from self._tell(plan, instance.id, now, why=_KEPT)
+
+    def changes(self, plan: Plan, step: Step, now: float) -> Iterator[InstanceEvent]:
+        """Tell of the instances that the plan's step brought into another state."""
+        losses = {event.instance: event.loss for event in step.events if isinstance(event, facts.Gone)}
+        for instance in dict.fromkeys(_touched(plan.pool, step)):
+            yield from self._tell(plan, instance, now, loss=losses.get(instance))
+
+    def _tell(
+        self, plan: Plan, instance: str, now: float, *, loss: Loss | None = None, why: str = ""
+    ) -> Iterable[InstanceEvent]:
+        known, place = plan.instances.get(instance), (plan.pool, instance)
+        before, state = self._told.get(place), GONE if known is None else label_of(plan, known)
+        if state == (before or GONE):
+            return ()
+        if known is None:
+            del self._told[place]
+        else:
+            self._told[place] = state
+        lost = loss is not None or (known is None and before != "deleting")
+        why = why or (str(loss) if loss is not None else _why(known))
+        return (InstanceEvent(at=now, pool=plan.pool, instance=instance, state=state, why=why, lost=lost),)
+
+
+def _why(known: Instance | None) -> str:
+    if known is None:
+        return ""
+    return _ORIGINS[known.origin] if known.stage is Stage.WAITING else known.removing
+
+
+def _touched(pool: str, step: Step) -> Iterator[str]:
+    """The instances whose state a plan's step may have changed."""
+    for write in step.writes:
+        if isinstance(write, Put) and isinstance(write.record, InstanceRecord):
+            yield write.key.removeprefix(f"{pool}/")
+    for action in step.actions:
+        if isinstance(action, facts.Prepare):
+            yield action.instance
+    for event in step.events:
+        if isinstance(event, facts.Ready | facts.Ended):
+            yield event.instance
