@@ -28,14 +28,15 @@ def pins() -> dict[str, str]:
     return {canonicalize_name(name): number for name, number in pinned}
 
 
-def needed_by(name: str, seen: set[str]) -> set[str]:
-    """Collect *name* and everything that it needs here, however far away."""
-    if name not in seen:
-        seen.add(name)
-        for requirement in map(Requirement, requires(name) or ()):
-            if not requirement.marker or requirement.marker.evaluate({"extra": ""}):
-                needed_by(canonicalize_name(requirement.name), seen)
-    return seen
+def collect(wanted: Requirement, seen: set[tuple[str, str]]) -> None:
+    """Collect what is wanted, each extra by itself, and everything that it needs here, however far away."""
+    name = canonicalize_name(wanted.name)
+    for extra in {"", *wanted.extras}:
+        if (name, extra) not in seen:
+            seen.add((name, extra))
+            for requirement in map(Requirement, requires(name) or ()):
+                if not requirement.marker or requirement.marker.evaluate({"extra": extra}):
+                    collect(requirement, seen)
 
 
 def test_continuous_integration_runs_the_readmes_test_command() -> None:
@@ -49,10 +50,11 @@ def test_every_version_is_pinned_and_the_pinned_one_is_installed() -> None:
     """What the workspace needs, indirectly too, has its version in the root pyproject.toml."""
     project = read(ROOT)
     asked_for = [*project["project"]["dependencies"], *project["dependency-groups"]["dev"]]
-    needed: set[str] = set()
+    seen: set[tuple[str, str]] = set()
     for requirement in map(Requirement, asked_for):
-        needed_by(canonicalize_name(requirement.name), needed)
-    needed -= {package.name for package in PACKAGES}
+        collect(requirement, seen)
+    needed = {name for name, _ in seen} - {package.name for package in PACKAGES}
+    assert "matplotlib" in needed
     assert {name: version(name) for name in needed} == {name: pins().get(name) for name in needed}
 
 

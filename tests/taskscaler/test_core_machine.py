@@ -18,7 +18,7 @@ from taskscaler._core import Core, InstanceLost
 from taskscaler._decide import idle_slots
 from taskscaler._errors import NoCapacity
 from taskscaler._ledger import LEASE, USES, Break, Deliver, Held, LeaseRecord
-from taskscaler._observe import GONE, LABELS, DecisionEvent, InstanceEvent
+from taskscaler._observe import GONE, DecisionEvent, InstanceEvent, label_of
 from taskscaler._types import Policy, PoolSettings
 from tests.strategies import EPOCH, NO_THROTTLE, QUICK, Records, a_plan, of_type, seeds
 from tests.taskscaler.strategies import policies, pool_settings
@@ -528,7 +528,7 @@ class CoreMachine(RuleBasedStateMachine):
         """No change is missed, though only what a step touches is looked at."""
         if not any(step.actions for step in self.world.waiting):
             plans = self.world.core.plans.items()
-            states = {(name, id_): LABELS[each.stage] for name, plan in plans for id_, each in plan.instances.items()}
+            states = {(name, id_): label_of(plan, each) for name, plan in plans for id_, each in plan.instances.items()}
             assert self.world.told == states
 
     @invariant()

@@ -42,6 +42,11 @@ def lives(events: Sequence[ScalerEvent]) -> list[tuple[str, str]]:
     return [(event.key, event.what) for event in events if isinstance(event, LeaseEvent)]
 
 
+def first_lease(events: Sequence[ScalerEvent]) -> LeaseEvent:
+    """Where the first lease began."""
+    return next(event for event in events if isinstance(event, LeaseEvent))
+
+
 async def test_the_way_of_an_instance_and_of_its_leases_is_told() -> None:
     """From creation to the end, with times that never go back; a slot is told free before it is told taken again."""
     events: list[ScalerEvent] = []
@@ -57,6 +62,7 @@ async def test_the_way_of_an_instance_and_of_its_leases_is_told() -> None:
             jobs.start_soon(job, "second")
         await anyio.sleep(60)
     assert states(events) == ["creating", "pending", "running", "deleting", "gone"]
+    assert states(events[: events.index(first_lease(events))]) == ["creating", "pending", "running"]
     assert lives(events) == [
         ("first", "acquired"),
         ("first", "released"),
@@ -83,7 +89,7 @@ async def test_each_decision_is_told_once() -> None:
 
 
 async def test_a_loss_is_told_with_its_cause() -> None:
-    """The lease first, then the instance, which is lost."""
+    """The instance first, which is lost, then the lease."""
     events: list[ScalerEvent] = []
     cloud = FakeCloud()
     async with scaler_over(cloud, events.append) as scaler:
@@ -95,7 +101,7 @@ async def test_a_loss_is_told_with_its_cause() -> None:
         gone = [event for event in events if isinstance(event, InstanceEvent)][-1]
     assert (lost.what, lost.why) == ("lost", "the cloud no longer shows it")
     assert (gone.state, gone.why, gone.lost) == ("gone", "the cloud no longer shows it", True)
-    assert events.index(lost) < events.index(gone)
+    assert events.index(gone) < events.index(lost)
 
 
 async def test_a_lease_that_sleeps_is_told_of() -> None:

@@ -260,10 +260,10 @@ class Core:
         """Take over a plan's step, and tell the ledger what changed."""
         self._changed = True
         self._add(step)
+        if self._watch:  # before what the changes lead to: an instance is ready, then it is given work
+            self._actions += self._watch.changes(self.plans[pool], step, now)
         for event in step.events:
             self._tell(pool, event, now)
-        if self._watch:
-            self._actions += self._watch.changes(self.plans[pool], step, now)
 
     def _tell(self, pool: str, event: facts.Event, now: float) -> None:
         """Tell the ledger."""

@@ -22,7 +22,7 @@ from typing import Any
 
 from attrs import asdict, frozen
 
-from taskscaler._decide import Decision, Demand, PoolDecision
+from taskscaler._decide import Decision, Demand, PoolDecision, Removal
 from taskscaler._errors import TaskscalerError
 from taskscaler._observe import DecisionEvent, InstanceEvent, LeaseEvent, ScalerEvent
 
@@ -156,6 +156,7 @@ def _decision(*, at: float, decision: dict[str, Any], text: str) -> DecisionEven
     values = {
         "demand": Demand(**decision["demand"]),
         "pools": tuple(PoolDecision(**pool) for pool in decision["pools"]),
+        "removals": tuple(Removal(**removal) for removal in decision["removals"]),
         "look_again_at": inf if again is None else again,
     }
     return DecisionEvent(at=at, decision=Decision(**{**decision, **values}))
