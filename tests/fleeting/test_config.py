@@ -97,6 +97,25 @@ class Talkative:
         raise ValueError(msg)
 
 
+@frozen(kw_only=True)
+class Derived:
+    """A default that is worked out from another field."""
+
+    value: int
+    double: int = field(validator=validators.ge(0))
+
+    @double.default
+    def _double(self) -> int:
+        return self.value * 2
+
+
+@frozen(kw_only=True)
+class Yes:
+    """True unless said otherwise."""
+
+    yes: bool = True
+
+
 def problems(data: Mapping[str, object], cls: type = Autoscaler, **options: Any) -> str:  # noqa: ANN401  (as in structure)
     """Return the message for a configuration that must be refused."""
     with pytest.raises(ConfigError) as caught:
@@ -219,8 +238,37 @@ def test_every_problem_is_reported_at_once() -> None:
 def test_every_validator_is_heard() -> None:
     """Attrs stops at the first value that is refused; a user learns of all of them."""
     data = {"plugin": "aws", "capacity": 0, "policy": [{"idle_count": -1}], "login": {"token": "x"}}
-    assert [line.split(":")[0] for line in problems(data).splitlines()] == ["policy[0].idle_count", "login.token"]
+    heard = [line.split(":")[0] for line in problems(data).splitlines()]
+    assert heard == ["policy[0].idle_count", "login.token", "capacity"]
     assert problems({"plugin": "aws", "capacity": 0}).startswith("capacity: found integer 0, expected 1 to 1")
+
+
+def test_values_are_judged_beside_those_of_a_wrong_kind() -> None:
+    """A mistake of one key does not hide that of its neighbour."""
+    data = {"token": "x", "username": 3, "expiry": "soon"}
+    assert [line.split(":")[0] for line in problems(data, Login).splitlines()] == ["username", "expiry", "token"]
+
+
+def test_a_rule_is_silent_while_what_it_looks_at_is_wrong() -> None:
+    """What cannot be known yet is no mistake; what needs nothing else is one."""
+    assert problems({"plugin": "aws", "capacity": 5, "max_instances": "x"}).count("\n") == 0
+    assert "capacity" not in problems({"plugin": "aws", "capacity": 5, "max_instances": "x"})
+    assert problems({"value": "x"}, Derived) == 'value: found string "x", expected an integer'
+
+
+def test_a_zero_may_be_as_good_as_nothing() -> None:
+    """As Go reads its files, at any depth; a boolean is always meant, and a required key too."""
+    data = {
+        "plugin": "",
+        "profile": "",
+        "capacity": 0,
+        "timeout": "0s",
+        "delete": False,
+        "login": {"username": ""},
+        "policy": [{"scale_factor": 0}],
+    }
+    assert structure(data, Autoscaler, zero_is_default=True) == Autoscaler(plugin="", policy=(Policy(),))
+    assert structure({"yes": False}, Yes, zero_is_default=True) == Yes(yes=False)
 
 
 @pytest.mark.parametrize(

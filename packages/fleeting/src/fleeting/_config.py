@@ -7,8 +7,8 @@ so that the neighbours are still read.
 """
 
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 import attrs
@@ -37,6 +37,7 @@ def structure(
     path: str = "",
     source: str = "",
     bare_numbers: BareNumbers = "refuse",
+    zero_is_default: bool = False,
     secrets: frozenset[str] = frozenset(),
     notes: list[str] | None = None,
 ) -> T:
@@ -53,14 +54,23 @@ def structure(
         path: Key path of the table itself, for messages.
         source: Name of the file, for messages.
         bare_numbers: What a number is where a duration belongs.
+        zero_is_default: Whether a number or duration that is zero and an empty string are as good as no key at all,
+            as in files that Go reads; a boolean is always meant.
         secrets: Keys whose values no message may show, at any depth; fields with ``repr=False`` are
             treated so in any case.
         notes: Gets one sentence for each older key name met.
 
     Raises:
-        ConfigError: With every problem found, in the order of the data.
+        ConfigError: With every problem found, in the order of the data; of each table what is of the wrong kind
+            first, then the values that may not stand there. Rules over several fields speak once each is right.
     """
-    reader = _Reader(path=path, bare_numbers=bare_numbers, secrets=secrets, notes=[] if notes is None else notes)
+    reader = _Reader(
+        path=path,
+        bare_numbers=bare_numbers,
+        zero_is_default=zero_is_default,
+        secrets=secrets,
+        notes=[] if notes is None else notes,
+    )
     try:
         result: T = reader.read(data, cls)
     except _Refused:
@@ -78,6 +88,7 @@ class _Reader:
 
     path: str
     bare_numbers: BareNumbers
+    zero_is_default: bool
     secrets: frozenset[str]
     notes: list[str]
     problems: list[ConfigProblem] = field(factory=list)
@@ -174,17 +185,28 @@ class _Reader:
         if not isinstance(value, Mapping):
             raise self._refused(value, cls)
         before, fields, values = len(self.problems), _fields(cls), {}
+        unread: set[str] = set()
         for key, item in value.items():
             name = self._name_of(key, fields, value)
             if name is not None:
+                unread.add(name)
                 with self.at(key, secret=self._is_secret(fields[name])):
-                    values[name] = self.read(item, fields[name].type)
+                    result = self.read(item, fields[name].type)
+                    unread.remove(name)
+                    if not self._is_as_good_as_nothing(result, fields[name]):
+                        values[name] = result
         for name, attribute in fields.items():
             if attribute.default is attrs.NOTHING and value.keys().isdisjoint({name, *_aliases(attribute)}):
+                unread.add(name)
                 with self.at(name):
                     self._problem("nothing", expectation(attribute.type), "this key is required")
-        self._stop_if_worse_than(before)
+        if len(self.problems) > before:
+            self._record_what_validators_say(cls, values, unread)
+            raise _Refused
         return self._build(cls, values)
+
+    def _is_as_good_as_nothing(self, value: object, attribute: "attrs.Attribute[Any]") -> bool:
+        return self.zero_is_default and attribute.default is not attrs.NOTHING and type(value) is not bool and not value
 
     def _name_of(self, key: str, fields: "_Fields", table: Mapping[str, object]) -> str | None:
         """Tell which field *key* sets, or record why it sets none."""
@@ -208,15 +230,20 @@ class _Reader:
             return cls(**values)
         except ValueError as error:
             before = len(self.problems)
-            self._record_what_validators_say(cls, values)
+            self._record_what_validators_say(cls, values, unread=())
             if len(self.problems) == before:
                 self._problem("this combination", self._without_secrets(str(error), cls, values))
             raise _Refused from error
 
-    def _record_what_validators_say(self, cls: type[Any], values: Mapping[str, Any]) -> None:
-        """Ask each validator by itself: attrs stops at the first, and does not tell which it was."""
-        draft = _draft(cls, values)
+    def _record_what_validators_say(self, cls: type[Any], values: Mapping[str, Any], unread: Collection[str]) -> None:
+        """Ask each validator by itself: attrs stops at the first, and does not tell which it was.
+
+        One that looks at a field that could not be read has nothing to say yet.
+        """
+        draft = _draft(cls, values, unread)
         for name, attribute in _fields(cls).items():
+            if not hasattr(draft, attribute.name):
+                continue
             value = getattr(draft, attribute.name)
             try:
                 (attribute.validator or _accept)(draft, attribute, value)
@@ -224,6 +251,9 @@ class _Reader:
                 with self.at(name, secret=self._is_secret(attribute)):
                     rule = "a valid value" if self.secret else _rule(error, attribute.name, value)
                     self._problem(describe(value, secret=self.secret), rule)
+            except AttributeError:
+                if not unread:
+                    raise
 
     def _without_secrets(self, message: str, cls: type[Any], values: Mapping[str, Any]) -> str:
         for name, attribute in _fields(cls).items():
@@ -275,15 +305,22 @@ def _is_finite(value: Any) -> bool:  # noqa: ANN401  (an integer or a float, as 
     return bool(abs(value) <= sys.float_info.max)  # right for nan, and for integers too large to be a float
 
 
-def _draft(cls: type[Any], values: Mapping[str, Any]) -> object:
-    """Make an instance that no validator has seen, for validators to look at."""
+def _draft(cls: type[Any], values: Mapping[str, Any], unread: Collection[str]) -> object:
+    """Make an instance that no validator has seen, for validators to look at; it lacks what could not be read."""
     draft = object.__new__(cls)
     for attribute in attrs.fields(cls):
-        default = attribute.default
-        if isinstance(default, attrs.Factory):  # type: ignore[arg-type]  # a class, though the stubs say function
-            default = default.factory(draft) if default.takes_self else default.factory()
-        object.__setattr__(draft, attribute.name, values.get(attribute.alias, default))
+        if attribute.alias not in unread:
+            with suppress(AttributeError):  # a default that is worked out from what could not be read
+                value = values[attribute.alias] if attribute.alias in values else _default(attribute, draft)
+                object.__setattr__(draft, attribute.name, value)
     return draft
+
+
+def _default(attribute: "attrs.Attribute[Any]", draft: object) -> object:
+    default: Any = attribute.default
+    if isinstance(default, attrs.Factory):  # type: ignore[arg-type]  # a class, though the stubs say function
+        return default.factory(draft) if default.takes_self else default.factory()
+    return default
 
 
 def _accept(*_: object) -> None:
