@@ -43,7 +43,7 @@ def test_a_short_file_is_enough(tmp_path: Path) -> None:
     (job,) = file.jobs
     assert (job.name, job.spec.script, job.executor, job.retries) == ("a", "true", "instance", 2)
     assert (job.spec.timeout, job.spec.files, job.spec.artifacts) == (None, {}, ())
-    assert isinstance(file.pool.group, LocalGroup)
+    assert isinstance(file.group, LocalGroup)
     assert isinstance(file.executors["instance"], InstanceExecutor)
     assert file.autoscaler.delete_instances_on_shutdown
     assert file.report is None
@@ -94,7 +94,7 @@ def test_gitlab_s_keys_mean_what_they_mean_there(tmp_path: Path) -> None:
         """,
         JOB,
     )
-    pool, (always, office) = file.pool, file.autoscaler.policy
+    pool, (always, office) = file.autoscaler.pool(file.group), file.autoscaler.policy
     assert (pool.capacity_per_instance, pool.max_use_count, pool.max_instances) == (2, 10, 20)
     assert (pool.update_interval, pool.update_interval_when_expecting) == (90.0, 0.5)
     assert (pool.deletion_retry_interval, pool.shutdown_deletion_interval) == (120.0, 5.0)
@@ -228,7 +228,7 @@ def test_variables_stay_out_of_every_repr(tmp_path: Path) -> None:
 
 
 def test_everything_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
-    """Mistakes of form come together, in the order of the file."""
+    """Mistakes of form come together, in the order of the file, and those of the plugin's settings with them."""
     assert problems(
         tmp_path,
         """
@@ -236,6 +236,8 @@ def test_everything_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
         plugin = "local"
         max_instance = 4
         update_interval = 60
+        failure_threshold = 0
+        plugin_config = { boot_time = 3 }
 
         [[jobs]]
         name = "a b"
@@ -245,7 +247,17 @@ def test_everything_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
     ) == [
         "autoscaler.max_instance: found an unknown key, expected a known key; did you mean max_instances?",
         'autoscaler.update_interval: found integer 60, expected a duration such as "90s" or "1h30m"; write "60s"',
+        "autoscaler.failure_threshold: found integer 0, expected >= 1",
         'jobs[0].retries: found string "2", expected an integer; write 2 without quotes',
+        (
+            'jobs[0].name: found string "a b", expected at most 100 letters, digits, dots, hyphens and underscores, '
+            "a letter or digit first"
+        ),
+        'jobs[0].script: found string " ", expected something other than white space',
+        (
+            'autoscaler.plugin_config.boot_time: found integer 3, expected a duration such as "90s" or "1h30m"; '
+            'write "3s"'
+        ),
     ]
 
 

@@ -1,16 +1,16 @@
 """Jobs files: a fleet and what to run on it, in TOML.
 
 The fleet stands under ``[autoscaler]``, with the keys that GitLab Runner has under ``[runners.autoscaler]``.
-All mistakes of form are reported together; if there are none, all mistakes of meaning.
+All mistakes of form are reported together, with those of the plugin's settings; if there are none, all mistakes of
+meaning.
 """
 
 import re
-import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
-from attrs import Attribute, field, fields_dict, frozen, validators
+from attrs import Attribute, field, frozen, validators
 
 from fleeting import (
     ConfigError,
@@ -22,8 +22,9 @@ from fleeting import (
     structure,
 )
 from fleeting.wording import describe, quoted
-from taskscaler._types import Policy, Pool, PoolSettings
 from taskscaler.batch import Job
+from taskscaler.config._autoscaler import Autoscaler, some
+from taskscaler.config._toml import read_toml
 from taskscaler.executors import Executor, JobSpec, load_executor
 
 T = TypeVar("T")
@@ -55,14 +56,6 @@ def _not_blank(_: object, __: "Attribute[Any]", value: str) -> None:
         raise ValueError("something other than white space")
 
 
-def _some(expected: str) -> Callable[[object, "Attribute[Any]", Sequence[object]], None]:
-    def check(_: object, __: "Attribute[Any]", value: Sequence[object]) -> None:
-        if not value:
-            raise ValueError(expected)
-
-    return check
-
-
 def _a_name(_: object, __: "Attribute[Any]", value: str) -> None:
     if not NAME.fullmatch(value):
         raise ValueError("at most 100 letters, digits, dots, hyphens and underscores, a letter or digit first")
@@ -79,39 +72,6 @@ def _globs(instance: object, attribute: "Attribute[Any]", value: Sequence[str] |
     _inside(instance, attribute, value)
     if bad := [pattern for pattern in value or () if "**" in pattern]:
         raise ValueError(f"paths or globs without ** ({bad[0]!r} has it); name a directory to take all that is in it")
-
-
-def _absolute(_: object, __: "Attribute[Any]", value: str | None) -> None:
-    if value is not None and not Path(value).is_absolute():
-        raise ValueError("an absolute path")
-
-
-@frozen(kw_only=True)
-class StateStorage:
-    """``[autoscaler.state_storage]``: what outlives the command."""
-
-    enabled: bool = True
-    dir: str | None = field(default=None, validator=_absolute)
-    """Made if it does not exist. None: below the user's own directory for state."""
-
-    keep_instance_with_acquisitions: bool = False
-    """Whether instances that were in use when an earlier command was killed are used on, not removed."""
-
-
-@frozen(kw_only=True)
-class Autoscaler(PoolSettings):
-    """``[autoscaler]``: the fleet. Names, meanings and defaults are GitLab's unless said otherwise."""
-
-    plugin: str
-    plugin_config: dict[str, object] = field(factory=dict, repr=False)
-    policy: tuple[Policy, ...] = ()
-    state_storage: StateStorage = StateStorage()
-
-    instance_acquire_timeout: Duration = 900.0
-    """How long nothing may run while jobs wait."""
-
-    delete_instances_on_shutdown: bool = True
-    """Unlike GitLab's: a batch leaves nothing running."""
 
 
 @frozen(kw_only=True)
@@ -165,7 +125,7 @@ class JobTable:
 class Report:
     """``[report]``: a command that is run on this machine, in the results, once all jobs are over."""
 
-    command: tuple[str, ...] = field(validator=_some("a program and its arguments"))
+    command: tuple[str, ...] = field(validator=some("a program and its arguments"))
     """A program and its arguments; no shell touches them."""
 
     files: tuple[str, ...] = field(default=(), validator=_inside)
@@ -184,7 +144,7 @@ class _Tables:
     """The file as it stands."""
 
     autoscaler: Autoscaler
-    jobs: tuple[JobTable, ...] = field(validator=_some("at least one job"))
+    jobs: tuple[JobTable, ...] = field(validator=some("at least one job"))
     defaults: Defaults = Defaults()
     executors: dict[str, dict[str, object]] = field(factory=dict, repr=False)
     """Settings of executors, by their names."""
@@ -198,7 +158,9 @@ class JobsFile:
 
     path: Path
     autoscaler: Autoscaler
-    pool: Pool
+    group: InstanceGroup
+    """What the fleet's plugin made; not opened yet."""
+
     jobs: Sequence[Job]
     executors: Mapping[str, Executor]
     """By the names that the jobs use."""
@@ -216,14 +178,16 @@ def read_jobs_file(path: Path) -> JobsFile:
     """Read and check a jobs file.
 
     Raises:
-        ConfigError: With every mistake of form, or else with every mistake of meaning.
+        ConfigError: With every mistake of form and of the plugin's settings, or else with every mistake of meaning.
         OSError: It cannot be read.
     """
     notes: list[str] = []
     problems: list[ConfigProblem] = []
-    text = _read(path)
-    tables = structure(_parse(text, path), _Tables, source=str(path), notes=notes)
-    group = _group(tables.autoscaler, problems, notes)
+    text, data = read_toml(path)
+    tables = _tables(data, problems, notes)
+    group = _group(data.get("autoscaler"), problems, notes)
+    if tables is None:
+        raise ConfigError(problems, source=str(path))
     executors = _executors(tables, problems)
     problems += [*_repeated_names(tables), *_bad_variables(tables), *_missing_files(path.parent, tables)]
     if problems or group is None:
@@ -231,7 +195,7 @@ def read_jobs_file(path: Path) -> JobsFile:
     return JobsFile(
         path=path,
         autoscaler=tables.autoscaler,
-        pool=_pool(tables.autoscaler, group),
+        group=group,
         jobs=[job for table in tables.jobs for job in _jobs(table, tables.defaults, path.parent)],
         executors=executors,
         report=tables.report,
@@ -240,27 +204,24 @@ def read_jobs_file(path: Path) -> JobsFile:
     )
 
 
-def _read(path: Path) -> str:
+def _tables(data: Mapping[str, object], problems: list[ConfigProblem], notes: list[str]) -> _Tables | None:
     try:
-        return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise _no_toml(path, error) from error
+        return structure(data, _Tables, notes=notes)
+    except ConfigError as error:
+        problems += error.problems
+        return None
 
 
-def _parse(text: str, path: Path) -> Mapping[str, object]:
+def _group(fleet: object, problems: list[ConfigProblem], notes: list[str]) -> InstanceGroup | None:
+    """Make the group from its table as it stands: the plugin's settings are checked even if other keys are wrong."""
+    match fleet:
+        case {"plugin": str(plugin), **others} if plugin:
+            config = others.get("plugin_config", {})
+        case _:
+            return None
     try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise _no_toml(path, error) from error
-
-
-def _no_toml(path: Path, error: ValueError) -> ConfigError:
-    return ConfigError([ConfigProblem(path="", found=f"something else: {error}", expected="TOML")], source=str(path))
-
-
-def _group(autoscaler: Autoscaler, problems: list[ConfigProblem], notes: list[str]) -> InstanceGroup | None:
-    try:
-        return load(autoscaler.plugin, autoscaler.plugin_config, path="autoscaler.plugin_config", notes=notes)
+        if isinstance(config, Mapping):
+            return load(plugin, config, path="autoscaler.plugin_config", notes=notes)
     except ConfigError as error:
         problems += error.problems
     except PluginNotFound as error:
@@ -325,10 +286,6 @@ def _missing_files(directory: Path, tables: _Tables) -> Iterator[ConfigProblem]:
             if not (directory / file).exists():
                 expected = f"a file or directory in {directory}"
                 yield ConfigProblem(path=f"{path}.files[{index}]", found=describe(file), expected=expected)
-
-
-def _pool(autoscaler: Autoscaler, group: InstanceGroup) -> Pool:
-    return Pool(group, **{name: getattr(autoscaler, name) for name in fields_dict(PoolSettings)})
 
 
 def _jobs(table: JobTable, defaults: Defaults, directory: Path) -> Iterator[Job]:

@@ -18,9 +18,8 @@ from rich.console import Console
 from rich.text import Text
 
 from fleeting import ConfigError, FleetingError, InterfaceMismatch, LoopClock, PluginBroken
-from taskscaler._jobsfile import JobsFile, StateStorage, read_jobs_file
+from taskscaler._jobsfile import JobsFile, read_jobs_file
 from taskscaler._scaler import Taskscaler
-from taskscaler._state import StateJournal, default_directory
 from taskscaler.batch import Batch, CannotResume, FleetRecord, History, JobState, Over, PoolFacts, Results
 from taskscaler.cli._changes import changes
 from taskscaler.cli._log import logging_to
@@ -159,10 +158,6 @@ def _tell_over(over: Over, results: Results) -> int:
     return SUCCEEDED if over.well else FAILED
 
 
-def _journal(storage: StateStorage) -> StateJournal:
-    return StateJournal(default_directory() if storage.dir is None else Path(storage.dir))
-
-
 def _facts(file: JobsFile) -> PoolFacts:
     pool = file.autoscaler
     return PoolFacts(
@@ -247,17 +242,8 @@ class _Run:
         self.clock = LoopClock()
         self.started = self.clock.now()
         self.progress = progress_for(self.console, self._look, self._time)
-        storage = self.file.autoscaler.state_storage
         self.record = FleetRecord(self.results.fleet_record, [_facts(self.file)])
-        self.scaler = Taskscaler(
-            self.file.pool,
-            policies=self.file.autoscaler.policy,
-            journal=_journal(storage) if storage.enabled else None,
-            keep_instance_with_acquisitions=storage.keep_instance_with_acquisitions,
-            clock=self.clock,
-            delete_instances_on_shutdown=self.file.autoscaler.delete_instances_on_shutdown,
-            observers=[self.record],
-        )
+        self.scaler = self.file.autoscaler.scaler(self.file.group, clock=self.clock, observers=[self.record])
         self.batch = Batch(
             self.scaler,
             self.file.jobs,
@@ -342,5 +328,5 @@ class _Run:
             time=self._time(),
             state=self.batch.state,
             instances=() if self.starting else self.scaler.instances(),
-            ceiling=self.file.pool.max_instances,
+            ceiling=self.file.autoscaler.max_instances,
         )

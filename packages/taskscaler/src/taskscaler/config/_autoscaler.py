@@ -1,0 +1,104 @@
+"""The fleet in a file, whichever file it is: the schema, and what is made from it.
+
+Names, meanings and defaults are GitLab's unless said otherwise.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from attrs import Attribute, field, fields_dict, frozen
+
+from fleeting import Clock, Duration, InstanceGroup, Journal
+from taskscaler._observe import ScalerObserver
+from taskscaler._scaler import Taskscaler
+from taskscaler._types import Policy, Pool, PoolSettings
+
+if TYPE_CHECKING:
+    from taskscaler._state import StateJournal
+
+
+def some(expected: str) -> Callable[[object, "Attribute[Any]", Sequence[object]], None]:
+    """Make a validator that refuses what is empty, saying what may stand there."""
+
+    def check(_: object, __: "Attribute[Any]", value: Sequence[object]) -> None:
+        if not value:
+            raise ValueError(expected)
+
+    return check
+
+
+def _absolute(_: object, __: "Attribute[Any]", value: str | None) -> None:
+    if value is not None and not Path(value).is_absolute():
+        raise ValueError("an absolute path")
+
+
+@frozen(kw_only=True)
+class StateStorage:
+    """The table ``state_storage``: what outlives the process."""
+
+    enabled: bool = True
+    """Unlike GitLab's: a crash costs neither instances nor the count of their uses."""
+
+    dir: str | None = field(default=None, validator=_absolute)
+    """Made if it does not exist. None: below the user's own directory for state."""
+
+    keep_instance_with_acquisitions: bool = False
+    """Whether instances that were in use when an earlier manager was killed are used on, not removed."""
+
+    def journal(self) -> "StateJournal | None":
+        """Where state is kept; nothing is opened yet. None: nowhere.
+
+        Raises:
+            JournalError: The user has no home directory to keep it in.
+        """
+        if not self.enabled:
+            return None
+        from taskscaler._state import StateJournal, default_directory  # brings SQLite along
+
+        return StateJournal(default_directory() if self.dir is None else Path(self.dir))
+
+
+@frozen(kw_only=True)
+class Autoscaler(PoolSettings):
+    """The table ``autoscaler``: a fleet."""
+
+    plugin: str = field(validator=some("the name of a plugin"))
+    plugin_config: dict[str, object] = field(factory=dict, repr=False)
+    policy: tuple[Policy, ...] = ()
+    state_storage: StateStorage = StateStorage()
+
+    instance_acquire_timeout: Duration = 900.0
+    """How long an acquire may wait; in a jobs file: how long nothing may run while jobs wait."""
+
+    delete_instances_on_shutdown: bool = True
+    """Unlike GitLab's: a batch leaves nothing running."""
+
+    def pool(self, group: InstanceGroup) -> Pool:
+        """Make a pool of a group with these settings."""
+        return Pool(group, **{name: getattr(self, name) for name in fields_dict(PoolSettings)})
+
+    def scaler(
+        self, group: InstanceGroup, *, clock: Clock | None = None, observers: Sequence[ScalerObserver] = ()
+    ) -> Taskscaler:
+        """Make a scaler over a group with these settings; nothing is opened yet.
+
+        Args:
+            group: What the plugin made; not opened yet.
+            clock: None: the event loop's time.
+            observers: As in `Taskscaler`.
+
+        Raises:
+            JournalError: As `StateStorage.journal`.
+        """
+        journal: Journal | None = self.state_storage.journal()
+        return Taskscaler(
+            self.pool(group),
+            policies=self.policy,
+            journal=journal,
+            clock=clock,
+            acquire_timeout=self.instance_acquire_timeout,
+            delete_instances_on_shutdown=self.delete_instances_on_shutdown,
+            keep_instance_with_acquisitions=self.state_storage.keep_instance_with_acquisitions,
+            observers=observers,
+        )

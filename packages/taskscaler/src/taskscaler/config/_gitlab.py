@@ -1,0 +1,293 @@
+"""GitLab Runner's ``config.toml``, as it is.
+
+What it says of autoscaling is checked as strictly as a file of our own, since a key that is not obeyed costs
+machines. What it says of anything else is GitLab Runner's business: listed as ignored, never judged, never kept.
+"""
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from attrs import field, fields_dict, frozen
+from attrs.validators import ge
+
+from fleeting import Clock, ConfigError, ConfigProblem, InstanceGroup, structure
+from fleeting import load as load_group
+from fleeting.wording import describe, did_you_mean, quoted
+from taskscaler._scaler import Taskscaler
+from taskscaler.config._autoscaler import Autoscaler
+from taskscaler.config._toml import read_toml
+
+T = TypeVar("T")
+Table = Mapping[str, object]
+
+_METRICS = (
+    "instance_operation_time_buckets",
+    "instance_creation_time_buckets",
+    "instance_is_running_time_buckets",
+    "instance_deletion_time_buckets",
+    "instance_readiness_time_buckets",
+    "instance_life_duration_buckets",
+)
+_NOT_OURS: Final = frozenset({*_METRICS, "vm_isolation"})
+"""GitLab's keys of the autoscaler that mean nothing here."""
+
+_NO_STATE = (
+    "state_storage is missing, which means false in this file: nothing is known of instances after a restart;"
+    " set enabled to true in [runners.autoscaler.state_storage] to keep what is known"
+)
+_REMOVES = (
+    'preexisting is missing, which means "remove" in this file: instances of which nothing is known are deleted at the'
+    ' start; set it to "refuse" to be asked, or to "adopt" to use them'
+)
+_NO_ISOLATION = "vm_isolation: there are no nested virtual machines here, jobs share the instance itself"
+
+log = logging.getLogger("taskscaler.config")
+
+
+@frozen(kw_only=True)
+class RunnerConfig:
+    """One ``[[runners]]`` entry that has been read and found to be right; its plugin has not been asked."""
+
+    path: Path
+    """The file."""
+
+    key: str
+    """Key path of the entry in the file, such as ``runners[0]``."""
+
+    name: str = ""
+    executor: str = ""
+    """What GitLab Runner would run jobs with: ``docker-autoscaler`` or ``instance``."""
+
+    concurrent: int = field(default=1, validator=ge(1))
+    """Jobs at once over all runners of the file."""
+
+    limit: int = field(default=0, validator=ge(0))
+    """Jobs at once of this runner; 0: any number."""
+
+    autoscaler: Autoscaler
+    notes: tuple[str, ...] = ()
+    """What the file leaves unsaid, and what GitLab means by that, one sentence each."""
+
+    ignored: tuple[str, ...] = ()
+    """Key paths that mean nothing here, in the order of the file."""
+
+    unsupported: tuple[str, ...] = ()
+    """What the file asks for and will not get, one sentence each."""
+
+    @property
+    def jobs_at_once(self) -> int:
+        """How many jobs the file lets this runner have at a time, however large its fleet: at least 1."""
+        return min(self.concurrent, self.limit or self.concurrent)
+
+    def group(self, *, notes: list[str] | None = None) -> InstanceGroup:
+        """Make the instance group; nothing is connected yet.
+
+        Args:
+            notes: Gets one sentence for each thing that is accepted but not as written.
+
+        Raises:
+            PluginNotFound: Says what to install.
+            ConfigError: The plugin refuses its settings.
+        """
+        return load_group(
+            self.autoscaler.plugin,
+            self.autoscaler.plugin_config,
+            path=f"{self.key}.autoscaler.plugin_config",
+            source=str(self.path),
+            bare_numbers="nanoseconds",
+            notes=notes,
+        )
+
+    def scaler(self, *, clock: Clock | None = None) -> Taskscaler:
+        """Make a scaler over the instance group, with everything the file says; nothing is opened yet.
+
+        Args:
+            clock: None: the event loop's time.
+
+        Raises:
+            PluginNotFound: Says what to install.
+            ConfigError: The plugin refuses its settings.
+            JournalError: The user has no home directory to keep state in.
+        """
+        for sentence in self.unsupported:
+            log.warning("unsupported_setting", extra={"runner": self.name, "what": sentence})
+        return self.autoscaler.scaler(self.group(), clock=clock)
+
+
+@frozen(kw_only=True)
+class _File:
+    """What the top of the file says that matters here."""
+
+    concurrent: int = field(default=1, validator=ge(1))
+
+
+@frozen(kw_only=True)
+class _Runner:
+    """What an entry says that matters here."""
+
+    name: str = ""
+    executor: str = ""
+    limit: int = field(default=0, validator=ge(0))
+    autoscaler: Autoscaler
+
+
+def load(path: str | PathLike[str], *, runner: str | None = None) -> RunnerConfig:
+    """Read and check one runner of a ``config.toml``. Nothing is connected to, and no plugin is needed.
+
+    As Go reads it: a number without a unit is in nanoseconds where a duration belongs, and a zero or an empty string
+    is as good as no key.
+
+    Args:
+        path: The file.
+        runner: The ``name`` of the entry. None: the only one with ``[runners.autoscaler]``.
+
+    Raises:
+        ConfigError: With every mistake; or the file leaves open which runner is meant, with the names there are.
+        OSError: It cannot be read.
+    """
+    path = Path(path)
+    _, file = read_toml(path)
+    try:
+        key, entry = _choose(_entries(file), runner)
+    except ConfigError as error:
+        raise ConfigError(error.problems, source=str(path)) from None
+    fleet = entry["autoscaler"]
+    problems: list[ConfigProblem] = []
+    top = _read(_File, _known(file, _File), "", problems, zero_is_default=False)
+    meant = {**_known(entry, _Runner), "autoscaler": _as_meant(fleet, path)}
+    own = _read(_Runner, meant, key, problems, zero_is_default=True)
+    if top is None or own is None:
+        raise ConfigError(problems, source=str(path))
+    return RunnerConfig(
+        path=path,
+        key=key,
+        name=own.name,
+        executor=own.executor,
+        concurrent=top.concurrent,
+        limit=own.limit,
+        autoscaler=own.autoscaler,
+        notes=tuple(_notes(fleet)),
+        ignored=tuple(_ignored(file, entry, fleet)),
+        unsupported=(_NO_ISOLATION,) if _isolates(fleet) else (),
+    )
+
+
+def _entries(file: Table) -> Mapping[str, Table]:
+    """The runners of the file by their key paths."""
+    match file.get("runners"):
+        case None:
+            raise _wrong("runners", "nothing", "[[runners]]", did_you_mean("runners", file))
+        case list(entries) if all(isinstance(entry, Mapping) for entry in entries):
+            return {f"runners[{index}]": entry for index, entry in enumerate(entries)}
+        case other:
+            hint = "write [[runners]]" if isinstance(other, Mapping) else ""
+            raise _wrong("runners", describe(other), "an array of tables", hint)
+
+
+def _choose(entries: Mapping[str, Table], name: str | None) -> tuple[str, Table]:
+    """Find the entry that is meant, and its key path."""
+    scaled = {key: entry for key, entry in entries.items() if "autoscaler" in entry}
+    if name is None:
+        return _only(scaled, entries)
+    named = {key: entry for key, entry in entries.items() if entry.get("name") == name}
+    if not named:
+        known = _names(entries)
+        raise _wrong("runners", f"none named {quoted(name)}", _one_of(known), did_you_mean(name, known))
+    if len(named) > 1:
+        raise _wrong("runners", f"{len(named)} named {quoted(name)}", "names that differ")
+    ((key, entry),) = named.items()
+    if key not in scaled:
+        raise _wrong(f"{key}.autoscaler", "nothing", "a table", _instead(entry))
+    return key, entry
+
+
+def _only(scaled: Mapping[str, Table], entries: Mapping[str, Table]) -> tuple[str, Table]:
+    match list(scaled.items()):
+        case []:
+            hints = [hint for hint in map(_instead, entries.values()) if hint]
+            raise _wrong("runners", "none with [runners.autoscaler]", "one that has this table", *hints[:1])
+        case [only]:
+            return only
+        case _:
+            found = f"{len(scaled)} with [runners.autoscaler]"
+            raise _wrong("runners", found, f"the name of the one that is meant, {_one_of(_names(scaled))}")
+
+
+def _names(entries: Mapping[str, Table]) -> list[str]:
+    return [name for entry in entries.values() if isinstance(name := entry.get("name"), str) and name]
+
+
+def _one_of(names: Sequence[str]) -> str:
+    return f"one of {', '.join(map(quoted, names))}" if names else "entries that have a name"
+
+
+def _instead(entry: Table) -> str:
+    """What stands where ``autoscaler`` could."""
+    if "machine" in entry:
+        return "[runners.machine] is the autoscaler of Docker Machine, which is another one"
+    return did_you_mean("autoscaler", entry)
+
+
+def _wrong(path: str, found: str, expected: str, hint: str = "") -> ConfigError:
+    return ConfigError([ConfigProblem(path=path, found=found, expected=expected, hint=hint)])
+
+
+def _known(table: Table, cls: type[Any]) -> Table:
+    return {key: value for key, value in table.items() if key in fields_dict(cls)}
+
+
+def _read(cls: type[T], table: Table, path: str, problems: list[ConfigProblem], *, zero_is_default: bool) -> T | None:
+    try:
+        return structure(table, cls, path=path, bare_numbers="nanoseconds", zero_is_default=zero_is_default)
+    except ConfigError as error:
+        problems += error.problems
+        return None
+
+
+def _as_meant(fleet: object, path: Path) -> object:
+    """Add to the table ``autoscaler`` what GitLab means by a key that is missing, where we would mean something else.
+
+    Whatever is no table or of the wrong kind stays as it is, for the schema to refuse.
+    """
+    if not isinstance(fleet, Mapping):
+        return fleet
+    known = {key: value for key, value in fleet.items() if key not in _NOT_OURS}
+    meant = _with(known, delete_instances_on_shutdown=False, preexisting="remove", state_storage={})
+    if isinstance(storage := meant["state_storage"], Mapping):
+        storage = _with(storage, enabled=False, dir=".taskscaler")
+        if isinstance(where := storage["dir"], str):
+            storage["dir"] = str(path.resolve().parent / where)
+        meant["state_storage"] = storage
+    if isinstance(policies := meant.get("policy"), list):
+        meant["policy"] = [_with(each, timezone="Local") if isinstance(each, Mapping) else each for each in policies]
+    return meant
+
+
+def _with(table: Table, **implied: object) -> dict[str, object]:
+    return {**table, **{key: value for key, value in implied.items() if table.get(key) in (None, "")}}
+
+
+def _notes(fleet: object) -> Iterator[str]:
+    said = fleet if isinstance(fleet, Mapping) else {}
+    if "state_storage" not in said:
+        yield _NO_STATE
+    if "preexisting" not in said:
+        yield _REMOVES
+
+
+def _ignored(file: Table, entry: Table, fleet: object) -> Iterator[str]:
+    yield from (key for key in file if key not in {"runners", *fields_dict(_File)})
+    yield from (f"runners.{key}" for key in entry if key not in fields_dict(_Runner))
+    ours = {"vm_isolation"} if _isolates(fleet) else set()  # told as unsupported
+    keys = fleet if isinstance(fleet, Mapping) else {}
+    yield from (f"runners.autoscaler.{key}" for key in keys if key in _NOT_OURS - ours)
+
+
+def _isolates(fleet: object) -> bool:
+    match fleet:
+        case {"vm_isolation": {"enabled": True}}:
+            return True
+    return False
