@@ -23,11 +23,16 @@ class Preexisting(Enum):
 class ScaleThrottle:
     """How fast new instances may be asked for: a token bucket."""
 
-    limit: float = 100.0
+    limit: float = field(default=100.0)
     """New instances a second; -1: no limit."""
 
     burst: int | None = field(default=None, validator=optional(ge(1)))
     """Saved up at most. None: `max_instances`, or the limit where that is 0."""
+
+    @limit.validator
+    def _check_limit(self, _: object, limit: float) -> None:
+        if limit < 0 and limit != -1:
+            raise ValueError("0 or more, or -1 for no limit")
 
 
 @frozen(kw_only=True)

@@ -11,6 +11,7 @@ from enum import Enum
 from typing import Protocol
 
 from attrs import field, frozen
+from attrs.validators import ge, le, optional
 
 from fleeting._durations import Duration
 
@@ -150,7 +151,7 @@ class ConnectorConfig:
     os: str | None = None
     arch: str | None = None
     protocol: str | None = None
-    protocol_port: int | None = None
+    protocol_port: int | None = field(default=None, validator=optional([ge(1), le(65535)]))
     username: str | None = None
     password: str | None = field(default=None, repr=False)
     key_path: str | None = None

@@ -1,0 +1,678 @@
+"""GitLab Runner's config.toml: what each of ten files means, value by value, and what is said of bad ones."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import pytest
+
+from fleeting import ConfigError, ConnectorConfig, PluginNotFound, Preexisting, ScaleThrottle
+from fleeting.groups.local import LocalGroup
+from taskscaler import Policy, config
+from taskscaler._schedule import Schedule
+from taskscaler.config import Autoscaler, RunnerConfig, StateStorage
+
+FILES = Path(__file__).parent / "config"
+
+NO_STATE = "state_storage is missing"
+REMOVES = "preexisting is missing"
+
+
+def gitlab(**keys: Any) -> Autoscaler:  # noqa: ANN401  (the fields of an `Autoscaler`)
+    """What a file with these keys means, all else being as GitLab documents it."""
+    unsaid = {
+        "delete_instances_on_shutdown": False,
+        "preexisting": Preexisting.REMOVE,
+        "state_storage": StateStorage(enabled=False, dir=str(FILES / ".taskscaler")),
+    }
+    return Autoscaler(**{**unsaid, **keys})
+
+
+def idle(count: int, seconds: float, **keys: Any) -> Policy:  # noqa: ANN401  (the fields of a `Policy`)
+    """A policy told by the system's own clock, as GitLab's are unless they name a time zone."""
+    return Policy(idle_count=count, idle_time=seconds, **{"timezone": "Local", **keys})
+
+
+MEANT = {
+    "aws-docker": RunnerConfig(
+        path=FILES / "aws-docker.toml",
+        key="runners[0]",
+        name="docker on AWS",
+        executor="docker-autoscaler",
+        concurrent=10,
+        autoscaler=gitlab(
+            plugin="aws",
+            capacity_per_instance=1,
+            max_use_count=1,
+            max_instances=10,
+            plugin_config={
+                "name": "docker-asg",
+                "profile": "default",
+                "config_file": "/home/ci/.aws/config",
+                "credentials_file": "/home/ci/.aws/credentials",
+            },
+            connector_config=ConnectorConfig(username="ec2-user", use_external_addr=True),
+            policy=(idle(5, 1200),),
+        ),
+        ignored=("runners.url", "runners.token", "runners.shell", "runners.docker"),
+    ),
+    "aws-instance": RunnerConfig(
+        path=FILES / "aws-instance.toml",
+        key="runners[0]",
+        name="shell on AWS",
+        executor="instance",
+        concurrent=50,
+        limit=20,
+        autoscaler=gitlab(
+            plugin="fleeting-plugin-aws",
+            capacity_per_instance=5,
+            max_use_count=0,
+            max_instances=10,
+            plugin_config={"name": "linux-asg", "region": "eu-central-1", "credentials_profile": "ci"},
+            connector_config=ConnectorConfig(username="ubuntu", timeout=300.0, use_external_addr=True),
+            policy=(idle(5, 1200),),
+        ),
+        ignored=(
+            "check_interval",
+            "shutdown_timeout",
+            "session_server",
+            "runners.url",
+            "runners.id",
+            "runners.token",
+            "runners.token_obtained_at",
+            "runners.token_expires_at",
+            "runners.shell",
+            "runners.cache",
+        ),
+    ),
+    "aws-windows": RunnerConfig(
+        path=FILES / "aws-windows.toml",
+        key="runners[0]",
+        name="Windows on AWS",
+        executor="docker-autoscaler",
+        concurrent=4,
+        autoscaler=gitlab(
+            plugin="aws:latest",
+            capacity_per_instance=1,
+            max_use_count=1,
+            max_instances=4,
+            instance_acquire_timeout=1800.0,
+            instance_ready_command="docker info",
+            plugin_config={"name": "windows-asg", "region": "us-east-1"},
+            connector_config=ConnectorConfig(
+                os="windows",
+                arch="amd64",
+                protocol="winrm",
+                protocol_port=5985,
+                username="Administrator",
+                key_path="/etc/gitlab-runner/windows.pem",
+                keepalive=20.0,
+                timeout=900.0,
+            ),
+            policy=(idle(1, 2700),),
+        ),
+        ignored=("runners.url", "runners.token", "runners.shell", "runners.environment", "runners.docker"),
+    ),
+    "aws-mac": RunnerConfig(
+        path=FILES / "aws-mac.toml",
+        key="runners[0]",
+        name="macOS on AWS",
+        executor="instance",
+        concurrent=8,
+        autoscaler=gitlab(
+            plugin="aws",
+            capacity_per_instance=2,
+            max_use_count=0,
+            max_instances=4,
+            plugin_config={"name": "mac2metal", "region": "us-west-2"},
+            connector_config=ConnectorConfig(username="ec2-user", key_path="macos-key.pem", timeout=3600.0),
+            policy=(idle(2, 86400),),
+        ),
+        ignored=("runners.url", "runners.token", "runners.instance"),
+        unsupported=("vm_isolation: there are no nested virtual machines here, jobs share the instance itself",),
+    ),
+    "google-docker": RunnerConfig(
+        path=FILES / "google-docker.toml",
+        key="runners[0]",
+        name="docker on Google Cloud",
+        executor="docker-autoscaler",
+        concurrent=10,
+        autoscaler=gitlab(
+            plugin="googlecloud",
+            capacity_per_instance=1,
+            max_use_count=1,
+            max_instances=10,
+            plugin_config={
+                "name": "docker-group",
+                "project": "ci-project",
+                "zone": "europe-west1-c",
+                "credentials_file": "/home/ci/.config/gcloud/application_default_credentials.json",
+            },
+            connector_config=ConnectorConfig(username="runner", use_external_addr=True),
+            policy=(idle(5, 1200),),
+        ),
+        ignored=("runners.url", "runners.token", "runners.shell", "runners.docker"),
+    ),
+    "google-zones": RunnerConfig(
+        path=FILES / "google-zones.toml",
+        key="runners[2]",
+        name="zone c",
+        executor="instance",
+        concurrent=90,
+        limit=12,
+        autoscaler=gitlab(
+            plugin="googlecompute:1.0.0",
+            capacity_per_instance=3,
+            max_instances=5,
+            plugin_config={"name": "runners-c", "project": "ci-project", "zone": "europe-west1-c"},
+            policy=(idle(0, 300),),
+        ),
+        ignored=("log_level", "runners.url", "runners.token"),
+    ),
+    "azure-docker": RunnerConfig(
+        path=FILES / "azure-docker.toml",
+        key="runners[0]",
+        name="docker on Azure",
+        executor="docker-autoscaler",
+        concurrent=10,
+        autoscaler=gitlab(
+            plugin="azure",
+            capacity_per_instance=1,
+            max_use_count=1,
+            max_instances=10,
+            plugin_config={
+                "name": "docker-scale-set",
+                "subscription_id": "00000000-1111-2222-3333-444444444444",
+                "resource_group_name": "ci",
+            },
+            connector_config=ConnectorConfig(
+                username="azureuser",
+                password="azure-docker-password",
+                use_static_credentials=True,
+                timeout=600.0,
+                use_external_addr=True,
+            ),
+            policy=(idle(5, 1200),),
+        ),
+        ignored=("runners.url", "runners.token", "runners.shell", "runners.docker"),
+    ),
+    "azure-windows": RunnerConfig(
+        path=FILES / "azure-windows.toml",
+        key="runners[0]",
+        name="Windows on Azure",
+        executor="instance",
+        concurrent=50,
+        autoscaler=gitlab(
+            plugin="registry.gitlab.com/gitlab-org/fleeting/plugins/azure:1.0.0",
+            capacity_per_instance=5,
+            max_use_count=0,
+            max_instances=10,
+            plugin_config={
+                "name": "windows-scale-set",
+                "subscription_id": "00000000-1111-2222-3333-444444444444",
+                "resource_group_name": "ci",
+            },
+            connector_config=ConnectorConfig(
+                os="windows",
+                protocol="winrm+https",
+                protocol_port=5986,
+                username="Administrator",
+                password="azure-windows-password",
+                use_static_credentials=True,
+                timeout=600.0,
+            ),
+            policy=(idle(5, 1200),),
+        ),
+        ignored=(
+            "runners.url",
+            "runners.token",
+            "runners.shell",
+            "runners.feature_flags",
+            "runners.autoscaler.vm_isolation",
+        ),
+    ),
+    "policies": RunnerConfig(
+        path=FILES / "policies.toml",
+        key="runners[0]",
+        name="by the clock",
+        executor="docker-autoscaler",
+        concurrent=200,
+        autoscaler=gitlab(
+            plugin="aws",
+            capacity_per_instance=2,
+            max_use_count=100,
+            max_instances=100,
+            plugin_config={"name": "clock-asg"},
+            policy=(
+                idle(0, 0, periods=("* * * * *",), timezone="UTC"),
+                idle(
+                    4,
+                    1800,
+                    periods=("* 8-15 * * mon-fri",),
+                    timezone="Europe/Berlin",
+                    scale_factor=0.5,
+                    scale_factor_limit=50,
+                ),
+                idle(
+                    40,
+                    5400,
+                    periods=("30-59 13 * * wed", "0-29 14 * * wed"),
+                    timezone="Europe/Berlin",
+                    preemptive_mode=False,
+                ),
+                idle(0, 90, periods=("0-14 3 * * SUN",), preemptive_mode=True),
+            ),
+        ),
+        ignored=("runners.url", "runners.token", "runners.docker"),
+    ),
+    "every-key": RunnerConfig(
+        path=FILES / "every-key.toml",
+        key="runners[0]",
+        name="everything said",
+        executor="instance",
+        concurrent=30,
+        limit=40,
+        autoscaler=gitlab(
+            plugin="gitlab-org/fleeting/plugins/aws:latest",
+            capacity_per_instance=3,
+            max_use_count=12,
+            max_instances=25,
+            delete_instances_on_shutdown=True,
+            instance_ready_command="cloud-init status --wait",
+            instance_acquire_timeout=1200.0,
+            update_interval=30.0,
+            update_interval_when_expecting=0.5,
+            deletion_retry_interval=120.0,
+            shutdown_deletion_interval=5.0,
+            shutdown_deletion_retries=6,
+            failure_threshold=5,
+            reservation_throttling=False,
+            scale_throttle=ScaleThrottle(limit=2.0, burst=10),
+            state_storage=StateStorage(enabled=True, dir=str(FILES / "state"), keep_instance_with_acquisitions=True),
+            plugin_config={"name": "everything-asg"},
+            connector_config=ConnectorConfig(
+                os="linux",
+                arch="arm64",
+                protocol="ssh",
+                protocol_port=2222,
+                username="ci",
+                password="every-key-password",
+                key_path="/etc/gitlab-runner/id_ed25519",
+                use_static_credentials=True,
+                keepalive=15.0,
+                timeout=120.0,
+                use_external_addr=True,
+            ),
+            policy=(
+                idle(
+                    6,
+                    900,
+                    timezone="America/New_York",
+                    scale_factor=1.5,
+                    scale_factor_limit=60,
+                    preemptive_mode=True,
+                ),
+            ),
+        ),
+        ignored=(
+            "connection_max_age",
+            "runners.url",
+            "runners.token",
+            "runners.request_concurrency",
+            "runners.output_limit",
+            "runners.builds_dir",
+            "runners.pre_build_script",
+            "runners.custom_build_dir",
+            "runners.autoscaler.instance_operation_time_buckets",
+            "runners.autoscaler.instance_life_duration_buckets",
+        ),
+    ),
+}
+"""What GitLab documents that the files in `FILES` mean, but for the notes."""
+
+
+@pytest.mark.parametrize("name", MEANT)
+def test_a_file_means_what_gitlab_documents(name: str) -> None:
+    """All values, those that the file leaves unsaid too."""
+    meant = MEANT[name]
+    loaded = config.load(FILES / f"{name}.toml", runner=meant.name)
+    unsaid = [NO_STATE] if name != "every-key" else []
+    assert [note.partition(",")[0] for note in loaded.notes] == [*unsaid, REMOVES]
+    assert loaded == RunnerConfig(**{**fields_of(meant), "notes": loaded.notes})
+
+
+def fields_of(value: RunnerConfig) -> dict[str, Any]:
+    """Take a value apart, one level deep."""
+    return {name: getattr(value, name) for name in type(value).__annotations__}
+
+
+def test_all_files_are_looked_at() -> None:
+    """There are ten."""
+    assert sorted(MEANT) == sorted(path.stem for path in FILES.glob("*.toml"))
+    assert len(MEANT) == 10
+
+
+@pytest.mark.parametrize("name", MEANT)
+def test_no_secret_is_shown(name: str) -> None:
+    """Tokens, passwords and variables are in no repr; most are not even kept."""
+    shown = repr(config.load(FILES / f"{name}.toml", runner=MEANT[name].name))
+    for secret in ("glrt-", "-password", "-secret"):
+        assert secret not in shown
+
+
+@pytest.mark.parametrize("name", MEANT)
+def test_a_file_loads_without_its_plugin(name: str) -> None:
+    """Opening the group says what to install, under whichever name the file has the plugin."""
+    loaded = config.load(FILES / f"{name}.toml", runner=MEANT[name].name)
+    cloud = {"aws": "fleeting-aws", "google": "fleeting-gcp", "azure": "fleeting-azure"}
+    distribution = cloud.get(name.partition("-")[0], "fleeting-aws")
+    with pytest.raises(PluginNotFound) as caught:
+        loaded.scaler()
+    assert caught.value.hint == f"pip install {distribution}"
+
+
+BERLIN = "+02:00"
+"""In the summer of 2026, of which 8 July is a Wednesday."""
+
+
+@pytest.mark.parametrize(
+    ("at", "idle_count"),
+    [
+        ("2026-07-08T07:59:59", 0),
+        ("2026-07-08T08:00:00", 4),
+        ("2026-07-08T13:29:59", 4),
+        ("2026-07-08T13:30:00", 40),
+        ("2026-07-08T14:29:59", 40),
+        ("2026-07-08T14:30:00", 4),
+        ("2026-07-08T15:59:59", 4),
+        ("2026-07-08T16:00:00", 0),
+        ("2026-07-11T12:00:00", 0),
+    ],
+)
+def test_periods_are_spans_and_the_last_policy_wins(at: str, idle_count: int) -> None:
+    """As the clock of the policy's time zone tells it."""
+    schedule = Schedule(config.load(FILES / "policies.toml").autoscaler.policy)
+    policy = schedule.at(datetime.fromisoformat(at + BERLIN).timestamp()).policy
+    assert policy is not None
+    assert policy.idle_count == idle_count
+
+
+@pytest.mark.parametrize(("name", "jobs"), [("aws-docker", 10), ("aws-instance", 20), ("every-key", 30)])
+def test_the_file_limits_how_many_jobs_run_at_once(name: str, jobs: int) -> None:
+    """By `concurrent` over all runners, and by the runner's own `limit`, whichever is less."""
+    assert config.load(FILES / f"{name}.toml").jobs_at_once == jobs
+
+
+# --- smaller files ---------------------------------------------------------------------------------------
+
+
+def load(directory: Path, text: str, runner: str | None = None) -> RunnerConfig:
+    """Write a file and load it."""
+    path = directory / "config.toml"
+    path.write_text(dedent(text))
+    return config.load(path, runner=runner)
+
+
+def fleet(*keys: str) -> str:
+    """A file with one runner, and these lines in its autoscaler."""
+    return "\n".join(["[[runners]]", "[runners.autoscaler]", 'plugin = "local"', *keys])
+
+
+def test_what_is_unsaid_is_as_gitlab_documents(tmp_path: Path) -> None:
+    """Every default, as the documentation of GitLab Runner has it."""
+    loaded = load(tmp_path, fleet("[[runners.autoscaler.policy]]"))
+    auto = loaded.autoscaler
+    assert (loaded.name, loaded.concurrent, loaded.limit, loaded.jobs_at_once) == ("", 1, 0, 1)
+    assert (auto.capacity_per_instance, auto.max_use_count, auto.max_instances) == (1, 0, 0)
+    assert (auto.update_interval, auto.update_interval_when_expecting) == (60.0, 2.0)
+    assert (auto.deletion_retry_interval, auto.failure_threshold) == (60.0, 3)
+    assert (auto.shutdown_deletion_interval, auto.shutdown_deletion_retries) == (10.0, 3)
+    assert (auto.instance_acquire_timeout, auto.instance_ready_command) == (900.0, None)
+    assert (auto.delete_instances_on_shutdown, auto.reservation_throttling) == (False, True)
+    assert auto.scale_throttle == ScaleThrottle(limit=100.0, burst=None)
+    assert auto.state_storage == StateStorage(enabled=False, dir=str(tmp_path / ".taskscaler"))
+    (policy,) = auto.policy
+    assert (policy.periods, policy.timezone, policy.idle_count, policy.idle_time) == (("* * * * *",), "Local", 0, 0.0)
+    assert (policy.scale_factor, policy.scale_factor_limit, policy.preemptive) == (0.0, 0, False)
+
+
+def test_a_zero_is_as_good_as_nothing(tmp_path: Path) -> None:
+    """Go cannot tell them apart, and people write both."""
+    zeros = """
+        capacity_per_instance = 0
+        update_interval = "0s"
+        update_interval_when_expecting = 0
+        failure_threshold = 0
+        shutdown_deletion_retries = 0
+        instance_acquire_timeout = "0"
+        instance_ready_command = ""
+        preexisting = ""
+        scale_throttle = { limit = 0, burst = 0 }
+        state_storage = { dir = "" }
+        connector_config = { os = "", protocol = "", protocol_port = 0, timeout = "0s" }
+        policy = [{ periods = [], timezone = "", idle_time = "0s" }]
+    """
+    nothing = """
+        scale_throttle = {}
+        state_storage = {}
+        connector_config = {}
+        policy = [{}]
+    """
+    assert load(tmp_path, fleet(zeros)).autoscaler == load(tmp_path, fleet(nothing)).autoscaler
+
+
+def test_a_file_that_says_it_gets_no_note(tmp_path: Path) -> None:
+    """Of state and of what stands there already, whichever it is."""
+    said = fleet('preexisting = "adopt"', "state_storage = { enabled = false }")
+    assert load(tmp_path, said).notes == ()
+    assert load(tmp_path, said).autoscaler.preexisting is Preexisting.ADOPT
+
+
+def test_a_fleet_of_a_plugin_that_is_there(tmp_path: Path) -> None:
+    """The plugin's settings are read as the file's, and everything reaches the scaler."""
+    text = fleet(
+        "capacity_per_instance = 2",
+        f'plugin_config = {{ directory = "{tmp_path}", boot_time = 1500000000 }}',
+        "state_storage = { enabled = true }",
+    )
+    loaded = load(tmp_path, text)
+    group = loaded.group()
+    assert isinstance(group, LocalGroup)
+    assert group._config.boot_time == 1.5
+    pool = loaded.autoscaler.pool(group)
+    assert (pool.group, pool.capacity_per_instance, pool.preexisting) == (group, 2, Preexisting.REMOVE)
+    journal = loaded.autoscaler.state_storage.journal()
+    assert journal is not None
+    assert journal.directory == tmp_path / ".taskscaler"
+
+
+@pytest.mark.anyio
+async def test_a_runner_of_one_s_own_is_one_line(tmp_path: Path) -> None:
+    """The scaler that the file describes gives slots."""
+    loaded = load(
+        tmp_path, fleet(f'plugin_config = {{ directory = "{tmp_path}" }}', "delete_instances_on_shutdown = true")
+    )
+    async with loaded.scaler() as scaler, scaler.acquire("job-1", timeout=20) as lease, lease.dial() as connection:
+        assert (await connection.run("echo hello", check=True)).stdout == b"hello\n"
+
+
+def test_what_will_not_be_had_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Nobody learns from an attack that there was no isolation."""
+    load(tmp_path, fleet("vm_isolation = { enabled = true }")).scaler()
+    (record,) = caplog.records
+    assert (record.name, record.message) == ("taskscaler.config", "unsupported_setting")
+
+
+# --- bad files -------------------------------------------------------------------------------------------
+
+TWO = """
+    [[runners]]
+    name = "a"
+    [runners.autoscaler]
+    plugin = "local"
+    [[runners]]
+    name = "b"
+    [runners.autoscaler]
+    plugin = "local"
+    [[runners]]
+    name = "c"
+"""
+A_DURATION = 'a duration such as "90s" or "1h30m"'
+HERE = "runners[0].autoscaler"
+
+NONE = "runners: found none with [runners.autoscaler], expected one that has this table"
+TWO_FOUND = "runners: found 2 with [runners.autoscaler], expected the name of the one that is meant, "
+
+BAD_FILES = [
+    ("plugin = ?", None, "found something else: Invalid value (at line 1, column 10), expected TOML"),
+    ("", None, "runners: found nothing, expected [[runners]]"),
+    ("[[runer]]", None, "runners: found nothing, expected [[runners]]; did you mean runer?"),
+    ("[runners]", None, "runners: found a table, expected an array of tables; write [[runners]]"),
+    ("runners = 3", None, "runners: found integer 3, expected an array of tables"),
+    ("runners = [3]", None, "runners: found an array, expected an array of tables"),
+    ("runners = []", None, NONE),
+    ("[[runners]]\n[runners.autoscalar]\n", None, f"{NONE}; did you mean autoscalar?"),
+    (
+        "[[runners]]\n[runners.machine]\n",
+        None,
+        f"{NONE}; [runners.machine] is the autoscaler of Docker Machine, which is another one",
+    ),
+    (TWO, None, f'{TWO_FOUND}one of "a", "b"'),
+    (TWO.replace("name", "#name"), None, f"{TWO_FOUND}entries that have a name"),
+    (TWO, "A", 'runners: found none named "A", expected one of "a", "b", "c"; did you mean a?'),
+    (TWO, "c", "runners[2].autoscaler: found nothing, expected a table"),
+    (TWO.replace('"b"', '"a"'), "a", 'runners: found 2 named "a", expected names that differ'),
+    ("[[runners]]\nautoscaler = 3\n", None, f"{HERE}: found integer 3, expected a table"),
+    (
+        "[[runners]]\n[runners.autoscaler]\n",
+        None,
+        f"{HERE}.plugin: found nothing, expected a string; this key is required",
+    ),
+    ("[[runners]]\nautoscaler.plugin = ''", None, f'{HERE}.plugin: found string "", expected the name of a plugin'),
+    ("[[runners]]\nlimit = -1\nautoscaler.plugin = 'x'", None, "runners[0].limit: found integer -1, expected >= 0"),
+    ("concurrent = 0\n" + fleet(), None, "concurrent: found integer 0, expected >= 1"),
+    ("concurrent = 1.5\n" + fleet(), None, "concurrent: found float 1.5, expected an integer"),
+]
+
+BAD_KEYS = [
+    ("max_instance = 3", "max_instance: found an unknown key, expected a known key; did you mean max_instances?"),
+    ("max_instances = -1", "max_instances: found integer -1, expected >= 0"),
+    ("max_instances = '9'", 'max_instances: found string "9", expected an integer; write 9 without quotes'),
+    ("max_use_count = true", "max_use_count: found boolean true, expected an integer"),
+    ("capacity_per_instance = -2", "capacity_per_instance: found integer -2, expected >= 1"),
+    (
+        "update_interval = '1d'",
+        f'update_interval: found string "1d", expected {A_DURATION}; days are not a unit, write "24h"',
+    ),
+    ("update_interval = 1.5", f"update_interval: found float 1.5, expected {A_DURATION}"),
+    ("update_interval = -1", f"update_interval: found integer -1, expected {A_DURATION}"),
+    ("instance_ready_command = ['true']", "instance_ready_command: found an array, expected a string"),
+    ("reservation_throttling = 'no'", 'reservation_throttling: found string "no", expected true or false'),
+    ("preexisting = 'keep'", 'preexisting: found string "keep", expected one of "refuse", "remove", "adopt"'),
+    ("state_storage = true", "state_storage: found boolean true, expected a table"),
+    ("state_storage = { dir = 3 }", 'state_storage.dir: found integer 3, expected a string; write "3"'),
+    (
+        "state_storage = { enable = true }",
+        (
+            "state_storage.enable: found an unknown key, expected one of enabled, dir, "
+            "keep_instance_with_acquisitions; did you mean enabled?"
+        ),
+    ),
+    ("scale_throttle = 5", "scale_throttle: found integer 5, expected a table"),
+    (
+        "scale_throttle = { limit = -2 }",
+        "scale_throttle.limit: found float -2.0, expected 0 or more, or -1 for no limit",
+    ),
+    ("scale_throttle = { burst = -1 }", "scale_throttle.burst: found integer -1, expected >= 1"),
+    (
+        "connector_config = { protocol_port = 70000 }",
+        "connector_config.protocol_port: found integer 70000, expected <= 65535",
+    ),
+    ("connector_config = { password = 1234 }", "connector_config.password: found an integer, expected a string"),
+    (
+        "connector_config = { user = 'x' }",
+        "connector_config.user: found an unknown key, expected a known key; did you mean username?",
+    ),
+    ("plugin_config = ['name']", "plugin_config: found an array, expected a table"),
+    ("[runners.autoscaler.policy]", f"policy: found a table, expected an array; write [[{HERE}.policy]]"),
+    ("policy = [3]", "policy[0]: found integer 3, expected a table"),
+    ("policy = [{ idle_count = -1 }]", "policy[0].idle_count: found integer -1, expected >= 0"),
+    ("policy = [{ idle_count = 2.5 }]", "policy[0].idle_count: found float 2.5, expected an integer"),
+    ("policy = [{ scale_factor = -0.5 }]", "policy[0].scale_factor: found float -0.5, expected >= 0"),
+    (
+        "policy = [{ periods = '* * * * *' }]",
+        'policy[0].periods: found string "* * * * *", expected an array; write ["* * * * *"]',
+    ),
+    (
+        "policy = [{ periods = ['* * * * * *'] }]",
+        (
+            "policy[0].periods: found an array, expected cron expressions of five fields such as "
+            "* 8-15 * * mon-fri ('* * * * * *' has 6)"
+        ),
+    ),
+    (
+        "policy = [{ timezone = 'Berlin' }]",
+        'policy[0].timezone: found string "Berlin", expected the name of a time zone such as UTC or Europe/Berlin',
+    ),
+    (
+        "policy = [{ idle_scale = 3 }]",
+        (
+            "policy[0].idle_scale: found an unknown key, expected one of periods, timezone, idle_count, idle_time, "
+            "scale_factor, scale_factor_limit, preemptive_mode; did you mean idle_time?"
+        ),
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "runner", "message"), BAD_FILES)
+def test_a_bad_file_gets_one_clear_error(tmp_path: Path, text: str, runner: str | None, message: str) -> None:
+    """The file, the key path, what was found, what was expected, and what to do."""
+    with pytest.raises(ConfigError) as caught:
+        load(tmp_path, text, runner)
+    assert str(caught.value) == f"{tmp_path}/config.toml: {message}"
+
+
+@pytest.mark.parametrize(("line", "message"), BAD_KEYS)
+def test_a_bad_key_gets_one_clear_error(tmp_path: Path, line: str, message: str) -> None:
+    """The same, of a key of the autoscaler."""
+    with pytest.raises(ConfigError) as caught:
+        load(tmp_path, fleet(line))
+    assert str(caught.value) == f"{tmp_path}/config.toml: {HERE}.{message}"
+
+
+def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
+    """Of the top of the file and of the runner."""
+    text = "concurrent = 0\n" + fleet("max_instances = -1", "policy = [{ idle_time = 'soon' }]")
+    assert paths(tmp_path, text) == ["concurrent", f"{HERE}.policy[0].idle_time", f"{HERE}.max_instances"]
+
+
+def test_another_runner_s_mistakes_are_its_own(tmp_path: Path) -> None:
+    """Only what is asked for is judged."""
+    text = TWO.replace('plugin = "local"', "plugin = 3", 1)
+    assert load(tmp_path, text, "b").name == "b"
+
+
+def test_the_plugin_judges_its_settings(tmp_path: Path) -> None:
+    """When it is asked; the message has the path in this file."""
+    loaded = load(tmp_path, fleet("plugin_config = { boot = '2s' }"))
+    with pytest.raises(ConfigError) as caught:
+        loaded.group()
+    assert str(caught.value).startswith(f"{tmp_path}/config.toml: {HERE}.plugin_config.boot: found an unknown key")
+
+
+def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+    """The operating system's own word."""
+    with pytest.raises(FileNotFoundError):
+        config.load(tmp_path / "config.toml")
+    (tmp_path / "config.toml").write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigError, match="expected TOML"):
+        config.load(tmp_path / "config.toml")
+
+
+def paths(directory: Path, text: str) -> Sequence[str]:
+    """Where the mistakes of a file are."""
+    with pytest.raises(ConfigError) as caught:
+        load(directory, text)
+    return [problem.path for problem in caught.value.problems]
