@@ -339,7 +339,7 @@ def test_a_file_means_what_gitlab_documents(name: str) -> None:
     meant = MEANT[name]
     loaded = config.load(FILES / f"{name}.toml", runner=meant.name)
     unsaid = [NO_STATE] if name != "every-key" else []
-    assert [note.partition(",")[0] for note in loaded.notes] == [*unsaid, REMOVES]
+    assert [note.partition(":")[0] for note in loaded.notes] == [*unsaid, REMOVES]
     assert loaded == RunnerConfig(**{**fields_of(meant), "notes": loaded.notes})
 
 
@@ -523,7 +523,8 @@ A_DURATION = 'a duration such as "90s" or "1h30m"'
 HERE = "runners[0].autoscaler"
 
 NONE = "runners: found none with [runners.autoscaler], expected one that has this table"
-TWO_FOUND = "runners: found 2 with [runners.autoscaler], expected the name of the one that is meant, "
+TWO_FOUND = "runners: found 2 with [runners.autoscaler], expected one to be named: "
+NAME_IT = "; name it with --runner, or runner= in Python"
 
 BAD_FILES = [
     ("plugin = ?", None, "found something else: Invalid value (at line 1, column 10), expected TOML"),
@@ -539,8 +540,8 @@ BAD_FILES = [
         None,
         f"{NONE}; [runners.machine] is the autoscaler of Docker Machine, which is another one",
     ),
-    (TWO, None, f'{TWO_FOUND}one of "a", "b"'),
-    (TWO.replace("name", "#name"), None, f"{TWO_FOUND}entries that have a name"),
+    (TWO, None, f'{TWO_FOUND}one of "a", "b"{NAME_IT}'),
+    (TWO.replace("name", "#name"), None, f"{TWO_FOUND}entries that have names{NAME_IT}"),
     (TWO, "A", 'runners: found none named "A", expected one of "a", "b", "c"; did you mean a?'),
     (TWO, "c", "runners[2].autoscaler: found nothing, expected a table"),
     (TWO.replace('"b"', '"a"'), "a", 'runners: found 2 named "a", expected names that differ'),

@@ -72,14 +72,25 @@ class ConfigError(FleetingError):
 class PluginNotFound(FleetingError):
     """No installed plugin has this name."""
 
-    def __init__(self, name: str, *, kind: str, available: Sequence[str], hint: str = "") -> None:
-        """Take the name asked for, the entry-point group, the names that exist, and what to do, if that is known."""
+    def __init__(
+        self, name: str, *, kind: str, available: Sequence[str], distribution: str = "", hint: str = ""
+    ) -> None:
+        """Take what was asked for, and what is known of it.
+
+        Args:
+            name: The plugin's.
+            kind: The entry-point group that was searched.
+            available: The names that there are.
+            distribution: What to install, if the name is right; empty if nobody knows it.
+            hint: What else to do.
+        """
         self.name = name
         self.kind = kind
         self.available = tuple(available)
-        self.hint = hint
+        self.distribution = distribution
+        self.hint = f"pip install {distribution}" if distribution else hint
         known = ", ".join(self.available) or "none"
-        tail = f"; {hint}" if hint else ""
+        tail = f"; {self.hint}" if self.hint else ""
         super().__init__(f"no plugin {name!r} for {kind} is installed (installed: {known}){tail}")
 
 

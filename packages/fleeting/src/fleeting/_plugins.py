@@ -116,8 +116,13 @@ def find_plugin(kind: str, name: str) -> "EntryPoint":
     if name in installed.names:
         return installed[name]
     published = _DISTRIBUTIONS if kind == GROUPS else {}
-    hint = f"pip install {published[name]}" if name in published else did_you_mean(name, {*published, *installed.names})
-    raise PluginNotFound(name, kind=kind, available=sorted(installed.names), hint=hint)
+    raise PluginNotFound(
+        name,
+        kind=kind,
+        available=sorted(installed.names),
+        distribution=published.get(name, ""),
+        hint=did_you_mean(name, {*published, *installed.names}),
+    )
 
 
 def ask_plugin(entry: "EntryPoint", hook: str, *, project: str = "fleeting", specs: type | None = None) -> Any:  # noqa: ANN401  (the caller knows what its hook gives)

@@ -239,6 +239,11 @@ class Taskscaler:
         """All known instances, oldest first, for people to look at."""
         return view_instances(self._core)
 
+    @property
+    def groups(self) -> Mapping[str, GroupInfo]:
+        """What each group said of itself when it was opened, by the names of the pools."""
+        return {name: driver.info for name, driver in self._shell.drivers.items()}
+
     def explain(self) -> Explanation:
         """Why there is what there is, and what will happen next."""
         return explain(self._core, self._now())

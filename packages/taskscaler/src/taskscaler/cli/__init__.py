@@ -52,3 +52,24 @@ def run(jobs: Path | None, output: Path | None, resume: Path | None) -> None:
     from taskscaler.cli._run import resume_batch
 
     sys.exit(resume_batch(resume))
+
+
+_CHECK_EPILOG = """
+Exit status: 0 if all is well, 1 if the cloud or the instance cannot be reached, 2 if the file or the arguments
+are wrong.
+"""
+
+
+@main.command(epilog=_CHECK_EPILOG)
+@click.argument("config", metavar="CONFIG", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--runner", metavar="NAME", help="The runner, in a config.toml with several.")
+@click.option("--offline", is_flag=True, help="Ask neither the cloud nor an instance.")
+def check(config: Path, runner: str | None, *, offline: bool) -> None:
+    """Say what CONFIG means, and what would be done now; change nothing.
+
+    CONFIG is a jobs file, or the config.toml of GitLab Runner. The group is opened to look at it only, also beside a
+    manager that runs; one running instance, if there is one, is dialled.
+    """
+    from taskscaler.cli._check import check
+
+    sys.exit(check(config, runner=runner, offline=offline))

@@ -1,86 +1,35 @@
 """``taskscaler run``: reads the file, runs the batch, shows it, and tells the outcome by the exit status."""
 
-import os
 import signal
-import sys
-from collections.abc import Iterable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Iterable
+from contextlib import closing
 from datetime import datetime
-from errno import EIO
 from pathlib import Path
-from typing import IO, cast
 
 import anyio
 from anyio import to_thread
 from anyio.abc import TaskStatus
-from attrs import define, field, frozen
+from attrs import define, field
 from rich.console import Console
 from rich.text import Text
 
-from fleeting import ConfigError, FleetingError, InterfaceMismatch, LoopClock, PluginBroken
+from fleeting import LoopClock
 from taskscaler._jobsfile import JobsFile, read_jobs_file
 from taskscaler._scaler import Taskscaler
 from taskscaler.batch import Batch, CannotResume, FleetRecord, History, JobState, Over, PoolFacts, Results
 from taskscaler.cli._changes import changes
+from taskscaler.cli._console import PatientConsole
 from taskscaler.cli._log import logging_to
+from taskscaler.cli._outcome import FAILED, INTERRUPTED, SUCCEEDED, WRONG, WRONG_FILE, outcome, tell
 from taskscaler.cli._progress import Picture, Progress, progress_for
 from taskscaler.cli._report import make_report
 from taskscaler.cli._summary import print_summary
 from taskscaler.cli._text import harmless
 
-SUCCEEDED, FAILED, WRONG, INTERRUPTED = 0, 1, 2, 130
-"""Exit statuses."""
-
-_EXPECTED = (FleetingError, OSError)
-"""What is told in a sentence; anything else is a mistake of ours and shows where it is."""
-
-_WRONG = (ConfigError, PluginBroken, InterfaceMismatch, CannotResume, OSError)
+_WRONG = (*WRONG_FILE, CannotResume)
 """What is wrong with a file or an argument, before anything has begun."""
 
 _HINT = "no more jobs begin, those that run go on to their ends; Ctrl-C again stops them at once"
-
-
-class PatientConsole(Console):
-    """A console whose reader may go away, be it a pipe or a terminal: the jobs go on, and their results are written."""
-
-    def __init__(self) -> None:
-        """Write to standard output."""
-        super().__init__(file=cast("IO[str]", _HangupIsBrokenPipe(sys.stdout)))
-
-    def on_broken_pipe(self) -> None:
-        """Print nothing more; rich itself would end the process in the middle of things."""
-        self.quiet = True
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else the interpreter's last flush fails
-
-
-@frozen
-class _HangupIsBrokenPipe:
-    """A file that tells of a terminal that is gone as of a pipe that nobody reads."""
-
-    file: IO[str]
-
-    def write(self, text: str) -> int:
-        """Write, or say that nobody is there."""
-        with self._told():
-            return self.file.write(text)
-
-    def flush(self) -> None:
-        """Flush, or say that nobody is there."""
-        with self._told():
-            self.file.flush()
-
-    def __getattr__(self, name: str) -> object:
-        """Be the file in all else."""
-        return getattr(self.file, name)
-
-    @contextmanager
-    def _told(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            if error.errno == EIO:
-                raise BrokenPipeError from error
-            raise
 
 
 def run_jobs_file(path: Path, output: Path | None) -> int:
@@ -90,7 +39,7 @@ def run_jobs_file(path: Path, output: Path | None) -> int:
         results = Results(output or _default_output(path))
         results.prepare()
     except _WRONG as error:
-        return _tell([error], WRONG)
+        return tell([error], WRONG)
     return _run_all(file, results, History(results.history, jobs_file=path, text=file.text))
 
 
@@ -100,14 +49,14 @@ def resume_batch(directory: Path) -> int:
     try:
         history = History.reopen(results.history)
     except _WRONG as error:
-        return _tell([error], WRONG)
+        return tell([error], WRONG)
     with closing(history):
         if history.over:
             return _tell_over(history.over, results)
         try:
             file = _read_unchanged(history)
         except _WRONG as error:
-            return _tell([error], WRONG)
+            return tell([error], WRONG)
         return _run_all(file, results, history)
 
 
@@ -134,18 +83,11 @@ def _read_unchanged(history: History) -> JobsFile:
 
 
 def _run_all(file: JobsFile, results: Results, history: History) -> int:
-    try:
+    def run() -> int:
         with closing(history), logging_to(results.fleet_log):
             return anyio.run(_run, file, results, history, PatientConsole())
-    except KeyboardInterrupt:  # before the event loop heeds signals
-        return INTERRUPTED
-    except _EXPECTED as error:
-        return _tell([error], FAILED)
-    except BaseExceptionGroup as group:
-        expected, rest = group.split(_EXPECTED)
-        if rest is not None:
-            raise
-        return _tell(_leaves(expected), FAILED)
+
+    return outcome(run)
 
 
 async def _run(file: JobsFile, results: Results, history: History, console: Console) -> int:
@@ -171,21 +113,6 @@ def _facts(file: JobsFile) -> PoolFacts:
 
 def _default_output(path: Path) -> Path:
     return Path("taskscaler-results", f"{path.stem}-{datetime.now().astimezone():%Y%m%d-%H%M%S}")
-
-
-def _tell(errors: Iterable[BaseException | None], status: int) -> int:
-    for error in errors:
-        for line in harmless(str(error)).splitlines():
-            print(f"error: {line}", file=sys.stderr)  # noqa: T201  (a command's errors go there)
-    return status
-
-
-def _leaves(error: BaseException | None) -> Iterable[BaseException | None]:
-    if isinstance(error, BaseExceptionGroup):
-        for inner in error.exceptions:
-            yield from _leaves(inner)
-    else:
-        yield error
 
 
 @define

@@ -79,19 +79,25 @@ class Autoscaler(PoolSettings):
         return Pool(group, **{name: getattr(self, name) for name in fields_dict(PoolSettings)})
 
     def scaler(
-        self, group: InstanceGroup, *, clock: Clock | None = None, observers: Sequence[ScalerObserver] = ()
+        self,
+        group: InstanceGroup,
+        *,
+        clock: Clock | None = None,
+        observe_only: bool = False,
+        observers: Sequence[ScalerObserver] = (),
     ) -> Taskscaler:
         """Make a scaler over a group with these settings; nothing is opened yet.
 
         Args:
             group: What the plugin made; not opened yet.
             clock: None: the event loop's time.
+            observe_only: Whether only to look on, as in `Taskscaler`; what is stored is not looked at then.
             observers: As in `Taskscaler`.
 
         Raises:
             JournalError: As `StateStorage.journal`.
         """
-        journal: Journal | None = self.state_storage.journal()
+        journal: Journal | None = None if observe_only else self.state_storage.journal()
         return Taskscaler(
             self.pool(group),
             policies=self.policy,
@@ -100,5 +106,6 @@ class Autoscaler(PoolSettings):
             acquire_timeout=self.instance_acquire_timeout,
             delete_instances_on_shutdown=self.delete_instances_on_shutdown,
             keep_instance_with_acquisitions=self.state_storage.keep_instance_with_acquisitions,
+            observe_only=observe_only,
             observers=observers,
         )

@@ -35,12 +35,12 @@ _NOT_OURS: Final = frozenset({*_METRICS, "vm_isolation"})
 """GitLab's keys of the autoscaler that mean nothing here."""
 
 _NO_STATE = (
-    "state_storage is missing, which means false in this file: nothing is known of instances after a restart;"
-    " set enabled to true in [runners.autoscaler.state_storage] to keep what is known"
+    "state_storage is missing: as in GitLab Runner, nothing outlives a restart;"
+    " set enabled to true in [runners.autoscaler.state_storage] to change that"
 )
 _REMOVES = (
-    'preexisting is missing, which means "remove" in this file: instances of which nothing is known are deleted at the'
-    ' start; set it to "refuse" to be asked, or to "adopt" to use them'
+    "preexisting is missing: as in GitLab Runner, instances of which nothing is known are removed at the start;"
+    ' set it to "refuse" or "adopt" to change that'
 )
 _NO_ISOLATION = "vm_isolation: there are no nested virtual machines here, jobs share the instance itself"
 
@@ -213,7 +213,8 @@ def _only(scaled: Mapping[str, Table], entries: Mapping[str, Table]) -> tuple[st
             return only
         case _:
             found = f"{len(scaled)} with [runners.autoscaler]"
-            raise _wrong("runners", found, f"the name of the one that is meant, {_one_of(_names(scaled))}")
+            hint = "name it with --runner, or runner= in Python"
+            raise _wrong("runners", found, f"one to be named: {_one_of(_names(scaled))}", hint)
 
 
 def _names(entries: Mapping[str, Table]) -> list[str]:
@@ -221,7 +222,7 @@ def _names(entries: Mapping[str, Table]) -> list[str]:
 
 
 def _one_of(names: Sequence[str]) -> str:
-    return f"one of {', '.join(map(quoted, names))}" if names else "entries that have a name"
+    return f"one of {', '.join(map(quoted, names))}" if names else "entries that have names"
 
 
 def _instead(entry: Table) -> str:

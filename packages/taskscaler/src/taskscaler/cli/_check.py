@@ -1,0 +1,226 @@
+"""``taskscaler check``: says what a file means, what the cloud shows, and what would be done now; does nothing."""
+
+import os
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import anyio
+from attrs import define, evolve, frozen
+from rich.console import Console
+from rich.text import Text
+
+from fleeting import (
+    ConfigError,
+    ConfigProblem,
+    FleetingError,
+    GroupDriver,
+    InstanceGroup,
+    LoopClock,
+    Observation,
+    PluginNotFound,
+    ProviderError,
+    State,
+    dial,
+)
+from taskscaler import config
+from taskscaler._decide import Decision
+from taskscaler._jobsfile import read_jobs_file
+from taskscaler._scaler import Taskscaler
+from taskscaler.cli._console import PatientConsole
+from taskscaler.cli._fleet import UNEXPLAINED, Row, fleet_rows
+from taskscaler.cli._log import logging_to
+from taskscaler.cli._outcome import FAILED, SUCCEEDED, WRONG, WRONG_FILE, outcome, tell
+from taskscaler.cli._text import counted, elapsed, harmless
+from taskscaler.config import Autoscaler
+from taskscaler.config._toml import read_toml
+
+PATIENCE = 30.0
+"""Seconds that the cloud may take to show the group, and the instance to answer, whatever the file says."""
+
+FEW = 10
+"""So many instances are named."""
+
+_LABEL = 13  # columns
+_ALARMING = frozenset({"unsupported", "problem"})
+
+
+@frozen(kw_only=True)
+class _Subject:
+    """A file that is right."""
+
+    fleet: Autoscaler
+    group: InstanceGroup | None
+    """None: its plugin is not installed."""
+
+    missing: PluginNotFound | None = None
+    rows: list[Row]
+    """What the file says beside its fleet."""
+
+
+def check(path: Path, *, runner: str | None, offline: bool) -> int:
+    """Check a jobs file or a runner of a ``config.toml``; return the exit status.
+
+    Args:
+        path: The file.
+        runner: The name of the runner, in a ``config.toml`` with several.
+        offline: Whether neither the cloud nor an instance is asked.
+    """
+    try:
+        subject = _read(path, runner)
+    except (*WRONG_FILE, PluginNotFound) as error:
+        return tell([error], WRONG)
+    report = _Report(PatientConsole())
+    report.add(("file", f"{path} is right"), *subject.rows)
+    report.add(*fleet_rows(subject.fleet, datetime.now(UTC).timestamp()))
+    if offline:
+        return SUCCEEDED
+    if subject.group is None:
+        return tell([subject.missing], FAILED)
+    look = _Look(subject.fleet, subject.group, report)
+
+    def run() -> int:
+        with logging_to(Path(os.devnull)):  # what matters of it is in the report
+            return anyio.run(look.run)
+
+    return outcome(run)
+
+
+def _read(path: Path, runner: str | None) -> _Subject:
+    """Read the file as what it is.
+
+    Raises:
+        ConfigError, PluginBroken, InterfaceMismatch, OSError: The file or a plugin is wrong.
+        PluginNotFound: Nobody knows the plugin.
+    """
+    _, data = read_toml(path)
+    if "runners" in data:
+        return _read_runner(path, runner)
+    if runner is not None or data.keys().isdisjoint({"autoscaler", "jobs"}):
+        what = "a jobs file" if "autoscaler" in data or "jobs" in data else "neither [[runners]] nor [autoscaler]"
+        expected = "a config.toml of GitLab Runner" + ("" if runner is not None else " or a jobs file")
+        raise ConfigError([ConfigProblem(path="", found=what, expected=expected)], source=str(path))
+    file = read_jobs_file(path)
+    executors = ", ".join(sorted({job.executor for job in file.jobs}))
+    rows = [("jobs", f"{len(file.jobs)}, by the executor {executors}"), *(("note", note) for note in file.notes)]
+    return _Subject(fleet=file.autoscaler, group=file.group, rows=rows)
+
+
+def _read_runner(path: Path, name: str | None) -> _Subject:
+    runner = config.load(path, runner=name)
+    notes: list[str] = []
+    group, missing = None, None
+    try:
+        group = runner.group(notes=notes)
+    except PluginNotFound as error:
+        if not error.distribution:
+            raise
+        missing = error
+        notes.append(f"the plugin is not installed here, so plugin_config was not checked: {error.hint}")
+    rows = [
+        ("runner", f"{runner.name or 'without a name'}, {counted(runner.jobs_at_once, 'job')} at once at most"),
+        *(("unsupported", sentence) for sentence in runner.unsupported),
+        *(("note", note) for note in (*runner.notes, *notes)),
+        *([("ignored", ", ".join(runner.ignored))] if runner.ignored else []),
+    ]
+    return _Subject(fleet=runner.autoscaler, group=group, missing=missing, rows=rows)
+
+
+@define
+class _Report:
+    """Paragraphs of rows, each a label and a text; on a terminal, texts are wrapped beside their labels."""
+
+    console: Console
+    begun: bool = False
+
+    def add(self, *rows: Row) -> None:
+        """Show a paragraph."""
+        if self.begun:
+            self.console.print()
+        self.begun = True
+        self.go_on(*rows)
+
+    def go_on(self, *rows: Row) -> None:
+        """Show more rows of the same paragraph."""
+        before = ""
+        for label, text in rows:
+            self._show("" if label == before else label, harmless(text), "yellow" if label in _ALARMING else "dim")
+            before = label
+
+    def _show(self, label: str, text: str, style: str) -> None:
+        room = max(self.console.width - _LABEL, _LABEL) if self.console.is_terminal else max(len(text), 1)
+        for line in Text(text).wrap(self.console, room) or [Text()]:
+            line.rstrip()
+            self.console.print(Text.assemble((f"{label:<{_LABEL}}", style), line), soft_wrap=True)
+            label = ""
+
+
+@frozen
+class _Look:
+    """A look at the group that changes nothing."""
+
+    fleet: Autoscaler
+    group: InstanceGroup
+    report: _Report
+
+    async def run(self) -> int:
+        """Open the group, tell what is there and what would be done, dial one instance."""
+        clock = LoopClock()
+        async with self.fleet.scaler(self.group, clock=clock, observe_only=True) as scaler:
+            view = await self._view()
+            self.report.add(*self._group_rows(scaler), *_instance_rows(view))
+            failure = await self._dial_one(view, clock)
+            decision = scaler.explain().decisions[-1]
+            self.report.add(("would do", would_do(decision)), ("because", str(decision)), *self._start_rows(view))
+            return SUCCEEDED if failure is None else tell([failure], FAILED)
+
+    async def _view(self) -> Observation:
+        """See the group once more: that the scaler could not see it, it would take for a passing trouble."""
+        try:
+            with anyio.fail_after(PATIENCE):
+                return await self.group.update()
+        except TimeoutError as error:
+            raise ProviderError(f"the cloud did not show the group within {elapsed(PATIENCE)}") from error
+
+    def _group_rows(self, scaler: Taskscaler) -> Iterator[Row]:
+        info = scaler.groups[self.fleet.name]
+        yield "group", info.identity + (f", at most {counted(info.max_size, 'instance')}" if info.max_size else "")
+        yield from (("advice", sentence) for sentence in info.advice)
+
+    def _start_rows(self, view: Observation) -> Iterator[Row]:
+        """What becomes of the instances when a manager starts: the decision takes them for usable."""
+        if view.instances:
+            unless = ", unless its state explains them" if self.fleet.state_storage.enabled else ""
+            yield "at start", f"the instances above {UNEXPLAINED[self.fleet.preexisting]}{unless}"
+
+    async def _dial_one(self, view: Observation, clock: LoopClock) -> FleetingError | None:
+        """Connect to an instance that runs, if there is one; return why that failed."""
+        running = [instance for instance, seen in view.instances.items() if seen.state is State.RUNNING]
+        if not running:
+            self.report.go_on(("dialled", "none: no instance is running"))
+            return None
+        instance, started = running[0], clock.now()
+        configured = self.fleet.connector_config
+        connector = evolve(configured, timeout=min(configured.timeout, PATIENCE))
+        driver = GroupDriver(self.group, pool=self.fleet.name, connector=connector, dial=dial)
+        try:
+            info = await driver.connect_info(instance)
+            async with driver.dial(info, connector):
+                self.report.go_on(("dialled", f"{instance} over {info.protocol} in {elapsed(clock.now() - started)}"))
+        except (FleetingError, OSError) as error:
+            return FleetingError(f"{instance} cannot be dialled: {error}")
+        return None
+
+
+def _instance_rows(view: Observation) -> Iterable[Row]:
+    shown = [f"{instance} {seen.state.value}" for instance, seen in list(view.instances.items())[:FEW]]
+    more = [f"{len(view.instances) - FEW} more"] if len(view.instances) > FEW else []
+    yield "instances", f"{len(view.instances)}: {', '.join([*shown, *more])}" if shown else "none"
+    yield from (("problem", problem.message) for problem in view.problems)
+
+
+def would_do(decision: Decision) -> str:
+    """Say what a manager would do by this decision, if it has what is there."""
+    parts = [f"ask for {counted(decision.increase, 'instance')}"] if decision.increase else []
+    parts += [f"remove {removal.instance}" for removal in decision.removals]
+    return ", ".join(parts) or "nothing"

@@ -1,0 +1,81 @@
+"""What the settings of a fleet say, in words."""
+
+from collections.abc import Iterator
+
+from fleeting import ConnectorConfig, Preexisting, format_duration
+from taskscaler._schedule import ALWAYS, Schedule
+from taskscaler._types import Policy
+from taskscaler.cli._text import counted
+from taskscaler.config import Autoscaler
+
+Row = tuple[str, str]
+"""A label, and what is to be said under it; several rows in a row with the same label show it once."""
+
+UNEXPLAINED = {
+    Preexisting.REFUSE: "are a reason not to start",
+    Preexisting.REMOVE: "are removed",
+    Preexisting.ADOPT: "are used, as if they were new",
+}
+"""What becomes of instances that stand in the group when a manager starts, and of which nothing is known."""
+
+
+def fleet_rows(fleet: Autoscaler, now: float) -> Iterator[Row]:
+    """Tell what the settings mean; *now*, in seconds since the epoch, is for which policy holds."""
+    yield "plugin", fleet.plugin
+    yield "fleet", _size(fleet)
+    yield "connection", _connection(fleet.connector_config)
+    yield from policy_rows(fleet.policy, now)
+    yield "state", _state(fleet)
+    yield "at start", f"instances of which nothing is known {UNEXPLAINED[fleet.preexisting]}"
+    yield "at end", f"instances {'are removed' if fleet.delete_instances_on_shutdown else 'stay'}"
+
+
+def policy_rows(policies: tuple[Policy, ...], now: float) -> Iterator[Row]:
+    """Tell every policy, in the order of the file, and which one holds."""
+    holding = Schedule(policies).at(now).policy
+    for policy in policies:
+        yield "policy", f"{_when(policy)}: {_idle(policy)}{'; holds now' if policy is holding else ''}"
+    if holding is None:
+        yield "policy", f"{'none holds now' if policies else 'none'}: {_idle(Policy())}"
+
+
+def _size(fleet: Autoscaler) -> str:
+    ceiling = fleet.max_instances
+    most = f"{counted(ceiling, 'instance')} at most" if ceiling else "any number of instances"
+    life = str(fleet.max_use_count) if fleet.max_use_count else "any number"
+    return f"{most}; on each {counted(fleet.capacity_per_instance, 'job')} at once and {life} in its life"
+
+
+def _connection(config: ConnectorConfig) -> str:
+    protocol = config.protocol or "the plugin's protocol"
+    port = f", port {config.protocol_port}" if config.protocol_port else ""
+    user = f" as {config.username}" if config.username else ""
+    return f"{protocol}{user}, {'external' if config.use_external_addr else 'internal'} address{port}"
+
+
+def _when(policy: Policy) -> str:
+    if ALWAYS in policy.periods:
+        return "always"
+    return f"{' or '.join(policy.periods)} ({policy.timezone or 'UTC'})"
+
+
+def _idle(policy: Policy) -> str:
+    leaves = f"after {format_duration(policy.idle_time)}" if policy.idle_time else "at once"
+    return f"keeps {_kept(policy)} idle, gives up what is not needed {leaves}"
+
+
+def _kept(policy: Policy) -> str:
+    if not policy.scale_factor:
+        return counted(policy.idle_count, "slot") if policy.idle_count else "nothing"
+    least = f", at least {policy.idle_count}" if policy.idle_count else ""
+    most = f", at most {policy.scale_factor_limit}" if policy.scale_factor_limit else ""
+    return f"{policy.scale_factor:g} times the slots in use{least}{most}"
+
+
+def _state(fleet: Autoscaler) -> str:
+    storage = fleet.state_storage
+    if not storage.enabled:
+        return "not kept over a restart"
+    from taskscaler._state import default_directory
+
+    return f"kept in {storage.dir or default_directory()}"
