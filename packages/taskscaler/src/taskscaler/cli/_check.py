@@ -13,6 +13,7 @@ from rich.text import Text
 from fleeting import (
     ConfigError,
     ConfigProblem,
+    Dial,
     FleetingError,
     GroupDriver,
     InstanceGroup,
@@ -162,25 +163,29 @@ class _Look:
     fleet: Autoscaler
     group: InstanceGroup
     report: _Report
+    dial: Dial = dial
 
     async def run(self) -> int:
         """Open the group, tell what is there and what would be done, dial one instance."""
         clock = LoopClock()
         async with self.fleet.scaler(self.group, clock=clock, observe_only=True) as scaler:
-            view = await self._view()
+            view = await self._view(scaler)
             self.report.add(*self._group_rows(scaler), *_instance_rows(view))
             failure = await self._dial_one(view, clock)
             decision = scaler.explain().decisions[-1]
             self.report.add(("would do", would_do(decision)), ("because", str(decision)), *self._start_rows(view))
             return SUCCEEDED if failure is None else tell([failure], FAILED)
 
-    async def _view(self) -> Observation:
+    async def _view(self, scaler: Taskscaler) -> Observation:
         """See the group once more: that the scaler could not see it, it would take for a passing trouble."""
         try:
             with anyio.fail_after(PATIENCE):
-                return await self.group.update()
+                view = await self.group.update()
         except TimeoutError as error:
             raise ProviderError(f"the cloud did not show the group within {elapsed(PATIENCE)}") from error
+        if not scaler.instances() and any(seen.state is not State.DELETED for seen in view.instances.values()):
+            raise ProviderError("the cloud showed the group at the second try only; try again")
+        return view
 
     def _group_rows(self, scaler: Taskscaler) -> Iterator[Row]:
         info = scaler.groups[self.fleet.name]
@@ -202,7 +207,7 @@ class _Look:
         instance, started = running[0], clock.now()
         configured = self.fleet.connector_config
         connector = evolve(configured, timeout=min(configured.timeout, PATIENCE))
-        driver = GroupDriver(self.group, pool=self.fleet.name, connector=connector, dial=dial)
+        driver = GroupDriver(self.group, pool=self.fleet.name, connector=connector, dial=self.dial)
         try:
             info = await driver.connect_info(instance)
             async with driver.dial(info, connector):
@@ -220,7 +225,7 @@ def _instance_rows(view: Observation) -> Iterable[Row]:
 
 
 def would_do(decision: Decision) -> str:
-    """Say what a manager would do by this decision, if it has what is there."""
+    """Say in short what a manager would do by this decision."""
     parts = [f"ask for {counted(decision.increase, 'instance')}"] if decision.increase else []
-    parts += [f"remove {removal.instance}" for removal in decision.removals]
+    parts += [f"remove {counted(len(decision.removals), 'instance')}"] if decision.removals else []
     return ", ".join(parts) or "nothing"

@@ -1,0 +1,376 @@
+"""``taskscaler check``: what it says of files and of clouds, and that it changes nothing."""
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from attrs import evolve
+from click.testing import CliRunner, Result
+from rich.console import Console
+
+from fleeting import (
+    AuthFailed,
+    FleetingError,
+    GroupInfo,
+    GroupRefused,
+    ProviderError,
+    ScaleThrottle,
+    Settings,
+    Unreachable,
+)
+from fleeting.testing import FakeCloud, FakeGroup, Fault, UpdateFault
+from taskscaler import Policy, config
+from taskscaler.cli import main
+from taskscaler.cli._check import _Look, _Report
+from taskscaler.cli._fleet import fleet_rows
+from taskscaler.config import Autoscaler, StateStorage
+
+FILES = Path(__file__).parent / "config"
+QUICKSTART = Path(__file__).parents[2] / "examples" / "quickstart" / "jobs.toml"
+
+
+@pytest.fixture(autouse=True)
+def state_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Keep the state of fleets away from that of whoever runs the tests."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state-home"))
+    return tmp_path / "state-home"
+
+
+def check(*arguments: str | Path) -> Result:
+    """Run the command in this process."""
+    return CliRunner().invoke(main, ["check", *map(str, arguments)], prog_name="taskscaler")
+
+
+def rows(output: str) -> dict[str, list[str]]:
+    """What is said under each label."""
+    said: dict[str, list[str]] = {}
+    label = ""
+    for line in filter(None, output.splitlines()):
+        label = line[:13].strip() or label
+        said.setdefault(label, []).append(line[13:])
+    return said
+
+
+# --- files -----------------------------------------------------------------------------------------------
+
+
+def test_a_file_is_told_without_its_cloud() -> None:
+    """Settings in words; what is ignored, unsupported, left unsaid."""
+    result = check(FILES / "aws-mac.toml", "--offline")
+    assert (result.exit_code, result.stderr) == (0, "")
+    said = rows(result.stdout)
+    assert said["file"] == [f"{FILES}/aws-mac.toml is right"]
+    assert said["runner"] == ["macOS on AWS, 8 jobs at once at most"]
+    assert said["unsupported"] == [
+        "vm_isolation: there are no nested virtual machines here, jobs share the instance itself"
+    ]
+    assert [note.partition(":")[0] for note in said["note"]] == [
+        "state_storage is missing",
+        "preexisting is missing",
+        "the plugin is not installed here, so plugin_config was not checked",
+    ]
+    assert said["ignored"] == ["runners.url, runners.token, runners.instance"]
+    assert said["fleet"] == ["4 instances at most; on each 2 jobs at once and any number in its life"]
+    assert said["policy"] == ["always: keeps 2 slots idle, gives up what is not needed after 24h0m0s; holds now"]
+    assert (said["state"], said["at end"]) == (["not kept over a restart"], ["instances stay"])
+    assert "group" not in said
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in FILES.glob("*.toml")))
+def test_no_secret_is_told(name: str) -> None:
+    """Whatever is in the file."""
+    runner = ["--runner", "zone b"] if name == "google-zones" else []
+    result = check(FILES / f"{name}.toml", "--offline", *runner)
+    assert result.exit_code == 0
+    for secret in ("glrt-", "-password", "-secret"):
+        assert secret not in result.output
+
+
+def test_a_jobs_file_is_told_too() -> None:
+    """With how many jobs it has, instead of a runner."""
+    said = rows(check(QUICKSTART, "--offline").stdout)
+    assert said["jobs"] == ["40, by the executor instance"]
+    assert said["at start"] == ["instances of which nothing is known are a reason not to start"]
+    assert said["at end"] == ["instances are removed"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["google-zones.toml"], 'expected one to be named: one of "zone b", "zone c"; name it with --runner'),
+        (["policies.toml", "--runner", "x"], 'found none named "x", expected one of "by the clock"'),
+    ],
+)
+def test_a_wrong_choice_of_runner(arguments: Sequence[str], message: str) -> None:
+    """Is told with the names that there are."""
+    result = check(FILES / arguments[0], *arguments[1:])
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert message in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "arguments", "message"),
+    [
+        ("", [], "found neither [[runners]] nor [autoscaler], expected a config.toml of GitLab Runner or a jobs file"),
+        ("[autoscaler]\n", ["--runner", "x"], "found a jobs file, expected a config.toml of GitLab Runner"),
+        ("[autoscaler\n", [], "found something else: "),
+        (
+            "[[runners]]\nautoscaler.plugin = 'asw'\n",
+            ["--offline"],
+            "no plugin 'asw' for fleeting.groups is installed",
+        ),
+        (
+            "[[runners]]\nautoscaler.plugin = 'local'\nautoscaler.plugin_config.boot = 1\n",
+            ["--offline"],
+            "runners[0].autoscaler.plugin_config.boot: found an unknown key",
+        ),
+    ],
+)
+def test_a_wrong_file(tmp_path: Path, text: str, arguments: Sequence[str], message: str) -> None:
+    """Is told in one sentence, and nothing is reported."""
+    path = tmp_path / "fleet.toml"
+    path.write_text(text)
+    result = check(path, *arguments)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith("error: ")
+    assert message in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_a_missing_plugin_is_no_fault_of_the_file() -> None:
+    """But the cloud cannot be asked without it."""
+    result = check(FILES / "google-docker.toml")
+    assert result.exit_code == 1
+    assert result.stderr.endswith("; pip install fleeting-gcp\n")
+    assert rows(result.stdout)["plugin"] == ["googlecloud"]
+
+
+NOON = 1783512000.0
+"""12:00 UTC on Wednesday, 8 July 2026."""
+
+
+@pytest.mark.parametrize(
+    ("policies", "told"),
+    [
+        ((), ["none: keeps nothing idle, gives up what is not needed at once"]),
+        (
+            (Policy(periods=("* 3 * * *",), idle_count=1),),
+            [
+                "* 3 * * * (UTC): keeps 1 slot idle, gives up what is not needed at once",
+                "none holds now: keeps nothing idle, gives up what is not needed at once",
+            ],
+        ),
+        (
+            (Policy(), Policy(periods=("* 12 * * *", "* 1 * * *"), timezone="", idle_count=2, idle_time=90)),
+            [
+                "always: keeps nothing idle, gives up what is not needed at once",
+                "* 12 * * * or * 1 * * * (UTC): keeps 2 slots idle, gives up what is not needed after 1m30s; holds now",
+            ],
+        ),
+        (
+            (Policy(scale_factor=0.5), Policy(scale_factor=2, scale_factor_limit=9, idle_count=3)),
+            [
+                "always: keeps 0.5 times the slots in use idle, gives up what is not needed at once",
+                (
+                    "always: keeps 2 times the slots in use, at least 3, at most 9 idle, gives up what is not needed "
+                    "at once; holds now"
+                ),
+            ],
+        ),
+    ],
+)
+def test_policies_are_told_with_the_one_that_holds(policies: tuple[Policy, ...], told: list[str]) -> None:
+    """In the order of the file, in words."""
+    fleet = Autoscaler(plugin="fake", policy=policies)
+    assert [text for label, text in fleet_rows(fleet, NOON) if label == "policy"] == told
+
+
+# --- clouds ----------------------------------------------------------------------------------------------
+
+
+class Talk:
+    """What a look says."""
+
+    def __init__(self) -> None:
+        """Begin without a word."""
+        self.file = io.StringIO()
+        self.report = _Report(Console(file=self.file, width=100))
+
+    @property
+    def rows(self) -> dict[str, list[str]]:
+        """By label."""
+        return rows(self.file.getvalue())
+
+
+async def look(group: FakeGroup, talk: Talk, **settings: Any) -> int:  # noqa: ANN401  (the fields of an `Autoscaler`)
+    """Look at a group."""
+    fleet = Autoscaler(**{"plugin": "fake", "max_instances": 8, "policy": (Policy(idle_count=3),), **settings})
+    return await _Look(fleet, group, talk.report, group.dial).run()
+
+
+def cloud_with(instances: int) -> FakeCloud:
+    """A cloud in which somebody else has made instances."""
+    cloud = FakeCloud(max_size=20)
+    cloud.launch(instances)
+    return cloud
+
+
+@pytest.mark.anyio
+async def test_an_empty_group_would_be_filled() -> None:
+    """The decision and its reason, and nothing to dial."""
+    cloud, talk = FakeCloud(max_size=20), Talk()
+    assert await look(FakeGroup(cloud), talk) == 0
+    assert talk.rows["group"] == [f"{cloud.identity}, at most 20 instances"]
+    assert talk.rows["instances"] == ["none"]
+    assert talk.rows["dialled"] == ["none: no instance is running"]
+    assert talk.rows["would do"] == ["ask for 3 instances"]
+    assert "3 to keep idle" in talk.rows["because"][0]
+    assert "at start" not in talk.rows
+    assert cloud.size == 0
+
+
+@pytest.mark.anyio
+async def test_a_group_with_instances_is_dialled() -> None:
+    """One of them; they count, and what becomes of them at the start is told."""
+    cloud, talk = cloud_with(2), Talk()
+    assert await look(FakeGroup(cloud), talk) == 0
+    first, second = sorted(cloud.alive)
+    assert talk.rows["instances"] == [f"2: {first} running, {second} running"]
+    assert talk.rows["dialled"][0].startswith(f"{first} over fake in ")
+    assert talk.rows["would do"] == ["ask for 1 instance"]
+    assert talk.rows["at start"] == ["the instances above are a reason not to start, unless its state explains them"]
+
+
+@pytest.mark.anyio
+async def test_a_look_changes_nothing() -> None:
+    """No lock, no journal, no increase, no decrease, no command on the instance."""
+    cloud = cloud_with(6)
+    before = cloud.alive
+    storage = StateStorage(dir="/nonexistent/state")
+    assert await look(FakeGroup(cloud), Talk(), state_storage=storage, delete_instances_on_shutdown=True) == 0
+    assert cloud.alive == before
+    assert {call.method for call in cloud.calls} <= {"init", "update", "connect_info", "dial", "heartbeat", "shutdown"}
+
+
+@pytest.mark.anyio
+async def test_what_would_be_removed_is_named() -> None:
+    """Idle instances that nothing needs."""
+    cloud, talk = cloud_with(2), Talk()
+    storage = StateStorage(enabled=False)
+    assert await look(FakeGroup(cloud), talk, policy=(), state_storage=storage) == 0
+    first, second = sorted(cloud.alive)
+    assert talk.rows["would do"] == ["remove 2 instances"]
+    assert f"would remove {first}, {second}" in talk.rows["because"][0]
+    assert talk.rows["at start"] == ["the instances above are a reason not to start"]
+
+
+@pytest.mark.anyio
+async def test_many_instances_are_counted() -> None:
+    """Ten are named, the rest is a number; what limits growth is in the reason."""
+    cloud, talk = cloud_with(12), Talk()
+    settings = {"max_instances": 20, "policy": (Policy(idle_count=18),)}
+    assert await look(FakeGroup(cloud), talk, scale_throttle=ScaleThrottle(limit=1, burst=2), **settings) == 0
+    assert talk.rows["instances"][0].startswith("12: ")
+    assert talk.rows["instances"][0].endswith(", 2 more")
+    assert talk.rows["would do"] == ["ask for 2 instances"]
+    assert "limited by scale_throttle" in talk.rows["because"][0]
+
+
+class Advising(FakeGroup):
+    """A group that found something to be changed."""
+
+    async def init(self, settings: Settings) -> GroupInfo:
+        """Open it."""
+        return evolve(await super().init(settings), advice=("turn instance protection on",))
+
+
+@pytest.mark.anyio
+async def test_what_the_cloud_says_is_passed_on() -> None:
+    """Advice of the plugin, and problems of the cloud."""
+    cloud, talk = FakeCloud(), Talk()
+    cloud.run_out("no m5.large in zone a")
+    assert await look(Advising(cloud), talk) == 0
+    assert talk.rows["advice"] == ["turn instance protection on"]
+    assert talk.rows["problem"] == ["no m5.large in zone a"]
+
+
+@pytest.mark.anyio
+async def test_a_cloud_that_refuses() -> None:
+    """Its own word comes out."""
+    cloud = FakeCloud()
+    cloud.faults.init.once(Fault(refuse=GroupRefused("the group scales by itself")))
+    with pytest.raises(GroupRefused, match="scales by itself"):
+        await look(FakeGroup(cloud), Talk())
+    cloud.faults.update.always(UpdateFault(refuse=AuthFailed("no permission to describe the group")))
+    with pytest.raises(AuthFailed, match="no permission"):
+        await look(FakeGroup(cloud), Talk())
+
+
+@pytest.mark.anyio
+async def test_a_view_that_came_late_is_not_decided_on() -> None:
+    """What the scaler did not see would be missing from its decision."""
+    cloud = cloud_with(2)
+    cloud.faults.update.once(UpdateFault(refuse=ProviderError("try again")))
+    with pytest.raises(ProviderError, match="second try"):
+        await look(FakeGroup(cloud), Talk())
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("error", [Unreachable("nothing answers"), ConnectionRefusedError("port 22")])
+async def test_an_instance_that_cannot_be_dialled(
+    error: FleetingError | OSError, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Status 1, and the decision is told all the same."""
+    cloud, talk = cloud_with(1), Talk()
+    cloud.faults.dial.once(Fault(refuse=error))
+    assert await look(FakeGroup(cloud), talk) == 1
+    (instance,) = cloud.alive
+    assert capsys.readouterr().err == f"error: {instance} cannot be dialled: {error}\n"
+    assert talk.rows["would do"] == ["ask for 2 instances"]
+
+
+@pytest.mark.anyio
+async def test_beside_a_manager(tmp_path: Path) -> None:
+    """A look at a group that is managed, locked, and in use."""
+    path = tmp_path / "config.toml"
+    path.write_text(
+        f"""
+        [[runners]]
+        [runners.autoscaler]
+        plugin = "local"
+        plugin_config = {{ directory = "{tmp_path / "group"}" }}
+        state_storage = {{ enabled = true }}
+        delete_instances_on_shutdown = true
+        """
+    )
+    runner, talk = config.load(path), Talk()
+    async with runner.scaler() as scaler, scaler.acquire("job-1", timeout=20) as lease:
+        assert await _Look(runner.autoscaler, runner.group(), talk.report).run() == 0
+        assert lease.instance in talk.rows["dialled"][0]
+        async with lease.dial() as connection:
+            assert (await connection.run("true")).ok
+
+
+def test_the_whole_command(state_home: Path) -> None:
+    """A group that is not there yet is looked at, and not made."""
+    result = check(QUICKSTART)
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert list(rows(result.stdout))[-2:] == ["would do", "because"]
+    assert not state_home.exists()
+
+
+def test_on_a_terminal_texts_are_wrapped_beside_their_labels() -> None:
+    """Nothing runs over the edge, and every line but the first of a row is indented."""
+    file = io.StringIO()
+    report = _Report(Console(file=file, width=40, force_terminal=True, color_system=None, no_color=True))
+    report.add(("label", "a sentence that is longer than the line is wide"), ("label", "[bold]another[/bold] \x1b[2J"))
+    report.add(("other", ""))
+    assert file.getvalue().splitlines() == [
+        "label        a sentence that is longer",
+        "             than the line is wide",
+        "             [bold]another[/bold]",
+        "",
+        "other        ",
+    ]
