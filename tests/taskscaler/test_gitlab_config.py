@@ -7,6 +7,7 @@ from textwrap import dedent
 from typing import Any
 
 import pytest
+from attrs import fields_dict
 
 from fleeting import ConfigError, ConnectorConfig, PluginNotFound, Preexisting, ScaleThrottle
 from fleeting.groups.local import LocalGroup
@@ -670,6 +671,13 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_bytes(b"\xff\xfe")
     with pytest.raises(ConfigError, match="expected TOML"):
         config.load(tmp_path / "config.toml")
+
+
+@pytest.mark.parametrize("table", [Autoscaler, StateStorage, Policy, ScaleThrottle, ConnectorConfig])
+def test_every_key_is_documented(table: type) -> None:
+    """The reference has them all."""
+    text = (Path(__file__).parents[2] / "docs" / "reference" / "configuration.md").read_text()
+    assert [key for key in fields_dict(table) if f"`{key}`" not in text.replace("[[policy]]", "policy")] == []
 
 
 def paths(directory: Path, text: str) -> Sequence[str]:

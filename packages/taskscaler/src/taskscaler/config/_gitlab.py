@@ -16,6 +16,7 @@ from attrs.validators import ge
 from fleeting import Clock, ConfigError, ConfigProblem, InstanceGroup, structure
 from fleeting import load as load_group
 from fleeting.wording import describe, did_you_mean, quoted
+from taskscaler._observe import ScalerObserver
 from taskscaler._scaler import Taskscaler
 from taskscaler.config._autoscaler import Autoscaler
 from taskscaler.config._toml import read_toml
@@ -101,11 +102,15 @@ class RunnerConfig:
             notes=notes,
         )
 
-    def scaler(self, *, clock: Clock | None = None) -> Taskscaler:
+    def scaler(
+        self, *, clock: Clock | None = None, observe_only: bool = False, observers: Sequence[ScalerObserver] = ()
+    ) -> Taskscaler:
         """Make a scaler over the instance group, with everything the file says; nothing is opened yet.
 
         Args:
             clock: None: the event loop's time.
+            observe_only: As in `Taskscaler`.
+            observers: As in `Taskscaler`.
 
         Raises:
             PluginNotFound: Says what to install.
@@ -114,7 +119,7 @@ class RunnerConfig:
         """
         for sentence in self.unsupported:
             log.warning("unsupported_setting", extra={"runner": self.name, "what": sentence})
-        return self.autoscaler.scaler(self.group(), clock=clock)
+        return self.autoscaler.scaler(self.group(), clock=clock, observe_only=observe_only, observers=observers)
 
 
 @frozen(kw_only=True)
