@@ -471,6 +471,15 @@ def test_a_file_that_says_it_gets_no_note(tmp_path: Path) -> None:
     assert load(tmp_path, said).autoscaler.preexisting is Preexisting.ADOPT
 
 
+def test_state_is_kept_beside_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever the command is started, and however the file is named."""
+    load(tmp_path, fleet("state_storage = { enabled = true }"))
+    monkeypatch.chdir(tmp_path)
+    assert config.load("config.toml").autoscaler.state_storage.dir == str(tmp_path / ".taskscaler")
+    load(tmp_path, fleet("state_storage = { enabled = true, dir = '/var/lib/runner' }"))
+    assert config.load("config.toml").autoscaler.state_storage.dir == "/var/lib/runner"
+
+
 def test_a_fleet_of_a_plugin_that_is_there(tmp_path: Path) -> None:
     """The plugin's settings are read as the file's, and everything reaches the scaler."""
     text = fleet(
