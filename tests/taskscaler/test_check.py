@@ -23,8 +23,9 @@ from fleeting import (
 from fleeting.testing import FakeCloud, FakeGroup, Fault, UpdateFault
 from taskscaler import Policy, config
 from taskscaler.cli import main
-from taskscaler.cli._check import _Look, _Report
+from taskscaler.cli._check import _Look
 from taskscaler.cli._fleet import fleet_rows
+from taskscaler.cli._paragraphs import Paragraphs
 from taskscaler.config import Autoscaler, StateStorage
 
 FILES = Path(__file__).parent / "config"
@@ -196,7 +197,7 @@ class Talk:
     def __init__(self) -> None:
         """Begin without a word."""
         self.file = io.StringIO()
-        self.report = _Report(Console(file=self.file, width=100))
+        self.report = Paragraphs(Console(file=self.file, width=100))
 
     @property
     def rows(self) -> dict[str, list[str]]:
@@ -364,7 +365,7 @@ def test_the_whole_command(state_home: Path) -> None:
 def test_on_a_terminal_texts_are_wrapped_beside_their_labels() -> None:
     """Nothing runs over the edge, and every line but the first of a row is indented."""
     file = io.StringIO()
-    report = _Report(Console(file=file, width=40, force_terminal=True, color_system=None, no_color=True))
+    report = Paragraphs(Console(file=file, width=40, force_terminal=True, color_system=None, no_color=True))
     report.add(("label", "a sentence that is longer than the line is wide"), ("label", "[bold]another[/bold] \x1b[2J"))
     report.add(("other", ""))
     assert file.getvalue().splitlines() == [

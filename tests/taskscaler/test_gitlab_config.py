@@ -326,6 +326,8 @@ MEANT = {
             "runners.builds_dir",
             "runners.pre_build_script",
             "runners.custom_build_dir",
+            "runners.autoscaler.log_internal_ip",
+            "runners.autoscaler.log_external_ip",
             "runners.autoscaler.instance_operation_time_buckets",
             "runners.autoscaler.instance_life_duration_buckets",
         ),

@@ -70,6 +70,6 @@ def check(config: Path, runner: str | None, *, offline: bool) -> None:
     CONFIG is a jobs file, or the config.toml of GitLab Runner. The group is opened to look at it only, also beside a
     manager that runs; one running instance, if there is one, is dialled.
     """
-    from taskscaler.cli._check import check
+    from taskscaler.cli._check import check_file
 
-    sys.exit(check(config, runner=runner, offline=offline))
+    sys.exit(check_file(config, runner=runner, offline=offline))

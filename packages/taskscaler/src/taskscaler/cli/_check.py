@@ -6,9 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import anyio
-from attrs import define, evolve, frozen
-from rich.console import Console
-from rich.text import Text
+from attrs import evolve, frozen
 
 from fleeting import (
     ConfigError,
@@ -29,10 +27,11 @@ from taskscaler._decide import Decision
 from taskscaler._jobsfile import read_jobs_file
 from taskscaler._scaler import Taskscaler
 from taskscaler.cli._console import PatientConsole
-from taskscaler.cli._fleet import UNEXPLAINED, Row, fleet_rows
+from taskscaler.cli._fleet import UNEXPLAINED, fleet_rows
 from taskscaler.cli._log import logging_to
 from taskscaler.cli._outcome import FAILED, SUCCEEDED, WRONG, WRONG_FILE, outcome, tell
-from taskscaler.cli._text import counted, elapsed, harmless
+from taskscaler.cli._paragraphs import Paragraphs, Row
+from taskscaler.cli._text import counted, elapsed
 from taskscaler.config import Autoscaler
 from taskscaler.config._toml import read_toml
 
@@ -41,9 +40,6 @@ PATIENCE = 30.0
 
 FEW = 10
 """So many instances are named."""
-
-_LABEL = 13  # columns
-_ALARMING = frozenset({"unsupported", "problem"})
 
 
 @frozen(kw_only=True)
@@ -59,7 +55,7 @@ class _Subject:
     """What the file says beside its fleet."""
 
 
-def check(path: Path, *, runner: str | None, offline: bool) -> int:
+def check_file(path: Path, *, runner: str | None, offline: bool) -> int:
     """Check a jobs file or a runner of a ``config.toml``; return the exit status.
 
     Args:
@@ -71,7 +67,7 @@ def check(path: Path, *, runner: str | None, offline: bool) -> int:
         subject = _read(path, runner)
     except (*WRONG_FILE, PluginNotFound) as error:
         return tell([error], WRONG)
-    report = _Report(PatientConsole())
+    report = Paragraphs(PatientConsole())
     report.add(("file", f"{path} is right"), *subject.rows)
     report.add(*fleet_rows(subject.fleet, datetime.now(UTC).timestamp()))
     if offline:
@@ -127,42 +123,13 @@ def _read_runner(path: Path, name: str | None) -> _Subject:
     return _Subject(fleet=runner.autoscaler, group=group, missing=missing, rows=rows)
 
 
-@define
-class _Report:
-    """Paragraphs of rows, each a label and a text; on a terminal, texts are wrapped beside their labels."""
-
-    console: Console
-    begun: bool = False
-
-    def add(self, *rows: Row) -> None:
-        """Show a paragraph."""
-        if self.begun:
-            self.console.print()
-        self.begun = True
-        self.go_on(*rows)
-
-    def go_on(self, *rows: Row) -> None:
-        """Show more rows of the same paragraph."""
-        before = ""
-        for label, text in rows:
-            self._show("" if label == before else label, harmless(text), "yellow" if label in _ALARMING else "dim")
-            before = label
-
-    def _show(self, label: str, text: str, style: str) -> None:
-        room = max(self.console.width - _LABEL, _LABEL) if self.console.is_terminal else max(len(text), 1)
-        for line in Text(text).wrap(self.console, room) or [Text()]:
-            line.rstrip()
-            self.console.print(Text.assemble((f"{label:<{_LABEL}}", style), line), soft_wrap=True)
-            label = ""
-
-
 @frozen
 class _Look:
     """A look at the group that changes nothing."""
 
     fleet: Autoscaler
     group: InstanceGroup
-    report: _Report
+    report: Paragraphs
     dial: Dial = dial
 
     async def run(self) -> int:
@@ -213,7 +180,7 @@ class _Look:
             async with driver.dial(info, connector):
                 self.report.go_on(("dialled", f"{instance} over {info.protocol} in {elapsed(clock.now() - started)}"))
         except (FleetingError, OSError) as error:
-            return FleetingError(f"{instance} cannot be dialled: {error}")
+            return FleetingError(f"{instance} cannot be dialled: {str(error) or type(error).__name__}")
         return None
 
 

@@ -5,11 +5,9 @@ from collections.abc import Iterator
 from fleeting import ConnectorConfig, Preexisting, format_duration
 from taskscaler._schedule import ALWAYS, Schedule
 from taskscaler._types import Policy
+from taskscaler.cli._paragraphs import Row
 from taskscaler.cli._text import counted
 from taskscaler.config import Autoscaler
-
-Row = tuple[str, str]
-"""A label, and what is to be said under it; several rows in a row with the same label show it once."""
 
 UNEXPLAINED = {
     Preexisting.REFUSE: "are a reason not to start",

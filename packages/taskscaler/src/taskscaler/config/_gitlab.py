@@ -24,15 +24,18 @@ from taskscaler.config._toml import read_toml
 T = TypeVar("T")
 Table = Mapping[str, object]
 
-_METRICS = (
-    "instance_operation_time_buckets",
+_GITLABS = (
     "instance_creation_time_buckets",
-    "instance_is_running_time_buckets",
     "instance_deletion_time_buckets",
-    "instance_readiness_time_buckets",
+    "instance_is_running_time_buckets",
     "instance_life_duration_buckets",
+    "instance_operation_time_buckets",
+    "instance_readiness_time_buckets",
+    "log_external_ip",
+    "log_internal_ip",
+    "vm_isolation",
 )
-_NOT_OURS: Final = frozenset({*_METRICS, "vm_isolation"})
+_NOT_OURS: Final = frozenset(_GITLABS) - fields_dict(Autoscaler).keys()
 """GitLab's keys of the autoscaler that mean nothing here."""
 
 _NO_STATE = (
@@ -62,10 +65,10 @@ class RunnerConfig:
     executor: str = ""
     """What GitLab Runner would run jobs with: ``docker-autoscaler`` or ``instance``."""
 
-    concurrent: int = field(default=1, validator=ge(1))
+    concurrent: int = 1
     """Jobs at once over all runners of the file."""
 
-    limit: int = field(default=0, validator=ge(0))
+    limit: int = 0
     """Jobs at once of this runner; 0: any number."""
 
     autoscaler: Autoscaler
