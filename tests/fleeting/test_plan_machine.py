@@ -28,7 +28,7 @@ from fleeting import (
 )
 from fleeting._intents import CLOCK_SKEW
 from fleeting._plan import INSTANCE, INTENT, REMEMBER_LOST
-from tests.strategies import EPOCH, NO_THROTTLE, QUICK, Records, a_plan, seeds
+from tests.strategies import EPOCH, NO_THROTTLE, QUICK, Records, a_plan, of_type, seeds
 
 PICKS = st.integers(0, 1000)
 CONFIG = PlanConfig(
@@ -342,6 +342,7 @@ class PlanMachine(RuleBasedStateMachine):
             case facts.Decrease(_, instances):
                 assert len(set(instances)) == len(instances)
                 for id_ in instances:
+                    assert self.records[INSTANCE][f"default/{id_}"].retained is None, "deleted though it is retained"
                     assert self.records[INSTANCE][f"default/{id_}"].removing, "deleted before it was written"
                     assert not self.seen[id_].up, "deleted before those on top were told"
                     self.seen[id_].asked = True
@@ -418,7 +419,25 @@ class PlanMachine(RuleBasedStateMachine):
         """One is not needed any more."""
         id_ = list(self.plan.instances)[pick % len(self.plan.instances)]
         self.took(self.plan.remove(dict.fromkeys([id_, "unknown"], "not needed"), self.now))
-        assert self.plan.instances[id_].stage is Stage.REMOVING
+        known = self.plan.instances[id_]
+        assert known.stage is (Stage.REMOVING if known.retained is None else Stage.HELD)
+
+    @precondition(lambda self: any(each.stage is not Stage.REMOVING for each in self.plan.instances.values()))
+    @rule(pick=PICKS)
+    def retain(self, pick: int) -> None:
+        """One must not be deleted, whatever befalls it."""
+        kept = [id_ for id_, each in self.plan.instances.items() if each.stage is not Stage.REMOVING]
+        self.took(self.plan.retain(kept[pick % len(kept)], "to look at it"))
+
+    @precondition(lambda self: self.plan.instances)
+    @rule(pick=PICKS)
+    def unretain(self, pick: int) -> None:
+        """One may be deleted again; if there was a reason, it is deleted now."""
+        id_ = list(self.plan.instances)[pick % len(self.plan.instances)]
+        held = self.plan.instances[id_].stage is Stage.HELD
+        step = self.took(self.plan.unretain(id_, self.now))
+        asked = [each for action in of_type(facts.Decrease, step.actions) for each in action.instances]
+        assert asked == ([id_] if held else [])
 
     @precondition(lambda self: self.withdraws and self.plan.outstanding > 0)
     @rule(count=st.integers(1, 4))
@@ -462,8 +481,9 @@ class PlanMachine(RuleBasedStateMachine):
             asked.doubt = asked.doubt or bool(asked.calls)
             asked.calls = 0
             asked.asked_at = asked.requested_at  # all that the journal tells of the time
-        known, total = set(self.plan.instances), self.plan.total
+        known, total, retained = set(self.plan.instances), self.plan.total, self.plan.retained
         self.open_plan()
+        assert self.plan.retained == retained, "a restart forgot what must not be deleted"
         assert set(self.plan.instances) == known, "a restart lost sight of an instance"
         assert self.plan.total == total, "a restart forgot what counts against the ceiling"
         self.run_plan()
@@ -675,6 +695,8 @@ class PlanMachine(RuleBasedStateMachine):
         for machine in self.cloud.machines.values():
             if machine.state not in {State.DELETING, State.DELETED}:
                 machine.state = State.RUNNING
+        for id_ in self.plan.retained:
+            self.took(self.plan.unretain(id_, self.now))
         until = self.now + 2 * self.config.intent_timeout
         while self.now < until:
             self.behave()

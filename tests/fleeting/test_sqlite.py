@@ -31,6 +31,17 @@ class Note:
     number: float | None = None
 
 
+@frozen
+class EarlierInstance:
+    """An instance, as it was written down before there was `retain`."""
+
+    pool: str
+    origin: str
+    intent: str | None
+    first_seen: float
+    removing: str
+
+
 KINDS: Mapping[str, type] = {"note": Note, **PLAN_RECORDS}
 
 
@@ -60,6 +71,18 @@ async def test_what_was_committed_is_there_when_it_is_opened_again(tmp_path: Pat
     recovered = await journal.open(["group"], "me", {})
     await journal.close()
     assert (recovered.epoch, recovered.records) == (3, {})
+
+
+async def test_an_instance_that_an_earlier_release_wrote_down_is_not_retained(tmp_path: Path) -> None:
+    """What was not known yet when a record was written is as it was then."""
+    path = tmp_path / "journal.sqlite"
+    record = EarlierInstance(pool="default", origin="requested", intent=None, first_seen=7.0, removing="")
+    async with opened(path) as (journal, _):
+        await journal.commit([Put("instance", "default/i-1", record)])
+    journal = SqliteJournal(path)
+    recovered = await journal.open(["group"], "me", KINDS)
+    await journal.close()
+    assert recovered.records["instance"]["default/i-1"].retained is None
 
 
 async def test_nobody_else_can_read_it(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from fleeting import NoticeKind, Observation, Observed, Preexisting, Stage, State, Step, facts
 from taskscaler._core import Core, InstanceLost
 from taskscaler._decide import idle_slots
-from taskscaler._errors import NoCapacity
+from taskscaler._errors import NoCapacity, NoSuchInstance
 from taskscaler._ledger import LEASE, USES, Break, Deliver, Held, LeaseRecord
 from taskscaler._observe import GONE, DecisionEvent, InstanceEvent, label_of
 from taskscaler._types import Policy, PoolSettings
@@ -135,6 +135,8 @@ class World:
         """Queue a step, as the engine does; of several faults the core hears when the first begins."""
         if self.failing:
             assert not of_type(Deliver, step.actions), "handed out while the journal fails"
+        for deliver in of_type(Deliver, step.actions):
+            assert deliver.held.host.cordoned is None, "handed out though its instance is cordoned"
         for action in of_type(facts.Decrease, step.actions):
             self.check_decrease(action)
         for increase in of_type(facts.Increase, step.actions):
@@ -147,6 +149,7 @@ class World:
         """Only what is free is deleted, and only for a reason that holds."""
         plan, ledger = self.core.plans[action.pool], self.core.ledger
         for id_ in action.instances:
+            assert plan.instances[id_].retained is None, "deleted though it is retained"
             assert f"{action.pool}/{id_}" not in ledger.hosts, "deleted before it was given up"
             assert not any(held.host.instance == id_ for held in ledger.leases.values()), "deleted under a job"
         reasons = {plan.instances[id_].removing for id_ in action.instances}
@@ -334,6 +337,11 @@ class World:
             cloud.bad_reads = 0
             for machine in cloud.machines.values():
                 machine.sick = False
+        for name, plan in self.core.plans.items():
+            for id_, instance in plan.instances.items():
+                if instance.stage is not Stage.REMOVING:
+                    self.take(self.core.uncordon(f"{name}/{id_}", self.now))
+                    self.take(self.core.unretain(f"{name}/{id_}", self.now))
 
     def check_nothing_is_to_spare(self) -> None:
         """No instance that nobody needs has been idle for longer than `idle_time`."""
@@ -458,6 +466,28 @@ class CoreMachine(RuleBasedStateMachine):
                 self.world.feed(cloud.pool, facts.ConnectionDied(id_, "reset by peer"))
         self.world.settle()
 
+    @rule(pick=PICKS, how=st.sampled_from(["cordon", "uncordon", "retain", "unretain"]))
+    def hold(self, pick: int, how: str) -> None:
+        """An operator wants something of an instance, or no longer."""
+        core, now = self.world.core, self.world.now
+        ids = [f"{name}/{id_}" for name, plan in core.plans.items() for id_ in plan.instances]
+        if not ids:
+            return
+        id_ = ids[pick % len(ids)]
+        try:
+            match how:
+                case "cordon":
+                    self.world.take(core.cordon(id_, "it is slow"))
+                case "uncordon":
+                    self.world.take(core.uncordon(id_, now))
+                case "retain":
+                    self.world.take(core.retain(id_, "to look at it"))
+                case _:
+                    self.world.take(core.unretain(id_, now))
+        except NoSuchInstance:
+            pool, _, of_pool = id_.partition("/")
+            assert core.plans[pool].instances[of_pool].stage is Stage.REMOVING
+
     @rule(works=st.booleans())
     def journal(self, works: bool) -> None:  # noqa: FBT001  (drawn)
         """The disk fills up, or is freed."""
@@ -528,7 +558,7 @@ class CoreMachine(RuleBasedStateMachine):
         """No change is missed, though only what a step touches is looked at."""
         if not any(step.actions for step in self.world.waiting):
             plans = self.world.core.plans.items()
-            states = {(name, id_): label_of(plan, each) for name, plan in plans for id_, each in plan.instances.items()}
+            states = {(name, id_): label_of(each) for name, plan in plans for id_, each in plan.instances.items()}
             assert self.world.told == states
 
     @invariant()
@@ -676,6 +706,25 @@ def test_leases_of_a_dead_manager_are_dropped_and_their_instances_replaced() -> 
     assert len(world.running) == 1
     assert used not in world.clouds["a"].machines
     assert Counter(held.host.instance for held in world.running.values())[used] == 0
+
+
+def test_what_is_cordoned_goes_first_where_one_is_over_the_ceiling() -> None:
+    """It is of no use to anybody; then no idle instance that is goes before its time."""
+    world = a_world(Policy(idle_count=2, idle_time=1000.0), max_instances=2)
+    world.pass_time(30)
+    world.take(world.core.cordon("a1", "it is slow"))
+    world.core.plans["a"].ceiling = 1
+    world.pass_time(30)
+    assert set(world.clouds["a"].machines) == {"a2"}
+
+
+def test_all_that_a_pool_gives_up_goes_in_one_request() -> None:
+    """Used up, unhealthy or idle: a cloud that limits the rate of requests is asked once."""
+    world = a_world(Policy(idle_count=2), max_use_count=1)
+    for _ in range(3):
+        world.submit(20.0)
+    world.pass_time(30)
+    assert [len(each.instances) for each in of_type(facts.Decrease, world.changes)] == [3]
 
 
 def test_remove_all_leaves_nothing() -> None:

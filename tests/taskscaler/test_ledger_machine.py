@@ -15,11 +15,13 @@ from pytest import raises  # noqa: PT013  (reads as a sentence)
 from fleeting import Drop, Loss, LossKind, Put, Step
 from taskscaler._errors import KeyInUse, NoCapacity, NotSuspended
 from taskscaler._ledger import (
+    CORDON,
     LEASE,
     USES,
     Break,
     Capacity,
     Closed,
+    CordonRecord,
     Deliver,
     Held,
     Host,
@@ -48,6 +50,8 @@ class ModelHost:
     max_uses: int
     idle_since: float
     closed: Closed | None = None
+    cordoned: bool = False
+    retained: bool = False
     taken: dict[int, str] = Factory(dict)
 
     @property
@@ -63,12 +67,12 @@ class ModelHost:
     @property
     def usable(self) -> int:
         """Slots that may be handed out now."""
-        return 0 if self.closed else self.room
+        return 0 if self.closed or self.cordoned else self.room
 
     @property
     def paused(self) -> int:
         """Slots that could be handed out, were it not paused."""
-        return self.room if self.closed is Closed.PAUSED else 0
+        return self.room if self.closed is Closed.PAUSED and not self.cordoned else 0
 
     @property
     def kept(self) -> bool:
@@ -77,10 +81,10 @@ class ModelHost:
 
     @property
     def to_be_removed(self) -> bool:
-        """Free, and never to be used again, and nobody has given it up yet."""
+        """Free, and never to be used again, and nobody has given it up yet, nor wants it kept."""
         worn_out = bool(self.max_uses) and self.uses >= self.max_uses
         spent = self.closed in FOR_GOOD or worn_out
-        return spent and not self.taken and self.closed is not Closed.RETIRED
+        return spent and not self.taken and not self.retained and self.closed is not Closed.RETIRED
 
 
 @define
@@ -112,15 +116,20 @@ class LedgerMachine(RuleBasedStateMachine):
     @initialize(
         slots=st.lists(st.tuples(st.integers(1, 3), st.integers(0, 3)), min_size=1, max_size=2),
         recovered=st.dictionaries(st.sampled_from(["p0/0", "p0/1", "p1/2"]), st.integers(1, 4)),
+        cordons=st.dictionaries(st.sampled_from(["p0/0", "p0/1", "p1/2"]), st.sampled_from(["", "a disk fails"])),
         hosts=st.integers(0, 4),
     )
-    def start(self, slots: list[tuple[int, int]], recovered: dict[str, int], hosts: int) -> None:
+    def start(
+        self, slots: list[tuple[int, int]], recovered: dict[str, int], cordons: dict[str, str], hosts: int
+    ) -> None:
         """One or two pools; some instances were used in an earlier life, maybe more often than is allowed now."""
         self.pools = {f"p{number}": each for number, each in enumerate(slots)}
         shelves = [Shelf.empty(pool, each, uses) for pool, (each, uses) in self.pools.items()]
-        self.ledger = Ledger(shelves, recovered)
+        self.ledger = Ledger(shelves, recovered, cordons=cordons)
+        self.cordons = dict(cordons)
         self.uses = dict(recovered)
-        self.records = Records({USES: {host: UsesRecord(uses) for host, uses in recovered.items()}})
+        uses_kept = {host: UsesRecord(uses) for host, uses in recovered.items()}
+        self.records = Records({USES: uses_kept, CORDON: {host: CordonRecord(why) for host, why in cordons.items()}})
         self.now = EPOCH
         self.hosts: dict[str, ModelHost] = {}
         self.leases: dict[str, ModelLease] = {}
@@ -240,7 +249,8 @@ class LedgerMachine(RuleBasedStateMachine):
         instance = str(self.added)
         self.added += 1
         id_ = f"{pool}/{instance}"
-        self.hosts[id_] = ModelHost(id_, pool, slots, self.uses.get(id_, 0), max_uses, self.now)
+        uses, cordoned = self.uses.get(id_, 0), id_ in self.cordons
+        self.hosts[id_] = ModelHost(id_, pool, slots, uses, max_uses, self.now, cordoned=cordoned)
         self.took(self.ledger.add(pool, instance, self.now))
 
     @rule(key=KEYS, expected=st.sampled_from([inf, 10.0, 50.0]))
@@ -390,29 +400,63 @@ class LedgerMachine(RuleBasedStateMachine):
         del self.hosts[model.id]
         self.broke(model, self.ledger.lose(host, LOSS, self.now), -inf)
 
-    @precondition(lambda self: any(not host.taken for host in self.hosts.values()))
+    @rule(pick=PICKS, why=st.sampled_from(["", "it is slow"]))
+    def cordon(self, pick: int, why: str) -> None:
+        """An operator wants an instance to get no new work, whether or not it is a host yet."""
+        ids = [*self.hosts, "p0/99"]
+        id_ = ids[pick % len(ids)]
+        self.cordons[id_] = why
+        if id_ in self.hosts:
+            self.hosts[id_].cordoned = True
+        self.took(self.ledger.cordon(id_, why))
+
+    @precondition(lambda self: self.cordons or self.hosts)
+    @rule(pick=PICKS)
+    def uncordon(self, pick: int) -> None:
+        """It may be given work again, unless it is closed for another reason."""
+        ids = [*self.cordons, *self.hosts]
+        id_ = ids[pick % len(ids)]
+        self.cordons.pop(id_, None)
+        if id_ in self.hosts:
+            self.hosts[id_].cordoned = False
+        self.took(self.ledger.uncordon(id_, self.now))
+
+    @precondition(lambda self: any(host.closed is not Closed.RETIRED for host in self.hosts.values()))
+    @rule(pick=PICKS, retained=st.booleans())
+    def retain(self, pick: int, retained: bool) -> None:  # noqa: FBT001  (drawn)
+        """An operator wants a host to be kept, or no longer."""
+        model, host = self.a_host(pick, [host for host in self.hosts.values() if host.closed is not Closed.RETIRED])
+        model.retained = retained
+        if retained:
+            self.ledger.retain(host)
+        else:
+            self.ledger.unretain(host)
+
+    @precondition(lambda self: any(not (host.taken or host.retained) for host in self.hosts.values()))
     @rule(pick=PICKS)
     def retire(self, pick: int) -> None:
         """A free host is given up."""
-        model, host = self.a_host(pick, [host for host in self.hosts.values() if not host.taken])
+        free = [host for host in self.hosts.values() if not (host.taken or host.retained)]
+        model, host = self.a_host(pick, free)
         model.closed = Closed.RETIRED
         self.ledger.retire(host)
 
-    @precondition(lambda self: any(host.taken for host in self.hosts.values()))
+    @precondition(lambda self: any(host.taken or host.retained for host in self.hosts.values()))
     @rule(pick=PICKS)
-    def retire_what_is_busy(self, pick: int) -> None:
-        """Nobody can have a busy host removed by mistake."""
-        _, host = self.a_host(pick, [host for host in self.hosts.values() if host.taken])
+    def retire_what_is_busy_or_retained(self, pick: int) -> None:
+        """Nobody can have a busy or a retained host removed by mistake."""
+        _, host = self.a_host(pick, [host for host in self.hosts.values() if host.taken or host.retained])
         with raises(AssertionError):
             self.ledger.retire(host)
 
-    @precondition(lambda self: bool(set(self.uses) - set(self.hosts)))
+    @precondition(lambda self: bool({*self.uses, *self.cordons} - set(self.hosts)))
     @rule(pick=PICKS)
     def forget(self, pick: int) -> None:
-        """A gone host's uses need not be known any longer."""
-        gone = sorted(set(self.uses) - set(self.hosts))
+        """A gone host's uses and cordon need not be known any longer."""
+        gone = sorted({*self.uses, *self.cordons} - set(self.hosts))
         host = gone[pick % len(gone)]
-        del self.uses[host]
+        self.uses.pop(host, None)
+        self.cordons.pop(host, None)
         self.took(self.ledger.end(host, self.now))
 
     @rule()
@@ -534,14 +578,23 @@ class LedgerMachine(RuleBasedStateMachine):
             assert order == sorted(host.idle_since for host in idle)
 
     @invariant()
-    def the_journal_holds_exactly_the_leases_and_uses(self) -> None:
-        """A restart at any moment finds every lease and every use."""
+    def what_is_cordoned_may_go_once_it_is_idle(self) -> None:
+        """Cordoned hosts that hold nothing, and are neither closed nor spent nor to be kept, may be given up."""
+        for pool in self.pools:
+            idle = [host for host in self.hosts.values() if host.pool == pool and not (host.taken or host.closed)]
+            offered = {host.id for host in self.ledger.idle_cordoned(pool)}
+            assert offered == {host.id for host in idle if host.cordoned and host.room and not host.retained}
+
+    @invariant()
+    def the_journal_holds_exactly_the_leases_uses_and_cordons(self) -> None:
+        """A restart at any moment finds every lease, every use and every cordon."""
         leases = {
             key: LeaseRecord(lease.host.id, lease.slot, lease.since, key in self.asleep)
             for key, lease in self.leases.items()
         }
         assert self.records[LEASE] == leases
         assert self.records[USES] == {host: UsesRecord(uses) for host, uses in self.uses.items()}
+        assert self.records[CORDON] == {host: CordonRecord(why) for host, why in self.cordons.items()}
 
 
 TestLedgerMachine = LedgerMachine.TestCase
@@ -606,6 +659,16 @@ def test_a_host_that_paused_for_a_moment_keeps_its_idle_order() -> None:
     ledger.close(ledger.hosts["p/0"], Closed.PAUSED, "one bad read")
     ledger.reopen(ledger.hosts["p/0"], EPOCH + 10)
     assert [host.id for host in ledger.longest_idle("p")] == ["p/0", "p/1"]
+
+
+def test_an_operators_wish_leaves_the_idle_order_alone() -> None:
+    """An instance that was held for a while is given up in its turn."""
+    ledger = a_ledger(hosts=3)
+    ledger.cordon("p/0", "")
+    ledger.uncordon("p/0", EPOCH + 10)
+    ledger.retain(ledger.hosts["p/1"])
+    ledger.unretain(ledger.hosts["p/1"])
+    assert [host.id for host in ledger.longest_idle("p")] == ["p/0", "p/1", "p/2"]
 
 
 def test_a_use_counts_when_the_slot_is_handed_out() -> None:

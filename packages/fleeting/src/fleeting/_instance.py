@@ -25,6 +25,8 @@ class Stage(Enum):
     READY = "ready"
     UNHEALTHY = "unhealthy"
     REMOVING = "removing"
+    HELD = "held"
+    """Done for, but not to be deleted for now: it is retained, or the plan only observes."""
 
 
 @frozen(kw_only=True)
@@ -37,6 +39,9 @@ class InstanceRecord:
     first_seen: float
     removing: str
     """Why it is being removed; empty if it is not."""
+
+    retained: str | None = None
+    """Why it must not be deleted, in the words of whoever said so; None: it may be."""
 
 
 @frozen(kw_only=True)
@@ -83,6 +88,11 @@ class Instance:
     """When it goes, if notice was given."""
 
     removing: str = ""
+    """Why it is done for; empty if it is not."""
+
+    retained: str | None = None
+    """Why it must not be deleted, in the words of whoever said so; None: it may be."""
+
     removal_asked_at: float | None = None
     """When its deletion was decided on last; a journal that fails may delay the call."""
 
@@ -97,4 +107,5 @@ class Instance:
             intent=self.intent,
             first_seen=self.first_seen,
             removing=self.removing,
+            retained=self.retained,
         )

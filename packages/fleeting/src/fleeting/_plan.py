@@ -13,6 +13,9 @@ The way of an instance::
                                   ▼                                     │             │
       gone ◄── not in the view ── REMOVING ◄── remove ──────────────────┴─────────────┘
 
+One that is retained is never asked to be deleted, whatever the reason: where it would be REMOVING it is HELD, as
+long as it is retained, and like any other it is gone once the view no longer shows it.
+
 What the cloud shows decides, but one bad read kills nothing: an instance that is missing once gets no
 new work and the view is fetched again at once; missing twice, or missing once with a dead connection,
 it is lost. A lost instance that comes back is deleted, never used.
@@ -40,6 +43,9 @@ from fleeting._types import NoticeKind, Observation, Observed, Problem, State
 
 REMEMBER_LOST = 3600.0
 """Seconds for which a gone instance is remembered, so that a stale view cannot bring it back to work."""
+
+LEAVING = frozenset({Stage.REMOVING, Stage.HELD})
+"""Instances that are done for; nothing else is done with them."""
 
 INTENT, INSTANCE, LOST = "intent", "instance", "lost"
 """The journal's kinds of records that belong to the plan."""
@@ -187,6 +193,11 @@ class Plan:
         return self._by_stage[Stage.REMOVING]
 
     @property
+    def retained(self) -> list[str]:
+        """Ids of those that must not be deleted. O(n)."""
+        return [known.id for known in self._instances.values() if known.retained is not None]
+
+    @property
     def total(self) -> int:
         """What counts against the ceiling. O(1)."""
         return len(self._instances) + self._intents.outstanding
@@ -240,6 +251,23 @@ class Plan:
         """Delete these, each for its reason, in one request; none may hold a slot in use. Passes over unknown ones."""
         for known in self._known(reasons):
             self._remove(known, reasons[known.id], now)
+        return self._end()
+
+    def retain(self, instance: str, why: str) -> Step:
+        """Ask no more for the deletion of this known instance, whatever the reason; it must not be asked for yet."""
+        known = self._instances[instance]
+        known.retained = why
+        self._write_instance(known)
+        return self._end()
+
+    def unretain(self, instance: str, now: float) -> Step:
+        """Undo `retain`: if there was a reason to delete it meanwhile, that happens now."""
+        known = self._instances[instance]
+        known.retained = None
+        self._write_instance(known)
+        if known.stage is Stage.HELD:
+            self._move(known, Stage.REMOVING)
+            self._delete(known, now)
         return self._end()
 
     def shut_down(self, now: float) -> Step:
@@ -412,13 +440,13 @@ class Plan:
         """The cloud is deleting it. If that was not us, its work goes on until it is gone."""
         if known.announced:
             self._pause(known, "somebody else is deleting it")
-        elif known.stage is not Stage.REMOVING:
+        elif known.stage not in LEAVING:
             self._start_removing(known, "somebody else is deleting it")
             self._retry_deletion(known, now)
 
     def _failed(self, known: Instance, now: float) -> None:
         """The cloud gave up on it; work is broken, and what is left of it is deleted."""
-        if known.stage is Stage.REMOVING and not known.announced:
+        if known.stage in LEAVING and not known.announced:
             return
         self._announce_loss(known, facts.Loss(facts.LossKind.FAILED, "the cloud reports it as failed"))
         if known.stage is Stage.WAITING:
@@ -535,7 +563,7 @@ class Plan:
     def _noticed(self, instance: str, deadline: float, kind: NoticeKind, now: float) -> None:
         """It goes at *deadline*; of several notices the earliest counts."""
         known = self._instances.get(instance)
-        if known is None or known.stage is Stage.REMOVING:
+        if known is None or known.stage in LEAVING:
             return
         if known.deadline is not None and known.deadline <= deadline:
             return
@@ -551,7 +579,7 @@ class Plan:
         if known is None:
             return
         known.connection_dead = True
-        if known.missed and known.stage is not Stage.REMOVING:
+        if known.missed and known.stage not in LEAVING:
             self._gone(known, facts.LossKind.VANISHED, "not in the cloud's view, and its connection died", now)
         self._start_update(now)
 
@@ -690,7 +718,7 @@ class Plan:
 
     def _start_removing(self, known: Instance, reason: str) -> None:
         """It is on its way out; nothing else is done with it."""
-        self._move(known, Stage.REMOVING)
+        self._move(known, Stage.HELD if self.observing or known.retained is not None else Stage.REMOVING)
         known.removing = known.removing or reason
         for kind in ("ready", "heartbeat", "prepare"):
             self._timers.cancel((kind, known.id))
@@ -699,6 +727,8 @@ class Plan:
 
     def _delete(self, known: Instance, now: float) -> None:
         """Ask the cloud, together with all others of this turn, and again if that has no effect."""
+        if known.stage is Stage.HELD:
+            return
         known.removal_asked_at = now
         self._turn.deletions.append(known.id)
         self._retry_deletion(known, now)
@@ -776,7 +806,14 @@ class Plan:
 
     def _restore_instance(self, instance: str, record: InstanceRecord, now: float) -> None:
         """A known instance: it has to become ready again, or its removal goes on."""
-        known = Instance(instance, record.origin, record.first_seen, State.CREATING, intent=record.intent)
+        known = Instance(
+            instance,
+            record.origin,
+            record.first_seen,
+            State.CREATING,
+            intent=record.intent,
+            retained=record.retained,
+        )
         self._instances[instance] = known
         self._by_stage[known.stage] += 1
         if record.removing:

@@ -14,7 +14,7 @@ How the parts lie on each other; each imports only from those below it:
 """
 
 from taskscaler._decide import Decision, Removal
-from taskscaler._errors import KeyInUse, LeaseLost, NoCapacity, NotSuspended, TaskscalerError
+from taskscaler._errors import KeyInUse, LeaseLost, NoCapacity, NoSuchInstance, NotSuspended, TaskscalerError
 from taskscaler._explain import Explanation, InstanceView, PoolView
 from taskscaler._lease import Lease
 from taskscaler._ledger import Capacity
@@ -34,6 +34,7 @@ __all__ = [
     "LeaseEvent",
     "LeaseLost",
     "NoCapacity",
+    "NoSuchInstance",
     "NotSuspended",
     "Policy",
     "Pool",

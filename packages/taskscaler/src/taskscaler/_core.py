@@ -13,10 +13,24 @@ from typing import Any, NamedTuple
 
 from attrs import evolve
 
-from fleeting import NOTHING, Drop, Loss, LossKind, Plan, Step, Timers, Write, facts, refusal_of
+from fleeting import (
+    NOTHING,
+    Drop,
+    Instance,
+    Loss,
+    LossKind,
+    Plan,
+    Stage,
+    State,
+    Step,
+    Timers,
+    Write,
+    facts,
+    refusal_of,
+)
 from taskscaler._decide import Decision, Removal, Supply, decide
-from taskscaler._errors import NoCapacity
-from taskscaler._ledger import LEASE, USES, Capacity, Closed, Held, Host, Ledger, Shelf, host_id
+from taskscaler._errors import NoCapacity, NoSuchInstance, TaskscalerError
+from taskscaler._ledger import CORDON, LEASE, USES, Capacity, Closed, Held, Host, Ledger, Shelf, host_id
 from taskscaler._observe import DecisionEvent, Watch
 from taskscaler._schedule import Schedule
 from taskscaler._types import Policy, PoolSettings
@@ -38,7 +52,7 @@ KEPT_DECISIONS = 100
 
 
 class AllRemoved(NamedTuple):
-    """After `Core.remove_all`: nothing exists any more, nor may come to exist."""
+    """After `Core.remove_all`: nothing exists any more, nor may come to exist, but for what is retained."""
 
 
 class InstanceLost(NamedTuple):
@@ -81,7 +95,8 @@ class Core:
         uses = {host: record.uses for host, record in recovered.get(USES, {}).items()}
         shelves = [Shelf.empty(pool.name, pool.capacity_per_instance, pool.max_use_count) for pool in pools]
         asleep = {key: record for key, record in recovered.get(LEASE, {}).items() if record.suspended}
-        self.ledger = Ledger(shelves, uses, asleep)
+        cordons = {host: record.why for host, record in recovered.get(CORDON, {}).items()}
+        self.ledger = Ledger(shelves, uses, asleep, cordons)
         self.decisions: deque[Decision] = deque(maxlen=KEPT_DECISIONS)
         """The last decisions, newest last; one that changes nothing replaces its like."""
 
@@ -186,8 +201,65 @@ class Core:
             self.ledger.close(host, Closed.UNHEALTHY, "it could not be reached")
         return self._end()
 
+    def cordon(self, instance: str, why: str) -> Step:
+        """Give an instance no new work. Raises as `_find`."""
+        self._changed = True
+        plan, known = self._find(instance)
+        return self.ledger.cordon(host_id(plan.pool, known.id), why)
+
+    def uncordon(self, instance: str, now: float) -> Step:
+        """Give it work again. Raises as `_find`."""
+        self._changed = True
+        plan, known = self._find(instance)
+        return self.ledger.uncordon(host_id(plan.pool, known.id), now)
+
+    def retain(self, instance: str, why: str) -> Step:
+        """Do not ask for the deletion of an instance, whatever the reason. Raises as `_find`."""
+        self._changed = True
+        plan, known = self._find(instance)
+        self._add(plan.retain(known.id, why))
+        self._keep_if_retained(plan, known.id)
+        return self._end()
+
+    def unretain(self, instance: str, now: float) -> Step:
+        """Let it be deleted, if there is a reason. Raises as `_find`."""
+        self._changed = True
+        plan, known = self._find(instance)
+        self._route(plan.pool, plan.unretain(known.id, now), now)
+        host = self.ledger.hosts.get(host_id(plan.pool, known.id))
+        if host is not None:
+            self.ledger.unretain(host)
+        return self._end()
+
+    def _find(self, name: str) -> tuple[Plan, Instance]:
+        """The instance of that id, or of that pool and id (``pool/instance``).
+
+        Raises:
+            NoSuchInstance: None of that name is known, several are, or it is being removed already.
+            TaskscalerError: This is only to observe.
+        """
+        if self._observing:
+            raise TaskscalerError("observe-only: instances are cordoned and retained with those who manage them")
+        found = [
+            (plan, plan.instances[id_])
+            for plan in self.plans.values()
+            for id_ in {name, name.removeprefix(f"{plan.pool}/")}
+            if id_ in plan.instances
+        ]
+        match found:
+            case [(plan, known)] if known.stage is not Stage.REMOVING:
+                return plan, known
+            case [(_, known)]:
+                why = f"instance {name!r} is being removed already: {known.removing}"
+            case []:
+                why = f"no instance {name!r} is known; `instances()` lists those that are"
+            case _:
+                several = " or ".join(host_id(plan.pool, known.id) for plan, known in found)
+                why = f"several pools have an instance {name!r}; write {several}"
+        raise NoSuchInstance(name, why)
+
     def remove_all(self, now: float) -> Step:
-        """Delete every instance as it falls free, and every one that still appears."""
+        """Delete every instance as it falls free, but for retained ones, and every one that still appears."""
         self._changed = True
         self._removing_all = True
         for plan in self.plans.values():
@@ -271,6 +343,7 @@ class Core:
         match event:
             case facts.Ready(instance):
                 self._add(ledger.add(pool, instance, now))
+                self._keep_if_retained(self.plans[pool], instance)
             case facts.Ended(instance):
                 self._add(ledger.end(host_id(pool, instance), now))
             case facts.Refused():
@@ -303,6 +376,12 @@ class Core:
                 self._doomed.pop(host.id, None)
                 self._add(ledger.lose(host, cause or Loss(LossKind.KILLED, "it was removed"), now))
 
+    def _keep_if_retained(self, plan: Plan, instance: str) -> None:
+        """Tell the ledger of an instance that is not to be given up, if it knows it already."""
+        host = self.ledger.hosts.get(host_id(plan.pool, instance))
+        if host is not None and plan.instances[instance].retained is not None:
+            self.ledger.retain(host)
+
     # --- deciding ----------------------------------------------------------------------------------------
 
     def _decide(self, now: float) -> None:
@@ -334,35 +413,45 @@ class Core:
         """What is idle and to spare, in the least preferred pool first; for what is not due yet, look again then."""
         spare = decision.spare
         for pool in reversed(decision.pools):
-            hosts = self.ledger.longest_idle(pool.pool)
-            for host in islice(hosts, pool.excess):
+            excess = pool.excess
+            for host in self.ledger.idle_cordoned(pool.pool):
+                if excess or self._idle_long_enough(host, policy, now):
+                    yield Removal(host.pool, host.instance, "cordoned, and idle")
+                    excess = max(0, excess - 1)
+            hosts = (host for host in self.ledger.longest_idle(pool.pool) if not host.retained)
+            for host in islice(hosts, excess):
                 yield Removal(host.pool, host.instance, "over the ceiling")
                 spare = max(0, spare - host.usable)
             for host in hosts:
-                due = host.idle_since + policy.idle_time
                 if not spare:
                     break
                 if host.usable > spare:
                     continue  # one behind it may have fewer uses left
-                if now < due:
-                    self._look_at = min(self._look_at, due)
+                if not self._idle_long_enough(host, policy, now):
                     break
                 yield Removal(host.pool, host.instance, "not needed")
                 spare -= host.usable
 
+    def _idle_long_enough(self, host: Host, policy: Policy, now: float) -> bool:
+        """Whether an idle host that is not needed is to go; if not yet, look again when it is."""
+        due = host.idle_since + policy.idle_time
+        if now < due:
+            self._look_at = min(self._look_at, due)
+        return now >= due
+
     def _everything_free(self) -> Iterator[Removal]:
-        """All instances that hold no work, whatever they are for."""
+        """All instances that hold no work, whatever they are for, but not those that are retained."""
         for pool, plan in self.plans.items():
             for each in plan.instances.values():
                 host = self.ledger.hosts.get(host_id(pool, each.id))
-                if each.removal_asked_at is None and not (host and host.busy):
+                if each.removal_asked_at is None and each.retained is None and not (host and host.busy):
                     yield Removal(pool, each.id, "shutdown")
 
     def _plans_removals(self) -> Iterator[Removal]:
         """What the plans would have asked for by themselves, did they not observe."""
         for pool, plan in self.plans.items():
             for each in plan.instances.values():
-                if each.removal_asked_at is not None:
+                if each.stage is Stage.HELD and each.state is not State.DELETING:
                     yield Removal(pool, each.id, each.removing)
 
     def _carry_out(self, decision: Decision, now: float) -> None:
@@ -383,11 +472,11 @@ class Core:
                 self._add(plan.withdraw(min(pool.withdraw, plan.outstanding)))
 
     def _take_everything_back(self) -> None:
-        """Withdraw all that may still come, and tell when nothing is left."""
+        """Withdraw all that may still come, and tell when nothing is left but what is retained."""
         for plan in self.plans.values():
             if plan.outstanding:
                 self._add(plan.withdraw(plan.outstanding))
-        if not any(plan.total for plan in self.plans.values()):
+        if all(plan.total == len(plan.retained) for plan in self.plans.values()):
             self._actions.append(AllRemoved())
 
     def _give_up(self, removals: Iterable[Removal], now: float) -> None:

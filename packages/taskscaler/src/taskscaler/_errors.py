@@ -5,6 +5,7 @@ FleetingError
     ├── NoCapacity        no slot, and why; `possible` tells whether one can still come
     ├── KeyInUse          use another key, or release the one that holds it
     ├── NotSuspended      no lease sleeps under the key; it may have been lost
+    ├── NoSuchInstance    look at `instances()`; it may be gone, or going
     └── LeaseLost         the slot is gone; the work may be tried again
 """
 
@@ -40,6 +41,15 @@ class NotSuspended(TaskscalerError):
         """Take the key."""
         self.key = key
         super().__init__(f"no lease is suspended under the key {key!r}; its instance may have been lost")
+
+
+class NoSuchInstance(TaskscalerError):
+    """No instance of this name can be cordoned or retained."""
+
+    def __init__(self, instance: str, why: str) -> None:
+        """Take the name that was given, and what is wrong with it."""
+        self.instance = instance
+        super().__init__(why)
 
 
 class LeaseLost(TaskscalerError):

@@ -20,8 +20,8 @@ class InstanceView:
     id: str
     pool: str
     state: str
-    """``creating``, ``pending`` (running, not ready yet), ``running`` or ``deleting``, as in the metrics; where a
-    scaler only observes also ``unusable``: it would be removed."""
+    """``creating``, ``pending`` (running, not ready yet), ``running`` or ``deleting``, as in the metrics; or
+    ``unusable``: it would be removed, but is retained, or the scaler only observes."""
 
     slots: tuple[str | None, ...]
     """By slot number: the key that holds it, or None. Empty until the instance is ready."""
@@ -34,7 +34,20 @@ class InstanceView:
 
     ready_since: float | None
     why: str
-    """Why it gets no new work, is not ready yet, or is (or would be) removed; empty if none of it is so."""
+    """Why it gets no new work, is not ready yet, or is (or would be) removed; empty if none of it is so, or if that is
+    an operator's wish, and `holds` tells."""
+
+    cordoned: str | None
+    """Why an operator wants it to get no new work, empty if nothing was said; None: no operator does."""
+
+    retained: str | None
+    """Why it is not to be deleted, empty if nothing was said; None: it may be."""
+
+    @property
+    def holds(self) -> str:
+        """In words what an operator wants of it, such as ``cordoned (a disk fails), retained``; empty: nothing."""
+        words = [("cordoned", self.cordoned), ("retained", self.retained)]
+        return ", ".join(f"{word} ({why})" if why else word for word, why in words if why is not None)
 
 
 _WORDS = {
@@ -100,6 +113,9 @@ class Explanation:
     """Why no slots are handed out at all; empty if they are."""
 
     pools: tuple[PoolView, ...]
+    holds: tuple[InstanceView, ...]
+    """Instances that an operator has cordoned or retained."""
+
     decisions: tuple[Decision, ...]
     """The last ones that differ, newest last."""
 
@@ -121,6 +137,8 @@ class Explanation:
             yield f"no slots are handed out: {self.shut}"
         for pool in self.pools:
             yield from pool.sentences()
+        for view in self.holds:
+            yield f"instance {view.id} is {view.holds}" + (f": {view.why}" if view.why else "")
         if self.decisions:
             decision = self.decisions[-1]
             yield f"last decision, {self.at - decision.at:.0f} s ago: {decision}"
@@ -137,6 +155,7 @@ def explain(core: Core, now: float) -> Explanation:
         capacity=core.capacity(),
         shut=core.ledger.shut or core.refusal or "",
         pools=tuple(_view_pool(plan, now) for plan in core.plans.values()),
+        holds=tuple(_held(core)),
         decisions=tuple(core.decisions),
     )
 
@@ -156,13 +175,23 @@ def _view(core: Core, plan: Plan, instance: Instance) -> InstanceView:
     return InstanceView(
         id=instance.id,
         pool=plan.pool,
-        state=label_of(plan, instance),
+        state=label_of(instance),
         slots=tuple(held.key if held else None for held in host.slots) if host else (),
         uses=host.uses if host else 0,
         since=instance.first_seen,
         ready_since=instance.ready_since,
         why=instance.removing or (host.why_closed if host else instance.trouble),
+        cordoned=core.ledger.why_cordoned(host_id(plan.pool, instance.id)),
+        retained=instance.retained,
     )
+
+
+def _held(core: Core) -> Iterator[InstanceView]:
+    """Those of which an operator wants something."""
+    for plan in core.plans.values():
+        for each in plan.instances.values():
+            if each.retained is not None or core.ledger.why_cordoned(host_id(plan.pool, each.id)) is not None:
+                yield _view(core, plan, each)
 
 
 def _view_pool(plan: Plan, now: float) -> PoolView:
@@ -170,7 +199,7 @@ def _view_pool(plan: Plan, now: float) -> PoolView:
     failed_at, failure = plan.last_failure or (now, "")
     return PoolView(
         name=plan.pool,
-        instances=Counter(label_of(plan, each) for each in plan.instances.values()),
+        instances=Counter(label_of(each) for each in plan.instances.values()),
         outstanding=plan.outstanding,
         ceiling=plan.ceiling,
         backoff=limits.blocked_why if limits.blocked_until is not None else "",

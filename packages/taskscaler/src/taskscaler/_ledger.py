@@ -8,7 +8,7 @@ counters of `Capacity` always add up to all slots:
 - *reserved*: free, usable, and kept for a reservation;
 - *idle*: free, usable, and for whoever comes;
 - *unhealthy*: free, on a host that failed its heartbeats;
-- *unavailable*: free, but not to be used: its host is used up, paused, doomed or being removed.
+- *unavailable*: free, but not to be used: its host is used up, paused, doomed, cordoned or being removed.
 
 Reservations and acquires wait in one queue, first come, first served. A reservation at its head is given
 a slot to keep (it is then *backed*); an acquire under the same key takes over the reservation's place. So
@@ -37,7 +37,7 @@ from taskscaler._errors import KeyInUse, NoCapacity, NotSuspended
 FEW = 64
 """Entries of the queue that are not worth tidying up."""
 
-LEASE, USES = "lease", "uses"
+LEASE, USES, CORDON = "lease", "uses", "cordon"
 """The journal's kinds of records that belong to the ledger."""
 
 
@@ -56,7 +56,13 @@ class UsesRecord(NamedTuple):
     uses: int
 
 
-LEDGER_RECORDS: Mapping[str, type] = {LEASE: LeaseRecord, USES: UsesRecord}
+class CordonRecord(NamedTuple):
+    """An instance that gets no new work, as the journal keeps it under the host's id."""
+
+    why: str
+
+
+LEDGER_RECORDS: Mapping[str, type] = {LEASE: LeaseRecord, USES: UsesRecord, CORDON: CordonRecord}
 """What the ledger keeps in the journal: the records' classes, by kind."""
 
 
@@ -110,6 +116,12 @@ class Host:
 
     closed: Closed | None = None
     why_closed: str = ""
+    cordoned: str | None = None
+    """Why its operator wants it to get no new work, open or closed; None: no operator does."""
+
+    retained: bool = False
+    """Whether it must not be given up."""
+
     busy: int = 0
     """How many of its slots are held, awake or asleep."""
 
@@ -269,6 +281,7 @@ class Ledger:
         shelves: Iterable[Shelf],
         uses: Mapping[str, int] | None = None,
         suspended: Mapping[str, LeaseRecord] | None = None,
+        cordons: Mapping[str, str] | None = None,
     ) -> None:
         """Start with no hosts, but those of suspended leases.
 
@@ -276,12 +289,16 @@ class Ledger:
             shelves: One per pool, in order of preference.
             uses: How often instances were given work in earlier lives of the manager, by host id.
             suspended: Suspended leases of earlier lives of the manager, by key.
+            cordons: Why instances get no new work, by host id; whether or not they are hosts yet.
         """
         self.shelves = {shelf.pool: shelf for shelf in shelves}
         self.hosts: dict[str, Host] = {}
         self.leases: dict[str, Held] = {}
         self.retirable: dict[str, Host] = {}
-        """Free hosts that are to be removed whatever the demand; `retire` takes them off."""
+        """Free hosts that are to be removed whatever the demand, but for retained ones; `retire` takes them off."""
+
+        self.cordoned: dict[str, Host] = {}
+        """Hosts that get no new work because an operator wants it so."""
 
         self.pending = 0
         """Acquires that wait."""
@@ -294,6 +311,7 @@ class Ledger:
 
         self._preferred = tuple(self.shelves.values())
         self._uses = dict(uses or {})
+        self._cordons = dict(cordons or {})
         self._usable = 0
         self._backed: OrderedDict[str, _Waiter] = OrderedDict()
         self._waiters: dict[str, _Waiter] = {}
@@ -436,6 +454,35 @@ class Ledger:
         self.shelves[host.pool].idle_sorted = False
         return self._serve(now)
 
+    def cordon(self, id_: str, why: str) -> Step:
+        """Hand out nothing more of the instance, which need not be a host yet, until `uncordon`."""
+        self._cordons[id_] = why
+        self._recordon(id_)
+        self._unback()
+        return Step((Put(CORDON, id_, CordonRecord(why)),))
+
+    def uncordon(self, id_: str, now: float) -> Step:
+        """Hand out its slots again, unless it is closed for another reason; nothing happens if it is not cordoned."""
+        if self._cordons.pop(id_, None) is None:
+            return NOTHING
+        self._recordon(id_)
+        served = self._serve(now)
+        return Step((Drop(CORDON, id_), *served.writes), served.actions)
+
+    def why_cordoned(self, id_: str) -> str | None:
+        """Why the instance gets no new work, whether or not it is a host yet; None: it is not cordoned."""
+        return self._cordons.get(id_)
+
+    def retain(self, host: Host) -> None:
+        """Keep the host from being given up, until `unretain`."""
+        host.retained = True
+        self.retirable.pop(host.id, None)
+
+    def unretain(self, host: Host) -> None:
+        """Undo `retain`."""
+        host.retained = False
+        self._reshelve(host)
+
     def break_late(self, host: Host, deadline: float, loss: Loss, now: float) -> Step:
         """Break those leases of the host whose work is not known to be done by the deadline."""
         return self._break(host, loss, now, keep_until=deadline)
@@ -450,13 +497,14 @@ class Ledger:
         self._unback()
         step = self.break_all(host, loss, now)
         self.retirable.pop(host.id, None)
+        self.cordoned.pop(host.id, None)
         del self.hosts[host.id], self.shelves[host.pool].hosts[host.id]
         return step
 
     def retire(self, host: Host) -> None:
         """Give a free host up: it is being removed, and must not be handed out on the way."""
-        if host.busy:
-            raise AssertionError(f"{host.id} is busy and may not be removed")
+        if host.busy or host.retained:
+            raise AssertionError(f"{host.id} is {'busy' if host.busy else 'retained'} and may not be removed")
         self._reclose(host, Closed.RETIRED, "given up")
         self.retirable.pop(host.id, None)
         self._unback()
@@ -466,14 +514,22 @@ class Ledger:
         returning = self.hosts.get(host)
         gone = Loss(LossKind.VANISHED, "it did not survive its manager")
         broken = self.lose(returning, gone, now) if returning is not None else NOTHING
-        forgotten = (Drop(USES, host),) if self._uses.pop(host, None) is not None else ()
-        return Step((*broken.writes, *forgotten), broken.actions)
+        uses = (Drop(USES, host),) if self._uses.pop(host, None) is not None else ()
+        cordon = (Drop(CORDON, host),) if self._cordons.pop(host, None) is not None else ()
+        return Step((*broken.writes, *uses, *cordon), broken.actions)
 
     def longest_idle(self, pool: str) -> Iterator[Host]:
         """The pool's usable hosts of which no slot is acquired, the one that fell idle first at first."""
         shelf = self.shelves[pool]
         shelf.sort_idle()
         return iter(shelf.by_busy[0].values())
+
+    def idle_cordoned(self, pool: str) -> Iterator[Host]:
+        """Those of the pool's cordoned hosts that could be used otherwise, and may be given up. O(cordoned hosts)."""
+        for host in self.cordoned.values():
+            kept = host.busy or host.closed or host.retained or host.id in self.retirable
+            if host.pool == pool and not kept:
+                yield host
 
     # --- closing for all ---------------------------------------------------------------------------------
 
@@ -574,7 +630,10 @@ class Ledger:
             idle_since=0.0,
             idle_rank=self._idle_rank,
             closed=Closed.RETURNING,
+            cordoned=self._cordons.get(id_),
         )
+        if host.cordoned is not None:
+            self.cordoned[id_] = host
         self.hosts[id_] = shelf.hosts[id_] = host
         return host
 
@@ -694,18 +753,36 @@ class Ledger:
         host.why_closed = why
         self._settle(host, shelf)
 
+    def _recordon(self, id_: str) -> None:
+        """Bring a host in line with what is known of its cordon."""
+        host = self.hosts.get(id_)
+        if host is None:
+            return
+        host.cordoned = self._cordons.get(id_)
+        if host.cordoned is None:
+            self.cordoned.pop(id_, None)
+        else:
+            self.cordoned[id_] = host
+        self._reshelve(host)
+
+    def _reshelve(self, host: Host) -> None:
+        """Bring all that is counted in line with what an operator wants of the host."""
+        self._reclose(host, host.closed, host.why_closed)
+        self.shelves[host.pool].idle_sorted = False
+
     def _settle(self, host: Host, shelf: Shelf) -> None:
         """Bring the counters up to date with a host that has been taken off its shelf, and put it back."""
         free = shelf.slots - host.busy
         left = host.uses_left
         room = free if free < left else int(left) if left > 0 else 0
         closed = host.closed
-        usable = room if closed is None else 0
+        offered = room if host.cordoned is None else 0
+        usable = offered if closed is None else 0
         shelf.usable += usable - host.usable
         self._usable += usable - host.usable
         host.usable = usable
         if closed is not None or host.paused or host.unhealthy:
-            paused = room if closed is Closed.PAUSED else 0
+            paused = offered if closed is Closed.PAUSED else 0
             shelf.paused += paused - host.paused
             host.paused = paused
             unhealthy = free if closed is Closed.UNHEALTHY else 0
@@ -719,7 +796,7 @@ class Ledger:
         if kept is not host.kept:
             shelf.kept += 1 if kept else -1
             host.kept = kept
-        if not kept and (closed in FINAL or not room):
+        if (closed in FINAL or not room) and not (kept or host.retained or closed is Closed.RETIRED):
             self.retirable[host.id] = host
         if usable:
             shelf.by_busy[host.busy][host.id] = host

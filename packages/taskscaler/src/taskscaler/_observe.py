@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from attrs import field, frozen
 
-from fleeting import Instance, InstanceRecord, Loss, Origin, Plan, Put, Stage, State, Step, facts
+from fleeting import Instance, InstanceRecord, Loss, Origin, Plan, Put, Stage, Step, facts
 from taskscaler._decide import Decision
 
 log = logging.getLogger("taskscaler.observers")
@@ -16,6 +16,7 @@ _LABELS: Mapping[Stage, str] = {
     Stage.READY: "running",
     Stage.UNHEALTHY: "running",
     Stage.REMOVING: "deleting",
+    Stage.HELD: "unusable",
 }
 """States of instances, as the metrics call them."""
 
@@ -41,7 +42,8 @@ class InstanceEvent:
     pool: str
     instance: str
     state: str
-    """``creating``, ``pending`` (running, not ready yet), ``running`` or ``deleting``, as in the metrics; ``gone``."""
+    """``creating``, ``pending`` (running, not ready yet), ``running`` or ``deleting``, as in the metrics; ``unusable``
+    (it would be deleted, but is retained); ``gone``."""
 
     why: str = ""
     """Why it is there, is deleted, or is gone; empty if it simply went on."""
@@ -107,10 +109,8 @@ class Observers:
                     log.warning("observer_failed", exc_info=error, extra={"observer": repr(observer)})
 
 
-def label_of(plan: Plan, instance: Instance) -> str:
-    """The state of an instance as the metrics call it; ``unusable`` if whoever only observes would delete it."""
-    if plan.observing and instance.stage is Stage.REMOVING and instance.state is not State.DELETING:
-        return "unusable"
+def label_of(instance: Instance) -> str:
+    """The state of an instance as the metrics call it; ``unusable`` if it is done for, but not to be deleted."""
     return _LABELS[instance.stage]
 
 
@@ -137,7 +137,7 @@ class Watch:
         self, plan: Plan, instance: str, now: float, *, loss: Loss | None = None, why: str = ""
     ) -> Iterable[InstanceEvent]:
         known, place = plan.instances.get(instance), (plan.pool, instance)
-        before, state = self._told.get(place), GONE if known is None else label_of(plan, known)
+        before, state = self._told.get(place), GONE if known is None else label_of(known)
         if state == (before or GONE):
             return ()
         if known is None:

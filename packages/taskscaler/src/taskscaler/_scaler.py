@@ -87,7 +87,7 @@ class Taskscaler:
             journal: Where state outlives the process. None: nowhere.
             clock: None: the event loop's time.
             acquire_timeout: Seconds that an acquire waits unless it says otherwise.
-            delete_instances_on_shutdown: Whether to remove every instance on the way out.
+            delete_instances_on_shutdown: Whether to remove every instance on the way out, but for retained ones.
             keep_instance_with_acquisitions: Whether instances that were in use when an earlier manager stopped are
                 used on. They are removed by default: what ran there may still run.
             observe_only: Whether to decide and explain, and ask nothing of the cloud or of an instance. What is there
@@ -221,6 +221,38 @@ class Taskscaler:
         """Give a reservation up; nothing happens if there is none."""
         self._take(self._core.unreserve(key, self._now()))
 
+    def cordon(self, instance: str, why: str = "") -> None:
+        """Give an instance no new work, until `uncordon`, also over restarts. What runs there goes on.
+
+        It counts as capacity no more, so another takes its place if one is needed; idle for the policy's `idle_time`,
+        it is removed, unless it is retained.
+
+        Args:
+            instance: Its id, as leases and `instances` have it; ``pool/id`` where several pools have one of that id.
+            why: For people to read.
+
+        Raises:
+            NoSuchInstance: It is not known, or is being removed already.
+        """
+        self._take(self._core.cordon(instance, why))
+
+    def uncordon(self, instance: str) -> None:
+        """Give it work again; nothing happens if it is not cordoned. Arguments and errors as `cordon`."""
+        self._take(self._core.uncordon(instance, self._now()))
+
+    def retain(self, instance: str, why: str = "") -> None:
+        """Do not delete an instance, until `unretain`, also over restarts and on leaving the scaler.
+
+        Neither idleness nor its age or uses, nor that it is unhealthy or the scaler ends, has it deleted. It is given
+        work as long as it would be, counts towards `max_instances`, and may still be lost. Arguments and errors as
+        `cordon`.
+        """
+        self._take(self._core.retain(instance, why))
+
+    def unretain(self, instance: str) -> None:
+        """Let it be deleted: at once, if there was a reason meanwhile. Arguments and errors as `cordon`."""
+        self._take(self._core.unretain(instance, self._now()))
+
     def configure(self, *, policies: Sequence[Policy]) -> None:
         """Change the policies while running. All other settings need a new scaler.
 
@@ -293,15 +325,19 @@ class Taskscaler:
         return await self._shell.__aexit__(kind, error, trace)
 
     async def _remove_instances(self) -> None:
-        """Ask for all deletions, and wait until all are gone, within the retries."""
+        """Ask for all deletions, and wait until all are gone, within the retries, but for those that are retained."""
         bound = max(pool.shutdown_deletion_interval * (pool.shutdown_deletion_retries + 1) for pool in self._pools)
         self._take(self._core.remove_all(self._now()))
         with anyio.move_on_after(bound + REMOVAL_GRACE):
             await self._all_removed.wait()
         for plan in self._core.plans.values():
-            if plan.total:
-                left = {"pool": plan.pool, "instances": list(plan.instances), "unfilled_requests": plan.outstanding}
-                log.error("instances_left", extra=left)
+            retained = plan.retained
+            if retained:
+                log.warning("instances_retained", extra={"pool": plan.pool, "instances": retained})
+            if plan.total > len(retained):
+                left = [instance for instance in plan.instances if instance not in retained]
+                unfilled = plan.outstanding
+                log.error("instances_left", extra={"pool": plan.pool, "instances": left, "unfilled_requests": unfilled})
 
     # --- inside ------------------------------------------------------------------------------------------
 
