@@ -15,7 +15,7 @@ from tests.chaos.story import FAULTS, JOBS, story_of
 from tests.chaos.troubles import KINDS, NEEDS
 from tests.chaos.witness import REQUIRED
 
-STUCK = 20
+STUCK = 120
 """Seconds of real time after which a story counts as stuck."""
 
 ENOUGH = 500
