@@ -119,7 +119,7 @@ def test_settings_come_from_a_table() -> None:
         ("name", "../x", "1 to 64 letters"),
         ("directory", "here", "an absolute path"),
         ("boot_time", 1, "a duration"),
-        ("max_size", -1, ">= 0"),
+        ("max_size", 0, ">= 1"),
     ],
 )
 def test_settings_that_cannot_be_are_refused(key: str, value: object, expected: str) -> None:

@@ -21,6 +21,7 @@ from fleeting._engine import Engine
 from fleeting._errors import (
     AuthFailed,
     CapacityUnavailable,
+    CatalogueEntry,
     CommandFailed,
     ConfigError,
     ConfigProblem,
@@ -32,6 +33,7 @@ from fleeting._errors import (
     InterfaceMismatch,
     JournalError,
     LoginRejected,
+    Mistake,
     OutcomeUnknown,
     PluginBroken,
     PluginNotFound,
@@ -40,6 +42,7 @@ from fleeting._errors import (
     RateLimited,
     Unreachable,
     Unsupported,
+    catalogue,
 )
 from fleeting._instance import Instance, InstanceRecord, Origin, Stage
 from fleeting._intents import Intent
@@ -102,6 +105,7 @@ __all__ = [
     "AuthFailed",
     "Capability",
     "CapacityUnavailable",
+    "CatalogueEntry",
     "Clock",
     "CommandFailed",
     "Completed",
@@ -137,6 +141,7 @@ __all__ = [
     "Loss",
     "LossKind",
     "MemoryJournal",
+    "Mistake",
     "Notice",
     "NoticeKind",
     "Observation",
@@ -175,6 +180,7 @@ __all__ = [
     "available_groups",
     "available_plugins",
     "build_plan",
+    "catalogue",
     "dial",
     "find_plugin",
     "format_duration",

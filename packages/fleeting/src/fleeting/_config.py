@@ -15,8 +15,18 @@ import attrs
 from attrs import define, field
 
 from fleeting._durations import Duration, parse_duration
-from fleeting._errors import ConfigError, ConfigProblem
-from fleeting.wording import Kind, choices, describe, did_you_mean, expectation, is_choice, origin, quoting_hint
+from fleeting._errors import ConfigError, ConfigProblem, Mistake
+from fleeting.wording import (
+    Kind,
+    choices,
+    describe,
+    did_you_mean,
+    dotted,
+    expectation,
+    is_choice,
+    origin,
+    quoting_hint,
+)
 
 if TYPE_CHECKING:
     from cattrs import BaseConverter
@@ -25,6 +35,8 @@ T = TypeVar("T")
 
 BareNumbers = Literal["refuse", "nanoseconds"]
 """What a number without a unit is, where a duration belongs: a mistake, or nanoseconds as Go has them."""
+
+_LARGEST = 2**63 - 1
 
 _SHORT_LIST = 8
 """So many valid keys are still listed in a message."""
@@ -119,7 +131,7 @@ class _Reader:
     def at(self, step: str, *, secret: bool = False) -> Iterator[None]:
         """Be one step deeper; a refusal in there ends here."""
         path, was_secret = self.path, self.secret
-        self.path = f"{path}{step}" if step.startswith("[") or not path else f"{path}.{step}"
+        self.path = f"{path}{step}" if step.startswith("[") else dotted(path, step)
         self.secret = was_secret or secret
         try:
             yield
@@ -132,6 +144,9 @@ class _Reader:
         accepted = (int, float) if kind is float else (kind,)
         if type(value) not in accepted or (kind is float and not _is_finite(value)):
             raise self._refused(value, kind, quoting_hint(value, kind))
+        if expected := _instead_of(value):
+            self._problem(describe(value, secret=self.secret), expected)
+            raise _Refused
         return kind(value)
 
     def _duration(self, value: object, kind: Kind) -> float:
@@ -139,18 +154,18 @@ class _Reader:
             try:
                 return parse_duration(value)
             except ConfigError as error:
-                raise self._refused(value, kind, error.problems[0].hint) from error
-        if self.bare_numbers == "nanoseconds" and type(value) is int and value >= 0:
+                raise self._refused(value, kind, error.problems[0].hint, Mistake.DURATION) from error
+        if self.bare_numbers == "nanoseconds" and type(value) is int and 0 <= value <= _LARGEST:
             return value / 1e9
         refused_number = self.bare_numbers == "refuse" and type(value) in (int, float)
-        raise self._refused(value, kind, f'write "{value}s"' if refused_number else "")
+        raise self._refused(value, kind, f'write "{value}s"' if refused_number else "", Mistake.DURATION)
 
     def _choice(self, value: object, kind: Kind) -> object:
         known = choices(kind)
         if not isinstance(value, str):
             raise self._refused(value, kind)
         if value not in known:
-            raise self._refused(value, kind, did_you_mean(value, known))
+            raise self._refused(value, kind, did_you_mean(value, known), Mistake.VALUE)
         return known[value]
 
     def _array(self, value: object, kind: Kind) -> object:
@@ -199,7 +214,8 @@ class _Reader:
             if attribute.default is attrs.NOTHING and value.keys().isdisjoint({name, *_aliases(attribute)}):
                 unread.add(name)
                 with self.at(name):
-                    self._problem("nothing", expectation(attribute.type), "this key is required")
+                    expected = expectation(attribute.type)
+                    self._problem("nothing", expected, "this key is required", Mistake.MISSING_KEY)
         if len(self.problems) > before:
             self._record_what_validators_say(cls, values, unread)
             raise _Refused
@@ -216,7 +232,7 @@ class _Reader:
         with self.at(key):
             if name is None:
                 known = f"one of {', '.join(fields)}" if len(fields) <= _SHORT_LIST else "a known key"
-                self._problem("an unknown key", known, did_you_mean(key, fields))
+                self._problem("an unknown key", known, did_you_mean(key, fields), Mistake.UNKNOWN_KEY)
             elif name in table:
                 self._problem(f"both {key} and {name}", "one of them", f"remove {key}, the older name")
                 return None
@@ -268,13 +284,14 @@ class _Reader:
         if len(self.problems) > before:
             raise _Refused
 
-    def _refused(self, value: object, kind: Kind, hint: str = "") -> _Refused:
+    def _refused(self, value: object, kind: Kind, hint: str = "", mistake: Mistake = Mistake.TYPE) -> _Refused:
         """Record that *value* is no *kind*; the hint may repeat the value, so a secret gets none."""
-        self._problem(describe(value, secret=self.secret), expectation(kind), "" if self.secret else hint)
+        self._problem(describe(value, secret=self.secret), expectation(kind), "" if self.secret else hint, mistake)
         return _Refused()
 
-    def _problem(self, found: str, expected: str, hint: str = "") -> None:
-        self.problems.append(ConfigProblem(path=self.path, found=found, expected=expected, hint=hint))
+    def _problem(self, found: str, expected: str, hint: str = "", mistake: Mistake = Mistake.VALUE) -> None:
+        problem = ConfigProblem(path=self.path, found=found, expected=expected, hint=hint, mistake=mistake)
+        self.problems.append(problem)
 
 
 _Fields = Mapping[str, "attrs.Attribute[Any]"]
@@ -303,6 +320,13 @@ def _is_mapping(kind: Kind) -> bool:
 
 def _is_finite(value: Any) -> bool:  # noqa: ANN401  (an integer or a float, as the caller made sure)
     return bool(abs(value) <= sys.float_info.max)  # right for nan, and for integers too large to be a float
+
+
+def _instead_of(value: object) -> str:
+    """Say what could be used in place of a scalar that TOML can write but no program use; empty if it is not such."""
+    if isinstance(value, str) and "\0" in value:
+        return "a string without NUL characters"
+    return "an integer of at most 64 bits" if isinstance(value, int) and abs(value) > _LARGEST else ""
 
 
 def _draft(cls: type[Any], values: Mapping[str, Any], unread: Collection[str]) -> object:

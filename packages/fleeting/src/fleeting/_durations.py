@@ -4,7 +4,7 @@ import re
 from decimal import Decimal
 from typing import Annotated
 
-from fleeting._errors import ConfigError, ConfigProblem
+from fleeting._errors import ConfigError, ConfigProblem, Mistake
 from fleeting.wording import describe, expectation
 
 Duration = Annotated[float, 'a duration such as "90s" or "1h30m"']
@@ -42,7 +42,8 @@ def parse_duration(text: str) -> float:
         return 0.0
     nanoseconds = sum(Decimal(number) * _NANOSECONDS[unit] for number, unit in _TERM.findall(text))
     if not _TERMS.fullmatch(text) or nanoseconds > _LONGEST:
-        problem = ConfigProblem(path="", found=describe(text), expected=expectation(Duration), hint=_hint(text))
+        found, expected = describe(text), expectation(Duration)
+        problem = ConfigProblem(path="", found=found, expected=expected, hint=_hint(text), mistake=Mistake.DURATION)
         raise ConfigError([problem])
     return int(nanoseconds) / 1e9
 

@@ -20,10 +20,13 @@ FleetingError
     ├── HostKeyMismatch        never retried: somebody else answers
     ├── LoginRejected          credentials refused
     └── CommandFailed          the command ran and exited non-zero (only with `check=True`)
+
+Each class has an entry in the catalogue of errors, ``docs/reference/errors.md``; CONTRIBUTING says how to add one.
 """
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
+from enum import Enum
+from typing import TYPE_CHECKING, ClassVar
 
 from attrs import frozen
 
@@ -31,8 +34,77 @@ if TYPE_CHECKING:
     from fleeting._types import Completed
 
 
+@frozen
+class CatalogueEntry:
+    """What the catalogue says of one kind of error."""
+
+    code: str
+    """Stable: it never means anything else, and is not used again if the error goes."""
+
+    cause: str
+    """What has happened, in general; a sentence."""
+
+    remedy: str
+    """What to do, in general; a sentence."""
+
+
 class FleetingError(Exception):
-    """Base class of everything that fleeting raises on purpose."""
+    """Base class of everything that fleeting raises on purpose.
+
+    Messages say what was found, what was expected and, behind a semicolon, what to do.
+    """
+
+    entry: ClassVar = CatalogueEntry(
+        "FL100",
+        "A plugin reports something for which there is no kind of error.",
+        "Do what the message says; if it does not say enough, ask the plugin's author.",
+    )
+    """Inherited by classes that have none of their own, such as those of plugins."""
+
+
+class Mistake(Enum):
+    """Kinds of things that are wrong in a configuration, by their entries in the catalogue."""
+
+    VALUE = CatalogueEntry(
+        "FL110",
+        "A value is of the right type, but may not stand there, or not beside the others.",
+        "Write what the message expects.",
+    )
+    SYNTAX = CatalogueEntry(
+        "FL111",
+        "The file is not TOML, or not UTF-8.",
+        "Correct the place that the message names; look for a bracket or a quote that is missing before it.",
+    )
+    UNKNOWN_KEY = CatalogueEntry(
+        "FL112",
+        "A key has no meaning where it stands.",
+        "Correct its name, move it to the table it belongs to, or remove it.",
+    )
+    MISSING_KEY = CatalogueEntry(
+        "FL113",
+        "A key that has no default is missing.",
+        "Add it, in the table that the message names.",
+    )
+    TYPE = CatalogueEntry(
+        "FL114",
+        "A value is of another type than its key takes.",
+        "Write it as the message says: numbers and booleans without quotes, several values in brackets.",
+    )
+    DURATION = CatalogueEntry(
+        "FL115",
+        "A value is no duration.",
+        'Write numbers with the units h, m, s or ms, in quotes, such as "90s" or "1h30m".',
+    )
+    MISSING_FILE = CatalogueEntry(
+        "FL116",
+        "A file, directory or program that the configuration names is not there, or cannot be used.",
+        "Correct the name or the permissions, or put it there.",
+    )
+    NOT_INSTALLED = CatalogueEntry(
+        "FL120",
+        "No installed package provides the plugin that was named.",
+        "Correct the name, or install the package into the environment that taskscaler runs in.",
+    )
 
 
 @frozen(kw_only=True)
@@ -51,6 +123,8 @@ class ConfigProblem:
     hint: str = ""
     """What to do: the nearest valid key, the string to write; may be empty."""
 
+    mistake: Mistake = Mistake.VALUE
+
     def __str__(self) -> str:
         """One line: path, found, expected, hint."""
         where = f"{self.path}: " if self.path else ""
@@ -61,16 +135,21 @@ class ConfigProblem:
 class ConfigError(FleetingError):
     """A configuration cannot be used. Lists every problem, not just the first."""
 
+    entry = Mistake.VALUE.value
+
     def __init__(self, problems: Sequence[ConfigProblem], *, source: str = "") -> None:
         """Take the problems, in the order of the file, at least one, and the file's name."""
         self.problems = tuple(problems)
         self.source = source
         where = f"{source}: " if source else ""
-        super().__init__("\n".join(f"{where}{problem}" for problem in self.problems))
+        self.lines = tuple(f"{where}{problem}" for problem in self.problems)
+        super().__init__("\n".join(self.lines))
 
 
 class PluginNotFound(FleetingError):
     """No installed plugin has this name."""
+
+    entry = Mistake.NOT_INSTALLED.value
 
     def __init__(
         self, name: str, *, kind: str, available: Sequence[str], distribution: str = "", hint: str = ""
@@ -97,6 +176,12 @@ class PluginNotFound(FleetingError):
 class PluginBroken(FleetingError):
     """A plugin is installed, but cannot be imported or does not answer as a plugin does."""
 
+    entry = CatalogueEntry(
+        "FL121",
+        "A plugin is installed, but cannot be imported or does not answer as a plugin does.",
+        "Install it again with all that it needs, or tell its author.",
+    )
+
     def __init__(self, plugin: str, *, reason: str) -> None:
         """Take the plugin's name and what is wrong with it."""
         self.plugin = plugin
@@ -106,6 +191,12 @@ class PluginBroken(FleetingError):
 
 class InterfaceMismatch(FleetingError):
     """A plugin was written for a version of the interface that is not supported."""
+
+    entry = CatalogueEntry(
+        "FL122",
+        "A plugin was written for a version of the plugin interface that this release does not support.",
+        "Install a release of the plugin, or of fleeting, that matches.",
+    )
 
     def __init__(self, plugin: str, *, found: int, supported: Sequence[int]) -> None:
         """Take the plugin's name, the version it states and those that are supported."""
@@ -123,29 +214,71 @@ class InterfaceMismatch(FleetingError):
 class Unsupported(FleetingError):
     """The group or connector cannot do this, now or later."""
 
+    entry = CatalogueEntry(
+        "FL130",
+        "The group or the connector cannot do what was asked of it, now or later.",
+        "Leave the feature out, or use a plugin that has it.",
+    )
+
 
 class GroupRefused(FleetingError):
     """The group may not be managed as it is; the message says what to change."""
+
+    entry = CatalogueEntry(
+        "FL201",
+        "The group may not be managed as it is: it is in use, holds instances of unknown origin, or is not ours alone.",
+        "Change what the message names; nothing was asked of the group yet.",
+    )
 
 
 class JournalError(FleetingError):
     """The journal could not be opened, read or written."""
 
+    entry = CatalogueEntry(
+        "FL202",
+        "The file that keeps the fleet's state cannot be read or written, or another manager holds it.",
+        "See to disk space and permissions, or stop the other manager, then try again.",
+    )
+
 
 class ProviderError(FleetingError):
     """The cloud refused or failed. Subclasses say what to do; this one means: retry later."""
+
+    entry = CatalogueEntry(
+        "FL300",
+        "The cloud refused a request or failed to answer it.",
+        "Try again later; if it lasts, look at the cloud's own status and logs.",
+    )
 
 
 class CapacityUnavailable(ProviderError):
     """The cloud has none of this to give: try another zone, type or pool."""
 
+    entry = CatalogueEntry(
+        "FL301",
+        "The cloud has no capacity of this kind to give at the moment.",
+        "Wait, or allow another zone, instance type or pool.",
+    )
+
 
 class QuotaExceeded(ProviderError):
     """An account limit is reached; waiting does not help."""
 
+    entry = CatalogueEntry(
+        "FL302",
+        "A limit of the cloud account is reached, and waiting does not raise it.",
+        "Ask the cloud for a higher quota, or lower max_instances.",
+    )
+
 
 class RateLimited(ProviderError):
     """Too many requests."""
+
+    entry = CatalogueEntry(
+        "FL303",
+        "The cloud was sent too many requests.",
+        "Wait; if it lasts, lengthen update_interval, or find out who else uses the account.",
+    )
 
     def __init__(self, message: str, *, retry_after: float | None = None) -> None:
         """Take the cloud's message and its advice in seconds, if it gave any."""
@@ -156,9 +289,21 @@ class RateLimited(ProviderError):
 class AuthFailed(ProviderError):
     """Credentials are missing, wrong, or may not do this."""
 
+    entry = CatalogueEntry(
+        "FL304",
+        "Credentials for the cloud are missing, wrong or expired, or may not do this.",
+        "Correct the credentials, or grant the permissions that the plugin's documentation lists.",
+    )
+
 
 class InstanceNotFound(ProviderError):
     """The cloud does not know the instance (any more)."""
+
+    entry = CatalogueEntry(
+        "FL305",
+        "The cloud does not know the instance, or does not know it any more.",
+        "Nothing need be done: it is replaced if it is needed.",
+    )
 
     def __init__(self, instance: str) -> None:
         """Take the instance's id."""
@@ -169,25 +314,61 @@ class InstanceNotFound(ProviderError):
 class OutcomeUnknown(ProviderError):
     """The request may have been carried out: a time-out or a broken connection on a change."""
 
+    entry = CatalogueEntry(
+        "FL306",
+        "The connection broke during a change at the cloud, which may have been carried out.",
+        "Nothing need be done: what may exist is counted until the cloud's own view tells.",
+    )
+
 
 class ConnectError(FleetingError):
     """An instance could not be reached or used."""
+
+    entry = CatalogueEntry(
+        "FL400",
+        "An instance was reached, but could not be used as it should be.",
+        "Look at the message for what was refused there; the image may lack a program or a permission.",
+    )
 
 
 class Unreachable(ConnectError):
     """Nothing answers, or an open connection died."""
 
+    entry = CatalogueEntry(
+        "FL401",
+        "Nothing answers at the instance's address, or an open connection died.",
+        "Check network, firewall and connector_config; the work is tried elsewhere.",
+    )
+
 
 class HostKeyMismatch(ConnectError):
     """The instance shows another host key than the one pinned for it. Never retried."""
+
+    entry = CatalogueEntry(
+        "FL402",
+        "Whoever answers at the instance's address is not who answered before, or not who should.",
+        "Find out who answers there before you connect again; it is never done by itself.",
+    )
 
 
 class LoginRejected(ConnectError):
     """The instance refused the credentials."""
 
+    entry = CatalogueEntry(
+        "FL403",
+        "The instance refused the user or the credentials.",
+        "Correct username, password or key_path in connector_config, or what the image sets up.",
+    )
+
 
 class CommandFailed(ConnectError):
     """A command ended with a non-zero status and the caller asked for an error."""
+
+    entry = CatalogueEntry(
+        "FL404",
+        "A command on an instance exited with another status than 0.",
+        "Correct the command, or what it needs on the instance; the message has the end of what it said.",
+    )
 
     def __init__(self, command: str, completed: "Completed") -> None:
         """Take the command as given and what came of it."""
@@ -195,3 +376,16 @@ class CommandFailed(ConnectError):
         self.completed = completed
         tail = completed.stderr.decode(errors="replace").strip()[-500:]
         super().__init__(f"{command!r} {completed.outcome}" + (f": {tail}" if tail else ""))
+
+
+def catalogue() -> Mapping[str, CatalogueEntry]:
+    """Every entry, by code, in their order; of packages that are not imported, none."""
+    entries = {*(mistake.value for mistake in Mistake), *(kind.entry for kind in _kinds(FleetingError))}
+    return {entry.code: entry for entry in sorted(entries, key=lambda entry: entry.code)}
+
+
+def _kinds(kind: type[FleetingError]) -> Iterator[type[FleetingError]]:
+    """Walk over a class and all that are derived from it."""
+    yield kind
+    for derived in kind.__subclasses__():
+        yield from _kinds(derived)

@@ -31,8 +31,8 @@ class ScaleThrottle:
 
     @limit.validator
     def _check_limit(self, _: object, limit: float) -> None:
-        if limit < 0 and limit != -1:
-            raise ValueError("0 or more, or -1 for no limit")
+        if limit <= 0 and limit != -1:
+            raise ValueError("a number above 0, or -1 for no limit")
 
 
 @frozen(kw_only=True)

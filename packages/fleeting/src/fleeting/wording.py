@@ -13,8 +13,10 @@ Kind: TypeAlias = Any
 _SCALARS = {str: "a string", bool: "true or false", int: "an integer", float: "a number"}
 _UNQUOTED = {int: "-?[0-9]+", float: r"-?[0-9]+(\.[0-9]+)?", bool: "true|false"}
 
+_BARE_KEY = re.compile("[A-Za-z0-9_-]+")
+
 _LONGEST_VALUE = 60
-"""So many characters of a found string are shown."""
+"""So many characters of a found value are shown."""
 
 
 def describe(value: object, *, secret: bool = False) -> str:
@@ -29,7 +31,7 @@ def describe(value: object, *, secret: bool = False) -> str:
         case bool():
             kind, text = "boolean", str(value).lower()
         case int():
-            kind, text = "integer", str(value)
+            kind, text = "integer", _cut(str(value))
         case str():
             kind, text = "string", quoted(value)
         case _:
@@ -57,7 +59,17 @@ def quoted(text: str) -> str:
     """Quote as TOML does, on one line, cut if it is long."""
     from json import dumps  # only errors need it
 
-    return dumps(text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}…", ensure_ascii=False)
+    return dumps(_cut(text), ensure_ascii=False)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}…"
+
+
+def dotted(path: str, key: str) -> str:
+    """Name a key of the table at *path* as TOML does: quoted if it has to be."""
+    name = key if _BARE_KEY.fullmatch(key) else quoted(key)
+    return f"{path}.{name}" if path else name
 
 
 def did_you_mean(word: object, known: Iterable[str]) -> str:

@@ -42,7 +42,7 @@ class LocalConfig:
     """Seconds that an instance lives on without a manager. Should be longer than a restart of the manager takes,
     and longer than `boot_time` if instances are to survive a restart while they boot."""
 
-    max_size: int | None = field(default=None, validator=optional(ge(0)))
+    max_size: int | None = field(default=None, validator=optional(ge(1)))
     """How many instances there may be at once; None: no limit."""
 
     @property

@@ -151,7 +151,9 @@ class LocalGroup:
                 except OSError as error:
                     if intent in self._accepted:
                         break
-                    raise ProviderError(f"no agent could be started in {self._config.root}: {error}") from error
+                    raise ProviderError(
+                        f"no agent could be started in {self._config.root}: {error.strerror}"
+                    ) from error
                 self._leashes[instance] = leash
                 self._accepted[intent] += 1
         return min(count, self._accepted[intent])
@@ -226,7 +228,9 @@ def _make_private(root: Path) -> None:
     except FileNotFoundError:  # its last agent has removed it just now
         raise
     except OSError as error:
-        raise GroupRefused(f"{root} cannot be made: {error.strerror}; set another directory") from error
+        raise GroupRefused(
+            f"{root} cannot be made: {error.strerror}; set plugin_config.directory to another one"
+        ) from error
     _check_private(root)
 
 
