@@ -31,6 +31,7 @@ from taskscaler.batch import (
     JobState,
     Over,
     Results,
+    ResultsInTheWay,
     run_batch,
 )
 from taskscaler.executors import JobOutcome, JobSpec, Leased, Verdict
@@ -576,7 +577,7 @@ async def test_results_are_never_mixed(bench: Bench) -> None:
     """A directory that has something in it is refused."""
     bench.directory.mkdir()
     (bench.directory / "results.json").touch()
-    with pytest.raises(FileExistsError, match="is not empty; name another directory, or remove it"):
+    with pytest.raises(ResultsInTheWay, match="is not empty; name another directory, or remove it"):
         await run_batch(bench.scaler, [job("a")], executors={}, output=bench.directory, clock=LoopClock())
 
 

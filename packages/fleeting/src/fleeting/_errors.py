@@ -326,8 +326,8 @@ class ConnectError(FleetingError):
 
     entry = CatalogueEntry(
         "FL400",
-        "An instance was reached, but could not be used as it should be.",
-        "Look at the message for what was refused there; the image may lack a program or a permission.",
+        "A connection to an instance could not be made or used as it should be.",
+        "See what the message says was refused; the image may lack a program or a permission.",
     )
 
 

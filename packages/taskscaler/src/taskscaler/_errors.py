@@ -1,23 +1,98 @@
-"""What goes wrong with jobs and slots, one class per thing a caller would do differently.
+"""What goes wrong with commands, jobs and slots, one class per thing a caller would do differently.
 
 FleetingError
 └── TaskscalerError
+    ├── WrongArguments    correct the command line
+    ├── SystemRefused     see to the disk, the permissions, the path
+    ├── ResultsInTheWay   name another directory for the results
+    ├── CannotResume      there is no batch to go on with, or not for us
+    ├── ReportFailed      correct the report's command; the results are there
     ├── NoCapacity        no slot, and why; `possible` tells whether one can still come
     ├── KeyInUse          use another key, or release the one that holds it
     ├── NotSuspended      no lease sleeps under the key; it may have been lost
     ├── NoSuchInstance    look at `instances()`; it may be gone, or going
     └── LeaseLost         the slot is gone; the work may be tried again
+
+Each class has an entry in the catalogue of errors, ``docs/reference/errors.md``; CONTRIBUTING says how to add one.
 """
 
-from fleeting import FleetingError, Loss
+from fleeting import CatalogueEntry, FleetingError, Loss
 
 
 class TaskscalerError(FleetingError):
     """Base class of everything that taskscaler raises on purpose."""
 
+    entry = CatalogueEntry(
+        "TS100",
+        "A program uses a part of taskscaler at a time when it cannot be used.",
+        "Do what the message says; a scaler is used inside `async with`.",
+    )
+
+
+class WrongArguments(TaskscalerError):
+    """The command line cannot be meant as it is."""
+
+    entry = CatalogueEntry(
+        "TS101",
+        "A command, an option or an argument is unknown, missing or cannot be used.",
+        "Correct the command line; --help tells what a command takes.",
+    )
+
+
+class SystemRefused(TaskscalerError):
+    """The operating system refused to read, make or write something."""
+
+    entry = CatalogueEntry(
+        "TS102",
+        "The operating system refused to read, make or write a file or directory.",
+        "See to the path, its permissions and the disk's space, then run the command again.",
+    )
+
+    def __init__(self, error: OSError) -> None:
+        """Take what the system said."""
+        what = f"{error.filename} cannot be used: " if error.filename else ""
+        super().__init__(f"{what}{error.strerror or error}")
+
+
+class ResultsInTheWay(TaskscalerError):
+    """The directory for the results holds something; results are never mixed."""
+
+    entry = CatalogueEntry(
+        "TS103",
+        "The directory for the results is not empty, and results are never mixed.",
+        "Name another directory with --output, or remove what is there.",
+    )
+
+
+class CannotResume(TaskscalerError):
+    """There is no batch to go on with, or not for us."""
+
+    entry = CatalogueEntry(
+        "TS104",
+        "The directory has no batch to go on with, or one that cannot be gone on with from here and now.",
+        "Do what the message says; if nothing helps, start a new batch in another directory.",
+    )
+
+
+class ReportFailed(TaskscalerError):
+    """The report's command did not exit with 0, took too long, or could not be started."""
+
+    entry = CatalogueEntry(
+        "TS105",
+        "The command under [report] failed or took too long; the jobs and their results are not touched by that.",
+        "Correct the command, and run it by hand in the directory of the results.",
+    )
+
 
 class NoCapacity(TaskscalerError):
     """There is no slot."""
+
+    entry = CatalogueEntry(
+        "TS201",
+        "There was no slot in time, or there will be none.",
+        "Raise max_instances or instance_acquire_timeout, or see to what keeps instances from coming, as the message"
+        " tells.",
+    )
 
     def __init__(self, why: str, *, possible: bool = False) -> None:
         """Take the reason, and whether a slot may come later, so that asking again makes sense."""
@@ -28,6 +103,12 @@ class NoCapacity(TaskscalerError):
 class KeyInUse(TaskscalerError):
     """The key holds a slot, is reserved, or waits already."""
 
+    entry = CatalogueEntry(
+        "TS202",
+        "Two pieces of work use the same key at the same time.",
+        "Release the slot that the key holds, or use another key.",
+    )
+
     def __init__(self, key: str) -> None:
         """Take the key."""
         self.key = key
@@ -36,6 +117,12 @@ class KeyInUse(TaskscalerError):
 
 class NotSuspended(TaskscalerError):
     """No lease is suspended under this key."""
+
+    entry = CatalogueEntry(
+        "TS203",
+        "A lease is to be resumed that is not suspended: it never was, it was resumed, or its instance was lost.",
+        "Acquire a new slot, and begin the work anew.",
+    )
 
     def __init__(self, key: str) -> None:
         """Take the key."""
@@ -54,6 +141,12 @@ class NoSuchInstance(TaskscalerError):
 
 class LeaseLost(TaskscalerError):
     """The slot was taken away while it was held."""
+
+    entry = CatalogueEntry(
+        "TS204",
+        "The instance of a slot went away, or was taken away, while work ran on it.",
+        "Try the work again; it is given another instance.",
+    )
 
     def __init__(self, key: str, instance: str, loss: Loss) -> None:
         """Take the lease's key, its instance and why it was lost."""

@@ -5,7 +5,9 @@ All mistakes of form are reported together, with those of the plugin's settings;
 meaning.
 """
 
+import os
 import re
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
@@ -15,10 +17,13 @@ from attrs import Attribute, field, frozen, validators
 from fleeting import (
     ConfigError,
     ConfigProblem,
+    ConnectorConfig,
     Duration,
     InstanceGroup,
+    Mistake,
     PluginNotFound,
     load,
+    load_connector,
     structure,
 )
 from fleeting.wording import describe, quoted
@@ -34,6 +39,12 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 """What may name a job, and so a file and an environment variable's value."""
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+OUR_VARIABLES = "TASKSCALER_"
+"""What the names of variables begin with that jobs are told about themselves by."""
+
+MOST_COPIES = 1_000_000
+"""Of one job: more are a slip of the hand, and would not fit into memory."""
 
 RESERVED = frozenset(
     {
@@ -93,7 +104,9 @@ class JobTable:
 
     name: str = field(validator=_a_name)
     script: str = field(validator=_not_blank)
-    copies: int | None = field(default=None, validator=validators.optional(validators.ge(1)))
+    copies: int | None = field(
+        default=None, validator=validators.optional((validators.ge(1), validators.le(MOST_COPIES)))
+    )
     """So many jobs, ``name-01`` and so on; each is told its number, from 0, by TASKSCALER_JOB_INDEX."""
 
     executor: str | None = None
@@ -189,7 +202,13 @@ def read_jobs_file(path: Path) -> JobsFile:
     if tables is None:
         raise ConfigError(problems, source=str(path))
     executors = _executors(tables, problems)
-    problems += [*_repeated_names(tables), *_bad_variables(tables), *_missing_files(path.parent, tables)]
+    problems += [
+        *_unusable_connector(tables.autoscaler.connector_config),
+        *_repeated_names(tables),
+        *_bad_variables(tables),
+        *_missing_files(path.parent, tables),
+        *_missing_program(path.parent, tables.report),
+    ]
     if problems or group is None:
         raise ConfigError(problems, source=str(path))
     return JobsFile(
@@ -255,7 +274,25 @@ def _executors_named(tables: _Tables) -> Mapping[str, str]:
 
 def _not_installed(path: str, error: PluginNotFound) -> ConfigProblem:
     expected = f"the name of an installed plugin ({', '.join(error.available) or 'there is none'})"
-    return ConfigProblem(path=path, found=describe(error.name), expected=expected, hint=error.hint)
+    found = describe(error.name)
+    return ConfigProblem(path=path, found=found, expected=expected, hint=error.hint, mistake=Mistake.NOT_INSTALLED)
+
+
+def _missing(path: str, found: str, expected: str, hint: str = "") -> ConfigProblem:
+    return ConfigProblem(path=path, found=found, expected=expected, hint=hint, mistake=Mistake.MISSING_FILE)
+
+
+def _unusable_connector(connector: ConnectorConfig) -> Iterator[ConfigProblem]:
+    """What would show only once there is an instance, which costs money."""
+    path = "autoscaler.connector_config"
+    try:
+        if connector.protocol:
+            load_connector(connector.protocol)
+    except PluginNotFound as error:
+        yield _not_installed(f"{path}.protocol", error)
+    key = connector.key_path
+    if key and not (os.path.isfile(key) and os.access(key, os.R_OK)):  # noqa: PTH113  (a Path raises for long names)
+        yield _missing(f"{path}.key_path", describe(key), "the file of a private key that you may read")
 
 
 def _repeated_names(tables: _Tables) -> Iterator[ConfigProblem]:
@@ -276,6 +313,9 @@ def _bad_variables(tables: _Tables) -> Iterator[ConfigProblem]:
             if not _VARIABLE.fullmatch(name):
                 expected = "letters, digits and underscores, no digit first"
                 yield ConfigProblem(path=f"{path}.env", found=f"the name {quoted(name)}", expected=expected)
+            elif name.startswith(OUR_VARIABLES):
+                expected = f"one that does not begin with {OUR_VARIABLES}"
+                yield ConfigProblem(path=f"{path}.env", found=f"the name {quoted(name)}", expected=expected)
 
 
 def _missing_files(directory: Path, tables: _Tables) -> Iterator[ConfigProblem]:
@@ -283,9 +323,26 @@ def _missing_files(directory: Path, tables: _Tables) -> Iterator[ConfigProblem]:
     named |= {f"jobs[{index}]": table.files or () for index, table in enumerate(tables.jobs)}
     for path, files in named.items():
         for index, file in enumerate(files):
-            if not (directory / file).exists():
-                expected = f"a file or directory in {directory}"
-                yield ConfigProblem(path=f"{path}.files[{index}]", found=describe(file), expected=expected)
+            if not os.path.exists(directory / file):  # noqa: PTH110  (a Path raises for long names)
+                yield _missing(f"{path}.files[{index}]", describe(file), f"a file or directory in {directory}")
+
+
+def _missing_program(directory: Path, report: Report | None) -> Iterator[ConfigProblem]:
+    """Whether the report can be made should not show once all jobs are over."""
+    if report and not _may_be_run(report.command[0], directory, report.files):
+        program = report.command[0]
+        hint = "write each argument as a string of its own" if " " in program else ""
+        yield _missing("report.command", f"the program {quoted(program)}", "one that can be run on this machine", hint)
+
+
+def _may_be_run(program: str, directory: Path, files: Sequence[str]) -> bool:
+    """Tell whether a program can be found; of what is in the results, only what is copied there is known."""
+    path = PurePosixPath(program)
+    if "/" not in program or path.is_absolute():
+        return shutil.which(program) is not None
+    if path.parts[0] in RESERVED:
+        return True
+    return any(path.is_relative_to(file) for file in files) and shutil.which(directory / path) is not None
 
 
 def _jobs(table: JobTable, defaults: Defaults, directory: Path) -> Iterator[Job]:

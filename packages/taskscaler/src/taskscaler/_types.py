@@ -33,6 +33,8 @@ class Policy:
 
     @periods.validator
     def _check_periods(self, _: object, periods: tuple[str, ...]) -> None:
+        if not periods:
+            raise ValueError("at least one cron expression, such as * 8-15 * * mon-fri")
         for period in periods:
             validate_period(period)
 

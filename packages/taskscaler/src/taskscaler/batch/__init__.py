@@ -1,6 +1,7 @@
 """Batches: a list of jobs, run to their ends on a scaler's fleet, with results in a directory."""
 
-from taskscaler.batch._history import CannotResume, History, Over, Past
+from taskscaler._errors import CannotResume, ResultsInTheWay
+from taskscaler.batch._history import History, Over, Past
 from taskscaler.batch._job import Job
 from taskscaler.batch._record import FleetRecord, Opened, PoolFacts, RecordedEvent, RecordUnreadable, read_record
 from taskscaler.batch._results import Results
@@ -26,6 +27,7 @@ __all__ = [
     "RecordUnreadable",
     "RecordedEvent",
     "Results",
+    "ResultsInTheWay",
     "Scaler",
     "read_record",
     "run_batch",

@@ -23,7 +23,7 @@ import anyio
 from attrs import asdict, define, evolve, field, frozen
 
 from fleeting import Offload
-from taskscaler._errors import TaskscalerError
+from taskscaler._errors import CannotResume
 from taskscaler.batch._state import Attempt, JobRecord, JobState
 
 FILE = "history.jsonl"
@@ -33,10 +33,6 @@ VERSION = 1
 
 STOPPED = "the manager was stopped"
 """Why tries are lost that had not ended when their command was killed."""
-
-
-class CannotResume(TaskscalerError):
-    """There is no batch to go on with, or not for us."""
 
 
 @define
@@ -152,11 +148,12 @@ class History:
             CannotResume: There is none, it is damaged, or the earlier command still runs.
             OSError: It cannot be read or written.
         """
-        text = _copy(directory)
-        history = cls(directory, jobs_file=Path(), text=text.read_text(encoding="utf-8") if text.exists() else "")
+        copy = _copy(directory)
+        text = copy.read_text(encoding="utf-8", errors="replace") if copy.is_file() else ""
+        history = cls(directory, jobs_file=Path(), text=text)
         try:
             history._open(directory)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             raise CannotResume(f"no batch was begun in {directory.parent}; run its jobs file instead") from None
         try:
             history._read()
@@ -174,6 +171,16 @@ class History:
     def copy(self) -> Path:
         """Where the jobs file is kept as it was, until the batch is over."""
         return _copy(self.directory)
+
+    def check(self, jobs: Iterable[str]) -> None:
+        """See that it tells of no other jobs than these.
+
+        Raises:
+            CannotResume: It does.
+        """
+        if self.past and (strange := self.past.tries.keys() - set(jobs)):
+            path = self.directory / FILE
+            raise CannotResume(f"{path} is damaged: it has the unknown job {min(strange)!r}; start a new batch")
 
     def begin(self, started: float) -> None:
         """Begin the file, or go on with it.

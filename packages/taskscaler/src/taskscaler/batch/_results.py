@@ -1,12 +1,14 @@
 """The directory that a batch leaves: one log per job, their artifacts, and ``results.json``."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import takewhile
 from pathlib import Path
 
 from attrs import frozen
 
+from taskscaler._errors import ResultsInTheWay
 from taskscaler.batch._history import draft_of
 from taskscaler.batch._state import Attempt, BatchState, JobRecord, JobState
 
@@ -48,16 +50,22 @@ class Results:
         """The directory of what a later command needs to go on."""
         return self.directory / "resume"
 
-    def prepare(self) -> None:
+    def prepare(self) -> Sequence[Path]:
         """Make the directory, or see that it is empty; the traces of a fleet that never had a job may be there.
 
+        Returns:
+            The directories that were made, innermost first.
+
         Raises:
-            FileExistsError: There is something already; results are never mixed.
+            ResultsInTheWay: There is something already; results are never mixed.
+            OSError: It cannot be made.
         """
+        made = list(takewhile(lambda path: not path.exists(), (self.directory, *self.directory.parents)))
         self.directory.mkdir(parents=True, exist_ok=True)
         never_begun = {self.fleet_log, self.fleet_record, draft_of(self.history)}
         if any(path not in never_begun for path in self.directory.iterdir()):
-            raise FileExistsError(f"{self.directory} is not empty; name another directory, or remove it")
+            raise ResultsInTheWay(f"{self.directory} is not empty; name another directory, or remove it")
+        return made
 
     def begin(self) -> None:
         """Make what is in the directory, unless an earlier run did."""

@@ -16,7 +16,7 @@ from anyio.lowlevel import checkpoint_if_cancelled
 from attrs import define
 
 from fleeting import Clock, ConnectError, Unreachable, format_duration
-from taskscaler._errors import LeaseLost, NoCapacity
+from taskscaler._errors import LeaseLost, NoCapacity, SystemRefused
 from taskscaler.batch._history import History
 from taskscaler.batch._job import Job
 from taskscaler.batch._results import Results
@@ -59,7 +59,7 @@ async def run_batch(
     See `Batch` for the other arguments, and for a batch that can be drained and stopped.
 
     Raises:
-        FileExistsError: The directory is not empty.
+        ResultsInTheWay: The directory is not empty.
         OSError: The results could not be written.
     """
     results = Results(output)
@@ -210,7 +210,8 @@ class Batch:
             except Unreachable:
                 raise
             except (ConnectError, OSError) as error:
-                change = self.state.fail(job.name, str(error), now=self._clock.now())
+                why = str(SystemRefused(error) if isinstance(error, OSError) else error)
+                change = self.state.fail(job.name, why, now=self._clock.now())
             else:
                 change = self.state.end(job.name, outcome, now=self._clock.now())
             await self._tell_durably(change)

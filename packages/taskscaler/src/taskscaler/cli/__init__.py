@@ -1,7 +1,10 @@
 """The command ``taskscaler``. What a command needs is imported when it runs: help must come at once."""
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import IO, Any
 
 import click
 
@@ -11,7 +14,47 @@ Exit status: 0 if all went well, 1 if a job failed, 2 if the file or the argumen
 """
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+class _Wrong(click.ClickException):
+    """Wrong arguments, told as all errors are."""
+
+    exit_code = 2
+
+    def show(self, file: IO[Any] | None = None) -> None:  # noqa: ARG002  (errors have one place to go to)
+        """Print it."""
+        from taskscaler._errors import WrongArguments
+        from taskscaler.cli._errors import tell
+
+        tell([WrongArguments(self.message)], self.exit_code)
+
+
+class _Commands(click.Group):
+    """Commands whose wrong arguments are told as all errors are."""
+
+    def make_context(self, *args: Any, **extra: Any) -> click.Context:  # noqa: ANN401  (as click has it)
+        """Read the arguments before the command."""
+        with _retold():
+            return super().make_context(*args, **extra)
+
+    def invoke(self, ctx: click.Context) -> object:
+        """Read the command's own arguments, and run it."""
+        with _retold():
+            return super().invoke(ctx)
+
+
+@contextmanager
+def _retold() -> Iterator[None]:
+    try:
+        yield
+    except click.exceptions.NoArgsIsHelpError:
+        raise
+    except click.UsageError as error:
+        message = error.format_message().removesuffix(".").replace(". Did you mean", "; did you mean")
+        if ";" not in message:
+            message += f"; see {error.ctx.command_path if error.ctx else 'taskscaler'} --help"
+        raise _Wrong(f"{message[:1].lower()}{message[1:]}") from error
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="taskscaler")
 def main() -> None:
     """Run jobs on a fleet of instances that grows and shrinks with them."""
@@ -41,14 +84,14 @@ def run(jobs: Path | None, output: Path | None, resume: Path | None) -> None:
     """
     if resume is None:
         if jobs is None:
-            raise click.UsageError("Missing argument 'JOBS'. To go on with an interrupted batch, give --resume DIR.")
+            raise click.UsageError("missing argument 'JOBS'; to go on with an interrupted batch, give --resume DIR")
         from taskscaler.cli._run import run_jobs_file
 
         sys.exit(run_jobs_file(jobs, output))
     if jobs is not None:
-        raise click.UsageError("--resume takes no file: the batch goes on with the one that it was begun with.")
+        raise click.UsageError("--resume takes no file; the batch goes on with the one that it was begun with")
     if output is not None:
-        raise click.UsageError("--resume takes no --output: the results go where those of the batch are.")
+        raise click.UsageError("--resume takes no --output; the results go where those of the batch are")
     from taskscaler.cli._run import resume_batch
 
     sys.exit(resume_batch(resume))
@@ -73,3 +116,20 @@ def check(config: Path, runner: str | None, *, offline: bool) -> None:
     from taskscaler.cli._check import check_file
 
     sys.exit(check_file(config, runner=runner, offline=offline))
+
+
+@main.command()
+@click.argument("code", required=False)
+def errors(code: str | None) -> None:
+    """Tell what the error CODE, such as FL112, means and what to do; without CODE, list all."""
+    from fleeting import catalogue
+    from fleeting.wording import did_you_mean
+    from taskscaler.cli._errors import print_catalogue, print_entry
+
+    if code is None:
+        print_catalogue()
+    elif entry := catalogue().get(code.strip("[]").upper()):
+        print_entry(entry)
+    else:
+        hint = did_you_mean(code, catalogue()) or "taskscaler errors lists all"
+        raise click.UsageError(f"no error has the code {code!r}; {hint}")

@@ -11,6 +11,7 @@ from attrs import evolve, frozen
 from fleeting import (
     ConfigError,
     ConfigProblem,
+    ConnectError,
     Dial,
     FleetingError,
     GroupDriver,
@@ -27,9 +28,10 @@ from taskscaler._decide import Decision
 from taskscaler._jobsfile import read_jobs_file
 from taskscaler._scaler import Taskscaler
 from taskscaler.cli._console import PatientConsole
+from taskscaler.cli._errors import tell
 from taskscaler.cli._fleet import UNEXPLAINED, fleet_rows
 from taskscaler.cli._log import logging_to
-from taskscaler.cli._outcome import FAILED, SUCCEEDED, WRONG, WRONG_FILE, outcome, tell
+from taskscaler.cli._outcome import FAILED, SUCCEEDED, WRONG, WRONG_FILE, outcome
 from taskscaler.cli._paragraphs import Paragraphs, Row
 from taskscaler.cli._text import counted, elapsed
 from taskscaler.config import Autoscaler
@@ -73,7 +75,7 @@ def check_file(path: Path, *, runner: str | None, offline: bool) -> int:
     if offline:
         return SUCCEEDED
     if subject.group is None:
-        return tell([subject.missing], FAILED)
+        return tell(filter(None, [subject.missing]), FAILED)
     look = _Look(subject.fleet, subject.group, report)
 
     def run() -> int:
@@ -180,7 +182,7 @@ class _Look:
             async with driver.dial(info, connector):
                 self.report.go_on(("dialled", f"{instance} over {info.protocol} in {elapsed(clock.now() - started)}"))
         except (FleetingError, OSError) as error:
-            return FleetingError(f"{instance} cannot be dialled: {str(error) or type(error).__name__}")
+            return ConnectError(f"{instance} cannot be dialled: {str(error) or type(error).__name__}")
         return None
 
 

@@ -1,27 +1,18 @@
-"""How a command ends: exit statuses, and errors in sentences."""
+"""How a command ends: exit statuses."""
 
-import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
+from typing import TypeVar
 
-from fleeting import ConfigError, FleetingError, InterfaceMismatch, PluginBroken
-from taskscaler.cli._text import harmless
+from fleeting import ConfigError, InterfaceMismatch, PluginBroken
+from taskscaler.cli._errors import EXPECTED, tell
 
 SUCCEEDED, FAILED, WRONG, INTERRUPTED = 0, 1, 2, 130
 """Exit statuses."""
 
-EXPECTED = (FleetingError, OSError)
-"""What is told in a sentence; anything else is a mistake of ours and shows where it is."""
-
 WRONG_FILE = (ConfigError, PluginBroken, InterfaceMismatch, OSError)
 """What is wrong with a file, or with what it names, before anything has begun."""
 
-
-def tell(errors: Iterable[BaseException | None], status: int) -> int:
-    """Tell what went wrong on standard error, and return the exit status."""
-    for error in errors:
-        for line in harmless(str(error)).splitlines():
-            print(f"error: {line}", file=sys.stderr)  # noqa: T201  (a command's errors go there)
-    return status
+E = TypeVar("E", bound=BaseException)
 
 
 def outcome(command: Callable[[], int]) -> int:
@@ -34,14 +25,15 @@ def outcome(command: Callable[[], int]) -> int:
         return tell([error], FAILED)
     except BaseExceptionGroup as group:
         expected, rest = group.split(EXPECTED)
-        if rest is not None:
+        if expected is None or rest is not None:
             raise
         return tell(_leaves(expected), FAILED)
 
 
-def _leaves(error: BaseException | None) -> Iterable[BaseException | None]:
-    if isinstance(error, BaseExceptionGroup):
-        for inner in error.exceptions:
-            yield from _leaves(inner)
-    else:
-        yield error
+def _leaves(group: BaseExceptionGroup[E]) -> Iterator[E]:
+    """Take groups of errors apart."""
+    for error in group.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            yield from _leaves(error)
+        else:
+            yield error

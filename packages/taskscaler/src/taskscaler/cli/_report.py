@@ -9,17 +9,13 @@ import anyio
 from anyio import to_thread
 
 from fleeting import format_duration
-from taskscaler._errors import TaskscalerError
+from taskscaler._errors import ReportFailed
 from taskscaler._jobsfile import Report
 from taskscaler.batch import Results
 from taskscaler.batch._results import write_atomically
 
 PASSED_ON = ("HOME", "LANG", "LC_ALL", "LC_CTYPE", "PATH", "SYSTEMROOT", "TMPDIR", "TZ", "USER")
 """All of this machine's environment that the command gets: no tokens of whoever runs the batch."""
-
-
-class ReportFailed(TaskscalerError):
-    """The report's command did not exit with 0, took too long, or could not be started."""
 
 
 async def make_report(report: Report, source: Path, results: Results) -> str:
@@ -63,8 +59,8 @@ async def _run(report: Report, directory: Path) -> str:
     except TimeoutError as error:
         raise ReportFailed(f"the report took longer than {format_duration(report.timeout)}") from error
     except OSError as error:
-        raise ReportFailed(f"the report cannot be run: {error}") from error
+        raise ReportFailed(f"the report cannot be run: {error.strerror}") from error
     if done.returncode:
         said = done.stderr.decode(errors="replace").strip()[-2000:]
-        raise ReportFailed(f"the report exited with {done.returncode}" + (f": {said}" if said else ""))
+        raise ReportFailed(f"the report exited with {done.returncode}" + (f"\n{said}" if said else ""))
     return done.stdout.decode(errors="replace")

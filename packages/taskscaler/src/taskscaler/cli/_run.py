@@ -2,7 +2,7 @@
 
 import signal
 from collections.abc import Iterable
-from contextlib import closing
+from contextlib import closing, suppress
 from datetime import datetime
 from pathlib import Path
 
@@ -14,19 +14,21 @@ from rich.console import Console
 from rich.text import Text
 
 from fleeting import LoopClock
+from taskscaler._errors import ResultsInTheWay
 from taskscaler._jobsfile import JobsFile, read_jobs_file
 from taskscaler._scaler import Taskscaler
 from taskscaler.batch import Batch, CannotResume, FleetRecord, History, JobState, Over, PoolFacts, Results
 from taskscaler.cli._changes import changes
 from taskscaler.cli._console import PatientConsole
+from taskscaler.cli._errors import in_lines, tell
 from taskscaler.cli._log import logging_to
-from taskscaler.cli._outcome import FAILED, INTERRUPTED, SUCCEEDED, WRONG, WRONG_FILE, outcome, tell
+from taskscaler.cli._outcome import FAILED, INTERRUPTED, SUCCEEDED, WRONG, WRONG_FILE, outcome
 from taskscaler.cli._progress import Picture, Progress, progress_for
 from taskscaler.cli._report import make_report
 from taskscaler.cli._summary import print_summary
 from taskscaler.cli._text import harmless
 
-_WRONG = (*WRONG_FILE, CannotResume)
+_WRONG = (*WRONG_FILE, ResultsInTheWay, CannotResume)
 """What is wrong with a file or an argument, before anything has begun."""
 
 _HINT = "no more jobs begin, those that run go on to their ends; Ctrl-C again stops them at once"
@@ -37,10 +39,19 @@ def run_jobs_file(path: Path, output: Path | None) -> int:
     try:
         file = read_jobs_file(path)
         results = Results(output or _default_output(path))
-        results.prepare()
+        made = results.prepare()
     except _WRONG as error:
         return tell([error], WRONG)
-    return _run_all(file, results, History(results.history, jobs_file=path, text=file.text))
+    try:
+        return _run_all(file, results, History(results.history, jobs_file=path, text=file.text))
+    finally:
+        _remove_empty(made)  # they are, if the batch could not be begun
+
+
+def _remove_empty(directories: Iterable[Path]) -> None:
+    with suppress(OSError):
+        for directory in directories:
+            directory.rmdir()
 
 
 def resume_batch(directory: Path) -> int:
@@ -55,6 +66,7 @@ def resume_batch(directory: Path) -> int:
             return _tell_over(history.over, results)
         try:
             file = _read_unchanged(history)
+            history.check([job.name for job in file.jobs])
         except _WRONG as error:
             return tell([error], WRONG)
         return _run_all(file, results, history)
@@ -69,16 +81,20 @@ def _read_unchanged(history: History) -> JobsFile:
         OSError: It cannot be read.
     """
     path = history.jobs_file
-    kept = f"the file is kept as it was in {history.copy}"
+    put_it_back = f"put it back as it is kept in {history.copy}"
     try:
         file = read_jobs_file(path)
     except FileNotFoundError as error:
-        raise CannotResume(f"{path} is no longer there; {kept}, put it back") from error
-    if changed := changes(history.text, file.text):
-        raise CannotResume(
-            f"{path} is not what the batch was begun with: {', '.join(changed)}; {kept}: put it back, or start a new"
-            " batch"
-        )
+        raise CannotResume(f"{path} is no longer there; {put_it_back}") from error
+    try:
+        changed = changes(history.text, file.text)
+    except ValueError as error:
+        raise CannotResume(f"{history.copy} is damaged; start a new batch") from error
+    if not history.text:
+        raise CannotResume(f"{history.copy} is gone; start a new batch")
+    if changed:
+        told = ", ".join(changed)
+        raise CannotResume(f"{path} is not what the batch was begun with: {told}; {put_it_back}, or start a new batch")
     return file
 
 
@@ -237,8 +253,8 @@ class _Run:
         try:
             file = await to_thread.run_sync(read_jobs_file, self.file.path)
         except _WRONG as error:
-            for line in str(error).splitlines():
-                self.progress.say(f"error: {line}")
+            for line in in_lines(error):
+                self.progress.say(line)
             self.progress.say("nothing was reloaded: the policies stay as they were")
             return
         self.scaler.configure(policies=file.autoscaler.policy)

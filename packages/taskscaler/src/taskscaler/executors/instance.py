@@ -14,7 +14,7 @@ from typing import Final
 
 import anyio
 from anyio import to_thread
-from attrs import evolve, field, frozen, validators
+from attrs import Attribute, evolve, field, frozen, validators
 
 from fleeting import Completed, ConnectError, Connection, Duration, Sink, Unreachable, format_duration
 from taskscaler.executors import ExecutorPlugin, JobOutcome, JobSpec, Leased, Verdict, hookimpl
@@ -69,11 +69,16 @@ _IN_ONE_STREAM: Final = 'exec "$@" 2>&1'
 """What a job prints on its two outputs is in order only if they are one."""
 
 
+def _not_empty(_: object, __: "Attribute[str]", value: str) -> None:
+    if not value:
+        raise ValueError("the path of a directory")
+
+
 @frozen(kw_only=True)
 class InstanceConfig:
     """Settings of the instance executor, the table ``[executors.instance]``."""
 
-    base: str = field(default="taskscaler", validator=validators.min_len(1))
+    base: str = field(default="taskscaler", validator=_not_empty)
     """Directory for the slots' directories: relative to where commands start on the instance, or absolute; then
     each instance has a directory of its own in it, since instances may share a file system."""
 
