@@ -157,6 +157,23 @@ def test_ctrl_c_drains_and_a_second_one_stops(
     assert sorted(states) == sorted([ended] * 4 + ["cancelled"] * 4)
 
 
+@pytest.mark.parametrize("draining", [False, True], ids=["at work", "draining"])
+def test_sigterm_stops_at_once(home: Path, tmp_path: Path, *, draining: bool) -> None:
+    """Whoever sends it, such as a CI system, kills what has not ended soon: jobs are ended, and nothing is left."""
+    jobs, output = tmp_path / "jobs.toml", tmp_path / "out"
+    jobs.write_text(SLEEPERS.format(seconds=300))
+    process = start(home, jobs, output)
+    lines_until(process, " runs on ", times=4)
+    if draining:
+        process.send_signal(signal.SIGINT)
+        lines_until(process, "Ctrl-C again stops them at once")
+    process.terminate()
+    said, _ = process.communicate()
+    assert process.returncode == (130 if draining else 143), said
+    assert "stopping at once" in said
+    assert [job["state"] for job in results(output)["jobs"]] == ["cancelled"] * 8
+
+
 def test_a_reader_that_goes_away_does_not_end_the_batch(home: Path, tmp_path: Path) -> None:
     """Piped into ``head``, the command goes on in silence, and its results are whole."""
     jobs, output = tmp_path / "jobs.toml", tmp_path / "out"

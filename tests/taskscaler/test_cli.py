@@ -15,12 +15,13 @@ from typing import cast
 
 import anyio
 import pytest
-from attrs import define, frozen
+from attrs import define, evolve, frozen
 from click.testing import CliRunner, Result
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from fleeting.testing import FakeCloud, FakeGroup
 from taskscaler import Policy, Taskscaler
 from taskscaler._errors import ReportFailed
 from taskscaler._jobsfile import Report, read_jobs_file
@@ -563,6 +564,33 @@ def test_only_policies_may_have_changed_since_a_batch_was_begun(
 def test_what_differs_between_two_files_is_told_without_secrets(before: str, after: str, told: list[str]) -> None:
     """Settings by their key paths, numbers and durations with their values; policies may differ."""
     assert changes(FLEET + before, FLEET + after) == told
+
+
+# --- signals ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.anyio
+async def test_sigterm_while_the_fleet_is_opened_begins_nothing(tmp_path: Path) -> None:
+    """Opening is given up; no instance was asked for, and the results say that no job ran."""
+    path, cloud = tmp_path / "jobs.toml", FakeCloud(latency={"init": 3600.0})
+    path.write_text(fleet_in(tmp_path, settings="state_storage.enabled = false\n") + JOB)
+    file, results = read_jobs_file(path), Results(tmp_path / "results")
+    file = evolve(file, group=FakeGroup(cloud))
+    results.prepare()
+    run = _Run(file, results, History(results.history, jobs_file=path, text=file.text), Console(file=io.StringIO()))
+    ended = []
+
+    async def see() -> None:
+        ended.append(await run.run())
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(see)
+        await anyio.wait_all_tasks_blocked()
+        assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL, "else this would be the end of the tests"
+        signal.raise_signal(signal.SIGTERM)
+    assert ended == [128 + signal.SIGTERM]
+    assert [call.method for call in cloud.calls] == ["init"]
+    assert [job["state"] for job in json.loads(results.summary.read_text())["jobs"]] == ["cancelled"]
 
 
 # --- reloading the policies ----------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import click
 
 _EPILOG = """
 Exit status: 0 if all went well, 1 if a job failed, 2 if the file or the arguments are wrong,
-130 after Ctrl-C.
+130 after Ctrl-C, 143 after SIGTERM.
 """
 
 
@@ -77,7 +77,8 @@ def run(jobs: Path | None, output: Path | None, resume: Path | None) -> None:
     """Run every job of the file JOBS and wait for all of them.
 
     The results are one log per job, the artifacts, and results.json. Ctrl-C lets the jobs that run end and begins
-    no more; a second one stops at once. Either way no instance is left. SIGHUP reads the policies anew.
+    no more; a second one stops at once, as does SIGTERM. Either way no instance is left. SIGHUP reads the policies
+    anew.
 
     A batch that was interrupted, even by kill -9 or a power failure, is gone on with by --resume DIR: jobs that are
     over stay so, those that ran are tried again, the others run.

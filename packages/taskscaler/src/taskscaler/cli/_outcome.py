@@ -1,13 +1,14 @@
 """How a command ends: exit statuses."""
 
 from collections.abc import Callable, Iterator
+from signal import SIGINT
 from typing import TypeVar
 
 from fleeting import ConfigError, InterfaceMismatch, PluginBroken
 from taskscaler.cli._errors import EXPECTED, tell
 
-SUCCEEDED, FAILED, WRONG, INTERRUPTED = 0, 1, 2, 130
-"""Exit statuses."""
+SUCCEEDED, FAILED, WRONG, SIGNALLED = 0, 1, 2, 128
+"""Exit statuses; the signal's number is added to the last, as shells do."""
 
 WRONG_FILE = (ConfigError, PluginBroken, InterfaceMismatch, OSError)
 """What is wrong with a file, or with what it names, before anything has begun."""
@@ -20,7 +21,7 @@ def outcome(command: Callable[[], int]) -> int:
     try:
         return command()
     except KeyboardInterrupt:  # before the event loop heeds signals
-        return INTERRUPTED
+        return SIGNALLED + SIGINT
     except EXPECTED as error:
         return tell([error], FAILED)
     except BaseExceptionGroup as group:

@@ -22,7 +22,7 @@ from taskscaler.cli._changes import changes
 from taskscaler.cli._console import PatientConsole
 from taskscaler.cli._errors import in_lines, tell
 from taskscaler.cli._log import logging_to
-from taskscaler.cli._outcome import FAILED, INTERRUPTED, SUCCEEDED, WRONG, WRONG_FILE, outcome
+from taskscaler.cli._outcome import FAILED, SIGNALLED, SUCCEEDED, WRONG, WRONG_FILE, outcome
 from taskscaler.cli._progress import Picture, Progress, progress_for
 from taskscaler.cli._report import make_report
 from taskscaler.cli._summary import print_summary
@@ -139,7 +139,9 @@ class _Run:
     results: Results
     history: History
     console: Console
-    interrupts: int = 0
+    ended_by: int | None = None
+    """The first signal that asked for an end."""
+
     record: FleetRecord = field(init=False)
     scaler: Taskscaler = field(init=False)
     batch: Batch = field(init=False)
@@ -165,8 +167,8 @@ class _Run:
         well = self.batch.state.succeeded and reported
         if self.batch.state.over and reported:
             await to_thread.run_sync(self.history.end, self._over(well=well))
-        if self.interrupts:
-            return INTERRUPTED
+        if self.ended_by:
+            return SIGNALLED + self.ended_by
         return SUCCEEDED if well else FAILED
 
     def _notes(self) -> Iterable[str]:
@@ -214,7 +216,7 @@ class _Run:
 
     async def _report(self) -> bool:
         """Make the report, if there is to be one; tell whether nothing went wrong with it."""
-        if self.file.report is None or self.interrupts:
+        if self.file.report is None or self.ended_by:
             return True
         with self.reporting:
             text = await make_report(self.file.report, self.file.path.parent, self.results)
@@ -225,20 +227,21 @@ class _Run:
     async def _heed_signals(self, *, task_status: TaskStatus[None]) -> None:
         with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as received:
             task_status.started()
-            async for _ in received:
-                self._interrupt()
+            async for number in received:
+                self._end(number)
 
-    def _interrupt(self) -> None:
-        """Drain at the first time, stop at the second."""
-        self.interrupts += 1
+    def _end(self, number: int) -> None:
+        """Drain at the first Ctrl-C; stop at the second, and at SIGTERM, whose sender will not wait for long."""
+        may_drain = number == signal.SIGINT and not self.ended_by
+        self.ended_by = self.ended_by or number
         self.reporting.cancel()
-        if self.interrupts == 1:
-            self.progress.say(_HINT)
-            self.batch.drain()
-        elif self.starting:
+        self.batch.drain()
+        self.progress.say(_HINT if may_drain else "stopping at once")
+        if may_drain:
+            return
+        if self.starting:
             self.starting.cancel()
         else:
-            self.progress.say("stopping at once")
             self.batch.stop()
 
     async def _heed_hangups(self, *, task_status: TaskStatus[None]) -> None:
