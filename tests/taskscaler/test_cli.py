@@ -29,6 +29,7 @@ from taskscaler._state import StateJournal
 from taskscaler.batch import BatchState, History, Job, Results
 from taskscaler.cli import main
 from taskscaler.cli._changes import changes
+from taskscaler.cli._console import PatientConsole
 from taskscaler.cli._progress import LiveProgress, Picture, PlainProgress, paint, progress_for
 from taskscaler.cli._report import make_report
 from taskscaler.cli._run import _Run
@@ -245,6 +246,14 @@ async def test_the_live_picture_is_painted_and_goes() -> None:
     assert "2 ready · 1 booting" in output.getvalue()
     assert "a will be tried again: instance i-1 was lost (preempted)" in output.getvalue()
     assert "a runs on" not in output.getvalue()
+
+
+def test_an_output_that_knows_few_characters_does_not_end_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What cannot be written is a question mark: names, what jobs print, and the dots between our own words."""
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii", write_through=True))
+    PatientConsole().print("1 ready · größer")
+    assert written.getvalue() == b"1 ready ? gr??er\n"
 
 
 def test_the_summary_tells_what_a_person_asks(tmp_path: Path) -> None:

@@ -233,7 +233,7 @@ async def test_artifacts_that_are_too_large_are_refused(bench: Bench) -> None:
     outcome = await bench.run(
         "truncate -s 1M big || dd if=/dev/zero of=big bs=1M count=1", artifacts=("big",), config=config
     )
-    assert outcome.why == "the artifacts were refused: it holds more than 1000 bytes"
+    assert outcome.why == "the artifacts were refused: they have more than 1000 bytes; raise artifact_limit"
     assert not bench.artifacts.exists()
 
 

@@ -344,7 +344,7 @@ class Taskscaler:
     @property
     def _core(self) -> Core:
         if not hasattr(self._shell, "core"):
-            raise TaskscalerError("the scaler is not open yet: enter it first, with `async with`")
+            raise TaskscalerError("the scaler is not open yet; enter it first, with `async with`")
         return self._shell.core
 
     def _now(self) -> float:

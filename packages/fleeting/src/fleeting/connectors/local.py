@@ -16,6 +16,7 @@ from anyio.abc import ByteStream, SocketAttribute, UNIXSocketStream
 from anyio.lowlevel import checkpoint
 from attrs import define, field, frozen
 
+from fleeting._durations import format_duration
 from fleeting._errors import CommandFailed, ConnectError, Unreachable
 from fleeting._hooks import hookimpl
 from fleeting._protocols import Connection, Connector, Sink
@@ -51,7 +52,8 @@ class LocalConnector:
             with anyio.fail_after(config.timeout):
                 stream = await _reach(path)
         except TimeoutError as error:
-            raise Unreachable(f"the agent of {info.id} did not answer within {config.timeout:g} s") from error
+            patience = format_duration(config.timeout)
+            raise Unreachable(f"the agent of {info.id} did not answer within {patience}") from error
         connection = LocalConnection(info.id, path, stream.extra(SocketAttribute.raw_socket))
         try:
             yield connection

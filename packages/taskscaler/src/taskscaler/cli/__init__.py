@@ -122,7 +122,10 @@ def check(config: Path, runner: str | None, *, offline: bool) -> None:
 @main.command()
 @click.argument("code", required=False)
 def errors(code: str | None) -> None:
-    """Tell what the error CODE, such as FL112, means and what to do; without CODE, list all."""
+    """Tell what an error means, and what to do.
+
+    CODE is what stands in brackets at the end of its line, such as FL112. Without CODE, all are listed.
+    """
     from fleeting import catalogue
     from fleeting.wording import did_you_mean
     from taskscaler.cli._errors import print_catalogue, print_entry

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from errno import EIO
+from io import TextIOWrapper
 from typing import IO, cast
 
 from attrs import frozen
@@ -15,7 +16,9 @@ class PatientConsole(Console):
     """A console whose reader may go away, be it a pipe or a terminal: the jobs go on, and their results are written."""
 
     def __init__(self) -> None:
-        """Write to standard output."""
+        """Write to standard output, whichever characters it knows: a ``·`` must not end a batch."""
+        if isinstance(sys.stdout, TextIOWrapper):
+            sys.stdout.reconfigure(errors="replace")
         super().__init__(file=cast("IO[str]", _HangupIsBrokenPipe(sys.stdout)))
 
     def on_broken_pipe(self) -> None:

@@ -56,10 +56,10 @@ def _acceptable_members(tar: tarfile.TarFile, limit: int) -> list[tarfile.TarInf
     for member in tar:
         size += member.size
         if size > limit:
-            raise ArchiveRefused(f"it holds more than {limit} bytes")
+            raise ArchiveRefused(f"they have more than {limit} bytes; raise artifact_limit")
         members.setdefault(os.path.normpath(member.name), member)
         if len(members) > MOST_MEMBERS:
-            raise ArchiveRefused(f"it holds more than {MOST_MEMBERS} files")
+            raise ArchiveRefused(f"they are more than {MOST_MEMBERS} files; pack them in the job")
     return list(members.values())
 
 

@@ -241,7 +241,8 @@ async def _download(slot: _Slot, patterns: Sequence[str], archive: Path, *, limi
             command = ("/bin/sh", "-c", _COLLECT, "sh", slot.directory, *patterns)
             completed = await slot.connection.run(command, stdout=store)
     if scope.cancelled_caught:
-        raise ArchiveRefused(f"they are too large, or took longer than {format_duration(COLLECT_TIMEOUT)}")
+        took = format_duration(COLLECT_TIMEOUT)
+        raise ArchiveRefused(f"they exceed artifact_limit by far, or took longer than {took}; leave less")
     if not completed.ok:
         raise ArchiveRefused(f"tar {_last_words(completed)}")
 
