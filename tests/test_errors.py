@@ -22,6 +22,7 @@ from fleeting.groups.local import LocalGroup
 from fleeting.groups.local._config import LocalConfig
 from fleeting.testing import Command, FakeCloud, FakeGroup, Fault, IncreaseFault, virtual_run
 from taskscaler import Pool, Taskscaler
+from taskscaler.batch import read_record
 from taskscaler.cli import main
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "errors.md"
@@ -361,6 +362,18 @@ def failing_report(place: Place) -> set[str]:
     return place.run('[report]\ncommand = ["false"]')
 
 
+@provokes("TS106")
+def record_of_a_later_release(place: Place) -> set[str]:
+    """Read what became of a fleet with a release that is too old for it."""
+    record = place.directory / "fleet.jsonl"
+    record.write_text('{"event": "opened", "at": 1.7e9, "version": 1000, "pools": []}\n')
+
+    async def program() -> None:
+        list(read_record(record))
+
+    return caught(program)
+
+
 # --- jobs and slots ----------------------------------------------------------------------------------------
 
 
@@ -422,6 +435,16 @@ def lost_lease(_: Place) -> set[str]:
         async with scaler.acquire("job") as lease:
             cloud.vanish(lease.instance)
             await anyio.sleep_forever()
+
+    return caught_with(use)
+
+
+@provokes("TS205")
+def unknown_instance_to_hold(_: Place) -> set[str]:
+    """Cordon an instance that is not there."""
+
+    async def use(scaler: Taskscaler, _: FakeCloud) -> None:
+        scaler.cordon("i-0")
 
     return caught_with(use)
 

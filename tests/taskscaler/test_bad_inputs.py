@@ -189,7 +189,7 @@ WRONG_FILES = {
     ),
     "plugin without a name": wrong_file(
         f'[autoscaler]\nplugin = ""\n{JOB}',
-        'autoscaler.plugin: found string "", expected the name of an installed plugin (<groups>) [FL120]',
+        'autoscaler.plugin: found string "", expected the name of a plugin [FL110]',
     ),
     "plugin that is a number": wrong_file(
         f"[autoscaler]\nplugin = 3\n{JOB}",

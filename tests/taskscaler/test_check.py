@@ -144,7 +144,7 @@ def test_a_missing_plugin_is_no_fault_of_the_file() -> None:
     """But the cloud cannot be asked without it."""
     result = check(FILES / "google-docker.toml")
     assert result.exit_code == 1
-    assert result.stderr.endswith("; pip install fleeting-gcp\n")
+    assert result.stderr.endswith("; pip install fleeting-gcp [FL120]\n")
     assert rows(result.stdout)["plugin"] == ["googlecloud"]
 
 
@@ -328,7 +328,9 @@ async def test_an_instance_that_cannot_be_dialled(
     cloud.faults.dial.once(Fault(refuse=error))
     assert await look(FakeGroup(cloud), talk) == 1
     (instance,) = cloud.alive
-    assert capsys.readouterr().err == f"error: {instance} cannot be dialled: {error}\n"
+    message, _, do = capsys.readouterr().err.partition("; ")
+    assert message == f"error: {instance} cannot be dialled: {error}"
+    assert do.endswith("[FL400]\n")
     assert talk.rows["would do"] == ["ask for 2 instances"]
 
 

@@ -596,7 +596,7 @@ BAD_KEYS = [
     ("scale_throttle = 5", "scale_throttle: found integer 5, expected a table"),
     (
         "scale_throttle = { limit = -2 }",
-        "scale_throttle.limit: found float -2.0, expected 0 or more, or -1 for no limit",
+        "scale_throttle.limit: found float -2.0, expected a number above 0, or -1 for no limit",
     ),
     ("scale_throttle = { burst = -1 }", "scale_throttle.burst: found integer -1, expected >= 1"),
     (

@@ -327,7 +327,7 @@ class ConnectError(FleetingError):
     entry = CatalogueEntry(
         "FL400",
         "A connection to an instance could not be made or used as it should be.",
-        "See what the message says was refused; the image may lack a program or a permission.",
+        "See what the message says; check the network, connector_config, and what the image allows.",
     )
 
 

@@ -7,6 +7,7 @@ FleetingError
     ├── ResultsInTheWay   name another directory for the results
     ├── CannotResume      there is no batch to go on with, or not for us
     ├── ReportFailed      correct the report's command; the results are there
+    ├── RecordUnreadable  use the release that has written the record of the fleet
     ├── NoCapacity        no slot, and why; `possible` tells whether one can still come
     ├── KeyInUse          use another key, or release the one that holds it
     ├── NotSuspended      no lease sleeps under the key; it may have been lost
@@ -84,6 +85,16 @@ class ReportFailed(TaskscalerError):
     )
 
 
+class RecordUnreadable(TaskscalerError):
+    """The record of a fleet was written by a later release."""
+
+    entry = CatalogueEntry(
+        "TS106",
+        "The record of a fleet, fleet.jsonl, was written by a later release, and would be misunderstood.",
+        "Use the release that has written it, or a later one.",
+    )
+
+
 class NoCapacity(TaskscalerError):
     """There is no slot."""
 
@@ -132,6 +143,12 @@ class NotSuspended(TaskscalerError):
 
 class NoSuchInstance(TaskscalerError):
     """No instance of this name can be cordoned or retained."""
+
+    entry = CatalogueEntry(
+        "TS205",
+        "An instance is to be cordoned or retained that is not known, has a namesake in another pool, or is going.",
+        "Look its name up in `instances()`; write pool/id where two pools have the same id.",
+    )
 
     def __init__(self, instance: str, why: str) -> None:
         """Take the name that was given, and what is wrong with it."""

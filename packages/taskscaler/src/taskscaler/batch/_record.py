@@ -23,17 +23,13 @@ from typing import Any
 from attrs import asdict, frozen
 
 from taskscaler._decide import Decision, Demand, PoolDecision, Removal
-from taskscaler._errors import TaskscalerError
+from taskscaler._errors import RecordUnreadable
 from taskscaler._observe import DecisionEvent, InstanceEvent, LeaseEvent, ScalerEvent
 
 VERSION = 1
 """Of the file; raised when an earlier release would misunderstand it."""
 
 log = logging.getLogger("taskscaler.record")
-
-
-class RecordUnreadable(TaskscalerError):
-    """The record of a fleet was written by a later release."""
 
 
 @frozen(kw_only=True)
