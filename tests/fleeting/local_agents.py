@@ -80,9 +80,10 @@ async def dialled(group: InstanceGroup, instance: str) -> AsyncIterator[Connecti
 async def settled(stream: UNIXSocketStream) -> None:
     """Wait until the agent at the other end has dealt with all that others sent it before.
 
-    With its first answer it has accepted those who came before, with the second it has read what they sent.
+    It may answer before it turns to whoever else is ready in the same round of its loop: with the second answer it has
+    accepted those who came before, with the third it has read what they sent.
     """
-    for _ in range(2):
+    for _ in range(3):
         await stream.send(b'{"op": "ping"}\n')
         assert await stream.receive() == b'{"ok": true}\n'
 
