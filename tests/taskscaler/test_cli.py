@@ -21,6 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from fleeting.terminal import harmless
 from fleeting.testing import FakeCloud, FakeGroup
 from taskscaler import Policy, Taskscaler
 from taskscaler._errors import ReportFailed
@@ -34,7 +35,7 @@ from taskscaler.cli._progress import LiveProgress, Picture, PlainProgress, paint
 from taskscaler.cli._report import make_report
 from taskscaler.cli._run import _Run
 from taskscaler.cli._summary import last_lines, print_summary
-from taskscaler.cli._text import elapsed, harmless
+from taskscaler.cli._text import elapsed
 from taskscaler.executors import JobOutcome, JobSpec, Verdict
 
 FLEET = '[autoscaler]\nplugin = "local"\n'

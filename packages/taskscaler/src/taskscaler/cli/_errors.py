@@ -5,8 +5,8 @@ from collections.abc import Iterable, Iterator
 from typing import TypeAlias
 
 from fleeting import CatalogueEntry, ConfigError, FleetingError, catalogue
+from fleeting.terminal import harmless
 from taskscaler._errors import SystemRefused
-from taskscaler.cli._text import harmless
 
 Expected: TypeAlias = FleetingError | OSError
 EXPECTED: tuple[type[Expected], ...] = (FleetingError, OSError)

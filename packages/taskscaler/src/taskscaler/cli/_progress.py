@@ -13,8 +13,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from fleeting.terminal import harmless
 from taskscaler.batch import BatchState, JobChanged, JobState
-from taskscaler.cli._text import counted, elapsed, harmless, listed
+from taskscaler.cli._text import counted, elapsed, listed
 
 LIVE_INTERVAL = 0.25
 """Seconds between two pictures: quick enough to look alive."""

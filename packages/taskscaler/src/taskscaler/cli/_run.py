@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.text import Text
 
 from fleeting import LoopClock
+from fleeting.terminal import harmless
 from taskscaler._errors import ResultsInTheWay
 from taskscaler._jobsfile import JobsFile, read_jobs_file
 from taskscaler._scaler import Taskscaler
@@ -26,7 +27,6 @@ from taskscaler.cli._outcome import FAILED, SIGNALLED, SUCCEEDED, WRONG, WRONG_F
 from taskscaler.cli._progress import Picture, Progress, progress_for
 from taskscaler.cli._report import make_report
 from taskscaler.cli._summary import print_summary
-from taskscaler.cli._text import harmless
 
 _WRONG = (*WRONG_FILE, ResultsInTheWay, CannotResume)
 """What is wrong with a file or an argument, before anything has begun."""

@@ -8,8 +8,9 @@ from statistics import median
 from rich.console import Console
 from rich.text import Text
 
+from fleeting.terminal import harmless
 from taskscaler.batch import BatchState, JobState, Results
-from taskscaler.cli._text import counted, elapsed, harmless, listed
+from taskscaler.cli._text import counted, elapsed, listed
 
 _BAD = (JobState.FAILED, JobState.TIMED_OUT, JobState.LOST, JobState.NO_CAPACITY)
 

@@ -1,0 +1,211 @@
+"""What is done with a group that was opened by hand, and the telling of what goes wrong."""
+
+import json
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+from attrs import frozen
+
+from fleeting._clock import LoopClock
+from fleeting._driver import GroupDriver
+from fleeting._durations import format_duration
+from fleeting._errors import (
+    ConfigError,
+    FleetingError,
+    InterfaceMismatch,
+    PluginBroken,
+    PluginNotFound,
+    ProviderError,
+)
+from fleeting._types import ConnectInfo, GroupInfo, Observation, Observed, Settings, State
+from fleeting.cli._config import GroupFile, read_group_file
+from fleeting.cli._text import complain, print_table, remark, say
+from fleeting.connectors import dial
+from fleeting.wording import did_you_mean
+
+SUCCEEDED, FAILED, WRONG, INTERRUPTED, UNHEARD = 0, 1, 2, 130, 141
+"""Exit statuses; the last two are those of a program that Ctrl-C or a closed pipe has ended."""
+
+CALL_TIMEOUT = 300.0
+"""Seconds that the cloud has for each call."""
+
+CLOSE_TIMEOUT = 10.0
+"""Seconds that closing may take."""
+
+_WRONG = (ConfigError, PluginNotFound, PluginBroken, InterfaceMismatch)
+
+
+class NoSuchInstance(FleetingError):
+    """The group has no instance of this id."""
+
+    def __init__(self, instance: str, known: Sequence[str]) -> None:
+        """Take the id, and those that the group has."""
+        hint = did_you_mean(instance, known) or f"it has {', '.join(known) or 'none'}"
+        super().__init__(f"the group has no instance {instance!r}; {hint}")
+
+
+@frozen(kw_only=True)
+class OpenGroup:
+    """A group that is open, and what it says of itself."""
+
+    driver: GroupDriver
+    clock: LoopClock
+    info: GroupInfo
+
+    async def look(self) -> Observation:
+        """See the whole group once."""
+        with _in_time():
+            return await self.driver.group.update()
+
+    async def connect_info(self, instance: str) -> ConnectInfo:
+        """Tell how to connect to a running instance.
+
+        Raises:
+            NoSuchInstance: It is not there.
+            FleetingError: It does not run.
+        """
+        instances = (await self.look()).instances
+        if instance not in instances:
+            raise NoSuchInstance(instance, list(instances))
+        if (state := instances[instance].state) is not State.RUNNING:
+            raise FleetingError(f"{instance} is {state.value}; it can be connected to while it is running")
+        return await self.driver.connect_info(instance)
+
+
+Action = Callable[..., Awaitable[int]]
+"""What a command does with its open group and its own arguments; returns the exit status."""
+
+
+def perform(
+    action: Action,
+    config: Path,
+    runner: str | None,
+    *,
+    manage: bool = False,
+    unable: int = FAILED,
+    **arguments: Any,  # noqa: ANN401  (the action knows)
+) -> int:
+    """Open the group that the file names, carry out the action, and return the exit status.
+
+    Args:
+        action: Gets an `OpenGroup` and the arguments.
+        config: The file.
+        runner: Which of its ``[[runners]]``.
+        manage: Whether it changes the group, so that nobody else may manage it meanwhile.
+        unable: The status if it could not be carried out.
+        arguments: The action's own.
+    """
+    try:
+        file = read_group_file(config, runner)
+        for note in file.notes:
+            remark(note)
+        return anyio.run(partial(_perform, action, file, manage=manage, arguments=arguments))
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        return UNHEARD
+    except _WRONG as error:
+        complain(error)
+        return WRONG
+    except (FleetingError, OSError) as error:
+        complain(error)
+        return unable
+
+
+async def list_instances(group: OpenGroup, *, as_json: bool) -> int:
+    """Print a line for each instance, and the cloud's problems."""
+    view = await group.look()
+    if as_json:
+        for id_, seen in view.instances.items():
+            say(json.dumps(await _as_dict(group, id_, seen)))
+        return SUCCEEDED
+    if not view.instances:
+        say(f"no instances in {group.info.identity}")
+    else:
+        rows = [await _as_row(group, id_, seen) for id_, seen in view.instances.items()]
+        print_table(("INSTANCE", "STATE", "AGE", "OFFERING", "ADDRESS"), rows)
+    for problem in view.problems:
+        say(f"the cloud says: {problem.message} ({problem.kind.value})")
+    return SUCCEEDED
+
+
+async def increase_group(group: OpenGroup, *, count: int) -> int:
+    """Ask for more, and tell how many the cloud accepted."""
+    with _in_time():
+        accepted = await group.driver.group.increase(count, intent=f"by-hand-{os.urandom(6).hex()}")
+    say(f"asked for {count}, {accepted} accepted")
+    return SUCCEEDED if accepted == count else FAILED
+
+
+async def decrease_group(group: OpenGroup, *, instances: Sequence[str]) -> int:
+    """Delete instances that are there, and tell which were accepted for deletion."""
+    known = list((await group.look()).instances)
+    for instance in instances:
+        if instance not in known:
+            raise NoSuchInstance(instance, known)
+    with _in_time():
+        accepted = await group.driver.group.decrease(instances)
+    for instance in instances:
+        say(f"{instance}: {'is being deleted' if instance in accepted else 'was not accepted for deletion'}")
+    return SUCCEEDED if set(instances) <= set(accepted) else FAILED
+
+
+async def _perform(action: Action, file: GroupFile, *, manage: bool, arguments: Mapping[str, Any]) -> int:
+    async with _open(file, manage=manage) as group:
+        return await action(group, **arguments)
+
+
+@asynccontextmanager
+async def _open(file: GroupFile, *, manage: bool) -> AsyncIterator[OpenGroup]:
+    clock = LoopClock()
+    driver = GroupDriver(file.group, pool="by-hand", connector=file.connector, dial=dial)
+    owner = f"{os.uname().nodename}-{os.urandom(4).hex()}"
+    settings = Settings(owner=owner, clock=clock, connector=file.connector, observe_only=not manage)
+    with _in_time():
+        info = await driver.open(settings)
+    try:
+        yield OpenGroup(driver=driver, clock=clock, info=info)
+    finally:
+        with anyio.move_on_after(CLOSE_TIMEOUT, shield=True):
+            await driver.close()
+
+
+@contextmanager
+def _in_time() -> Iterator[None]:
+    try:
+        with anyio.fail_after(CALL_TIMEOUT):
+            yield
+    except TimeoutError as error:
+        raise ProviderError(f"the cloud did not answer within {format_duration(CALL_TIMEOUT)}") from error
+
+
+async def _as_row(group: OpenGroup, id_: str, seen: Observed) -> Sequence[str]:
+    age = format_duration(float(round(group.clock.now() - seen.created_at))) if seen.created_at is not None else ""
+    return id_, seen.state.value, age, seen.offering or "", await _address(group, id_, seen)
+
+
+async def _as_dict(group: OpenGroup, id_: str, seen: Observed) -> Mapping[str, object]:
+    return {
+        "id": id_,
+        "state": seen.state.value,
+        "created_at": seen.created_at,
+        "offering": seen.offering,
+        "intent": seen.intent,
+        "address": await _address(group, id_, seen) or None,
+    }
+
+
+async def _address(group: OpenGroup, id_: str, seen: Observed) -> str:
+    """Where a running instance is reached; empty if it is not known yet."""
+    if seen.state is not State.RUNNING:
+        return ""
+    try:
+        info = await group.driver.connect_info(id_)
+    except FleetingError:
+        return ""
+    return info.external_addr or info.internal_addr or ""

@@ -1,0 +1,30 @@
+"""What the commands print."""
+
+import sys
+from collections.abc import Sequence
+
+from fleeting.terminal import harmless
+
+
+def say(line: str) -> None:
+    """Print a line that is the answer; nothing in it can steer the terminal."""
+    sys.stdout.write(f"{harmless(line)}\n")
+
+
+def remark(line: str) -> None:
+    """Print what should be known besides the answer."""
+    sys.stderr.write(f"note: {harmless(line)}\n")
+
+
+def complain(error: BaseException) -> None:
+    """Print an error, a line or several."""
+    for line in harmless(str(error)).splitlines():
+        sys.stderr.write(f"error: {line}\n")
+
+
+def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print columns as wide as they need to be; ``-`` stands for what is empty."""
+    lines = [head, *([harmless(cell) or "-" for cell in row] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for line in lines:
+        say("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())

@@ -1,0 +1,179 @@
+"""The command ``fleeting``, on a group of real agents."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import anyio
+import pytest
+from attrs import frozen
+from click.testing import CliRunner, Result
+
+from fleeting.cli import main
+from tests.fleeting.local_agents import PATIENCE, opened, started
+
+COMMAND = str(Path(sys.executable).with_name("fleeting"))
+
+
+@frozen
+class Fleet:
+    """A file that names a group in a directory of its own."""
+
+    config: Path
+    group: Path
+
+    def fleeting(self, command: str, *arguments: str, stdin: bytes = b"") -> Result:
+        """Run a command of ``fleeting`` on it."""
+        return CliRunner().invoke(main, [command, str(self.config), *arguments], input=stdin)
+
+    def instances(self) -> list[dict[str, str]]:
+        """What it lists."""
+        return [json.loads(line) for line in self.fleeting("list", "--json").stdout.splitlines()]
+
+    def grow(self) -> str:
+        """Let one instance run, and tell its id."""
+        assert self.fleeting("increase", "1").exit_code == 0
+        while not (running := [each["id"] for each in self.instances() if each["state"] == "running"]):
+            pass
+        return running[0]
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Iterator[Fleet]:
+    """A group that does not exist yet; what comes of it is removed."""
+    config, group = tmp_path / "fleet.toml", tmp_path / "group"
+    config.write_text(
+        f'plugin = "local"\nplugin_config = {{ directory = "{group}", name = "f", orphan_ttl = "30s" }}\n'
+    )
+    yield (fleet := Fleet(config, group))
+    while left := [each["id"] for each in fleet.instances()]:
+        fleet.fleeting("decrease", *left)
+
+
+def test_it_names_what_is_installed() -> None:
+    """Groups, connectors and executors, with what they come from."""
+    listed = CliRunner().invoke(main, ["plugins"]).stdout
+    assert [line.split()[:2] for line in listed.splitlines()[:2]] == [["KIND", "NAME"], ["group", "local"]]
+    assert "fleeting.connectors.local" in listed
+
+
+def test_a_group_by_hand(fleet: Fleet) -> None:
+    """It grows, is listed, runs commands, and shrinks again."""
+    assert fleet.fleeting("list").stdout == f"no instances in local:{os.uname().nodename}:{fleet.group}\n"
+    assert fleet.fleeting("increase", "2").stdout == "asked for 2, 2 accepted\n"
+    both = [each["id"] for each in fleet.instances()]
+    assert len(both) == 2
+    assert all(id_ in fleet.fleeting("list").stdout for id_ in both)
+    assert fleet.fleeting("decrease", *both).stdout == "".join(f"{id_}: is being deleted\n" for id_ in both)
+
+
+def test_a_command_is_told_apart_from_a_shell_line(fleet: Fleet) -> None:
+    """One word goes through the instance's shell, several do not; output and error output stay apart."""
+    instance = fleet.grow()
+    line = fleet.fleeting("run", instance, "--", "echo $((1 + 1)); echo no >&2; exit 3")
+    assert (line.stdout, line.stderr, line.exit_code) == ("2\n", "no\n", 3)
+    assert fleet.fleeting("run", instance, "--", "echo", "$((1 + 1))").stdout == "$((1 + 1))\n"
+    assert fleet.fleeting("run", instance, "--", "kill -9 $$").exit_code == 128 + signal.SIGKILL
+
+
+def test_a_command_is_fed_only_if_asked_for(fleet: Fleet) -> None:
+    """A loop that reads lines must not lose them to the commands in it."""
+    instance = fleet.grow()
+    assert fleet.fleeting("run", "-i", instance, "cat", stdin=b"one\n").stdout == "one\n"
+    assert fleet.fleeting("run", instance, "cat", stdin=b"one\n").stdout == ""
+
+
+def test_it_looks_on_while_somebody_manages(fleet: Fleet) -> None:
+    """Listing and running work beside a manager; changes are refused, and say why."""
+
+    async def manage() -> None:
+        async with opened(fleet.group, name="f") as group:
+            (instance,) = await started(group)
+            assert [each["id"] for each in await anyio.to_thread.run_sync(fleet.instances)] == [instance]
+            ran = await anyio.to_thread.run_sync(fleet.fleeting, "run", instance, "true")
+            assert ran.exit_code == 0
+            refused = await anyio.to_thread.run_sync(fleet.fleeting, "decrease", instance)
+            assert refused.exit_code == 1
+            assert "are managed by another process" in refused.stderr
+
+    anyio.run(manage)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "told"),
+    [
+        (["list", "--runner", "x"], 2, '--runner: found "x", and no [[runners]] in the file'),
+        (["increase", "0"], 2, "0 is not in the range x>=1"),
+        (["decrease", "f-1"], 1, "the group has no instance 'f-1'; it has none"),
+        (["run", "f-1", "true"], 255, "the group has no instance 'f-1'; it has none"),
+    ],
+)
+def test_what_cannot_be_done_is_told(fleet: Fleet, arguments: list[str], status: int, told: str) -> None:
+    """One sentence, and a status that tells a wrong argument from a failed attempt."""
+    done = fleet.fleeting(*arguments)
+    assert (done.exit_code, told in done.stderr) == (status, True), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("plugin = ", "found something else: Invalid value (at end of document), expected TOML"),
+        ("plugin = 'aws'", "no plugin 'aws' for fleeting.groups is installed"),
+        ("plugin = 'local'\nplugni_config = {}", "plugni_config: found an unknown key"),
+        ("[autoscaler]\nplugin = 'local'\nplugin_config.boot_tme = 1", "autoscaler.plugin_config.boot_tme: found an"),
+        ("[[runners]]\nname = 'a'", "runners: found none with [runners.autoscaler]"),
+        ("[[runners]]\nautoscaler = {}\n[[runners]]\nautoscaler = {}", 'runners: found "0", "1", expected one'),
+    ],
+)
+def test_a_wrong_file_is_told(fleet: Fleet, text: str, told: str) -> None:
+    """With the key path, and status 2."""
+    fleet.config.write_text(text)
+    done = fleet.fleeting("list")
+    fleet.config.write_text(f'plugin = "local"\nplugin_config.directory = "{fleet.group}"')
+    assert (done.exit_code, told in done.stderr) == (2, True), done.stderr
+
+
+def test_a_runner_is_chosen_by_name(fleet: Fleet) -> None:
+    """In a GitLab Runner's file, where a bare number is nanoseconds."""
+    fleet.config.write_text(f"""
+        [[runners]]
+        name = "other"
+        autoscaler = {{ plugin = "aws" }}
+        [[runners]]
+        name = "ours"
+        [runners.autoscaler]
+        plugin = "local"
+        capacity_per_instance = 3
+        plugin_config = {{ directory = "{fleet.group}", orphan_ttl = 30000000000 }}
+    """)
+    assert fleet.fleeting("list", "--runner", "ours").stdout.startswith("no instances in local:")
+    assert "did you mean ours?" in fleet.fleeting("list", "--runner", "our").stderr
+    fleet.config.write_text(f'plugin = "local"\nplugin_config.directory = "{fleet.group}"')
+
+
+def test_a_reader_that_goes_away_ends_the_command(fleet: Fleet) -> None:
+    """As in any pipe: without a word, and the remote command does not run on."""
+    instance = fleet.grow()
+    arguments = [COMMAND, "run", str(fleet.config), instance, "--", "echo $$; exec yes"]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stderr is not None  # noqa: PT018  (for the type checker)
+        pid = int(process.stdout.readline())
+        process.stdout.close()
+        assert (process.wait(PATIENCE), process.stderr.read()) == (141, b"")
+    assert not Path(f"/proc/{pid}").exists()
+
+
+def test_ctrl_c_ends_the_command(fleet: Fleet) -> None:
+    """Here and there."""
+    instance = fleet.grow()
+    arguments = [COMMAND, "run", str(fleet.config), instance, "--", "echo $$; exec sleep 1000"]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stderr is not None  # noqa: PT018  (for the type checker)
+        pid = int(process.stdout.readline())
+        process.send_signal(signal.SIGINT)
+        assert (process.wait(PATIENCE), process.stderr.read()) == (130, b"")
+    assert not Path(f"/proc/{pid}").exists()
