@@ -332,13 +332,13 @@ provokes("FL403")(refused_by_a_connector(fleeting.LoginRejected))
 # --- the command line --------------------------------------------------------------------------------------
 
 
-@provokes("TS101")
+@provokes("FL101")
 def wrong_arguments(place: Place) -> set[str]:
     """Mistype an option."""
     return place.run(arguments="run jobs.toml --outptu results")
 
 
-@provokes("TS102")
+@provokes("FL102")
 def refused_by_the_system(place: Place) -> set[str]:
     """Ask for the results in a place where nothing can be made."""
     return place.run(arguments="run jobs.toml --output jobs.toml/results")

@@ -106,10 +106,10 @@ def test_it_looks_on_while_somebody_manages(fleet: Fleet) -> None:
 @pytest.mark.parametrize(
     ("arguments", "status", "told"),
     [
-        (["list", "--runner", "x"], 2, '--runner: found "x", and no [[runners]] in the file'),
+        (["list", "--runner", "x"], 2, "runners: found nothing, expected [[runners]]"),
         (["increase", "0"], 2, "0 is not in the range x>=1"),
-        (["decrease", "f-1"], 1, "the group has no instance 'f-1'; it has none"),
-        (["run", "f-1", "true"], 255, "the group has no instance 'f-1'; it has none"),
+        (["decrease", "f-1"], 1, "instance f-1 does not exist; the group has none"),
+        (["run", "f-1", "true"], 255, "instance f-1 does not exist; the group has none"),
     ],
 )
 def test_what_cannot_be_done_is_told(fleet: Fleet, arguments: list[str], status: int, told: str) -> None:
@@ -126,7 +126,7 @@ def test_what_cannot_be_done_is_told(fleet: Fleet, arguments: list[str], status:
         ("plugin = 'local'\nplugni_config = {}", "plugni_config: found an unknown key"),
         ("[autoscaler]\nplugin = 'local'\nplugin_config.boot_tme = 1", "autoscaler.plugin_config.boot_tme: found an"),
         ("[[runners]]\nname = 'a'", "runners: found none with [runners.autoscaler]"),
-        ("[[runners]]\nautoscaler = {}\n[[runners]]\nautoscaler = {}", 'runners: found "0", "1", expected one'),
+        ("[[runners]]\nautoscaler = {}\n[[runners]]\nautoscaler = {}", "runners: found 2 with [runners.autoscaler]"),
     ],
 )
 def test_a_wrong_file_is_told(fleet: Fleet, text: str, told: str) -> None:

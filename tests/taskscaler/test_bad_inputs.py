@@ -664,35 +664,35 @@ WRONG_FILES = {
 
 WRONG_ARGUMENTS = {
     "no file": wrong_arguments(
-        "run", says="missing argument 'JOBS'; to go on with an interrupted batch, give --resume DIR [TS101]"
+        "run", says="missing argument 'JOBS'; to go on with an interrupted batch, give --resume DIR [FL101]"
     ),
-    "unknown command": wrong_arguments("rnu", says="no such command 'rnu'; did you mean 'run'? [TS101]"),
+    "unknown command": wrong_arguments("rnu", says="no such command 'rnu'; did you mean 'run'? [FL101]"),
     "unknown option": wrong_arguments(
-        *RUN, "--outptu", "x", says="no such option '--outptu'; did you mean '--output'? [TS101]"
+        *RUN, "--outptu", "x", says="no such option '--outptu'; did you mean '--output'? [FL101]"
     ),
-    "unknown short option": wrong_arguments(*RUN, "-x", says="no such option '-x'; see taskscaler run --help [TS101]"),
-    "option of no command": wrong_arguments("--quiet", says="no such option '--quiet'; see taskscaler --help [TS101]"),
+    "unknown short option": wrong_arguments(*RUN, "-x", says="no such option '-x'; see taskscaler run --help [FL101]"),
+    "option of no command": wrong_arguments("--quiet", says="no such option '--quiet'; see taskscaler --help [FL101]"),
     "two files": wrong_arguments(
-        *RUN, "b.toml", says="got unexpected extra argument (b.toml); see taskscaler run --help [TS101]"
+        *RUN, "b.toml", says="got unexpected extra argument (b.toml); see taskscaler run --help [FL101]"
     ),
     "file that is not there": wrong_arguments(
         "run",
         "nowhere.toml",
-        says="invalid value for 'JOBS': File 'nowhere.toml' does not exist; see taskscaler run --help [TS101]",
+        says="invalid value for 'JOBS': File 'nowhere.toml' does not exist; see taskscaler run --help [FL101]",
     ),
     "file that is a directory": wrong_arguments(
-        "run", ".", says="invalid value for 'JOBS': File '.' is a directory; see taskscaler run --help [TS101]"
+        "run", ".", says="invalid value for 'JOBS': File '.' is a directory; see taskscaler run --help [FL101]"
     ),
     "file that cannot be read": wrong_arguments(
         "run",
         "/proc/self/mem",
         says=(
             "/proc/self/mem cannot be used: Input/output error; see to the path, its permissions and the disk's"
-            " space, then run the command again [TS102]"
+            " space, then run the command again [FL102]"
         ),
     ),
     "results without a name": wrong_arguments(
-        *RUN, "--output", says="option '--output' requires an argument; see taskscaler --help [TS101]"
+        *RUN, "--output", says="option '--output' requires an argument; see taskscaler --help [FL101]"
     ),
     "results that are there": wrong_arguments(
         *RUN,
@@ -705,7 +705,7 @@ WRONG_ARGUMENTS = {
         *RUN,
         "--output",
         "jobs.toml",
-        says="invalid value for '--output': Directory 'jobs.toml' is a file; see taskscaler run --help [TS101]",
+        says="invalid value for '--output': Directory 'jobs.toml' is a file; see taskscaler run --help [FL101]",
     ),
     "results below a file": wrong_arguments(
         *RUN,
@@ -713,7 +713,7 @@ WRONG_ARGUMENTS = {
         "jobs.toml/results",
         says=(
             "jobs.toml/results cannot be used: Not a directory; see to the path, its permissions and the disk's"
-            " space, then run the command again [TS102]"
+            " space, then run the command again [FL102]"
         ),
     ),
     "results where nothing can be made": wrong_arguments(
@@ -722,29 +722,29 @@ WRONG_ARGUMENTS = {
         "/proc/results",
         says=(
             "/proc/results cannot be used: No such file or directory; see to the path, its permissions and the"
-            " disk's space, then run the command again [TS102]"
+            " disk's space, then run the command again [FL102]"
         ),
     ),
     "resuming nothing": wrong_arguments(
-        "run", "--resume", says="option '--resume' requires an argument; see taskscaler --help [TS101]"
+        "run", "--resume", says="option '--resume' requires an argument; see taskscaler --help [FL101]"
     ),
     "resuming what is not there": wrong_arguments(
         "run",
         "--resume",
         "nowhere",
-        says="invalid value for '--resume': Directory 'nowhere' does not exist; see taskscaler run --help [TS101]",
+        says="invalid value for '--resume': Directory 'nowhere' does not exist; see taskscaler run --help [FL101]",
     ),
     "resuming a jobs file": wrong_arguments(
         "run",
         "--resume",
         "jobs.toml",
-        says="invalid value for '--resume': Directory 'jobs.toml' is a file; see taskscaler run --help [TS101]",
+        says="invalid value for '--resume': Directory 'jobs.toml' is a file; see taskscaler run --help [FL101]",
     ),
     "resuming with a jobs file": wrong_arguments(
         *RUN,
         "--resume",
         "full",
-        says="--resume takes no file; the batch goes on with the one that it was begun with [TS101]",
+        says="--resume takes no file; the batch goes on with the one that it was begun with [FL101]",
         around=results_in_the_way,
     ),
     "resuming elsewhere": wrong_arguments(
@@ -753,7 +753,7 @@ WRONG_ARGUMENTS = {
         "full",
         "--output",
         "other",
-        says="--resume takes no --output; the results go where those of the batch are [TS101]",
+        says="--resume takes no --output; the results go where those of the batch are [FL101]",
         around=results_in_the_way,
     ),
     "resuming where no batch was begun": wrong_arguments(
@@ -817,7 +817,7 @@ WRONG_ARGUMENTS = {
         around=batch(BEGUN, copy=None),
     ),
     "unknown code of an error": wrong_arguments(
-        "errors", "FL999", says="no error has the code 'FL999'; taskscaler errors lists all [TS101]"
+        "errors", "FL999", says="no error has the code 'FL999'; taskscaler errors lists all [FL101]"
     ),
 }
 

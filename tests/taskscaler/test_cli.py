@@ -643,7 +643,7 @@ async def test_policies_are_read_anew_while_jobs_run(tmp_path: Path) -> None:
         "autoscaler.max_instances changed from 1 to 3: takes effect with the next run",
         (
             f"error: {path} cannot be used: No such file or directory; see to the path, its permissions and the disk's"
-            " space, then run the command again [TS102]"
+            " space, then run the command again [FL102]"
         ),
         "nothing was reloaded: the policies stay as they were",
     ]

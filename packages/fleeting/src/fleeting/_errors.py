@@ -1,6 +1,8 @@
 """Every error of the suite's lower half, one class per thing a caller would do differently.
 
 FleetingError
+├── WrongArguments         correct the command line
+├── SystemRefused          see to the disk, the permissions, the path
 ├── ConfigError            fix the file or the arguments; lists every problem at once
 ├── PluginNotFound         install or correct the plugin's name
 ├── PluginBroken           reinstall the plugin, or tell its author
@@ -60,6 +62,31 @@ class FleetingError(Exception):
         "Do what the message says; if it does not say enough, ask the plugin's author.",
     )
     """Inherited by classes that have none of their own, such as those of plugins."""
+
+
+class WrongArguments(FleetingError):
+    """The command line cannot be meant as it is."""
+
+    entry = CatalogueEntry(
+        "FL101",
+        "A command, an option or an argument is unknown, missing or cannot be used.",
+        "Correct the command line; --help tells what a command takes.",
+    )
+
+
+class SystemRefused(FleetingError):
+    """The operating system refused to read, make or write something."""
+
+    entry = CatalogueEntry(
+        "FL102",
+        "The operating system refused to read, make or write a file or directory.",
+        "See to the path, its permissions and the disk's space, then run the command again.",
+    )
+
+    def __init__(self, error: OSError) -> None:
+        """Take what the system said."""
+        what = f"{error.filename} cannot be used: " if error.filename else ""
+        super().__init__(f"{what}{error.strerror or error}")
 
 
 class Mistake(Enum):
@@ -305,10 +332,10 @@ class InstanceNotFound(ProviderError):
         "Nothing need be done: it is replaced if it is needed.",
     )
 
-    def __init__(self, instance: str) -> None:
-        """Take the instance's id."""
+    def __init__(self, instance: str, *, hint: str = "") -> None:
+        """Take the instance's id, and what to do, if that is known."""
         self.instance = instance
-        super().__init__(f"instance {instance} does not exist")
+        super().__init__(f"instance {instance} does not exist" + (f"; {hint}" if hint else ""))
 
 
 class OutcomeUnknown(ProviderError):

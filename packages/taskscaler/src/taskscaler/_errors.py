@@ -2,8 +2,6 @@
 
 FleetingError
 └── TaskscalerError
-    ├── WrongArguments    correct the command line
-    ├── SystemRefused     see to the disk, the permissions, the path
     ├── ResultsInTheWay   name another directory for the results
     ├── CannotResume      there is no batch to go on with, or not for us
     ├── ReportFailed      correct the report's command; the results are there
@@ -28,31 +26,6 @@ class TaskscalerError(FleetingError):
         "A program uses a part of taskscaler at a time when it cannot be used.",
         "Do what the message says; a scaler is used inside `async with`.",
     )
-
-
-class WrongArguments(TaskscalerError):
-    """The command line cannot be meant as it is."""
-
-    entry = CatalogueEntry(
-        "TS101",
-        "A command, an option or an argument is unknown, missing or cannot be used.",
-        "Correct the command line; --help tells what a command takes.",
-    )
-
-
-class SystemRefused(TaskscalerError):
-    """The operating system refused to read, make or write something."""
-
-    entry = CatalogueEntry(
-        "TS102",
-        "The operating system refused to read, make or write a file or directory.",
-        "See to the path, its permissions and the disk's space, then run the command again.",
-    )
-
-    def __init__(self, error: OSError) -> None:
-        """Take what the system said."""
-        what = f"{error.filename} cannot be used: " if error.filename else ""
-        super().__init__(f"{what}{error.strerror or error}")
 
 
 class ResultsInTheWay(TaskscalerError):

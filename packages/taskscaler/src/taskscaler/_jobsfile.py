@@ -26,10 +26,10 @@ from fleeting import (
     load_connector,
     structure,
 )
+from fleeting.files import read_toml
 from fleeting.wording import describe, quoted
 from taskscaler.batch import Job
 from taskscaler.config._autoscaler import Autoscaler, some
-from taskscaler.config._toml import read_toml
 from taskscaler.executors import Executor, JobSpec, load_executor
 
 T = TypeVar("T")

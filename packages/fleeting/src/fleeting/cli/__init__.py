@@ -8,6 +8,8 @@ from pathlib import Path
 
 import click
 
+from fleeting.commandline import Commands
+
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 _EPILOG = """
@@ -21,7 +23,7 @@ Exit status: the command's own, 128 and the signal's number if a signal ended it
 _RUNNER = click.option("--runner", metavar="NAME", help="Which of the [[runners]] of a GitLab Runner's config.toml.")
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="fleeting")
 def main() -> None:
     """Look at a group of cloud instances, and work on it by hand.
@@ -93,4 +95,4 @@ def run(config: Path, runner: str | None, instance: str, command: tuple[str, ...
     from fleeting.cli._run import UNABLE, run_on_instance
 
     line = command[0] if len(command) == 1 else command
-    sys.exit(perform(run_on_instance, config, runner, unable=UNABLE, instance=instance, command=line, stdin=stdin))
+    sys.exit(perform(run_on_instance, config, runner, failed=UNABLE, instance=instance, command=line, stdin=stdin))

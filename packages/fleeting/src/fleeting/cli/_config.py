@@ -1,18 +1,17 @@
 """Finds the group in a file: in one of its own, in a jobs file, or in a GitLab Runner's config.toml."""
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from attrs import field, fields_dict, frozen
 
 from fleeting._config import BareNumbers, structure
-from fleeting._errors import ConfigError, ConfigProblem
+from fleeting._errors import ConfigError, ConfigProblem, Mistake
 from fleeting._plugins import load_group
 from fleeting._protocols import InstanceGroup
 from fleeting._types import ConnectorConfig
-from fleeting.wording import did_you_mean, quoted
+from fleeting.files import find_runner, read_toml
+from fleeting.wording import describe
 
 
 @frozen(kw_only=True)
@@ -47,7 +46,8 @@ def read_group_file(path: Path, runner: str | None) -> GroupFile:
         OSError: The file cannot be read.
     """
     notes: list[str] = []
-    where, data = _find(_parse(path), path, runner)
+    _, file = read_toml(path)
+    where, data = _find(file, path, runner)
     bare_numbers: BareNumbers = "nanoseconds" if where.startswith("runners") else "refuse"
     known = {key: value for key, value in data.items() if not where or key in fields_dict(GroupTable)}
     table = structure(known, GroupTable, path=where, source=str(path), bare_numbers=bare_numbers, notes=notes)
@@ -62,39 +62,16 @@ def read_group_file(path: Path, runner: str | None) -> GroupFile:
     return GroupFile(group=group, connector=table.connector_config, notes=notes)
 
 
-def _find(data: Mapping[str, Any], path: Path, runner: str | None) -> tuple[str, Mapping[str, object]]:
+def _find(data: Mapping[str, object], path: Path, runner: str | None) -> tuple[str, Mapping[str, object]]:
     """Tell where in the file the group's table is, and what stands there."""
-    if "runners" in data:
-        return _find_runner(data["runners"], path, runner)
-    if runner is not None:
-        raise _wrong(path, "--runner", f"{quoted(runner)}, and no [[runners]] in the file", "a GitLab Runner's file")
-    if isinstance(data.get("autoscaler"), Mapping):
-        return "autoscaler", data["autoscaler"]
-    return "", data
+    if runner is not None or "runners" in data:
+        key, entry = find_runner(data, runner, source=str(path))
+        return _table(f"{key}.autoscaler", entry["autoscaler"], path)
+    return _table("autoscaler", data["autoscaler"], path) if "autoscaler" in data else ("", data)
 
 
-def _find_runner(runners: object, path: Path, wanted: str | None) -> tuple[str, Mapping[str, object]]:
-    entries = {
-        str(entry.get("name", index)): (f"runners[{index}].autoscaler", entry["autoscaler"])
-        for index, entry in enumerate(runners if isinstance(runners, list) else [])
-        if isinstance(entry, Mapping) and isinstance(entry.get("autoscaler"), Mapping)
-    }
-    names = ", ".join(map(quoted, entries))
-    if not entries:
-        raise _wrong(path, "runners", "none with [runners.autoscaler]", "one that scales")
-    if wanted is None and len(entries) > 1:
-        raise _wrong(path, "runners", f"{names}", "one", "say which with --runner")
-    if wanted is not None and wanted not in entries:
-        raise _wrong(path, "--runner", quoted(wanted), f"one of {names}", did_you_mean(wanted, entries))
-    return entries[wanted] if wanted is not None else next(iter(entries.values()))
-
-
-def _parse(path: Path) -> Mapping[str, Any]:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise _wrong(path, "", f"something else: {error}", "TOML") from error
-
-
-def _wrong(path: Path, key: str, found: str, expected: str, hint: str = "") -> ConfigError:
-    return ConfigError([ConfigProblem(path=key, found=found, expected=expected, hint=hint)], source=str(path))
+def _table(key: str, value: object, path: Path) -> tuple[str, Mapping[str, object]]:
+    if not isinstance(value, Mapping):
+        problem = ConfigProblem(path=key, found=describe(value), expected="a table", mistake=Mistake.TYPE)
+        raise ConfigError([problem], source=str(path))
+    return key, value

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
@@ -14,39 +14,19 @@ from attrs import frozen
 from fleeting._clock import LoopClock
 from fleeting._driver import GroupDriver
 from fleeting._durations import format_duration
-from fleeting._errors import (
-    ConfigError,
-    FleetingError,
-    InterfaceMismatch,
-    PluginBroken,
-    PluginNotFound,
-    ProviderError,
-)
+from fleeting._errors import FleetingError, InstanceNotFound, PluginNotFound, ProviderError, Unreachable
 from fleeting._types import ConnectInfo, GroupInfo, Observation, Observed, Settings, State
 from fleeting.cli._config import GroupFile, read_group_file
-from fleeting.cli._text import complain, print_table, remark, say
+from fleeting.cli._text import print_table, remark, say
+from fleeting.commandline import FAILED, SUCCEEDED, WRONG, WRONG_FILE, outcome, tell
 from fleeting.connectors import dial
 from fleeting.wording import did_you_mean
-
-SUCCEEDED, FAILED, WRONG, INTERRUPTED, UNHEARD = 0, 1, 2, 130, 141
-"""Exit statuses; the last two are those of a program that Ctrl-C or a closed pipe has ended."""
 
 CALL_TIMEOUT = 300.0
 """Seconds that the cloud has for each call."""
 
 CLOSE_TIMEOUT = 10.0
 """Seconds that closing may take."""
-
-_WRONG = (ConfigError, PluginNotFound, PluginBroken, InterfaceMismatch)
-
-
-class NoSuchInstance(FleetingError):
-    """The group has no instance of this id."""
-
-    def __init__(self, instance: str, known: Sequence[str]) -> None:
-        """Take the id, and those that the group has."""
-        hint = did_you_mean(instance, known) or f"it has {', '.join(known) or 'none'}"
-        super().__init__(f"the group has no instance {instance!r}; {hint}")
 
 
 @frozen(kw_only=True)
@@ -66,14 +46,14 @@ class OpenGroup:
         """Tell how to connect to a running instance.
 
         Raises:
-            NoSuchInstance: It is not there.
-            FleetingError: It does not run.
+            InstanceNotFound: It is not there.
+            Unreachable: It does not run.
         """
         instances = (await self.look()).instances
         if instance not in instances:
-            raise NoSuchInstance(instance, list(instances))
+            raise _not_there(instance, instances)
         if (state := instances[instance].state) is not State.RUNNING:
-            raise FleetingError(f"{instance} is {state.value}; it can be connected to while it is running")
+            raise Unreachable(f"{instance} is {state.value}; wait until it runs")
         return await self.driver.connect_info(instance)
 
 
@@ -87,7 +67,7 @@ def perform(
     runner: str | None,
     *,
     manage: bool = False,
-    unable: int = FAILED,
+    failed: int = FAILED,
     **arguments: Any,  # noqa: ANN401  (the action knows)
 ) -> int:
     """Open the group that the file names, carry out the action, and return the exit status.
@@ -97,24 +77,16 @@ def perform(
         config: The file.
         runner: Which of its ``[[runners]]``.
         manage: Whether it changes the group, so that nobody else may manage it meanwhile.
-        unable: The status if it could not be carried out.
+        failed: The status if it could not be carried out.
         arguments: The action's own.
     """
     try:
         file = read_group_file(config, runner)
-        for note in file.notes:
-            remark(note)
-        return anyio.run(partial(_perform, action, file, manage=manage, arguments=arguments))
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    except BrokenPipeError:
-        return UNHEARD
-    except _WRONG as error:
-        complain(error)
-        return WRONG
-    except (FleetingError, OSError) as error:
-        complain(error)
-        return unable
+    except (*WRONG_FILE, PluginNotFound) as error:
+        return tell([error], WRONG)
+    for note in file.notes:
+        remark(note)
+    return outcome(partial(anyio.run, _perform, action, file, manage, arguments), failed=failed)
 
 
 async def list_instances(group: OpenGroup, *, as_json: bool) -> int:
@@ -144,10 +116,10 @@ async def increase_group(group: OpenGroup, *, count: int) -> int:
 
 async def decrease_group(group: OpenGroup, *, instances: Sequence[str]) -> int:
     """Delete instances that are there, and tell which were accepted for deletion."""
-    known = list((await group.look()).instances)
+    known = (await group.look()).instances
     for instance in instances:
         if instance not in known:
-            raise NoSuchInstance(instance, known)
+            raise _not_there(instance, known)
     with _in_time():
         accepted = await group.driver.group.decrease(instances)
     for instance in instances:
@@ -155,7 +127,7 @@ async def decrease_group(group: OpenGroup, *, instances: Sequence[str]) -> int:
     return SUCCEEDED if set(instances) <= set(accepted) else FAILED
 
 
-async def _perform(action: Action, file: GroupFile, *, manage: bool, arguments: Mapping[str, Any]) -> int:
+async def _perform(action: Action, file: GroupFile, manage: bool, arguments: Mapping[str, Any]) -> int:  # noqa: FBT001  (`anyio.run` passes no keywords)
     async with _open(file, manage=manage) as group:
         return await action(group, **arguments)
 
@@ -173,6 +145,11 @@ async def _open(file: GroupFile, *, manage: bool) -> AsyncIterator[OpenGroup]:
     finally:
         with anyio.move_on_after(CLOSE_TIMEOUT, shield=True):
             await driver.close()
+
+
+def _not_there(instance: str, known: Iterable[str]) -> InstanceNotFound:
+    hint = did_you_mean(instance, known) or f"the group has {', '.join(known) or 'none'}"
+    return InstanceNotFound(instance, hint=hint)
 
 
 @contextmanager

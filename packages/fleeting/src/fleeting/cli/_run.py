@@ -11,6 +11,7 @@ from anyio import to_thread
 from fleeting._protocols import Sink
 from fleeting._types import Completed
 from fleeting.cli._group import OpenGroup
+from fleeting.commandline import SIGNALLED
 
 UNABLE = 255
 """The exit status if the command could not be run, as ssh has it."""
@@ -20,11 +21,12 @@ async def run_on_instance(group: OpenGroup, *, instance: str, command: str | Seq
     """Run it and return what it exited with."""
     fed = await to_thread.run_sync(sys.stdin.buffer.read) if stdin else None
     info = await group.connect_info(instance)
-    async with group.driver.dial(info, group.driver.connector) as connection:
-        completed = await connection.run(
-            command, stdin=fed, stdout=_to(sys.stdout.buffer), stderr=_to(sys.stderr.buffer)
-        )
-    return status_of(completed)
+    out, err = _to(sys.stdout.buffer), _to(sys.stderr.buffer)
+    try:
+        async with group.driver.dial(info, group.driver.connector) as connection:
+            return status_of(await connection.run(command, stdin=fed, stdout=out, stderr=err))
+    except BrokenPipeError:
+        return SIGNALLED + signal.SIGPIPE
 
 
 def status_of(completed: Completed) -> int:
@@ -32,7 +34,7 @@ def status_of(completed: Completed) -> int:
     if completed.exit_status is not None:
         return completed.exit_status
     number = getattr(signal, completed.signal or "", signal.SIGTERM)
-    return 128 + int(number)
+    return SIGNALLED + int(number)
 
 
 def _to(stream: BinaryIO) -> Sink:

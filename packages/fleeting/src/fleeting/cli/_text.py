@@ -16,12 +16,6 @@ def remark(line: str) -> None:
     sys.stderr.write(f"note: {harmless(line)}\n")
 
 
-def complain(error: BaseException) -> None:
-    """Print an error, a line or several."""
-    for line in harmless(str(error)).splitlines():
-        sys.stderr.write(f"error: {line}\n")
-
-
 def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print columns as wide as they need to be; ``-`` stands for what is empty."""
     lines = [head, *([harmless(cell) or "-" for cell in row] for row in rows)]

@@ -15,8 +15,8 @@ from anyio.abc import TaskStatus
 from anyio.lowlevel import checkpoint_if_cancelled
 from attrs import define
 
-from fleeting import Clock, ConnectError, Unreachable, format_duration
-from taskscaler._errors import LeaseLost, NoCapacity, SystemRefused
+from fleeting import Clock, ConnectError, SystemRefused, Unreachable, format_duration
+from taskscaler._errors import LeaseLost, NoCapacity
 from taskscaler.batch._history import History
 from taskscaler.batch._job import Job
 from taskscaler.batch._results import Results

@@ -1,12 +1,11 @@
 """The command ``taskscaler``. What a command needs is imported when it runs: help must come at once."""
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
 
 import click
+
+from fleeting.commandline import Commands
 
 _EPILOG = """
 Exit status: 0 if all went well, 1 if a job failed, 2 if the file or the arguments are wrong,
@@ -14,47 +13,7 @@ Exit status: 0 if all went well, 1 if a job failed, 2 if the file or the argumen
 """
 
 
-class _Wrong(click.ClickException):
-    """Wrong arguments, told as all errors are."""
-
-    exit_code = 2
-
-    def show(self, file: IO[Any] | None = None) -> None:  # noqa: ARG002  (errors have one place to go to)
-        """Print it."""
-        from taskscaler._errors import WrongArguments
-        from taskscaler.cli._errors import tell
-
-        tell([WrongArguments(self.message)], self.exit_code)
-
-
-class _Commands(click.Group):
-    """Commands whose wrong arguments are told as all errors are."""
-
-    def make_context(self, *args: Any, **extra: Any) -> click.Context:  # noqa: ANN401  (as click has it)
-        """Read the arguments before the command."""
-        with _retold():
-            return super().make_context(*args, **extra)
-
-    def invoke(self, ctx: click.Context) -> object:
-        """Read the command's own arguments, and run it."""
-        with _retold():
-            return super().invoke(ctx)
-
-
-@contextmanager
-def _retold() -> Iterator[None]:
-    try:
-        yield
-    except click.exceptions.NoArgsIsHelpError:
-        raise
-    except click.UsageError as error:
-        message = error.format_message().removesuffix(".").replace(". Did you mean", "; did you mean")
-        if ";" not in message:
-            message += f"; see {error.ctx.command_path if error.ctx else 'taskscaler'} --help"
-        raise _Wrong(f"{message[:1].lower()}{message[1:]}") from error
-
-
-@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="taskscaler")
 def main() -> None:
     """Run jobs on a fleet of instances that grows and shrinks with them."""

@@ -23,19 +23,18 @@ from fleeting import (
     State,
     dial,
 )
+from fleeting.commandline import FAILED, SUCCEEDED, WRONG, WRONG_FILE, outcome, tell
+from fleeting.files import read_toml
 from taskscaler import config
 from taskscaler._decide import Decision
 from taskscaler._jobsfile import read_jobs_file
 from taskscaler._scaler import Taskscaler
 from taskscaler.cli._console import PatientConsole
-from taskscaler.cli._errors import tell
 from taskscaler.cli._fleet import UNEXPLAINED, fleet_rows
 from taskscaler.cli._log import logging_to
-from taskscaler.cli._outcome import FAILED, SUCCEEDED, WRONG, WRONG_FILE, outcome
 from taskscaler.cli._paragraphs import Paragraphs, Row
 from taskscaler.cli._text import counted, elapsed
 from taskscaler.config import Autoscaler
-from taskscaler.config._toml import read_toml
 
 PATIENCE = 30.0
 """Seconds that the cloud may take to show the group, and the instance to answer, whatever the file says."""

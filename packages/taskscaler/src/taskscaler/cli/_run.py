@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.text import Text
 
 from fleeting import LoopClock
+from fleeting.commandline import FAILED, SIGNALLED, SUCCEEDED, WRONG, WRONG_FILE, in_lines, outcome, tell
 from fleeting.terminal import harmless
 from taskscaler._errors import ResultsInTheWay
 from taskscaler._jobsfile import JobsFile, read_jobs_file
@@ -21,9 +22,7 @@ from taskscaler._scaler import Taskscaler
 from taskscaler.batch import Batch, CannotResume, FleetRecord, History, JobState, Over, PoolFacts, Results
 from taskscaler.cli._changes import changes
 from taskscaler.cli._console import PatientConsole
-from taskscaler.cli._errors import in_lines, tell
 from taskscaler.cli._log import logging_to
-from taskscaler.cli._outcome import FAILED, SIGNALLED, SUCCEEDED, WRONG, WRONG_FILE, outcome
 from taskscaler.cli._progress import Picture, Progress, progress_for
 from taskscaler.cli._report import make_report
 from taskscaler.cli._summary import print_summary

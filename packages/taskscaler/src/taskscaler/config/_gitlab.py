@@ -15,11 +15,10 @@ from attrs.validators import ge
 
 from fleeting import Clock, ConfigError, ConfigProblem, InstanceGroup, structure
 from fleeting import load as load_group
-from fleeting.wording import describe, did_you_mean, quoted
+from fleeting.files import find_runner, read_toml
 from taskscaler._observe import ScalerObserver
 from taskscaler._scaler import Taskscaler
 from taskscaler.config._autoscaler import Autoscaler
-from taskscaler.config._toml import read_toml
 
 T = TypeVar("T")
 Table = Mapping[str, object]
@@ -158,10 +157,7 @@ def load(path: str | PathLike[str], *, runner: str | None = None) -> RunnerConfi
     """
     path = Path(path)
     _, file = read_toml(path)
-    try:
-        key, entry = _choose(_entries(file), runner)
-    except ConfigError as error:
-        raise ConfigError(error.problems, source=str(path)) from None
+    key, entry = find_runner(file, runner, source=str(path))
     fleet = entry["autoscaler"]
     problems: list[ConfigProblem] = []
     top = _read(_File, _known(file, _File), "", problems, zero_is_default=False)
@@ -181,67 +177,6 @@ def load(path: str | PathLike[str], *, runner: str | None = None) -> RunnerConfi
         ignored=tuple(_ignored(file, entry, fleet)),
         unsupported=(_NO_ISOLATION,) if _isolates(fleet) else (),
     )
-
-
-def _entries(file: Table) -> Mapping[str, Table]:
-    """The runners of the file by their key paths."""
-    match file.get("runners"):
-        case None:
-            raise _wrong("runners", "nothing", "[[runners]]", did_you_mean("runners", file))
-        case list(entries) if all(isinstance(entry, Mapping) for entry in entries):
-            return {f"runners[{index}]": entry for index, entry in enumerate(entries)}
-        case other:
-            hint = "write [[runners]]" if isinstance(other, Mapping) else ""
-            raise _wrong("runners", describe(other), "an array of tables", hint)
-
-
-def _choose(entries: Mapping[str, Table], name: str | None) -> tuple[str, Table]:
-    """Find the entry that is meant, and its key path."""
-    scaled = {key: entry for key, entry in entries.items() if "autoscaler" in entry}
-    if name is None:
-        return _only(scaled, entries)
-    named = {key: entry for key, entry in entries.items() if entry.get("name") == name}
-    if not named:
-        known = _names(entries)
-        raise _wrong("runners", f"none named {quoted(name)}", _one_of(known), did_you_mean(name, known))
-    if len(named) > 1:
-        raise _wrong("runners", f"{len(named)} named {quoted(name)}", "names that differ")
-    ((key, entry),) = named.items()
-    if key not in scaled:
-        raise _wrong(f"{key}.autoscaler", "nothing", "a table", _instead(entry))
-    return key, entry
-
-
-def _only(scaled: Mapping[str, Table], entries: Mapping[str, Table]) -> tuple[str, Table]:
-    match list(scaled.items()):
-        case []:
-            hints = [hint for hint in map(_instead, entries.values()) if hint]
-            raise _wrong("runners", "none with [runners.autoscaler]", "one that has this table", *hints[:1])
-        case [only]:
-            return only
-        case _:
-            found = f"{len(scaled)} with [runners.autoscaler]"
-            hint = "name it with --runner, or runner= in Python"
-            raise _wrong("runners", found, f"one to be named: {_one_of(_names(scaled))}", hint)
-
-
-def _names(entries: Mapping[str, Table]) -> list[str]:
-    return [name for entry in entries.values() if isinstance(name := entry.get("name"), str) and name]
-
-
-def _one_of(names: Sequence[str]) -> str:
-    return f"one of {', '.join(map(quoted, names))}" if names else "entries that have names"
-
-
-def _instead(entry: Table) -> str:
-    """What stands where ``autoscaler`` could."""
-    if "machine" in entry:
-        return "[runners.machine] is the autoscaler of Docker Machine, which is another one"
-    return did_you_mean("autoscaler", entry)
-
-
-def _wrong(path: str, found: str, expected: str, hint: str = "") -> ConfigError:
-    return ConfigError([ConfigProblem(path=path, found=found, expected=expected, hint=hint)])
 
 
 def _known(table: Table, cls: type[Any]) -> Table:

@@ -1,0 +1,124 @@
+"""What the commands of the suite share: how wrong arguments and errors are told, and how a command ends."""
+
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from signal import SIGINT
+from typing import IO, Any, TypeAlias, TypeVar
+
+import click
+
+from fleeting._errors import (
+    CatalogueEntry,
+    ConfigError,
+    FleetingError,
+    InterfaceMismatch,
+    PluginBroken,
+    SystemRefused,
+    WrongArguments,
+)
+from fleeting.terminal import harmless
+
+SUCCEEDED, FAILED, WRONG, SIGNALLED = 0, 1, 2, 128
+"""Exit statuses; the signal's number is added to the last, as shells do."""
+
+WRONG_FILE = (ConfigError, PluginBroken, InterfaceMismatch, OSError)
+"""What is wrong with a file, or with what it names, before anything has begun."""
+
+Expected: TypeAlias = FleetingError | OSError
+EXPECTED: tuple[type[Expected], ...] = (FleetingError, OSError)
+"""What is told in a sentence; anything else is a mistake of ours and shows where it is."""
+
+E = TypeVar("E", bound=BaseException)
+
+
+class Commands(click.Group):
+    """Commands whose wrong arguments are told as all errors are."""
+
+    def make_context(self, info_name: str | None, *args: Any, **extra: Any) -> click.Context:  # noqa: ANN401  (click's)
+        """Read the arguments before the command."""
+        with _retold(info_name or ""):
+            return super().make_context(info_name, *args, **extra)
+
+    def invoke(self, ctx: click.Context) -> object:
+        """Read the command's own arguments, and run it."""
+        with _retold(ctx.command_path):
+            return super().invoke(ctx)
+
+
+class _Wrong(click.ClickException):
+    """Wrong arguments, told as all errors are."""
+
+    exit_code = WRONG
+
+    def show(self, file: IO[Any] | None = None) -> None:  # noqa: ARG002  (errors have one place to go to)
+        """Print it."""
+        tell([WrongArguments(self.message)], self.exit_code)
+
+
+@contextmanager
+def _retold(command: str) -> Iterator[None]:
+    try:
+        yield
+    except click.exceptions.NoArgsIsHelpError:
+        raise
+    except click.UsageError as error:
+        message = error.format_message().removesuffix(".").replace(". Did you mean", "; did you mean")
+        if ";" not in message:
+            message += f"; see {error.ctx.command_path if error.ctx else command} --help"
+        raise _Wrong(f"{message[:1].lower()}{message[1:]}") from error
+
+
+def outcome(command: Callable[[], int], *, failed: int = FAILED) -> int:
+    """Run a command and return its exit status; expected errors are told, and end it with *failed*."""
+    try:
+        return command()
+    except KeyboardInterrupt:  # before the event loop heeds signals
+        return SIGNALLED + SIGINT
+    except EXPECTED as error:
+        return tell([error], failed)
+    except BaseExceptionGroup as group:
+        expected, rest = group.split(EXPECTED)
+        if expected is None or rest is not None:
+            raise
+        return tell(_leaves(expected), failed)
+
+
+def tell(errors: Iterable[Expected], status: int) -> int:
+    """Print the errors on standard error and return the exit status."""
+    for error in errors:
+        for line in in_lines(error):
+            print(line, file=sys.stderr)  # noqa: T201  (a command's errors go there)
+    return status
+
+
+def in_lines(error: Expected) -> Iterator[str]:
+    """Write an error: a line for each thing that is wrong, then what belongs to it, indented.
+
+    What to do stands behind a semicolon, by the convention of our messages; where it does not, the catalogue says it.
+    """
+    if isinstance(error, OSError):
+        error = SystemRefused(error)
+    if isinstance(error, ConfigError):
+        for line, problem in zip(error.lines, error.problems, strict=True):
+            yield f"error: {harmless(line)} [{problem.mistake.value.code}]"
+    else:
+        first, *more = harmless(str(error)).splitlines() or [""]
+        yield f"error: {_with_remedy(first, error.entry)} [{error.entry.code}]"
+        yield from (f"  {line}" for line in more)
+
+
+def _with_remedy(message: str, entry: CatalogueEntry) -> str:
+    if ";" in message:
+        return message
+    remedy = entry.remedy.removesuffix(".")
+    return f"{message}; {remedy[:1].lower()}{remedy[1:]}"
+
+
+def _leaves(group: BaseExceptionGroup[E]) -> Iterator[E]:
+    """Take groups of errors apart."""
+    for error in group.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            yield from _leaves(error)
+        else:
+            yield error
