@@ -1,8 +1,10 @@
 """The core over simple simulated clouds, in virtual time: what users rely on, whatever happens on the way."""
 
 import heapq
+import json
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from copy import deepcopy
 from itertools import count
 from math import inf
 from random import Random
@@ -17,6 +19,10 @@ from fleeting import NoticeKind, Observation, Observed, Preexisting, Stage, Stat
 from taskscaler._core import Core, InstanceLost
 from taskscaler._decide import idle_slots
 from taskscaler._errors import NoCapacity, NoSuchInstance
+from taskscaler._explain import Explanation, explain
+from taskscaler._explain_instance import InstanceExplanation, explain_instance
+from taskscaler._explain_key import KeyExplanation, explain_key
+from taskscaler._forecast import Next, Upcoming, forecast
 from taskscaler._ledger import LEASE, USES, Break, Deliver, Held, LeaseRecord
 from taskscaler._observe import GONE, DecisionEvent, InstanceEvent, label_of
 from taskscaler._types import Policy, PoolSettings
@@ -353,6 +359,47 @@ class World:
                 assert ledger.usable - host.usable < needed, f"{host.id} is not needed, and stays"
 
 
+Thing = tuple[str, str, str]
+"""What is done, to which pool, and to which instance, for how many, or whose work."""
+
+
+def next_actions(core: Core, now: float, *, routine: bool) -> tuple[float, list[Thing]]:
+    """Let time pass for a core alone, until it does something, be it routine or not."""
+    for _ in range(1000):
+        done = [thing for action in core.tick(now).actions for thing in things_done(action)]
+        if happened := [thing for thing in done if routine or thing[0] not in {"look", "check"}]:
+            return now, happened
+        if core.wake_at is None:
+            break
+        now = max(now, core.wake_at)
+    return inf, []
+
+
+def things_done(action: object) -> Iterator[Thing]:
+    """What an action does; that somebody is handed a slot, or refused one, only follows from what others do."""
+    match action:
+        case facts.Update(pool):
+            yield "look", pool, ""
+        case facts.Heartbeat(pool, instance):
+            yield "check", pool, instance
+        case facts.Prepare(pool, instance):
+            yield "prepare", pool, instance
+        case facts.Increase(pool, _, number):
+            yield "ask", pool, str(number)
+        case facts.Withdraw(pool, number):
+            yield "withdraw", pool, str(number)
+        case facts.Decrease(pool, instances):
+            yield from (("delete", pool, instance) for instance in instances)
+        case Break(held, _):
+            yield "break", held.host.pool, held.key
+
+
+def things(item: Upcoming) -> list[Thing]:
+    """The same, of what is foreseen."""
+    kind = {Next.ASK_AGAIN: "ask", Next.GIVE_UP: "delete", Next.OVERDUE: "delete"}.get(item.what, item.what.value)
+    return [(kind, item.pool, each) for each in item.keys or item.instances or [str(item.count or "")]]
+
+
 class CoreMachine(RuleBasedStateMachine):
     """Jobs come and go, clouds misbehave, managers die."""
 
@@ -502,6 +549,17 @@ class CoreMachine(RuleBasedStateMachine):
 
     # --- what users rely on ----------------------------------------------------------------------------------
 
+    @rule(routine=st.booleans())
+    def what_is_foreseen_is_what_happens_next(self, routine: bool) -> None:  # noqa: FBT001  (drawn)
+        """If nothing else happens, the first thing foreseen happens then, and nothing before; with routine or not."""
+        core, now = deepcopy(self.world.core), self.world.now
+        passed_over = {Next.POLICY, Next.TAKEN} if routine else {Next.POLICY, Next.TAKEN, Next.LOOK, Next.CHECK}
+        foreseen = [item for item in forecast(core, now) if item.what not in passed_over]
+        at, happened = next_actions(core, now, routine=routine)
+        soonest = [thing for item in foreseen if item.at <= at for thing in things(item)]
+        assert [item.at for item in foreseen[:1]] == [at][: len(happened)], (foreseen[:1], happened)
+        assert sorted(soonest) == sorted(happened)
+
     @rule()
     def every_job_is_served_in_the_end(self) -> None:
         """No waiter starves, once the clouds behave; reservations that nobody uses are given up first."""
@@ -542,6 +600,26 @@ class CoreMachine(RuleBasedStateMachine):
             ours = sum(machine.intent is not None for id_, machine in cloud.machines.items() if id_ in plan.instances)
             if plan.ceiling is not None:
                 assert ours <= plan.ceiling
+
+    @invariant()
+    def everything_can_be_explained(self) -> None:
+        """Whatever the state, there is an answer, and JSON has words for it."""
+        core, now = self.world.core, self.world.now
+        instances = ["no such one", "a1", *(id_ for plan in core.plans.values() for id_ in plan.instances)]
+        keys = ["no such one", "job-1", *self.reserved, *self.world.durations]
+        instance, key = instances[int(now * 5) % len(instances)], keys[int(now * 5) % len(keys)]
+        answers: list[Explanation | InstanceExplanation | KeyExplanation] = [
+            explain(core, now),
+            of_instance := explain_instance(core, instance, now),
+            of_key := explain_key(core, key, now),
+        ]
+        for answer in answers:
+            assert answer.answer
+            assert json.loads(json.dumps(answer.as_dict(), allow_nan=False)) == answer.as_dict()
+            assert len(str(answer).splitlines()) == len(list(answer.sentences()))
+        assert (of_instance.state in {"unknown", "gone"}) is (instance not in instances[2:])
+        if not any(step.actions for step in self.world.waiting):
+            assert (of_key.state in {"unknown", "lost"}) is (key not in keys[2:])
 
     @invariant()
     def no_dead_instance_is_used(self) -> None:

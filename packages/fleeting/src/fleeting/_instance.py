@@ -96,6 +96,9 @@ class Instance:
     removal_asked_at: float | None = None
     """When its deletion was decided on last; a journal that fails may delay the call."""
 
+    removal_tries: int = 0
+    """How often its deletion was decided on: more than once, and it had no effect yet."""
+
     removal_sent: bool = False
     """Whether the cloud was asked."""
 

@@ -26,22 +26,25 @@ class TokenBucket:
         """How many whole tokens there are; None: without limit."""
         if self.limit < 0:
             return None
-        self._tokens = min(self.burst, self._tokens + (now - self._as_of) * self.limit)
-        self._as_of = now
         rounding = 1e-9 + self.limit * 1e-6  # of the sums, and of `now`, whose last digit is a quarter of a microsecond
-        return int(self._tokens + rounding)
+        return int(self._saved(now) + rounding)
 
     def take(self, count: int, now: float) -> None:
         """Use *count* tokens, at most as many as are available."""
-        if self.available(now) is not None:
-            self._tokens -= count
+        if self.limit >= 0:
+            self._tokens = self._saved(now) - count
+            self._as_of = now
 
     def next_at(self, now: float) -> float | None:
         """When there is one more whole token than now; None if that never comes."""
         available = self.available(now)
         if available is None or self.limit == 0:
             return None
-        return now + (1 - (self._tokens - available)) / self.limit
+        return now + (1 - (self._saved(now) - available)) / self.limit
+
+    def _saved(self, now: float) -> float:
+        """Tokens and parts of one; *now* may lie ahead."""
+        return min(self.burst, self._tokens + (now - self._as_of) * self.limit)
 
 
 @define

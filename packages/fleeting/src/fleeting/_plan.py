@@ -26,9 +26,9 @@ gone.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from math import inf
-from typing import Any
+from typing import Any, NamedTuple
 
 from attrs import define, evolve, field, frozen
 
@@ -79,6 +79,13 @@ class Limits:
             return 0
         bounds = [bound for bound in (self.room, self.tokens) if bound is not None]
         return max(0, min([wanted, *bounds]))
+
+
+class Departure(NamedTuple):
+    """How an instance went that is no more."""
+
+    at: float
+    why: str
 
 
 @define
@@ -140,6 +147,7 @@ class Plan:
         self._by_stage: Counter[Stage] = Counter()
         self._paused = 0
         self._lost: dict[str, float] = {}
+        self._departures: dict[str, Departure] = {}
         self._intents = Intents()
         self._problems: tuple[Problem, ...] = ()
         self._updating = False
@@ -208,9 +216,45 @@ class Plan:
         return self._viewed
 
     @property
+    def withdrawable(self) -> int:
+        """Unfilled requests that can be taken back now, as far as is known."""
+        if not self._withdrawable or self._withdrawing:
+            return 0
+        return sum(intent.outstanding for intent in self._intents.withdrawable)
+
+    def departed(self, instance: str) -> Departure | None:
+        """How an instance went; None if it is there, was never known, or went long ago or in an earlier life."""
+        return self._departures.get(instance)
+
+    @property
     def wake_at(self) -> float | None:
         """When `tick` has something to do, if nothing else happens."""
         return self._timers.next
+
+    def agenda(self) -> Iterator[tuple[float, facts.Action]]:
+        """What `tick` will do and when, if nothing else happens; in no order. For people: O(n)."""
+        for (kind, key), at in self._timers.items():
+            match kind:
+                case "update":
+                    yield at, facts.Update(self.pool)
+                case "intent":
+                    intent = self._intents[key]
+                    if not intent.in_flight and not self._updating:
+                        yield max(at, intent.asked_at + self.config.intent_timeout), facts.Update(self.pool)
+                case _ if not self.observing:
+                    yield from ((at, action) for action in self._chore(kind, key))
+
+    def _chore(self, kind: str, key: str) -> Iterator[facts.Action]:
+        """What a timer leads to that is not about the view."""
+        match kind:
+            case "heartbeat":
+                yield facts.Heartbeat(self.pool, key)
+            case "prepare":
+                yield facts.Prepare(self.pool, key)
+            case "ready" | "delete" if self._instances[key].retained is None:
+                yield facts.Decrease(self.pool, (key,))
+            case "ask" if self._may_ask_again:
+                yield facts.Increase(self.pool, key, self._intents[key].count)
 
     def limits(self, now: float) -> Limits:
         """What stands between a wish for more instances and asking for them. O(1)."""
@@ -240,10 +284,9 @@ class Plan:
 
     def withdraw(self, count: int) -> Step:
         """Take back up to *count* unfilled requests, where the group can; one request at a time."""
-        candidates = self._intents.withdrawable
-        count = min(count, sum(intent.outstanding for intent in candidates))
-        if self._withdrawable and count > 0 and not self._withdrawing:
-            self._withdrawing = candidates
+        count = min(count, self.withdrawable)
+        if count > 0:
+            self._withdrawing = self._intents.withdrawable
             self._turn.actions.append(facts.Withdraw(self.pool, count))
         return self._end()
 
@@ -298,6 +341,7 @@ class Plan:
                     self._intent_due(self._intents[key], now)
                 case "lost":
                     self._lost.pop(key)
+                    self._departures.pop(key, None)
                     self._turn.writes.append(Drop(LOST, self._key(key)))
         return self._end()
 
@@ -657,11 +701,16 @@ class Plan:
             self._timers.set(("ask", intent.id), self._backoff.until)
         self._expect(now)
 
+    @property
+    def _may_ask_again(self) -> bool:
+        """Whether there is room for what a repeated request may bring, and a view does not show that it was heard."""
+        return self._viewed and (self.ceiling is None or self.total <= self.ceiling)
+
     def _ask_again(self, intent: Intent, now: float) -> None:
         """Repeat a request that was never answered, unless there is no room for what it may bring."""
-        if not self._viewed:  # the view may show that the first try was heard
+        if not self._viewed:
             self._timers.set(("ask", intent.id), now + self.config.update_interval_when_expecting)
-        elif self.ceiling is None or self.total <= self.ceiling:
+        elif self._may_ask_again:
             self._ask(intent, now)
             self._write_intent(intent)
 
@@ -730,6 +779,7 @@ class Plan:
         if known.stage is Stage.HELD:
             return
         known.removal_asked_at = now
+        known.removal_tries += 1
         self._turn.deletions.append(known.id)
         self._retry_deletion(known, now)
         self._expect(now)
@@ -761,6 +811,7 @@ class Plan:
             self._timers.cancel((timer, known.id))
         until = now + REMEMBER_LOST
         self._lost[known.id] = until
+        self._departures[known.id] = Departure(now, known.removing or detail)
         self._timers.set(("lost", known.id), until)
         self._turn.writes.append(Drop(INSTANCE, self._key(known.id)))
         self._turn.writes.append(Put(LOST, self._key(known.id), LostRecord(pool=self.pool, until=until)))

@@ -1,7 +1,7 @@
 """Named points in time, pure: what is due, and when the next one is."""
 
 import heapq
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from math import inf
 from typing import Generic, TypeVar
 
@@ -42,6 +42,10 @@ class Timers(Generic[K]):
     def __contains__(self, key: K) -> bool:
         """Whether *key* is set."""
         return key in self._at
+
+    def items(self) -> Iterable[tuple[K, float]]:
+        """All that are set, and when they are due, in no order."""
+        return self._at.items()
 
     @property
     def next(self) -> float | None:

@@ -6,7 +6,8 @@ How the parts lie on each other; each imports only from those below it:
     config/                 fleets as files describe them
     executors/  _state      run one job in one slot; where the state of commands is kept
     _scaler     _lease      the async shell, and what it hands out
-    _explain                snapshots for people
+    _explain  _explain_*    answers for people: of the whole, of one instance, of one key
+    _forecast               what time alone will bring
     _core                   pure: plans below, ledger on top, the decision between them
     _observe                what observers are told
     _ledger     _decide     pure: who holds which slot; how many instances there should be
@@ -16,6 +17,9 @@ How the parts lie on each other; each imports only from those below it:
 from taskscaler._decide import Decision, Removal
 from taskscaler._errors import KeyInUse, LeaseLost, NoCapacity, NoSuchInstance, NotSuspended, TaskscalerError
 from taskscaler._explain import Explanation, InstanceView, PoolView
+from taskscaler._explain_instance import InstanceExplanation, JobOnInstance
+from taskscaler._explain_key import KeyExplanation
+from taskscaler._forecast import Next, Upcoming
 from taskscaler._lease import Lease
 from taskscaler._ledger import Capacity
 from taskscaler._observe import DecisionEvent, InstanceEvent, LeaseEvent, ScalerEvent, ScalerObserver
@@ -28,11 +32,15 @@ __all__ = [
     "DecisionEvent",
     "Explanation",
     "InstanceEvent",
+    "InstanceExplanation",
     "InstanceView",
+    "JobOnInstance",
+    "KeyExplanation",
     "KeyInUse",
     "Lease",
     "LeaseEvent",
     "LeaseLost",
+    "Next",
     "NoCapacity",
     "NoSuchInstance",
     "NotSuspended",
@@ -45,4 +53,5 @@ __all__ = [
     "ScalerObserver",
     "Taskscaler",
     "TaskscalerError",
+    "Upcoming",
 ]

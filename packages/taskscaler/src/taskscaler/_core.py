@@ -5,10 +5,12 @@ work. Acquires, releases and reservations go to the ledger, which answers at onc
 one decision a few milliseconds later, from the counters: how many instances to ask for, which to give up.
 """
 
+import heapq
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from math import inf
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from attrs import evolve
@@ -46,6 +48,12 @@ BREAK_AHEAD = 30.0
 
 OBSERVES = "observe-only: nothing is handed out, and nothing is asked of the cloud"
 """Why whoever asks a core for a slot that only observes gets none."""
+
+DAY = 86400.0
+"""Seconds for which the next change of the policy is looked for."""
+
+NOT_NEEDED = "not needed"
+"""Why idle instances are given up that are to spare."""
 
 KEPT_DECISIONS = 100
 """How many of the last decisions are kept for `explain`."""
@@ -103,9 +111,17 @@ class Core:
         self.refusal: str | None = None
         """Why the groups may not be managed as the first view shows them."""
 
-        self._journal_error = ""
-        self._doomed: dict[str, float] = {}
+        self.journal_error = ""
+        """Why nothing can be remembered, and is handed out, at the moment; empty if all is well."""
+
+        self.doomed: dict[str, float] = {}
         """When hosts that were announced to go will go, by host id."""
+
+        self.removing_all = False
+        """Whether every instance is deleted as it falls free."""
+
+        self.observing = observing
+        """Whether nothing of what is decided is carried out."""
 
         self._breaks: Timers[str] = Timers()
         """When the work on them that would last longer is broken."""
@@ -115,8 +131,6 @@ class Core:
         self._policy_until = -inf
         self._look_at = now
         self._changed = True
-        self._removing_all = False
-        self._observing = observing
         self._writes: list[Write] = []
         self._actions: list[Any] = []
         self._watch = Watch() if watched else None
@@ -238,7 +252,7 @@ class Core:
             NoSuchInstance: None of that name is known, several are, or it is being removed already.
             TaskscalerError: This is only to observe.
         """
-        if self._observing:
+        if self.observing:
             raise TaskscalerError("observe-only: instances are cordoned and retained with those who manage them")
         found = [
             (plan, plan.instances[id_])
@@ -261,7 +275,7 @@ class Core:
     def remove_all(self, now: float) -> Step:
         """Delete every instance as it falls free, but for retained ones, and every one that still appears."""
         self._changed = True
-        self._removing_all = True
+        self.removing_all = True
         for plan in self.plans.values():
             self._route(plan.pool, plan.shut_down(now), now)
         return self._end()
@@ -281,6 +295,51 @@ class Core:
             self._policy_until = current.until
         return self._policy
 
+    # --- what will be, if nothing else happens; for people ----------------------------------------------
+
+    def decides_at(self, now: float) -> float:
+        """When the next decision is due."""
+        soonest = now if self.observing else now + COALESCE
+        return max(now, min(self._look_at, soonest) if self._changed else self._look_at)
+
+    def foresee(self, at: float) -> tuple[Policy, Decision]:
+        """What will be decided then, *at* being now or later, and under which policy."""
+        policy = self._policy if at < self._policy_until else self._schedule.at(at).policy or IDLES_AT_ZERO
+        supplies = [self._supply(pool, at) for pool in self.pools]
+        decision = decide(supplies, self.ledger.reserved, self.ledger.pending, policy, at)
+        removals, look_again_at = [], decision.look_again_at
+        for due, removal in self.to_give_up(decision, policy, at):
+            if due > at:
+                look_again_at = min(look_again_at, due)
+                break
+            removals.append(removal)
+        return policy, evolve(decision, removals=tuple(removals), look_again_at=look_again_at, observed=self.observing)
+
+    def to_give_up(self, decision: Decision, policy: Policy, at: float) -> Iterator[tuple[float, Removal]]:
+        """What the decision made then gives up, and what later ones do if nothing else happens; soonest first."""
+        if self.removing_all:
+            yield from ((at, removal) for removal in self._everything_free())
+            return
+        yield from ((at, removal) for removal in self._unfit())
+        if self.observing or not self.ledger.over:
+            yield from self._to_spare(decision, policy, at)
+
+    def policy_change(self, now: float) -> tuple[float, Policy] | None:
+        """When a policy will hold that leads to something else, and which; None: not within a day."""
+        policy = self.policy_at(now)
+        until = self._policy_until
+        while until < now + DAY:
+            current = self._schedule.at(until)
+            following = current.policy or IDLES_AT_ZERO
+            if following.effect != policy.effect:
+                return until, following
+            until = current.until
+        return None
+
+    def breaks(self) -> Iterable[tuple[Host, float]]:
+        """Hosts that will go before all work on them may be done, and when the rest of it is broken."""
+        return ((self.ledger.hosts[host], at) for host, at in self._breaks.items())
+
     # --- what the engine asks ----------------------------------------------------------------------------
 
     @property
@@ -298,12 +357,12 @@ class Core:
                 self._route(plan.pool, plan.tick(now), now)
         for host in self._breaks.due(now):
             loss = Loss(LossKind.PREEMPTED, self.ledger.hosts[host].why_closed)
-            self._add(self.ledger.break_late(self.ledger.hosts[host], self._doomed[host], loss, now))
+            self._add(self.ledger.break_late(self.ledger.hosts[host], self.doomed[host], loss, now))
             self._give_up_if_free(self.ledger.hosts[host], now)
             self._changed = True
         if self._changed:
             self._changed = False
-            self._look_at = min(self._look_at, now if self._observing else now + COALESCE)
+            self._look_at = min(self._look_at, now if self.observing else now + COALESCE)
         if now >= self._look_at:
             self._decide(now)
             self._changed = False  # what the decision itself changed, it has taken into account
@@ -316,14 +375,15 @@ class Core:
 
     def journal_failed(self, error: str, _now: float) -> Step:
         """Hand out nothing that would not be remembered."""
-        self._journal_error = f"the journal cannot be written: {error}"
-        self.ledger.hold_back(self._journal_error)
+        self.journal_error = f"the journal cannot be written: {error}"
+        self.ledger.hold_back(self.journal_error)
         return self._end()
 
     def journal_recovered(self, now: float) -> Step:
         """Go on."""
         self._changed = True
-        self._add(self.ledger.hand_out_again(self._journal_error, now))
+        self._add(self.ledger.hand_out_again(self.journal_error, now))
+        self.journal_error = ""
         return self._end()
 
     # --- between plan and ledger -------------------------------------------------------------------------
@@ -367,13 +427,13 @@ class Core:
                     self._give_up_if_free(host, now)
             case facts.Doomed(_, deadline, kind):
                 ledger.close(host, Closed.DOOMED, f"{kind.value} announced")
-                self._doomed[host.id] = deadline
+                self.doomed[host.id] = deadline
                 self._breaks.set(host.id, deadline - BREAK_AHEAD)
             case facts.Gone(_, cause):
-                if cause is not None and not self._observing:  # else its manager may have given it up
+                if cause is not None and not self.observing:  # else its manager may have given it up
                     self._actions.append(InstanceLost(host.id, cause))
                 self._breaks.cancel(host.id)
-                self._doomed.pop(host.id, None)
+                self.doomed.pop(host.id, None)
                 self._add(ledger.lose(host, cause or Loss(LossKind.KILLED, "it was removed"), now))
 
     def _keep_if_retained(self, plan: Plan, instance: str) -> None:
@@ -386,58 +446,43 @@ class Core:
 
     def _decide(self, now: float) -> None:
         """Decide, say when to look again, and carry it out, unless this is only to observe."""
-        policy = self.policy_at(now)
-        supplies = [self._supply(pool, now) for pool in self.pools]
-        decision = decide(supplies, self.ledger.reserved, self.ledger.pending, policy, now)
+        self.policy_at(now)
+        _, decision = self.foresee(now)
         self._look_at = min(self._policy_until, decision.look_again_at)
-        removals = tuple(self._removals(decision, policy, now))
-        if removals or self._observing:
-            decision = evolve(decision, removals=removals, observed=self._observing)
         self._remember(decision)
-        if not self._observing:
+        if not self.observing:
             self._carry_out(decision, now)
 
-    def _removals(self, decision: Decision, policy: Policy, now: float) -> Iterator[Removal]:
-        """What is to be given up now."""
-        if self._removing_all:
-            yield from self._everything_free()
-            return
+    def _unfit(self) -> Iterator[Removal]:
+        """What is given up whatever the demand."""
         for host in self.ledger.retirable.values():
             yield Removal(host.pool, host.instance, host.why_closed or "used up")
-        if self._observing:
+        if self.observing:
             yield from self._plans_removals()
-        if self._observing or not self.ledger.over:
-            yield from self._to_spare(decision, policy, now)
 
-    def _to_spare(self, decision: Decision, policy: Policy, now: float) -> Iterator[Removal]:
-        """What is idle and to spare, in the least preferred pool first; for what is not due yet, look again then."""
-        spare = decision.spare
+    def _to_spare(self, decision: Decision, policy: Policy, at: float) -> Iterator[tuple[float, Removal]]:
+        """What is over the ceiling, at once; what is cordoned or to spare, once it is idle for long enough.
+
+        Of what falls due together, the least preferred pool's goes first.
+        """
+        spare, cordoned, idle = decision.spare, [], []
         for pool in reversed(decision.pools):
             excess = pool.excess
             for host in self.ledger.idle_cordoned(pool.pool):
-                if excess or self._idle_long_enough(host, policy, now):
-                    yield Removal(host.pool, host.instance, "cordoned, and idle")
-                    excess = max(0, excess - 1)
+                due = at if excess else _due(host, policy, at)
+                cordoned.append((due, Removal(host.pool, host.instance, "cordoned, and idle")))
+                excess = max(0, excess - (due <= at))
             hosts = (host for host in self.ledger.longest_idle(pool.pool) if not host.retained)
             for host in islice(hosts, excess):
-                yield Removal(host.pool, host.instance, "over the ceiling")
-                spare = max(0, spare - host.usable)
-            for host in hosts:
-                if not spare:
-                    break
-                if host.usable > spare:
-                    continue  # one behind it may have fewer uses left
-                if not self._idle_long_enough(host, policy, now):
-                    break
-                yield Removal(host.pool, host.instance, "not needed")
                 spare -= host.usable
-
-    def _idle_long_enough(self, host: Host, policy: Policy, now: float) -> bool:
-        """Whether an idle host that is not needed is to go; if not yet, look again when it is."""
-        due = host.idle_since + policy.idle_time
-        if now < due:
-            self._look_at = min(self._look_at, due)
-        return now >= due
+                yield at, Removal(host.pool, host.instance, "over the ceiling")
+            idle.append(hosts)
+        idle_first = heapq.merge(*idle, key=lambda host: _due(host, policy, at))
+        not_needed = (
+            (_due(host, policy, at), Removal(host.pool, host.instance, NOT_NEEDED))
+            for host in _fitting(idle_first, spare)
+        )
+        yield from heapq.merge(sorted(cordoned, key=itemgetter(0)), not_needed, key=itemgetter(0))
 
     def _everything_free(self) -> Iterator[Removal]:
         """All instances that hold no work, whatever they are for, but not those that are retained."""
@@ -456,7 +501,7 @@ class Core:
 
     def _carry_out(self, decision: Decision, now: float) -> None:
         """Ask the plans for what was decided."""
-        if self._removing_all:
+        if self.removing_all:
             self._take_everything_back()
         elif not self.ledger.over:
             self._grow(decision, now)
@@ -469,7 +514,7 @@ class Core:
             if pool.increase:
                 self._route(pool.pool, plan.request(pool.increase, now), now)
             elif pool.withdraw:
-                self._add(plan.withdraw(min(pool.withdraw, plan.outstanding)))
+                self._add(plan.withdraw(pool.withdraw))
 
     def _take_everything_back(self) -> None:
         """Withdraw all that may still come, and tell when nothing is left but what is retained."""
@@ -553,3 +598,18 @@ class Core:
         step = Step(self._writes, self._actions)
         self._writes, self._actions = [], []
         return step
+
+
+def _due(host: Host, policy: Policy, at: float) -> float:
+    """When an idle host that nothing calls for is to be given up, *at* being now."""
+    return max(at, host.idle_since + policy.idle_time)
+
+
+def _fitting(hosts: Iterable[Host], spare: int) -> Iterator[Host]:
+    """Those that leave enough, whichever of them go; one behind another may have fewer uses left, and fit."""
+    for host in hosts:
+        if spare <= 0:
+            return
+        if host.usable <= spare:
+            spare -= host.usable
+            yield host

@@ -16,6 +16,7 @@ from attrs import field, frozen
 
 from fleeting import Limits
 from taskscaler._types import Policy
+from taskscaler._wording import counted
 
 FEW = 5
 """So many instances are named in one sentence."""
@@ -116,7 +117,7 @@ class Decision:
     """In order of preference."""
 
     look_again_at: float = field(eq=False)
-    """When a limit that held something back is lifted; infinite if none did."""
+    """When a limit that held something back is lifted, or something idle is due to go; infinite if neither is."""
 
     removals: tuple[Removal, ...] = ()
     """Instances to give up now, none of which is in use."""
@@ -133,7 +134,7 @@ class Decision:
         """In words."""
         demand = self.demand
         wanted = f"{demand.in_use} in use, {demand.reserved} reserved, {demand.pending} waiting"
-        size = f"{self.target} slots, {self.target_instances} instances"
+        size = f"{counted(self.target, 'slot')}, {counted(self.target_instances, 'instance')}"
         parts = [f"{wanted}, {self.idle_target} to keep idle: {size}"]
         for pool in self.pools:
             if pool.wanted:
@@ -143,7 +144,7 @@ class Decision:
             if pool.excess:
                 parts.append(f"{pool.pool}: {pool.excess} over the ceiling")
         if self.spare and not self.increase:
-            parts.append(f"{self.spare} slots to spare")
+            parts.append(f"{counted(self.spare, 'slot')} to spare")
         return "; ".join([*parts, *self._words_on_removals()])
 
     def _words_on_removals(self) -> Iterator[str]:
@@ -179,7 +180,7 @@ def decide(supplies: Sequence[Supply], reserved: int, pending: int, policy: Poli
         wanted = max(0, math.ceil(missing / supply.slots))
         increase = supply.limits.allowed(wanted)
         missing -= increase * supply.slots
-        limited_by, lifted_at = _limit(supply.limits) if increase < wanted else ("", math.inf)
+        limited_by, lifted_at = limit(supply.limits) if increase < wanted else ("", math.inf)
         look_again_at = min(look_again_at, lifted_at)
         pools.append(
             PoolDecision(
@@ -228,7 +229,7 @@ def _withdrawals(supplies: Sequence[Supply], surplus: int) -> list[int]:
     return withdrawals[::-1]
 
 
-def _limit(limits: Limits) -> tuple[str, float]:
+def limit(limits: Limits) -> tuple[str, float]:
     """What holds back, and when it no longer does. The ceiling is lifted by nothing that time alone brings."""
     if limits.blocked_until is not None:
         why = limits.blocked_why if limits.blocked_until == math.inf else f"backoff ({limits.blocked_why})"

@@ -1,16 +1,22 @@
 """Why there is what there is: snapshots and sentences for people, never on the hot path."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from math import inf
 
-from attrs import evolve, frozen
+from attrs import asdict, evolve, frozen
 
-from fleeting import Instance, Plan
+from fleeting import Instance, Plan, Stage
 from taskscaler._core import Core
-from taskscaler._decide import Decision
+from taskscaler._decide import Decision, PoolDecision, limit
+from taskscaler._forecast import Upcoming, describe_policy, forecast, in_short
 from taskscaler._ledger import Capacity, host_id
 from taskscaler._observe import label_of
+from taskscaler._types import Policy
+from taskscaler._wording import counted, finite, iso, span
+
+SCHEMA_VERSION = 1
+"""Of all explanations as JSON; raised when a key changes its meaning or goes."""
 
 
 @frozen(kw_only=True)
@@ -50,12 +56,13 @@ class InstanceView:
         return ", ".join(f"{word} ({why})" if why else word for word, why in words if why is not None)
 
 
-_WORDS = {
+STATES: Mapping[str, str] = {
     "creating": "booting",
     "pending": "getting ready",
     "running": "ready",
     "deleting": "being removed",
     "unusable": "of no use",
+    "gone": "gone",
 }
 """The metrics' states, as people say them."""
 
@@ -71,8 +78,29 @@ class PoolView:
     outstanding: int
     """Instances that were asked for and have not been seen yet."""
 
+    waited: float
+    """Seconds since the oldest of these was asked for; 0 if there are none."""
+
+    coming: int
+    """Instances on their way to being ready, the outstanding ones included."""
+
     ceiling: int | None
     """How many there may be, all of the above counted; None: any number."""
+
+    ceiling_is_ours: bool
+    """Whether it is `max_instances`, not the cloud's own."""
+
+    wanted: int
+    """How many more the demand calls for; see `PoolDecision`."""
+
+    asked: int
+    """How many of these are asked for at once."""
+
+    limited_by: str
+    """What stands between the two: ``max_instances``, ``scale_throttle``, ``backoff``, ``unknown``; empty: nothing."""
+
+    limit_left: float
+    """Seconds until that no longer does; infinite if time alone does not bring that about."""
 
     backoff: str
     """Why nothing is asked for at the moment; empty if it is."""
@@ -83,45 +111,125 @@ class PoolView:
     problems: tuple[str, ...]
     """What the cloud says on why capacity is not coming."""
 
+    troubles: tuple[str, ...]
+    """What keeps instances from becoming ready, so far."""
+
     last_failure: str
     """Why growing failed last, whatever has succeeded since; empty if it never did."""
 
     last_failure_ago: float
     """Seconds since then."""
 
+    def counts(self) -> str:
+        """The instances in words: ``2 ready, 1 being removed``."""
+        counts = [f"{count} {STATES.get(state, state)}" for state, count in self.instances.items()]
+        counts += [f"{self.outstanding} asked for"] if self.outstanding else []
+        return ", ".join(counts) or "no instances"
+
+    def limit(self) -> str:
+        """What keeps it from growing, in words; empty if nothing does."""
+        following = f", the next in {span(self.limit_left)}" if self.limit_left < inf else ""
+        match self.limited_by:
+            case "max_instances":
+                who = "max_instances" if self.ceiling_is_ours else "the cloud's own limit"
+                return f"{who} allows no more than {counted(self.ceiling or 0, 'instance')} ({self.counts()})"
+            case "scale_throttle":
+                return f"scale_throttle lets no more instances be asked for now{following}"
+            case "backoff":
+                return f"the last try to get more instances failed ({self.backoff}){following}"
+            case "":
+                return ""
+        return self.backoff
+
     def sentences(self) -> Iterator[str]:
         """One thought each."""
-        counts = [f"{count} {_WORDS.get(state, state)}" for state, count in self.instances.items()]
-        counts += [f"{self.outstanding} asked for"] if self.outstanding else []
         ceiling = f", at most {self.ceiling}" if self.ceiling is not None else ""
-        yield f"pool {self.name}: {', '.join(counts) or 'no instances'}{ceiling}"
+        yield f"pool {self.name}: {self.counts()}{ceiling}"
+        if self.outstanding and self.waited >= 1:
+            yield f"pool {self.name} asked for what it has not seen yet {span(self.waited)} ago"
         if self.backoff:
-            long = f" for {self.backoff_left:.0f} s" if self.backoff_left < inf else ""
+            long = f" for {span(self.backoff_left)}" if self.backoff_left < inf else ""
             yield f"pool {self.name} asks for no more{long}: {self.backoff}"
         elif self.last_failure:
-            yield f"pool {self.name} failed to grow {self.last_failure_ago:.0f} s ago: {self.last_failure}"
+            yield f"pool {self.name} failed to grow {span(self.last_failure_ago)} ago: {self.last_failure}"
+        yield from (f"pool {self.name}: an instance is not ready: {trouble}" for trouble in self.troubles)
         yield from (f"the cloud says of pool {self.name}: {problem}" for problem in self.problems)
+
+    def as_dict(self) -> dict[str, object]:
+        """Plain data for JSON."""
+        return {
+            "name": self.name,
+            "instances": dict(self.instances),
+            "outstanding": self.outstanding,
+            "waited": round(self.waited, 3),
+            "coming": self.coming,
+            "ceiling": self.ceiling,
+            "wanted": self.wanted,
+            "asked": self.asked,
+            "limited_by": self.limited_by,
+            "limit_left": finite(self.limit_left),
+            "limit": self.limit(),
+            "backoff": self.backoff,
+            "backoff_left": finite(self.backoff_left),
+            "problems": list(self.problems),
+            "troubles": list(self.troubles),
+            "last_failure": self.last_failure,
+            "last_failure_ago": finite(self.last_failure_ago) if self.last_failure else None,
+        }
 
 
 @frozen(kw_only=True)
 class Explanation:
-    """The state of a scaler in words; `str()` of it is for people."""
+    """Why there is what there is, and what will happen next; `str()` of it is for people."""
 
     at: float
+    """Seconds since the epoch."""
+
     capacity: Capacity
     shut: str
     """Why no slots are handed out at all; empty if they are."""
+
+    journal_error: str
+    """Why nothing can be remembered at the moment; empty if all is well."""
+
+    policy: Policy
+    """The one that holds."""
 
     pools: tuple[PoolView, ...]
     holds: tuple[InstanceView, ...]
     """Instances that an operator has cordoned or retained."""
 
+    decision: Decision
+    """What would be decided now; nothing is done about it yet if something has just changed."""
+
     decisions: tuple[Decision, ...]
     """The last ones that differ, newest last."""
 
-    def sentences(self) -> Iterator[str]:
-        """One thought each."""
+    next: tuple[Upcoming, ...]
+    """What time alone will bring, soonest first: the next of each kind."""
+
+    @property
+    def answer(self) -> str:
+        """Why there is no capacity, or that there is some, in one sentence."""
         capacity = self.capacity
+        if self.shut:
+            held = f"; {counted(capacity.acquired, 'job')} still {_verb(capacity.acquired, 'holds', 'hold')} one"
+            return f"no slots are handed out: {self.shut}" + (held if capacity.acquired else "")
+        if waiting := self._waiting():
+            verb = _verb(capacity.pending + capacity.promised, "waits", "wait")
+            return f"{waiting} {verb}: {self._supply() or 'a slot is just being handed out'}"
+        target = self.decision.idle_target
+        missing = target - capacity.idle
+        if missing > 0:
+            kept = f"{missing} of {counted(target, 'slot')} to keep idle {_verb(missing, 'is', 'are')} missing"
+            return f"nobody waits, but {kept}: {self._supply() or 'they have just been taken'}"
+        if not capacity.idle:
+            return "nobody waits, and no slot is idle"
+        return f"nobody waits; {counted(capacity.idle, 'slot')} {_verb(capacity.idle, 'is', 'are')} idle"
+
+    def details(self) -> Iterator[str]:
+        """What led to the answer, from demand to limits: one thought each."""
+        capacity, decision = self.capacity, self.decision
         states = (
             (capacity.acquired, "acquired"),
             (capacity.suspended, "suspended"),
@@ -131,38 +239,119 @@ class Explanation:
             (capacity.unhealthy, "unhealthy"),
         )
         yield f"slots: {', '.join(f'{count} {state}' for count, state in states if count) or 'none'}"
-        if capacity.pending or capacity.promised:
-            yield f"waiting for a slot: {capacity.pending} acquires, {capacity.promised} reservations"
-        if self.shut:
-            yield f"no slots are handed out: {self.shut}"
+        if waiting := self._waiting():
+            yield f"waiting for a slot: {waiting}"
+        if self.journal_error:
+            yield f"nothing is asked of the cloud before what was decided is remembered: {self.journal_error}"
+        yield f"wanted: {decision}"
+        yield f"policy: {describe_policy(self.policy)}"
         for pool in self.pools:
             yield from pool.sentences()
         for view in self.holds:
             yield f"instance {view.id} is {view.holds}" + (f": {view.why}" if view.why else "")
-        if self.decisions:
-            decision = self.decisions[-1]
-            yield f"last decision, {self.at - decision.at:.0f} s ago: {decision}"
+
+    def sentences(self) -> Iterator[str]:
+        """The answer, what led to it, and what will happen next: one thought each."""
+        yield self.answer
+        yield from self.details()
+        yield from map(str, self.next)
 
     def __str__(self) -> str:
         """All sentences, a line each."""
-        return "\n".join(self.sentences())
+        return in_lines(self.answer, self.details(), self.next)
+
+    def as_dict(self) -> dict[str, object]:
+        """Plain data, as docs/reference/explain-json.md describes it."""
+        return {
+            "version": SCHEMA_VERSION,
+            "about": "scaler",
+            "at": iso(self.at),
+            "answer": self.answer,
+            "details": list(self.details()),
+            "shut": self.shut,
+            "journal_error": self.journal_error,
+            "capacity": asdict(self.capacity),
+            "policy": dict(self.policy.effect),
+            "pools": [pool.as_dict() for pool in self.pools],
+            "holds": [_hold(view) for view in self.holds],
+            "decision": decision_dict(self.decision),
+            "decisions": [decision_dict(decision) for decision in self.decisions],
+            "next": [each.as_dict() for each in self.next],
+        }
+
+    def _waiting(self) -> str:
+        """Who waits; empty if nobody does."""
+        waiting = ((self.capacity.pending, "job"), (self.capacity.promised, "reservation"))
+        return " and ".join(counted(number, noun) for number, noun in waiting if number)
+
+    def _supply(self) -> str:
+        """Why what is missing is not there; empty if nothing is known to be in the way."""
+        parts = []
+        asked = sum(pool.asked for pool in self.pools)
+        if self.pools[-1].wanted > self.pools[-1].asked:  # not even the last one can give all
+            several = len(self.pools) > 1
+            parts += [f"pool {pool.name}: {pool.limit()}" if several else pool.limit() for pool in self.pools]
+        if asked:
+            parts.append(f"{counted(asked, 'instance')} {_verb(asked, 'is', 'are')} just being asked for")
+        coming = sum(pool.coming for pool in self.pools)
+        if coming and not any(pool.limited_by == "max_instances" for pool in self.pools):  # which tells of them too
+            waited = max(pool.waited for pool in self.pools)
+            since = f", asked for {span(waited)} ago" if waited >= 1 else ""
+            parts.append(f"{counted(coming, 'instance')} {_verb(coming, 'is', 'are')} on the way{since}")
+            parts += [f"what keeps one from being ready: {trouble}" for pool in self.pools for trouble in pool.troubles]
+            parts += [f"the cloud says: {problem}" for pool in self.pools for problem in pool.problems]
+        return "; ".join(part for part in parts if part)
 
 
 def explain(core: Core, now: float) -> Explanation:
     """Take a snapshot."""
+    policy, decision = core.foresee(now)
     return Explanation(
         at=now,
         capacity=core.capacity(),
         shut=core.ledger.shut or core.refusal or "",
-        pools=tuple(_view_pool(plan, now) for plan in core.plans.values()),
+        journal_error=core.journal_error,
+        policy=policy,
+        pools=tuple(_view_pool(core.plans[each.pool], each, now) for each in decision.pools),
         holds=tuple(_held(core)),
+        decision=decision,
         decisions=tuple(core.decisions),
+        next=tuple(in_short(forecast(core, now))),
     )
+
+
+def in_lines(answer: str, details: Iterable[str], following: Iterable[Upcoming]) -> str:
+    """Set out an explanation: the answer, and below it what led to it and what will happen next."""
+    return "\n".join([answer, *(f"  {line}" for line in (*details, *following))])
+
+
+def decision_dict(decision: Decision) -> dict[str, object]:
+    """A decision as plain data for JSON."""
+    return {
+        "at": iso(decision.at),
+        "sentence": str(decision),
+        **asdict(decision.demand),
+        "idle_target": decision.idle_target,
+        "target": decision.target,
+        "target_instances": decision.target_instances,
+        "spare": decision.spare,
+        "pools": [asdict(pool) for pool in decision.pools],
+        "removals": [asdict(removal) for removal in decision.removals],
+        "observed": decision.observed,
+    }
+
+
+def _hold(view: InstanceView) -> dict[str, object]:
+    return {"instance": view.id, "pool": view.pool, "cordoned": view.cordoned, "retained": view.retained}
+
+
+def _verb(number: int, one: str, many: str) -> str:
+    return one if number == 1 else many
 
 
 def view_instances(core: Core) -> list[InstanceView]:
     """All known instances, oldest first."""
-    views = [_view(core, plan, each) for plan in core.plans.values() for each in plan.instances.values()]
+    views = [view_of(core, plan, each) for plan in core.plans.values() for each in plan.instances.values()]
     decision = core.decisions[-1] if core.decisions else None
     if decision is not None and decision.observed:
         would = {(each.pool, each.instance): f"would be removed: {each.why}" for each in decision.removals}
@@ -170,7 +359,8 @@ def view_instances(core: Core) -> list[InstanceView]:
     return sorted(views, key=lambda view: (view.since, view.id))
 
 
-def _view(core: Core, plan: Plan, instance: Instance) -> InstanceView:
+def view_of(core: Core, plan: Plan, instance: Instance) -> InstanceView:
+    """One known instance."""
     host = core.ledger.hosts.get(host_id(plan.pool, instance.id))
     return InstanceView(
         id=instance.id,
@@ -191,20 +381,35 @@ def _held(core: Core) -> Iterator[InstanceView]:
     for plan in core.plans.values():
         for each in plan.instances.values():
             if each.retained is not None or core.ledger.why_cordoned(host_id(plan.pool, each.id)) is not None:
-                yield _view(core, plan, each)
+                yield view_of(core, plan, each)
 
 
-def _view_pool(plan: Plan, now: float) -> PoolView:
+def _view_pool(plan: Plan, decision: PoolDecision, now: float) -> PoolView:
     limits = plan.limits(now)
     failed_at, failure = plan.last_failure or (now, "")
+    limited_by, lifted_at = limit(limits) if decision.limited_by else ("", now)
+    if limits.blocked_until is not None:
+        limited_by = limited_by and ("unknown" if limits.blocked_until == inf else "backoff")
     return PoolView(
         name=plan.pool,
         instances=Counter(label_of(each) for each in plan.instances.values()),
         outstanding=plan.outstanding,
+        waited=max((now - intent.requested_at for intent in plan.intents if intent.outstanding), default=0.0),
+        coming=plan.coming,
         ceiling=plan.ceiling,
+        ceiling_is_ours=plan.ceiling == plan.config.max_instances,
+        wanted=decision.wanted,
+        asked=decision.increase,
+        limited_by=limited_by,
+        limit_left=lifted_at - now,
         backoff=limits.blocked_why if limits.blocked_until is not None else "",
         backoff_left=max(0.0, (limits.blocked_until or now) - now),
         problems=tuple(problem.message for problem in plan.problems),
+        troubles=tuple(dict.fromkeys(each.trouble for each in plan.instances.values() if _is_troubled(each))),
         last_failure=failure,
         last_failure_ago=now - failed_at,
     )
+
+
+def _is_troubled(instance: Instance) -> bool:
+    return bool(instance.trouble) and instance.stage is Stage.PREPARING

@@ -37,6 +37,9 @@ from taskscaler._errors import KeyInUse, NoCapacity, NotSuspended
 FEW = 64
 """Entries of the queue that are not worth tidying up."""
 
+KEPT_LOSSES = 1000
+"""So many of the last lost leases are remembered for `explain`."""
+
 LEASE, USES, CORDON = "lease", "uses", "cordon"
 """The journal's kinds of records that belong to the ledger."""
 
@@ -152,6 +155,9 @@ class Held:
     ticket: int
     """The place in the queue that it was served from."""
 
+    asked_at: float
+    """When it was asked for."""
+
     ends_by: float
     """When the work will be done, if that was declared; else infinite."""
 
@@ -187,12 +193,24 @@ class Refuse(NamedTuple):
     why: str
 
 
+class LostLease(NamedTuple):
+    """How a lease was lost, for people to ask about."""
+
+    at: float
+    host: Host
+    slot: int
+    loss: Loss
+
+
 @define(eq=False)
-class _Waiter:
+class Waiter:
     """A place in the queue."""
 
     key: str
     ticket: int
+    asked_at: float
+    """When the slot, or the reservation, was asked for."""
+
     reserves: bool
     """Whether it is a reservation, that wants a slot kept, or an acquire, that wants it now."""
 
@@ -300,6 +318,9 @@ class Ledger:
         self.cordoned: dict[str, Host] = {}
         """Hosts that get no new work because an operator wants it so."""
 
+        self.lost: OrderedDict[str, LostLease] = OrderedDict()
+        """The last leases that were lost, by key, oldest first; whatever became of the key since."""
+
         self.pending = 0
         """Acquires that wait."""
 
@@ -313,8 +334,8 @@ class Ledger:
         self._uses = dict(uses or {})
         self._cordons = dict(cordons or {})
         self._usable = 0
-        self._backed: OrderedDict[str, _Waiter] = OrderedDict()
-        self._waiters: dict[str, _Waiter] = {}
+        self._backed: OrderedDict[str, Waiter] = OrderedDict()
+        self._waiters: dict[str, Waiter] = {}
         self._queue: list[tuple[int, str]] = []
         self._ticket = 0
         self._idle_rank = 0
@@ -341,10 +362,10 @@ class Ledger:
             raise KeyInUse(key)
         self._ticket += 1
         if self._usable > len(self._backed) and not self.shut:
-            return self._assign(key, self._ticket, now, expected)
+            return self._assign(Waiter(key, self._ticket, now, False, expected), now)
         if self.over:
             raise NoCapacity(self.over)
-        self._wait(_Waiter(key, self._ticket, False, expected))
+        self._wait(Waiter(key, self._ticket, now, False, expected))
         return NOTHING
 
     def release(self, key: str, now: float) -> Step:
@@ -412,7 +433,7 @@ class Ledger:
         if self._usable + potential <= len(self._waiters):
             raise NoCapacity("every slot that there can be is taken or promised; one has to be given back first")
         self._ticket += 1
-        self._wait(_Waiter(key, self._ticket, True, inf))
+        self._wait(Waiter(key, self._ticket, now, True, inf))
         return self._serve(now)
 
     def unreserve(self, key: str, now: float) -> Step:
@@ -434,6 +455,7 @@ class Ledger:
         if host is None:
             host = self._make(pool, instance)
         host.ready_since = host.idle_since = now
+        host.idle_rank = self._next_idle_rank()
         self._reclose(host, None, "")
         woken = [self._wake(held) for held in host.slots if held is not None and held.resuming]
         served = self._serve(now)
@@ -570,6 +592,19 @@ class Ledger:
         """All reservations, whether a slot is kept for them or not."""
         return len(self._waiters) - self.pending
 
+    def waiter(self, key: str) -> Waiter | None:
+        """Who waits or has reserved under the key, if anybody does."""
+        return self._waiters.get(key)
+
+    def keeps_slot_for(self, key: str) -> bool:
+        """Whether a slot is kept for the reservation under the key."""
+        return key in self._backed
+
+    def queue(self) -> list[Waiter]:
+        """Acquires and reservations that no slot is there for, first come first. O(n log n)."""
+        queued = [waiter for waiter in self._waiters.values() if waiter.key not in self._backed]
+        return sorted(queued, key=lambda waiter: waiter.ticket)
+
     def waiting(self) -> list[str]:
         """The keys of acquires that wait, first come first. O(n log n)."""
         acquires = [waiter for waiter in self._waiters.values() if not waiter.reserves]
@@ -606,7 +641,8 @@ class Ledger:
             if record.slot in host.vacant:  # fewer slots than before, and this one is no more
                 host.vacant.remove(record.slot)
                 heapq.heapify(host.vacant)
-                held = Held(key, host, record.slot, record.since, 0, inf, delivered=True, suspended=True)
+                since = record.since
+                held = Held(key, host, record.slot, since, 0, since, inf, delivered=True, suspended=True)
                 host.slots[record.slot] = self.leases[key] = held
                 host.busy += 1
                 self.shelves[pool].suspended += 1
@@ -617,7 +653,6 @@ class Ledger:
         shelf = self.shelves[pool]
         id_ = host_id(pool, instance)
         uses = self._uses.get(id_, 0)
-        self._idle_rank += 1
         host = Host(
             id=id_,
             pool=pool,
@@ -628,7 +663,7 @@ class Ledger:
             uses_left=shelf.max_uses - uses if shelf.max_uses else inf,
             ready_since=0.0,
             idle_since=0.0,
-            idle_rank=self._idle_rank,
+            idle_rank=0,
             closed=Closed.RETURNING,
             cordoned=self._cordons.get(id_),
         )
@@ -645,23 +680,24 @@ class Ledger:
         shelf.acquired += 1
         return Step((Put(LEASE, held.key, held.record()),), (Deliver(held),))
 
-    def _convert(self, waiter: _Waiter, now: float, expected: float) -> Step:
+    def _convert(self, reservation: Waiter, now: float, expected: float) -> Step:
         """Turn a reservation into an acquire, at its place in the queue."""
-        if not waiter.reserves:
-            raise KeyInUse(waiter.key)
-        del self._waiters[waiter.key]
+        if not reservation.reserves:
+            raise KeyInUse(reservation.key)
+        del self._waiters[reservation.key]
+        waiter = Waiter(reservation.key, reservation.ticket, now, False, expected)
         if self._backed.pop(waiter.key, None) is not None and not self.shut:
-            return self._assign(waiter.key, waiter.ticket, now, expected)
-        self._wait(_Waiter(waiter.key, waiter.ticket, False, expected))
+            return self._assign(waiter, now)
+        self._wait(waiter)
         return NOTHING
 
-    def _wait(self, waiter: _Waiter) -> None:
+    def _wait(self, waiter: Waiter) -> None:
         """Put into the queue, by ticket."""
         self._waiters[waiter.key] = waiter
         self.pending += not waiter.reserves
         self._queue_up(waiter)
 
-    def _queue_up(self, waiter: _Waiter) -> None:
+    def _queue_up(self, waiter: Waiter) -> None:
         """Put into the queue, and tidy that up where most have left it without having been served."""
         heapq.heappush(self._queue, (waiter.ticket, waiter.key))
         if len(self._queue) > max(FEW, 4 * len(self._waiters)):
@@ -682,7 +718,7 @@ class Ledger:
                 continue
             del self._waiters[key]
             self.pending -= 1
-            step = self._assign(key, ticket, now, waiter.expected)
+            step = self._assign(waiter, now)
             writes += step.writes
             actions += step.actions
         return Step(writes, actions) if actions else NOTHING
@@ -698,10 +734,11 @@ class Ledger:
             del self._backed[waiter.key]
             self._queue_up(waiter)
 
-    def _assign(self, key: str, ticket: int, now: float, expected: float) -> Step:
+    def _assign(self, waiter: Waiter, now: float) -> Step:
         """Hand out a slot; there is one."""
         host, shelf = self._pick()
-        held = Held(key, host, heapq.heappop(host.vacant), now, ticket, now + expected)
+        key, slot = waiter.key, heapq.heappop(host.vacant)
+        held = Held(key, host, slot, now, waiter.ticket, waiter.asked_at, now + waiter.expected)
         host.slots[held.slot] = held
         host.busy += 1
         host.uses += 1
@@ -740,9 +777,12 @@ class Ledger:
             shelf.acquired -= 1
         if not host.busy:
             host.idle_since = now
-            self._idle_rank += 1
-            host.idle_rank = self._idle_rank
+            host.idle_rank = self._next_idle_rank()
         self._settle(host, shelf)
+
+    def _next_idle_rank(self) -> int:
+        self._idle_rank += 1
+        return self._idle_rank
 
     def _reclose(self, host: Host, closed: Closed | None, why: str) -> None:
         """Change whether and why the host is closed."""
@@ -816,10 +856,18 @@ class Ledger:
             writes.append(Drop(LEASE, held.key))
             if held.delivered:
                 actions.append(Break(held, loss))
+                self._note_loss(held, loss, now)
             elif self.over:
                 actions.append(Refuse(held.key, self.over))
             else:
-                self._wait(_Waiter(held.key, held.ticket, reserves=False, expected=held.ends_by - held.since))
+                self._wait(Waiter(held.key, held.ticket, held.asked_at, False, held.ends_by - held.since))
                 self._unback(later_than=held.ticket)
         served = self._serve(now)
         return Step((*writes, *served.writes), (*actions, *served.actions))
+
+    def _note_loss(self, held: Held, loss: Loss, now: float) -> None:
+        """Remember it for a while."""
+        self.lost.pop(held.key, None)
+        self.lost[held.key] = LostLease(now, held.host, held.slot, loss)
+        if len(self.lost) > KEPT_LOSSES:
+            self.lost.popitem(last=False)

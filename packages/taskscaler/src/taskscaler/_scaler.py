@@ -5,7 +5,7 @@ import math
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from types import TracebackType
-from typing import Self
+from typing import Self, overload
 
 import anyio
 from attrs import define
@@ -31,6 +31,8 @@ from fleeting import (
 from taskscaler._core import AllRemoved, Core, InstanceLost
 from taskscaler._errors import LeaseLost, NoCapacity, TaskscalerError
 from taskscaler._explain import Explanation, InstanceView, explain, view_instances
+from taskscaler._explain_instance import InstanceExplanation, explain_instance
+from taskscaler._explain_key import KeyExplanation, explain_key
 from taskscaler._lease import Lease, only_unreachable
 from taskscaler._ledger import LEDGER_RECORDS, Break, Capacity, Deliver, Held, Refuse
 from taskscaler._observe import DecisionEvent, InstanceEvent, LeaseEvent, Observers, ScalerObserver
@@ -276,8 +278,33 @@ class Taskscaler:
         """What each group said of itself when it was opened, by the names of the pools."""
         return {name: driver.info for name, driver in self._shell.drivers.items()}
 
-    def explain(self) -> Explanation:
-        """Why there is what there is, and what will happen next."""
+    @overload
+    def explain(self) -> Explanation: ...
+    @overload
+    def explain(self, *, instance: str) -> InstanceExplanation: ...
+    @overload
+    def explain(self, *, key: str) -> KeyExplanation: ...
+    def explain(
+        self, *, instance: str | None = None, key: str | None = None
+    ) -> Explanation | InstanceExplanation | KeyExplanation:
+        """Why there is what there is, and what will happen next if nothing else happens.
+
+        The answers are values: `str()` of them is for people, `as_dict()` for JSON. Costs O(n) in instances.
+
+        Args:
+            instance: Tell of this one, by its id or, where pools use the same ids, as ``pool/id``: why it is there,
+                still there, or gone.
+            key: Tell where this job stands.
+
+        Returns:
+            Without arguments, why there is (no) capacity. What is asked for need not be known.
+        """
+        if instance is not None and key is not None:
+            raise ValueError("either an instance or a key can be explained at a time, not both")
+        if instance is not None:
+            return explain_instance(self._core, instance, self._now())
+        if key is not None:
+            return explain_key(self._core, key, self._now())
         return explain(self._core, self._now())
 
     # --- ending ------------------------------------------------------------------------------------------

@@ -64,7 +64,7 @@ class Schedule(Generic[P]):
         Raises:
             ValueError: A period or a time zone is invalid.
         """
-        self._spans = [_Span(policy, _zone(policy.timezone), _periods(policy)) for policy in reversed(policies)]
+        self._spans = [_Span(policy, zone(policy.timezone), _periods(policy)) for policy in reversed(policies)]
 
     def at(self, now: float) -> Current[P]:
         """Tell what holds at *now*, in seconds since the epoch."""
@@ -114,7 +114,7 @@ def validate_timezone(name: str) -> None:
     Raises:
         ValueError: Says what may stand there.
     """
-    _zone(name)
+    zone(name)
 
 
 @lru_cache
@@ -135,7 +135,7 @@ def _periods(policy: Periodic) -> tuple[CronSim, ...]:
     return tuple(_period(expression) for expression in policy.periods)
 
 
-def _zone(name: str) -> tzinfo | None:
+def zone(name: str) -> tzinfo | None:
     """Find a time zone; None is the system's own, which Python reads without one."""
     if name == "Local":
         return None

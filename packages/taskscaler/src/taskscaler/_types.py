@@ -1,5 +1,7 @@
 """The vocabulary of taskscaler: pools and policies. Names, meanings and defaults are GitLab's."""
 
+from collections.abc import Mapping
+
 from attrs import field, frozen
 from attrs.validators import ge
 
@@ -41,6 +43,17 @@ class Policy:
     @timezone.validator
     def _check_timezone(self, _: object, name: str) -> None:
         validate_timezone(name)
+
+    @property
+    def effect(self) -> Mapping[str, float]:
+        """What it leads to, by the settings' names, whenever it holds."""
+        return {
+            "idle_count": self.idle_count,
+            "idle_time": self.idle_time,
+            "scale_factor": self.scale_factor,
+            "scale_factor_limit": self.scale_factor_limit,
+            "preemptive_mode": self.preemptive,
+        }
 
     @property
     def preemptive(self) -> bool:

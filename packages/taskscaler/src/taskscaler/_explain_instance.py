@@ -1,0 +1,286 @@
+"""Why an instance is there, still there, not there yet, or gone: what can be told of one instance."""
+
+from collections.abc import Iterator
+
+from attrs import frozen
+
+from fleeting import Instance, Plan, Stage, State
+from fleeting.wording import did_you_mean
+from taskscaler._core import Core
+from taskscaler._explain import SCHEMA_VERSION, in_lines, view_of
+from taskscaler._forecast import Next, Upcoming, forecast
+from taskscaler._ledger import FINAL, Closed, Held, Host, host_id
+from taskscaler._observe import label_of
+from taskscaler._wording import counted, enumerated, iso, span
+
+
+@frozen(kw_only=True)
+class JobOnInstance:
+    """A slot of an instance that is held."""
+
+    key: str
+    slot: int
+    since: float
+    """Seconds since the epoch."""
+
+    suspended: bool
+
+    def as_dict(self) -> dict[str, object]:
+        """Plain data for JSON."""
+        return {"key": self.key, "slot": self.slot, "since": iso(self.since), "suspended": self.suspended}
+
+
+@frozen(kw_only=True)
+class InstanceExplanation:
+    """One instance; `str()` of it is for people."""
+
+    at: float
+    """Seconds since the epoch."""
+
+    id: str
+    pool: str
+    """Empty if the instance is not known."""
+
+    state: str
+    """As `InstanceView.state`; also ``gone`` or ``unknown``."""
+
+    since: float | None
+    """When it was first seen, or went if it is gone; None if that is not known."""
+
+    ready_since: float | None
+    slots: int
+    """How many it has; 0 until it is ready."""
+
+    jobs: tuple[JobOnInstance, ...]
+    uses: int
+    """How often it was given work."""
+
+    max_uses: int
+    """How often it may be; 0: any number."""
+
+    why: str
+    """Why it is there, on its way, or gone."""
+
+    why_no_work: str
+    """Why it gets no work, or no more of it; empty if it does."""
+
+    holds: str
+    """What an operator wants of it, such as ``cordoned (a disk fails), retained``; empty: nothing."""
+
+    next: tuple[Upcoming, ...]
+    """What time alone will bring to it, soonest first."""
+
+    @property
+    def answer(self) -> str:
+        """Why it is (still) there, in one sentence."""
+        return f"{self.id} {_BEGINNINGS[self.state]}: {self.why}"
+
+    def details(self) -> Iterator[str]:
+        """One thought each."""
+        if self.why_no_work:
+            yield f"it gets no {'more ' if self.jobs else ''}work: {self.why_no_work}"
+        if self.holds:
+            yield f"an operator holds it: {self.holds}"
+        for job in self.jobs:
+            does = "sleeps in" if job.suspended else "holds"
+            yield f"{job.key} {does} slot {job.slot} for {span(self.at - job.since)}"
+        if self.slots:
+            uses = f"{self.uses} of {self.max_uses} uses" if self.max_uses else counted(self.uses, "use")
+            yield f"{uses}, {counted(self.slots, 'slot')}"
+        if self.since is not None:
+            ready = f", ready for {span(self.at - self.ready_since)}" if self.ready_since is not None else ""
+            first = "it went" if self.state == "gone" else "first seen"
+            yield f"{first} {span(self.at - self.since)} ago{ready}"
+
+    def sentences(self) -> Iterator[str]:
+        """The answer, what belongs to it, and what will happen next: one thought each."""
+        yield self.answer
+        yield from self.details()
+        yield from map(str, self.next)
+
+    def __str__(self) -> str:
+        """All sentences, a line each."""
+        return in_lines(self.answer, self.details(), self.next)
+
+    def as_dict(self) -> dict[str, object]:
+        """Plain data, as docs/reference/explain-json.md describes it."""
+        return {
+            "version": SCHEMA_VERSION,
+            "about": "instance",
+            "at": iso(self.at),
+            "answer": self.answer,
+            "details": list(self.details()),
+            "id": self.id,
+            "pool": self.pool or None,
+            "state": self.state,
+            "since": None if self.since is None else iso(self.since),
+            "ready_since": None if self.ready_since is None else iso(self.ready_since),
+            "slots": self.slots,
+            "jobs": [job.as_dict() for job in self.jobs],
+            "uses": self.uses,
+            "max_uses": self.max_uses,
+            "why": self.why,
+            "why_no_work": self.why_no_work,
+            "holds": self.holds,
+            "next": [each.as_dict() for each in self.next],
+        }
+
+
+_BEGINNINGS = {
+    "creating": "is booting",
+    "pending": "is not ready yet",
+    "running": "is there",
+    "deleting": "is being removed",
+    "unusable": "is of no use",
+    "gone": "is gone",
+    "unknown": "is not known",
+}
+
+
+def explain_instance(core: Core, name: str, now: float) -> InstanceExplanation:
+    """Tell of an instance by its id, or by ``pool/id`` where several pools use the same."""
+    for plan in core.plans.values():
+        id_ = name.removeprefix(f"{plan.pool}/")
+        if id_ in plan.instances:
+            return _known(core, plan, plan.instances[id_], now)
+    for plan in core.plans.values():
+        departure = plan.departed(name.removeprefix(f"{plan.pool}/"))
+        if departure is not None:
+            return _absent(name, now, pool=plan.pool, state="gone", since=departure.at, why=departure.why)
+    known = (instance for plan in core.plans.values() for instance in plan.instances)
+    hint = did_you_mean(name, known)
+    return _absent(name, now, why="it was never seen, or it is long gone" + (f"; {hint}" if hint else ""))
+
+
+def _absent(
+    name: str, now: float, *, why: str, pool: str = "", state: str = "unknown", since: float | None = None
+) -> InstanceExplanation:
+    return InstanceExplanation(
+        at=now,
+        id=name,
+        pool=pool,
+        state=state,
+        since=since,
+        ready_since=None,
+        slots=0,
+        jobs=(),
+        uses=0,
+        max_uses=0,
+        why=why,
+        why_no_work="",
+        holds="",
+        next=(),
+    )
+
+
+def _known(core: Core, plan: Plan, instance: Instance, now: float) -> InstanceExplanation:
+    host = core.ledger.hosts.get(host_id(plan.pool, instance.id))
+    items = [item for item in forecast(core, now) if item.pool == plan.pool and instance.id in item.instances]
+    held = [each for each in host.slots if each is not None] if host else []
+    return InstanceExplanation(
+        at=now,
+        id=instance.id,
+        pool=plan.pool,
+        state=label_of(instance),
+        since=instance.first_seen,
+        ready_since=instance.ready_since,
+        slots=len(host.slots) if host else 0,
+        jobs=tuple(_job(each) for each in held),
+        uses=host.uses if host else 0,
+        max_uses=core.pools[plan.pool].max_use_count,
+        why=_Reasons(core, instance, now, items).why(host),
+        why_no_work=_why_no_work(core, host),
+        holds=view_of(core, plan, instance).holds,
+        next=tuple(items),
+    )
+
+
+def _job(held: Held) -> JobOnInstance:
+    return JobOnInstance(key=held.key, slot=held.slot, since=held.since, suspended=held.suspended)
+
+
+def _why_no_work(core: Core, host: Host | None) -> str:
+    if host is None:
+        return ""
+    if host.cordoned is not None:
+        return f"it is cordoned{host.cordoned and f' ({host.cordoned})'}"
+    if host.closed is not None:
+        return host.why_closed
+    if core.ledger.shut:
+        return core.ledger.shut
+    return "it is used up" if host.uses_left <= 0 else ""
+
+
+@frozen
+class _Reasons:
+    """Why an instance is as it is."""
+
+    core: Core
+    instance: Instance
+    now: float
+    items: list[Upcoming]
+    """What will happen to it."""
+
+    def why(self, host: Host | None) -> str:
+        """In one sentence without its subject."""
+        if self.instance.stage in {Stage.REMOVING, Stage.HELD}:
+            return self._leaving()
+        if host is None or host.closed is Closed.RETURNING:
+            return self._coming()
+        return self._busy(host) if host.busy else self._free(host)
+
+    def _leaving(self) -> str:
+        instance = self.instance
+        if instance.stage is Stage.HELD:
+            return f"{instance.removing}, but it is not to be deleted"
+        if instance.removal_asked_at is None:
+            return instance.removing
+        ago = span(self.now - instance.removal_asked_at)
+        if instance.removal_tries > 1:
+            tries = f"{instance.removal_tries} times, last {ago} ago"
+            return f"{instance.removing}; its deletion was asked for {tries}, without effect so far"
+        answered = "" if instance.removal_sent else ", and the cloud has not answered"
+        return f"{instance.removing}; its deletion was asked for {ago} ago{answered}"
+
+    def _coming(self) -> str:
+        instance = self.instance
+        if instance.stage is Stage.WAITING or instance.state is not State.RUNNING:
+            return f"the cloud shows it as {instance.state.value}"
+        if instance.trouble:
+            return f"its readiness steps have failed so far: {instance.trouble}"
+        return instance.paused or "its readiness steps are under way"
+
+    def _busy(self, host: Host) -> str:
+        awake = [held.key for held in host.slots if held is not None and not held.suspended]
+        asleep = [held.key for held in host.slots if held is not None and held.suspended]
+        parts = [f"{enumerated(awake)} {'runs' if len(awake) == 1 else 'run'} on it"] if awake else []
+        parts += [f"{enumerated(asleep)} {'sleeps' if len(asleep) == 1 else 'sleep'} on it"] if asleep else []
+        done_for = host.closed in FINAL or host.uses_left <= 0
+        ends = ", and it is given up once it is free" if done_for and not host.retained else ""
+        return f"{' and '.join(parts)}{ends}"
+
+    def _free(self, host: Host) -> str:
+        idle = f"idle for {span(self.now - host.idle_since)}"
+        leaves = [item for item in self.items if item.what is Next.GIVE_UP]
+        if host.retained:
+            return f"{idle}, and retained"
+        if leaves:
+            return f"{idle}, and given up {leaves[0].when}: {leaves[0].why}"
+        if host.closed is not None:
+            return f"it is waited for ({host.why_closed})"
+        if self.core.ledger.over:
+            return f"{idle}; nothing is given up while no slots are handed out"
+        return f"{idle}, but {self._needed(host)}"
+
+    def _needed(self, host: Host) -> str:
+        _, decision = self.core.foresee(self.now)
+        claims = (
+            (decision.demand.reserved, "reserved"),
+            (decision.demand.pending, "waited for"),
+            (decision.idle_target, "to be kept idle (idle_count)"),
+        )
+        words = enumerated([f"{count} {claim}" for count, claim in claims if count])
+        needed = f"needed: of {counted(self.core.ledger.usable, 'free slot')} {words or 'none is to spare'}"
+        if host.usable > decision.spare > 0:
+            return f"{needed}, and it has more than the {decision.spare} to spare"
+        return f"{needed}, and others go before it" if decision.spare else needed

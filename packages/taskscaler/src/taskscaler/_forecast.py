@@ -1,0 +1,289 @@
+"""What will happen next if nothing else happens: the cores' own timers and decisions, read out for people.
+
+Nothing here has a model of its own: the plans tell what their timers lead to, and the core is asked what it would
+decide at the moments at which it will look.
+"""
+
+from collections.abc import Container, Iterable, Iterator, Mapping
+from datetime import datetime
+from enum import Enum
+from math import inf
+from typing import Any
+
+from attrs import evolve, frozen
+
+from fleeting import Plan, Stage, facts
+from taskscaler._core import COALESCE, NOT_NEEDED, Core
+from taskscaler._decide import Decision, Removal, limit
+from taskscaler._schedule import zone
+from taskscaler._types import Policy
+from taskscaler._wording import counted, enumerated, iso, span
+
+TOGETHER = 1.0
+"""Seconds within which things of one kind are told as one."""
+
+
+class Next(Enum):
+    """Kinds of things to come."""
+
+    ASK = "ask"
+    """The cloud is asked for instances."""
+
+    ASK_AGAIN = "ask_again"
+    """A request that was never answered is repeated."""
+
+    WITHDRAW = "withdraw"
+    """Requests that the cloud has not filled are taken back."""
+
+    GIVE_UP = "give_up"
+    """An instance is given up."""
+
+    OVERDUE = "overdue"
+    """An instance is given up, unless it is ready by then."""
+
+    DELETE = "delete"
+    """The deletion of an instance is asked for again, unless it is gone by then."""
+
+    BREAK = "break"
+    """Work is broken, unless it is done by then: its instance is about to go."""
+
+    TAKEN = "taken"
+    """The cloud takes an instance away, as it announced."""
+
+    POLICY = "policy"
+    """Another policy begins to hold."""
+
+    PREPARE = "prepare"
+    """An instance's readiness steps are tried again."""
+
+    LOOK = "look"
+    """The cloud's view is fetched."""
+
+    CHECK = "check"
+    """An instance's health is checked."""
+
+
+_SENTENCES = {
+    Next.ASK: "the cloud is asked for {instances_wanted}",
+    Next.ASK_AGAIN: "the cloud is asked again for {instances_wanted}",
+    Next.WITHDRAW: "requests for {instances_wanted} are taken back",
+    Next.GIVE_UP: "{instances} {are} given up",
+    Next.OVERDUE: "{instances} {are} given up unless ready by then",
+    Next.DELETE: "the deletion of {instances} is asked for again, unless gone by then",
+    Next.BREAK: "{keys} on {instances} {keys_are} broken, unless done by then",
+    Next.TAKEN: "the cloud takes {instances} away",
+    Next.POLICY: "the policy changes",
+    Next.PREPARE: "the readiness steps of {instances} are tried again",
+    Next.LOOK: "the cloud is looked at",
+    Next.CHECK: "the health of {instances} is checked",
+}
+
+
+_HAPPEN_ANYWAY = frozenset({Next.LOOK, Next.POLICY, Next.TAKEN})
+"""What a scaler that only observes does too, or what is not its doing."""
+
+_UNTOLD: Mapping[str, float] = {"scale_factor": 0.0, "scale_factor_limit": 0}
+"""What goes without saying of a policy."""
+
+
+@frozen(kw_only=True)
+class Upcoming:
+    """Something that will happen if nothing else does before."""
+
+    at: float
+    """Seconds since the epoch."""
+
+    after: float
+    """Seconds from the moment of asking."""
+
+    what: Next
+    pool: str = ""
+    """Empty for what concerns all pools."""
+
+    instances: tuple[str, ...] = ()
+    keys: tuple[str, ...] = ()
+    """Whose work is broken."""
+
+    count: int = 0
+    """How many instances are asked for, or requests taken back."""
+
+    why: str = ""
+    observed: bool = False
+    """Whether it would happen if the scaler did not only observe."""
+
+    def __str__(self) -> str:
+        """In words: ``in 12 s: i-1 is given up: not needed``."""
+        where = "" if self.pool in ("", "default") else f" (pool {self.pool})"
+        thing = _SENTENCES[self.what].format(
+            instances=enumerated(self.instances),
+            are=_are(self.instances),
+            keys=enumerated(self.keys),
+            keys_are=_are(self.keys),
+            instances_wanted=counted(self.count, "instance"),
+        )
+        return f"{self.when}: {thing}{where}" + (f": {self.why}" if self.why else "")
+
+    @property
+    def when(self) -> str:
+        """In words: ``now``, ``in 12 s``."""
+        when = "now" if self.after <= 2 * COALESCE else f"in {span(self.after)}"
+        return f"{when}, did it not only observe" if self.observed else when
+
+    def as_dict(self) -> dict[str, object]:
+        """Plain data for JSON."""
+        return {
+            "at": iso(self.at),
+            "after": round(self.after, 3),
+            "what": self.what.value,
+            "pool": self.pool or None,
+            "instances": list(self.instances),
+            "keys": list(self.keys),
+            "count": self.count,
+            "why": self.why,
+            "observed": self.observed,
+            "sentence": str(self),
+        }
+
+
+def forecast(core: Core, now: float) -> list[Upcoming]:
+    """Tell all that time alone will bring, soonest first. O(n log n)."""
+    return sorted(_Foresight(core, now).all(), key=lambda each: each.at)
+
+
+def in_short(items: Iterable[Upcoming]) -> list[Upcoming]:
+    """The next of each kind, with what happens at the same time; without the health checks, of which there are many."""
+    first: dict[tuple[Next, str, str], Upcoming] = {}
+    for item in items:
+        key = (item.what, item.pool, item.why)
+        earlier = first.setdefault(key, item)
+        if item is not earlier and item.at - earlier.at < TOGETHER:
+            first[key] = evolve(earlier, instances=earlier.instances + item.instances, keys=earlier.keys + item.keys)
+    return [item for item in first.values() if item.what is not Next.CHECK]
+
+
+def describe_policy(policy: Policy, *, before: Policy | None = None) -> str:
+    """Write what a policy leads to, or what it leads to other than the one before it: ``idle_count 3``."""
+    effect = policy.effect
+    told = [name for name, value in effect.items() if value != (before.effect if before else _UNTOLD).get(name)]
+    settings = [name for name in told if name != "preemptive_mode" or policy.preemptive_mode is not None]
+    return ", ".join(f"{name} {span(effect[name]) if name == 'idle_time' else effect[name]}" for name in settings)
+
+
+def _are(names: tuple[str, ...]) -> str:
+    return "is" if len(names) == 1 else "are"
+
+
+@frozen
+class _Foresight:
+    """What a core will do, seen from one moment."""
+
+    core: Core
+    now: float
+
+    def all(self) -> Iterator[Upcoming]:
+        """All of it, in no order."""
+        for plan in self.core.plans.values():
+            for at, action in plan.agenda():
+                yield self._chore(plan, at, action)
+        yield from self._announced()
+        yield from self._decided()
+
+    def _item(self, at: float, what: Next, pool: str = "", *instances: str, **more: Any) -> Upcoming:  # noqa: ANN401
+        at = max(self.now, at)
+        observed = self.core.observing and what not in _HAPPEN_ANYWAY
+        return Upcoming(
+            at=at, after=at - self.now, what=what, pool=pool, instances=instances, observed=observed, **more
+        )
+
+    # --- what the plans' timers lead to ------------------------------------------------------------------
+
+    def _chore(self, plan: Plan, at: float, action: facts.Action) -> Upcoming:
+        match action:
+            case facts.Increase(pool, _, count):
+                return self._item(at, Next.ASK_AGAIN, pool, count=count, why="the last request was not answered")
+            case facts.Heartbeat(pool, instance):
+                return self._item(at, Next.CHECK, pool, instance)
+            case facts.Prepare(pool, instance):
+                return self._item(at, Next.PREPARE, pool, instance, why=plan.instances[instance].trouble)
+            case facts.Decrease(pool, instances):
+                leaves = plan.instances[instances[0]].stage is Stage.REMOVING
+                return self._item(at, Next.DELETE if leaves else Next.OVERDUE, pool, *instances)
+        return self._item(at, Next.LOOK, plan.pool)
+
+    # --- what becomes of what the cloud takes away -------------------------------------------------------
+
+    def _announced(self) -> Iterator[Upcoming]:
+        for host_id, deadline in self.core.doomed.items():
+            host = self.core.ledger.hosts[host_id]
+            yield self._item(deadline, Next.TAKEN, host.pool, host.instance, why=host.why_closed)
+        for host, at in self.core.breaks():
+            held = [each for each in host.slots if each is not None]
+            late = tuple(each.key for each in held if each.ends_by > self.core.doomed[host.id])
+            if late:
+                yield self._item(at, Next.BREAK, host.pool, host.instance, keys=late, why=host.why_closed)
+            if late and len(late) == len(held) and not host.retained:
+                yield self._item(at, Next.GIVE_UP, host.pool, host.instance, why=host.why_closed)
+
+    # --- what will be decided ----------------------------------------------------------------------------
+
+    def _decided(self) -> Iterator[Upcoming]:
+        """What the next decision does, and those that time alone leads to after it."""
+        core = self.core
+        at = min(core.decides_at(self.now), self.now + COALESCE)  # later, it has done all that is to be done now
+        policy, decision = core.foresee(at)
+        grows = core.observing or not (core.removing_all or core.ledger.over)
+        change = core.policy_change(self.now) if grows else None
+        given_up = set()
+        for due, removal in core.to_give_up(decision, policy, at):
+            if change is None or due < change[0]:
+                given_up.add(removal)
+                yield self._give_up(due, removal, policy)
+        if core.removing_all:
+            yield from self._take_back(at)
+        if grows:
+            yield from self._grow(decision, at)
+            yield from self._when_lifted(decision, at)
+        if change is not None:
+            yield from self._when_changed(policy, *change, given_up)
+
+    def _take_back(self, at: float) -> Iterator[Upcoming]:
+        for pool, plan in self.core.plans.items():
+            if plan.withdrawable:
+                yield self._item(at, Next.WITHDRAW, pool, count=plan.withdrawable, why="shutdown")
+
+    def _grow(self, decision: Decision, at: float, why: str = "") -> Iterator[Upcoming]:
+        for each in decision.pools:
+            unwanted = min(each.withdraw, self.core.plans[each.pool].withdrawable)
+            if each.increase:
+                yield self._item(at, Next.ASK, each.pool, count=each.increase, why=why)
+            elif unwanted:
+                yield self._item(at, Next.WITHDRAW, each.pool, count=unwanted, why="nothing calls for them any more")
+
+    def _when_lifted(self, decision: Decision, at: float) -> Iterator[Upcoming]:
+        """What is asked for once a limit that time lifts no longer holds."""
+        for number, limited in enumerate(decision.pools):
+            what, lifted_at = limit(self.core.plans[limited.pool].limits(at))
+            if limited.limited_by and lifted_at < inf:
+                later = self.core.foresee(lifted_at)[1].pools[number]
+                if later.increase:
+                    why = f"{what} allows it then" if what == "scale_throttle" else "the backoff is over then"
+                    yield self._item(lifted_at, Next.ASK, limited.pool, count=later.increase, why=why)
+
+    def _when_changed(
+        self, before: Policy, at: float, after: Policy, given_up: Container[Removal]
+    ) -> Iterator[Upcoming]:
+        """Another policy, and what it leads to at once and later."""
+        clock = datetime.fromtimestamp(at, zone(after.timezone))
+        new = describe_policy(after, before=before)
+        yield self._item(at, Next.POLICY, why=f"{new} from {clock:%H:%M} ({after.timezone or 'UTC'})")
+        _, decision = self.core.foresee(at)
+        yield from self._grow(decision, at, "for the policy that holds then")
+        for due, removal in self.core.to_give_up(decision, after, at):
+            if removal not in given_up:
+                yield self._give_up(due, removal, after)
+
+    def _give_up(self, at: float, removal: Removal, policy: Policy) -> Upcoming:
+        why = removal.why
+        if why == NOT_NEEDED and policy.idle_time:
+            why = f"{why}, and idle for {span(policy.idle_time)} by then (idle_time)"
+        return self._item(at, Next.GIVE_UP, removal.pool, removal.instance, why=why)
