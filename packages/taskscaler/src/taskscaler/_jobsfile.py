@@ -8,6 +8,7 @@ meaning.
 import os
 import re
 import shutil
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
@@ -221,6 +222,15 @@ def read_jobs_file(path: Path) -> JobsFile:
         text=text,
         notes=notes,
     )
+
+
+def retries_by_job(text: str) -> Mapping[str, int]:
+    """Tell from the text of a file that was found to be right which jobs there are, and how often each is retried."""
+    data = tomllib.loads(text)
+    default = data.get("defaults", {}).get("retries", Defaults().retries)
+    told = ("name", "script", "copies", "retries")
+    tables = [JobTable(**{key: table[key] for key in told if key in table}) for table in data["jobs"]]
+    return {name: _first(table.retries, default) for table in tables for name in table.names}
 
 
 def _tables(data: Mapping[str, object], problems: list[ConfigProblem], notes: list[str]) -> _Tables | None:

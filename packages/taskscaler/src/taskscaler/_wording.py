@@ -4,6 +4,9 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from math import inf
 
+PRECISE_BELOW = 0.95
+"""Seconds up to which a tenth of one is told."""
+
 PLAIN_BELOW = 90
 """Seconds up to which a span of time is told in seconds alone."""
 
@@ -13,7 +16,7 @@ MOST_NAMED = 3
 
 def span(seconds: float) -> str:
     """Write a span of time as people say it: ``0.4 s``, ``42 s``, ``12 min 5 s``, ``3 h 20 min``, ``2 d 4 h``."""
-    if 0 < seconds < 1:
+    if 0 < seconds < PRECISE_BELOW:
         return f"{seconds:.1f} s"
     whole = round(max(0.0, seconds))
     if whole < PLAIN_BELOW:

@@ -28,6 +28,9 @@ from taskscaler.batch._state import Attempt, JobRecord, JobState
 
 FILE = "history.jsonl"
 
+COPY = "jobs.toml"
+"""The jobs file as it was, kept until the batch is over."""
+
 VERSION = 1
 """Of the file; raised when an earlier release could not go on from it."""
 
@@ -71,8 +74,10 @@ class Past:
     """When the last event happened: the last sign of life of the command that wrote it."""
 
     @classmethod
-    def of(cls, lines: Iterable[bytes]) -> Self:
-        """Read a history, all lines of which are whole; what had not ended in it counts as interrupted.
+    def of(cls, lines: Iterable[bytes], *, running: bool = False) -> Self:
+        """Read a history, all lines of which are whole.
+
+        What had not ended in it counts as interrupted, unless a command is *running* it just now.
 
         Raises:
             ValueError: It makes no sense, at a line that the message names.
@@ -86,7 +91,8 @@ class Past:
                 raise ValueError(f"line {number} makes no sense") from error
         if not past.started:
             raise ValueError("its first line is missing")
-        past._interrupt()
+        if not running:
+            past._interrupt()
         return past
 
     def _tell(self, *, event: str, **data: Any) -> None:  # noqa: ANN401  (JSON)
@@ -281,7 +287,7 @@ def draft_of(directory: Path) -> Path:
 
 def _copy(directory: Path) -> Path:
     """Tell where the jobs file is kept as it was."""
-    return directory / "jobs.toml"
+    return directory / COPY
 
 
 def _sync_tree(path: Path) -> None:

@@ -96,3 +96,21 @@ def errors(code: str | None) -> None:
     else:
         hint = did_you_mean(code, catalogue()) or "taskscaler errors lists all"
         raise click.UsageError(f"no error has the code {code!r}; {hint}")
+
+
+@main.command(epilog="Exit status: 0 if there is an answer, 2 if the directory or the arguments are wrong.")
+@click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
+@click.option("--job", metavar="NAME", help="Tell of one job: what it waits for, and why it was tried again.")
+@click.option("--instance", metavar="ID", help="Tell of one instance: why it is there, or went.")
+@click.option("--json", "as_json", is_flag=True, help="Write JSON, for programs.")
+def explain(directory: Path, job: str | None, instance: str | None, *, as_json: bool) -> None:
+    """Explain the batch whose results are in DIR, whether it is over, was interrupted, or still runs.
+
+    Why was there no capacity, why were jobs tried again, what became of the instances, and what will happen next?
+    Nothing is changed, and no cloud is asked.
+    """
+    if job is not None and instance is not None:
+        raise click.UsageError("--job and --instance are two questions; ask one at a time.")
+    from taskscaler.cli._explain import explain_results
+
+    sys.exit(explain_results(directory, job=job, instance=instance, as_json=as_json))

@@ -1,0 +1,43 @@
+"""``taskscaler explain``: answers about a batch from its results, also while it runs."""
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+
+from taskscaler._errors import TaskscalerError
+from taskscaler._explain_run import (
+    InstanceOfRun,
+    JobExplanation,
+    RunExplanation,
+    explain_instance_of,
+    explain_job,
+    explain_run,
+)
+from taskscaler._told import read_run
+from taskscaler.cli._console import PatientConsole
+from taskscaler.cli._outcome import SUCCEEDED, WRONG, tell
+from taskscaler.cli._paragraphs import Paragraphs
+
+
+def explain_results(directory: Path, *, job: str | None, instance: str | None, as_json: bool) -> int:
+    """Explain the batch whose results are in *directory*, or one job or instance of it; return the exit status."""
+    try:
+        explanation = _explain(directory, job, instance)
+    except (TaskscalerError, OSError) as error:
+        return tell([error], WRONG)
+    console = PatientConsole()
+    if as_json:
+        text = json.dumps(explanation.as_dict(), indent=2, allow_nan=False)
+        console.print(text, markup=False, highlight=False, soft_wrap=True)
+    else:
+        Paragraphs(console).add(*explanation.rows())
+    return SUCCEEDED
+
+
+def _explain(directory: Path, job: str | None, instance: str | None) -> RunExplanation | JobExplanation | InstanceOfRun:
+    run, now = read_run(directory), datetime.now(UTC).timestamp()
+    if job is not None:
+        return explain_job(run, job, now)
+    if instance is not None:
+        return explain_instance_of(run, instance, now)
+    return explain_run(run, now)
