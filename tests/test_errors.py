@@ -374,6 +374,12 @@ def record_of_a_later_release(place: Place) -> set[str]:
     return caught(program)
 
 
+@provokes("TS107")
+def nothing_to_explain(place: Place) -> set[str]:
+    """Ask about a batch where there is none."""
+    return place.run(arguments="explain .")
+
+
 # --- jobs and slots ----------------------------------------------------------------------------------------
 
 

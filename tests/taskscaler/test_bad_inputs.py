@@ -816,6 +816,50 @@ WRONG_ARGUMENTS = {
         says="results/resume/jobs.toml is gone; start a new batch [TS104]",
         around=batch(BEGUN, copy=None),
     ),
+    "explaining what is not there": wrong_arguments(
+        "explain", "jobs", says="there is no directory jobs; name the one that has the results [TS107]"
+    ),
+    "explaining what is nearly there": wrong_arguments(
+        "explain", "ful", says="there is no directory ful; did you mean full? [TS107]", around=results_in_the_way
+    ),
+    "explaining the directory above": wrong_arguments(
+        "explain", ".", says=". holds no results of a batch; did you mean results? [TS107]", around=batch(BEGUN)
+    ),
+    "explaining what is no batch": wrong_arguments(
+        "explain",
+        "full",
+        says=(
+            "full/results.json cannot be used: it is not what a batch has written; name the directory that"
+            " `taskscaler run` has written the results to, and a job or an instance of that batch [TS107]"
+        ),
+        around=no_batch,
+    ),
+    "explaining an unknown job": wrong_arguments(
+        "explain",
+        "results",
+        "--job",
+        "b",
+        says="the batch in results has no job 'b'; it has a [TS107]",
+        around=batch(BEGUN),
+    ),
+    "explaining an unknown instance": wrong_arguments(
+        "explain",
+        "results",
+        "--instance",
+        "i-1",
+        says="the fleet of results had no instance 'i-1'; nothing was recorded of it [TS107]",
+        around=batch(BEGUN),
+    ),
+    "explaining two things at once": wrong_arguments(
+        "explain",
+        "results",
+        "--job",
+        "a",
+        "--instance",
+        "i-1",
+        says="--job and --instance are two questions; ask one at a time [TS101]",
+        around=batch(BEGUN),
+    ),
     "unknown code of an error": wrong_arguments(
         "errors", "FL999", says="no error has the code 'FL999'; taskscaler errors lists all [FL101]"
     ),

@@ -1,8 +1,10 @@
 """What people are told: situations over the fake cloud in virtual time, each with the sentences that it gets."""
 
 import json
+import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
 
 import anyio
 import pytest
@@ -508,5 +510,40 @@ async def test_who_only_observes_is_told_what_would_happen() -> None:
         await anyio.sleep(5)
         said = str(scaler.explain())
     assert "no slots are handed out: observe-only" in said
-    assert "now, did it not only observe: i-1 is given up: not needed" in said
+    assert "now (only observed, not done): i-1 is given up: not needed" in said
     assert "in 55 s: the cloud is looked at" in said
+
+
+# --- the schema, as the page has it -----------------------------------------------------------------------
+
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "explain-json.md"
+
+
+def documented(heading: str) -> set[str]:
+    """The first column of the tables under a heading, up to the next."""
+    _, _, after = PAGE.read_text().partition(f"# {heading}\n")
+    assert after, f"{PAGE.name} has no heading {heading!r}"
+    section = re.split(r"^#", after, maxsplit=1, flags=re.MULTILINE)[0]
+    cells = [line.split("|")[1] for line in section.splitlines() if line.startswith("|")]
+    return {name for cell in cells for name in re.findall(r"`(\w+)`", cell)}
+
+
+async def test_the_page_has_every_key() -> None:
+    """What is in the JSON is documented, and what is documented is in the JSON."""
+    async with idle() as scaler:
+        overall = scaler.explain().as_dict()
+        instance = scaler.explain(instance="i-1").as_dict()
+        key = scaler.explain(key="job-1").as_dict()
+    kinds = {kind.value for kind in Next}
+    assert documented("`scaler`: `scaler.explain()`") == overall.keys()
+    assert documented("A pool") == one_of(overall["pools"]).keys()
+    assert documented("A decision") == one_of(overall["decisions"]).keys()
+    assert documented("What comes next") == one_of(overall["next"]).keys() | kinds
+    assert documented("`instance`: `scaler.explain(instance=…)`") == instance.keys()
+    assert documented("`key`: `scaler.explain(key=…)`") == key.keys()
+
+
+def one_of(items: object) -> dict[str, object]:
+    """The first of some, all of which have the same keys."""
+    assert isinstance(items, list)
+    return dict(items[0])

@@ -16,6 +16,7 @@ from taskscaler._decide import Demand, PoolDecision
 from taskscaler.batch import FleetRecord, PoolFacts, Results
 from taskscaler.cli import main
 from tests.strategies import EPOCH
+from tests.taskscaler.test_explain import documented
 
 JOBS = """
 [autoscaler]
@@ -328,7 +329,7 @@ def test_wrong_questions_get_one_sentence(finished: Path, tmp_path: Path) -> Non
     (tmp_path / "empty").mkdir()
     expected = {
         (finished, "--job", "b-1"): f"the batch in {finished} has no job 'b-1'; did you mean b-01?",
-        (finished, "--job", "zzz"): f"the batch in {finished} has no job 'zzz'; it has 3 jobs, such as a",
+        (finished, "--job", "zzz"): f"the batch in {finished} has no job 'zzz'; it has a, b-01 and b-02",
         (finished, "--instance", "i-9"): f"the fleet of {finished} had no instance 'i-9'; did you mean i-2?",
         (tmp_path,): f"{tmp_path} holds no results of a batch; did you mean {finished}?",
         (
@@ -403,3 +404,12 @@ def test_a_real_run_can_be_explained(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert "next nothing: there is nothing left to do" in lines
     (instance,) = {each["instance"] for each in told(results)["instances"]}  # type: ignore[attr-defined]
     assert said(results, "--instance", instance)[1].startswith("jobs 2: job-")
+
+
+def test_the_page_has_every_key(finished: Path) -> None:
+    """What is in the JSON is documented, and what is documented is in the JSON."""
+    command = "taskscaler explain DIR"
+    assert documented(f"`run`: `{command} --json`") == told(finished).keys()
+    assert documented(f"`run_job`: `{command} --job NAME --json`") == told(finished, "--job", "a").keys()
+    instance = told(finished, "--instance", "i-1")
+    assert documented(f"`run_instance`: `{command} --instance ID --json`") == instance.keys()

@@ -159,19 +159,21 @@ def test_a_policy_to_come_and_what_it_leads_to() -> None:
     assert [each.count for each in asked] == [3]
 
 
-def test_what_idles_goes_when_the_policy_that_keeps_it_ends() -> None:
-    """Not by the idle time of a policy that will no longer hold."""
+@pytest.mark.parametrize("idle_count", [0, 1])
+def test_what_idles_goes_when_the_policy_that_keeps_it_ends(idle_count: int) -> None:
+    """Not by the idle time of a policy that will no longer hold, whether it wants the instance or only spares it."""
     nine = EPOCH - EPOCH % 3600 + 3600
     minute = int(nine % 86400 // 3600)
-    busy = Policy(periods=(f"* {minute - 1} * * *",), idle_count=1, idle_time=7200.0)
+    busy = Policy(periods=(f"* {minute - 1} * * *",), idle_count=idle_count, idle_time=7200.0)
     world = a_world()
     world.take(world.core.configure([Policy(idle_time=60.0), busy]))
+    world.submit(1.0)
     world.pass_time(60)
-    assert world.core.capacity().idle == 1
-    (gone,) = (item for item in forecast(world.core, world.now) if item.what is Next.GIVE_UP)
-    world.pass_time(gone.at - world.now - 0.1)
-    assert world.core.capacity().idle == 1
-    assert gone.at == nine
+    idle = world.core.capacity().idle
+    going = [item for item in forecast(world.core, world.now) if item.what is Next.GIVE_UP]
+    assert [item.at for item in going] == [nine] * idle
+    world.pass_time(nine - world.now - 0.1)
+    assert world.core.capacity().idle == idle > 0
     world.pass_time(0.2)
     assert world.core.capacity().idle == 0
 

@@ -6,6 +6,7 @@ FleetingError
     ├── CannotResume      there is no batch to go on with, or not for us
     ├── ReportFailed      correct the report's command; the results are there
     ├── RecordUnreadable  use the release that has written the record of the fleet
+    ├── NothingTold       name the directory of the results, and what they tell of
     ├── NoCapacity        no slot, and why; `possible` tells whether one can still come
     ├── KeyInUse          use another key, or release the one that holds it
     ├── NotSuspended      no lease sleeps under the key; it may have been lost
@@ -65,6 +66,16 @@ class RecordUnreadable(TaskscalerError):
         "TS106",
         "The record of a fleet, fleet.jsonl, was written by a later release, and would be misunderstood.",
         "Use the release that has written it, or a later one.",
+    )
+
+
+class NothingTold(TaskscalerError):
+    """There are no results where they were looked for, or they tell nothing of what was asked."""
+
+    entry = CatalogueEntry(
+        "TS107",
+        "The directory holds no results of a batch that can be read, or none of the job or instance asked for.",
+        "Name the directory that `taskscaler run` has written the results to, and a job or an instance of that batch.",
     )
 
 

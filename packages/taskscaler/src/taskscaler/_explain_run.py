@@ -9,9 +9,10 @@ from attrs import define, frozen
 
 from fleeting.wording import did_you_mean
 from taskscaler._decide import Decision
+from taskscaler._errors import NothingTold
 from taskscaler._explain import SCHEMA_VERSION, STATES, decision_dict
 from taskscaler._observe import GONE, DecisionEvent, InstanceEvent, LeaseEvent
-from taskscaler._told import JobTold, NothingTold, Progress, RunTold
+from taskscaler._told import JobTold, Progress, RunTold
 from taskscaler._wording import counted, enumerated, iso, span
 from taskscaler.batch import Attempt, JobState, Opened, RecordedEvent
 

@@ -127,7 +127,7 @@ class Upcoming:
     def when(self) -> str:
         """In words: ``now``, ``in 12 s``."""
         when = "now" if self.after <= 2 * COALESCE else f"in {span(self.after)}"
-        return f"{when}, did it not only observe" if self.observed else when
+        return f"{when} (only observed, not done)" if self.observed else when
 
     def as_dict(self) -> dict[str, object]:
         """Plain data for JSON."""

@@ -16,17 +16,16 @@ from typing import Any
 from attrs import evolve, frozen
 
 from fleeting.wording import did_you_mean
-from taskscaler._errors import TaskscalerError
+from taskscaler._errors import CannotResume, NothingTold
 from taskscaler._jobsfile import retries_by_job
-from taskscaler.batch import Attempt, CannotResume, JobState, Past, RecordedEvent, Results, read_record
+from taskscaler._wording import enumerated
+from taskscaler.batch import Attempt, JobState, Past, RecordedEvent, Results, read_record
 from taskscaler.batch._history import COPY, FILE
+
+_ABSENT = (FileNotFoundError, NotADirectoryError)
 
 NEWEST = 3
 """So many directories are named that may have been meant."""
-
-
-class NothingTold(TaskscalerError):
-    """There are no results to read where they were looked for, or they tell nothing of what was asked."""
 
 
 class Progress(Enum):
@@ -75,7 +74,7 @@ class RunTold:
             NothingTold: There is none of that name.
         """
         if name not in self.jobs:
-            hint = did_you_mean(name, self.jobs) or f"it has {len(self.jobs)} jobs, such as {next(iter(self.jobs), '')}"
+            hint = did_you_mean(name, self.jobs) or f"it has {enumerated(list(self.jobs)) or 'none'}"
             raise NothingTold(f"the batch in {self.directory} has no job {name!r}; {hint}")
         return self.jobs[name]
 
@@ -124,7 +123,7 @@ def _elsewhere(directory: Path) -> str:
 
 def _is_locked(history: Path) -> bool:
     """Whether a command runs the batch: it holds a lock as long as it lives."""
-    with suppress(FileNotFoundError), history.open("rb") as file:
+    with suppress(*_ABSENT), history.open("rb") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -137,7 +136,7 @@ def _past(history: Path, *, running: bool) -> Past | None:
     try:
         whole, _, _ = history.read_bytes().rpartition(b"\n")
         return Past.of(whole.splitlines(), running=running)
-    except FileNotFoundError:
+    except _ABSENT:
         return None
     except (ValueError, CannotResume) as error:
         raise NothingTold(f"{history} cannot be used: {error}") from error
@@ -183,7 +182,7 @@ def _retries(results: Results) -> Mapping[str, int]:
     """Tell how often each job may be retried, while the batch is not over; afterwards the file is not kept."""
     try:
         return retries_by_job((results.history / COPY).read_text(encoding="utf-8"))
-    except (FileNotFoundError, ValueError, TypeError, LookupError):
+    except (*_ABSENT, ValueError, TypeError, LookupError):
         return {}
 
 

@@ -110,7 +110,7 @@ def explain(directory: Path, job: str | None, instance: str | None, *, as_json: 
     Nothing is changed, and no cloud is asked.
     """
     if job is not None and instance is not None:
-        raise click.UsageError("--job and --instance are two questions; ask one at a time.")
+        raise click.UsageError("--job and --instance are two questions; ask one at a time")
     from taskscaler.cli._explain import explain_results
 
     sys.exit(explain_results(directory, job=job, instance=instance, as_json=as_json))

@@ -4,7 +4,6 @@ import json
 from datetime import UTC, datetime
 from pathlib import Path
 
-from taskscaler._errors import TaskscalerError
 from taskscaler._explain_run import (
     InstanceOfRun,
     JobExplanation,
@@ -15,7 +14,8 @@ from taskscaler._explain_run import (
 )
 from taskscaler._told import read_run
 from taskscaler.cli._console import PatientConsole
-from taskscaler.cli._outcome import SUCCEEDED, WRONG, tell
+from taskscaler.cli._errors import EXPECTED, tell
+from taskscaler.cli._outcome import SUCCEEDED, WRONG
 from taskscaler.cli._paragraphs import Paragraphs
 
 
@@ -23,7 +23,7 @@ def explain_results(directory: Path, *, job: str | None, instance: str | None, a
     """Explain the batch whose results are in *directory*, or one job or instance of it; return the exit status."""
     try:
         explanation = _explain(directory, job, instance)
-    except (TaskscalerError, OSError) as error:
+    except EXPECTED as error:
         return tell([error], WRONG)
     console = PatientConsole()
     if as_json:
