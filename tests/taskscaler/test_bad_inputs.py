@@ -857,7 +857,7 @@ WRONG_ARGUMENTS = {
         "a",
         "--instance",
         "i-1",
-        says="--job and --instance are two questions; ask one at a time [TS101]",
+        says="--job and --instance are two questions; ask one at a time [FL101]",
         around=batch(BEGUN),
     ),
     "unknown code of an error": wrong_arguments(

@@ -4,6 +4,7 @@ import json
 from datetime import UTC, datetime
 from pathlib import Path
 
+from fleeting.commandline import EXPECTED, SUCCEEDED, WRONG, tell
 from taskscaler._explain_run import (
     InstanceOfRun,
     JobExplanation,
@@ -14,8 +15,6 @@ from taskscaler._explain_run import (
 )
 from taskscaler._told import read_run
 from taskscaler.cli._console import PatientConsole
-from taskscaler.cli._errors import EXPECTED, tell
-from taskscaler.cli._outcome import SUCCEEDED, WRONG
 from taskscaler.cli._paragraphs import Paragraphs
 
 
