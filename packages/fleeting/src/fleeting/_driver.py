@@ -11,7 +11,6 @@ from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING
 
 import anyio
-from attrs import evolve
 
 from fleeting import facts
 from fleeting._errors import (
@@ -26,6 +25,7 @@ from fleeting._errors import (
 from fleeting._plugins import check_interface
 from fleeting._protocols import Connection, GivesNotice, InstanceGroup, Withdraws
 from fleeting._types import Capability, ConnectInfo, ConnectorConfig, GroupInfo, Settings
+from fleeting.connectors import overridden
 
 if TYPE_CHECKING:  # importing anyio.abc costs 20 ms more than all that a bare ``import fleeting`` needs of anyio
     from anyio.abc import TaskGroup
@@ -129,7 +129,7 @@ class GroupDriver:
         info = self._infos.get(instance)
         if info is None or (info.expires_at is not None and info.expires_at <= self._clock.now()):
             with anyio.fail_after(READ_TIMEOUT):
-                info = await _overridden(await self.group.connect_info(instance), self.connector)
+                info = await overridden(await self.group.connect_info(instance), self.connector)
             self._infos[instance] = info
         return info
 
@@ -268,21 +268,6 @@ class GroupDriver:
         except (ProviderError, OSError) as error:
             log.warning("withdraw_failed", extra={"pool": self.pool, "error": _words(error)})
         self._feed(facts.Withdrawn(action.count, taken))
-
-
-async def _overridden(info: ConnectInfo, config: ConnectorConfig) -> ConnectInfo:
-    """What the user configured wins over what the plugin reports."""
-    key = await anyio.Path(config.key_path).read_text() if config.key_path is not None else None
-    return evolve(
-        info,
-        os=config.os or info.os,
-        arch=config.arch or info.arch,
-        protocol=config.protocol or info.protocol,
-        port=config.protocol_port or info.port,
-        user=config.username or info.user,
-        password=config.password or info.password,
-        key=key or info.key,
-    )
 
 
 def _words(error: Exception) -> str:

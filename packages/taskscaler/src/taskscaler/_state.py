@@ -13,6 +13,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from fleeting import JournalError, Recovered, SqliteJournal, Write
+from fleeting.directories import state_home
 
 LONGEST_SLUG = 80
 """So many characters of a group's identity are kept in the name of its journal, for people to recognise."""
@@ -26,13 +27,10 @@ def default_directory() -> Path:
     Raises:
         JournalError: The user has no home directory.
     """
-    base = Path(os.environ.get("XDG_STATE_HOME", ""))
-    if not base.is_absolute():  # the specification says to pass over such a one
-        try:
-            base = Path.home() / ".local" / "state"
-        except RuntimeError as error:
-            raise JournalError(f"there is no home directory to keep the fleet's state in; {_ELSEWHERE}") from error
-    return base / "taskscaler"
+    try:
+        return state_home() / "taskscaler"
+    except RuntimeError as error:
+        raise JournalError(f"there is no home directory to keep the fleet's state in; {_ELSEWHERE}") from error
 
 
 class StateJournal:

@@ -2,6 +2,9 @@
 
 from contextlib import AbstractAsyncContextManager
 
+import anyio
+from attrs import evolve
+
 from fleeting._plugins import load_connector
 from fleeting._protocols import Connection
 from fleeting._types import ConnectInfo, ConnectorConfig
@@ -21,3 +24,22 @@ def dial(info: ConnectInfo, config: ConnectorConfig = _DEFAULTS) -> AbstractAsyn
         Unreachable, HostKeyMismatch, LoginRejected: On entering.
     """
     return load_connector(info.protocol).dial(info, config)
+
+
+async def overridden(info: ConnectInfo, config: ConnectorConfig) -> ConnectInfo:
+    """Let what the user configured win over what the plugin reports.
+
+    Raises:
+        OSError: The file with the key cannot be read.
+    """
+    key = await anyio.Path(config.key_path).read_text() if config.key_path is not None else None
+    return evolve(
+        info,
+        os=config.os or info.os,
+        arch=config.arch or info.arch,
+        protocol=config.protocol or info.protocol,
+        port=config.protocol_port or info.port,
+        user=config.username or info.user,
+        password=config.password or info.password,
+        key=key or info.key,
+    )

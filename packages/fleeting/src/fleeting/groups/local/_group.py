@@ -1,20 +1,18 @@
 """The `local` group: instances that are processes of this host. No cloud, no root, no daemon."""
 
-import fcntl
-import os
 import platform
 import socket
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
-from pathlib import Path
 
 import anyio
 from attrs import define, evolve, field
 
-from fleeting._errors import GroupRefused, InstanceNotFound, ProviderError, Unreachable, Unsupported
+from fleeting._errors import InstanceNotFound, ProviderError, Unreachable, Unsupported
 from fleeting._offload import Offload
 from fleeting._types import Capability, Clock, ConnectInfo, GroupInfo, Observation, Observed, Settings, State
+from fleeting.groups._directory import Directory
 from fleeting.groups.local import _client, _instance
 from fleeting.groups.local._agent import has_hung_up
 from fleeting.groups.local._config import LocalConfig
@@ -41,11 +39,13 @@ class LocalGroup:
     _accepted: Counter[str] = field(factory=Counter, init=False)
     """How many instances were started for each intent, since this manager opened the group or before."""
 
-    _lock: int | None = field(default=None, init=False)
-    """Descriptor of the group's directory, locked: one manager per group."""
-
+    _directory: Directory = field(init=False)
     _clock: Clock = field(init=False)
     _observing: bool = field(default=False, init=False)
+
+    @_directory.default
+    def _its_directory(self) -> Directory:
+        return Directory(self._config.root, "the instances", "plugin_config.directory")
 
     async def init(self, settings: Settings) -> GroupInfo:
         """Make the group's directory, and take over the instances that are there; or only look at them."""
@@ -104,7 +104,7 @@ class LocalGroup:
             raise Unsupported(f"the group in {self._config.root} was opened to observe only; open it to manage it")
 
     def _take_over(self) -> None:
-        self._claim()
+        self._directory.claim()
         _instance.clear_away(self._config.root)
         found = tuple(_instance.find_all(self._config.root))
         self._accepted.update(instance.intent for instance in found)
@@ -113,7 +113,7 @@ class LocalGroup:
 
     def _look_in(self) -> None:
         with suppress(FileNotFoundError):  # so nobody has begun to manage the group
-            _check_private(self._config.root)
+            self._directory.check()
 
     def _look_on(self) -> dict[str, Observed]:
         return {instance.id: instance.observe() for instance in _instance.find_all(self._config.root)}
@@ -144,7 +144,7 @@ class LocalGroup:
 
     def _start(self, count: int, intent: str, now: float) -> int:
         if intent not in self._accepted:
-            self._claim()  # old and empty, the directory may have been cleared away
+            self._directory.claim()  # old and empty, the directory may have been cleared away
             for _ in range(self._room(count)):
                 try:
                     instance, leash = _instance.create(self._config, intent=intent, now=now)
@@ -182,68 +182,4 @@ class LocalGroup:
         _instance.reap_agents()
         with suppress(OSError):  # somebody is in there
             self._config.root.rmdir()
-        self._let_go()
-
-    def _claim(self) -> None:
-        """Make the directory and lock it, unless we hold the one that is there.
-
-        Its last agent may remove it at any moment until it is locked; then it is made again.
-        """
-        while not self._holds_lock():
-            self._let_go()
-            try:
-                _make_private(self._config.root)
-                self._lock = os.open(self._config.root, os.O_RDONLY | os.O_DIRECTORY)
-                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except FileNotFoundError:
-                continue
-            except BlockingIOError:
-                self._let_go()
-                raise GroupRefused(
-                    f"the instances in {self._config.root} are managed by another process;"
-                    " end that one first, or set another plugin_config.name"
-                ) from None
-
-    def _holds_lock(self) -> bool:
-        try:
-            return self._lock is not None and os.path.samestat(os.fstat(self._lock), self._config.root.stat())
-        except FileNotFoundError:
-            return False
-
-    def _let_go(self) -> None:
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
-
-
-def _make_private(root: Path) -> None:
-    """Make the directory, or make sure that nobody else can put anything into the one that exists.
-
-    Raises:
-        GroupRefused: It is not ours alone.
-        FileNotFoundError: It was removed in between; try again.
-    """
-    try:
-        root.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except FileNotFoundError:  # its last agent has removed it just now
-        raise
-    except OSError as error:
-        raise GroupRefused(
-            f"{root} cannot be made: {error.strerror}; set plugin_config.directory to another one"
-        ) from error
-    _check_private(root)
-
-
-def _check_private(root: Path) -> None:
-    """Make sure that nobody else can put anything into the directory.
-
-    Raises:
-        GroupRefused: It is not ours alone.
-        FileNotFoundError: There is none.
-    """
-    status = root.lstat()
-    if root.is_symlink() or status.st_uid != os.getuid() or status.st_mode & 0o022:
-        raise GroupRefused(
-            f"{root} belongs to or can be written by another user, or is a link;"
-            " the group needs a directory of its own with mode 0700"
-        )
+        self._directory.let_go()

@@ -1,0 +1,84 @@
+"""A directory that belongs to one group, and to one manager of it at a time."""
+
+import fcntl
+import os
+from pathlib import Path
+
+from attrs import define, field
+
+from fleeting._errors import GroupRefused
+
+
+@define
+class Directory:
+    """A private directory, to be held by one process; the lock is the kernel's and goes with its holder."""
+
+    root: Path
+    what: str
+    """What lies in it, such as ``the instances``, for the message to whoever comes second."""
+
+    setting: str
+    """Key of the setting that would put it elsewhere."""
+
+    _lock: int | None = field(default=None, init=False)
+    """Its descriptor, locked."""
+
+    def claim(self) -> None:
+        """Make and lock it, unless we hold the one that is there.
+
+        Somebody may remove it at any moment until it is locked; then it is made again.
+
+        Raises:
+            GroupRefused: Another process holds it, or it is not ours alone.
+        """
+        while not self._is_held():
+            self.let_go()
+            try:
+                self._make()
+                self._lock = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY)
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except FileNotFoundError:
+                continue
+            except BlockingIOError:
+                self.let_go()
+                raise GroupRefused(
+                    f"{self.what} in {self.root} are managed by another process;"
+                    " end that one first, or set another plugin_config.name"
+                ) from None
+
+    def check(self) -> None:
+        """Make sure that nobody else can put anything into it.
+
+        Raises:
+            GroupRefused: It is not ours alone.
+            FileNotFoundError: There is none.
+        """
+        status = self.root.lstat()
+        if self.root.is_symlink() or status.st_uid != os.getuid() or status.st_mode & 0o022:
+            raise GroupRefused(
+                f"{self.root} belongs to or can be written by another user, or is a link;"
+                " the group needs a directory of its own with mode 0700"
+            )
+
+    def let_go(self) -> None:
+        """Let the next process have it."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def _make(self) -> None:
+        try:
+            self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except FileNotFoundError:  # its last user has removed it just now
+            raise
+        except OSError as error:
+            raise GroupRefused(
+                f"{self.root} cannot be made: {error.strerror}; set {self.setting} to another directory"
+            ) from error
+        self.check()
+
+    def _is_held(self) -> bool:
+        try:
+            return self._lock is not None and os.path.samestat(os.fstat(self._lock), self.root.stat())
+        except FileNotFoundError:
+            return False

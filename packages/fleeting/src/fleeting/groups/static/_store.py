@@ -1,0 +1,102 @@
+"""Where it is remembered which hosts are taken: one small file, replaced as a whole by each change."""
+
+import json
+import os
+from pathlib import Path
+
+import attrs
+from attrs import define, field
+
+from fleeting._errors import GroupRefused, ProviderError
+from fleeting.groups._directory import Directory
+from fleeting.groups.static._takings import Record, Takings
+
+VERSION = 1
+
+
+@define
+class Store:
+    """The takings of one group, in a directory that one manager at a time may hold."""
+
+    _root: Path
+    _directory: Directory = field(init=False)
+
+    @_directory.default
+    def _its_directory(self) -> Directory:
+        return Directory(self._root, "the hosts whose state is", "plugin_config.state_dir")
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return self._root / "hosts.json"
+
+    def open(self) -> Takings:
+        """Keep other managers out, and read what is there.
+
+        Raises:
+            GroupRefused: Another manager has the directory, or what is there cannot be used.
+        """
+        self._directory.claim()
+        try:
+            return self._read()
+        except BaseException:
+            self.close()
+            raise
+
+    def look(self) -> Takings:
+        """Read what is there, beside whoever manages it. Raises as `open`."""
+        try:
+            self._directory.check()
+        except FileNotFoundError:
+            return Takings({})
+        return self._read()
+
+    def write(self, takings: Takings) -> None:
+        """Replace what is there; once this returns, it outlives the machine's end.
+
+        Raises:
+            ProviderError: Nothing was changed.
+        """
+        records = {name: attrs.asdict(record) for name, record in takings.records.items()}
+        try:
+            _replace(self.path, json.dumps({"version": VERSION, "hosts": records}, indent=1).encode())
+        except OSError as error:
+            raise ProviderError(
+                f"{self.path} cannot be written: {error.strerror}; see to disk and permissions"
+            ) from error
+
+    def close(self) -> None:
+        """Let the next manager have it."""
+        self._directory.let_go()
+
+    def _read(self) -> Takings:
+        try:
+            content = json.loads(self.path.read_bytes())
+            version, hosts = content["version"], content["hosts"]
+            if version == VERSION:
+                return Takings({name: Record(**record) for name, record in hosts.items()})
+        except FileNotFoundError:
+            return Takings({})
+        except OSError as error:
+            raise GroupRefused(f"{self.path} cannot be read: {error.strerror}; see to its permissions") from error
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise GroupRefused(
+                f"{self.path} is damaged; if nothing runs on the hosts any more, move it away"
+            ) from error
+        raise GroupRefused(f"{self.path} was written by a newer fleeting (format {version}); install that again")
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """Write a file that is there as it was before, or whole."""
+    fresh = path.with_suffix(".new")
+    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(descriptor)
+    fresh.replace(path)
+    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)

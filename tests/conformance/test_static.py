@@ -1,0 +1,37 @@
+"""The static group keeps the contract, over hosts that are agents of a local one.
+
+It is given no ``kill``: a host that cannot be reached may be back in a moment, and no list of hosts can tell that one
+is gone for good, so `update` goes on showing it. Heartbeats notice it (tests/fleeting/test_static_group.py).
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from fleeting.groups.static import StaticGroup
+from fleeting.testing import GroupConformance, Harness, MakeHarness
+from tests.fleeting import static_hosts
+
+
+class TestStatic(GroupConformance):
+    """The suite, over three hosts, with and without a reset between two who have one."""
+
+    @pytest.fixture(params=[None, "rm -rf *"], ids=["plain", "with a reset"])
+    def make_harness(self, tmp_path: Path, request: pytest.FixtureRequest) -> MakeHarness:
+        """Start the hosts, and leave none running."""
+
+        @asynccontextmanager
+        async def make() -> AsyncIterator[Harness]:
+            async with static_hosts.running(tmp_path, 3) as hosts:
+                config = hosts.config(reset_command=request.param)
+                yield Harness(
+                    make=lambda: StaticGroup(config),
+                    deadline=10,
+                    settle=0.1,
+                    poll=0.01,
+                    unknown_id="host-1.1000",
+                )
+
+        return make
