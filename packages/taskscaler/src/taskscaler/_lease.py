@@ -55,7 +55,7 @@ class Lease:
 
         self._owner = owner
         self._ended = anyio.Event()
-        self._body: anyio.CancelScope | None = None
+        self._bodies: set[anyio.CancelScope] = set()
         self.cut_off = False
         """Whether a connection to the instance died, or could not be made."""
 
@@ -94,37 +94,58 @@ class Lease:
         """Connect to the instance; leaving the context closes the connection."""
         return self._owner.dial(self)
 
-    async def lost(self) -> Loss:
-        """Wait until the lease is lost. Returns never if it is released before."""
+    @property
+    def ended(self) -> bool:
+        """Whether it was released, suspended or lost."""
+        return self._ended.is_set()
+
+    async def wait_ended(self) -> Loss | None:
+        """Wait until the lease is released, suspended or lost.
+
+        Returns:
+            Why it was lost; None if it was not.
+        """
         await self._ended.wait()
-        while self.loss is None:
-            await anyio.sleep_forever()
         return self.loss
 
+    async def lost(self) -> Loss:
+        """Wait until the lease is lost. Returns never if it is released before."""
+        loss = await self.wait_ended()
+        while loss is None:
+            await anyio.sleep_forever()
+        return loss
+
     @asynccontextmanager
-    async def hold(self) -> AsyncIterator[Self]:
-        """Run a body that is cancelled when the lease is lost, and release the lease after it.
+    async def unless_lost(self) -> AsyncIterator[None]:
+        """Run a body that is cancelled when the lease is lost.
 
         A body that fails because its connection died waits a little to hear whether the instance is lost.
 
         Raises:
             LeaseLost: On leaving, if the body was cut short by the loss. A cancellation from outside wins.
         """
+        with anyio.CancelScope() as body:
+            self._bodies.add(body)
+            if self.loss is not None:  # while the lease was on its way to its holder
+                body.cancel()
+            try:
+                yield
+            except Exception as error:
+                self._bodies.discard(body)  # the loss is waited for now, and must not cut the waiting short
+                await self._raise_if_lost(error)
+                raise
+            finally:
+                self._bodies.discard(body)
+        if body.cancelled_caught and self.loss is not None:
+            raise LeaseLost(self.key, self.instance, self.loss)
+
+    @asynccontextmanager
+    async def hold(self) -> AsyncIterator[Self]:
+        """Run a body as `unless_lost` does, and release the lease after it."""
         try:
-            with anyio.CancelScope() as body:
-                self._body = body
-                if self.loss is not None:  # while the lease was on its way to its holder
-                    body.cancel()
-                try:
-                    yield self
-                except Exception as error:
-                    self._body = None  # the loss is waited for now, and must not cut the waiting short
-                    await self._raise_if_lost(error)
-                    raise
-            if body.cancelled_caught and self.loss is not None:
-                raise LeaseLost(self.key, self.instance, self.loss)
+            async with self.unless_lost():
+                yield self
         finally:
-            self._body = None
             self.release()
 
     async def _raise_if_lost(self, error: Exception) -> None:
@@ -151,9 +172,9 @@ class Lease:
             self._owner.suspend(self)
 
     def lose(self, loss: Loss) -> None:
-        """The slot is gone: the holder is told, the body of `hold` cancelled. Called by the scaler."""
+        """The slot is gone: the holder is told, what runs under `unless_lost` cancelled. Called by the scaler."""
         if not self._ended.is_set():
             self.loss = loss
             self._ended.set()
-            if self._body is not None:
-                self._body.cancel()
+            for body in self._bodies:
+                body.cancel()

@@ -1,0 +1,121 @@
+"""Connections and streams, for threads."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Self
+
+import anyio
+from anyio import to_thread
+from attrs import frozen
+
+import fleeting
+from fleeting import Completed
+
+if TYPE_CHECKING:
+    from anyio.abc import ByteStream
+
+    from taskscaler.sync._lease import Lease
+
+Sink = Callable[[bytes], object]
+"""Takes output as it arrives, in order; called in a thread of its own, and the command waits for it."""
+
+
+@frozen(eq=False)
+class Connection:
+    """An open way to one instance; `fleeting.Connection` for threads.
+
+    What waits raises `LeaseLost` if the lease is lost meanwhile.
+    """
+
+    _connection: fleeting.Connection
+    _lease: "Lease"
+
+    def run(
+        self,
+        command: str | Sequence[str],
+        *,
+        stdin: bytes | None = None,
+        stdout: Sink | None = None,
+        stderr: Sink | None = None,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        check: bool = False,
+    ) -> Completed:
+        """Run a command and wait for it; an interrupt ends its whole process tree first.
+
+        Arguments and errors are those of `fleeting.Connection.run`.
+        """
+
+        async def run() -> Completed:
+            return await self._connection.run(
+                command,
+                stdin=stdin,
+                stdout=_asynchronous(stdout),
+                stderr=_asynchronous(stderr),
+                env=env,
+                cwd=cwd,
+                check=check,
+            )
+
+        return self._lease.call(run)
+
+    def open_unix(self, path: str) -> "Stream":
+        """Open a stream to a unix socket on the instance. Raises as `fleeting.Connection.open_unix`."""
+        return Stream(self._lease.call(self._connection.open_unix, path), self._lease)
+
+    def open_tcp(self, host: str, port: int) -> "Stream":
+        """Open a stream to a TCP port as seen from the instance. Raises as `open_unix`."""
+        return Stream(self._lease.call(self._connection.open_tcp, host, port), self._lease)
+
+    def wait_closed(self) -> str:
+        """Wait until the connection is dead; returns why, in a few words."""
+        return self._lease.call(self._connection.wait_closed)
+
+
+@frozen(eq=False)
+class Stream:
+    """Bytes, both ways; a context manager that closes it. Errors are anyio's."""
+
+    _stream: "ByteStream"
+    _lease: "Lease"
+
+    def send(self, data: bytes) -> None:
+        """Send all of it."""
+        self._lease.call(self._stream.send, data)
+
+    def send_eof(self) -> None:
+        """Tell the other side that nothing more will be sent."""
+        self._lease.call(self._stream.send_eof)
+
+    def receive(self, max_bytes: int = 65536) -> bytes:
+        """Wait for data, at least one byte; none if the other side will send nothing more."""
+
+        async def receive() -> bytes:
+            try:
+                return await self._stream.receive(max_bytes)
+            except anyio.EndOfStream:
+                return b""
+
+        return self._lease.call(receive)
+
+    def close(self) -> None:
+        """Close it."""
+        self._lease.call(self._stream.aclose)
+
+    def __enter__(self) -> Self:
+        """Use it."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close it."""
+        self.close()
+
+
+def _asynchronous(sink: Sink | None) -> fleeting.Sink | None:
+    """Call it in a thread, so that one which is slow holds up its own command and nothing else."""
+    if sink is None:
+        return None
+
+    async def call(chunk: bytes) -> None:
+        await to_thread.run_sync(sink, chunk)
+
+    return call

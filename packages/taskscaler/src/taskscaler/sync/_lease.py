@@ -1,0 +1,129 @@
+"""A lease, for threads."""
+
+import math
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import Self, TypeVar, TypeVarTuple
+
+import anyio
+from attrs import frozen
+
+import taskscaler
+from fleeting import ConnectInfo, Loss
+from taskscaler._errors import LeaseLost
+from taskscaler._lease import only_unreachable
+from taskscaler.sync._connection import Connection
+from taskscaler.sync._door import Door
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+
+@frozen(eq=False)
+class Lease:
+    """A slot that work may run in; `taskscaler.Lease` for threads."""
+
+    _lease: taskscaler.Lease
+    _door: Door
+
+    def __repr__(self) -> str:
+        """Key, instance and slot."""
+        return repr(self._lease)
+
+    @property
+    def key(self) -> str:
+        """What it was acquired under."""
+        return self._lease.key
+
+    @property
+    def pool(self) -> str:
+        """Name of the pool the instance belongs to."""
+        return self._lease.pool
+
+    @property
+    def instance(self) -> str:
+        """The instance's id."""
+        return self._lease.instance
+
+    @property
+    def slot(self) -> int:
+        """Number of the slot on its instance, from 0; no two leases hold the same one at a time."""
+        return self._lease.slot
+
+    @property
+    def loss(self) -> Loss | None:
+        """Why it was lost; None while it is held, and after a proper release."""
+        return self._lease.loss
+
+    def lost(self, timeout: float = math.inf) -> Loss | None:
+        """Wait until the lease is lost.
+
+        Args:
+            timeout: Seconds to wait; 0 asks whether it is.
+
+        Returns:
+            Why it was lost; None if it was not in time, or was released.
+        """
+
+        async def wait() -> Loss | None:
+            with anyio.move_on_after(timeout):
+                return await self._lease.wait_ended()
+            return self._lease.loss
+
+        return self.loss if self._lease.ended else self._door.call(wait)
+
+    def connect_info(self) -> ConnectInfo:
+        """How to connect to the instance; fetched again when credentials have expired."""
+        return self.call(self._lease.connect_info)
+
+    @contextmanager
+    def dial(self) -> Iterator[Connection]:
+        """Connect to the instance; leaving the context closes the connection."""
+        with self._door.held(self._lease.dial()) as connection:
+            yield Connection(connection, self)
+
+    @contextmanager
+    def hold(self) -> Iterator[Self]:
+        """Run a body, and release the lease after it.
+
+        Raises:
+            LeaseLost: On leaving, if the lease was lost. Any error of the body's wins, unless it only says that the
+                instance cannot be reached.
+        """
+        try:
+            yield self
+        except Exception as error:
+            if only_unreachable(error):
+                self._raise_if_lost(error)
+            raise
+        else:
+            self._raise_if_lost(None)
+        finally:
+            self.release()
+
+    def release(self) -> None:
+        """Give the slot back. Does nothing if it was released or lost before."""
+        if not self._lease.ended:
+            self._door.do(self._lease.release)
+
+    def suspend(self) -> None:
+        """Let the work sleep, as `taskscaler.Lease.suspend`."""
+        if not self._lease.ended:
+            self._door.do(self._lease.suspend)
+
+    def call(self, function: Callable[[*Ts], Awaitable[T]], *args: *Ts) -> T:
+        """Wait for something that makes sense only while the lease is held; for `Connection`.
+
+        Raises:
+            LeaseLost: It was lost meanwhile.
+        """
+
+        async def unless_lost() -> T:
+            async with self._lease.unless_lost():
+                return await function(*args)
+
+        return self._door.call(unless_lost)
+
+    def _raise_if_lost(self, error: Exception | None) -> None:
+        if self.loss is not None:
+            raise LeaseLost(self.key, self.instance, self.loss) from error

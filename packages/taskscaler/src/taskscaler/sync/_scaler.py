@@ -1,0 +1,169 @@
+"""The scaler, for threads."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any, Concatenate, ParamSpec, Self
+
+from anyio.from_thread import start_blocking_portal
+
+import taskscaler
+from fleeting import GroupInfo
+from taskscaler._errors import TaskscalerError
+from taskscaler._explain import Explanation, InstanceView
+from taskscaler._ledger import Capacity
+from taskscaler._types import Policy
+from taskscaler.sync._door import Door
+from taskscaler.sync._lease import Lease
+
+P = ParamSpec("P")
+
+
+def _like(
+    _: Callable[Concatenate[taskscaler.Taskscaler, P], None],
+) -> Callable[[Callable[..., None]], Callable[Concatenate["Taskscaler", P], None]]:
+    """Give a constructor the arguments of the asynchronous one's."""
+    return lambda constructor: constructor
+
+
+class Taskscaler:
+    """Hands out slots on instances; `taskscaler.Taskscaler` for threads.
+
+    A context manager; entered once. Leaving it breaks what leases are still held (`drain` first to let work end),
+    deletes the instances if that was asked for, and closes the groups; so does an interrupt.
+    """
+
+    backend: str = "asyncio"
+    """On which event loop it runs, ``asyncio`` or ``trio``; to be set before it is entered."""
+
+    @_like(taskscaler.Taskscaler.__init__)
+    def __init__(self, *args: Any, **settings: Any) -> None:  # noqa: ANN401  (the signature is the other's)
+        """Prepare; nothing is opened yet. Arguments are those of `taskscaler.Taskscaler`."""
+        self._wrap(taskscaler.Taskscaler(*args, **settings))
+
+    @classmethod
+    def of(cls, scaler: taskscaler.Taskscaler) -> Self:
+        """Make one of an asynchronous scaler that is not open, such as `taskscaler.config` gives."""
+        self = cls.__new__(cls)
+        self._wrap(scaler)
+        return self
+
+    def _wrap(self, scaler: taskscaler.Taskscaler) -> None:
+        self.scaler = scaler
+        """The asynchronous one, for those who build on it: to be used in its own event loop only."""
+
+        self._open: Door | None = None
+
+    # --- slots -------------------------------------------------------------------------------------------
+
+    def acquire_lease(self, key: str, *, timeout: float | None = None, expected_duration: float = math.inf) -> Lease:
+        """Wait for a slot. Arguments and errors are those of `taskscaler.Taskscaler.acquire_lease`."""
+
+        async def acquire() -> Lease:
+            lease = await self.scaler.acquire_lease(key, timeout=timeout, expected_duration=expected_duration)
+            return Lease(lease, self.door)
+
+        return self.door.call(acquire, undo=Lease.release)
+
+    @contextmanager
+    def acquire(
+        self, key: str, *, timeout: float | None = None, expected_duration: float = math.inf
+    ) -> Iterator[Lease]:
+        """Hold a slot for as long as the body runs. Arguments and errors are those of `acquire_lease`.
+
+        Raises:
+            LeaseLost: The instance was lost. Nobody can break the body off, but what it waits for on a connection
+                ends, and leaving raises in any case.
+        """
+        with self.acquire_lease(key, timeout=timeout, expected_duration=expected_duration).hold() as lease:
+            yield lease
+
+    def resume(self, key: str, *, timeout: float = math.inf) -> Lease:
+        """Take up a lease that was suspended. Arguments and errors are those of `taskscaler.Taskscaler.resume`."""
+
+        async def resume() -> Lease:
+            return Lease(await self.scaler.resume(key, timeout=timeout), self.door)
+
+        return self.door.call(resume, undo=Lease.suspend)
+
+    def reserve(self, key: str) -> None:
+        """Keep a slot for an acquire to come. Raises as `taskscaler.Taskscaler.reserve`."""
+        self.door.do(self.scaler.reserve, key)
+
+    def unreserve(self, key: str) -> None:
+        """Give a reservation up; nothing happens if there is none."""
+        self.door.do(self.scaler.unreserve, key)
+
+    def cordon(self, instance: str, why: str = "") -> None:
+        """Give an instance no new work. Arguments and errors are those of `taskscaler.Taskscaler.cordon`."""
+        self.door.do(self.scaler.cordon, instance, why)
+
+    def uncordon(self, instance: str) -> None:
+        """Give it work again."""
+        self.door.do(self.scaler.uncordon, instance)
+
+    def retain(self, instance: str, why: str = "") -> None:
+        """Do not delete an instance. Arguments and errors are those of `taskscaler.Taskscaler.retain`."""
+        self.door.do(self.scaler.retain, instance, why)
+
+    def unretain(self, instance: str) -> None:
+        """Let it be deleted."""
+        self.door.do(self.scaler.unretain, instance)
+
+    def configure(self, *, policies: Sequence[Policy]) -> None:
+        """Change the policies while running."""
+        self.door.do(lambda: self.scaler.configure(policies=policies))
+
+    # --- telling -----------------------------------------------------------------------------------------
+
+    def capacity(self) -> Capacity:
+        """Slots by state, and who waits."""
+        return self.door.do(self.scaler.capacity)
+
+    def instances(self) -> Sequence[InstanceView]:
+        """All known instances, oldest first, for people to look at."""
+        return self.door.do(self.scaler.instances)
+
+    @property
+    def groups(self) -> Mapping[str, GroupInfo]:
+        """What each group said of itself when it was opened, by the names of the pools."""
+        return self.door.do(lambda: self.scaler.groups)
+
+    def explain(self) -> Explanation:
+        """Why there is what there is, and what will happen next."""
+        return self.door.do(self.scaler.explain)
+
+    # --- ending ------------------------------------------------------------------------------------------
+
+    def drain(self, timeout: float = math.inf) -> bool:
+        """Hand out no more slots, refuse whoever waits, and wait until no lease is held.
+
+        Returns:
+            Whether all leases have ended within so many seconds.
+        """
+        return self.door.call(self.scaler.drain, timeout)
+
+    def stop(self) -> None:
+        """Hand out no more slots, refuse whoever waits, and break every lease."""
+        self.door.do(self.scaler.stop)
+
+    def __enter__(self) -> Self:
+        """Open groups and journal, and see each group once. Raises as the asynchronous one."""
+        with ExitStack() as stack:
+            door = Door(stack.enter_context(start_blocking_portal(self.backend)))
+            stack.callback(door.close)
+            stack.enter_context(door.held(self.scaler))
+            self._open = door
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop, delete the instances if that was asked for, and close everything."""
+        self._stack.close()
+
+    @property
+    def door(self) -> Door:
+        """The way into the event loop, for those who build on it."""
+        if self._open is None:
+            raise TaskscalerError("the scaler is not open yet: enter it first, with `with`")
+        return self._open
