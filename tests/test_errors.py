@@ -24,6 +24,7 @@ from fleeting.testing import Command, FakeCloud, FakeGroup, Fault, IncreaseFault
 from taskscaler import Pool, Taskscaler
 from taskscaler.batch import read_record
 from taskscaler.cli import main
+from taskscaler.futures import Call, FleetExecutor
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "errors.md"
 CODE = re.compile(r"(?:FL|TS)[0-9]{3}")
@@ -453,6 +454,31 @@ def unknown_instance_to_hold(_: Place) -> set[str]:
         scaler.cordon("i-0")
 
     return caught_with(use)
+
+
+@provokes("TS206")
+def script_that_fails(place: Place) -> set[str]:
+    """Ask for the result of a script that cannot succeed."""
+    return caught_with_fleet(place, lambda fleet: fleet.submit("exit 3").result().check())
+
+
+@provokes("TS207")
+def call_that_fails(place: Place) -> set[str]:
+    """Take the root of a negative number, on an instance."""
+    return caught_with_fleet(place, lambda fleet: fleet.submit(Call("math:sqrt"), -1).result())
+
+
+def caught_with_fleet(place: Place, use: Callable[[FleetExecutor], object]) -> set[str]:
+    """Run a program of a user's that knows nothing of async, and return the code of the error that it met."""
+    group = fleeting.load("local", {"directory": str(place.directory / "fleet")})
+    pool = Pool(group, update_interval_when_expecting=0.02)
+    with (
+        pytest.raises(FleetingError) as error,
+        taskscaler.sync.Taskscaler(pool, delete_instances_on_shutdown=True) as scaler,
+        FleetExecutor(scaler) as fleet,
+    ):
+        use(fleet)
+    return {error.value.entry.code}
 
 
 # --- the tests ---------------------------------------------------------------------------------------------

@@ -53,7 +53,7 @@ class CatalogueEntry:
 class FleetingError(Exception):
     """Base class of everything that fleeting raises on purpose.
 
-    Messages say what was found, what was expected and, behind a semicolon, what to do.
+    Messages say what was found, what was expected and, behind a semicolon, what to do. All can be pickled.
     """
 
     entry: ClassVar = CatalogueEntry(
@@ -62,6 +62,16 @@ class FleetingError(Exception):
         "Do what the message says; if it does not say enough, ask the plugin's author.",
     )
     """Inherited by classes that have none of their own, such as those of plugins."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Be made again from what it holds: the constructors take parts, not the message."""
+        return _made_again, (type(self), self.args, self.__dict__)
+
+
+def _made_again(cls: type[FleetingError], args: tuple[object, ...], parts: dict[str, object]) -> FleetingError:
+    error = cls.__new__(cls, *args)
+    error.__dict__.update(parts)
+    return error
 
 
 class WrongArguments(FleetingError):

@@ -11,12 +11,18 @@ FleetingError
     ├── KeyInUse          use another key, or release the one that holds it
     ├── NotSuspended      no lease sleeps under the key; it may have been lost
     ├── NoSuchInstance    look at `instances()`; it may be gone, or going
-    └── LeaseLost         the slot is gone; the work may be tried again
+    ├── LeaseLost         the slot is gone; the work may be tried again
+    ├── ScriptFailed      look at what it printed, and correct it
+    └── CallFailed        look at the traceback, and correct it
 
 Each class has an entry in the catalogue of errors, ``docs/reference/errors.md``; CONTRIBUTING says how to add one.
 """
 
 from fleeting import CatalogueEntry, FleetingError, Loss
+from fleeting.terminal import harmless
+
+LAST_WORDS = 2000
+"""Characters of the output that an error shows."""
 
 
 class TaskscalerError(FleetingError):
@@ -25,7 +31,7 @@ class TaskscalerError(FleetingError):
     entry = CatalogueEntry(
         "TS100",
         "A program uses a part of taskscaler at a time when it cannot be used.",
-        "Do what the message says; a scaler is used inside `async with`.",
+        "Do what the message says; a scaler is used inside `async with`, one of taskscaler.sync inside `with`.",
     )
 
 
@@ -155,3 +161,46 @@ class LeaseLost(TaskscalerError):
         self.instance = instance
         self.loss = loss
         super().__init__(f"{key} lost its slot on {instance} ({loss})")
+
+
+class ScriptFailed(TaskscalerError):
+    """A script ended otherwise than well, and the caller asked for an error; see `futures.Result.check`."""
+
+    entry = CatalogueEntry(
+        "TS206",
+        "A script that was submitted to a FleetExecutor did not succeed.",
+        "Look at what it printed, which the error shows; correct the script.",
+    )
+
+    def __init__(self, why: str, output: bytes = b"") -> None:
+        """Take why, in a few words, and what the script printed."""
+        self.why = why
+        self.output = output
+        super().__init__(f"the script failed: {why}")
+        _add_note(self, output)
+
+
+class CallFailed(TaskscalerError):
+    """A function raised on the instance, or could not be called there."""
+
+    entry = CatalogueEntry(
+        "TS207",
+        "A function that was submitted to a FleetExecutor raised on the instance, or could not be called there.",
+        "Look at the traceback that the error shows; correct the function, or send along what it imports.",
+    )
+
+    def __init__(self, function: str, why: str, output: bytes = b"", traceback: str = "") -> None:
+        """Take what was called, why it failed, what it printed, and where it raised if it did."""
+        self.function = function
+        self.why = why
+        self.output = output
+        self.traceback = traceback
+        super().__init__(harmless(f"{function} failed: {why}"))
+        _add_note(self, traceback.encode() or output)
+
+
+def _add_note(error: Exception, said: bytes) -> None:
+    """Have what was said on the instance shown below the error."""
+    text = harmless(said.decode(errors="replace")).strip()[-LAST_WORDS:]
+    if text:
+        error.add_note(f"On the instance:\n{text}")

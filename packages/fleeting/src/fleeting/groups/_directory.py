@@ -73,7 +73,7 @@ class Directory:
             raise
         except OSError as error:
             raise GroupRefused(
-                f"{self.root} cannot be made: {error.strerror}; set {self.setting} to another directory"
+                f"{self.root} cannot be made: {error.strerror}; set {self.setting} to another one"
             ) from error
         self.check()
 

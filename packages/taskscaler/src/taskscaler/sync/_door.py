@@ -55,6 +55,11 @@ class Door:
                     undo(task.result())
             raise
 
+    def start(self, function: Callable[[*Ts], Awaitable[object]], *args: *Ts) -> None:
+        """Have a function run that nobody waits for; it deals with its errors itself, and ends with the scaler."""
+        self._check()
+        self._portal.start_task_soon(function, *args)
+
     @contextmanager
     def held(self, manager: AbstractAsyncContextManager[T]) -> Iterator[T]:
         """Enter an asynchronous context, and leave it after the body, whose errors it does not see."""
