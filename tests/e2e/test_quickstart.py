@@ -6,11 +6,12 @@ import select
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.e2e.leftovers import agents
 
 ROOT = Path(__file__).parents[2]
 JOBS = ROOT / "examples" / "quickstart" / "jobs.toml"
@@ -20,31 +21,6 @@ PATIENCE = 60.0
 """Seconds after which something that should have happened long ago counts as failed."""
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
-
-
-@pytest.fixture
-def home(tmp_path: Path) -> Iterator[Path]:
-    """A directory for temporary files of our own: whatever the fleet leaves on this machine is left here."""
-    home = tmp_path / "tmp"
-    home.mkdir()
-    yield home
-    assert list(home.iterdir()) == [], "directories or sockets were left behind"
-    assert agents(home) == [], "processes were left behind"
-
-
-def agents(home: Path) -> list[int]:
-    """Processes whose command line names a directory below *home*; what they have forked is not counted."""
-    found = {}
-    for directory in Path("/proc").iterdir():
-        if directory.name.isdigit():
-            try:
-                command = (directory / "cmdline").read_bytes()
-                parent = int((directory / "stat").read_text().rpartition(")")[2].split()[1])
-            except OSError:
-                continue  # it ended while we looked
-            if os.fsencode(home) in command:
-                found[int(directory.name)] = parent
-    return [process for process, parent in found.items() if parent not in found]
 
 
 def start(home: Path, jobs: Path, output: Path) -> "subprocess.Popen[str]":

@@ -3,6 +3,7 @@
 import json
 import stat
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,17 @@ async def test_each_taking_of_a_host_is_an_instance_of_its_own(hosts: Hosts) -> 
         for number in range(2):
             assert await group.increase(1, intent=f"three-{number}") == 1
         assert await states(group) == {"host-1.2": State.RUNNING, "host-2.2": State.RUNNING}
+
+
+async def test_two_requests_at_once_never_meet_at_a_host(hosts: Hosts) -> None:
+    """Each gets one of its own."""
+    async with hosts.opened() as group:
+        async with anyio.create_task_group() as requests:
+            for number in range(3):
+                requests.start_soon(partial(group.increase, 1, intent=f"intent-{number}"))
+        shown = (await group.update()).instances
+        assert shown.keys() == {"host-1.1", "host-2.1"}
+        assert len({each.intent for each in shown.values()}) == 2
 
 
 async def test_what_is_taken_survives_a_restart(hosts: Hosts) -> None:

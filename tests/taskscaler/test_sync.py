@@ -1,5 +1,7 @@
 """The façade for threads: the same scaler, real agents, and nothing that gets stuck or lost."""
 
+import math
+import os
 import signal
 import socket
 import subprocess
@@ -10,12 +12,16 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
+from anyio.from_thread import start_blocking_portal
+from anyio.lowlevel import cancel_shielded_checkpoint
 
 import taskscaler
 from fleeting import CommandFailed, GroupRefused, LossKind, Unreachable, load
 from taskscaler import KeyInUse, LeaseLost, NoCapacity, NoSuchInstance, NotSuspended, Policy, Pool, TaskscalerError
 from taskscaler.sync import Taskscaler
+from taskscaler.sync._door import Door
 from tests.fleeting import local_agents
 
 PATIENCE = 10.0
@@ -264,6 +270,21 @@ def test_it_has_what_the_asynchronous_one_has() -> None:
         assert names - set(dir(ours)) <= missing
 
 
+def test_what_an_interrupted_thread_would_have_got_is_undone(backend: str) -> None:
+    """The call had succeeded when its cancellation came: its result is not lost with nobody to hold it."""
+
+    async def succeed() -> str:
+        os.kill(os.getpid(), signal.SIGINT)
+        while anyio.current_effective_deadline() > -math.inf:  # until it is cancelled
+            await cancel_shielded_checkpoint()
+        return "a lease"
+
+    undone: list[str] = []
+    with start_blocking_portal(backend) as portal, pytest.raises(KeyboardInterrupt):
+        Door(portal).call(succeed, undo=undone.append)
+    assert undone == ["a lease"]
+
+
 # --- interrupts -----------------------------------------------------------------------------------------
 
 PROGRAM = """
@@ -271,6 +292,7 @@ import sys
 from fleeting import load
 from taskscaler import Pool
 from taskscaler.sync import Taskscaler
+from taskscaler.sync._door import Door
 
 pool = Pool(load("local", {{"directory": sys.argv[1]}}), update_interval_when_expecting=0.02, max_instances=1)
 Taskscaler.backend = sys.argv[2]

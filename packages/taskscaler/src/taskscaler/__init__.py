@@ -4,6 +4,7 @@ How the parts lie on each other; each imports only from those below it:
 
     cli/        batch/      the command line; many jobs over one scaler
     config/                 fleets as files describe them
+    futures/    sync/       `concurrent.futures` over a scaler; a scaler for threads
     executors/  _state      run one job in one slot; where the state of commands is kept
     _scaler     _lease      the async shell, and what it hands out
     _explain  _explain_*    answers for people: of the whole, of one instance, of one key

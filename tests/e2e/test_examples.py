@@ -1,0 +1,152 @@
+"""Every example, and every program in the documentation that needs no cloud, does what its reader expects."""
+
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples"
+PATIENCE = 60.0
+"""Seconds after which a program counts as stuck."""
+
+SCRIPTS = {
+    "scripts/hello.py": r"hello from \S+\n",
+    "scripts/words.py": r"(counted \w+\.py\n){6}(\d+ times '\w+', which has \d+ letters\n){3}",
+}
+"""Those that run by themselves to an end, and what they print."""
+
+ELSEWHERE = {
+    "custom-runner/runner.py": "below: it runs until it is told to end",
+    "quickstart/measure.py": "test_quickstart.py",
+    "quickstart/report.py": "test_quickstart.py",
+    "scripts/count.py": "sent along by words.py",
+}
+"""The others, and where they are run."""
+
+PAGES = sorted([ROOT / "README.md", *ROOT.glob("docs/**/*.md"), *ROOT.glob("packages/*/README.md")])
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+
+
+def snippets(page: Path) -> list[str]:
+    """The programs of a page that a reader can run as they are: they can be compiled, and need no fleet but `local`."""
+    blocks = re.findall(r"^```python\n(.*?)^```", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    return [block for block in blocks if 'fleeting.load("local"' in block and is_program(block)]
+
+
+def is_program(block: str) -> bool:
+    """Whether it could be a file of its own."""
+    try:
+        compile(block, "snippet", "exec")
+    except SyntaxError:
+        return False
+    return True
+
+
+PROGRAMS = {
+    f"{page.relative_to(ROOT)}-{number}": program
+    for page in PAGES
+    for number, program in enumerate(snippets(page), start=1)
+}
+
+
+def environment(home: Path) -> dict[str, str]:
+    """Our own, with a home for whatever a fleet leaves."""
+    return {**os.environ, "TMPDIR": str(home), "XDG_STATE_HOME": str(home.parent / "state")}
+
+
+def run(command: Sequence[str | Path], home: Path) -> str:
+    """Run a program to its end; returns what it printed."""
+    done = subprocess.run(
+        command,
+        env=environment(home),
+        cwd=home.parent,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    return done.stdout
+
+
+@pytest.mark.parametrize("program", PROGRAMS.values(), ids=PROGRAMS)
+def test_a_program_in_the_documentation_runs_as_printed(home: Path, tmp_path: Path, program: str) -> None:
+    """It ends well and says something."""
+    script = tmp_path / "program.py"
+    script.write_text(program)
+    assert run([sys.executable, script], home)
+
+
+def test_the_readme_begins_with_a_script_of_ten_lines(home: Path, tmp_path: Path) -> None:
+    """What is promised there: a command on an instance, in ten lines that know nothing of async."""
+    program = snippets(ROOT / "README.md")[0]
+    assert len(program.splitlines()) == 10
+    script = tmp_path / "program.py"
+    script.write_text(program)
+    assert "async" not in program.replace("taskscaler.sync", "")
+    assert run([sys.executable, script], home) == run(["uname", "-a"], home)
+
+
+@pytest.mark.parametrize(("script", "output"), SCRIPTS.items(), ids=SCRIPTS)
+def test_an_example_runs(home: Path, script: str, output: str) -> None:
+    """It ends well and prints what it should."""
+    assert re.fullmatch(output, run([sys.executable, EXAMPLES / script], home))
+
+
+def test_no_example_is_forgotten() -> None:
+    """Each is run by a test."""
+    there = {str(path.relative_to(EXAMPLES)) for path in EXAMPLES.rglob("*.py")}
+    assert there == SCRIPTS.keys() | ELSEWHERE.keys()
+
+
+def test_the_custom_runner_fits_on_a_screen() -> None:
+    """A sketch has at most 60 lines."""
+    assert len((EXAMPLES / "custom-runner" / "runner.py").read_text().splitlines()) <= 60
+
+
+def runner(home: Path) -> "subprocess.Popen[str]":
+    """Start the custom runner."""
+    return subprocess.Popen(
+        [sys.executable, EXAMPLES / "custom-runner" / "runner.py"],
+        env=environment(home),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def lines(process: "subprocess.Popen[str]", count: int) -> list[str]:
+    """Read so many lines of what it prints."""
+    assert process.stdout is not None
+    ready, _, _ = select.select([process.stdout], [], [], PATIENCE)
+    assert ready, "it says nothing"
+    return [process.stdout.readline() for _ in range(count)]
+
+
+def test_the_custom_runner_runs_jobs_and_drains(home: Path) -> None:
+    """It runs all it gets; told to end, it sees through what it has taken."""
+    process = runner(home)
+    said = lines(process, 5)
+    process.send_signal(signal.SIGTERM)
+    rest, wrong = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, wrong) == (0, "")
+    reports = [*said, *rest.splitlines(keepends=True)]
+    assert sorted(reports) == [f"job-{number} exited with 0 {number}\n" for number in range(len(reports))]
+
+
+def test_the_custom_runner_ends_at_the_second_interrupt(home: Path) -> None:
+    """Without leaving an instance."""
+    process = runner(home)
+    lines(process, 1)
+    for _ in range(2):
+        process.send_signal(signal.SIGINT)
+    process.communicate(timeout=PATIENCE)
+    assert process.returncode in (0, -signal.SIGINT, 1)
