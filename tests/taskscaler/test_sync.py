@@ -72,6 +72,8 @@ def test_a_script_runs_commands_on_an_instance(scaler: Taskscaler) -> None:
         assert scaler.capacity().acquired == 1
         assert [view.slots for view in scaler.instances()] == [("job", None)]
         assert "1 in use" in str(scaler.explain())
+        assert scaler.explain(instance=lease.instance).jobs[0].key == lease.key
+        assert scaler.explain(key=lease.key).instance == lease.instance
     assert scaler.capacity().acquired == 0
 
 

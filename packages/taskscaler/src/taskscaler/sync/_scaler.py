@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any, Concatenate, ParamSpec, Self
+from typing import Any, Concatenate, ParamSpec, Self, overload
 
 from anyio.from_thread import start_blocking_portal
 
@@ -11,6 +11,8 @@ import taskscaler
 from fleeting import GroupInfo
 from taskscaler._errors import TaskscalerError
 from taskscaler._explain import Explanation, InstanceView
+from taskscaler._explain_instance import InstanceExplanation
+from taskscaler._explain_key import KeyExplanation
 from taskscaler._ledger import Capacity
 from taskscaler._types import Policy
 from taskscaler.sync._door import Door
@@ -129,9 +131,18 @@ class Taskscaler:
         """What each group said of itself when it was opened, by the names of the pools."""
         return self.door.do(lambda: self.scaler.groups)
 
-    def explain(self) -> Explanation:
-        """Why there is what there is, and what will happen next."""
-        return self.door.do(self.scaler.explain)
+    @overload
+    def explain(self) -> Explanation: ...
+    @overload
+    def explain(self, *, instance: str) -> InstanceExplanation: ...
+    @overload
+    def explain(self, *, key: str) -> KeyExplanation: ...
+    def explain(
+        self, *, instance: str | None = None, key: str | None = None
+    ) -> Explanation | InstanceExplanation | KeyExplanation:
+        """Why there is what there is, and what will happen next; of all, of one instance, or of one key."""
+        answer: Callable[..., Explanation | InstanceExplanation | KeyExplanation] = self.scaler.explain
+        return self.door.do(lambda: answer(instance=instance, key=key))
 
     # --- ending ------------------------------------------------------------------------------------------
 
