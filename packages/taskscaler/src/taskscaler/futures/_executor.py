@@ -101,7 +101,12 @@ class FleetExecutor(Executor):
             if self._closed:
                 raise RuntimeError("cannot schedule new futures after shutdown")
             self._under_way[future] = ticket
-            self._door.start(self._see_through, ticket)
+            try:
+                self._door.start(self._see_through, ticket)
+            except BaseException:  # an interrupt, perhaps when it had been started already
+                del self._under_way[future]
+                self._cancel(ticket)
+                raise
         future.add_done_callback(lambda done: self._under_way.pop(done, None))
         return future
 

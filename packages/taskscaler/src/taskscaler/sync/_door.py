@@ -5,7 +5,7 @@ come to its end: nothing is left running that nobody waits for.
 """
 
 from collections.abc import Awaitable, Callable, Iterator
-from concurrent.futures import CancelledError, Future, wait
+from concurrent.futures import Future, wait
 from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from typing import Generic, TypeVar, TypeVarTuple
 
@@ -41,18 +41,16 @@ class Door:
             args: Its arguments.
             undo: Called with what it has returned, should this thread be interrupted before it gets that.
         """
-        scope = self.do(anyio.CancelScope)
-        task = self._portal.start_task_soon(_within, scope, function, *args)
+        self._check()
+        call: _Call[T] = _Call()
         try:
-            return task.result()
-        except CancelledError:
-            raise TaskscalerError(_ENDED) from None
+            self._portal.start_task_soon(call.run, function, *args)
+            return call.outcome.result()
         except BaseException as error:
-            if not (task.done() and task.exception() is error):  # it has met this thread, not the call
-                self._portal.start_task_soon(scope.cancel)
-                wait([task])
-                if undo is not None and not task.cancelled() and task.exception() is None:
-                    undo(task.result())
+            if not call.raised(error) and self._portal.call(call.give_up):
+                wait([call.outcome])
+                if undo is not None and call.outcome.exception() is None:
+                    undo(call.outcome.result())
             raise
 
     def start(self, function: Callable[[*Ts], Awaitable[object]], *args: *Ts) -> None:
@@ -64,15 +62,14 @@ class Door:
     def held(self, manager: AbstractAsyncContextManager[T]) -> Iterator[T]:
         """Enter an asynchronous context, and leave it after the body, whose errors it does not see."""
         stay: _Stay[T] = self.do(_Stay)
-        task = self._portal.start_task_soon(stay.run, manager)
         try:
+            self._portal.start_task_soon(stay.run, manager)
             yield stay.entered.result()
         finally:
             with suppress(RuntimeError):  # the door was closed meanwhile, which has ended it
-                self._portal.call(stay.leave)
-            wait([task])
-        if not task.cancelled():
-            task.result()
+                if self._portal.call(stay.leave):
+                    wait([stay.left])
+        stay.left.result()
 
     def close(self) -> None:
         """End what is still under way; nothing goes through any more."""
@@ -84,38 +81,76 @@ class Door:
             raise TaskscalerError(_ENDED)
 
 
+class _Call(Generic[T]):
+    """A call on its way. Whoever waits for it may be interrupted at any moment, also before it is in the event loop."""
+
+    def __init__(self) -> None:
+        self.outcome: Future[T] = Future()
+        self._scope: anyio.CancelScope | None = None
+        self._given_up = False
+
+    async def run(self, function: Callable[[*Ts], Awaitable[T]], *args: *Ts) -> None:
+        """Make the call, unless nobody waits for it any more."""
+        if self._given_up:
+            return
+        try:
+            with anyio.CancelScope() as self._scope:
+                self.outcome.set_result(await function(*args))
+            if not self.outcome.done():
+                self.outcome.set_exception(TaskscalerError("the call was interrupted"))
+        except Exception as error:  # noqa: BLE001  (it is for whoever waits)
+            self.outcome.set_exception(error)
+        except BaseException:
+            self.outcome.set_exception(TaskscalerError(_ENDED))
+            raise
+
+    def give_up(self) -> bool:
+        """Cancel it; tells whether it had begun, and so comes to an end."""
+        self._given_up = True
+        if self._scope is not None:
+            self._scope.cancel()
+        return self._scope is not None
+
+    def raised(self, error: BaseException) -> bool:
+        """Whether the error is the call's own, not one that has met the thread that waits."""
+        return self.outcome.done() and self.outcome.exception() is error
+
+
 class _Stay(Generic[T]):
     """One task that enters a context, stays, and leaves it: that must not be done by different ones."""
 
     def __init__(self) -> None:
         self.entered: Future[T] = Future()
-        self._left = anyio.Event()
+        self.left: Future[None] = Future()
+        """Done once the context was left, with the error of that if there was one."""
+
+        self._leaving = anyio.Event()
         self._scope = anyio.CancelScope()
+        self._begun = False
 
     async def run(self, manager: AbstractAsyncContextManager[T]) -> None:
         """Stay until `leave`."""
+        if self._leaving.is_set():
+            return
+        self._begun = True
         try:
             with self._scope:
                 async with manager as value:
                     self.entered.set_result(value)
-                    await self._left.wait()
-        except Exception as error:
-            if self.entered.done():
-                raise
-            self.entered.set_exception(error)
+                    await self._leaving.wait()
+        except Exception as error:  # noqa: BLE001  (it is for whoever waits)
+            (self.left if self.entered.done() else self.entered).set_exception(error)
         except BaseException:
             if not self.entered.done():
                 self.entered.set_exception(TaskscalerError(_ENDED))
             raise
+        finally:
+            if not self.left.done():
+                self.left.set_result(None)
 
-    def leave(self) -> None:
-        """Leave, or enter no further."""
-        self._left.set()
+    def leave(self) -> bool:
+        """Leave, or enter no further; tells whether there was anything begun that comes to an end."""
+        self._leaving.set()
         if not self.entered.done():
             self._scope.cancel()
-
-
-async def _within(scope: anyio.CancelScope, function: Callable[[*Ts], Awaitable[T]], *args: *Ts) -> T:
-    with scope:
-        return await function(*args)
-    raise TaskscalerError("the call was interrupted")
+        return self._begun
