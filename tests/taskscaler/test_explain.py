@@ -84,6 +84,18 @@ async def at_the_ceiling() -> AsyncIterator[Taskscaler]:
 
 
 @asynccontextmanager
+async def at_the_ceiling_unfilled() -> AsyncIterator[Taskscaler]:
+    """Two may exist; the cloud has delivered one, and says that it has no other."""
+    cloud = FakeCloud()
+    async with scaling(cloud, max_instances=2) as scaler, working(scaler, "job-1"):
+        await anyio.sleep(30)
+        cloud.run_out("no m5.large in zone-a")
+        async with working(scaler, "job-2", "job-3"):
+            await anyio.sleep(30)
+            yield scaler
+
+
+@asynccontextmanager
 async def at_the_clouds_ceiling() -> AsyncIterator[Taskscaler]:
     """The group itself holds one, whatever we allow."""
     async with scaling(FakeCloud(max_size=1), max_instances=9) as scaler, working(scaler, "job-1", "job-2"):
@@ -298,6 +310,15 @@ TABLE = [
         ],
     ),
     Asked(at_the_ceiling, ["2 jobs wait: max_instances allows no more than 2 instances (2 ready)"]),
+    Asked(
+        at_the_ceiling_unfilled,
+        [
+            (
+                "2 jobs wait: max_instances allows no more than 2 instances (1 ready, 1 asked for);"
+                " the cloud says: no m5.large in zone-a"
+            ),
+        ],
+    ),
     Asked(at_the_ceiling, ["job-4 waits for a slot for 30 s, as number 2 of 2: 2 jobs wait"], key="job-4"),
     Asked(at_the_ceiling, ["job-1 holds slot 0 of i-"], key="job-1"),
     Asked(at_the_ceiling, ["job-5 is not known: it holds no slot and waits for none; did you mean job-"], key="job-5"),

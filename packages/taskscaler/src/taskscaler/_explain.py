@@ -298,6 +298,7 @@ class Explanation:
             waited = max(pool.waited for pool in self.pools)
             since = f", asked for {span(waited)} ago" if waited >= 1 else ""
             parts.append(f"{counted(coming, 'instance')} {_verb(coming, 'is', 'are')} on the way{since}")
+        if coming:
             parts += [f"what keeps one from being ready: {trouble}" for pool in self.pools for trouble in pool.troubles]
             parts += [f"the cloud says: {problem}" for pool in self.pools for problem in pool.problems]
         return "; ".join(part for part in parts if part)
