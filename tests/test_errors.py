@@ -5,6 +5,7 @@ Whoever adds an error is told by these tests what is missing; CONTRIBUTING has i
 
 import pkgutil
 import re
+import sys
 from collections.abc import Awaitable, Callable, Iterator
 from importlib import import_module
 from pathlib import Path
@@ -379,6 +380,20 @@ def record_of_a_later_release(place: Place) -> set[str]:
 def nothing_to_explain(place: Place) -> set[str]:
     """Ask about a batch where there is none."""
     return place.run(arguments="explain .")
+
+
+@provokes("TS108")
+def timeline_without_matplotlib(place: Place) -> set[str]:
+    """Ask for a timeline where nothing is installed that could draw it."""
+    (place.directory / "fleet.jsonl").write_text('{"event": "opened", "at": 1.7e9, "version": 1, "pools": []}\n')
+    (place.directory / "results.json").write_text('{"started": "2026-03-02", "ended": "2026-03-03", "jobs": []}\n')
+    drawing = {name: sys.modules.pop(name, None) for name in ("matplotlib", "taskscaler.report._draw")}
+    sys.modules["matplotlib"] = None  # type: ignore[assignment]  # (so it cannot be imported)
+    try:
+        return place.run(arguments="report .")
+    finally:
+        del sys.modules["matplotlib"]
+        sys.modules.update({name: module for name, module in drawing.items() if module is not None})
 
 
 # --- jobs and slots ----------------------------------------------------------------------------------------

@@ -816,6 +816,50 @@ WRONG_ARGUMENTS = {
         says="results/resume/jobs.toml is gone; start a new batch [TS104]",
         around=batch(BEGUN, copy=None),
     ),
+    "report on nothing": wrong_arguments(
+        "report", says="missing argument 'RESULTS'; see taskscaler report --help [FL101]"
+    ),
+    "report on what is not there": wrong_arguments(
+        "report",
+        "nowhere",
+        says="there is no directory nowhere; name the one that has the results [TS107]",
+    ),
+    "report on what is no batch": wrong_arguments(
+        "report",
+        "full",
+        says=(
+            "full/results.json cannot be used: it is not what a batch has written; name the directory that"
+            " `taskscaler run` has written the results to, and a job or an instance of that batch [TS107]"
+        ),
+        around=no_batch,
+    ),
+    "report on a fleet of which nothing was recorded": wrong_arguments(
+        "report",
+        "results",
+        says="nothing was recorded of the fleet of results; see fleet.log and the logs there [TS107]",
+        around=batch(BEGUN),
+    ),
+    "negative price": wrong_arguments(
+        *("report", ".", "--price-per-hour", "-1"),
+        says=(
+            "invalid value for '--price-per-hour': -1.0 is not in the range x>=0; see taskscaler report --help [FL101]"
+        ),
+    ),
+    "price that is no number": wrong_arguments(
+        *("report", ".", "--price-per-hour", "nan"),
+        says="invalid value for '--price-per-hour': nan is no price; see taskscaler report --help [FL101]",
+    ),
+    "price without an end": wrong_arguments(
+        *("report", ".", "--price-per-hour", "inf"),
+        says="invalid value for '--price-per-hour': inf is no price; see taskscaler report --help [FL101]",
+    ),
+    "price in words": wrong_arguments(
+        *("report", ".", "--price-per-hour", "cheap"),
+        says=(
+            "invalid value for '--price-per-hour': 'cheap' is not a valid float range; see taskscaler report --help"
+            " [FL101]"
+        ),
+    ),
     "explaining what is not there": wrong_arguments(
         "explain", "jobs", says="there is no directory jobs; name the one that has the results [TS107]"
     ),

@@ -124,7 +124,7 @@ class Bookkeeping(RuleBasedStateMachine):
         assert {kind: self.state.count(kind) for kind in JobState} == {
             kind: list(self.stands.values()).count(kind) for kind in JobState
         }
-        assert self.state.done == sum(state.final for state in self.stands.values())
+        assert self.state.done == sum(state.stands for state in self.stands.values())
         running = {name for name, state in self.stands.items() if state is JobState.RUNNING}
         assert {record.name for record in self.state.running.values()} == running
         for record in self.state.records:

@@ -27,7 +27,7 @@ from taskscaler import Policy, Taskscaler
 from taskscaler._errors import ReportFailed
 from taskscaler._jobsfile import Report, read_jobs_file
 from taskscaler._state import StateJournal
-from taskscaler.batch import BatchState, History, Job, Results
+from taskscaler.batch import BatchState, History, Job, JobState, Results
 from taskscaler.cli import main
 from taskscaler.cli._changes import changes
 from taskscaler.cli._console import PatientConsole
@@ -187,6 +187,40 @@ def test_the_picture_fits_the_terminal(machines: int, width: int, height: int) -
     assert shown == machines or lines[-1] == f"and {machines - shown} more instances"
 
 
+def test_long_ids_leave_room_for_what_matters() -> None:
+    """Their middle goes; jobs and counts stay in sight."""
+    long = "a-very-long-group-name-in-some-region"
+    few, many = (
+        evolve(shown, instances=[Machine(f"{long}-{each.id}", each.state, each.slots) for each in shown.instances])
+        for shown in (picture(3), picture(60))
+    )
+    assert painted(few, 80, 24)[4] == "a-very-long-grou…e-region-i-0000  idle · measure-01"
+    lines = painted(many, 140, 24)
+    assert all(cell in lines[4] for cell in (" 1/2", " 2/2", " 0/2"))
+    assert "…" in lines[4]
+
+
+def test_the_picture_says_why_jobs_wait() -> None:
+    """In at most three lines, broken between words, and with no line more in all than there is room for."""
+    why = "8 jobs wait: the last try to get more instances failed (quota exceeded)" + 9 * ", and so on and on"
+    lines = painted(evolve(picture(60), why=why), 60, 24)
+    assert lines[3:6] == [
+        "why    8 jobs wait: the last try to get more instances",
+        "       failed (quota exceeded), and so on and on, and so on",
+        "       and on, and so on and on, and so on and on, and so …",
+    ]
+    assert len(lines) < 24
+    assert max(map(len, lines)) <= 60
+
+
+def test_what_a_later_run_would_still_run_is_not_done() -> None:
+    """Cancelled jobs, and those that found no capacity, leave a gap in the bar."""
+    shown = picture(3)
+    shown.state.cancel("measure-10", "the batch was interrupted", now=6.0)
+    shown.state.cancel("measure-11", "there was no slot", now=6.0, state=JobState.NO_CAPACITY)
+    assert " 1 of 12 · 1 failed · 1 no capacity · 1 cancelled · " in painted(shown, 120, 24)[1]
+
+
 def test_a_large_fleet_counts_its_slots() -> None:
     """There is no room for names, but each instance still shows how busy it is."""
     lines = painted(picture(60), 140, 24)
@@ -263,7 +297,8 @@ def test_the_summary_tells_what_a_person_asks(tmp_path: Path) -> None:
     results.prepare()
     results.begin()
     results.log("bad").write_bytes(b"".join(b"line %d\r\n" % number for number in range(9)) + b"\x1b[31mBoom\x1b[0m\n")
-    state = BatchState([job("good"), job("bad"), job("late")], now=0.0)
+    unlucky = Job(spec=JobSpec(name="unlucky", script="true"), retries=0)
+    state = BatchState([job("good"), job("bad"), job("late"), unlucky], now=0.0)
     state.begin("good", instance="i-1", slot=0, now=2.0)
     state.lose("good", "instance i-1 was lost (preempted)", now=4.0)
     state.begin("good", instance="i-2", slot=0, now=6.0)
@@ -271,14 +306,17 @@ def test_the_summary_tells_what_a_person_asks(tmp_path: Path) -> None:
     state.begin("bad", instance="i-2", slot=1, now=6.0)
     state.end("bad", JobOutcome(verdict=Verdict.FAILED, exit_code=3, why="exited with 3"), now=9.0)
     state.cancel("late", "the batch was interrupted", now=9.0)
+    state.begin("unlucky", instance="i-1", slot=1, now=2.0)
+    state.lose("unlucky", "instance i-1 was lost (preempted)", now=4.0)
     output = io.StringIO()
-    print_summary(Console(file=output, width=40), state, results, now=83.0)
+    print_summary(Console(file=output, width=40), state, results, now=83.0, timeline="timeline.svg")
     assert output.getvalue() == dedent(f"""
-        jobs       3: 1 succeeded · 1 failed · 1 cancelled
-        time       1m23s in all; jobs waited 4.0s in the median, 6.0s at most
-        instances  2: i-2 (2 jobs), i-1 (1 job)
+        jobs       4: 1 succeeded · 1 failed · 1 lost · 1 cancelled
+        time       1m23s in all; jobs waited 2.0s in the median, 6.0s at most
+        instances  2: i-1 (2 jobs), i-2 (2 jobs)
         retried    good: instance i-1 was lost (preempted)
         warning    good: the clean-up failed
+        timeline   timeline.svg
         results    {results.directory}
 
         bad failed: exited with 3
@@ -288,7 +326,33 @@ def test_the_summary_tells_what_a_person_asks(tmp_path: Path) -> None:
           line 8
           Boom
           {results.log("bad")}
+
+        unlucky lost: instance i-1 was lost (preempted)
     """)
+
+
+def test_on_a_terminal_the_summary_is_broken_between_words(tmp_path: Path) -> None:
+    """No id in two parts, and what follows stands below; paths are left whole, to be copied."""
+    state = BatchState([job("good")], now=0.0)
+    for number in range(3):
+        state.begin("good", instance=f"i-{number:030}", slot=0, now=2.0)
+        state.lose("good", "preempted", now=4.0)
+    output, results = io.StringIO(), Results(tmp_path / ("long" * 20))
+    console = Console(file=output, width=50, force_terminal=True, no_color=True, _environ={"TERM": "xterm"})
+    print_summary(console, state, results, now=83.0, timeline="timeline.svg")
+    lines = [line.rstrip() for line in harmless(output.getvalue()).splitlines()]
+    assert lines[1:4] == [
+        "jobs       1: 1 lost",
+        "time       1m23s in all; jobs waited 2.0s in the",
+        "           median, 2.0s at most",
+    ]
+    assert lines[4:8] == [
+        "instances  3: i-000000000000000000000000000000 (1",
+        "           job), i-000000000000000000000000000001",
+        "           (1 job),",
+        "           i-000000000000000000000000000002 (1",
+    ]
+    assert f"results    {results.directory}" in lines
 
 
 def test_last_lines_of_a_long_log_are_read_from_its_end(tmp_path: Path) -> None:

@@ -2,7 +2,8 @@
 
 How the parts lie on each other; each imports only from those below it:
 
-    cli/        batch/      the command line; many jobs over one scaler
+    cli/        report/     the command line; looking back on a batch: timelines, figures
+    batch/                  many jobs over one scaler, and what they leave
     config/                 fleets as files describe them
     futures/    sync/       `concurrent.futures` over a scaler; a scaler for threads
     executors/  _state      run one job in one slot; where the state of commands is kept

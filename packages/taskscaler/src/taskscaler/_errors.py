@@ -7,6 +7,7 @@ FleetingError
     ├── ReportFailed      correct the report's command; the results are there
     ├── RecordUnreadable  use the release that has written the record of the fleet
     ├── NothingTold       name the directory of the results, and what they tell of
+    ├── PicturesMissing   install what draws
     ├── NoCapacity        no slot, and why; `possible` tells whether one can still come
     ├── KeyInUse          use another key, or release the one that holds it
     ├── NotSuspended      no lease sleeps under the key; it may have been lost
@@ -82,6 +83,16 @@ class NothingTold(TaskscalerError):
         "TS107",
         "The directory holds no results of a batch that can be read, or none of the job or instance asked for.",
         "Name the directory that `taskscaler run` has written the results to, and a job or an instance of that batch.",
+    )
+
+
+class PicturesMissing(TaskscalerError):
+    """The library that draws timelines is not installed."""
+
+    entry = CatalogueEntry(
+        "TS108",
+        "A timeline is to be drawn, and matplotlib, which draws it, is not installed or does not work.",
+        "Install taskscaler[pictures]; the results are not touched by that, and taskscaler report draws it later.",
     )
 
 

@@ -45,6 +45,10 @@ class Results:
         """What became of the fleet, event by event; see `read_record`."""
         return self.directory / "fleet.jsonl"
 
+    def timeline(self, format_: str) -> Path:
+        """The picture of the run, as ``svg`` or ``png``."""
+        return self.directory / f"timeline.{format_}"
+
     @property
     def history(self) -> Path:
         """The directory of what a later command needs to go on."""
@@ -61,7 +65,11 @@ class Results:
             OSError: It cannot be made.
         """
         made = list(takewhile(lambda path: not path.exists(), (self.directory, *self.directory.parents)))
-        self.directory.mkdir(parents=True, exist_ok=True)
+        if made:
+            try:
+                self.directory.mkdir(parents=True)
+            except FileExistsError as error:
+                raise ResultsInTheWay(f"{self.directory} is another run's; name another directory") from error
         never_begun = {self.fleet_log, self.fleet_record, draft_of(self.history)}
         if any(path not in never_begun for path in self.directory.iterdir()):
             raise ResultsInTheWay(f"{self.directory} is not empty; name another directory, or remove it")
@@ -74,7 +82,8 @@ class Results:
 
     def write_summary(self, state: BatchState, *, now: float) -> None:
         """Write ``results.json``, whole or not at all."""
-        write_atomically(self.summary, json.dumps(as_json(state, now=now), indent=2) + "\n")
+        text = json.dumps(as_json(state, now=now), indent=2) + "\n"
+        write_atomically(self.summary, text.encode())
 
 
 def as_json(state: BatchState, *, now: float) -> Mapping[str, object]:
@@ -89,10 +98,10 @@ def as_json(state: BatchState, *, now: float) -> Mapping[str, object]:
     }
 
 
-def write_atomically(path: Path, text: str) -> None:
+def write_atomically(path: Path, content: bytes) -> None:
     """Write a file such that whoever looks sees the old one or the new one."""
     draft = path.with_name(f".{path.name}.part")
-    draft.write_text(text, encoding="utf-8")
+    draft.write_bytes(content)
     draft.replace(path)
 
 

@@ -104,6 +104,11 @@ class JobRecord:
         return self.attempts[0].started - self.queued if self.attempts else None
 
     @property
+    def retried_attempts(self) -> list[Attempt]:
+        """The tries that another one followed."""
+        return self.attempts[:-1]
+
+    @property
     def lost_attempts(self) -> list[Attempt]:
         """The tries that ended because their instance was lost, or the manager was stopped."""
         return [attempt for attempt in self.attempts if attempt.state is JobState.LOST]
@@ -158,8 +163,8 @@ class BatchState:
 
     @property
     def done(self) -> int:
-        """How many jobs are over, in whichever way."""
-        return sum(count for state, count in self._counts.items() if state.final)
+        """How many jobs are over for good; not those that a later run would still have to run."""
+        return sum(count for state, count in self._counts.items() if state.stands)
 
     @property
     def over(self) -> bool:

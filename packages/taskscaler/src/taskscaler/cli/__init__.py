@@ -1,6 +1,7 @@
 """The command ``taskscaler``. What a command needs is imported when it runs: help must come at once."""
 
 import sys
+from math import isfinite
 from pathlib import Path
 
 import click
@@ -114,3 +115,30 @@ def explain(directory: Path, job: str | None, instance: str | None, *, as_json: 
     from taskscaler.cli._explain import explain_results
 
     sys.exit(explain_results(directory, job=job, instance=instance, as_json=as_json))
+
+
+def _finite(_: click.Context, __: click.Parameter, value: float | None) -> float | None:
+    if value is not None and not isfinite(value):
+        raise click.BadParameter(f"{value} is no price")
+    return value
+
+
+@main.command()
+@click.argument("results", metavar="RESULTS", type=click.Path(path_type=Path))
+@click.option(
+    "--price-per-hour",
+    metavar="X",
+    type=click.FloatRange(0),
+    callback=_finite,
+    help="What one instance costs an hour, in whatever money.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
+def report(results: Path, price_per_hour: float | None, *, as_json: bool) -> None:
+    """Look back on the batch whose results are in the directory RESULTS.
+
+    Draws the timeline anew, and tells how long jobs waited and ran, how well the instances were used, how many
+    instance-hours were paid for and, with a price, what that cost. The batch may be over, interrupted, or running.
+    """
+    from taskscaler.cli._timeline import look_back
+
+    sys.exit(look_back(results, price_per_hour=price_per_hour, as_json=as_json))

@@ -2,7 +2,8 @@
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from textwrap import wrap
 from typing import Protocol
 
 import anyio
@@ -14,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fleeting.terminal import harmless
+from taskscaler._names import shortened
 from taskscaler.batch import BatchState, JobChanged, JobState
 from taskscaler.cli._text import counted, elapsed, listed
 
@@ -27,8 +29,11 @@ _FLEET_STATES = ("running", "pending", "creating", "deleting")
 _WORDS = {"running": "ready", "pending": "booting"}
 """Where our words for people differ from those of the metrics."""
 
-_HEADER_LINES = 4
+_WHY = "why    "
+_MOST_LINES_OF_WHY = 3
 _NARROWEST_CELL = 24
+_CELL_GAP = 2
+_LONGEST_ID = 32
 
 _STYLES = {  # of the ends that are told apart while the batch runs
     JobState.FAILED: "red",
@@ -70,6 +75,9 @@ class Picture:
     instances: Sequence[Instance]
     ceiling: int
     """`max_instances`; 0: none."""
+
+    why: str = ""
+    """Why jobs wait; empty if none does."""
 
 
 @define
@@ -173,7 +181,8 @@ def describe_fleet(instances: Sequence[Instance]) -> str:
 
 def paint(picture: Picture, width: int, height: int) -> RenderableType:
     """Draw the picture, at most *height* lines high."""
-    return Group(_title(picture), _jobs(picture), _fleet(picture), Text(), _instances(picture, width, height))
+    head = [_title(picture), _jobs(picture), _fleet(picture), *_why(picture, width)]
+    return Group(*head, Text(), _instances(picture, width, height - len(head) - 2))
 
 
 def _title(picture: Picture) -> RenderableType:
@@ -187,7 +196,8 @@ def _title(picture: Picture) -> RenderableType:
 def _jobs(picture: Picture) -> RenderableType:
     state = picture.state
     line = Table.grid(padding=(0, 1))
-    line.add_row("jobs  ", ProgressBar(total=max(1, len(state)), completed=state.done, width=20), _counts(state))
+    bar = ProgressBar(total=max(1, len(state)), completed=state.done, width=20, complete_style="green")  # rich's is red
+    line.add_row("jobs  ", bar, _counts(state))
     return line
 
 
@@ -204,14 +214,21 @@ def _fleet(picture: Picture) -> RenderableType:
     return Text(f"fleet  {describe_fleet(picture.instances)}{limit}", no_wrap=True, overflow="ellipsis")
 
 
-def _instances(picture: Picture, width: int, height: int) -> RenderableType:
+def _why(picture: Picture, width: int) -> Iterator[Text]:
+    """Say why jobs wait, in so few lines that the instances stay in sight."""
+    lines = wrap(harmless(picture.why), max(1, width - len(_WHY)), max_lines=_MOST_LINES_OF_WHY, placeholder=" …")
+    for number, line in enumerate(lines):
+        yield Text(f"{'' if number else _WHY:<{len(_WHY)}}{line}", style="yellow", no_wrap=True)
+
+
+def _instances(picture: Picture, width: int, room: int) -> RenderableType:
     """Give each instance a line with the names of its jobs or, where lines are too few, a cell with their number."""
-    room = max(1, height - _HEADER_LINES - 1)
+    room = max(1, room)
     if len(picture.instances) <= room:
         return _lines(picture.instances)
     columns = max(1, width // _NARROWEST_CELL)
     shown = picture.instances[: columns * (room - 1)]
-    grid = Table.grid(padding=(0, 2), expand=True)
+    grid = Table.grid(padding=(0, _CELL_GAP), expand=True)
     for _ in range(columns):
         grid.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
     for start in range(0, len(shown), columns):
@@ -225,19 +242,23 @@ def _lines(instances: Sequence[Instance]) -> RenderableType:
     grid.add_column(no_wrap=True)
     grid.add_column(no_wrap=True, overflow="ellipsis")
     for instance in instances:
-        grid.add_row(harmless(instance.id), _slots(instance))
+        grid.add_row(shortened(harmless(instance.id), _LONGEST_ID), _slots(instance))
     return grid
 
 
 def _slots(instance: Instance) -> Text:
     if instance.state != "running":
         return Text(_WORDS.get(instance.state, instance.state), style="dim")
-    parts = (Text(key) if key else Text("idle", style="dim") for key in instance.slots)
-    return Text(" · ", style="dim").join(parts)
+    line = Text()  # joined with a dim text, everything would be dim
+    for number, key in enumerate(instance.slots):
+        line.append(" · " if number else "", style="dim").append(key or "idle", style="" if key else "dim")
+    return line
 
 
 def _cell(instance: Instance) -> Text:
-    if instance.state != "running":
-        return Text.assemble(harmless(instance.id), " ", (_WORDS.get(instance.state, instance.state), "dim"))
+    """Write the id, cut to what room the state or the number of jobs leaves it."""
     busy = sum(key is not None for key in instance.slots)
-    return Text.assemble(harmless(instance.id), " ", (f"{busy}/{len(instance.slots)}", "" if busy else "dim"))
+    ready = instance.state == "running"
+    told = f"{busy}/{len(instance.slots)}" if ready else _WORDS.get(instance.state, instance.state)
+    id_ = shortened(harmless(instance.id), _NARROWEST_CELL - _CELL_GAP - 1 - len(told))
+    return Text.assemble(id_, " ", (told, "" if ready and busy else "dim"))

@@ -35,7 +35,7 @@ async def make_report(report: Report, source: Path, results: Results) -> str:
     """
     await to_thread.run_sync(_copy, report, source, results.directory)
     text = await _run(report, results.directory)
-    await to_thread.run_sync(write_atomically, results.directory / "report.txt", text)
+    await to_thread.run_sync(write_atomically, results.directory / "report.txt", text.encode())
     return text
 
 

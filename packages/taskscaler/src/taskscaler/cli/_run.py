@@ -1,9 +1,10 @@
 """``taskscaler run``: reads the file, runs the batch, shows it, and tells the outcome by the exit status."""
 
 import signal
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import closing, suppress
 from datetime import datetime
+from itertools import chain, count
 from pathlib import Path
 
 import anyio
@@ -26,6 +27,7 @@ from taskscaler.cli._log import logging_to
 from taskscaler.cli._progress import Picture, Progress, progress_for
 from taskscaler.cli._report import make_report
 from taskscaler.cli._summary import print_summary
+from taskscaler.cli._timeline import leave_timeline
 
 _WRONG = (*WRONG_FILE, ResultsInTheWay, CannotResume)
 """What is wrong with a file or an argument, before anything has begun."""
@@ -37,8 +39,7 @@ def run_jobs_file(path: Path, output: Path | None) -> int:
     """Run the batch and return the exit status. What goes wrong is told on standard error."""
     try:
         file = read_jobs_file(path)
-        results = Results(output or _default_output(path))
-        made = results.prepare()
+        results, made = _results_in(output) if output else new_results(_named_after(path))
     except _WRONG as error:
         return tell([error], WRONG)
     try:
@@ -126,8 +127,31 @@ def _facts(file: JobsFile) -> PoolFacts:
     )
 
 
-def _default_output(path: Path) -> Path:
-    return Path("taskscaler-results", f"{path.stem}-{datetime.now().astimezone():%Y%m%d-%H%M%S}")
+def new_results(path: Path) -> tuple[Results, Sequence[Path]]:
+    """Make a directory for results that no other run uses: if there is one of that name, with a number behind it.
+
+    Returns:
+        The results, and the directories that were made, innermost first.
+
+    Raises:
+        OSError: It cannot be made.
+    """
+    numbered = (path.with_name(f"{path.name}-{number}") for number in count(2))
+    for candidate in chain([path], numbered):
+        if not candidate.exists():
+            with suppress(ResultsInTheWay):  # another run was quicker
+                results = Results(candidate)
+                return results, results.prepare()
+    raise AssertionError("there is always another number")
+
+
+def _results_in(directory: Path) -> tuple[Results, Sequence[Path]]:
+    results = Results(directory)
+    return results, results.prepare()
+
+
+def _named_after(jobs: Path) -> Path:
+    return Path("taskscaler-results", f"{jobs.stem}-{datetime.now().astimezone():%Y%m%d-%H%M%S}")
 
 
 @define
@@ -160,7 +184,9 @@ class _Run:
             await signals.start(self._heed_signals)
             await signals.start(self._heed_hangups)
             await self._run_batch()
-            print_summary(self.console, self.batch.state, self.results, now=self.clock.now())
+            now = self.clock.now()
+            timeline = await to_thread.run_sync(leave_timeline, self.results)
+            print_summary(self.console, self.batch.state, self.results, now=now, timeline=timeline)
             reported = await self._report()
             signals.cancel_scope.cancel()
         well = self.batch.state.succeeded and reported
@@ -274,4 +300,9 @@ class _Run:
             state=self.batch.state,
             instances=() if self.starting else self.scaler.instances(),
             ceiling=self.file.autoscaler.max_instances,
+            why="" if self.starting else self._why(),
         )
+
+    def _why(self) -> str:
+        explanation = self.scaler.explain()
+        return explanation.answer if explanation.capacity.pending else ""

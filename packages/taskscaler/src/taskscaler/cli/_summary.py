@@ -6,6 +6,7 @@ from pathlib import Path
 from statistics import median
 
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 from fleeting.terminal import harmless
@@ -20,31 +21,60 @@ LAST_LINES = 5
 MOST_NAMED = 10
 """So many failed jobs and retries are told one by one; the rest is counted."""
 
+_LABELS = 11
+"""Characters that the labels take."""
+
 _TAIL = 64 * 1024  # bytes of a log that are read to find its last lines
 
 
-def print_summary(console: Console, state: BatchState, results: Results, *, now: float) -> None:
-    """Tell how it went: the sums, each retry, and each job that did not succeed."""
+def print_summary(console: Console, state: BatchState, results: Results, *, now: float, timeline: str) -> None:
+    """Tell how it went: the sums, each retry, and each job that did not succeed.
+
+    Args:
+        console: Lines are broken between words on a terminal, and not at all elsewhere.
+        state: Of a batch that is over.
+        results: Where they are.
+        now: Seconds since the epoch.
+        timeline: Where the picture of the run is, or why there is none.
+    """
     console.print()
-    for line in (*_sums(state, results, now), *_failures(state, results)):
+    for label, text in _sums(state, now):
+        _print_row(console, label, text, wrap=console.is_terminal)
+    _print_row(console, "timeline", timeline, wrap=False)
+    _print_row(console, "results", str(results.directory), wrap=False)
+    for line in _failures(state, results):
         console.print(line, highlight=False, soft_wrap=True)
 
 
-def _sums(state: BatchState, results: Results, now: float) -> Iterator[Text]:
-    yield _row("jobs", _counts(state))
-    yield _row("time", f"{elapsed(now - state.started)} in all{_waiting(state)}")
-    yield _row("instances", _instances(state))
-    lost = [f"{record.name}: {attempt.why}" for record in state.records for attempt in record.lost_attempts]
-    for line in _at_most(lost):
-        yield _row("retried", line)
+def _print_row(console: Console, label: str, text: str, *, wrap: bool) -> None:
+    """Print a label and what belongs to it; a path is not broken, so that it can be copied."""
+    if wrap:
+        row = Table.grid()
+        row.add_column(width=_LABELS, style="dim", no_wrap=True)
+        row.add_column(overflow="fold")
+        row.add_row(label, Text(harmless(text)))
+        console.print(row)
+    else:
+        line = Text.assemble((f"{label:<{_LABELS}}", "dim"), harmless(text))
+        console.print(line, highlight=False, soft_wrap=True)
+
+
+def _sums(state: BatchState, now: float) -> Iterator[tuple[str, str]]:
+    yield "jobs", _counts(state)
+    yield "time", f"{elapsed(now - state.started)} in all{_waiting(state)}"
+    yield "instances", _instances(state)
+    yield from (("retried", line) for line in _at_most(_retries(state)))
     warnings = [f"{record.name}: {warning}" for record in state.records for warning in record.warnings]
-    for line in _at_most(warnings):
-        yield _row("warning", line)
-    yield _row("results", str(results.directory))
+    yield from (("warning", line) for line in _at_most(warnings))
 
 
-def _row(label: str, text: str) -> Text:
-    return Text.assemble((f"{label:<11}", "dim"), harmless(text))
+def _retries(state: BatchState) -> list[str]:
+    """Tell which jobs were tried again, and why; those of one instance together."""
+    names: dict[str, list[str]] = {}
+    for record in state.records:
+        for attempt in record.retried_attempts:
+            names.setdefault(attempt.why, []).append(record.name)
+    return [f"{', '.join(_at_most(jobs))}: {why}" for why, jobs in names.items()]
 
 
 def _counts(state: BatchState) -> str:

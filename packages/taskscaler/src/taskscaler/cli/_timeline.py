@@ -1,0 +1,171 @@
+"""``taskscaler report``, and the picture that a run leaves: what the results of a batch tell, drawn and summed up."""
+
+import json
+import logging
+from collections.abc import Iterator, Mapping
+from decimal import Decimal
+from pathlib import Path
+
+from attrs import asdict
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from fleeting.commandline import EXPECTED, FAILED, SUCCEEDED, WRONG, tell
+from fleeting.terminal import harmless
+from taskscaler._errors import NothingTold, PicturesMissing, TaskscalerError
+from taskscaler._told import RunTold, read_run
+from taskscaler.batch import JobState, Results
+from taskscaler.batch._results import write_atomically
+from taskscaler.cli._text import counted, elapsed, listed
+from taskscaler.report import Figures, Spread, figure_out, lay_out
+
+VERSION = 1
+"""Of what ``--json`` prints; raised when a key changes its meaning or goes."""
+
+log = logging.getLogger("taskscaler.timeline")
+
+
+def look_back(directory: Path, *, price_per_hour: float | None, as_json: bool) -> int:
+    """Draw the timeline of a batch anew, print its figures, and return the exit status."""
+    try:
+        run = _read(directory)
+    except EXPECTED as error:
+        return tell([error], WRONG)
+    results, status = Results(directory), SUCCEEDED
+    try:
+        drawn = _draw(run, results)
+    except (PicturesMissing, OSError) as error:
+        drawn, status = None, tell([error], FAILED)
+    figures = figure_out(run, lay_out(run), price_per_hour=price_per_hour)
+    if as_json:
+        print(json.dumps(figures_as_json(figures, drawn), indent=2))  # noqa: T201  (what was asked for)
+    else:
+        print_figures(Console(), figures, drawn)
+    return status
+
+
+def leave_timeline(results: Results) -> str:
+    """Draw the timeline of a run that has just ended; tell where it is, or why there is none.
+
+    A picture is not worth a batch: whatever goes wrong with it is logged and told, and no more.
+    """
+    try:
+        return str(_draw(_read(results.directory), results))
+    except (TaskscalerError, OSError) as error:
+        return f"none: {error}"
+    except Exception as error:
+        log.exception("timeline_failed")
+        return f"none: it could not be drawn ({type(error).__name__}); see {results.fleet_log}"
+
+
+def _read(directory: Path) -> RunTold:
+    run = read_run(directory)
+    if not run.events:
+        raise NothingTold(f"nothing was recorded of the fleet of {directory}; see fleet.log and the logs there")
+    return run
+
+
+def _draw(run: RunTold, results: Results) -> Path:
+    """Draw into the results, and tell where the picture is that can be zoomed into."""
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it warns of fonts and caches that are none of ours
+    try:
+        from taskscaler.report._draw import draw
+    except ImportError as error:
+        raise PicturesMissing(
+            f"the timeline needs matplotlib; pip install 'taskscaler[pictures]',"
+            f" then taskscaler report {results.directory}"
+        ) from error
+    timeline = lay_out(run)
+    for format_, picture in draw(timeline, figure_out(run, timeline)).items():
+        write_atomically(results.timeline(format_), picture)
+    return results.timeline("svg")
+
+
+def print_figures(console: Console, figures: Figures, timeline: Path | None) -> None:
+    """Print the figures for people."""
+    durations = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    for heading in ("", "median", "95%", "longest"):
+        durations.add_column(heading, justify="right" if heading else "left", min_width=8)
+    for label, spread in (("waited", figures.waited), ("ran", figures.ran), ("booted", figures.booted)):
+        if spread is not None:
+            durations.add_row(Text(label, "dim"), *map(elapsed, (spread.median, spread.p95, spread.max)))
+    sums = Table.grid(padding=(0, 2, 0, 0))
+    sums.add_column(style="dim", no_wrap=True, min_width=8)
+    sums.add_column()
+    for label, text in _sums(figures):
+        sums.add_row(label, text)
+    console.print(sums)
+    if durations.row_count:
+        console.print()
+        console.print(durations)
+    if timeline is not None:
+        console.print()
+        console.print(Text.assemble((f"{'timeline':<10}", "dim"), harmless(str(timeline))), soft_wrap=True)
+
+
+def _sums(figures: Figures) -> Iterator[tuple[str, str]]:
+    states = (f"{figures.states[each.value]} {each.words}" for each in JobState if each.value in figures.states)
+    again = f", {figures.retried} tried again" if figures.retried else ""
+    yield "jobs", f"{figures.jobs}: {listed(states)}{again}"
+    yield "time", elapsed(figures.duration)
+    yield "fleet", f"{counted(figures.instances, 'instance')}, {figures.lost} lost"
+    if figures.utilisation is not None and figures.utilisation_overall is not None:
+        ready, overall = f"{figures.utilisation:.1%}", f"{figures.utilisation_overall:.1%}"
+        yield "in use", f"{ready} of the ready slots; {overall} with boot and removal"
+    yield "paid for", f"{figures.instance_hours:,.2f} instance-hours{_shares(figures)}"
+    if figures.cost is not None:
+        each = "" if figures.cost_per_job is None else f", {_money(figures.cost_per_job)} a job that succeeded"
+        yield "cost", f"{_money(figures.cost)} at {figures.price_per_hour:g} an hour{each}"
+
+
+def _shares(figures: Figures) -> str:
+    parts = {
+        "busy": figures.busy_time,
+        "idle": figures.idle_time,
+        "boot": figures.boot_time,
+        "removal": figures.leaving_time,
+        "kept": figures.held_time,
+        "nobody watched": figures.unwatched_time,
+    }
+    whole = figures.instance_time
+    shares = listed(f"{name} {part / whole:.0%}" for name, part in parts.items() if whole and part > 0)
+    return f": {shares}" if shares else ""
+
+
+def _money(amount: float) -> str:
+    """Write cents where there are whole ones, else what can be told from nothing."""
+    return f"{amount:,.2f}" if amount >= 1 else f"{Decimal(f'{amount:.2g}'):f}"
+
+
+def figures_as_json(figures: Figures, timeline: Path | None) -> Mapping[str, object]:
+    """Give the figures to programs; every duration in seconds."""
+    return {
+        "version": VERSION,
+        "duration": figures.duration,
+        "jobs": {"total": figures.jobs, "states": dict(figures.states), "retried": figures.retried},
+        "waited": _spread(figures.waited),
+        "ran": _spread(figures.ran),
+        "instances": {"total": figures.instances, "lost": figures.lost, "booted": _spread(figures.booted)},
+        "instance_time": {
+            "total": figures.instance_time,
+            "boot": figures.boot_time,
+            "busy": figures.busy_time,
+            "idle": figures.idle_time,
+            "leaving": figures.leaving_time,
+            "held": figures.held_time,
+            "unwatched": figures.unwatched_time,
+        },
+        "instance_hours": figures.instance_hours,
+        "slot_time": figures.slot_time,
+        "utilisation": figures.utilisation,
+        "utilisation_overall": figures.utilisation_overall,
+        "price_per_hour": figures.price_per_hour,
+        "cost": figures.cost,
+        "cost_per_job": figures.cost_per_job,
+        "timeline": None if timeline is None else str(timeline),
+    }
+
+
+def _spread(spread: Spread | None) -> Mapping[str, float] | None:
+    return None if spread is None else asdict(spread)

@@ -1,0 +1,149 @@
+"""What a run comes to in figures: waiting, running, use of what there was, and what it cost. Pure."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from math import ceil
+from statistics import median
+from typing import Self
+
+from attrs import frozen
+
+from taskscaler._told import JobTold, RunTold
+from taskscaler.batch import JobState
+from taskscaler.report._timeline import Phase, Timeline
+
+HOUR = 3600.0
+
+
+@frozen(kw_only=True)
+class Spread:
+    """How some durations lie, in seconds."""
+
+    median: float
+    p95: float
+    """19 of 20 were no longer than this: one of the durations themselves."""
+
+    max: float
+
+    @classmethod
+    def of(cls, durations: Iterable[float]) -> Self | None:
+        """Of durations, in any order; None if there are none."""
+        sorted_ = sorted(durations)
+        if not sorted_:
+            return None
+        return cls(median=median(sorted_), p95=sorted_[ceil(0.95 * len(sorted_)) - 1], max=sorted_[-1])
+
+
+@frozen(kw_only=True)
+class Figures:
+    """The figures of a run. Durations are seconds; a share is from 0 to 1, None of nothing."""
+
+    duration: float
+    """From the opening of the fleet until it was last heard of, whoever watched."""
+
+    jobs: int
+    """As many as are known of."""
+
+    states: Mapping[str, int]
+    """How many jobs stand in each state; only those that occur."""
+
+    retried: int
+    """Jobs that were tried more than once."""
+
+    waited: Spread | None
+    """From the beginning of the batch to the first try, of the jobs that were tried."""
+
+    ran: Spread | None
+    """How long the last try took, of the jobs whose last try has ended."""
+
+    instances: int
+    """That were there at any time."""
+
+    lost: int
+    """Instances that failed or vanished."""
+
+    booted: Spread | None
+    """From when an instance was first seen until it was ready, of those that came so far."""
+
+    instance_time: float
+    """All instances' existence, which is the sum of the next six."""
+
+    boot_time: float
+    busy_time: float
+    """With at least one job."""
+
+    idle_time: float
+    """Ready, without a job."""
+
+    leaving_time: float
+    held_time: float
+    """Of no more use, but to be kept."""
+
+    unwatched_time: float
+    """While no manager was there to see."""
+
+    slot_time: float
+    """Slots in use, all added up."""
+
+    utilisation: float | None
+    """Slots in use, of those that were ready."""
+
+    utilisation_overall: float | None
+    """Slots in use, of those that existed: boot and removal count as unused."""
+
+    price_per_hour: float | None
+    """Of one instance, in whatever money; None: not given."""
+
+    @property
+    def instance_hours(self) -> float:
+        """What is paid for."""
+        return self.instance_time / HOUR
+
+    @property
+    def cost(self) -> float | None:
+        """In the money of the price; None without one."""
+        return None if self.price_per_hour is None else self.instance_hours * self.price_per_hour
+
+    @property
+    def cost_per_job(self) -> float | None:
+        """All that was paid, over the jobs that succeeded; None without a price, or where none did."""
+        succeeded = self.states.get(JobState.SUCCEEDED.value, 0)
+        return self.cost / succeeded if self.cost is not None and succeeded else None
+
+
+def figure_out(run: RunTold, timeline: Timeline, *, price_per_hour: float | None = None) -> Figures:
+    """Work out the figures of a run, whose timeline this is."""
+    rows = timeline.rows
+    tried = [job for job in run.jobs.values() if job.attempts]
+    slot_time = sum(row.slot_time for row in rows)
+    return Figures(
+        duration=timeline.duration,
+        jobs=len(run.jobs),
+        states=Counter(_state(job).value for job in run.jobs.values()),
+        retried=sum(len(job.attempts) > 1 for job in tried),
+        waited=Spread.of(job.attempts[0].started - run.started for job in tried),
+        ran=Spread.of(job.attempts[-1].duration for job in tried if job.attempts[-1].ended is not None),
+        instances=len(rows),
+        lost=sum(row.lost for row in rows),
+        booted=Spread.of(row.time(Phase.BOOT) for row in rows if row.time(Phase.READY)),
+        instance_time=sum(row.time() for row in rows),
+        boot_time=sum(row.time(Phase.BOOT) for row in rows),
+        busy_time=sum(row.busy for row in rows),
+        idle_time=sum(row.idle for row in rows),
+        leaving_time=sum(row.time(Phase.LEAVING) for row in rows),
+        held_time=sum(row.time(Phase.HELD) for row in rows),
+        unwatched_time=sum(row.time(Phase.UNWATCHED) for row in rows),
+        slot_time=slot_time,
+        utilisation=_share(slot_time, sum(row.slots * row.time(Phase.READY) for row in rows)),
+        utilisation_overall=_share(slot_time, sum(row.slots * row.time() for row in rows)),
+        price_per_hour=price_per_hour,
+    )
+
+
+def _state(job: JobTold) -> JobState:
+    """Tell where a job stands; one that was cut short with its command waits to be tried again."""
+    return JobState.QUEUED if job.attempts and job.attempts[-1].interrupted else job.state
+
+
+def _share(part: float, whole: float) -> float | None:
+    return part / whole if whole else None

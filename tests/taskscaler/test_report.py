@@ -1,0 +1,253 @@
+"""What a run leaves to be looked at, and ``taskscaler report``, which looks back on it."""
+
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from rich.console import Console
+
+from taskscaler._errors import ResultsInTheWay
+from taskscaler._told import read_run
+from taskscaler.batch import JobState, Opened, Results, read_record
+from taskscaler.cli import main
+from taskscaler.cli._run import new_results
+from taskscaler.cli._timeline import print_figures
+from taskscaler.report import Figures, Spread
+
+JOBS = """
+[autoscaler]
+plugin = "local"
+max_instances = 1
+capacity_per_instance = 2
+update_interval_when_expecting = "20ms"
+
+[autoscaler.plugin_config]
+directory = "{directory}/fleet"
+
+[[jobs]]
+name = "a"
+copies = 3
+script = "{script}"
+"""
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Work in a directory of the test's own, also for the state of fleets."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def invoke(*arguments: str) -> Result:
+    """Run the command in this process."""
+    return CliRunner().invoke(main, arguments, prog_name="taskscaler")
+
+
+def run_jobs(script: str = "true") -> Result:
+    """Run three jobs on one instance, with results in a directory of that name."""
+    Path("jobs.toml").write_text(JOBS.format(directory=Path.cwd(), script=script))
+    return invoke("run", "jobs.toml", "--output", "results")
+
+
+# --- what a run leaves -----------------------------------------------------------------------------------
+
+
+def test_a_run_leaves_its_record_and_its_timeline() -> None:
+    """The summary says where the picture is, and the record tells of all there was."""
+    result = run_jobs()
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert "timeline   results/timeline.svg\n" in result.stdout
+    assert Path("results/timeline.svg").read_text().count("<text") > 5
+    assert Path("results/timeline.png").read_bytes().startswith(b"\x89PNG")
+    record = read_record(Path("results/fleet.jsonl"))
+    first = record[0]
+    assert isinstance(first, Opened)
+    assert [(pool.plugin, pool.capacity_per_instance, pool.max_instances) for pool in first.pools] == [("local", 2, 1)]
+    run = read_run(Path("results"))
+    assert [(job.name, job.state, len(job.attempts)) for job in run.jobs.values()] == [
+        (f"a-0{number}", JobState.SUCCEEDED, 1) for number in (1, 2, 3)
+    ]
+
+
+def test_a_run_without_matplotlib_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a sentence; all else is as ever, and the picture can be made later."""
+    with monkeypatch.context() as without:
+        without.delitem(sys.modules, "taskscaler.report._draw", raising=False)
+        without.setitem(sys.modules, "matplotlib", None)
+        result = run_jobs()
+        told = "the timeline needs matplotlib; pip install 'taskscaler[pictures]', then taskscaler report results"
+        assert f"timeline   none: {told}\n" in result.stdout
+        assert (result.exit_code, result.stderr) == (0, "")
+        assert not list(Path("results").glob("timeline.*"))
+        result = invoke("report", "results")
+        assert (result.exit_code, result.stderr) == (1, f"error: {told} [TS108]\n")
+        assert "3: 3 succeeded" in result.stdout
+    assert invoke("report", "results").exit_code == 0
+    assert Path("results/timeline.svg").exists()
+
+
+def test_a_picture_that_cannot_be_written_fails_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The batch went well; that the timeline did not is told, whatever the reason."""
+    outcomes = {}
+    for name, what in (("unwritable", OSError("disk full")), ("broken", ZeroDivisionError())):
+
+        def fail(*_: object, error: Exception = what) -> None:
+            raise error
+
+        monkeypatch.setattr("taskscaler.report._draw.draw", fail)
+        Path("jobs.toml").write_text(JOBS.format(directory=Path.cwd(), script="true"))
+        outcomes[name] = invoke("run", "jobs.toml", "--output", name)
+    assert {(each.exit_code, each.stderr) for each in outcomes.values()} == {(0, "")}
+    assert "timeline   none: disk full\n" in outcomes["unwritable"].stdout
+    assert (
+        "timeline   none: it could not be drawn (ZeroDivisionError); see broken/fleet.log" in outcomes["broken"].stdout
+    )
+    assert "timeline_failed" in Path("broken/fleet.log").read_text()
+
+
+# --- taskscaler report -----------------------------------------------------------------------------------
+
+
+def test_the_figures_are_told_and_the_timeline_drawn_anew() -> None:
+    """For people as a table, for programs as JSON."""
+    run_jobs(script="exit 3")
+    Path("results/timeline.svg").unlink()
+    result = invoke("report", "results", "--price-per-hour", "0.5")
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert "3: 3 failed" in result.stdout
+    assert " at 0.5 an hour" in result.stdout
+    assert "results/timeline.svg" in result.stdout
+    assert Path("results/timeline.svg").exists()
+    result = invoke("report", "results", "--price-per-hour", "0.5", "--json")
+    told = json.loads(result.stdout, parse_constant=pytest.fail)
+    assert (told["version"], told["jobs"]["states"], told["timeline"]) == (1, {"failed": 3}, "results/timeline.svg")
+    assert told["cost"] == pytest.approx(told["instance_hours"] * 0.5)
+    assert told["cost_per_job"] is None
+    assert json.loads(invoke("report", "results", "--json").stdout)["cost"] is None
+
+
+def figures(**changed: object) -> Figures:
+    """Of a run of moderate size."""
+    values: dict[str, object] = {
+        "duration": 793.0,
+        "jobs": 36,
+        "states": {"succeeded": 35, "failed": 1},
+        "retried": 2,
+        "waited": Spread(median=205.9, p95=452.0, max=489.1),
+        "ran": Spread(median=142.7, p95=287.5, max=294.3),
+        "instances": 6,
+        "lost": 1,
+        "booted": Spread(median=44.0, p95=44.0, max=44.0),
+        "instance_time": 3600.0,
+        "boot_time": 360.0,
+        "busy_time": 2880.0,
+        "idle_time": 288.0,
+        "leaving_time": 72.0,
+        "held_time": 0.0,
+        "unwatched_time": 0.0,
+        "slot_time": 5400.0,
+        "utilisation": 0.857,
+        "utilisation_overall": 0.75,
+        "price_per_hour": 0.12,
+        **changed,
+    }
+    return Figures(**values)  # type: ignore[arg-type]
+
+
+def test_the_table_reads_well() -> None:
+    """Every figure in the unit that people think in, and none that there is not."""
+    output = io.StringIO()
+    print_figures(Console(file=output, width=100), figures(), Path("results/timeline.svg"))
+    assert [line.rstrip() for line in output.getvalue().splitlines()] == [
+        "jobs      36: 35 succeeded · 1 failed, 2 tried again",
+        "time      13m13s",
+        "fleet     6 instances, 1 lost",
+        "in use    85.7% of the ready slots; 75.0% with boot and removal",
+        "paid for  1.00 instance-hours: busy 80% · idle 8% · boot 10% · removal 2%",
+        "cost      0.12 at 0.12 an hour, 0.0034 a job that succeeded",
+        "",
+        "            median       95%   longest",
+        "waited       3m26s     7m32s      8m9s",
+        "ran          2m23s     4m48s     4m54s",
+        "booted         44s       44s       44s",
+        "",
+        "timeline  results/timeline.svg",
+    ]
+    output = io.StringIO()
+    nothing = figures(waited=None, ran=None, booted=None, utilisation=None, instance_time=0.0, price_per_hour=None)
+    print_figures(Console(file=output, width=100), nothing, None)
+    assert "waited" not in output.getvalue()
+    assert "cost" not in output.getvalue()
+
+
+def test_an_interrupted_batch_can_be_looked_back_on() -> None:
+    """What it left when it was killed is enough: no summary, half a line at the end, jobs that have not ended."""
+    run_jobs()
+    results = Results(Path("results"))
+    results.summary.unlink()
+    (results.history / "jobs.toml").write_text(Path("jobs.toml").read_text())
+    history = results.history / "history.jsonl"
+    history.write_bytes(b"".join(history.read_bytes().splitlines(keepends=True)[:2]))  # begun, a job begins
+    lines = results.fleet_record.read_bytes().splitlines(keepends=True)
+    end = next(at for at, line in enumerate(lines) if b"acquired" in line) + 1
+    results.fleet_record.write_bytes(b"".join(lines[:end]) + lines[end][:20])
+    result = invoke("report", "results")
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert "3: 3 queued" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (
+            "rm -r results/*",
+            "results holds no results of a batch; name the directory that `taskscaler run` has written",
+        ),
+        ("rm results/fleet.jsonl", "nothing was recorded of the fleet of results; see fleet.log and the logs there"),
+        (": > results/fleet.jsonl", "nothing was recorded of the fleet of results; see fleet.log and the logs there"),
+        ("echo x > results/results.json", "results/results.json cannot be used: it is not what a batch has written;"),
+        (
+            "echo x > results/resume/history.jsonl",
+            "results/resume/history.jsonl cannot be used: line 1 makes no sense;",
+        ),
+        (
+            """echo '{"at": 0, "event": "opened", "version": 2}' >> results/fleet.jsonl""",
+            "results/fleet.jsonl cannot be used: a newer release has written it; use that release",
+        ),
+        ("rm results/fleet.jsonl && mkdir results/fleet.jsonl", "results/fleet.jsonl cannot be used: Is a directory"),
+    ],
+)
+def test_what_cannot_be_looked_back_on_is_told(spoil: str, message: str) -> None:
+    """In one sentence on standard error, with status 2."""
+    run_jobs()
+    subprocess.run(["/bin/sh", "-c", spoil], check=True)
+    result = invoke("report", "results")
+    assert result.stderr.startswith(f"error: {message}")
+    assert (result.exit_code, result.stderr.count("\n"), result.stdout) == (2, 1, "")
+
+
+# --- directories for results -----------------------------------------------------------------------------
+
+
+def test_two_runs_of_one_second_have_results_of_their_own() -> None:
+    """A directory is made by one run alone; the next is numbered."""
+    path = Path("taskscaler-results", "jobs-20260302-090000")
+    first, made = new_results(path)
+    assert (first.directory, made) == (path, [path, path.parent])
+    assert [new_results(path)[0].directory.name for _ in range(2)] == [f"{path.name}-2", f"{path.name}-3"]
+
+
+def test_of_two_runs_that_make_a_directory_at_once_one_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though neither saw it before: the other is told, or takes the next name if nobody asked for this one."""
+    path = Path("results")
+    Results(path).prepare()
+    with monkeypatch.context() as blind:
+        blind.setattr(Path, "exists", lambda each: each == Path())
+        with pytest.raises(ResultsInTheWay, match="results is another run's; name another directory"):
+            Results(path).prepare()
+        assert new_results(path)[0].directory == Path("results-2")
