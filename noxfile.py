@@ -45,3 +45,9 @@ def bench(session: nox.Session) -> None:
     """Run every benchmark; each prints its results as JSON, one line each."""
     for script in sorted(Path("benchmarks").glob("[!_]*.py")):
         session.run("python", str(script))
+
+
+@nox.session
+def pictures(session: nox.Session) -> None:
+    """Make the pictures of the documentation anew; unless something has changed, they come out as they were."""
+    session.run("python", "docs/pictures/make.py")
