@@ -33,7 +33,7 @@ def main() -> None:
     """
 
 
-@main.command()
+@main.command(short_help="List what is installed.")
 def plugins() -> None:
     """List the groups, connectors and executors that are installed."""
     from fleeting.cli._plugins import list_plugins
@@ -80,7 +80,7 @@ def decrease(config: Path, runner: str | None, instances: tuple[str, ...]) -> No
     sys.exit(perform(decrease_group, config, runner, manage=True, instances=instances))
 
 
-@main.command(epilog=_EPILOG_OF_COMMANDS)
+@main.command(epilog=_EPILOG_OF_COMMANDS, short_help="Run a command on an instance.")
 @click.argument("config", metavar="CONFIG", type=_FILE)
 @click.argument("instance", metavar="INSTANCE")
 @click.argument("command", metavar="-- COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)

@@ -64,7 +64,7 @@ are wrong.
 """
 
 
-@main.command(epilog=_CHECK_EPILOG)
+@main.command(epilog=_CHECK_EPILOG, short_help="Say what a file means and what would be done.")
 @click.argument("config", metavar="CONFIG", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--runner", metavar="NAME", help="The runner, in a config.toml with several.")
 @click.option("--offline", is_flag=True, help="Ask neither the cloud nor an instance.")
@@ -99,7 +99,10 @@ def errors(code: str | None) -> None:
         raise click.UsageError(f"no error has the code {code!r}; {hint}")
 
 
-@main.command(epilog="Exit status: 0 if there is an answer, 2 if the directory or the arguments are wrong.")
+@main.command(
+    epilog="Exit status: 0 if there is an answer, 2 if the directory or the arguments are wrong.",
+    short_help="Tell why a batch went as it did, or waits.",
+)
 @click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
 @click.option("--job", metavar="NAME", help="Tell of one job: what it waits for, and why it was tried again.")
 @click.option("--instance", metavar="ID", help="Tell of one instance: why it is there, or went.")
@@ -123,7 +126,7 @@ def _finite(_: click.Context, __: click.Parameter, value: float | None) -> float
     return value
 
 
-@main.command()
+@main.command(short_help="Sum a batch up: times, use, cost, timeline.")
 @click.argument("results", metavar="RESULTS", type=click.Path(path_type=Path))
 @click.option(
     "--price-per-hour",
