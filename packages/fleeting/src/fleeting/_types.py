@@ -11,7 +11,7 @@ from enum import Enum
 from typing import Protocol
 
 from attrs import field, frozen
-from attrs.validators import ge, le, optional
+from attrs.validators import ge, gt, le, optional
 
 from fleeting._durations import Duration
 
@@ -145,7 +145,8 @@ class GroupInfo:
 class ConnectorConfig:
     """How to connect: overrides what the plugin reports, or fills what it cannot know.
 
-    The names, meanings and defaults are those of GitLab's ``connector_config``.
+    The names, meanings and defaults are those of GitLab's ``connector_config``; `keepalive_misses`, `known_hosts` and
+    `use_agent` are ours.
     """
 
     os: str | None = None
@@ -157,13 +158,22 @@ class ConnectorConfig:
     key_path: str | None = None
     use_static_credentials: bool = False
 
-    keepalive: Duration = 30.0
-    """Seconds between signs of life on an open connection."""
+    keepalive: Duration = field(default=30.0, validator=gt(0))
+    """Seconds of silence on an open connection after which a sign of life is asked for."""
+
+    keepalive_misses: int = field(default=3, validator=ge(2))
+    """How many such silences in a row end the connection."""
 
     timeout: Duration = 600.0
     """Seconds that dialling may take, retries included."""
 
     use_external_addr: bool = False
+
+    known_hosts: str | None = None
+    """OpenSSH's file of known hosts; with it, a host that is not in there is refused. None: a host's key is pinned."""
+
+    use_agent: bool = False
+    """Whether the keys of the user's SSH agent are tried too."""
 
 
 @frozen(kw_only=True)
