@@ -1,0 +1,62 @@
+"""How a thread wakes tasks: the one bridge from paramiko's reading threads to the event loop, asyncio's or trio's."""
+
+from collections.abc import Callable
+from contextlib import suppress
+
+import anyio
+from anyio.lowlevel import current_token
+
+
+class Bell:
+    """Wakes whoever waits on it; may be rung from any thread, and a loop that has ended is spared.
+
+    It carries no news: who waits looks at what it waits for, then waits again. Rings that the loop has not heard
+    yet are one, so a fast thread does not flood it.
+    """
+
+    def __init__(self) -> None:
+        """Belong to the running event loop."""
+        self._call_soon = _call_soon()
+        self._rung = False
+        self._heard: anyio.Event | None = None
+
+    def ring(self) -> None:
+        """Wake who waits."""
+        if not self._rung:
+            self._rung = True
+            with suppress(RuntimeError):  # the loop has ended, and nobody waits; trio's error is one too
+                self._call_soon(self._wake)
+
+    async def wait_for(self, condition: Callable[[], object]) -> None:
+        """Return once *condition* holds; it is looked at again after each ring."""
+        while not condition():
+            if self._heard is None or self._heard.is_set():
+                self._heard = anyio.Event()
+            await self._heard.wait()
+
+    def _wake(self) -> None:
+        self._rung = False
+        if self._heard is not None:
+            self._heard.set()
+
+
+class Signal:
+    """Stands where paramiko expects a `threading.Event`, and rings a bell."""
+
+    def __init__(self, bell: Bell) -> None:
+        """Ring *bell* when set."""
+        self.is_set = False
+        self._bell = bell
+
+    def set(self) -> None:
+        """Say that what was waited for has happened."""
+        self.is_set = True
+        self._bell.ring()
+
+
+def _call_soon() -> Callable[[Callable[[], None]], object]:
+    """The thread-safe way to have the running loop call something."""
+    loop = current_token().native_token
+    name = "call_soon_threadsafe" if hasattr(loop, "call_soon_threadsafe") else "run_sync_soon"
+    call_soon: Callable[[Callable[[], None]], object] = getattr(loop, name)
+    return call_soon

@@ -1,0 +1,311 @@
+"""One channel of a connection: what the reading thread puts in, tasks take out.
+
+Paramiko's own channels wait in threads, drop the signal that ended a command, and have no word for unix sockets.
+"""
+
+from collections import deque
+from threading import Lock
+from typing import Final, Protocol
+
+import paramiko
+from attrs import define, field
+from paramiko.common import (
+    MSG_CHANNEL_CLOSE,
+    MSG_CHANNEL_DATA,
+    MSG_CHANNEL_EOF,
+    MSG_CHANNEL_EXTENDED_DATA,
+    MSG_CHANNEL_FAILURE,
+    MSG_CHANNEL_OPEN_FAILURE,
+    MSG_CHANNEL_OPEN_SUCCESS,
+    MSG_CHANNEL_REQUEST,
+    MSG_CHANNEL_WINDOW_ADJUST,
+    cMSG_CHANNEL_CLOSE,
+    cMSG_CHANNEL_DATA,
+    cMSG_CHANNEL_EOF,
+    cMSG_CHANNEL_FAILURE,
+    cMSG_CHANNEL_OPEN,
+    cMSG_CHANNEL_REQUEST,
+    cMSG_CHANNEL_WINDOW_ADJUST,
+)
+
+from fleeting.connectors.ssh._bell import Bell
+
+WINDOW: Final = 2 << 20
+"""Bytes that the host may send ahead of who reads, and so what a channel that nobody reads holds at most."""
+
+CHUNK: Final = 1 << 18
+"""Bytes that are taken out at most in one go."""
+
+STDOUT: Final = 0
+STDERR: Final = 1
+
+
+class Refused(Exception):
+    """The host does not open a channel."""
+
+    def __init__(self, reason: int, words: str) -> None:
+        """Take the protocol's number for the reason, and the host's words."""
+        self.reason = reason
+        super().__init__(words)
+
+
+def message(kind: bytes, *fields: str | bytes | int) -> paramiko.Message:
+    """Put a message together: strings with their lengths, numbers in four bytes, truth in one."""
+    made = paramiko.Message()
+    made.add_byte(kind)
+    for value in fields:
+        if isinstance(value, bool):
+            made.add_boolean(value)
+        elif isinstance(value, int):
+            made.add_int(value)
+        else:
+            made.add_string(value)
+    return made
+
+
+class Carrier(Protocol):
+    """The connection, as its channels see it."""
+
+    channels: dict[int, "Channel"]
+    """By number, until the host has closed them."""
+
+    def post(self, data: paramiko.Message) -> None:
+        """Send a message; blocks nobody."""
+        ...
+
+    async def drained(self) -> None:
+        """Return once all that was posted has left, or never will."""
+        ...
+
+    def ring_soon(self, bell: Bell) -> None:
+        """Ring once all is dealt with that has arrived; for the reading thread."""
+        ...
+
+
+@define(eq=False)
+class Channel:
+    """Its state is written by the reading thread; what tasks change is under the lock."""
+
+    _carrier: Carrier
+    id: int
+    kind: str
+    bell: Bell = field(factory=Bell, init=False)
+    """Rung at whatever happens to it."""
+
+    refused: Refused | None = field(default=None, init=False)
+    severed: bool = field(default=False, init=False)
+    """Whether the connection died before all was said."""
+
+    failed: bool = field(default=False, init=False)
+    """Whether the host refused what was asked for in the channel: to run a command."""
+
+    exit_status: int | None = field(default=None, init=False)
+    exit_signal: str | None = field(default=None, init=False)
+    unread: bool = field(default=False, init=False)
+    """Whether nobody reads at the other end any more."""
+
+    is_over: bool = field(default=False, init=False)
+    """Whether nothing more will come, not even how the command ended."""
+
+    _ended: bool = field(default=False, init=False)
+    """Whether no more data will come."""
+
+    _received: deque[tuple[int, bytes]] = field(factory=deque, init=False)
+    _credit: int = field(default=WINDOW, init=False)
+    """Bytes that the host may still send."""
+
+    _taken: int = field(default=0, init=False)
+    """Bytes that were taken since the host was last told."""
+
+    _remote_id: int | None = field(default=None, init=False)
+    """The host's number for it; None until it was opened."""
+
+    _room: int = field(default=0, init=False)
+    """Bytes that the host still takes."""
+
+    _packet: int = field(default=0, init=False)
+    _sent_eof: bool = field(default=False, init=False)
+    _sent_close: bool = field(default=False, init=False)
+    _lock: Lock = field(factory=Lock, init=False)
+
+    # --- for tasks ---------------------------------------------------------------------------------------
+
+    def ask(self, *details: str | int) -> None:
+        """Ask the host to open it."""
+        self._carrier.post(message(cMSG_CHANNEL_OPEN, self.kind, self.id, *details))
+
+    async def opened(self) -> None:
+        """Wait for the host's answer; who does not wait for it closes the channel.
+
+        Raises:
+            Refused: It said no.
+            BrokenPipeError: It never will answer.
+        """
+        await self.bell.wait_for(lambda: self.was_opened or self.refused or self.severed)
+        if self.refused:
+            raise self.refused
+        if self.severed:
+            raise BrokenPipeError
+
+    @property
+    def was_opened(self) -> bool:
+        """Whether the host has opened it."""
+        return self._remote_id is not None
+
+    def request(self, kind: str, *details: str | bytes) -> None:
+        """Make a request; whether the host does it shows in `failed`."""
+        self._send(cMSG_CHANNEL_REQUEST, kind, True, *details)
+
+    @property
+    def exited(self) -> bool:
+        """Whether it is known how the command ended."""
+        return self.exit_status is not None or self.exit_signal is not None
+
+    @property
+    def readable(self) -> bool:
+        """Whether `take` has something, or never will."""
+        return bool(self._received) or self._ended
+
+    def take(self) -> tuple[int, bytes] | None:
+        """Return which stream, and its next bytes; None at the end. Call it when `readable`."""
+        if not self._received:
+            return None
+        stream, data = self._received.popleft()
+        if self._received and len(data) < CHUNK:
+            data = self._join(stream, data)
+        self._acknowledge(len(data))
+        return stream, data
+
+    @property
+    def writable(self) -> bool:
+        """Whether `put` takes something, or fails."""
+        return self._room > 0 or self._sent_close or self.unread
+
+    def put(self, data: memoryview) -> int:
+        """Send as much as the host takes now, and return how much that is.
+
+        Raises:
+            BrokenPipeError: Nobody reads it any more.
+        """
+        with self._lock:
+            if self._sent_eof or self._sent_close or self.unread:
+                raise BrokenPipeError
+            count = min(len(data), self._room, self._packet)
+            self._room -= count
+        if count:
+            self._send(cMSG_CHANNEL_DATA, bytes(data[:count]))
+        return count
+
+    async def drained(self) -> None:
+        """Return once what was sent has left. Await it after whatever sends: it is what holds a fast sender up."""
+        await self._carrier.drained()
+
+    def put_eof(self) -> None:
+        """Say that nothing more will be sent."""
+        with self._lock:
+            due = not (self._sent_eof or self._sent_close)
+            self._sent_eof = True
+        if due:
+            self._send(cMSG_CHANNEL_EOF)
+
+    def close(self) -> None:
+        """Be done with it; what still comes is thrown away."""
+        with self._lock:
+            due = self.was_opened and not self._sent_close
+            self._sent_close = True
+        if due:
+            self._send(cMSG_CHANNEL_CLOSE)
+        self._received.clear()
+
+    def _send(self, kind: bytes, *fields: str | bytes | int) -> None:
+        """Send a message about it, once it was opened."""
+        if self._remote_id is not None:
+            self._carrier.post(message(kind, self._remote_id, *fields))
+
+    def _join(self, stream: int, data: bytes) -> bytes:
+        """Add what follows of the same stream: few large chunks cost less than many small ones."""
+        parts, size = [data], len(data)
+        while self._received and self._received[0][0] == stream and size < CHUNK:
+            parts.append(self._received.popleft()[1])
+            size += len(parts[-1])
+        return b"".join(parts)
+
+    def _acknowledge(self, count: int) -> None:
+        with self._lock:
+            self._taken += count
+            if self._taken < WINDOW // 4 or self._sent_close or self._ended:
+                return
+            due, self._taken = self._taken, 0
+            self._credit += due
+        self._send(cMSG_CHANNEL_WINDOW_ADJUST, due)
+
+    # --- for the reading thread --------------------------------------------------------------------------
+
+    def handle(self, kind: int, data: paramiko.Message) -> None:
+        """Take in a message of the host's."""
+        if kind == MSG_CHANNEL_DATA:
+            self._receive(STDOUT, data.get_binary())
+        elif kind == MSG_CHANNEL_EXTENDED_DATA:
+            data.get_int()  # the only kind there is, stderr
+            self._receive(STDERR, data.get_binary())
+        elif kind == MSG_CHANNEL_WINDOW_ADJUST:
+            with self._lock:
+                self._room += data.get_int()
+        elif kind == MSG_CHANNEL_REQUEST:
+            self._take_request(data)
+        elif kind == MSG_CHANNEL_OPEN_SUCCESS:
+            self._take_opening(data)
+        elif kind == MSG_CHANNEL_OPEN_FAILURE:
+            self.refused = Refused(data.get_int(), data.get_text())
+            self._carrier.channels.pop(self.id, None)
+        elif kind == MSG_CHANNEL_FAILURE:
+            self.failed = self.is_over = self._ended = True
+        elif kind == MSG_CHANNEL_EOF:
+            self._ended = True
+        elif kind == MSG_CHANNEL_CLOSE:
+            self._take_close()
+        self._carrier.ring_soon(self.bell)
+
+    def sever(self) -> None:
+        """The connection has died."""
+        self._carrier.channels.pop(self.id, None)
+        with self._lock:
+            self.severed = not (self._ended and self.exited)
+            self.is_over = self._ended = self.unread = True
+        self.bell.ring()
+
+    def _receive(self, stream: int, data: bytes) -> None:
+        with self._lock:
+            self._credit -= len(data)
+            if self._credit < 0:
+                raise paramiko.SSHException("the host sent more than it may")
+        if not self._sent_close:
+            self._received.append((stream, data))
+
+    def _take_opening(self, data: paramiko.Message) -> None:
+        with self._lock:
+            self._remote_id, self._room, self._packet = data.get_int(), data.get_int(), data.get_int() - 64
+            gone = self._sent_close
+        if gone:  # who asked for it did not wait
+            self._send(cMSG_CHANNEL_CLOSE)
+
+    def _take_request(self, data: paramiko.Message) -> None:
+        """Take in how the command ended; whoever wants an answer only asks whether we are there."""
+        kind, wants_answer = data.get_text(), data.get_boolean()
+        if kind == "exit-status":
+            self.exit_status = data.get_int()
+        elif kind == "exit-signal":
+            self.exit_signal = f"SIG{data.get_text()}"
+        elif kind == "eow@openssh.com":
+            self.unread = True
+        if wants_answer:
+            self._send(cMSG_CHANNEL_FAILURE)
+
+    def _take_close(self) -> None:
+        self.is_over = self._ended = self.unread = True
+        self._carrier.channels.pop(self.id, None)
+        with self._lock:
+            due = not self._sent_close
+            self._sent_close = True
+        if due:
+            self._send(cMSG_CHANNEL_CLOSE)

@@ -1,0 +1,150 @@
+"""The socket under a transport: quick with small packets, never blocks who sends, and notices silence."""
+
+import select
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+from threading import Lock
+from time import monotonic
+
+from attrs import define, field
+
+READ_SIZE = 1 << 18
+"""Bytes that are read in one go: paramiko asks for each packet in two bites, which would be two system calls."""
+
+HASTE = 2.0
+"""Seconds after connecting during which each packet is acknowledged at once.
+
+Until its first session starts, sshd holds small packets back while one is unacknowledged, and our side's kernel
+acknowledges late: 40 ms for nothing, several times over.
+"""
+
+_QUICKACK: int | None = getattr(socket, "TCP_QUICKACK", None)
+
+
+@define(eq=False)
+class Tap:
+    """What paramiko takes for a socket; read by its thread alone, written by any.
+
+    What the kernel does not take at once is kept here. The reading thread sends it on before it waits; a task that
+    has left something waits for `drained` itself, so that nothing depends on the reader waking up.
+    """
+
+    _socket: socket.socket
+    patience: Callable[[], float] = field(default=lambda: 1.0, init=False)
+    """Tells for how many seconds `recv` waits for something before it tells of the silence."""
+
+    on_silence: Callable[[int], None] = field(default=lambda _: None, init=False)
+    """Called by the reading thread with the number of silences in a row; what it raises ends the connection."""
+
+    _silences: int = field(default=0, init=False)
+
+    _hasty_until: float = field(init=False)
+    _poll: select.poll = field(factory=select.poll, init=False)
+    before_wait: Callable[[], None] = field(default=lambda: None, init=False)
+    """Called by the reading thread when it has dealt with all that it had read."""
+
+    _received: bytes = field(default=b"", init=False)
+    _position: int = field(default=0, init=False)
+    _unsent: bytearray = field(factory=bytearray, init=False)
+    _sending: Lock = field(factory=Lock, init=False)
+    _closed: bool = field(default=False, init=False)
+    """Under this name paramiko looks for it."""
+
+    def __attrs_post_init__(self) -> None:
+        """Set the socket up."""
+        self._hasty_until = monotonic() + HASTE
+        self._socket.setblocking(False)
+        with suppress(OSError):  # the socket of a jump is no TCP socket
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._acknowledge()
+
+    # --- what paramiko calls -----------------------------------------------------------------------------
+
+    def settimeout(self, seconds: float) -> None:
+        """Take no notice: `patience` is the time-out, and paramiko's would wake the thread ten times a second."""
+
+    def recv(self, size: int) -> bytes:
+        """Wait for bytes, at most *size*; none at the end."""
+        if self._position == len(self._received):
+            self._fill()
+        data = self._received[self._position : self._position + size]
+        self._position += len(data)
+        return data
+
+    def send(self, data: bytes) -> int:
+        """Take all of it."""
+        with self._sending:
+            self._unsent += data
+            self._flush()
+        return len(data)
+
+    def close(self) -> None:
+        """End the conversation, and wake whoever waits for it; the reading thread closes the socket by `release`."""
+        self._closed = True
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    # --- what the rest of the connector calls ------------------------------------------------------------
+
+    @property
+    def drained(self) -> bool:
+        """Whether the kernel has all that was sent."""
+        return not self._unsent or self._closed
+
+    def flush(self) -> None:
+        """Let the kernel take what it can.
+
+        Raises:
+            OSError: The connection is broken.
+        """
+        with self._sending:
+            self._flush()
+
+    def watched(self) -> socket.socket:
+        """A descriptor of the caller's own, which becomes writable when there is room, and when all is over."""
+        return self._socket.dup()
+
+    def release(self) -> None:
+        """Close the socket; the reading thread is done with it."""
+        self.close()
+        self._socket.close()
+
+    def _fill(self) -> None:
+        self._received, self._position = b"", 0
+        self.before_wait()
+        deadline = monotonic() + self.patience()
+        while True:
+            try:
+                self._received = self._socket.recv(READ_SIZE)
+            except BlockingIOError:
+                if not self._wait(deadline - monotonic()):
+                    self._silences += 1
+                    self.on_silence(self._silences)
+                    raise TimeoutError from None  # then paramiko sees to its own affairs, and calls again
+            else:
+                self._silences = 0
+                self._acknowledge()
+                return
+
+    def _wait(self, seconds: float) -> bool:
+        """Wait for something to read, and for room for what is left to send; False if the time ran out."""
+        self._poll.register(self._socket, select.POLLIN if self.drained else select.POLLIN | select.POLLOUT)
+        ready = bool(self._poll.poll(max(seconds, 0.0) * 1e3))
+        if ready and not self.drained:
+            self.flush()
+        return ready
+
+    def _flush(self) -> None:
+        while self._unsent:
+            try:
+                sent = self._socket.send(self._unsent)
+            except BlockingIOError:
+                return
+            del self._unsent[:sent]
+
+    def _acknowledge(self) -> None:
+        """Acknowledge the next packet at once; the kernel forgets it after each."""
+        if _QUICKACK is not None and monotonic() < self._hasty_until:
+            with suppress(OSError):
+                self._socket.setsockopt(socket.IPPROTO_TCP, _QUICKACK, 1)

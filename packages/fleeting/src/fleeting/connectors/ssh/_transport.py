@@ -1,0 +1,282 @@
+"""Paramiko's transport without its waits: key exchange and encryption are paramiko's, the rest is ours.
+
+One thread per connection reads; it is paramiko's. It never blocks on a send and never waits for the event loop: what
+it learns it puts where tasks find it, and rings a bell. Tasks send by themselves, which does not block them either.
+The same thread sees to the connection: it pings a silent host, and hangs up on one that stays silent, or when nobody
+has used the connection for a while.
+
+Of paramiko's private names this uses `_handler_table` and `_log`; the tap has the `_closed` that paramiko asks for.
+"""
+
+import errno
+import logging
+import socket
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from threading import Lock
+from time import monotonic
+from typing import Any, cast
+
+import anyio
+import paramiko
+from paramiko.common import (
+    MSG_CHANNEL_CLOSE,
+    MSG_CHANNEL_DATA,
+    MSG_CHANNEL_EOF,
+    MSG_CHANNEL_EXTENDED_DATA,
+    MSG_CHANNEL_FAILURE,
+    MSG_CHANNEL_OPEN_FAILURE,
+    MSG_CHANNEL_OPEN_SUCCESS,
+    MSG_CHANNEL_REQUEST,
+    MSG_CHANNEL_SUCCESS,
+    MSG_CHANNEL_WINDOW_ADJUST,
+    MSG_NEWKEYS,
+    cMSG_GLOBAL_REQUEST,
+)
+
+from fleeting.connectors.ssh._bell import Bell
+from fleeting.connectors.ssh._channel import WINDOW, Channel, message
+from fleeting.connectors.ssh._tap import Tap
+
+CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com", "aes128-ctr", "aes256-ctr")
+"""Ours is the order that counts, and GCM is twice as fast; CBC and triple DES are not offered."""
+
+DIGESTS = (
+    "hmac-sha2-256-etm@openssh.com",
+    "hmac-sha2-512-etm@openssh.com",
+    "hmac-sha2-256",
+    "hmac-sha2-512",
+)
+
+MAX_PACKET = 32768
+"""Bytes of data that we take in one packet; every implementation must manage as many."""
+
+_CHANNEL_MESSAGES = (
+    MSG_CHANNEL_OPEN_SUCCESS,
+    MSG_CHANNEL_OPEN_FAILURE,
+    MSG_CHANNEL_WINDOW_ADJUST,
+    MSG_CHANNEL_DATA,
+    MSG_CHANNEL_EXTENDED_DATA,
+    MSG_CHANNEL_EOF,
+    MSG_CHANNEL_CLOSE,
+    MSG_CHANNEL_REQUEST,
+    MSG_CHANNEL_SUCCESS,
+    MSG_CHANNEL_FAILURE,
+)
+
+log = logging.getLogger("fleeting.ssh")
+
+
+class SshTransport(paramiko.Transport):
+    """One SSH connection. It is closed once nobody holds it any more, after a while."""
+
+    active: bool
+    """Whether it lives; paramiko's, and missing from its stubs, as is what follows."""
+
+    _handler_table: dict[int, Callable[[paramiko.Message], None]]
+
+    def __init__(self, sock: socket.socket, *, linger: float) -> None:
+        """Take the connected socket over; *linger* is for how many seconds a connection that nobody holds is kept."""
+        self.tap = Tap(sock)
+        super().__init__(cast("socket.socket", self.tap))
+        options = self.get_security_options()
+        options.ciphers = CIPHERS
+        options.digests = DIGESTS
+        self.bell = Bell()
+        """Rung when a phase of the dialling is over, after a key exchange, and at the end."""
+
+        self.channels: dict[int, Channel] = {}
+        self._next_id = 0
+        self._to_ring: set[Bell] = set()
+        self.tap.before_wait = self._ring
+        self._held_back: deque[paramiko.Message] = deque()
+        self._draining: anyio.Lock | None = None
+        self._linger = linger
+        self._interval = 1.0
+        self._misses = 0
+        self._holders = 1
+        self._holding = Lock()
+        self._used_at = 0.0
+        self._given_up = ""
+        self.unused = False
+        """Whether it was closed because nobody needed it any more."""
+
+        self.known_by: object = None
+        """Lives for as long as the connection: weak references to it find the connection."""
+
+        self._accept_new_keys = self._handler_table[MSG_NEWKEYS]
+        self._handler_table[MSG_NEWKEYS] = self._on_new_keys
+        for kind in _CHANNEL_MESSAGES:
+            self._handler_table[kind] = _Dispatch(self, kind)
+
+    def run(self) -> None:
+        """Read until the end; paramiko starts a thread with it."""
+        try:
+            super().run()
+        finally:
+            self.packetizer.complete_handshake()  # else a timer of paramiko's keeps the process alive
+            self.tap.release()
+            for channel in list(self.channels.values()):
+                channel.sever()
+            self._ring()
+            self.bell.ring()
+            self.known_by = None
+
+    # --- who uses it -------------------------------------------------------------------------------------
+
+    def hold(self) -> bool:
+        """Keep it from being closed; False if that is too late. The one who made it holds it already."""
+        with self._holding:
+            if not self.active or self.unused or self._given_up:
+                return False
+            self._holders += 1
+            return True
+
+    def let_go(self) -> None:
+        """Take a hold back."""
+        with self._holding:
+            self._holders -= 1
+            self._used_at = monotonic()
+        if not self._holders:
+            self.ping()  # the answer wakes the reading thread, which then waits no longer than the connection lingers
+
+    def give_up(self, why: str) -> None:
+        """Close it now."""
+        self._given_up = self._given_up or why
+        self.close()
+
+    @property
+    def why_closed(self) -> str:
+        """In a few words; empty while it is open."""
+        if self.active:
+            return ""
+        return self._given_up or _words(self.saved_exception)
+
+    async def wait_closed(self) -> str:
+        """Wait for the end, and return why it came."""
+        await self.bell.wait_for(lambda: not self.active)
+        return self.why_closed
+
+    # --- supervision -------------------------------------------------------------------------------------
+
+    def supervise(self, interval: float, misses: int) -> None:
+        """From now on ping the host when it was silent for *interval* seconds, and hang up after *misses* times."""
+        self._interval, self._misses = interval, misses
+        self.tap.on_silence = self._on_silence
+        self.tap.patience = self._patience
+        self.ping()  # as in let_go
+
+    def _patience(self) -> float:
+        """Seconds until the reading thread has something to see to, if the host stays silent."""
+        in_use = self._holders or self.channels
+        return self._interval if in_use else min(self._interval, self._linger)
+
+    def ping(self) -> None:
+        """Ask for an answer; it is no use but to be heard."""
+        self.post(message(cMSG_GLOBAL_REQUEST, "keepalive@openssh.com", True))
+
+    def _on_silence(self, silences: int) -> None:
+        """Called by the reading thread: hang up, or ask for a sign of life."""
+        if self._lingered():
+            raise self._hang_up("nobody used it")
+        if silences >= self._misses:
+            raise self._hang_up(f"the host was silent for {silences * self._interval:g} s")
+        self.ping()
+
+    def _lingered(self) -> bool:
+        """Whether nobody has held or used it for long enough; if so, nobody can hold it any more."""
+        with self._holding:
+            if self._holders or self.channels:
+                self._used_at = monotonic()
+                return False
+            self.unused = monotonic() >= self._used_at + self._linger
+            return self.unused
+
+    def _hang_up(self, why: str) -> OSError:
+        self._given_up = why
+        return ConnectionAbortedError(errno.ECONNABORTED, why)
+
+    # --- sending -----------------------------------------------------------------------------------------
+
+    def post(self, data: paramiko.Message) -> None:
+        """Send a message, or have it sent once the keys are exchanged; blocks nobody, whichever thread calls."""
+        with self.clear_to_send_lock:
+            if self._held_back or not self.clear_to_send.is_set():
+                self._held_back.append(data)
+            else:
+                self._send_now(data)
+
+    async def drained(self) -> None:
+        """Return once all that was posted is with the kernel, or never will be."""
+        if self._held_back:
+            await self.bell.wait_for(lambda: not (self._held_back and self.active))
+        if not self.tap.drained:
+            self._draining = self._draining or anyio.Lock()
+            async with self._draining:
+                await self._drain()
+
+    async def _drain(self) -> None:
+        with suppress(OSError), self.tap.watched() as room:  # the descriptor outlives the connection
+            while not self.tap.drained:
+                await anyio.wait_writable(room)
+                self.tap.flush()
+
+    def _send_now(self, data: paramiko.Message) -> None:
+        with suppress(EOFError):  # the connection is broken, which the reading thread will find
+            self.packetizer.send_message(data)
+
+    def _on_new_keys(self, data: paramiko.Message) -> None:
+        self._accept_new_keys(data)
+        with self.clear_to_send_lock:
+            while self._held_back:
+                self._send_now(self._held_back.popleft())
+        self.bell.ring()
+
+    # --- channels ----------------------------------------------------------------------------------------
+
+    def new_channel(self, kind: str, *details: str | int) -> Channel:
+        """Ask for a channel of this kind; await its `opened`."""
+        self._next_id += 1
+        channel = Channel(self, self._next_id, kind)
+        self.channels[self._next_id] = channel
+        channel.ask(WINDOW, MAX_PACKET, *details)
+        if not self.active:
+            channel.sever()
+        return channel
+
+    def sessions(self) -> list[Channel]:
+        """List the channels that are there to run commands, until the host has closed them."""
+        return [channel for channel in list(self.channels.values()) if channel.kind == "session"]
+
+    def ring_soon(self, bell: Bell) -> None:
+        """Ring once all is dealt with that has arrived: waking tasks for each packet costs more than the packet."""
+        self._to_ring.add(bell)
+
+    def _ring(self) -> None:
+        while self._to_ring:
+            self._to_ring.pop().ring()
+
+    def _log(self, level: int, msg: Any, *args: Any) -> None:  # noqa: ANN401  (paramiko's signature)
+        """Keep paramiko's voice down: what matters of it is in our errors, and it logs trace-backs of each."""
+        if log.isEnabledFor(logging.DEBUG):
+            log.debug("paramiko", extra={"level": level, "said": str(msg) % args if args else str(msg)})
+
+
+class _Dispatch:
+    """Hands the messages of one kind to the channels they are for."""
+
+    def __init__(self, transport: SshTransport, kind: int) -> None:
+        self._channels = transport.channels
+        self._kind = kind
+
+    def __call__(self, data: paramiko.Message) -> None:
+        channel = self._channels.get(data.get_int())
+        if channel is not None:
+            channel.handle(self._kind, data)
+
+
+def _words(error: Exception | None) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return str(error) if error is not None and str(error) else "the host closed the connection"
