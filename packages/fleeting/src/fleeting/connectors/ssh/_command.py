@@ -1,0 +1,104 @@
+"""What is sent to have a command run, and how its process group is known, so that it can be ended.
+
+Closing a channel leaves the command running, and sshd passes no signals on for root. So the command tells its process
+id first, in a line on stderr that no caller sees: sshd starts each command in a session of its own, so that is the id
+of the process group as well.
+"""
+
+import os
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+
+from attrs import define, field
+
+from fleeting._errors import ConnectError
+
+GRACE = 2.0
+"""Seconds between SIGTERM and SIGKILL for what is left of a command."""
+
+LONGEST = 120_000
+"""Bytes that a command may have: Linux takes no argument above 128 KiB, and the shell gets it as one."""
+
+_PREAMBLE_LIMIT = 1 << 16
+"""Bytes of stderr in which the process id is looked for: what a login shell's start-up files may say before it."""
+
+_ENDING = f"""
+lives() {{
+  kill -s 0 -- -PID && {{ ps -A -o pgid= -o stat= || ps -o pgid,stat; }} | grep -q '^ *PID  *[^Z ]'
+}}
+expire() {{
+  n={round(GRACE / 0.05)}
+  while [ $n -gt 0 ] && lives; do sleep 0.05 || sleep 1; n=$((n - 1)); done
+}}
+exec 2>/dev/null
+kill -s TERM -- -PID || kill -s TERM PID || exit 0
+expire
+kill -s KILL -- -PID && expire
+:
+"""
+"""Zombies do not count as alive: in a container there may be nobody to reap them."""
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def compose(command: str | Sequence[str], *, env: Mapping[str, str], cwd: str | None, mark: str) -> bytes:
+    """Write the line that the login shell gets: it tells its process id after *mark*, then becomes the command.
+
+    Raises:
+        ConnectError: No shell can run it.
+    """
+    lines = [f'echo "{mark} $$" >&2']
+    if cwd is not None:
+        lines.append(f"cd {shlex.quote(cwd)} || exit 127")
+    lines += [f"export {_variable(name)}={shlex.quote(value)}" for name, value in env.items()]
+    lines.append(command if isinstance(command, str) else 'exec "$@"')
+    arguments = [] if isinstance(command, str) else ["sh", *command]
+    line = os.fsencode("exec " + shlex.join(["/bin/sh", "-c", "\n".join(lines), *arguments]))
+    if b"\0" in line:
+        raise ConnectError("a command cannot have a NUL character in it")
+    if len(line) > LONGEST:
+        raise ConnectError(f"the command has {len(line)} bytes, at most {LONGEST} can be sent; pass data on stdin")
+    return line
+
+
+def ending(pid: int) -> str:
+    """Write the command that ends a process group, and returns once nothing of it is left."""
+    return _ENDING.replace("PID", str(pid))
+
+
+def display(command: str | Sequence[str]) -> str:
+    """Show a command as one line of shell."""
+    return command if isinstance(command, str) else shlex.join(command)
+
+
+@define
+class PidReader:
+    """Takes the line with the process id out of stderr."""
+
+    mark: str
+    pid: int | None = field(default=None, init=False)
+    _held: bytes = field(default=b"", init=False)
+    _done: bool = field(default=False, init=False)
+
+    def feed(self, data: bytes) -> bytes:
+        """Take the next bytes, and return what the caller may see of all that was held."""
+        if self._done:
+            return data
+        self._held += data
+        found = re.search(rb"%s ([0-9]+)\n" % self.mark.encode(), self._held)
+        if found:
+            self.pid = int(found[1])
+            self._held = self._held[: found.start()] + self._held[found.end() :]
+        return self.rest() if found or len(self._held) > _PREAMBLE_LIMIT else b""
+
+    def rest(self) -> bytes:
+        """Return what is held, and stop looking."""
+        held, self._held, self._done = self._held, b"", True
+        return held
+
+
+def _variable(name: str) -> str:
+    if not _NAME.fullmatch(name):
+        raise ConnectError(f"{name!r} cannot be a shell variable, so it cannot be in a command's environment")
+    return name

@@ -1,0 +1,143 @@
+"""What a lease gets: its use of the shared connection."""
+
+import os
+import secrets
+import shlex
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import anyio
+from anyio.abc import ByteStream
+from attrs import define, field
+
+from fleeting._errors import CommandFailed, ConnectError, Unreachable, Unsupported
+from fleeting._protocols import Sink
+from fleeting._types import Completed
+from fleeting.connectors.ssh._channel import Channel, Refused
+from fleeting.connectors.ssh._command import PidReader, compose, display, ending
+from fleeting.connectors.ssh._run import END_TIMEOUT, Collector, Running
+from fleeting.connectors.ssh._shared import Shared
+from fleeting.connectors.ssh._streams import ChannelStream, through_stdio, until_ready
+
+_PROHIBITED = 1
+"""The protocol's number for a tunnel that the host does not allow; any other: it leads nowhere."""
+
+
+@define(eq=False)
+class SshConnection:
+    """One user's view of a connection; closing it closes the connection only if nobody else uses that."""
+
+    _shared: Shared
+    _closed: bool = field(default=False, init=False)
+
+    async def run(
+        self,
+        command: str | Sequence[str],
+        *,
+        stdin: bytes | None = None,
+        stdout: Sink | None = None,
+        stderr: Sink | None = None,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        check: bool = False,
+    ) -> Completed:
+        """Run a command, as `Connection.run` says; what cannot be started exits with 127 or 126."""
+        self._check_open()
+        pid = PidReader(f"fleeting-{secrets.token_hex(8)}")
+        line = compose(command, env=env or {}, cwd=cwd, mark=pid.mark)
+        collected_out, collected_err = Collector("stdout"), Collector("stderr")
+        channel = await self._shared.session()
+        running = Running(channel, self._end_group, pid)
+        try:
+            await running.attend(line, stdin or b"", stdout or collected_out, stderr or collected_err)
+        except BaseException:
+            with anyio.move_on_after(END_TIMEOUT, shield=True):
+                await running.end()
+            raise
+        finally:
+            channel.close()
+        out, err = bytes(collected_out.data), bytes(collected_err.data)
+        completed = Completed(**self._outcome(channel), stdout=out, stderr=err)
+        if check and not completed.ok:
+            raise CommandFailed(display(command), completed)
+        return completed
+
+    async def open_unix(self, path: str) -> ByteStream:
+        """Open a stream to a unix socket: forwarded, or moved through a command where the host forwards none."""
+        self._check_open()
+        try:
+            channel = await self._shared.tunnel("direct-streamlocal@openssh.com", path, "", 0)
+        except Refused:  # sshd does not say whether it may not, or nobody answers
+            channel = await self._open_through_stdio(path)
+        return ChannelStream(channel)
+
+    async def open_tcp(self, host: str, port: int) -> ByteStream:
+        """Open a stream to a TCP port as seen from the instance."""
+        self._check_open()
+        try:
+            return ChannelStream(await self._shared.tunnel("direct-tcpip", host, port, "127.0.0.1", 0))
+        except Refused as refused:
+            name = self._shared.instance
+            if refused.reason == _PROHIBITED:
+                raise Unsupported(f"{name} allows no TCP forwarding; set AllowTcpForwarding in its sshd") from refused
+            raise Unreachable(f"nothing answers at {host} port {port} as seen from {name}: {refused}") from refused
+
+    async def wait_closed(self) -> str:
+        """Wait until the connection is dead; returns why."""
+        main = self._shared.main
+        await main.bell.wait_for(lambda: self._closed or not main.active)
+        return "it was closed on this side" if self._closed else main.why_closed
+
+    def close(self) -> None:
+        """Use it no more; who waits for the end is told."""
+        self._closed = True
+        self._shared.main.bell.ring()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Unreachable(f"the connection to {self._shared.instance} is closed")
+
+    def _outcome(self, channel: Channel) -> dict[str, Any]:
+        """Tell how a command ended.
+
+        Raises:
+            Unreachable: Nobody knows.
+            ConnectError: It was not started.
+        """
+        name = self._shared.instance
+        if channel.failed:
+            raise ConnectError(f"{name} refuses to run commands for this user")
+        if channel.severed:
+            raise self._shared.lost("whether the command had ended is unknown")
+        if not channel.exited:
+            raise Unreachable(f"{name} closed the session without a word on how the command ended")
+        return {"exit_status": channel.exit_status, "signal": channel.exit_signal}
+
+    async def _open_through_stdio(self, path: str) -> Channel:
+        channel = await self._shared.session()
+        try:
+            await start(channel, through_stdio(path))
+            if why := await until_ready(channel):
+                raise Unreachable(f"nothing answers at {path} on {self._shared.instance}: {why}")
+        except BaseException:
+            channel.close()
+            raise
+        return channel
+
+    async def _end_group(self, pid: int) -> None:
+        """End a process group on the host; if that fails, so it is."""
+        with suppress(ConnectError):
+            channel = await self._shared.session()
+            try:
+                await start(channel, ending(pid))
+                channel.put_eof()
+                await channel.bell.wait_for(lambda: channel.exited or channel.is_over)
+            finally:
+                channel.close()
+
+
+async def start(channel: Channel, script: str) -> None:
+    """Start a script that needs neither its own environment nor to be ended."""
+    channel.request("exec", os.fsencode(shlex.join(["exec", "/bin/sh", "-c", script])))
+    await channel.drained()

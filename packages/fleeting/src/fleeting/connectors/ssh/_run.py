@@ -1,0 +1,135 @@
+"""Running one command in a channel: its input, its outputs to their sinks, its end, and how it is ended."""
+
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+import anyio
+from anyio.lowlevel import checkpoint
+from attrs import define, field
+
+from fleeting._errors import ConnectError
+from fleeting._protocols import Sink
+from fleeting.connectors.ssh._channel import STDERR, STDOUT, Channel
+from fleeting.connectors.ssh._command import PidReader
+
+COLLECT_LIMIT = 16 << 20
+"""Bytes of output that are collected for a caller who gives no sink."""
+
+LEFTOVER_PATIENCE = 0.5
+"""Seconds after the end of a command for its outputs to end too, before what holds them open is ended."""
+
+END_TIMEOUT = 8.0
+"""Seconds that the end of a cancelled command is waited for."""
+
+
+@define
+class Collector:
+    """The sink for a caller who gives none."""
+
+    _name: str
+    data: bytearray = field(factory=bytearray)
+
+    async def __call__(self, chunk: bytes) -> None:
+        """Keep it, up to the limit."""
+        if len(self.data) + len(chunk) > COLLECT_LIMIT:
+            raise ConnectError(f"the command wrote more than {COLLECT_LIMIT >> 20} MiB to {self._name}; give a sink")
+        self.data += chunk
+
+
+@define(eq=False)
+class Running:
+    """A command whose channel is open."""
+
+    _channel: Channel
+    _end_group: Callable[[int], Awaitable[None]]
+    """Ends a process group on the host."""
+
+    _pid: PidReader
+
+    async def attend(self, line: bytes, stdin: bytes, stdout: Sink, stderr: Sink) -> None:
+        """Start it, and see it through; raises what a sink raises."""
+        self._channel.request("exec", line)
+        if not stdin:
+            self._channel.put_eof()
+            await self._channel.drained()
+            await self._pump(stdout, stderr)
+            return
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._feed, stdin)
+                await self._pump(stdout, stderr)
+                tasks.cancel_scope.cancel()
+        except ExceptionGroup as group:
+            raise group.exceptions[0] from None
+
+    async def end(self) -> None:
+        """End it, with all of its process group."""
+        await self._until_pid_is_known()
+        if self._pid.pid is not None:
+            await self._end_group(self._pid.pid)
+
+    async def _feed(self, stdin: bytes) -> None:
+        """Send its input, as fast as it reads, for as long as it reads."""
+        with suppress(BrokenPipeError):
+            await send(self._channel, stdin)
+            self._channel.put_eof()
+            await self._channel.drained()
+
+    async def _pump(self, stdout: Sink, stderr: Sink) -> None:
+        """Hand its outputs on in the order in which they came, until they end."""
+        while received := await self._next():
+            stream, data = received
+            if stream == STDERR:
+                data = self._pid.feed(data)
+            if data:
+                await (stdout if stream == STDOUT else stderr)(data)
+            await checkpoint()  # a command that is faster than its sink must not keep others from running
+            await self._channel.drained()
+        if rest := self._pid.rest():
+            await stderr(rest)
+        await self._channel.bell.wait_for(lambda: self._channel.exited or self._channel.is_over)
+
+    async def _next(self) -> tuple[int, bytes] | None:
+        """Wait for output; once the command has ended, what it left behind may not keep us waiting.
+
+        What holds the outputs open is ended. That is done twice: answers come in order, so the second one proves that
+        nothing of what was written is still on its way, however slow the network is.
+        """
+        channel = self._channel
+        await channel.bell.wait_for(lambda: channel.readable or channel.exited)
+        for _ in range(2):
+            if not await self._readable_within(LEFTOVER_PATIENCE) and self._pid.pid is not None:
+                await self._end_group(self._pid.pid)
+        return channel.take()
+
+    async def _readable_within(self, seconds: float) -> bool:
+        if self._channel.readable:
+            return True
+        with anyio.move_on_after(seconds):
+            await self._channel.bell.wait_for(lambda: self._channel.readable)
+        return self._channel.readable
+
+    async def _until_pid_is_known(self) -> None:
+        """Read on until the process id comes; nobody wants the outputs any more."""
+        channel = self._channel
+        while self._pid.pid is None:
+            await channel.bell.wait_for(lambda: channel.readable)
+            received = channel.take()
+            if received is None:
+                return
+            stream, data = received
+            if stream == STDERR:
+                self._pid.feed(data)
+
+
+async def send(channel: Channel, data: bytes) -> None:
+    """Send data as fast as it is taken; whoever is at the other end may have stopped reading.
+
+    Raises:
+        BrokenPipeError: The channel is closed.
+    """
+    rest = memoryview(data)
+    while rest:
+        await channel.bell.wait_for(lambda: channel.writable)
+        rest = rest[channel.put(rest) :]
+        await channel.drained()

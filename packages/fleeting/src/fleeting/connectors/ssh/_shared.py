@@ -1,0 +1,146 @@
+"""One connection per instance, shared by all who use it: dialled by the first, kept for a while after the last.
+
+Where the host allows fewer sessions on a connection than are wanted, there is a second one, and so on.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable
+from contextlib import asynccontextmanager
+from math import inf
+from weakref import WeakValueDictionary
+
+import anyio
+from anyio.lowlevel import RunVar
+from attrs import define, field
+
+from fleeting._errors import ConnectError, Unreachable
+from fleeting.connectors.ssh._channel import Channel, Refused
+from fleeting.connectors.ssh._transport import SshTransport
+
+OPEN_TIMEOUT = 60.0
+"""Seconds that a host may take to open a channel; a dead one is noticed without this, one that is stuck is not."""
+
+
+@define(eq=False)
+class Shared:
+    """The connections to one instance; when one dies, all are given up, for they lead to the same host."""
+
+    instance: str
+    main: SshTransport
+    _dial: Callable[[], Awaitable[SshTransport]]
+    _more: list[SshTransport] = field(factory=list, init=False)
+    _limit: float = field(default=inf, init=False)
+    """Sessions that the host allows on one connection, as far as is known."""
+
+    _growing: anyio.Lock = field(factory=anyio.Lock, init=False)
+
+    async def session(self) -> Channel:
+        """Open a channel that can run a command, on whichever connection has room for it; the caller closes it.
+
+        Raises:
+            Unreachable: The connection died.
+            ConnectError: The host allows no sessions at all.
+        """
+        while True:
+            transport = await self._with_room()
+            try:
+                return await self._open(transport, "session")
+            except Refused as refused:
+                self._limit = min(self._limit, sum(channel.was_opened for channel in transport.sessions()))
+                if not self._limit:
+                    raise ConnectError(f"{self.instance} runs no commands: {refused}") from refused
+            finally:
+                transport.let_go()
+
+    async def tunnel(self, kind: str, *details: str | int) -> Channel:
+        """Open a channel that leads to somewhere on the host; the caller closes it. No limit holds for these.
+
+        Raises:
+            Refused: It leads nowhere.
+            Unreachable: The connection died.
+        """
+        return await self._open(self.main, kind, *details)
+
+    def lost(self, doing: str) -> Unreachable:
+        """Make the error for a connection that died, and give up the others."""
+        why = next((each.why_closed for each in (self.main, *self._more) if not each.active and not each.unused), "")
+        self.give_up(why or "the host closed it")
+        return Unreachable(f"the connection to {self.instance} died ({self.main.why_closed}); {doing}")
+
+    def give_up(self, why: str) -> None:
+        """Close them all now."""
+        for transport in (self.main, *self._more):
+            transport.give_up(why)
+
+    async def _with_room(self) -> SshTransport:
+        """Find or dial a connection that takes another session, and hold it."""
+        async with self._growing:
+            self._more = [each for each in self._more if each.active]
+            for transport in (self.main, *self._more):
+                if len(transport.sessions()) < self._limit and transport.hold():
+                    return transport
+            if not self.main.active:
+                raise self.lost("nothing was started")
+            self._more.append(transport := await self._dial())
+            return transport
+
+    async def _open(self, transport: SshTransport, kind: str, *details: str | int) -> Channel:
+        channel = transport.new_channel(kind, *details)
+        try:
+            with anyio.fail_after(OPEN_TIMEOUT):
+                await transport.drained()
+                await channel.opened()
+        except BaseException as error:
+            channel.close()
+            if isinstance(error, BrokenPipeError):
+                raise self.lost("nothing was started") from None
+            if isinstance(error, TimeoutError):
+                raise Unreachable(f"{self.instance} opened no channel within {OPEN_TIMEOUT:g} s") from None
+            raise
+        return channel
+
+
+@define(eq=False, weakref_slot=True)
+class _Slot:
+    """The place of one instance among those that are connected."""
+
+    lock: anyio.Lock = field(factory=anyio.Lock)
+    """Held by the one who dials; the others wait for the connection."""
+
+    shared: Shared | None = None
+
+
+_SLOTS: RunVar["WeakValueDictionary[Hashable, _Slot]"] = RunVar("shared SSH connections")
+
+
+@asynccontextmanager
+async def shared(key: Hashable, make: Callable[[], Awaitable[Shared]], timeout: float) -> AsyncIterator[Shared]:
+    """Use the connection that is known under *key*; make it if there is none, or the one there was has died.
+
+    Raises:
+        Unreachable: Somebody else has been dialling for *timeout* seconds.
+    """
+    slot = _slot(key)
+    try:
+        with anyio.fail_after(timeout):
+            await slot.lock.acquire()
+    except TimeoutError:
+        raise Unreachable(f"the host could not be reached within {timeout:g} s: others are dialling it") from None
+    try:
+        if slot.shared is None or not slot.shared.main.hold():
+            slot.shared = await make()
+            slot.shared.main.known_by = slot
+        used = slot.shared
+    finally:
+        slot.lock.release()
+    try:
+        yield used
+    finally:
+        used.main.let_go()
+
+
+def _slot(key: Hashable) -> _Slot:
+    try:
+        slots = _SLOTS.get()
+    except LookupError:
+        _SLOTS.set(slots := WeakValueDictionary())
+    return slots.setdefault(key, _Slot())
