@@ -1,0 +1,159 @@
+"""OpenSSH's own server for tests: on loopback, with keys, settings and a port of its own."""
+
+import os
+import signal
+import socket
+import subprocess
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
+from getpass import getuser
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from attrs import evolve, field, frozen
+
+from fleeting import ConnectInfo, Connection, ConnectorConfig
+from fleeting.connectors.ssh import KeyPair, MemoryHostKeys, SshConnector, generate_key
+from tests.fleeting.local_agents import children_of
+
+SSHD = Path("/usr/sbin/sshd")
+
+only_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may have namespaces of its own")
+
+PATIENCE = 30.0
+"""Seconds after which a test gives up."""
+
+_SHELL_LEVEL = "SetEnv SHLVL=5"
+"""Keeps bash from reading the user's ``.bashrc``, which it does for sshd, and which may take a while."""
+
+
+@frozen(kw_only=True)
+class Server:
+    """An sshd that runs."""
+
+    port: int
+    process: subprocess.Popen[bytes]
+    host_key: str
+    user_key: KeyPair = field(repr=False)
+
+    @property
+    def info(self) -> ConnectInfo:
+        """All that is needed to connect."""
+        return ConnectInfo(
+            id=f"host-{self.port}",
+            internal_addr="127.0.0.1",
+            port=self.port,
+            user=getuser(),
+            key=self.user_key.private,
+            host_key=self.host_key,
+        )
+
+    @property
+    def connections(self) -> list[int]:
+        """Process ids of those who serve one connection each."""
+        return children_of(self.process.pid)
+
+    def signal(self, number: int) -> None:
+        """Send a signal to all of those; they are in process groups of their own."""
+        for pid in self.connections:
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+
+@contextmanager
+def sshd(
+    directory: Path,
+    *settings: str,
+    port: int | None = None,
+    host_key: KeyPair | None = None,
+    user_key: KeyPair | None = None,
+    by: Sequence[str] = (),
+) -> Iterator[Server]:
+    """Run a server; in the end it is killed, with all of its connections.
+
+    Args:
+        directory: For its files.
+        settings: Lines of its configuration.
+        port: None: a free one.
+        host_key: Its own key; None: a new one, as with *user_key*.
+        user_key: The key that may log in.
+        by: A command that is put before the server's.
+    """
+    if not SSHD.exists():
+        pytest.skip("OpenSSH's server is not installed; apt-get install openssh-server")
+    host_key, user_key, port = host_key or generate_key(), user_key or generate_key(), port or free_port()
+    directory.mkdir(exist_ok=True)
+    config = _configure(directory, port, host_key, user_key, settings)
+    if os.geteuid() == 0:
+        Path("/run/sshd").mkdir(exist_ok=True)  # where sshd locks itself in before it knows who logs in
+    with (directory / "log").open("ab") as log:
+        process = subprocess.Popen([*by, str(SSHD), "-D", "-e", "-f", str(config)], stderr=log)
+    server = Server(port=port, process=process, host_key=host_key.public, user_key=user_key)
+    try:
+        yield server
+    finally:
+        server.signal(signal.SIGKILL)
+        process.kill()
+        process.wait()
+
+
+@asynccontextmanager
+async def connected(directory: Path, *settings: str) -> AsyncIterator[Connection]:
+    """Connect to a server of one's own."""
+    with sshd(directory, *settings) as server:
+        async with dialled(server.info) as connection:
+            yield connection
+
+
+@asynccontextmanager
+async def dialled(
+    info: ConnectInfo,
+    connector: SshConnector | None = None,
+    **config: Any,  # noqa: ANN401  (as `configured`)
+) -> AsyncIterator[Connection]:
+    """Connect, by a connector of one's own; no test that does takes longer than it should."""
+    connector = connector or SshConnector(MemoryHostKeys())
+    with anyio.fail_after(PATIENCE):
+        async with connector.dial(info, configured(**config)) as connection:
+            yield connection
+
+
+def configured(**config: Any) -> ConnectorConfig:  # noqa: ANN401  (the settings know their types)
+    """Settings with a short time-out."""
+    return evolve(ConnectorConfig(timeout=20.0), **config)
+
+
+def free_port() -> int:
+    """Find a port that nobody listens on."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+def private(path: Path, text: str) -> Path:
+    """Write a file that only we can read."""
+    path.touch(mode=0o600)
+    path.write_text(text)
+    return path
+
+
+def _configure(directory: Path, port: int, host_key: KeyPair, user_key: KeyPair, settings: Sequence[str]) -> Path:
+    """Write the configuration; nothing is said twice, for it depends which of the two holds."""
+    said = {line.split()[0] for line in settings}
+    defaults = [
+        f"Port {port}",
+        "ListenAddress 127.0.0.1",
+        f"HostKey {private(directory / 'host_key', host_key.private)}",
+        f"AuthorizedKeysFile {private(directory / 'authorized_keys', user_key.public)}",
+        "PermitRootLogin yes",
+        "StrictModes no",
+        "UsePAM no",
+        "PidFile none",
+        "MaxSessions 1000",
+        "MaxStartups 1000",
+        _SHELL_LEVEL,
+    ]
+    lines = [*settings, *(line for line in defaults if line.split()[0] not in said - {"HostKey"})]
+    return private(directory / "config", "\n".join(lines) + "\n")
