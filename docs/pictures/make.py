@@ -33,7 +33,7 @@ NO_FONTS = re.sub(r"@font-face \{\{.*?\}\}", "", CONSOLE_SVG_FORMAT, flags=re.DO
 
 MISTAKES = """\
 [autoscaler]
-plugin = "locl"
+plugin = "local"
 max_instance = 4
 
 [[jobs]]
