@@ -152,6 +152,12 @@ class Seen:
 
     paused: bool = False
     was_ready: bool = False
+    first_seen: float = 0.0
+    created_at: float | None = None
+    """As the views told this manager."""
+
+    aged: bool = False
+    """Whether those on top were told that it is too old."""
 
 
 class PlanMachine(RuleBasedStateMachine):
@@ -165,6 +171,7 @@ class PlanMachine(RuleBasedStateMachine):
         withdraws=st.booleans(),
         breaks=st.booleans(),
         throttle=st.sampled_from([NO_THROTTLE, ScaleThrottle(limit=0.3, burst=2)]),
+        age=st.sampled_from([0.0, 0.0, 25.0, 150.0]),
         there=st.integers(0, 2),
         up=st.integers(0, 3),
         seed=seeds,
@@ -179,6 +186,7 @@ class PlanMachine(RuleBasedStateMachine):
         withdraws: bool,
         breaks: bool,
         throttle: ScaleThrottle,
+        age: float,
         there: int,
         up: int,
         seed: int,
@@ -190,6 +198,7 @@ class PlanMachine(RuleBasedStateMachine):
             preexisting=preexisting,
             unhealthy_breaks_jobs=breaks,
             scale_throttle=throttle,
+            max_instance_age=age,
         )
         self.withdraws = withdraws
         self.random = Random(seed)
@@ -202,6 +211,7 @@ class PlanMachine(RuleBasedStateMachine):
         self.asked: dict[str, Asked] = {}
         self.ended: dict[str, float] = {}
         self.problems: tuple[Problem, ...] = ()
+        self.seen: dict[str, Seen] = {}
         self.open_plan()
         self.run_plan()
         self.all_goes_well(0.0)
@@ -227,7 +237,7 @@ class PlanMachine(RuleBasedStateMachine):
         """And starts."""
         self.journal_was_empty = not any(self.records.kinds.values())
         self.calls: list[Call] = []
-        self.seen = {id_: Seen() for id_ in self.plan.instances}
+        self.seen = {id_: Seen(first_seen=self.seen[id_].first_seen) for id_ in self.plan.instances}
         self.refused: set[str] = set()
         self.views = 0
         self.tick()
@@ -237,6 +247,14 @@ class PlanMachine(RuleBasedStateMachine):
         self.took(self.plan.tick(self.now))
         wake_at = self.plan.wake_at
         assert wake_at is None or wake_at > self.now, "a busy loop"
+        for id_, known in self.seen.items():
+            assert known.aged or not known.up or not self.too_old(id_), "too old, and nobody was told"
+
+    def too_old(self, id_: str) -> bool:
+        """Whether it has reached its age, as far as anybody can know."""
+        known, age = self.seen[id_], self.config.max_instance_age
+        born = known.first_seen if known.created_at is None else known.created_at
+        return bool(age) and self.now >= born + age
 
     def feed(self, fact: facts.Fact) -> Step:
         """Tell the plan, and follow what it makes of it."""
@@ -258,7 +276,7 @@ class PlanMachine(RuleBasedStateMachine):
         id_ = write.key.removeprefix("default/")
         match write:
             case Put("instance", _, record) if id_ not in self.seen:
-                self.seen[id_] = Seen()
+                self.seen[id_] = Seen(first_seen=self.now)
                 if record.intent is not None:
                     self.check_match(id_, record.intent)
             case Put("intent", _, record) if id_ not in self.asked:
@@ -288,7 +306,9 @@ class PlanMachine(RuleBasedStateMachine):
             return
         known = self.seen[event.instance]
         match event:
-            case facts.Ready(id_):
+            case facts.Ready(id_, too_old):
+                assert too_old == self.too_old(id_)
+                known.aged = too_old
                 assert not known.was_ready, "ready twice"
                 assert not known.missed, "ready while the view does not show it"
                 assert self.ended.get(id_, -1e9) + REMEMBER_LOST <= self.now, "a lost instance was used again"
@@ -303,6 +323,10 @@ class PlanMachine(RuleBasedStateMachine):
             case facts.Unhealthy():
                 assert known.up
                 assert known.failures >= self.config.failure_threshold
+            case facts.Aged(id_):
+                assert known.up
+                assert self.too_old(id_)
+                known.aged = True
             case facts.Doomed():
                 assert known.up
                 assert known.noticed
@@ -384,6 +408,7 @@ class PlanMachine(RuleBasedStateMachine):
         for id_, known in self.seen.items():
             if id_ in instances:
                 known.missed, known.dead, known.state = 0, False, instances[id_].state
+                known.created_at = instances[id_].created_at or known.created_at
             else:
                 known.missed += 1
         self.feed(facts.Updated(Observation(instances, self.problems)))
@@ -398,7 +423,7 @@ class PlanMachine(RuleBasedStateMachine):
         if known is None:
             assert id_ in self.refused or observed.state in {State.DELETED, State.DELETING}
             return
-        self.seen[id_].state = observed.state
+        self.seen[id_].state, self.seen[id_].created_at = observed.state, observed.created_at
         if self.ended.get(id_, -1e9) + REMEMBER_LOST > self.now:
             assert known.stage is Stage.REMOVING, "a lost instance that came back is deleted"
         elif known.intent is None:

@@ -23,7 +23,7 @@ from taskscaler._explain import Explanation, explain
 from taskscaler._explain_instance import InstanceExplanation, explain_instance
 from taskscaler._explain_key import KeyExplanation, explain_key
 from taskscaler._forecast import Next, Upcoming, forecast
-from taskscaler._ledger import LEASE, USES, Break, Deliver, Held, LeaseRecord
+from taskscaler._ledger import FINAL, LEASE, USES, Break, Deliver, Held, Host, LeaseRecord
 from taskscaler._observe import GONE, DecisionEvent, InstanceEvent, label_of
 from taskscaler._types import Policy, PoolSettings
 from tests.strategies import EPOCH, NO_THROTTLE, QUICK, Records, a_plan, of_type, seeds
@@ -269,6 +269,8 @@ class World:
         assert self.records[LEASE][held.key] == LeaseRecord(held.host.id, held.slot, held.since)
         assert self.records[USES][held.host.id].uses >= 1
         pool = self.pools[held.host.pool]
+        machine = self.clouds[pool.name].machines.get(held.host.instance)
+        assert machine is None or self.now < machine.created_at + (pool.max_instance_age or inf), "used though too old"
         assert pool.max_use_count == 0 or held.host.uses <= pool.max_use_count, "used more often than allowed"
         assert held.key not in self.running
         self.running[held.key] = held
@@ -364,9 +366,17 @@ Thing = tuple[str, str, str]
 
 
 def next_actions(core: Core, now: float, *, routine: bool) -> tuple[float, list[Thing]]:
-    """Let time pass for a core alone, until it does something, be it routine or not."""
+    """Let time pass for a core alone, until it does something, be it routine or not, or an instance grows too old."""
+    aged, tell_of = [], core._tell_of
+
+    def told(host: Host, event: facts.Event, now: float) -> None:
+        if isinstance(event, facts.Aged) and host.closed not in FINAL:
+            aged.append(("age", host.pool, host.instance))
+        tell_of(host, event, now)
+
+    core._tell_of = told  # type: ignore[method-assign]
     for _ in range(1000):
-        done = [thing for action in core.tick(now).actions for thing in things_done(action)]
+        done = [thing for action in core.tick(now).actions for thing in things_done(action)] + aged
         if happened := [thing for thing in done if routine or thing[0] not in {"look", "check"}]:
             return now, happened
         if core.wake_at is None:
@@ -574,6 +584,7 @@ class CoreMachine(RuleBasedStateMachine):
             world.pass_time(50)
         raise AssertionError(f"still not done after 50 minutes: {world.core.decisions[-1]}")
 
+    @precondition(lambda self: not any(pool.max_instance_age for pool in self.world.pools.values()))
     @rule(jobs=st.integers(0, 6))
     def a_constant_load_settles(self, jobs: int) -> None:
         """While as many jobs run as before, the fleet stays as it is, and holds nothing to spare."""
@@ -662,7 +673,7 @@ TestCoreMachine.settings = settings(max_examples=150, stateful_step_count=30, de
 @given(pool_settings(), policies, st.integers(1, 6), seeds)
 def test_a_constant_stream_of_jobs_settles(pools: list[PoolSettings], policy: Policy, jobs: int, seed: int) -> None:
     """Each job that ends is followed by the next: without a use limit the fleet stays as it is."""
-    world = World([evolve(pool, max_use_count=0) for pool in pools], policy, seed)
+    world = World([evolve(pool, max_use_count=0, max_instance_age=0.0) for pool in pools], policy, seed)
 
     def next_job() -> None:
         key = world.submit(inf)

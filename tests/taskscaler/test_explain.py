@@ -13,7 +13,7 @@ from attrs import frozen
 from fleeting import Capability, CapacityUnavailable, ProviderError, QuotaExceeded, ScaleThrottle
 from fleeting.testing import DecreaseFault, FakeCloud, FakeGroup, Fault, IncreaseFault, virtual_time
 from taskscaler import Explanation, InstanceExplanation, KeyExplanation, LeaseLost, Next, Policy, Pool, Taskscaler
-from tests.taskscaler.test_scaler import FullDisk, scaling, virtual_clock, work
+from tests.taskscaler.scaling import FullDisk, scaling, virtual_clock, work
 
 pytestmark = pytest.mark.anyio
 anyio_backend = virtual_time

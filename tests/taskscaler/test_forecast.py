@@ -93,6 +93,13 @@ def before_a_preemption_of_all() -> World:
     return world
 
 
+def before_it_is_too_old() -> World:
+    """The instance is needed, but it will be too old for more work."""
+    world = a_world(Policy(idle_count=1), max_instance_age=100.0)
+    world.pass_time(20)
+    return world
+
+
 def while_it_boots() -> World:
     """It will be too late."""
     world = a_world(instance_ready_timeout=5.0)
@@ -121,6 +128,7 @@ SITUATIONS: Mapping[Situation, set[str]] = {
     while_a_deletion_goes_unnoticed: {"delete"},
     before_a_preemption: {"break"},
     before_a_preemption_of_all: {"break", "delete"},
+    before_it_is_too_old: {"age"},
     while_it_boots: {"delete"},
     in_the_end: {"delete"},
 }

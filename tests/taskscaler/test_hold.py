@@ -7,7 +7,7 @@ from attrs import evolve
 from fleeting import Completed, MemoryJournal
 from fleeting.testing import Command, FakeCloud, FakeGroup, virtual_time
 from taskscaler import LeaseLost, NoSuchInstance, Policy, Pool, Taskscaler, TaskscalerError
-from tests.taskscaler.test_scaler import asked, scaling, virtual_clock, work
+from tests.taskscaler.scaling import asked, scaling, virtual_clock, work
 
 pytestmark = pytest.mark.anyio
 anyio_backend = virtual_time

@@ -36,7 +36,7 @@ from tests.strategies import EPOCH, QUICK, Records, of_type
 LOSS = Loss(LossKind.VANISHED, "it is not there")
 KEYS = st.integers(0, 7).map("key-{}".format)
 PICKS = st.integers(0, 1000)
-FOR_GOOD = {Closed.UNHEALTHY, Closed.DOOMED, Closed.RETIRED}
+FOR_GOOD = {Closed.UNHEALTHY, Closed.DRAINING, Closed.DOOMED, Closed.RETIRED}
 
 
 @define
@@ -209,12 +209,12 @@ class LedgerMachine(RuleBasedStateMachine):
             lease.host.idle_since = self.now
         return lease
 
-    def broke(self, host: ModelHost, step: Step, keep_until: float) -> None:
+    def broke(self, host: ModelHost, step: Step, keep_until: float, *, delivered_too: bool = True) -> None:
         """Follow a break: holders are told, those not handed their slot yet wait again and notice nothing."""
         told, refused = [], []
         for key in list(host.taken.values()):
             lease = self.leases[key]
-            if lease.ends_by <= keep_until:
+            if lease.ends_by <= keep_until or (lease.delivered and not delivered_too):
                 continue
             self.vacate(key)
             if lease.delivered:
@@ -241,17 +241,18 @@ class LedgerMachine(RuleBasedStateMachine):
         """Later."""
         self.now += seconds
 
-    @rule(pick=PICKS)
-    def add(self, pick: int) -> None:
-        """An instance became ready."""
+    @rule(pick=PICKS, draining=st.sampled_from(["", "", "too old"]))
+    def add(self, pick: int, draining: str = "") -> None:
+        """An instance became ready, perhaps too late to be of use."""
         pool = list(self.pools)[pick % len(self.pools)]
         slots, max_uses = self.pools[pool]
         instance = str(self.added)
         self.added += 1
         id_ = f"{pool}/{instance}"
         uses, cordoned = self.uses.get(id_, 0), id_ in self.cordons
-        self.hosts[id_] = ModelHost(id_, pool, slots, uses, max_uses, self.now, cordoned=cordoned)
-        self.took(self.ledger.add(pool, instance, self.now))
+        closed = Closed.DRAINING if draining else None
+        self.hosts[id_] = ModelHost(id_, pool, slots, uses, max_uses, self.now, closed, cordoned=cordoned)
+        self.took(self.ledger.add(pool, instance, self.now, draining=draining))
 
     @rule(key=KEYS, expected=st.sampled_from([inf, 10.0, 50.0]))
     def acquire(self, key: str, expected: float) -> None:
@@ -357,13 +358,20 @@ class LedgerMachine(RuleBasedStateMachine):
             self.deliver(0)
 
     @precondition(lambda self: self.hosts)
-    @rule(pick=PICKS, closed=st.sampled_from([Closed.PAUSED, Closed.LEAVING, Closed.UNHEALTHY]))
+    @rule(pick=PICKS, closed=st.sampled_from([Closed.PAUSED, Closed.LEAVING, Closed.UNHEALTHY, Closed.DRAINING]))
     def close(self, pick: int, closed: Closed) -> None:
         """A host takes no new work."""
         model, host = self.a_host(pick)
         if model.closed not in FOR_GOOD:
             model.closed = closed
         self.ledger.close(host, closed, "a reason")
+
+    @precondition(lambda self: any(host.closed or self.shut for host in self.hosts.values()))
+    @rule(pick=PICKS)
+    def take_back(self, pick: int) -> None:
+        """Of a closed host, slots that are still on their way are handed out elsewhere; what is held stays held."""
+        model, host = self.a_host(pick, [host for host in self.hosts.values() if host.closed or self.shut])
+        self.broke(model, self.ledger.take_back(host, self.now), -inf, delivered_too=False)
 
     @precondition(lambda self: self.hosts)
     @rule(pick=PICKS)

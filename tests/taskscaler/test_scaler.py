@@ -1,8 +1,6 @@
 """The scaler over the fake cloud, in virtual time: what a job, an operator and a bill see."""
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
-from random import Random
+from collections.abc import Sequence
 
 import anyio
 import pytest
@@ -13,7 +11,6 @@ from fleeting import (
     Completed,
     GroupRefused,
     JournalError,
-    LoopClock,
     LossKind,
     MemoryJournal,
     Preexisting,
@@ -23,54 +20,10 @@ from fleeting import (
 )
 from fleeting.testing import Command, FakeCloud, FakeGroup, Fault, IncreaseFault, UpdateFault, virtual_time
 from taskscaler import KeyInUse, LeaseLost, NoCapacity, NotSuspended, Policy, Pool, Taskscaler
-
-EPOCH = 1_700_000_000.0
+from tests.taskscaler.scaling import FullDisk, asked, scaling, virtual_clock, work
 
 pytestmark = pytest.mark.anyio
 anyio_backend = virtual_time
-
-
-@asynccontextmanager
-async def scaling(
-    cloud: FakeCloud,
-    *,
-    policies: Sequence[Policy] = (),
-    journal: MemoryJournal | None = None,
-    delete: bool = False,
-    acquire_timeout: float = 900.0,
-    **settings: object,
-) -> AsyncIterator[Taskscaler]:
-    """A scaler over one pool on the cloud."""
-    group = FakeGroup(cloud)
-    pool = Pool(group, dial=group.dial, **settings)  # type: ignore[arg-type]
-    async with Taskscaler(
-        pool,
-        policies=policies,
-        journal=journal,
-        delete_instances_on_shutdown=delete,
-        acquire_timeout=acquire_timeout,
-        clock=virtual_clock(),
-        random=Random(len(cloud.calls)).random,  # another for each manager: intents are named by it
-    ) as scaler:
-        yield scaler
-
-
-def virtual_clock() -> LoopClock:
-    """One that goes on where that of an earlier scaler of the same test was."""
-    return LoopClock(epoch=EPOCH + anyio.current_time())
-
-
-def asked(cloud: FakeCloud) -> list[int]:
-    """How many instances the cloud was asked for, request by request."""
-    return [int(str(call.arguments["count"])) for call in cloud.calls if call.method == "increase"]
-
-
-async def work(scaler: Taskscaler, key: str, seconds: float, seen: list[str] | None = None) -> None:
-    """Hold a slot for some time."""
-    async with scaler.acquire(key) as lease:
-        if seen is not None:
-            seen.append(lease.instance)
-        await anyio.sleep(seconds)
 
 
 # --- growing and shrinking ------------------------------------------------------------------------------
@@ -275,18 +228,6 @@ async def test_a_notice_ends_assignment_and_spares_short_work() -> None:
         short.release()
         await anyio.sleep(10)
         assert short.instance not in cloud.alive
-
-
-class FullDisk(MemoryJournal):
-    """A journal that can be told to fail."""
-
-    full = False
-
-    async def commit(self, writes: Sequence[Write]) -> None:
-        """Fail while the disk is full."""
-        if self.full:
-            raise JournalError("no space left on device")
-        await super().commit(writes)
 
 
 class SlowJournal(MemoryJournal):

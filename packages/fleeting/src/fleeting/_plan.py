@@ -151,7 +151,7 @@ class Plan:
         self._intents = Intents()
         self._problems: tuple[Problem, ...] = ()
         self._updating = False
-        self._update_started = now
+        self._update_started = self._began = now
         self._update_again = False
         self._viewed = False
         self._refused: frozenset[str] = frozenset()
@@ -244,6 +244,10 @@ class Plan:
                 case _ if not self.observing:
                     yield from ((at, action) for action in self._chore(kind, key))
 
+    def ageing(self) -> Iterator[tuple[float, str]]:
+        """When which instances that those on top know of grow too old; in no order. For people: O(n)."""
+        return ((at, key) for (kind, key), at in self._timers.items() if kind == "age")
+
     def _chore(self, kind: str, key: str) -> Iterator[facts.Action]:
         """What a timer leads to that is not about the view."""
         match kind:
@@ -321,7 +325,7 @@ class Plan:
                 self._timers.set(("delete", instance.id), now + self.config.shutdown_deletion_interval)
         return self._end()
 
-    def tick(self, now: float) -> Step:
+    def tick(self, now: float) -> Step:  # noqa: C901  (an arm for each kind of timer)
         """Do what is due."""
         for kind, key in self._timers.due(now):
             match kind:
@@ -333,6 +337,8 @@ class Plan:
                     self._prepare(self._instances[key], now)
                 case "ready":
                     self._ready_overdue(self._instances[key], now)
+                case "age":
+                    self._turn.events.append(facts.Aged(key))
                 case "delete":
                     self._delete(self._instances[key], now)
                 case "ask":
@@ -405,6 +411,9 @@ class Plan:
         known.connection_dead = False
         known.state = observed.state
         known.offering = observed.offering or known.offering
+        if observed.created_at not in {None, known.created_at}:
+            known.created_at = observed.created_at
+            self._watch_age(known)
         match observed.state:
             case State.RUNNING:
                 self._resume(known, now)
@@ -565,10 +574,25 @@ class Plan:
         self._timers.cancel(("ready", known.id))
         self._timers.set(("heartbeat", known.id), now + self.config.heartbeat_interval * self._random())
         self._move(known, Stage.READY)
-        self._backoff.succeeded()
         known.ready_since = now
         known.announced = True
-        self._turn.events.append(facts.Ready(known.id))
+        too_old = self._too_old_at(known) <= now
+        if not too_old:
+            self._backoff.succeeded()
+            self._watch_age(known)
+        elif known.origin is Origin.REQUESTED and known.first_seen >= self._began:  # its like would be no younger
+            self._backoff.failed(f"instance {known.id} was older than max_instance_age before it was ready", now)
+        self._turn.events.append(facts.Ready(known.id, too_old))
+
+    def _too_old_at(self, known: Instance) -> float:
+        """When it may be given no more work; infinite if there is no such time."""
+        born = known.first_seen if known.created_at is None else known.created_at
+        return born + (self.config.max_instance_age or inf)
+
+    def _watch_age(self, known: Instance) -> None:
+        """Those on top are told when it is too old, if they know of it."""
+        if known.announced and self.config.max_instance_age:
+            self._timers.set(("age", known.id), self._too_old_at(known))
 
     def _prepare_failed(self, fact: facts.PrepareFailed, now: float) -> None:
         """Replace it, or try again a little later while there is time."""
@@ -769,7 +793,7 @@ class Plan:
         """It is on its way out; nothing else is done with it."""
         self._move(known, Stage.HELD if self.observing or known.retained is not None else Stage.REMOVING)
         known.removing = known.removing or reason
-        for kind in ("ready", "heartbeat", "prepare"):
+        for kind in ("ready", "heartbeat", "prepare", "age"):
             self._timers.cancel((kind, known.id))
         self._write_instance(known)
         self._turn.actions.append(facts.Forget(self.pool, known.id))
@@ -807,7 +831,7 @@ class Plan:
         self._paused -= bool(known.paused)
         self._by_stage[known.stage] -= 1
         del self._instances[known.id]
-        for timer in ("ready", "heartbeat", "prepare", "delete"):
+        for timer in ("ready", "heartbeat", "prepare", "age", "delete"):
             self._timers.cancel((timer, known.id))
         until = now + REMEMBER_LOST
         self._lost[known.id] = until

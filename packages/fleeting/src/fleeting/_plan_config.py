@@ -55,6 +55,9 @@ class PlanConfig:
     preexisting: Preexisting = Preexisting.REFUSE
     unhealthy_breaks_jobs: bool = False
 
+    max_instance_age: Duration = field(default=0.0, validator=ge(0))
+    """An older instance takes no more work and is replaced when free; 0: it may be of any age."""
+
     intent_timeout: Duration = field(default=900.0, validator=gt(0))
     """After which what was asked for and never appeared is given up."""
 

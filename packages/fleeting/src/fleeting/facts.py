@@ -214,6 +214,8 @@ class Ready(NamedTuple):
     """The instance may be given work."""
 
     instance: str
+    too_old: bool = False
+    """It may not: by now it is `Aged`."""
 
 
 class Paused(NamedTuple):
@@ -239,12 +241,23 @@ class Unhealthy(NamedTuple):
     """Whether running work is to be broken too."""
 
 
+class Aged(NamedTuple):
+    """The instance is older than it may be: no new work ever; to be removed once free."""
+
+    instance: str
+
+
 class Doomed(NamedTuple):
     """The instance goes at *deadline*: no new work, and none that would last longer."""
 
     instance: str
     deadline: float
     kind: NoticeKind
+
+    @property
+    def why(self) -> str:
+        """In words."""
+        return f"{self.kind.value} announced"
 
 
 class Gone(NamedTuple):
@@ -267,4 +280,4 @@ class Refused(NamedTuple):
     instances: tuple[str, ...]
 
 
-Event = Ready | Paused | Resumed | Unhealthy | Doomed | Gone | Ended | Refused
+Event = Ready | Paused | Resumed | Unhealthy | Aged | Doomed | Gone | Ended | Refused

@@ -54,6 +54,8 @@ DAY = 86400.0
 
 NOT_NEEDED = "not needed"
 """Why idle instances are given up that are to spare."""
+TOO_OLD = "older than max_instance_age"
+"""Why an instance that has reached its age gets no more work."""
 
 KEPT_DECISIONS = 100
 """How many of the last decisions are kept for `explain`."""
@@ -114,8 +116,8 @@ class Core:
         self.journal_error = ""
         """Why nothing can be remembered, and is handed out, at the moment; empty if all is well."""
 
-        self.doomed: dict[str, float] = {}
-        """When hosts that were announced to go will go, by host id."""
+        self.doomed: dict[str, facts.Doomed] = {}
+        """The notices that were given of hosts, by host id."""
 
         self.removing_all = False
         """Whether every instance is deleted as it falls free."""
@@ -355,10 +357,10 @@ class Core:
             wake_at = plan.wake_at
             if wake_at is not None and wake_at <= now:
                 self._route(plan.pool, plan.tick(now), now)
-        for host in self._breaks.due(now):
-            loss = Loss(LossKind.PREEMPTED, self.ledger.hosts[host].why_closed)
-            self._add(self.ledger.break_late(self.ledger.hosts[host], self.doomed[host], loss, now))
-            self._give_up_if_free(self.ledger.hosts[host], now)
+        for id_ in self._breaks.due(now):
+            host, doom = self.ledger.hosts[id_], self.doomed[id_]
+            self._add(self.ledger.break_late(host, doom.deadline, Loss(LossKind.PREEMPTED, doom.why), now))
+            self._give_up_if_free(host, now)
             self._changed = True
         if self._changed:
             self._changed = False
@@ -401,8 +403,8 @@ class Core:
         """Tell the ledger."""
         ledger = self.ledger
         match event:
-            case facts.Ready(instance):
-                self._add(ledger.add(pool, instance, now))
+            case facts.Ready(instance, too_old):
+                self._add(ledger.add(pool, instance, now, draining=TOO_OLD if too_old else ""))
                 self._keep_if_retained(self.plans[pool], instance)
             case facts.Ended(instance):
                 self._add(ledger.end(host_id(pool, instance), now))
@@ -421,14 +423,16 @@ class Core:
             case facts.Resumed():
                 self._add(ledger.reopen(host, now))
             case facts.Unhealthy(_, breaks_work):
-                ledger.close(host, Closed.UNHEALTHY, "its heartbeats fail")
+                self._close_for_good(host, Closed.UNHEALTHY, "its heartbeats fail", now)
                 if breaks_work:
                     self._add(ledger.break_all(host, Loss(LossKind.UNHEALTHY, "its heartbeats fail"), now))
                     self._give_up_if_free(host, now)
-            case facts.Doomed(_, deadline, kind):
-                ledger.close(host, Closed.DOOMED, f"{kind.value} announced")
-                self.doomed[host.id] = deadline
-                self._breaks.set(host.id, deadline - BREAK_AHEAD)
+            case facts.Aged():
+                self._close_for_good(host, Closed.DRAINING, TOO_OLD, now)
+            case facts.Doomed():
+                self._close_for_good(host, Closed.DOOMED, event.why, now)
+                self.doomed[host.id] = event
+                self._breaks.set(host.id, event.deadline - BREAK_AHEAD)
             case facts.Gone(_, cause):
                 if cause is not None and not self.observing:  # else its manager may have given it up
                     self._actions.append(InstanceLost(host.id, cause))
@@ -441,6 +445,11 @@ class Core:
         host = self.ledger.hosts.get(host_id(plan.pool, instance))
         if host is not None and plan.instances[instance].retained is not None:
             self.ledger.retain(host)
+
+    def _close_for_good(self, host: Host, closed: Closed, why: str, now: float) -> None:
+        """Give a host no more work, not even what is on its way there; it is replaced once it is free."""
+        self.ledger.close(host, closed, why)
+        self._add(self.ledger.take_back(host, now))
 
     # --- deciding ----------------------------------------------------------------------------------------
 

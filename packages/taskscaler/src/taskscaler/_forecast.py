@@ -13,8 +13,9 @@ from typing import Any
 from attrs import evolve, frozen
 
 from fleeting import Plan, Stage, facts
-from taskscaler._core import COALESCE, NOT_NEEDED, Core
+from taskscaler._core import COALESCE, NOT_NEEDED, TOO_OLD, Core
 from taskscaler._decide import Decision, Removal, limit
+from taskscaler._ledger import FINAL, host_id
 from taskscaler._schedule import zone
 from taskscaler._types import Policy
 from taskscaler._wording import counted, enumerated, iso, span
@@ -47,6 +48,9 @@ class Next(Enum):
     BREAK = "break"
     """Work is broken, unless it is done by then: its instance is about to go."""
 
+    AGE = "age"
+    """An instance grows too old: it takes no more work, and is given up once it is free."""
+
     TAKEN = "taken"
     """The cloud takes an instance away, as it announced."""
 
@@ -71,6 +75,7 @@ _SENTENCES = {
     Next.OVERDUE: "{instances} {are} given up unless ready by then",
     Next.DELETE: "the deletion of {instances} is asked for again, unless gone by then",
     Next.BREAK: "{keys} on {instances} {keys_are} broken, unless done by then",
+    Next.AGE: "{instances} {are} given no more work, and given up once free",
     Next.TAKEN: "the cloud takes {instances} away",
     Next.POLICY: "the policy changes",
     Next.PREPARE: "the readiness steps of {instances} are tried again",
@@ -186,6 +191,7 @@ class _Foresight:
             for at, action in plan.agenda():
                 yield self._chore(plan, at, action)
         yield from self._announced()
+        yield from self._grown_old()
         yield from self._decided()
 
     def _item(self, at: float, what: Next, pool: str = "", *instances: str, **more: Any) -> Upcoming:  # noqa: ANN401
@@ -213,16 +219,23 @@ class _Foresight:
     # --- what becomes of what the cloud takes away -------------------------------------------------------
 
     def _announced(self) -> Iterator[Upcoming]:
-        for host_id, deadline in self.core.doomed.items():
-            host = self.core.ledger.hosts[host_id]
-            yield self._item(deadline, Next.TAKEN, host.pool, host.instance, why=host.why_closed)
+        for id_, doom in self.core.doomed.items():
+            host = self.core.ledger.hosts[id_]
+            yield self._item(doom.deadline, Next.TAKEN, host.pool, host.instance, why=doom.why)
         for host, at in self.core.breaks():
             held = [each for each in host.slots if each is not None]
-            late = tuple(each.key for each in held if each.ends_by > self.core.doomed[host.id])
+            doom = self.core.doomed[host.id]
+            late = tuple(each.key for each in held if each.ends_by > doom.deadline)
             if late:
-                yield self._item(at, Next.BREAK, host.pool, host.instance, keys=late, why=host.why_closed)
+                yield self._item(at, Next.BREAK, host.pool, host.instance, keys=late, why=doom.why)
             if late and len(late) == len(held) and not host.retained:
                 yield self._item(at, Next.GIVE_UP, host.pool, host.instance, why=host.why_closed)
+
+    def _grown_old(self) -> Iterator[Upcoming]:
+        for pool, plan in self.core.plans.items():
+            for at, instance in plan.ageing():
+                if self.core.ledger.hosts[host_id(pool, instance)].closed not in FINAL:
+                    yield self._item(at, Next.AGE, pool, instance, why=TOO_OLD)
 
     # --- what will be decided ----------------------------------------------------------------------------
 

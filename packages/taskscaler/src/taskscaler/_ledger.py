@@ -8,7 +8,7 @@ counters of `Capacity` always add up to all slots:
 - *reserved*: free, usable, and kept for a reservation;
 - *idle*: free, usable, and for whoever comes;
 - *unhealthy*: free, on a host that failed its heartbeats;
-- *unavailable*: free, but not to be used: its host is used up, paused, doomed, cordoned or being removed.
+- *unavailable*: free, but not to be used: its host is used up, paused, draining, doomed, cordoned or being removed.
 
 Reservations and acquires wait in one queue, first come, first served. A reservation at its head is given
 a slot to keep (it is then *backed*); an acquire under the same key takes over the reservation's place. So
@@ -79,6 +79,9 @@ class Closed(Enum):
     """The cloud shows it as anything but running; nothing for us to do about it."""
 
     UNHEALTHY = "unhealthy"
+    DRAINING = "draining"
+    """It has served its time."""
+
     DOOMED = "doomed"
     RETURNING = "returning"
     """It holds suspended leases of an earlier manager and is not ready yet."""
@@ -87,7 +90,7 @@ class Closed(Enum):
     """Given up; its removal is under way."""
 
 
-FINAL = frozenset({Closed.UNHEALTHY, Closed.DOOMED, Closed.RETIRED})
+FINAL = frozenset({Closed.UNHEALTHY, Closed.DRAINING, Closed.DOOMED, Closed.RETIRED})
 """What a host never comes back from."""
 
 
@@ -142,6 +145,11 @@ class Host:
 
     kept: bool = False
     """Whether it counts as capacity: busy, usable, or paused for a moment."""
+
+    @property
+    def held(self) -> "list[Held]":
+        """Its leases, awake or asleep."""
+        return [held for held in self.slots if held is not None]
 
 
 @define(eq=False)
@@ -449,14 +457,14 @@ class Ledger:
 
     # --- hosts come, change and go -----------------------------------------------------------------------
 
-    def add(self, pool: str, instance: str, now: float) -> Step:
-        """Take in an instance that became ready."""
+    def add(self, pool: str, instance: str, now: float, *, draining: str = "") -> Step:
+        """Take in an instance that became ready; *draining*: why it is given no work even so."""
         host = self.hosts.get(host_id(pool, instance))
         if host is None:
             host = self._make(pool, instance)
         host.ready_since = host.idle_since = now
         host.idle_rank = self._next_idle_rank()
-        self._reclose(host, None, "")
+        self._reclose(host, Closed.DRAINING if draining else None, draining)
         woken = [self._wake(held) for held in host.slots if held is not None and held.resuming]
         served = self._serve(now)
         writes = [write for step in (*woken, served) for write in step.writes]
@@ -505,13 +513,17 @@ class Ledger:
         host.retained = False
         self._reshelve(host)
 
+    def take_back(self, host: Host, now: float) -> Step:
+        """Where a host is closed: those who have not been handed their slots of it yet wait again."""
+        return self._break([held for held in host.held if not held.delivered], None, now)
+
     def break_late(self, host: Host, deadline: float, loss: Loss, now: float) -> Step:
         """Break those leases of the host whose work is not known to be done by the deadline."""
-        return self._break(host, loss, now, keep_until=deadline)
+        return self._break([held for held in host.held if held.ends_by > deadline], loss, now)
 
     def break_all(self, host: Host, loss: Loss, now: float, *, asleep_too: bool = True) -> Step:
         """Break every lease of the host, but perhaps those that are suspended."""
-        return self._break(host, loss, now, keep_until=-inf, asleep_too=asleep_too)
+        return self._break([held for held in host.held if asleep_too or not held.suspended], loss, now)
 
     def lose(self, host: Host, loss: Loss, now: float) -> Step:
         """The host is gone, and with it what is held there."""
@@ -842,19 +854,18 @@ class Ledger:
             shelf.by_busy[host.busy][host.id] = host
             shelf.fullest = max(shelf.fullest, host.busy)
 
-    def _break(self, host: Host, loss: Loss, now: float, *, keep_until: float, asleep_too: bool = True) -> Step:
-        """Break the host's leases but for those whose work is done by *keep_until*.
+    def _break(self, broken: Iterable[Held], loss: Loss | None, now: float) -> Step:
+        """Break leases; *loss* may be None where none was delivered.
 
         Whoever has not been handed the slot yet notices nothing: it waits again, at its old place.
         """
         writes: list[Write] = []
         actions: list[object] = []
-        broken = [held for held in host.slots if held is not None and held.ends_by > keep_until]
-        for held in [held for held in broken if asleep_too or not held.suspended]:
+        for held in broken:
             del self.leases[held.key]
             self._vacate(held, now)
             writes.append(Drop(LEASE, held.key))
-            if held.delivered:
+            if held.delivered and loss is not None:
                 actions.append(Break(held, loss))
                 self._note_loss(held, loss, now)
             elif self.over:
