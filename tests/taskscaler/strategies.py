@@ -28,6 +28,7 @@ def pool_settings(draw: st.DrawFn) -> list[PoolSettings]:
             max_instances=draw(st.integers(0, 6)),
             preexisting=draw(st.sampled_from([Preexisting.REMOVE, Preexisting.ADOPT])),
             unhealthy_breaks_jobs=draw(st.booleans()),
+            instance_cleanup_command=draw(st.sampled_from([None, "clean up"])),
             max_instance_age=draw(st.sampled_from([0.0, 0.0, 15.0])),
             scale_throttle=NO_THROTTLE,
             failure_threshold=2,

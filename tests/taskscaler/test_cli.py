@@ -8,7 +8,7 @@ import socket
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from textwrap import dedent
 from typing import cast
@@ -126,6 +126,7 @@ class Machine:
     id: str
     state: str
     slots: Sequence[str | None]
+    cleaning: Collection[int] = ()
 
 
 def picture(machines: int, *, jobs: int = 12, ceiling: int = 5) -> Picture:
@@ -174,6 +175,12 @@ def test_a_small_fleet_shows_each_job_in_its_slot() -> None:
         "i-0001  measure-02 · measure-03",
         "i-0002  booting",
     ]
+
+
+def test_a_slot_that_is_being_cleaned_is_not_idle() -> None:
+    """The display says why nothing runs there."""
+    lines = painted(evolve(picture(3), instances=[Machine("i-0000", "running", ("measure-01", None), {1})]), 80, 24)
+    assert lines[-1] == "i-0000  measure-01 · cleaning"
 
 
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (140, 40), (80, 12), (40, 8)])

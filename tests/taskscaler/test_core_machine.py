@@ -23,7 +23,7 @@ from taskscaler._explain import Explanation, explain
 from taskscaler._explain_instance import InstanceExplanation, explain_instance
 from taskscaler._explain_key import KeyExplanation, explain_key
 from taskscaler._forecast import Next, Upcoming, forecast
-from taskscaler._ledger import FINAL, LEASE, USES, Break, Deliver, Held, Host, LeaseRecord
+from taskscaler._ledger import DIRTY, FINAL, LEASE, USES, Break, Clean, Closed, Deliver, Held, Host, LeaseRecord
 from taskscaler._observe import GONE, DecisionEvent, InstanceEvent, label_of
 from taskscaler._types import Policy, PoolSettings
 from tests.strategies import EPOCH, NO_THROTTLE, QUICK, Records, a_plan, of_type, seeds
@@ -31,6 +31,9 @@ from tests.taskscaler.strategies import policies, pool_settings
 
 LATENCY = 0.2
 """Seconds that a call to the cloud takes."""
+
+CLEANUP = 3.0
+"""Seconds that it takes to clean a slot."""
 
 PICKS = st.integers(0, 1000)
 
@@ -56,6 +59,9 @@ class Cloud:
     asked: dict[str, int] = Factory(dict)
     trouble: deque[str] = Factory(deque)
     """Outcomes of the next increases."""
+
+    bad_cleanups: int = 0
+    """Clean-ups to come that fail."""
 
     bad_reads: int = 0
     """Views to come that do not show one of the machines."""
@@ -85,8 +91,17 @@ class Cloud:
 class World:
     """A core, its clouds, its journal and its jobs; time passes only where it is told to."""
 
-    def __init__(self, pools: Sequence[PoolSettings], policy: Policy, seed: int, boot: float = 6.0) -> None:
+    def __init__(
+        self,
+        pools: Sequence[PoolSettings],
+        policy: Policy,
+        seed: int,
+        boot: float = 6.0,
+        *,
+        keep_used: bool = False,
+    ) -> None:
         """Start the first manager, over empty clouds."""
+        self.keep_used = keep_used
         self.pools = {pool.name: pool for pool in pools}
         self.policy = policy
         self.random = Random(seed)
@@ -98,6 +113,9 @@ class World:
         self.running: dict[str, Held] = {}
         self.durations: dict[str, float] = {}
         """Of all jobs that were asked for and are not done."""
+
+        self.dirty: set[tuple[str, int]] = set()
+        """Slots, by instance, that a job was given and that were not cleaned since, where that is wanted."""
 
         self.life = 0
         self.journal_works = True
@@ -127,7 +145,15 @@ class World:
             )
             for name, pool in self.pools.items()
         }
-        self.core = Core(list(self.pools.values()), plans, [self.policy], self.records.kinds, self.now, watched=True)
+        self.core = Core(
+            list(self.pools.values()),
+            plans,
+            [self.policy],
+            self.records.kinds,
+            self.now,
+            keep_used=self.keep_used,
+            watched=True,
+        )
         self.told: dict[tuple[str, str], str] = {}
         self.running.clear()
         self.settle()
@@ -228,7 +254,7 @@ class World:
 
     # --- performing ------------------------------------------------------------------------------------------
 
-    def perform(self, action: object) -> None:
+    def perform(self, action: object) -> None:  # noqa: C901  (an arm for each kind)
         """Begin it; its outcome comes a little later."""
         match action:
             case Deliver(held):
@@ -245,6 +271,9 @@ class World:
                 self.after(LATENCY, lambda: self.feed(pool, facts.Prepared(instance)))
             case facts.Heartbeat(pool, instance):
                 self.after(LATENCY, lambda: self.heartbeat(pool, instance))
+            case Clean():
+                if action.wanted:
+                    self.after(CLEANUP, lambda: self.clean(action))
             case InstanceEvent():
                 self.hear(action)
             case facts.Forget() | InstanceLost() | DecisionEvent():
@@ -272,6 +301,9 @@ class World:
         machine = self.clouds[pool.name].machines.get(held.host.instance)
         assert machine is None or self.now < machine.created_at + (pool.max_instance_age or inf), "used though too old"
         assert pool.max_use_count == 0 or held.host.uses <= pool.max_use_count, "used more often than allowed"
+        assert (held.host.instance, held.slot) not in self.dirty, "given a slot that was not cleaned"
+        if pool.cleans:
+            self.dirty.add((held.host.instance, held.slot))
         assert held.key not in self.running
         self.running[held.key] = held
         on_host = [each for each in self.running.values() if each.host is held.host]
@@ -284,6 +316,17 @@ class World:
         if self.running.get(held.key) is held:
             del self.running[held.key], self.durations[held.key]
             self.take(self.core.release(held.key, self.now))
+
+    def clean(self, clean: Clean) -> None:
+        """A slot was cleaned, or could not be; nothing runs there meanwhile."""
+        where = clean.host.instance, clean.slot
+        assert where not in {(held.host.instance, held.slot) for held in self.running.values()}, "cleaned under a job"
+        cloud = self.clouds[clean.host.pool]
+        failure = "the disk is full" if cloud.bad_cleanups else ""
+        cloud.bad_cleanups -= bool(failure)
+        if not failure:
+            self.dirty.discard(where)
+        self.take(self.core.cleaned(clean, failure, self.now))
 
     def update(self, pool: str) -> None:
         """The view arrives."""
@@ -342,7 +385,7 @@ class World:
         self.journal_works = True
         for cloud in self.clouds.values():
             cloud.trouble.clear()
-            cloud.bad_reads = 0
+            cloud.bad_reads = cloud.bad_cleanups = 0
             for machine in cloud.machines.values():
                 machine.sick = False
         for name, plan in self.core.plans.items():
@@ -354,6 +397,7 @@ class World:
     def check_nothing_is_to_spare(self) -> None:
         """No instance that nobody needs has been idle for longer than `idle_time`."""
         ledger = self.core.ledger
+        assert not ledger.cleaning, "a clean-up never ends"
         in_use = sum(self.core._supply(pool, self.now).in_use for pool in self.pools)
         needed = ledger.reserved + ledger.pending + idle_slots(self.policy, in_use)
         for host in ledger.hosts.values():
@@ -413,10 +457,10 @@ def things(item: Upcoming) -> list[Thing]:
 class CoreMachine(RuleBasedStateMachine):
     """Jobs come and go, clouds misbehave, managers die."""
 
-    @initialize(pools=pool_settings(), policy=policies, seed=seeds, jobs=st.integers(0, 4))
-    def start(self, pools: list[PoolSettings], policy: Policy, seed: int, jobs: int) -> None:
+    @initialize(pools=pool_settings(), policy=policies, seed=seeds, jobs=st.integers(0, 4), keep_used=st.booleans())
+    def start(self, *, pools: list[PoolSettings], policy: Policy, seed: int, jobs: int, keep_used: bool) -> None:
         """A fleet, with some jobs under way."""
-        self.world = World(pools, policy, seed)
+        self.world = World(pools, policy, seed, keep_used=keep_used)
         self.reserved: list[str] = []
         self.submit([60.0] * jobs)
         self.world.pass_time(20)
@@ -499,6 +543,11 @@ class CoreMachine(RuleBasedStateMachine):
     def bad_read_ahead(self, pick: int) -> None:
         """The next view will be short of a machine."""
         self.a_cloud(pick).bad_reads = 1
+
+    @rule(pick=PICKS)
+    def bad_cleanup_ahead(self, pick: int) -> None:
+        """The next clean-up fails."""
+        self.a_cloud(pick).bad_cleanups = 1
 
     @rule(pick=PICKS)
     def foreign(self, pick: int) -> None:
@@ -634,11 +683,13 @@ class CoreMachine(RuleBasedStateMachine):
 
     @invariant()
     def no_dead_instance_is_used(self) -> None:
-        """The ledger holds exactly the instances that the plan has announced."""
+        """The ledger holds exactly the instances that the plan has announced, and those that it expects back."""
         for name, plan in self.world.core.plans.items():
             announced = {id_ for id_, instance in plan.instances.items() if instance.announced}
-            assert announced == {host.instance for host in self.world.core.ledger.shelves[name].hosts.values()}
-            for host in self.world.core.ledger.shelves[name].hosts.values():
+            hosts = self.world.core.ledger.shelves[name].hosts.values()
+            assert announced == {host.instance for host in hosts if host.closed is not Closed.RETURNING}
+            for host in hosts:
+                assert host.instance in plan.instances
                 if plan.instances[host.instance].paused:
                     assert not host.usable
 
@@ -649,6 +700,18 @@ class CoreMachine(RuleBasedStateMachine):
             plans = self.world.core.plans.items()
             states = {(name, id_): label_of(each) for name, plan in plans for id_, each in plan.instances.items()}
             assert self.world.told == states
+
+    @invariant()
+    def what_is_dirty_is_remembered(self) -> None:
+        """Whatever slot would be no good after a crash: its lease, its dirt or its removal is in the journal."""
+        records, ledger = self.world.records, self.world.core.ledger
+        if any(step.writes for step in self.world.waiting):
+            return
+        kept = {(record.host, record.slot) for kind in (LEASE, DIRTY) for record in records[kind].values()}
+        for host in ledger.hosts.values():
+            for slot in range(len(host.slots)):
+                assert (host.instance, slot) not in self.world.dirty or (host.id, slot) in kept
+        assert {record.host for record in records[DIRTY].values()} <= set(ledger.hosts)
 
     @invariant()
     def jobs_and_leases_agree(self) -> None:

@@ -5,6 +5,7 @@ The model never guesses which of several equally good slots is taken: it checks 
 
 from collections.abc import Iterable
 from math import inf
+from typing import Any
 
 from attrs import Factory, define
 from hypothesis import settings
@@ -16,13 +17,16 @@ from fleeting import Drop, Loss, LossKind, Put, Step
 from taskscaler._errors import KeyInUse, NoCapacity, NotSuspended
 from taskscaler._ledger import (
     CORDON,
+    DIRTY,
     LEASE,
     USES,
     Break,
     Capacity,
+    Clean,
     Closed,
     CordonRecord,
     Deliver,
+    DirtyRecord,
     Held,
     Host,
     LeaseRecord,
@@ -36,6 +40,9 @@ from tests.strategies import EPOCH, QUICK, Records, of_type
 LOSS = Loss(LossKind.VANISHED, "it is not there")
 KEYS = st.integers(0, 7).map("key-{}".format)
 PICKS = st.integers(0, 1000)
+NOT_YET: Any = object()
+"""In the place of a clean-up that is to be asked for."""
+
 FOR_GOOD = {Closed.UNHEALTHY, Closed.DRAINING, Closed.DOOMED, Closed.RETIRED}
 
 
@@ -53,11 +60,20 @@ class ModelHost:
     cordoned: bool = False
     retained: bool = False
     taken: dict[int, str] = Factory(dict)
+    dirty: dict[int, str] = Factory(dict)
+    """By slot: the last user's key, if it was not cleaned since."""
+
+    cleaning: dict[int, Clean] = Factory(dict)
+
+    @property
+    def busy(self) -> int:
+        """Slots that somebody holds, or that are being cleaned."""
+        return len(self.taken) + len(self.cleaning)
 
     @property
     def free(self) -> int:
-        """Slots that nobody holds."""
-        return self.slots - len(self.taken)
+        """Slots that nobody holds, and that are not being cleaned."""
+        return self.slots - self.busy
 
     @property
     def room(self) -> int:
@@ -77,14 +93,25 @@ class ModelHost:
     @property
     def kept(self) -> bool:
         """Whether it counts as capacity."""
-        return bool(self.taken or self.usable or self.paused)
+        return bool(self.busy or self.usable or self.paused)
 
     @property
     def to_be_removed(self) -> bool:
         """Free, and never to be used again, and nobody has given it up yet, nor wants it kept."""
-        worn_out = bool(self.max_uses) and self.uses >= self.max_uses
-        spent = self.closed in FOR_GOOD or worn_out
-        return spent and not self.taken and not self.retained and self.closed is not Closed.RETIRED
+        spent = self.closed in FOR_GOOD or self.worn_out
+        return spent and not self.busy and not self.retained and self.closed is not Closed.RETIRED
+
+    @property
+    def worn_out(self) -> bool:
+        """Whether it was used as often as it may be."""
+        return bool(self.max_uses) and self.uses >= self.max_uses
+
+    def close(self, closed: Closed) -> None:
+        """Take no more work; for good, it need not be clean either."""
+        if self.closed not in FOR_GOOD:
+            self.closed = closed
+            if closed in FOR_GOOD:
+                self.cleaning.clear()
 
 
 @define
@@ -115,17 +142,28 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @initialize(
         slots=st.lists(st.tuples(st.integers(1, 3), st.integers(0, 3)), min_size=1, max_size=2),
+        cleans=st.booleans(),
+        dirty=st.dictionaries(st.tuples(st.sampled_from(["p0/old", "p0/older"]), st.integers(0, 2)), KEYS, max_size=3),
         recovered=st.dictionaries(st.sampled_from(["p0/0", "p0/1", "p1/2"]), st.integers(1, 4)),
         cordons=st.dictionaries(st.sampled_from(["p0/0", "p0/1", "p1/2"]), st.sampled_from(["", "a disk fails"])),
         hosts=st.integers(0, 4),
     )
     def start(
-        self, slots: list[tuple[int, int]], recovered: dict[str, int], cordons: dict[str, str], hosts: int
+        self,
+        *,
+        slots: list[tuple[int, int]],
+        cleans: bool,
+        dirty: dict[tuple[str, int], str],
+        recovered: dict[str, int],
+        cordons: dict[str, str],
+        hosts: int,
     ) -> None:
         """One or two pools; some instances were used in an earlier life, maybe more often than is allowed now."""
         self.pools = {f"p{number}": each for number, each in enumerate(slots)}
-        shelves = [Shelf.empty(pool, each, uses) for pool, (each, uses) in self.pools.items()]
-        self.ledger = Ledger(shelves, recovered, cordons=cordons)
+        self.cleans = cleans
+        shelves = [Shelf.empty(pool, each, uses, cleans=cleans) for pool, (each, uses) in self.pools.items()]
+        left = [DirtyRecord(host, slot, key) for (host, slot), key in dirty.items()]
+        self.ledger = Ledger(shelves, recovered, cordons=cordons, dirty=left)
         self.cordons = dict(cordons)
         self.uses = dict(recovered)
         uses_kept = {host: UsesRecord(uses) for host, uses in recovered.items()}
@@ -141,8 +179,27 @@ class LedgerMachine(RuleBasedStateMachine):
         self.tickets = 0
         self.added = 0
         self.shut = self.over = ""
+        self.cleanups: list[Clean] = []
+        """Told to be done, and not known to be over."""
+
         for number in range(hosts):
             self.add(number)
+        if cleans:
+            self.records.apply(Put(DIRTY, key, record) for key, record in self.ledger.dirty().items())
+            for host in sorted({host for host, _ in dirty}):
+                self.return_with(host, {slot: key for (each, slot), key in dirty.items() if each == host})
+
+    def return_with(self, host: str, dirty: dict[int, str]) -> None:
+        """An instance of an earlier life is ready again: what is dirty there is cleaned before it is used."""
+        slots, max_uses = self.pools["p0"]
+        model = ModelHost(host, "p0", slots, self.uses.get(host, 0), max_uses, self.now)
+        model.dirty = {slot: key for slot, key in dirty.items() if slot < slots}
+        self.hosts[host] = model
+        model.cleaning = dict(self.ledger.hosts[host].cleaning)
+        assert {slot: clean.key for slot, clean in model.cleaning.items()} == model.dirty
+        step = self.ledger.add("p0", host.partition("/")[2], self.now)
+        assert set(of_type(Clean, step.actions)) == set(model.cleaning.values())
+        self.took(step)
 
     # --- the model -------------------------------------------------------------------------------------------
 
@@ -176,6 +233,7 @@ class LedgerMachine(RuleBasedStateMachine):
             self.waiters.remove(waiter)
             self.follow(waiter, deliver.held)
         self.deliveries += delivered
+        self.cleanups += of_type(Clean, step.actions)
 
     def follow(self, waiter: ModelWaiter, held: Held) -> None:
         """Check which slot was chosen, and take it in the model."""
@@ -183,7 +241,8 @@ class LedgerMachine(RuleBasedStateMachine):
         assert host.usable, "a slot that may not be handed out"
         self.check_packing(host)
         assert held.slot not in host.taken, "a slot was handed out twice"
-        assert held.slot == min(set(range(host.slots)) - set(host.taken))
+        assert held.slot not in host.dirty, "a dirty slot was handed out"
+        assert held.slot == min(set(range(host.slots)) - set(host.taken) - set(host.cleaning))
         host.taken[held.slot] = waiter.key
         host.uses += 1
         self.uses[host.id] = host.uses
@@ -195,19 +254,34 @@ class LedgerMachine(RuleBasedStateMachine):
         pool = next(pool for pool in self.pools if any(h.usable and h.pool == pool for h in self.hosts.values()))
         choice = [host for host in self.hosts.values() if host.usable and host.pool == pool]
         assert chosen.pool == pool, "a less preferred pool was used"
-        assert len(chosen.taken) == max(len(host.taken) for host in choice), "not the fullest host with room"
-        if not chosen.taken:
+        assert chosen.busy == max(host.busy for host in choice), "not the fullest host with room"
+        if not chosen.busy:
             assert chosen.idle_since == max(host.idle_since for host in choice), "not the last to fall idle"
 
-    def vacate(self, key: str) -> ModelLease:
-        """Free the slot."""
+    def vacate(self, key: str, *, broken: bool = False) -> ModelLease:
+        """Free the slot; one that was used is cleaned first, if it may be used again and nothing runs there."""
         lease = self.leases.pop(key)
+        host = lease.host
         self.asleep.discard(key)
         self.resuming.discard(key)
-        del lease.host.taken[lease.slot]
-        if not lease.host.taken:
-            lease.host.idle_since = self.now
+        del host.taken[lease.slot]
+        if self.cleans and lease.delivered:
+            host.dirty[lease.slot] = key
+            if not (broken or host.closed in FOR_GOOD or host.worn_out):
+                host.cleaning[lease.slot] = NOT_YET
+        if not host.busy:
+            host.idle_since = self.now
         return lease
+
+    def gave_back(self, step: Step) -> None:
+        """Follow what comes of a slot that was given back: exactly those that have to be are cleaned."""
+        for clean in of_type(Clean, step.actions):
+            host = self.hosts[clean.host.id]
+            assert host.cleaning[clean.slot] is NOT_YET
+            assert host.dirty[clean.slot] == clean.key
+            host.cleaning[clean.slot] = clean
+        assert not any(clean is NOT_YET for host in self.hosts.values() for clean in host.cleaning.values())
+        self.took(step)
 
     def broke(self, host: ModelHost, step: Step, keep_until: float, *, delivered_too: bool = True) -> None:
         """Follow a break: holders are told, those not handed their slot yet wait again and notice nothing."""
@@ -216,7 +290,7 @@ class LedgerMachine(RuleBasedStateMachine):
             lease = self.leases[key]
             if lease.ends_by <= keep_until or (lease.delivered and not delivered_too):
                 continue
-            self.vacate(key)
+            self.vacate(key, broken=True)
             if lease.delivered:
                 told.append(lease.held)
             elif self.over:
@@ -300,7 +374,7 @@ class LedgerMachine(RuleBasedStateMachine):
         elif key in self.leases:
             self.vacate(key)
         self.waiters = [waiter for waiter in self.waiters if waiter.key != key]
-        self.took(self.ledger.cancel(key, self.now))
+        self.gave_back(self.ledger.cancel(key, self.now))
 
     @precondition(lambda self: self.leases)
     @rule(pick=PICKS)
@@ -308,7 +382,21 @@ class LedgerMachine(RuleBasedStateMachine):
         """A slot comes back."""
         key = list(self.leases)[pick % len(self.leases)]
         self.vacate(key)
-        self.took(self.ledger.release(key, self.now))
+        self.gave_back(self.ledger.release(key, self.now))
+
+    @precondition(lambda self: self.cleanups)
+    @rule(pick=PICKS)
+    def cleaned(self, pick: int) -> None:
+        """A clean-up ends well, maybe after nobody wants it any more."""
+        clean = self.cleanups.pop(pick % len(self.cleanups))
+        host = self.hosts.get(clean.host.id)
+        wanted = host is not None and host.cleaning.get(clean.slot) is clean
+        assert clean.wanted == wanted
+        if host is not None and wanted:
+            del host.cleaning[clean.slot], host.dirty[clean.slot]
+            if not host.busy:
+                host.idle_since = self.now
+        self.took(self.ledger.cleaned(clean, self.now))
 
     @precondition(lambda self: self.deliveries)
     @rule(pick=PICKS)
@@ -362,8 +450,7 @@ class LedgerMachine(RuleBasedStateMachine):
     def close(self, pick: int, closed: Closed) -> None:
         """A host takes no new work."""
         model, host = self.a_host(pick)
-        if model.closed not in FOR_GOOD:
-            model.closed = closed
+        model.close(closed)
         self.ledger.close(host, closed, "a reason")
 
     @precondition(lambda self: any(host.closed or self.shut for host in self.hosts.values()))
@@ -387,17 +474,16 @@ class LedgerMachine(RuleBasedStateMachine):
     def doom(self, pick: int, seconds: float) -> None:
         """A host goes at a deadline; work that ends before it stays."""
         model, host = self.a_host(pick)
-        if model.closed not in FOR_GOOD:
-            model.closed = Closed.DOOMED
+        model.close(Closed.DOOMED)
         deadline = self.now + seconds
         self.ledger.close(host, Closed.DOOMED, "notice was given")
         self.broke(model, self.ledger.break_late(host, deadline, LOSS, self.now), deadline)
 
-    @precondition(lambda self: any(host.closed or self.shut for host in self.hosts.values()))
+    @precondition(lambda self: any(host.closed in FOR_GOOD or self.over for host in self.hosts.values()))
     @rule(pick=PICKS)
     def break_all(self, pick: int) -> None:
         """Only where nothing is handed out any more: else a retry could meet what broke it."""
-        model, host = self.a_host(pick, [host for host in self.hosts.values() if host.closed or self.shut])
+        model, host = self.a_host(pick, [host for host in self.hosts.values() if host.closed in FOR_GOOD or self.over])
         self.broke(model, self.ledger.break_all(host, LOSS, self.now), -inf)
 
     @precondition(lambda self: self.hosts)
@@ -406,6 +492,7 @@ class LedgerMachine(RuleBasedStateMachine):
         """A host is gone."""
         model, host = self.a_host(pick)
         del self.hosts[model.id]
+        model.close(Closed.RETIRED)
         self.broke(model, self.ledger.lose(host, LOSS, self.now), -inf)
 
     @rule(pick=PICKS, why=st.sampled_from(["", "it is slow"]))
@@ -440,20 +527,20 @@ class LedgerMachine(RuleBasedStateMachine):
         else:
             self.ledger.unretain(host)
 
-    @precondition(lambda self: any(not (host.taken or host.retained) for host in self.hosts.values()))
+    @precondition(lambda self: any(not (host.busy or host.retained) for host in self.hosts.values()))
     @rule(pick=PICKS)
     def retire(self, pick: int) -> None:
         """A free host is given up."""
-        free = [host for host in self.hosts.values() if not (host.taken or host.retained)]
+        free = [host for host in self.hosts.values() if not (host.busy or host.retained)]
         model, host = self.a_host(pick, free)
         model.closed = Closed.RETIRED
         self.ledger.retire(host)
 
-    @precondition(lambda self: any(host.taken or host.retained for host in self.hosts.values()))
+    @precondition(lambda self: any(host.busy or host.retained for host in self.hosts.values()))
     @rule(pick=PICKS)
     def retire_what_is_busy_or_retained(self, pick: int) -> None:
         """Nobody can have a busy or a retained host removed by mistake."""
-        _, host = self.a_host(pick, [host for host in self.hosts.values() if host.taken or host.retained])
+        _, host = self.a_host(pick, [host for host in self.hosts.values() if host.busy or host.retained])
         with raises(AssertionError):
             self.ledger.retire(host)
 
@@ -498,7 +585,7 @@ class LedgerMachine(RuleBasedStateMachine):
         """No host has more leases than slots, and none was used more often than allowed in this life."""
         for host in self.ledger.hosts.values():
             slots, _ = self.pools[host.pool]
-            assert sum(held is not None for held in host.slots) == host.busy <= slots
+            assert sum(held is not None for held in host.slots) + len(host.cleaning) == host.busy <= slots
             assert 0 <= host.usable <= slots - host.busy
             assert host.usable <= max(0.0, host.uses_left)
 
@@ -572,6 +659,8 @@ class LedgerMachine(RuleBasedStateMachine):
             taken = [key for host in hosts for key in host.taken.values()]
             assert shelf.suspended == sum(key in self.asleep for key in taken)
             assert shelf.acquired == len(taken) - shelf.suspended
+            assert shelf.cleaning == sum(len(host.cleaning) for host in hosts)
+            assert shelf.blocked == sum(host.free - host.usable for host in hosts if host.busy)
             assert shelf.paused == sum(host.paused for host in hosts)
             assert shelf.kept == sum(host.kept for host in hosts)
             assert shelf.unhealthy == sum(host.free for host in hosts if host.closed is Closed.UNHEALTHY)
@@ -581,7 +670,7 @@ class LedgerMachine(RuleBasedStateMachine):
     def the_longest_idle_is_given_up_first(self) -> None:
         """The free usable hosts of a pool are offered for removal in the order in which they fell idle."""
         for pool in self.pools:
-            idle = [host for host in self.hosts.values() if host.pool == pool and host.usable and not host.taken]
+            idle = [host for host in self.hosts.values() if host.pool == pool and host.usable and not host.busy]
             order = [self.hosts[host.id].idle_since for host in self.ledger.longest_idle(pool)]
             assert order == sorted(host.idle_since for host in idle)
 
@@ -589,13 +678,21 @@ class LedgerMachine(RuleBasedStateMachine):
     def what_is_cordoned_may_go_once_it_is_idle(self) -> None:
         """Cordoned hosts that hold nothing, and are neither closed nor spent nor to be kept, may be given up."""
         for pool in self.pools:
-            idle = [host for host in self.hosts.values() if host.pool == pool and not (host.taken or host.closed)]
+            idle = [host for host in self.hosts.values() if host.pool == pool and not (host.busy or host.closed)]
             offered = {host.id for host in self.ledger.idle_cordoned(pool)}
             assert offered == {host.id for host in idle if host.cordoned and host.room and not host.retained}
 
     @invariant()
-    def the_journal_holds_exactly_the_leases_uses_and_cordons(self) -> None:
-        """A restart at any moment finds every lease, every use and every cordon."""
+    def what_is_cleaned_is_dirty(self) -> None:
+        """A slot is cleaned, or it is free, or somebody holds it."""
+        for host in self.hosts.values():
+            assert self.ledger.hosts[host.id].cleaning == host.cleaning
+            assert set(host.cleaning) <= set(host.dirty)
+            assert not set(host.dirty) & set(host.taken)
+
+    @invariant()
+    def the_journal_holds_exactly_the_leases_uses_cordons_and_dirty_slots(self) -> None:
+        """A restart at any moment finds all of them: no slot is given to anybody who should not have it."""
         leases = {
             key: LeaseRecord(lease.host.id, lease.slot, lease.since, key in self.asleep)
             for key, lease in self.leases.items()
@@ -603,6 +700,11 @@ class LedgerMachine(RuleBasedStateMachine):
         assert self.records[LEASE] == leases
         assert self.records[USES] == {host: UsesRecord(uses) for host, uses in self.uses.items()}
         assert self.records[CORDON] == {host: CordonRecord(why) for host, why in self.cordons.items()}
+        assert self.records[DIRTY] == {
+            f"{host.id}/{slot}": DirtyRecord(host.id, slot, key)
+            for host in self.hosts.values()
+            for slot, key in host.dirty.items()
+        }
 
 
 TestLedgerMachine = LedgerMachine.TestCase

@@ -6,13 +6,14 @@ other is a defect and ends the manager.
 """
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING
 
 import anyio
 
 from fleeting import facts
+from fleeting._durations import format_duration
 from fleeting._errors import (
     ConnectError,
     FleetingError,
@@ -20,6 +21,7 @@ from fleeting._errors import (
     OutcomeUnknown,
     ProviderError,
     RateLimited,
+    Unreachable,
     Unsupported,
 )
 from fleeting._plugins import check_interface
@@ -149,18 +151,60 @@ class GroupDriver:
     async def _prepare(self, instance: str) -> None:
         """Run the readiness steps in their order."""
         try:
-            info = await self.connect_info(instance)
-            if self._ready_command is not None:
-                async with self.dial(info, self.connector) as connection:
-                    await connection.run(self._ready_command, check=True)
-            if self._ready_hook is not None:
-                await self._ready_hook(info)
+            await self._carry_out(instance, self._ready_command, self._ready_hook)
         except (FleetingError, OSError) as error:
             final = isinstance(error, FleetingError) and not isinstance(error, ProviderError)
             log.warning("prepare_failed", extra={"pool": self.pool, "instance": instance, "error": _words(error)})
             self._feed(facts.PrepareFailed(instance, _words(error), final, _retry_after(error)))
         else:
             self._feed(facts.Prepared(instance))
+
+    async def clean(
+        self,
+        instance: str,
+        command: str | None,
+        hook: ReadyHook | None,
+        *,
+        env: Mapping[str, str],
+        timeout: float,
+    ) -> str:
+        """Run a command on an instance and then a step of the caller's own, within so many seconds.
+
+        Returns:
+            What went wrong; empty if nothing did.
+        """
+        failure = "the instance is being removed"
+
+        async def bounded(instance: str) -> None:
+            nonlocal failure
+            failure = f"it took longer than {format_duration(timeout)}"
+            with anyio.move_on_after(timeout):
+                failure = await self._clean(instance, command, hook, env)
+
+        await self._within(self._scope_of(instance), bounded, instance)
+        return failure
+
+    async def _clean(self, instance: str, command: str | None, hook: ReadyHook | None, env: Mapping[str, str]) -> str:
+        """Take both steps; returns what went wrong. An instance that cannot be reached is looked for at once."""
+        try:
+            await self._carry_out(instance, command, hook, env)
+        except (FleetingError, OSError) as error:
+            log.warning("clean_failed", extra={"pool": self.pool, "instance": instance, "error": _words(error)})
+            if isinstance(error, Unreachable):
+                self._feed(facts.ConnectionDied(instance, _words(error)))
+            return _words(error)
+        return ""
+
+    async def _carry_out(
+        self, instance: str, command: str | None, hook: ReadyHook | None, env: Mapping[str, str] | None = None
+    ) -> None:
+        """Run a command on an instance, then a step of the caller's own."""
+        info = await self.connect_info(instance)
+        if command is not None:
+            async with self.dial(info, self.connector) as connection:
+                await connection.run(command, env=env, check=True)
+        if hook is not None:
+            await hook(info)
 
     async def _heartbeat(self, instance: str) -> None:
         """Ask the group whether the instance is healthy."""

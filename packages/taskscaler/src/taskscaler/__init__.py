@@ -26,10 +26,11 @@ from taskscaler._lease import Lease
 from taskscaler._ledger import Capacity
 from taskscaler._observe import DecisionEvent, InstanceEvent, LeaseEvent, ScalerEvent, ScalerObserver
 from taskscaler._scaler import Taskscaler
-from taskscaler._types import Policy, Pool, PoolSettings
+from taskscaler._types import CleanupHook, Policy, Pool, PoolSettings
 
 __all__ = [
     "Capacity",
+    "CleanupHook",
     "Decision",
     "DecisionEvent",
     "Explanation",

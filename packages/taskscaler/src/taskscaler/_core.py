@@ -7,7 +7,7 @@ one decision a few milliseconds later, from the counters: how many instances to 
 
 import heapq
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from math import inf
 from operator import itemgetter
@@ -22,6 +22,7 @@ from fleeting import (
     Loss,
     LossKind,
     Plan,
+    Put,
     Stage,
     State,
     Step,
@@ -32,7 +33,22 @@ from fleeting import (
 )
 from taskscaler._decide import Decision, Removal, Supply, decide
 from taskscaler._errors import NoCapacity, NoSuchInstance, TaskscalerError
-from taskscaler._ledger import CORDON, LEASE, USES, Capacity, Closed, Held, Host, Ledger, Shelf, host_id
+from taskscaler._ledger import (
+    CORDON,
+    DIRTY,
+    LEASE,
+    USES,
+    Capacity,
+    Clean,
+    Closed,
+    DirtyRecord,
+    Held,
+    Host,
+    LeaseRecord,
+    Ledger,
+    Shelf,
+    host_id,
+)
 from taskscaler._observe import DecisionEvent, Watch
 from taskscaler._schedule import Schedule
 from taskscaler._types import Policy, PoolSettings
@@ -103,10 +119,15 @@ class Core:
         self.pools = {pool.name: pool for pool in pools}
         self.plans = dict(plans)
         uses = {host: record.uses for host, record in recovered.get(USES, {}).items()}
-        shelves = [Shelf.empty(pool.name, pool.capacity_per_instance, pool.max_use_count) for pool in pools]
-        asleep = {key: record for key, record in recovered.get(LEASE, {}).items() if record.suspended}
+        shelves = [
+            Shelf.empty(pool.name, pool.capacity_per_instance, pool.max_use_count, cleans=pool.cleans) for pool in pools
+        ]
+        leases: Mapping[str, LeaseRecord] = recovered.get(LEASE, {})
+        asleep = {key: record for key, record in leases.items() if record.suspended}
+        used = [DirtyRecord(record.host, record.slot, key) for key, record in leases.items() if not record.suspended]
+        used += recovered.get(DIRTY, {}).values()
         cordons = {host: record.why for host, record in recovered.get(CORDON, {}).items()}
-        self.ledger = Ledger(shelves, uses, asleep, cordons)
+        self.ledger = Ledger(shelves, uses, asleep, cordons, used if keep_used else ())
         self.decisions: deque[Decision] = deque(maxlen=KEPT_DECISIONS)
         """The last decisions, newest last; one that changes nothing replaces its like."""
 
@@ -138,7 +159,11 @@ class Core:
         self._watch = Watch() if watched else None
         if self._watch:
             self._actions += [event for plan in self.plans.values() for event in self._watch.begin(plan, now)]
-        self._release_all(recovered.get(LEASE, {}), now, keep=keep_used)
+        self._writes += [Drop(LEASE, key) for key in leases if key not in asleep]
+        self._writes += [Drop(DIRTY, key) for key in recovered.get(DIRTY, {})]
+        self._writes += [Put(DIRTY, key, record) for key, record in self.ledger.dirty().items()]
+        if not keep_used:
+            self._remove_used({record.host for record in used}, now)
         if observing:
             self.ledger.shut_down(OBSERVES)
 
@@ -153,6 +178,16 @@ class Core:
         """See `Ledger.release`."""
         self._changed = True
         return self.ledger.release(key, now)
+
+    def cleaned(self, clean: Clean, failure: str, now: float) -> Step:
+        """A clean-up has ended; *failure*: why it went wrong, empty if it did not."""
+        self._changed = True
+        if not failure:
+            self._add(self.ledger.cleaned(clean, now))
+        elif clean.wanted:
+            why = f"slot {clean.slot} could not be cleaned: {failure}"
+            self._close_for_good(clean.host, Closed.DRAINING, why, now)
+        return self._end()
 
     def cancel(self, key: str, now: float) -> Step:
         """See `Ledger.cancel`."""
@@ -278,6 +313,8 @@ class Core:
         """Delete every instance as it falls free, but for retained ones, and every one that still appears."""
         self._changed = True
         self.removing_all = True
+        for host in [each for each in self.ledger.hosts.values() if each.cleaning]:
+            self.ledger.close(host, Closed.DRAINING, "shutdown")
         for plan in self.plans.values():
             self._route(plan.pool, plan.shut_down(now), now)
         return self._end()
@@ -561,7 +598,7 @@ class Core:
             kept=shelf.kept,
             coming=plan.coming + returning,
             usable=shelf.usable,
-            in_use=shelf.acquired + shelf.blocked,
+            in_use=shelf.acquired + shelf.cleaning + shelf.blocked,
             excess=max(0, over),
             limits=plan.limits(now),
         )
@@ -587,14 +624,11 @@ class Core:
 
     # --- bookkeeping -------------------------------------------------------------------------------------
 
-    def _release_all(self, leases: Mapping[str, Any], now: float, *, keep: bool) -> None:
-        """Leases of an earlier manager: nobody holds them any more, and what ran there may run on."""
-        awake = {key: record for key, record in leases.items() if not record.suspended}
-        used = {record.host for record in awake.values()}
-        self._writes += [Drop(LEASE, key) for key in awake]
+    def _remove_used(self, hosts: Container[str], now: float) -> None:
+        """Instances that an earlier manager had in use: nobody holds them any more, and what ran there may run on."""
         for pool, plan in self.plans.items():
-            dirty = [id_ for id_ in plan.instances if host_id(pool, id_) in used and not keep]
-            reasons = dict.fromkeys(dirty, "it was in use when its manager stopped")
+            used = [id_ for id_ in plan.instances if host_id(pool, id_) in hosts]
+            reasons = dict.fromkeys(used, "it was in use when its manager stopped")
             self._route(pool, plan.remove(reasons, now), now)
 
     def _add(self, step: Step) -> None:

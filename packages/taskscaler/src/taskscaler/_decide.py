@@ -40,7 +40,7 @@ class Supply:
     """Slots that can be handed out now, those kept for reservations included."""
 
     in_use: int
-    """Acquired slots, and free ones of busy instances that may not be handed out."""
+    """Acquired slots, those being cleaned, and free ones of busy instances that may not be handed out."""
 
     excess: int
     """Instances over the ceiling, which the cloud must have added by itself."""

@@ -32,6 +32,9 @@ class InstanceView:
     slots: tuple[str | None, ...]
     """By slot number: the key that holds it, or None. Empty until the instance is ready."""
 
+    cleaning: frozenset[int]
+    """Numbers of the slots that are being cleaned."""
+
     uses: int
     """How often it was given work."""
 
@@ -83,6 +86,9 @@ class PoolView:
 
     coming: int
     """Instances on their way to being ready, the outstanding ones included."""
+
+    cleaning: int
+    """Slots that are being cleaned between two jobs."""
 
     ceiling: int | None
     """How many there may be, all of the above counted; None: any number."""
@@ -147,6 +153,9 @@ class PoolView:
         yield f"pool {self.name}: {self.counts()}{ceiling}"
         if self.outstanding and self.waited >= 1:
             yield f"pool {self.name} asked for what it has not seen yet {span(self.waited)} ago"
+        if self.cleaning:
+            are = _verb(self.cleaning, "is", "are")
+            yield f"pool {self.name}: {counted(self.cleaning, 'slot')} in use {are} being cleaned after a job"
         if self.backoff:
             long = f" for {span(self.backoff_left)}" if self.backoff_left < inf else ""
             yield f"pool {self.name} asks for no more{long}: {self.backoff}"
@@ -163,6 +172,7 @@ class PoolView:
             "outstanding": self.outstanding,
             "waited": round(self.waited, 3),
             "coming": self.coming,
+            "cleaning": self.cleaning,
             "ceiling": self.ceiling,
             "wanted": self.wanted,
             "asked": self.asked,
@@ -313,7 +323,7 @@ def explain(core: Core, now: float) -> Explanation:
         shut=core.ledger.shut or core.refusal or "",
         journal_error=core.journal_error,
         policy=policy,
-        pools=tuple(_view_pool(core.plans[each.pool], each, now) for each in decision.pools),
+        pools=tuple(_view_pool(core, each, now) for each in decision.pools),
         holds=tuple(_held(core)),
         decision=decision,
         decisions=tuple(core.decisions),
@@ -368,6 +378,7 @@ def view_of(core: Core, plan: Plan, instance: Instance) -> InstanceView:
         pool=plan.pool,
         state=label_of(instance),
         slots=tuple(held.key if held else None for held in host.slots) if host else (),
+        cleaning=frozenset(host.cleaning if host else ()),
         uses=host.uses if host else 0,
         since=instance.first_seen,
         ready_since=instance.ready_since,
@@ -385,7 +396,8 @@ def _held(core: Core) -> Iterator[InstanceView]:
                 yield view_of(core, plan, each)
 
 
-def _view_pool(plan: Plan, decision: PoolDecision, now: float) -> PoolView:
+def _view_pool(core: Core, decision: PoolDecision, now: float) -> PoolView:
+    plan = core.plans[decision.pool]
     limits = plan.limits(now)
     failed_at, failure = plan.last_failure or (now, "")
     limited_by, lifted_at = limit(limits) if decision.limited_by else ("", now)
@@ -397,6 +409,7 @@ def _view_pool(plan: Plan, decision: PoolDecision, now: float) -> PoolView:
         outstanding=plan.outstanding,
         waited=max((now - intent.requested_at for intent in plan.intents if intent.outstanding), default=0.0),
         coming=plan.coming,
+        cleaning=core.ledger.shelves[plan.pool].cleaning,
         ceiling=plan.ceiling,
         ceiling_is_ours=plan.ceiling == plan.config.max_instances,
         wanted=decision.wanted,

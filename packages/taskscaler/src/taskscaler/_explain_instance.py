@@ -255,6 +255,8 @@ class _Reasons:
         asleep = [held.key for held in host.slots if held is not None and held.suspended]
         parts = [f"{enumerated(awake)} {'runs' if len(awake) == 1 else 'run'} on it"] if awake else []
         parts += [f"{enumerated(asleep)} {'sleeps' if len(asleep) == 1 else 'sleep'} on it"] if asleep else []
+        cleaning = len(host.cleaning)
+        parts += [f"{counted(cleaning, 'slot')} {'is' if cleaning == 1 else 'are'} being cleaned"] if cleaning else []
         done_for = host.closed in FINAL or host.uses_left <= 0
         ends = ", and it is given up once it is free" if done_for and not host.retained else ""
         return f"{' and '.join(parts)}{ends}"

@@ -8,11 +8,16 @@ counters of `Capacity` always add up to all slots:
 - *reserved*: free, usable, and kept for a reservation;
 - *idle*: free, usable, and for whoever comes;
 - *unhealthy*: free, on a host that failed its heartbeats;
-- *unavailable*: free, but not to be used: its host is used up, paused, draining, doomed, cordoned or being removed.
+- *unavailable*: to be used by nobody: it is being cleaned, or it is free but its host is used up, paused, draining,
+  doomed, cordoned or being removed.
 
 Reservations and acquires wait in one queue, first come, first served. A reservation at its head is given
 a slot to keep (it is then *backed*); an acquire under the same key takes over the reservation's place. So
 whoever reserved passes those who came later, and nobody waits behind them for ever.
+
+Where slots are cleaned between jobs, one that was used is *dirty* until its clean-up has ended well. While that runs,
+nobody is given the slot, and it counts as in use: it comes back, but not at once. What is dirty stands in the journal,
+so that nobody is given it after a crash either. A host whose slot could not be cleaned is closed for good.
 
 Every change is O(1), or O(log n) where somebody waits: hosts with room stand on shelves by how many of
 their slots are taken. The fullest are used first, so that others can fall idle; among idle ones the last
@@ -29,7 +34,7 @@ from enum import Enum
 from math import inf
 from typing import NamedTuple
 
-from attrs import define, frozen
+from attrs import Factory, define, frozen
 
 from fleeting import NOTHING, Drop, Loss, LossKind, Put, Step, Write
 from taskscaler._errors import KeyInUse, NoCapacity, NotSuspended
@@ -40,7 +45,7 @@ FEW = 64
 KEPT_LOSSES = 1000
 """So many of the last lost leases are remembered for `explain`."""
 
-LEASE, USES, CORDON = "lease", "uses", "cordon"
+LEASE, USES, CORDON, DIRTY = "lease", "uses", "cordon", "dirty"
 """The journal's kinds of records that belong to the ledger."""
 
 
@@ -65,7 +70,21 @@ class CordonRecord(NamedTuple):
     why: str
 
 
-LEDGER_RECORDS: Mapping[str, type] = {LEASE: LeaseRecord, USES: UsesRecord, CORDON: CordonRecord}
+class DirtyRecord(NamedTuple):
+    """A slot that was used and has not been cleaned since, as the journal keeps it under host and slot."""
+
+    host: str
+    slot: int
+    key: str
+    """Of the lease that used it last."""
+
+
+LEDGER_RECORDS: Mapping[str, type] = {
+    LEASE: LeaseRecord,
+    USES: UsesRecord,
+    CORDON: CordonRecord,
+    DIRTY: DirtyRecord,
+}
 """What the ledger keeps in the journal: the records' classes, by kind."""
 
 
@@ -80,11 +99,11 @@ class Closed(Enum):
 
     UNHEALTHY = "unhealthy"
     DRAINING = "draining"
-    """It has served its time."""
+    """It has served its time, or could not be cleaned."""
 
     DOOMED = "doomed"
     RETURNING = "returning"
-    """It holds suspended leases of an earlier manager and is not ready yet."""
+    """It holds suspended leases or dirty slots of an earlier manager and is not ready yet."""
 
     RETIRED = "retired"
     """Given up; its removal is under way."""
@@ -129,7 +148,7 @@ class Host:
     """Whether it must not be given up."""
 
     busy: int = 0
-    """How many of its slots are held, awake or asleep."""
+    """How many of its slots are held, awake or asleep, or being cleaned."""
 
     usable: int = 0
     """How many of its slots may be handed out now."""
@@ -145,6 +164,12 @@ class Host:
 
     kept: bool = False
     """Whether it counts as capacity: busy, usable, or paused for a moment."""
+
+    dirty: dict[int, DirtyRecord] = Factory(dict)
+    """By slot number: those that were used and not cleaned since."""
+
+    cleaning: "dict[int, Clean]" = Factory(dict)
+    """By slot number: the clean-ups that are under way."""
 
     @property
     def held(self) -> "list[Held]":
@@ -192,6 +217,21 @@ class Break(NamedTuple):
 
     held: Held
     loss: Loss
+
+
+@frozen(eq=False)
+class Clean:
+    """Clean the slot, if that is still wanted, and tell `Ledger.cleaned`."""
+
+    host: Host
+    slot: int
+    key: str
+    """Of the lease that used it last."""
+
+    @property
+    def wanted(self) -> bool:
+        """Whether the slot waits for it; not if the host was given up meanwhile."""
+        return self.host.cleaning.get(self.slot) is self
 
 
 class Refuse(NamedTuple):
@@ -274,10 +314,16 @@ class Shelf:
     blocked: int = 0
     """Free slots of busy hosts that may not be handed out."""
 
+    cleans: bool = False
+    """Whether slots are cleaned between jobs."""
+
+    cleaning: int = 0
+    """Slots that are being cleaned."""
+
     @classmethod
-    def empty(cls, pool: str, slots: int, max_uses: int) -> "Shelf":
+    def empty(cls, pool: str, slots: int, max_uses: int, *, cleans: bool = False) -> "Shelf":
         """A shelf without hosts."""
-        return cls(pool, slots, max_uses, {}, [OrderedDict() for _ in range(slots)])
+        return cls(pool, slots, max_uses, {}, [OrderedDict() for _ in range(slots)], cleans=cleans)
 
     idle_sorted: bool = True
     """Whether the idle hosts are in the order in which they fell idle; not after one was closed for a while."""
@@ -308,14 +354,16 @@ class Ledger:
         uses: Mapping[str, int] | None = None,
         suspended: Mapping[str, LeaseRecord] | None = None,
         cordons: Mapping[str, str] | None = None,
+        dirty: Iterable[DirtyRecord] = (),
     ) -> None:
-        """Start with no hosts, but those of suspended leases.
+        """Start with no hosts, but those of suspended leases and of slots that have to be cleaned.
 
         Args:
             shelves: One per pool, in order of preference.
             uses: How often instances were given work in earlier lives of the manager, by host id.
             suspended: Suspended leases of earlier lives of the manager, by key.
             cordons: Why instances get no new work, by host id; whether or not they are hosts yet.
+            dirty: Slots that were used in earlier lives, of hosts that are used on; cleaned when their hosts are ready.
         """
         self.shelves = {shelf.pool: shelf for shelf in shelves}
         self.hosts: dict[str, Host] = {}
@@ -348,6 +396,7 @@ class Ledger:
         self._ticket = 0
         self._idle_rank = 0
         self._restore(suspended or {})
+        self._restore_dirty(dirty)
 
     # --- asking and giving back --------------------------------------------------------------------------
 
@@ -381,6 +430,8 @@ class Ledger:
         held = self.leases.pop(key, None)
         if held is None:
             return NOTHING
+        if held.delivered and self.shelves[held.host.pool].cleans:
+            return self._clean(held, now)
         self._vacate(held, now)
         if not self._queue:
             return Step((Drop(LEASE, key),))
@@ -465,13 +516,26 @@ class Ledger:
         host.ready_since = host.idle_since = now
         host.idle_rank = self._next_idle_rank()
         self._reclose(host, Closed.DRAINING if draining else None, draining)
-        woken = [self._wake(held) for held in host.slots if held is not None and held.resuming]
+        woken = [self._wake(held) for held in host.held if held.resuming]
+        steps = (*woken, Step((), tuple(host.cleaning.values())), self._serve(now))
+        return Step([write for step in steps for write in step.writes], [act for step in steps for act in step.actions])
+
+    def cleaned(self, clean: Clean, now: float) -> Step:
+        """Take a slot back that is clean again; nothing happens if that is not wanted any more."""
+        host = clean.host
+        if not clean.wanted:
+            return NOTHING
+        del host.cleaning[clean.slot], host.dirty[clean.slot]
+        self.shelves[host.pool].cleaning -= 1
+        self._free(host, clean.slot, now)
         served = self._serve(now)
-        writes = [write for step in (*woken, served) for write in step.writes]
-        return Step(writes, [action for step in (*woken, served) for action in step.actions])
+        return Step((Drop(DIRTY, f"{host.id}/{clean.slot}"), *served.writes), served.actions)
 
     def close(self, host: Host, closed: Closed, why: str) -> None:
-        """Hand out nothing more of the host; what is held there stays held."""
+        """Hand out nothing more of the host; what is held there stays held.
+
+        Closed for good, it is not cleaned any more either.
+        """
         if host.closed not in FINAL:
             self._reclose(host, closed, why)
             self._unback()
@@ -522,7 +586,7 @@ class Ledger:
         return self._break([held for held in host.held if held.ends_by > deadline], loss, now)
 
     def break_all(self, host: Host, loss: Loss, now: float, *, asleep_too: bool = True) -> Step:
-        """Break every lease of the host, but perhaps those that are suspended."""
+        """Break every lease of a host that is closed for good, or at the end; but perhaps those that are suspended."""
         return self._break([held for held in host.held if asleep_too or not held.suspended], loss, now)
 
     def lose(self, host: Host, loss: Loss, now: float) -> Step:
@@ -533,7 +597,9 @@ class Ledger:
         self.retirable.pop(host.id, None)
         self.cordoned.pop(host.id, None)
         del self.hosts[host.id], self.shelves[host.pool].hosts[host.id]
-        return step
+        if not host.dirty:
+            return step
+        return Step((*step.writes, *(Drop(DIRTY, f"{host.id}/{slot}") for slot in host.dirty)), step.actions)
 
     def retire(self, host: Host) -> None:
         """Give a free host up: it is being removed, and must not be handed out on the way."""
@@ -600,6 +666,11 @@ class Ledger:
         return sum(shelf.acquired for shelf in self.shelves.values())
 
     @property
+    def cleaning(self) -> int:
+        """Slots that are being cleaned."""
+        return sum(shelf.cleaning for shelf in self.shelves.values())
+
+    @property
     def reserved(self) -> int:
         """All reservations, whether a slot is kept for them or not."""
         return len(self._waiters) - self.pending
@@ -621,6 +692,10 @@ class Ledger:
         """The keys of acquires that wait, first come first. O(n log n)."""
         acquires = [waiter for waiter in self._waiters.values() if not waiter.reserves]
         return [waiter.key for waiter in sorted(acquires, key=lambda waiter: waiter.ticket)]
+
+    def dirty(self) -> dict[str, DirtyRecord]:
+        """Slots that were used and not cleaned since, by their keys in the journal. O(n)."""
+        return {f"{host.id}/{slot}": record for host in self.hosts.values() for slot, record in host.dirty.items()}
 
     def capacity(self) -> Capacity:
         """Count. O(pools)."""
@@ -659,6 +734,24 @@ class Ledger:
                 host.busy += 1
                 self.shelves[pool].suspended += 1
             self._settle(host, self.shelves[pool])
+
+    def _restore_dirty(self, dirty: Iterable[DirtyRecord]) -> None:
+        """Take up slots that were not cleaned after their last use; that begins once their hosts are ready."""
+        for record in dirty:
+            pool, _, instance = record.host.partition("/")
+            shelf = self.shelves.get(pool)
+            if shelf is None or not shelf.cleans:
+                continue
+            host = self.hosts.get(record.host) or self._make(pool, instance)
+            host.why_closed = "it is not ready yet after a restart"
+            if record.slot in host.vacant:
+                host.vacant.remove(record.slot)
+                heapq.heapify(host.vacant)
+                host.dirty[record.slot] = record
+                host.cleaning[record.slot] = Clean(host, record.slot, record.key)
+                host.busy += 1
+                shelf.cleaning += 1
+            self._settle(host, shelf)
 
     def _make(self, pool: str, instance: str) -> Host:
         """A host as it is before it is ready."""
@@ -774,19 +867,44 @@ class Ledger:
             shelf.fullest -= 1
         return shelf.by_busy[shelf.fullest].popitem()[1], shelf
 
+    def _clean(self, held: Held, now: float) -> Step:
+        """Take back a slot that was used: it is cleaned first, if anybody may be given it after that."""
+        host = held.host
+        writes = (Drop(LEASE, held.key), self._soil(held))
+        if host.closed in FINAL or host.uses_left <= 0:
+            self._vacate(held, now)
+            return Step(writes)
+        self._let_go(held)
+        self.shelves[host.pool].cleaning += 1
+        clean = host.cleaning[held.slot] = Clean(host, held.slot, held.key)
+        return Step(writes, (clean,))
+
+    def _soil(self, held: Held) -> Put:
+        """Note that the slot was used."""
+        record = held.host.dirty[held.slot] = DirtyRecord(held.host.id, held.slot, held.key)
+        return Put(DIRTY, f"{held.host.id}/{held.slot}", record)
+
     def _vacate(self, held: Held, now: float) -> None:
         """Free the slot. The use stays counted."""
-        host = held.host
-        shelf = self.shelves[host.pool]
-        if host.usable:
-            del shelf.by_busy[host.busy][host.id]
-        heapq.heappush(host.vacant, held.slot)
-        host.slots[held.slot] = None
-        host.busy -= 1
+        self._let_go(held)
+        self._free(held.host, held.slot, now)
+
+    def _let_go(self, held: Held) -> None:
+        """Nobody holds the slot any more."""
+        shelf = self.shelves[held.host.pool]
+        held.host.slots[held.slot] = None
         if held.suspended:
             shelf.suspended -= 1
         else:
             shelf.acquired -= 1
+
+    def _free(self, host: Host, slot: int, now: float) -> None:
+        """Have one more free slot."""
+        shelf = self.shelves[host.pool]
+        if host.usable:
+            del shelf.by_busy[host.busy][host.id]
+        heapq.heappush(host.vacant, slot)
+        host.busy -= 1
         if not host.busy:
             host.idle_since = now
             host.idle_rank = self._next_idle_rank()
@@ -803,6 +921,11 @@ class Ledger:
             del shelf.by_busy[host.busy][host.id]
         host.closed = closed
         host.why_closed = why
+        if host.cleaning and closed in FINAL:
+            shelf.cleaning -= len(host.cleaning)
+            host.busy -= len(host.cleaning)
+            host.vacant = sorted([*host.vacant, *host.cleaning])
+            host.cleaning.clear()
         self._settle(host, shelf)
 
     def _recordon(self, id_: str) -> None:
@@ -865,6 +988,8 @@ class Ledger:
             del self.leases[held.key]
             self._vacate(held, now)
             writes.append(Drop(LEASE, held.key))
+            if held.delivered and self.shelves[held.host.pool].cleans:
+                writes.append(self._soil(held))
             if held.delivered and loss is not None:
                 actions.append(Break(held, loss))
                 self._note_loss(held, loss, now)

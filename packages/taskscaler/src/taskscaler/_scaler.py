@@ -4,6 +4,7 @@ import logging
 import math
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from types import TracebackType
 from typing import Self, overload
 
@@ -34,7 +35,7 @@ from taskscaler._explain import Explanation, InstanceView, explain, view_instanc
 from taskscaler._explain_instance import InstanceExplanation, explain_instance
 from taskscaler._explain_key import KeyExplanation, explain_key
 from taskscaler._lease import Lease, only_unreachable
-from taskscaler._ledger import LEDGER_RECORDS, Break, Capacity, Deliver, Held, Refuse
+from taskscaler._ledger import LEDGER_RECORDS, Break, Capacity, Clean, Deliver, Held, Refuse
 from taskscaler._observe import DecisionEvent, InstanceEvent, LeaseEvent, Observers, ScalerObserver
 from taskscaler._types import Policy, Pool
 
@@ -112,6 +113,7 @@ class Taskscaler:
         self._delete_on_shutdown = delete_instances_on_shutdown and not observe_only
         self._observers = Observers(observers)
         self._random = random
+        self._by_name = {pool.name: pool for pool in self._pools}
         self._waiters: dict[str, _Waiter] = {}
         self._leases: dict[Held, Lease] = {}
         drivers = [
@@ -312,6 +314,8 @@ class Taskscaler:
     async def drain(self, timeout: float = math.inf) -> bool:
         """Hand out no more slots, refuse whoever waits, and wait until no lease is held.
 
+        Slots that stay are waited for until they are clean, too.
+
         Args:
             timeout: Seconds to wait; nothing is broken after them.
 
@@ -320,9 +324,15 @@ class Taskscaler:
         """
         self._take(self._core.stop_handing_out("the scaler is draining"))
         with anyio.move_on_after(timeout):
-            while self._core.ledger.acquired:
+            while self._in_use:
                 await self._lease_ended.wait()
         return not self._core.ledger.acquired
+
+    @property
+    def _in_use(self) -> int:
+        """Slots that a drain waits for; those of instances that are to go need not be clean."""
+        ledger = self._core.ledger
+        return ledger.acquired + (0 if self._delete_on_shutdown else ledger.cleaning)
 
     def stop(self) -> None:
         """Hand out no more slots, refuse whoever waits, and break every lease.
@@ -399,7 +409,16 @@ class Taskscaler:
         )
 
     def _perform(
-        self, action: Deliver | Break | Refuse | InstanceLost | AllRemoved | InstanceEvent | LeaseEvent | DecisionEvent
+        self,
+        action: Deliver
+        | Break
+        | Clean
+        | Refuse
+        | InstanceLost
+        | AllRemoved
+        | InstanceEvent
+        | LeaseEvent
+        | DecisionEvent,
     ) -> None:
         """Do what the ledger wants; the groups' actions never come here."""
         match action:
@@ -407,6 +426,8 @@ class Taskscaler:
                 self._deliver(held)
             case Break(held, loss):
                 self._lose(held, loss)
+            case Clean():
+                self._shell.start_soon(self._clean, action)
             case Refuse(key, why):
                 self._refuse(key, why)
             case InstanceLost(host, loss):
@@ -424,6 +445,18 @@ class Taskscaler:
             waiter.answered.set()
             if self._observers:
                 self._observers.tell(self._event(held, "acquired" if waiter.sleeper is None else "resumed"))
+
+    async def _clean(self, clean: Clean) -> None:
+        """Clean a slot after its last use, if that is still wanted, and tell the core what came of it."""
+        if clean.wanted:
+            pool, instance = self._by_name[clean.host.pool], clean.host.instance
+            hook = partial(pool.cleanup_hook, slot=clean.slot, key=clean.key) if pool.cleanup_hook else None
+            env = {"TASKSCALER_INSTANCE": instance, "TASKSCALER_SLOT": str(clean.slot), "TASKSCALER_KEY": clean.key}
+            failure = await self._shell.drivers[pool.name].clean(
+                instance, pool.instance_cleanup_command, hook, env=env, timeout=pool.instance_cleanup_timeout
+            )
+            self._take(self._core.cleaned(clean, failure, self._now()))
+        self._note_end()
 
     def _give_up(self, key: str, waiter: _Waiter) -> None:
         """Whoever waited does so no more; a slot that came at the last moment goes back."""

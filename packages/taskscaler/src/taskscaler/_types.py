@@ -1,11 +1,12 @@
 """The vocabulary of taskscaler: pools and policies. Names, meanings and defaults are GitLab's."""
 
 from collections.abc import Mapping
+from typing import Protocol
 
 from attrs import field, frozen
-from attrs.validators import ge
+from attrs.validators import ge, gt
 
-from fleeting import ConnectorConfig, Dial, Duration, InstanceGroup, PlanConfig, ReadyHook, dial
+from fleeting import ConnectInfo, ConnectorConfig, Dial, Duration, InstanceGroup, PlanConfig, ReadyHook, dial
 from taskscaler._schedule import ALWAYS, validate_period, validate_timezone
 
 
@@ -77,9 +78,38 @@ class PoolSettings(PlanConfig):
     instance_ready_command: str | None = None
     """Run on a new instance through the connector; failure replaces the instance."""
 
+    instance_cleanup_command: str | None = None
+    """Run on an instance through the connector after each job, before its slot is used again; failure replaces the
+    instance once it is free. Its environment has TASKSCALER_INSTANCE, TASKSCALER_SLOT and TASKSCALER_KEY, the job's."""
+
+    instance_cleanup_timeout: Duration = field(default=60.0, validator=gt(0))
+    """How long cleaning up after a job may take."""
+
     heartbeat_timeout: Duration = 10.0
     shutdown_deletion_retries: int = field(default=3, validator=ge(0))
     connector_config: ConnectorConfig = field(factory=ConnectorConfig)
+
+    @property
+    def cleans(self) -> bool:
+        """Whether slots are cleaned between jobs."""
+        return self.instance_cleanup_command is not None
+
+
+class CleanupHook(Protocol):
+    """The caller's own last step of cleaning up after a job."""
+
+    async def __call__(self, info: ConnectInfo, *, slot: int, key: str) -> None:
+        """Make the slot fit for the next job, within the pool's `instance_cleanup_timeout`.
+
+        Args:
+            info: How to connect to the instance.
+            slot: The number of the slot, from 0; other slots of the instance may be in use.
+            key: Of the lease that used it last.
+
+        Raises:
+            ConnectError: It could not be cleaned; the instance is replaced once it is free.
+        """
+        ...
 
 
 @frozen
@@ -92,3 +122,11 @@ class Pool(PoolSettings):
 
     ready_hook: ReadyHook | None = field(default=None, kw_only=True)
     """The caller's own last readiness step; raising `ConnectError` replaces the instance."""
+
+    cleanup_hook: CleanupHook | None = field(default=None, kw_only=True)
+    """The caller's own last step of cleaning up after a job; comes after `instance_cleanup_command`."""
+
+    @property
+    def cleans(self) -> bool:
+        """Whether slots are cleaned between jobs."""
+        return super().cleans or self.cleanup_hook is not None

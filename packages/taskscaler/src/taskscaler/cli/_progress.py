@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from textwrap import wrap
 from typing import Protocol
 
@@ -60,6 +60,11 @@ class Instance(Protocol):
     @property
     def slots(self) -> Sequence[str | None]:
         """For each slot the key that holds it, or None."""
+        ...
+
+    @property
+    def cleaning(self) -> Collection[int]:
+        """Numbers of the slots that are being cleaned."""
         ...
 
 
@@ -251,7 +256,8 @@ def _slots(instance: Instance) -> Text:
         return Text(_WORDS.get(instance.state, instance.state), style="dim")
     line = Text()  # joined with a dim text, everything would be dim
     for number, key in enumerate(instance.slots):
-        line.append(" · " if number else "", style="dim").append(key or "idle", style="" if key else "dim")
+        free = "cleaning" if number in instance.cleaning else "idle"
+        line.append(" · " if number else "", style="dim").append(key or free, style="" if key else "dim")
     return line
 
 
