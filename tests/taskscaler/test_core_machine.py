@@ -182,7 +182,8 @@ class World:
         plan, ledger = self.core.plans[action.pool], self.core.ledger
         for id_ in action.instances:
             assert plan.instances[id_].retained is None, "deleted though it is retained"
-            assert f"{action.pool}/{id_}" not in ledger.hosts, "deleted before it was given up"
+            host = ledger.hosts.get(f"{action.pool}/{id_}")
+            assert host is None or host.closed is Closed.RETURNING, "deleted before it was given up"
             assert not any(held.host.instance == id_ for held in ledger.leases.values()), "deleted under a job"
         reasons = {plan.instances[id_].removing for id_ in action.instances}
         if "over the ceiling" in reasons:

@@ -6,7 +6,7 @@ from math import inf
 
 import anyio
 import pytest
-from attrs import define
+from attrs import define, evolve
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -126,7 +126,7 @@ def test_what_runs_counts_as_usable_whatever_was_decided_before(
     pools: list[PoolSettings], policy: Policy, views: list[dict[str, State]], wait: float
 ) -> None:
     """What was decided was not carried out: an instance that runs in all views offers all of its slots at last."""
-    observer = Observer.of(pools, policy)
+    observer = Observer.of([evolve(pool, max_instance_age=0.0) for pool in pools], policy)
     for view in views:
         observer.tell(facts.Updated(Observation.of({**view, "i-0": State.RUNNING})))
         observer.wait(wait)
