@@ -245,6 +245,50 @@ def test_withdrawing_gives_up_what_was_asked_for_first() -> None:
     assert [intent.id for intent in plan.intents] == [again]
 
 
+def suspecting() -> Plan:
+    """A plan that asks for a heartbeat before work, and whose instance failed the last one."""
+    plan = started(evolve(CONFIG, heartbeat_on_acquire=True))
+    with_ready(plan)
+    assert plan.ask_heartbeat("i").actions == [facts.Heartbeat("default", "i")]
+    assert plan.ask_heartbeat("i").actions == []
+    (paused,) = plan.handle(facts.HeartbeatFailed("i", "no answer"), EPOCH + 1).events
+    assert paused == facts.Paused("i", "its last heartbeat failed", briefly=False)
+    return plan
+
+
+def test_a_view_does_not_clear_an_instance_of_suspicion() -> None:
+    """It was missing and is there again: that is no sign of life, only a heartbeat is."""
+    plan = suspecting()
+    (missing,) = plan.handle(seen(), EPOCH + 2).events
+    assert missing == facts.Paused("i", "the cloud's last view did not show it", briefly=True)
+    (again,) = plan.handle(seen(i=State.RUNNING), EPOCH + 3).events
+    assert again == facts.Paused("i", "its last heartbeat failed", briefly=False)
+    assert plan.handle(facts.HeartbeatPassed("i"), EPOCH + 4).events == [facts.Alive("i"), facts.Resumed("i")]
+
+
+def test_a_sign_of_life_does_not_bring_back_what_the_view_does_not_show() -> None:
+    """It is not resumed before both are well; a heartbeat that fails meanwhile is no news."""
+    plan = suspecting()
+    plan.handle(seen(), EPOCH + 2)
+    assert plan.handle(facts.HeartbeatPassed("i"), EPOCH + 3).events == [facts.Alive("i")]
+    plan.ask_heartbeat("i")
+    assert plan.handle(facts.HeartbeatFailed("i", "no answer"), EPOCH + 4).events == []
+    plan.ask_heartbeat("i")
+    assert plan.handle(facts.HeartbeatPassed("i"), EPOCH + 5).events == [facts.Alive("i")]
+    assert plan.handle(seen(i=State.RUNNING), EPOCH + 6).events == [facts.Resumed("i")]
+
+
+def test_the_age_counts_from_what_the_cloud_says_as_soon_as_it_does() -> None:
+    """Until then from the first sight; a view that dates the instance moves the time."""
+    plan = started(evolve(CONFIG, max_instance_age=100.0))
+    with_ready(plan, now=EPOCH + 10)
+    dated = Observed(state=State.RUNNING, created_at=EPOCH - 40)
+    assert plan.handle(facts.Updated(Observation({"i": dated})), EPOCH + 20).events == []
+    assert plan.tick(EPOCH + 59).events == []
+    assert plan.tick(EPOCH + 60).events == [facts.Aged("i")]
+    assert plan.tick(EPOCH + 200).events == []
+
+
 def test_the_throttle_paces_requests() -> None:
     """Half an instance a second: the second one has to wait two seconds."""
     plan = started(evolve(CONFIG, scale_throttle=ScaleThrottle(limit=0.5, burst=1)))

@@ -172,6 +172,7 @@ class PlanMachine(RuleBasedStateMachine):
         breaks=st.booleans(),
         throttle=st.sampled_from([NO_THROTTLE, ScaleThrottle(limit=0.3, burst=2)]),
         age=st.sampled_from([0.0, 0.0, 25.0, 150.0]),
+        on_acquire=st.booleans(),
         there=st.integers(0, 2),
         up=st.integers(0, 3),
         seed=seeds,
@@ -187,6 +188,7 @@ class PlanMachine(RuleBasedStateMachine):
         breaks: bool,
         throttle: ScaleThrottle,
         age: float,
+        on_acquire: bool,
         there: int,
         up: int,
         seed: int,
@@ -199,6 +201,7 @@ class PlanMachine(RuleBasedStateMachine):
             unhealthy_breaks_jobs=breaks,
             scale_throttle=throttle,
             max_instance_age=age,
+            heartbeat_on_acquire=on_acquire,
         )
         self.withdraws = withdraws
         self.random = Random(seed)
@@ -296,7 +299,7 @@ class PlanMachine(RuleBasedStateMachine):
             assert machine.created_at >= asked.requested_at - CLOCK_SKEW
         asked.matched += 1
 
-    def check_event(self, event: facts.Event) -> None:
+    def check_event(self, event: facts.Event) -> None:  # noqa: C901  (an arm for each kind)
         """Ready, then anything but Ready, then Gone; Ended is the last that is heard of it."""
         if isinstance(event, facts.Refused):
             assert self.views == 1, "refused later than at the first view"
@@ -320,6 +323,10 @@ class PlanMachine(RuleBasedStateMachine):
                 assert known.up
                 assert known.paused
                 known.paused = False
+            case facts.Alive():
+                assert known.up
+                assert self.config.heartbeat_on_acquire
+                assert not known.failures
             case facts.Unhealthy():
                 assert known.up
                 assert known.failures >= self.config.failure_threshold
@@ -370,6 +377,9 @@ class PlanMachine(RuleBasedStateMachine):
                     assert self.records[INSTANCE][f"default/{id_}"].removing, "deleted before it was written"
                     assert not self.seen[id_].up, "deleted before those on top were told"
                     self.seen[id_].asked = True
+            case facts.Heartbeat(_, id_):
+                asked = [call.action.instance for call in self.under_way(facts.Heartbeat)]
+                assert id_ not in asked, "asked twice at once"
             case facts.Withdraw(_, count):
                 assert self.withdraws
                 assert not self.under_way(facts.Withdraw), "two withdrawals at once"
@@ -463,6 +473,18 @@ class PlanMachine(RuleBasedStateMachine):
         step = self.took(self.plan.unretain(id_, self.now))
         asked = [each for action in of_type(facts.Decrease, step.actions) for each in action.instances]
         assert asked == ([id_] if held else [])
+
+    @rule(pick=PICKS, passed=st.booleans())
+    def ask_heartbeat(self, pick: int, passed: bool) -> None:  # noqa: FBT001  (drawn)
+        """Work is to be put on one, if it is alive: whoever is ready is asked, and some answer at once."""
+        ids = [*self.plan.instances, "unknown"]
+        id_ = ids[pick % len(ids)]
+        ready = id_ in self.seen and self.plan.instances[id_].stage is Stage.READY
+        self.took(self.plan.ask_heartbeat(id_))
+        asked = [call.action.instance for call in self.under_way(facts.Heartbeat)]
+        assert (id_ in asked) == ready
+        if ready and passed:
+            self.answer_heartbeat(asked.index(id_), passed=True)
 
     @precondition(lambda self: self.withdraws and self.plan.outstanding > 0)
     @rule(count=st.integers(1, 4))
@@ -821,6 +843,15 @@ class PlanMachine(RuleBasedStateMachine):
             if known.up:
                 assert stage in {Stage.READY, Stage.UNHEALTHY}
             assert known.up == self.plan.instances[id_].announced
+
+    @invariant()
+    def what_gets_no_work_has_a_reason(self) -> None:
+        """The view does not show it running, or its last heartbeat failed where each has to pass."""
+        for id_, known in self.seen.items():
+            instance = self.plan.instances[id_]
+            if instance.stage is Stage.READY:
+                suspect = self.config.heartbeat_on_acquire and known.failures > 0
+                assert known.paused == (bool(instance.paused) or suspect)
 
     @invariant()
     def what_is_refused_is_left_alone(self) -> None:

@@ -33,6 +33,7 @@ def pool_settings(draw: st.DrawFn) -> list[PoolSettings]:
             scale_throttle=NO_THROTTLE,
             failure_threshold=2,
             heartbeat_interval=20.0,
+            heartbeat_on_acquire=draw(st.booleans()),
             update_interval=30.0,
             update_interval_when_expecting=5.0,
             deletion_retry_interval=20.0,

@@ -23,7 +23,7 @@ from taskscaler._explain import Explanation, explain
 from taskscaler._explain_instance import InstanceExplanation, explain_instance
 from taskscaler._explain_key import KeyExplanation, explain_key
 from taskscaler._forecast import Next, Upcoming, forecast
-from taskscaler._ledger import DIRTY, FINAL, LEASE, USES, Break, Clean, Closed, Deliver, Held, Host, LeaseRecord
+from taskscaler._ledger import DIRTY, FINAL, LEASE, USES, Break, Check, Clean, Closed, Deliver, Held, Host, LeaseRecord
 from taskscaler._observe import GONE, DecisionEvent, InstanceEvent, label_of
 from taskscaler._types import Policy, PoolSettings
 from tests.strategies import EPOCH, NO_THROTTLE, QUICK, Records, a_plan, of_type, seeds
@@ -131,6 +131,9 @@ class World:
         self.life += 1
         self.waiting: list[Step] = []
         self.failing = False
+        self.alive_at: dict[str, float] = {}
+        """When a heartbeat of a host passed last."""
+
         plans = {
             name: a_plan(
                 pool,
@@ -166,9 +169,12 @@ class World:
     def take(self, step: Step) -> None:
         """Queue a step, as the engine does; of several faults the core hears when the first begins."""
         if self.failing:
-            assert not of_type(Deliver, step.actions), "handed out while the journal fails"
-        for deliver in of_type(Deliver, step.actions):
-            assert deliver.held.host.cordoned is None, "handed out though its instance is cordoned"
+            handed_out = [each.held.key for each in of_type(Deliver, step.actions)]
+            assert set(handed_out) <= set(self.records[LEASE]), "handed out while the journal fails"
+            assert not of_type(Check, step.actions), "handed out while the journal fails"
+        for action in step.actions:
+            if isinstance(action, Deliver | Check):
+                assert action.held.host.cordoned is None, "handed out though its instance is cordoned"
         for action in of_type(facts.Decrease, step.actions):
             self.check_decrease(action)
         for increase in of_type(facts.Increase, step.actions):
@@ -258,6 +264,8 @@ class World:
     def perform(self, action: object) -> None:  # noqa: C901  (an arm for each kind)
         """Begin it; its outcome comes a little later."""
         match action:
+            case Check(held):
+                self.take(self.core.check(held, self.now))
             case Deliver(held):
                 self.deliver(held)
             case Break(held, _):
@@ -302,6 +310,8 @@ class World:
         machine = self.clouds[pool.name].machines.get(held.host.instance)
         assert machine is None or self.now < machine.created_at + (pool.max_instance_age or inf), "used though too old"
         assert pool.max_use_count == 0 or held.host.uses <= pool.max_use_count, "used more often than allowed"
+        alive_at = self.alive_at.get(held.host.id, -inf)
+        assert not pool.heartbeat_on_acquire or alive_at >= held.since, "given work without a sign of life"
         assert (held.host.instance, held.slot) not in self.dirty, "given a slot that was not cleaned"
         if pool.cleans:
             self.dirty.add((held.host.instance, held.slot))
@@ -340,6 +350,7 @@ class World:
         if machine is None or machine.sick:
             self.feed(pool, facts.HeartbeatFailed(instance, "no answer"))
         else:
+            self.alive_at[f"{pool}/{instance}"] = self.now
             self.feed(pool, facts.HeartbeatPassed(instance))
 
     def change(self, action: facts.Increase | facts.Decrease) -> None:
@@ -525,7 +536,7 @@ class CoreMachine(RuleBasedStateMachine):
         world.durations[key] = duration
         step = world.core.acquire(key, world.now)
         if backed:
-            assert [each.held.key for each in of_type(Deliver, step.actions)] == [key]
+            assert [each.held.key for each in step.actions if isinstance(each, Deliver | Check)] == [key]
         world.take(step)
 
     # --- time, and what goes wrong ---------------------------------------------------------------------------

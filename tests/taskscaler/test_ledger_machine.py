@@ -22,6 +22,7 @@ from taskscaler._ledger import (
     USES,
     Break,
     Capacity,
+    Check,
     Clean,
     Closed,
     CordonRecord,
@@ -124,6 +125,9 @@ class ModelLease:
     ticket: int
     ends_by: float
     held: Held
+    asked: bool = False
+    """Whether a sign of life of its host is waited for."""
+
     delivered: bool = False
 
 
@@ -143,6 +147,7 @@ class LedgerMachine(RuleBasedStateMachine):
     @initialize(
         slots=st.lists(st.tuples(st.integers(1, 3), st.integers(0, 3)), min_size=1, max_size=2),
         cleans=st.booleans(),
+        checks=st.booleans(),
         dirty=st.dictionaries(st.tuples(st.sampled_from(["p0/old", "p0/older"]), st.integers(0, 2)), KEYS, max_size=3),
         recovered=st.dictionaries(st.sampled_from(["p0/0", "p0/1", "p1/2"]), st.integers(1, 4)),
         cordons=st.dictionaries(st.sampled_from(["p0/0", "p0/1", "p1/2"]), st.sampled_from(["", "a disk fails"])),
@@ -153,6 +158,7 @@ class LedgerMachine(RuleBasedStateMachine):
         *,
         slots: list[tuple[int, int]],
         cleans: bool,
+        checks: bool,
         dirty: dict[tuple[str, int], str],
         recovered: dict[str, int],
         cordons: dict[str, str],
@@ -160,8 +166,10 @@ class LedgerMachine(RuleBasedStateMachine):
     ) -> None:
         """One or two pools; some instances were used in an earlier life, maybe more often than is allowed now."""
         self.pools = {f"p{number}": each for number, each in enumerate(slots)}
-        self.cleans = cleans
-        shelves = [Shelf.empty(pool, each, uses, cleans=cleans) for pool, (each, uses) in self.pools.items()]
+        self.cleans, self.checks = cleans, checks
+        shelves = [
+            Shelf.empty(pool, each, uses, cleans=cleans, checks=checks) for pool, (each, uses) in self.pools.items()
+        ]
         left = [DirtyRecord(host, slot, key) for (host, slot), key in dirty.items()]
         self.ledger = Ledger(shelves, recovered, cordons=cordons, dirty=left)
         self.cordons = dict(cordons)
@@ -173,6 +181,9 @@ class LedgerMachine(RuleBasedStateMachine):
         self.leases: dict[str, ModelLease] = {}
         self.waiters: list[ModelWaiter] = []
         self.deliveries: list[Deliver] = []
+        self.questions: list[Check] = []
+        """To be asked of hosts before slots of theirs are delivered."""
+
         self.broken: list[Held] = []
         self.asleep: set[str] = set()
         self.resuming: set[str] = set()
@@ -225,14 +236,15 @@ class LedgerMachine(RuleBasedStateMachine):
     def took(self, step: Step) -> None:
         """Follow a step: who is served, first come first served, and from which slots."""
         self.records.apply(step.writes)
-        delivered = of_type(Deliver, step.actions)
+        delivered = [each for each in step.actions if isinstance(each, Check if self.checks else Deliver)]
         turn = self.waiters[: self.usable] if not self.shut else []
         served = [waiter for waiter in turn if not waiter.reserves]
         assert [each.held.key for each in delivered] == [waiter.key for waiter in served], "out of turn"
         for waiter, deliver in zip(served, delivered, strict=True):
             self.waiters.remove(waiter)
             self.follow(waiter, deliver.held)
-        self.deliveries += delivered
+        self.deliveries += of_type(Deliver, step.actions)
+        self.questions += of_type(Check, step.actions)
         self.cleanups += of_type(Clean, step.actions)
 
     def follow(self, waiter: ModelWaiter, held: Held) -> None:
@@ -409,6 +421,38 @@ class LedgerMachine(RuleBasedStateMachine):
         if lease is not None and stands:
             lease.delivered = True
             self.resuming.discard(held.key)
+
+    @precondition(lambda self: self.questions)
+    @rule(pick=PICKS)
+    def ask(self, pick: int) -> None:
+        """A commit ends, and the host is to be asked, if the slot still stands."""
+        held = self.questions.pop(pick % len(self.questions)).held
+        lease = self.leases.get(held.key)
+        stands = lease is not None and lease.held is held
+        assert self.ledger.check(held) is stands
+        if lease is not None and stands:
+            lease.asked = True
+
+    @precondition(lambda self: self.hosts)
+    @rule(pick=PICKS)
+    def vouch(self, pick: int) -> None:
+        """A host gives a sign of life: what it was asked for is delivered, once."""
+        model, host = self.a_host(pick)
+        asked = [self.leases[key] for key in model.taken.values() if self.leases[key].asked]
+        step = self.ledger.vouch(host)
+        assert {id(each.held) for each in of_type(Deliver, step.actions)} == {id(lease.held) for lease in asked}
+        for lease in asked:
+            lease.asked = False
+        self.deliveries += of_type(Deliver, step.actions)
+
+    @precondition(lambda self: self.questions)
+    @rule()
+    def ask_and_vouch(self) -> None:
+        """As after a quick commit, and of hosts that are well."""
+        while self.questions:
+            self.ask(0)
+        for number in range(len(self.hosts)):
+            self.vouch(number)
 
     @precondition(lambda self: self.awake())
     @rule(pick=PICKS)

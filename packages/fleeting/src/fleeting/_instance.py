@@ -84,6 +84,9 @@ class Instance:
     failures: int = 0
     """Heartbeats failed in a row."""
 
+    suspect: bool = False
+    """Whether it gets no new work until a heartbeat passes: the last one failed, and with work each has to pass."""
+
     deadline: float | None = None
     """When it goes, if notice was given."""
 

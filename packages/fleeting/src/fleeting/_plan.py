@@ -317,6 +317,14 @@ class Plan:
             self._delete(known, now)
         return self._end()
 
+    def ask_heartbeat(self, instance: str) -> Step:
+        """Ask for a heartbeat now, unless one is being asked for; `Alive`, `Paused` or `Unhealthy` tells the answer."""
+        timer = ("heartbeat", instance)
+        if timer in self._timers:  # set but while the answer is awaited
+            self._timers.cancel(timer)
+            self._turn.actions.append(facts.Heartbeat(self.pool, instance))
+        return self._end()
+
     def shut_down(self, now: float) -> Step:
         """From now on deletions are retried at the shutdown's own interval."""
         self._shutting_down = True
@@ -627,6 +635,19 @@ class Plan:
             self._turn.events.append(facts.Unhealthy(instance, self.config.unhealthy_breaks_jobs))
         else:
             self._timers.set(("heartbeat", instance), now + self.config.heartbeat_interval)
+            if self.config.heartbeat_on_acquire:
+                self._suspect(known, failed=failed)
+
+    def _suspect(self, known: Instance, *, failed: bool) -> None:
+        """No new work from a heartbeat that fails to the next that passes: nobody is to be given a dead instance."""
+        was, known.suspect = known.suspect, failed
+        if not failed:
+            self._turn.events.append(facts.Alive(known.id))
+        if was != failed and not known.paused:
+            self._turn.events.append(self._paused_as_suspect(known) if failed else facts.Resumed(known.id))
+
+    def _paused_as_suspect(self, known: Instance) -> facts.Paused:
+        return facts.Paused(known.id, "its last heartbeat failed", briefly=False)
 
     def _noticed(self, instance: str, deadline: float, kind: NoticeKind, now: float) -> None:
         """It goes at *deadline*; of several notices the earliest counts."""
@@ -665,7 +686,7 @@ class Plan:
             known.paused = ""
             self._paused -= 1
             if known.announced:
-                self._turn.events.append(facts.Resumed(known.id))
+                self._turn.events.append(self._paused_as_suspect(known) if known.suspect else facts.Resumed(known.id))
             elif known.prepared and known.stage is Stage.PREPARING:
                 self._become_ready(known, now)
 

@@ -51,6 +51,9 @@ class PlanConfig:
     shutdown_deletion_interval: Duration = field(default=10.0, validator=gt(0))
     failure_threshold: int = field(default=3, validator=ge(1))
     heartbeat_interval: Duration = field(default=60.0, validator=gt(0))
+    heartbeat_on_acquire: bool = False
+    """Whether a heartbeat has to pass each time before an instance is given work."""
+
     scale_throttle: ScaleThrottle = ScaleThrottle()
     preexisting: Preexisting = Preexisting.REFUSE
     unhealthy_breaks_jobs: bool = False

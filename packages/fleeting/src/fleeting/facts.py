@@ -233,6 +233,12 @@ class Resumed(NamedTuple):
     instance: str
 
 
+class Alive(NamedTuple):
+    """A heartbeat of the instance has passed; told only where that has to be before work is given."""
+
+    instance: str
+
+
 class Unhealthy(NamedTuple):
     """No new work for the instance ever; to be removed once free."""
 
@@ -280,4 +286,4 @@ class Refused(NamedTuple):
     instances: tuple[str, ...]
 
 
-Event = Ready | Paused | Resumed | Unhealthy | Aged | Doomed | Gone | Ended | Refused
+Event = Ready | Paused | Resumed | Alive | Unhealthy | Aged | Doomed | Gone | Ended | Refused

@@ -120,7 +120,14 @@ class Core:
         self.plans = dict(plans)
         uses = {host: record.uses for host, record in recovered.get(USES, {}).items()}
         shelves = [
-            Shelf.empty(pool.name, pool.capacity_per_instance, pool.max_use_count, cleans=pool.cleans) for pool in pools
+            Shelf.empty(
+                pool.name,
+                pool.capacity_per_instance,
+                pool.max_use_count,
+                cleans=pool.cleans,
+                checks=pool.heartbeat_on_acquire,
+            )
+            for pool in pools
         ]
         leases: Mapping[str, LeaseRecord] = recovered.get(LEASE, {})
         asleep = {key: record for key, record in leases.items() if record.suspended}
@@ -178,6 +185,13 @@ class Core:
         """See `Ledger.release`."""
         self._changed = True
         return self.ledger.release(key, now)
+
+    def check(self, held: Held, now: float) -> Step:
+        """Have a slot handed over once a heartbeat of its instance has passed."""
+        if self.ledger.check(held):
+            host = held.host
+            self._route(host.pool, self.plans[host.pool].ask_heartbeat(host.instance), now)
+        return self._end()
 
     def cleaned(self, clean: Clean, failure: str, now: float) -> Step:
         """A clean-up has ended; *failure*: why it went wrong, empty if it did not."""
@@ -451,12 +465,16 @@ class Core:
                 host = ledger.hosts[host_id(pool, event.instance)]
                 self._tell_of(host, event, now)
 
-    def _tell_of(self, host: Host, event: facts.Event, now: float) -> None:
+    def _tell_of(self, host: Host, event: facts.Event, now: float) -> None:  # noqa: C901  (an arm for each kind)
         """Tell the ledger what changed about a host."""
         ledger = self.ledger
         match event:
             case facts.Paused(_, reason, briefly):
                 ledger.close(host, Closed.PAUSED if briefly else Closed.LEAVING, reason)
+                if self.pools[host.pool].heartbeat_on_acquire:  # a sign of life may not come for long
+                    self._add(ledger.take_back(host, now))
+            case facts.Alive():
+                self._add(ledger.vouch(host) if host.cordoned is None else ledger.take_back(host, now))
             case facts.Resumed():
                 self._add(ledger.reopen(host, now))
             case facts.Unhealthy(_, breaks_work):

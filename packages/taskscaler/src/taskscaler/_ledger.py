@@ -194,6 +194,9 @@ class Held:
     ends_by: float
     """When the work will be done, if that was declared; else infinite."""
 
+    checked: bool = False
+    """Whether it is handed over as soon as its host gives a sign of life."""
+
     delivered: bool = False
     """Whether whoever asked has it. Until then it can be taken back unnoticed."""
 
@@ -208,6 +211,12 @@ class Held:
 
 class Deliver(NamedTuple):
     """Give the slot to whoever waits for it, if it still stands."""
+
+    held: Held
+
+
+class Check(NamedTuple):
+    """Ask the slot's host for a sign of life; the slot is delivered when there is one."""
 
     held: Held
 
@@ -320,10 +329,14 @@ class Shelf:
     cleaning: int = 0
     """Slots that are being cleaned."""
 
+    checks: bool = False
+    """Whether hosts are asked for a sign of life before a slot is handed over."""
+
     @classmethod
-    def empty(cls, pool: str, slots: int, max_uses: int, *, cleans: bool = False) -> "Shelf":
+    def empty(cls, pool: str, slots: int, max_uses: int, *, cleans: bool = False, checks: bool = False) -> "Shelf":
         """A shelf without hosts."""
-        return cls(pool, slots, max_uses, {}, [OrderedDict() for _ in range(slots)], cleans=cleans)
+        by_busy: list[OrderedDict[str, Host]] = [OrderedDict() for _ in range(slots)]
+        return cls(pool, slots, max_uses, {}, by_busy, cleans=cleans, checks=checks)
 
     idle_sorted: bool = True
     """Whether the idle hosts are in the order in which they fell idle; not after one was closed for a while."""
@@ -506,6 +519,11 @@ class Ledger:
         held.resuming = False
         return held.delivered
 
+    def check(self, held: Held) -> bool:
+        """Note that the slot's host is asked for a sign of life. False: it no longer stands, and need not be."""
+        held.checked = self.leases.get(held.key) is held
+        return held.checked
+
     # --- hosts come, change and go -----------------------------------------------------------------------
 
     def add(self, pool: str, instance: str, now: float, *, draining: str = "") -> Step:
@@ -576,6 +594,13 @@ class Ledger:
         """Undo `retain`."""
         host.retained = False
         self._reshelve(host)
+
+    def vouch(self, host: Host) -> Step:
+        """The host gave a sign of life: hand over those slots for which it was asked."""
+        alive = [held for held in host.held if held.checked]
+        for held in alive:
+            held.checked = False  # or the next sign of life would hand it over once more
+        return Step((), [Deliver(held) for held in alive])
 
     def take_back(self, host: Host, now: float) -> Step:
         """Where a host is closed: those who have not been handed their slots of it yet wait again."""
@@ -854,7 +879,7 @@ class Ledger:
         self._settle(host, shelf)
         return Step(
             (Put(LEASE, key, held.record()), Put(USES, host.id, UsesRecord(host.uses))),
-            (Deliver(held),),
+            (Check(held) if shelf.checks else Deliver(held),),
         )
 
     def _pick(self) -> tuple[Host, Shelf]:

@@ -35,7 +35,7 @@ from taskscaler._explain import Explanation, InstanceView, explain, view_instanc
 from taskscaler._explain_instance import InstanceExplanation, explain_instance
 from taskscaler._explain_key import KeyExplanation, explain_key
 from taskscaler._lease import Lease, only_unreachable
-from taskscaler._ledger import LEDGER_RECORDS, Break, Capacity, Clean, Deliver, Held, Refuse
+from taskscaler._ledger import LEDGER_RECORDS, Break, Capacity, Check, Clean, Deliver, Held, Refuse
 from taskscaler._observe import DecisionEvent, InstanceEvent, LeaseEvent, Observers, ScalerObserver
 from taskscaler._types import Policy, Pool
 
@@ -410,7 +410,8 @@ class Taskscaler:
 
     def _perform(
         self,
-        action: Deliver
+        action: Check
+        | Deliver
         | Break
         | Clean
         | Refuse
@@ -422,6 +423,8 @@ class Taskscaler:
     ) -> None:
         """Do what the ledger wants; the groups' actions never come here."""
         match action:
+            case Check(held):
+                self._take(self._core.check(held, self._now()))
             case Deliver(held):
                 self._deliver(held)
             case Break(held, loss):
