@@ -328,6 +328,25 @@ WRONG_FILES = {
         f'{FLEET}{JOB}timeout = "0s"\n',
         "jobs[0].timeout: found float 0.0, expected > 0 [FL110]",
     ),
+    "age below zero": wrong_file(
+        f'{FLEET}max_instance_age = "-1h"\n{JOB}',
+        (
+            'autoscaler.max_instance_age: found string "-1h", expected a duration such as "90s" or "1h30m"; '
+            "it cannot be negative [FL115]"
+        ),
+    ),
+    "no time to clean": wrong_file(
+        f'{FLEET}instance_cleanup_timeout = "0s"\n{JOB}',
+        "autoscaler.instance_cleanup_timeout: found float 0.0, expected > 0 [FL110]",
+    ),
+    "clean-up of several words": wrong_file(
+        f'{FLEET}instance_cleanup_command = ["rm", "-r"]\n{JOB}',
+        "autoscaler.instance_cleanup_command: found an array, expected a string [FL114]",
+    ),
+    "addresses shown by word": wrong_file(
+        f'{FLEET}log_internal_ip = "yes"\n{JOB}',
+        'autoscaler.log_internal_ip: found string "yes", expected true or false [FL114]',
+    ),
     "looking all the time": wrong_file(
         f'{FLEET}update_interval = "0s"\n{JOB}',
         "autoscaler.update_interval: found float 0.0, expected > 0 [FL110]",

@@ -18,7 +18,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from fleeting import ConnectError, Connection, LoopClock, Loss, LossKind, Sink, Unreachable, Unsupported
+from fleeting import ConnectError, ConnectInfo, Connection, LoopClock, Loss, LossKind, Sink, Unreachable, Unsupported
 from fleeting.testing import FakeCloud, FakeGroup
 from taskscaler import LeaseLost, NoCapacity, Pool, Taskscaler
 from taskscaler.batch import (
@@ -35,6 +35,9 @@ from taskscaler.batch import (
     run_batch,
 )
 from taskscaler.executors import JobOutcome, JobSpec, Leased, Verdict
+
+INTERNAL, EXTERNAL = "10.0.0.5", "203.0.113.7"
+"""Addresses of every instance."""
 
 PATIENCE = 10.0
 """Seconds after which a test gives up."""
@@ -147,6 +150,10 @@ class Slot:
 
     instance: str
     slot: int = 0
+
+    async def connect_info(self) -> ConnectInfo:
+        """Tell both addresses."""
+        return ConnectInfo(id=self.instance, internal_addr=INTERNAL, external_addr=EXTERNAL)
 
     def dial(self) -> AbstractAsyncContextManager[Connection]:
         """Refuse: nothing is there."""
@@ -300,6 +307,7 @@ class Bench:
         plays: Mapping[str, Play] | None = None,
         patience: float = math.inf,
         history: History | None = None,
+        **settings: bool,
     ) -> Batch:
         """Make a batch of these jobs."""
         results = Results(self.directory)
@@ -314,6 +322,7 @@ class Bench:
             patience=patience,
             observer=self._see,
             history=history,
+            **settings,
         )
 
     def history(self) -> History:
@@ -349,6 +358,10 @@ class Bench:
         """States of all jobs, from the results."""
         return {each["name"]: each["state"] for each in self.summary()["jobs"]}
 
+    def state_of(self, name: str) -> Any:  # noqa: ANN401  (JSON)
+        """What the results say of a job."""
+        return next(each for each in self.summary()["jobs"] if each["name"] == name)
+
     def log(self, name: str) -> str:
         """Read a job's log."""
         return Results(self.directory).log(name).read_text()
@@ -378,6 +391,26 @@ async def test_every_job_runs_once(bench: Bench) -> None:
     assert [name for name, state in bench.seen if state is JobState.RUNNING] == names
     assert [each["name"] for each in bench.summary()["jobs"]] == names
     assert all(len(each["attempts"]) == 1 for each in bench.summary()["jobs"])
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("internal", [False, True])
+@pytest.mark.parametrize("external", [False, True])
+async def test_a_log_names_exactly_the_addresses_that_it_may(bench: Bench, internal: bool, external: bool) -> None:  # noqa: FBT001
+    """At the beginning of each try, and in whatever an error says; the others never, however they come up."""
+    dead = Unreachable(f"nothing answers at {INTERNAL}:22, nor at {EXTERNAL}0")
+    refused = ConnectError(f"{EXTERNAL} and {INTERNAL} do not want us")
+    plays = {"lost": fails_with(dead, times=1), "failed": fails_with(refused)}
+    jobs = job("lost"), job("failed"), job("good")
+    await finished(bench.batch(*jobs, plays=plays, log_internal_ip=internal, log_external_ip=external))
+    named = [address for address, may in ((INTERNAL, internal), (EXTERNAL, external)) if may]
+    for name in ("lost", "failed", "good"):
+        log = bench.log(name)
+        assert [address for address in (INTERNAL, EXTERNAL) if address in log] == named
+        tries = len(bench.state_of(name)["attempts"])
+        assert log.count("taskscaler: runs on i-") == (tries if named else 0)
+        assert not named or f"({', '.join(named)})\n" in log
+    assert f"at {INTERNAL if internal else '[address]'}:22" in bench.log("lost")
 
 
 @pytest.mark.anyio
@@ -540,7 +573,8 @@ async def test_waiting_ends_once_nothing_has_run_for_too_long(bench: Bench) -> N
     bench.scaler.free = []
     await finished(bench.batch(job("a"), job("b"), patience=0.01))
     assert set(bench.states().values()) == {"no_capacity"}
-    assert bench.summary()["jobs"][0]["why"] == "there was no slot for it within 10ms"
+    why = "there was no slot for it within 10ms, the instance_acquire_timeout"
+    assert bench.summary()["jobs"][0]["why"] == why
 
 
 @pytest.mark.anyio

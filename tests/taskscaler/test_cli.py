@@ -441,6 +441,27 @@ def test_a_run_tells_its_outcome_by_the_exit_status(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["jobs.toml", "results"]
 
 
+@pytest.mark.parametrize("named", [True, False])
+def test_a_run_cleans_up_and_names_addresses_as_the_file_says(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    named: bool,  # noqa: FBT001
+) -> None:
+    """On real processes: the next job finds what the clean-up left, on the same instance."""
+    monkeypatch.chdir(tmp_path)
+    fleet = f'plugin_config = {{ directory = "{tmp_path}/fleet" }}\nmax_instances = 1\nheartbeat_on_acquire = true\n'
+    command = f"instance_cleanup_command = 'echo \"$TASKSCALER_KEY $TASKSCALER_SLOT\" >> {tmp_path}/cleaned'\n"
+    Path("jobs.toml").write_text(
+        f"{FLEET}update_interval_when_expecting = '50ms'\n{fleet}{command}log_internal_ip = {str(named).lower()}\n"
+        f"[[jobs]]\nname = 'a'\ncopies = 2\nscript = 'cat {tmp_path}/cleaned || true'\n"
+    )
+    assert invoke("run", "jobs.toml", "--output", "results").exit_code == 0
+    first, second = (Path("results", "logs", f"a-0{number}.log").read_text() for number in (1, 2))
+    assert second.endswith("a-01 0\n")
+    for log in (first, second):
+        assert log.startswith("taskscaler: runs on default-") == (f"({tmp_path}/fleet" in log) == named
+
+
 def test_a_report_that_fails_fails_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All jobs succeeded, but what they were for was not made."""
     monkeypatch.chdir(tmp_path)

@@ -109,6 +109,26 @@ def test_gitlab_s_keys_mean_what_they_mean_there(tmp_path: Path) -> None:
     assert not file.autoscaler.delete_instances_on_shutdown
 
 
+def test_instances_are_trusted_as_far_as_the_file_says(tmp_path: Path) -> None:
+    """How old they may grow, what is done between two jobs, and what is asked of them before each."""
+    file = read(tmp_path, FLEET, JOB)
+    pool = file.autoscaler.pool(file.group)
+    assert (pool.max_instance_age, pool.heartbeat_on_acquire, pool.cleans) == (0.0, False, False)
+    keys = """
+        max_instance_age = "12h"
+        heartbeat_on_acquire = true
+        instance_cleanup_command = "docker system prune -f"
+        instance_cleanup_timeout = "5m"
+        log_external_ip = true
+    """
+    file = read(tmp_path, FLEET, keys, JOB)
+    pool = file.autoscaler.pool(file.group)
+    assert (pool.max_instance_age, pool.heartbeat_on_acquire, pool.cleans) == (43200.0, True, True)
+    assert pool.instance_cleanup_command == "docker system prune -f"
+    assert pool.instance_cleanup_timeout == 300.0
+    assert (file.autoscaler.log_internal_ip, file.autoscaler.log_external_ip) == (False, True)
+
+
 def test_state_is_kept_unless_the_file_says_otherwise(tmp_path: Path) -> None:
     """GitLab's keys; enabled here by default."""
     storage = read(tmp_path, FLEET, JOB).autoscaler.state_storage

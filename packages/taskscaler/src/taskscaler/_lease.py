@@ -87,7 +87,11 @@ class Lease:
         return self.held.slot
 
     async def connect_info(self) -> ConnectInfo:
-        """How to connect to the instance; fetched again when credentials have expired."""
+        """How to connect to the instance; fetched again when credentials have expired.
+
+        Raises:
+            Unreachable: It cannot be told.
+        """
         return await self._owner.connect_info(self)
 
     def dial(self) -> AbstractAsyncContextManager[Connection]:

@@ -15,8 +15,9 @@ from anyio.abc import TaskStatus
 from anyio.lowlevel import checkpoint_if_cancelled
 from attrs import define
 
-from fleeting import Clock, ConnectError, SystemRefused, Unreachable, format_duration
+from fleeting import Clock, ConnectError, ConnectInfo, SystemRefused, Unreachable, format_duration
 from taskscaler._errors import LeaseLost, NoCapacity
+from taskscaler.batch._addresses import Addresses
 from taskscaler.batch._history import History
 from taskscaler.batch._job import Job
 from taskscaler.batch._results import Results
@@ -30,12 +31,20 @@ PATIENCE = 900.0
 """Seconds for which nothing at all may run while jobs wait, as GitLab's `instance_acquire_timeout`."""
 
 
+class Slot(Leased, Protocol):
+    """The part of a lease that a batch needs: what its executors do, and the instance's addresses."""
+
+    async def connect_info(self) -> ConnectInfo:
+        """How to connect to the instance; raises `Unreachable` if that cannot be told."""
+        ...
+
+
 class Scaler(Protocol):
     """The part of a `Taskscaler` that a batch needs."""
 
     def acquire(
         self, key: str, *, timeout: float | None = None, expected_duration: float = math.inf
-    ) -> AbstractAsyncContextManager[Leased]:
+    ) -> AbstractAsyncContextManager[Slot]:
         """Hold a slot for the time of the context; its body is cancelled and `LeaseLost` raised if it is lost."""
         ...
 
@@ -53,6 +62,8 @@ async def run_batch(
     clock: Clock,
     patience: float = PATIENCE,
     observer: Observer | None = None,
+    log_internal_ip: bool = False,
+    log_external_ip: bool = False,
 ) -> BatchState:
     """Run all jobs, each as soon as there is a slot for it, and write their results into the directory *output*.
 
@@ -64,7 +75,17 @@ async def run_batch(
     """
     results = Results(output)
     await to_thread.run_sync(results.prepare)
-    batch = Batch(scaler, jobs, executors=executors, results=results, clock=clock, patience=patience, observer=observer)
+    batch = Batch(
+        scaler,
+        jobs,
+        executors=executors,
+        results=results,
+        clock=clock,
+        patience=patience,
+        observer=observer,
+        log_internal_ip=log_internal_ip,
+        log_external_ip=log_external_ip,
+    )
     return await batch.run()
 
 
@@ -86,6 +107,8 @@ class Batch:
         patience: float = PATIENCE,
         observer: Observer | None = None,
         history: History | None = None,
+        log_internal_ip: bool = False,
+        log_external_ip: bool = False,
     ) -> None:
         """Prepare a batch; nothing starts before `run`.
 
@@ -99,6 +122,8 @@ class Batch:
             observer: Hears of every change.
             history: Where every try is written down as it happens; one that tells of an earlier run of these
                 jobs is gone on with. None: nowhere.
+            log_internal_ip: Whether a job's log may name the internal address of its instance; if so it does.
+            log_external_ip: The same with the external address.
         """
         past = history.past if history else None
         self.state = BatchState(jobs, now=past.started if past else clock.now())
@@ -112,6 +137,11 @@ class Batch:
         self._clock = clock
         self._patience = patience
         self._observer = observer
+        self._log_internal_ip = log_internal_ip
+        self._log_external_ip = log_external_ip
+        self._addresses: dict[str, Addresses] = {}
+        """Of the instances that the jobs were last tried on."""
+
         self._waiting: dict[str, anyio.CancelScope] = {}
         self._closed: tuple[JobState, str] | None = None
         """What becomes of jobs that wait, and why; None: they are given slots."""
@@ -194,15 +224,18 @@ class Batch:
             finally:
                 self._waiting.pop(name, None)
 
-    async def _run_on(self, lease: Leased, job: Job) -> None:
+    async def _run_on(self, lease: Slot, job: Job) -> None:
         change = self.state.begin(job.name, instance=lease.instance, slot=lease.slot, now=self._clock.now())
         await self._tell_durably(change)
         artifacts, earlier = self.results.artifacts(job.name), change.record.attempts[:-1]
         if earlier:
             await to_thread.run_sync(partial(shutil.rmtree, artifacts, ignore_errors=True))
-        async with _Log.open(self.results.log(job.name)) as log:
+        addresses = await self._look_up_addresses(lease, job)
+        async with self._open_log(job) as log:
             if earlier and earlier[-1].interrupted:  # nobody was there to say it in time
                 await log.remark(earlier[-1].why)
+            if addresses.shown:
+                await log.remark(f"runs on {lease.instance} ({', '.join(addresses.shown)})")
             try:
                 outcome = await self._executors[job.executor].run(
                     job.spec, lease, output=log.write, artifacts=artifacts
@@ -226,8 +259,17 @@ class Batch:
         else:
             change = self.state.lose(job.name, why, now=self._clock.now())
         await self._tell_durably(change)
-        async with _Log.open(self.results.log(job.name)) as log:
+        async with self._open_log(job) as log:
             await log.remark(why)
+
+    async def _look_up_addresses(self, lease: Slot, job: Job) -> Addresses:
+        info = await lease.connect_info()
+        addresses = Addresses.of(info, internal=self._log_internal_ip, external=self._log_external_ip)
+        self._addresses[job.name] = addresses
+        return addresses
+
+    def _open_log(self, job: Job) -> "AbstractAsyncContextManager[_Log]":
+        return _Log.open(self.results.log(job.name), self._addresses.get(job.name, Addresses()))
 
     def _give_up(self, job: Job, state: JobState, why: str) -> None:
         self._tell(self.state.cancel(job.name, why, now=self._clock.now(), state=state))
@@ -253,7 +295,8 @@ class Batch:
             with anyio.move_on_after(math.inf if running else self._patience) as wait:
                 await changed.wait()
             if wait.cancelled_caught:
-                self._close(JobState.NO_CAPACITY, f"there was no slot for it within {format_duration(self._patience)}")
+                within = f"within {format_duration(self._patience)}, the instance_acquire_timeout"
+                self._close(JobState.NO_CAPACITY, f"there was no slot for it {within}")
 
 
 @define
@@ -262,14 +305,15 @@ class _Log:
 
     file: anyio.AsyncFile[bytes]
     at_line_start: bool
+    addresses: Addresses
 
     @classmethod
     @asynccontextmanager
-    async def open(cls, path: Path) -> AsyncIterator[Self]:
+    async def open(cls, path: Path, addresses: Addresses) -> AsyncIterator[Self]:
         async with await anyio.open_file(path, "a+b", buffering=0) as file:
             size = await file.seek(0, SEEK_END)
             await file.seek(max(0, size - 1))
-            yield cls(file, await file.read(1) in (b"", b"\n"))
+            yield cls(file, await file.read(1) in (b"", b"\n"), addresses)
 
     async def write(self, chunk: bytes) -> None:
         await self.file.write(chunk)
@@ -277,4 +321,5 @@ class _Log:
 
     async def remark(self, *remarks: str) -> None:
         for remark in filter(None, remarks):
-            await self.write((b"" if self.at_line_start else b"\n") + f"taskscaler: {remark}\n".encode())
+            line = f"taskscaler: {self.addresses.hide(remark)}\n"
+            await self.write((b"" if self.at_line_start else b"\n") + line.encode())

@@ -223,6 +223,8 @@ class _Run:
             patience=self.file.autoscaler.instance_acquire_timeout,
             observer=self.progress.changed,
             history=self.history,
+            log_internal_ip=self.file.autoscaler.log_internal_ip,
+            log_external_ip=self.file.autoscaler.log_external_ip,
         )
 
     async def _run_batch(self) -> None:

@@ -71,6 +71,12 @@ class Autoscaler(PoolSettings):
     instance_acquire_timeout: Duration = 900.0
     """How long an acquire may wait; in a jobs file: how long nothing may run while jobs wait."""
 
+    log_internal_ip: bool = False
+    """Whether a job's log may name the internal address of its instance."""
+
+    log_external_ip: bool = False
+    """Whether a job's log may name the external address of its instance."""
+
     delete_instances_on_shutdown: bool = True
     """Unlike GitLab's: a batch leaves nothing running."""
 

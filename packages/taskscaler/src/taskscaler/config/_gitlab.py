@@ -30,8 +30,6 @@ _GITLABS = (
     "instance_life_duration_buckets",
     "instance_operation_time_buckets",
     "instance_readiness_time_buckets",
-    "log_external_ip",
-    "log_internal_ip",
     "vm_isolation",
 )
 _NOT_OURS: Final = frozenset(_GITLABS) - fields_dict(Autoscaler).keys()
