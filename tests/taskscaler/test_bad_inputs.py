@@ -339,6 +339,10 @@ WRONG_FILES = {
         f'{FLEET}instance_cleanup_timeout = "0s"\n{JOB}',
         "autoscaler.instance_cleanup_timeout: found float 0.0, expected > 0 [FL110]",
     ),
+    "no time to acquire": wrong_file(
+        f'{FLEET}instance_acquire_timeout = "0s"\n{JOB}',
+        "autoscaler.instance_acquire_timeout: found float 0.0, expected > 0 [FL110]",
+    ),
     "clean-up of several words": wrong_file(
         f'{FLEET}instance_cleanup_command = ["rm", "-r"]\n{JOB}',
         "autoscaler.instance_cleanup_command: found an array, expected a string [FL114]",

@@ -1,5 +1,6 @@
 """The scaler over the fake cloud, in virtual time: what a job, an operator and a bill see."""
 
+import math
 from collections.abc import Sequence
 
 import anyio
@@ -186,7 +187,7 @@ async def test_who_gives_up_waiting_leaves_nothing_behind() -> None:
     """Neither a time-out nor a cancellation keeps a slot or a place in the queue."""
     cloud = FakeCloud(boot_time=50)
     async with scaling(cloud, max_instances=1) as scaler:
-        with pytest.raises(NoCapacity, match="no slot in time") as caught:
+        with pytest.raises(NoCapacity, match=r"^there was no slot within 10s\n") as caught:
             await scaler.acquire_lease("hasty", timeout=10)
         assert caught.value.possible
         with anyio.move_on_after(10):
@@ -198,6 +199,28 @@ async def test_who_gives_up_waiting_leaves_nothing_behind() -> None:
         lease.release()
         lease.release()
         assert scaler.capacity().acquired == 0
+
+
+async def test_an_acquire_waits_as_long_as_it_may() -> None:
+    """For `acquire_timeout` unless it says otherwise, reserved or not; the refusal names what it waited for."""
+    cloud = FakeCloud(boot_time=10_000)
+    async with scaling(cloud, acquire_timeout=1200, max_instances=2) as scaler:
+        scaler.reserve("reserved")
+        for key in ("reserved", "not reserved"):
+            began = anyio.current_time()
+            with pytest.raises(NoCapacity, match=r"^there was no slot within 20m0s, the instance_acquire_timeout\n"):
+                await scaler.acquire_lease(key)
+            assert anyio.current_time() == pytest.approx(began + 1200)
+        with pytest.raises(NoCapacity, match=r"^there was no slot within 1s\n"):
+            await scaler.acquire_lease("hasty", timeout=1)
+    async with scaling(FakeCloud(boot_time=10_000)) as scaler:
+        with pytest.raises(NoCapacity, match="within 15m0s, the instance_acquire_timeout"):
+            await scaler.acquire_lease("job")
+    async with (
+        scaling(FakeCloud(boot_time=10_000), instance_ready_timeout=20_000.0) as scaler,
+        scaler.acquire("patient", timeout=math.inf),
+    ):
+        pass
 
 
 async def test_a_slot_that_comes_with_the_cancellation_goes_back() -> None:

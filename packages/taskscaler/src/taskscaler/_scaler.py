@@ -28,6 +28,7 @@ from fleeting import (
     Unreachable,
     build_plan,
     facts,
+    format_duration,
 )
 from taskscaler._core import AllRemoved, Core, InstanceLost
 from taskscaler._errors import LeaseLost, NoCapacity, TaskscalerError
@@ -89,7 +90,8 @@ class Taskscaler:
             policies: What to keep idle, and when; the last that matches holds. None: nothing.
             journal: Where state outlives the process. None: nowhere.
             clock: None: the event loop's time.
-            acquire_timeout: Seconds that an acquire waits unless it says otherwise.
+            acquire_timeout: Seconds that an acquire waits unless it says otherwise. Files, and the error when they have
+                passed, call it by GitLab's name, `instance_acquire_timeout`.
             delete_instances_on_shutdown: Whether to remove every instance on the way out, but for retained ones.
             keep_instance_with_acquisitions: Whether instances that were in use when an earlier manager stopped are
                 used on. They are removed by default: what ran there may still run.
@@ -164,10 +166,11 @@ class Taskscaler:
         if self._shell.ended:
             raise NoCapacity("the scaler has ended")
         self._take(self._core.acquire(key, self._now(), expected_duration))
-        return await self._wait(key, self._acquire_timeout if timeout is None else timeout)
+        return await self._wait(key, timeout)
 
-    async def _wait(self, key: str, timeout: float, sleeper: Held | None = None) -> Lease:
+    async def _wait(self, key: str, given: float | None, sleeper: Held | None = None) -> Lease:
         """Wait for what was asked of the core under the key."""
+        timeout = self._acquire_timeout if given is None else given
         waiter = self._waiters[key] = _Waiter(anyio.Event(), sleeper)
         try:
             with anyio.move_on_after(timeout):
@@ -179,9 +182,13 @@ class Taskscaler:
             return waiter.lease
         if waiter.lost is not None:
             raise waiter.lost
-        why = waiter.refusal or f"there was no slot in time\n{self.explain()}"
+        if waiter.refusal:
+            self._give_up(key, waiter)
+            raise NoCapacity(waiter.refusal)
+        setting = ", the instance_acquire_timeout" if given is None else ""
+        why = f"there was no slot within {format_duration(timeout)}{setting}\n{self.explain()}"
         self._give_up(key, waiter)
-        raise NoCapacity(why, possible=not waiter.refusal)
+        raise NoCapacity(why, possible=True)
 
     @asynccontextmanager
     async def acquire(

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attrs import Attribute, field, fields_dict, frozen
+from attrs.validators import gt
 
 from fleeting import Clock, Duration, InstanceGroup, Journal
 from taskscaler._observe import ScalerObserver
@@ -68,7 +69,7 @@ class Autoscaler(PoolSettings):
     policy: tuple[Policy, ...] = ()
     state_storage: StateStorage = StateStorage()
 
-    instance_acquire_timeout: Duration = 900.0
+    instance_acquire_timeout: Duration = field(default=900.0, validator=gt(0))
     """How long an acquire may wait; in a jobs file: how long nothing may run while jobs wait."""
 
     log_internal_ip: bool = False
