@@ -4,7 +4,7 @@ Nothing here asks a scaler for its books. What exists is known from the cloud it
 disk, and what a manager can know from the views that it was given.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from math import inf
@@ -122,6 +122,19 @@ class Observer:
 
         self.deleting: set[str] = set()
         """Instances whose deletion was asked for."""
+
+        self.dirty: set[tuple[str, int]] = set()
+        """Slots on which a job ran after they were last cleaned, where that is wanted; by instance."""
+
+        self.cleaning: Counter[tuple[int, str, int]] = Counter()
+        """Clean-ups that run, by life, instance and slot."""
+
+        self._beats: dict[tuple[int, str], float] = {}
+        """When an instance last showed a manager that it lives."""
+
+        self._keep_used = story.keep_used
+        self._late = story.commit_time + 1.0
+        """Seconds that a hand-over may take that was begun in time."""
 
         self._pool = story.pool
         limits = [self._pool.max_instances or inf, self.cloud.max_size if self.cloud.max_size is not None else inf]
@@ -242,7 +255,7 @@ class Observer:
             self.violate(f"{where}, of which there are {self._pool.capacity_per_instance}")
         if any(run.lease.slot == lease.slot for run in here):
             self.violate(f"{where}, which is in use")
-        if instance in self.tainted:
+        if instance in self.tainted and not self._keep_used:
             self.violate(f"{where}, where something ran when its manager died")
         if (life.number, instance) in self.broke:
             self.violate(f"{where}, where a lease was lost before")
@@ -253,10 +266,49 @@ class Observer:
         self.starts[instance] = self.starts.get(instance, 0) + 1
         if 0 < self._pool.max_use_count < self.starts[instance]:
             self.violate(f"{where}, its use {self.starts[instance]} of {self._pool.max_use_count}")
+        self._check_wear(where, life, lease)
         if job.key not in self._stored("lease"):
             self.violate(f"{where}, and its lease is not in the journal")
         self.running[job.key] = run = Run(job, life, lease)
         return run
+
+    def _check_wear(self, where: str, life: "Life", lease: Lease) -> None:
+        """The slot is clean, the instance not too old, and it has shown that it lives, as far as that is wanted."""
+        pool, instance = self._pool, lease.instance
+        slot = instance, lease.slot
+        if pool.cleans:
+            if slot in self.dirty:
+                self.violate(f"{where}, which was not cleaned since its last job")
+            if self.cleaning[life.number, instance, lease.slot]:
+                self.violate(f"{where}, which is being cleaned")
+            self.dirty.add(slot)
+        age = self.cloud.now - self.cloud.machines[instance].exists_at
+        if 0 < pool.max_instance_age < age - self._late:
+            self.violate(f"{where}, which is {age:.1f} s old")
+        if pool.heartbeat_on_acquire and self._beats.get((life.number, instance), -inf) < lease.held.since:
+            self.violate(f"{where}, which has not shown that it lives")
+
+    def beat(self, life: "Life", instance: str) -> None:
+        """An instance showed that it lives."""
+        self._beats[life.number, instance] = self.cloud.now
+
+    @contextmanager
+    def being_cleaned(self, life: "Life", instance: str, slot: int) -> Iterator[None]:
+        """A clean-up runs; check that nothing else does there."""
+        place = life.number, instance, slot
+        for run in self.running.values():
+            if (run.lease.instance, run.lease.slot) == (instance, slot):
+                self.violate(f"slot {slot} of {instance} is cleaned while {run.job.key} runs there")
+        self.cleaning[place] += 1
+        try:
+            yield
+        finally:
+            self.cleaning[place] -= 1
+
+    def cleaned(self, life: "Life", instance: str, slot: int) -> None:
+        """A clean-up has ended well; of a dead manager's nobody knows."""
+        if not life.dead:
+            self.dirty.discard((instance, slot))
 
     def ended(self, run: Run) -> None:
         """A job runs no more, for whatever reason."""

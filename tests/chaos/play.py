@@ -2,7 +2,7 @@
 
 import traceback
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from math import inf
 from random import Random
@@ -17,7 +17,7 @@ from fleeting.testing import Command, virtual_run
 from taskscaler import LeaseLost, NoCapacity, Pool, Taskscaler
 from tests.chaos.observer import EPOCH, Observer, Run, WatchedCloud
 from tests.chaos.process import Disk, Killed, Life, MortalGroup, MortalJournal
-from tests.chaos.story import READY_COMMAND, Job, Story, Wish
+from tests.chaos.story import CLEANUP_COMMAND, READY_COMMAND, Job, Story, Wish
 from tests.chaos.troubles import KINDS, lay_ambushes
 from tests.chaos.witness import Witness
 
@@ -35,6 +35,9 @@ QUIET_UPDATES = 5
 
 CALM = frozenset({"update", "heartbeat"})
 """Calls that are made while nothing happens."""
+
+RENEWAL = frozenset({"increase", "decrease", "connect_info", "dial", "withdraw"})
+"""Calls that replacing an instance takes."""
 
 FILLERS = ("update refused", "update stale", "update throttled")
 """Troubles that can always be had."""
@@ -75,6 +78,7 @@ class Play:
         self.cloud = self.observer.cloud
         self.cloud.on_command = self._on_command
         self.ready_fails = 0
+        self.bad_cleanups: list[str] = []
         self.witness = Witness(self.result.met, self.say)
         self.observer.say = self.say
         self.disk.on_commit = self.witness.committed
@@ -96,6 +100,11 @@ class Play:
     def busy(self) -> Sequence[str]:
         """Instances on which jobs run."""
         return list(dict.fromkeys(run.lease.instance for run in self.observer.running.values()))
+
+    @property
+    def cleaning(self) -> int:
+        """So many slots are being cleaned."""
+        return sum(number for (life, _, _), number in self.observer.cleaning.items() if life == self.life.number)
 
     def later(self, seconds: float, call: Callable[[], object]) -> None:
         """Do it then, or when all troubles end."""
@@ -137,7 +146,7 @@ class Play:
             self.result.places = Counter(self._places)  # a manager that dies later has no time to settle
             await anyio.sleep(SETTLE)
             await self._check_quiet()
-            self._check_at_rest()
+            await self._check_at_rest()
             await self._end()
             self.tasks.cancel_scope.cancel()
 
@@ -169,6 +178,7 @@ class Play:
         self.cloud.restock()
         self.disk.full = False
         self.ready_fails = 0
+        self.bad_cleanups.clear()
         self.life.lethal = None
         self._release_all()
 
@@ -238,6 +248,7 @@ class Play:
             journal=MortalJournal(life, self.disk),
             clock=self.clock,
             delete_instances_on_shutdown=self.story.delete_on_shutdown,
+            keep_instance_with_acquisitions=self.story.keep_used,
             random=Random(f"{self.story.seed} {life.number}").random,
         )
         self.witness.attach(life.scaler)
@@ -294,8 +305,22 @@ class Play:
                 self.ready_fails -= 1
                 self.met("ready command fails")
                 return Completed(exit_status=1, stderr=b"disk missing")
+        elif command.command == CLEANUP_COMMAND:
+            return await self._clean(instance, int(command.env["TASKSCALER_SLOT"]))
         else:
             await anyio.sleep(float(str(command.command).partition(" ")[2]))
+        return Completed(exit_status=0)
+
+    async def _clean(self, instance: str, slot: int) -> Completed:
+        """Clean a slot, or fail to."""
+        life, trouble = self.life, self.bad_cleanups.pop(0) if self.bad_cleanups else ""
+        with self.observer.being_cleaned(life, instance, slot):
+            if trouble:
+                self.met(trouble)
+            await anyio.sleep(inf if trouble == "clean-up hangs" else self.random.choice([0.0, 1.0, 4.0]))
+        if trouble:
+            return Completed(exit_status=1, stderr=b"the disk is read-only")
+        self.observer.cleaned(life, instance, slot)
         return Completed(exit_status=0)
 
     # --- jobs --------------------------------------------------------------------------------------------
@@ -401,6 +426,9 @@ class Play:
         calls, commits, ticks = len(self.cloud.calls), self.witness.commits, self.witness.ticks
         await anyio.sleep(QUIET_UPDATES * self.story.pool.update_interval)
         made = [call.method for call in self.cloud.calls[calls:]]
+        if self.story.renews:
+            self._check_renewals(made)
+            return
         if restless := set(made) - CALM:
             self.observer.violate(f"does not come to rest: still calls {sorted(restless)}")
         if made.count("update") > QUIET_UPDATES + 1:
@@ -410,32 +438,49 @@ class Play:
         if (woken := self.witness.ticks - ticks) > 4 * len(made) + 10:
             self.observer.violate(f"does not come to rest: wakes up {woken} times for {len(made)} calls")
 
-    def _check_at_rest(self) -> None:
-        """Nothing is held, waited for or forgotten; what exists is what the policy wants."""
-        violate, scaler, cloud = self.observer.violate, self.life.scaler, self.cloud
+    def _check_renewals(self, made: Sequence[str]) -> None:
+        """Idle instances are replaced as they grow old, and nothing else happens."""
+        seconds = QUIET_UPDATES * self.story.pool.update_interval
+        most = self.story.policy.idle_count * (seconds / self.story.pool.max_instance_age + 2)
+        if restless := set(made) - CALM - RENEWAL:
+            self.observer.violate(f"does not come to rest: still calls {sorted(restless)}")
+        if made.count("increase") > most:
+            self.observer.violate(f"does not come to rest: asks for instances {made.count('increase')} times")
+
+    async def _check_at_rest(self) -> None:
+        """All is as it should be; where instances are replaced for ever, at some moment between two replacements."""
+        with anyio.move_on_after(SETTLE if self.story.renews else 0.0):
+            while next(self._unrest(), ""):  # noqa: ASYNC110  (nobody tells of what is looked at there)
+                await anyio.sleep(0.5)
+        for what in self._unrest():
+            self.observer.violate(what)
+
+    def _unrest(self) -> Iterator[str]:
+        """Nothing is held, waited for or forgotten; what exists is what the policy wants. Yields what is not so."""
+        scaler, cloud = self.life.scaler, self.cloud
         capacity = scaler.capacity()
         if capacity.acquired or capacity.pending or capacity.reserved or capacity.promised:
-            violate(f"somebody still holds, waits or has reserved: {capacity}")
+            yield f"somebody still holds, waits or has reserved: {capacity}"
         known = {view.id for view in scaler.instances()}
         if known != cloud.alive:
-            violate(f"exist: {sorted(cloud.alive)}, known: {sorted(known)}")
+            yield f"exist: {sorted(cloud.alive)}, known: {sorted(known)}"
         records = self.disk.records
         stored = {key.partition("/")[2] for key in records.get("instance", {})}
-        if stored != cloud.alive or records.get("intent") or records.get("lease"):
-            violate(f"exist: {sorted(cloud.alive)}, in the journal: {records}")
+        if stored != cloud.alive or records.get("intent") or records.get("lease") or records.get("dirty"):
+            yield f"exist: {sorted(cloud.alive)}, in the journal: {records}"
         if not {key.partition("/")[2] for key in records.get("uses", {})} <= cloud.alive:
-            violate(f"uses of instances that are gone: {records['uses']}")
-        self._check_policy(capacity.idle)
+            yield f"uses of instances that are gone: {records['uses']}"
+        yield from self._against_the_policy(capacity.idle)
 
-    def _check_policy(self, idle: int) -> None:
+    def _against_the_policy(self, idle: int) -> Iterator[str]:
         """Just enough is kept idle."""
         pool, wanted, alive = self.story.pool, self.story.policy.idle_count, len(self.cloud.alive)
         slots = min(pool.capacity_per_instance, pool.max_use_count or inf)
         ceilings = [pool.max_instances or inf, self.cloud.max_size or inf]
         if idle >= wanted + slots or (not wanted and alive):
-            self.observer.violate(f"{idle} idle slots on {alive} instances, though the policy wants {wanted}")
+            yield f"{idle} idle slots on {alive} instances, though the policy wants {wanted}"
         if idle < wanted and alive < min(ceilings):
-            self.observer.violate(f"only {idle} idle slots on {alive} instances, though the policy wants {wanted}")
+            yield f"only {idle} idle slots on {alive} instances, though the policy wants {wanted}"
 
 
 def play(story: Story, *, verbose: bool = False) -> Result:

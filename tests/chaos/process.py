@@ -163,6 +163,11 @@ class MortalGroup(FakeGroup):
         self._observer.decreasing(instances)
         return await super().decrease(instances)
 
+    async def heartbeat(self, instance: str) -> None:
+        """Note when an instance showed that it lives."""
+        await super().heartbeat(instance)
+        self._observer.beat(self._life, instance)
+
     async def shutdown(self) -> None:
         """A dead process closes nothing."""
         if not self._life.dead:

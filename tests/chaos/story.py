@@ -1,11 +1,11 @@
 """What one seed stands for: a cloud, a pool, a policy, jobs, and what goes wrong when. Nothing happens here."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from math import inf
 from random import Random
 
-from attrs import Factory, field, frozen
+from attrs import Factory, evolve, field, frozen
 
 from fleeting import Capability, Preexisting, ScaleThrottle
 from fleeting.testing import FakeCloud
@@ -19,6 +19,8 @@ FAULTS = 20
 """At least so many are met in a story."""
 
 READY_COMMAND = "are you ready"
+
+CLEANUP_COMMAND = "clean up"
 
 
 class Wish(Enum):
@@ -94,24 +96,38 @@ class Story:
     """Arguments of `FakeCloud`."""
 
     delete_on_shutdown: bool = False
+    keep_used: bool = False
+    """Whether instances that were in use when a manager died are used on."""
+
     backend: str = "asyncio"
     commit_time: float = 0.0
     """Seconds that the journal takes."""
 
     least_faults: int = field(default=FAULTS)
 
+    @property
+    def renews(self) -> bool:
+        """Whether idle instances are replaced as they grow old, for ever."""
+        return bool(self.pool.max_instance_age and self.policy.idle_count)
+
     def make_cloud(self) -> FakeCloud:
         """A cloud of this story's kind, for whoever needs only that."""
         return FakeCloud(**self.cloud)  # type: ignore[arg-type]
 
 
-def story_of(seed: int, kinds: Mapping[str, frozenset[Capability]]) -> Story:
+def story_of(seed: int, kinds: Mapping[str, frozenset[Capability]], cleanup_kinds: Sequence[str] = ()) -> Story:
     """Make up the story of a seed.
 
     Args:
         seed: Decides everything.
         kinds: What can go wrong, and which capabilities a cloud needs for it.
+        cleanup_kinds: What can go wrong besides where slots are cleaned between jobs.
     """
+    return _worn(_plain_story(seed, kinds), cleanup_kinds)
+
+
+def _plain_story(seed: int, kinds: Mapping[str, frozenset[Capability]]) -> Story:
+    """Instances of any age are used as they are."""
     random = Random(seed)
     capabilities = frozenset(
         each for each in (Capability.NAMED_CREATE, Capability.WITHDRAW, Capability.NOTICES) if random.random() < 0.7
@@ -128,6 +144,32 @@ def story_of(seed: int, kinds: Mapping[str, frozenset[Capability]]) -> Story:
         delete_on_shutdown=random.random() < 0.2,
         backend="trio" if seed % 10 == 0 else "asyncio",
         commit_time=random.choice([0.0, 0.0, 0.01, 0.3]),
+    )
+
+
+def _worn(story: Story, cleanup_kinds: Sequence[str]) -> Story:
+    """The same, but that instances wear: they grow too old, leave dirt between jobs, or have to show that they live.
+
+    What is drawn here is drawn by itself, so that all else in a story stays as it was without it.
+    """
+    random = Random(f"{story.seed}/wear")
+    cleans = random.random() < 0.4
+    number = random.randrange(1, 6) if cleans else 0
+    length = max(trouble.at for trouble in story.troubles)
+    troubles = [Trouble(at=random.uniform(0, length), kind=random.choice(cleanup_kinds)) for _ in range(number)]
+    return evolve(
+        story,
+        pool=evolve(
+            story.pool,
+            max_instance_age=random.choice(
+                [0.0, 0.0, 40.0, 100.0] if not story.policy.idle_count else [0.0, 0.0, 200.0]
+            ),
+            instance_cleanup_command=CLEANUP_COMMAND if cleans else None,
+            instance_cleanup_timeout=10.0,
+            heartbeat_on_acquire=random.random() < 0.3,
+        ),
+        keep_used=cleans and random.random() < 0.3,
+        troubles=tuple(sorted([*story.troubles, *troubles], key=lambda trouble: trouble.at)),
     )
 
 

@@ -8,7 +8,7 @@ from taskscaler import Policy
 from taskscaler._types import PoolSettings
 from tests.chaos.play import play
 from tests.chaos.runner import be_quiet
-from tests.chaos.story import READY_COMMAND, CrashPoint, Job, Story, Trouble, Wish
+from tests.chaos.story import CLEANUP_COMMAND, READY_COMMAND, CrashPoint, Job, Story, Trouble, Wish
 
 PLACES = ("commit", "init", "update", "increase", "decrease", "connect_info", "heartbeat", "dial", "withdraw")
 
@@ -67,6 +67,18 @@ SCRIPT = Story(
 """Growth, work, worn-out instances, one that is lost, an unknown outcome, reservations, shrinking to nothing, and
 requests that are taken back because those who waited for them have gone."""
 
+WORN = evolve(
+    SCRIPT,
+    pool=evolve(
+        SCRIPT.pool,
+        max_instance_age=30.0,
+        instance_cleanup_command=CLEANUP_COMMAND,
+        heartbeat_on_acquire=True,
+    ),
+    troubles=(*SCRIPT.troubles, Trouble(at=33.0, kind="clean-up fails")),
+)
+"""The same where instances grow old, are cleaned between jobs, and have to show that they live before each."""
+
 
 @pytest.fixture(autouse=True)
 def _quiet() -> None:
@@ -81,11 +93,25 @@ def _quiet() -> None:
 def test_killed_at_every_point(backend: str, after: bool, capable: bool) -> None:  # noqa: FBT001
     """Killed before or after each commit and each call: nothing leaks, nothing is lost, no limit is passed."""
     cloud = SCRIPT.cloud if capable else {**SCRIPT.cloud, "capabilities": frozenset()}
-    script = evolve(SCRIPT, backend=backend, cloud=cloud)
+    check_every_point(evolve(SCRIPT, backend=backend, cloud=cloud), after=after)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("keep_used", [True, False], ids=["kept", "replaced"])
+def test_killed_at_every_point_where_instances_wear(after: bool, keep_used: bool) -> None:  # noqa: FBT001
+    """No job is ever put on a slot that was used and not cleaned, on an instance too old, or on a dead one."""
+    check_every_point(evolve(WORN, keep_used=keep_used), after=after)
+
+
+def check_every_point(script: Story, *, after: bool) -> None:
+    """Play it as it is, then once for each place that its managers come by."""
     whole = play(script)
     assert whole.violations == []
     assert whole.jobs == len(script.jobs)
-    assert {place for place in PLACES if not whole.places[place]} == (set() if capable else {"withdraw"})
+    unmet = {place for place in PLACES if not whole.places[place]}
+    assert unmet == (set() if script.cloud["capabilities"] else {"withdraw"})
     points = [
         CrashPoint(place=place, number=number, after=after)
         for place in PLACES

@@ -41,9 +41,17 @@ class Scene(Protocol):
     ready_fails: int
     """So many ready commands to come fail."""
 
+    bad_cleanups: list[str]
+    """What goes wrong with the clean-ups to come."""
+
     @property
     def busy(self) -> Sequence[str]:
         """Instances on which jobs run."""
+        ...
+
+    @property
+    def cleaning(self) -> int:
+        """So many slots are being cleaned."""
         ...
 
     def later(self, seconds: float, call: Callable[[], object]) -> None:
@@ -384,6 +392,13 @@ def _crash_calling(scene: Scene) -> bool:
     return True
 
 
+def _crash_cleaning(scene: Scene) -> bool:
+    if not scene.cleaning or scene.life.dead:
+        return False
+    scene.life.kill("while a slot was cleaned")
+    return True
+
+
 def _crash_at(place: str, *, after: bool) -> Happen:
     def happen(scene: Scene) -> bool:
         if scene.life.dead or scene.life.lethal is not None:
@@ -405,11 +420,28 @@ def _processes() -> Iterator[tuple[str, Kind]]:
             yield kind, Kind(_crash_at(place, after=after), counts_itself=True)
 
 
-KINDS: Mapping[str, Kind] = dict([*_calls(), *_views(), *_instances(), *_processes()])
+def _cleanups() -> Iterator[tuple[str, Kind]]:
+    for what in ("clean-up fails", "clean-up hangs"):
+        yield what, Kind(_bad_cleanup(what), counts_itself=True)
+    yield "crash while a slot was cleaned", Kind(_crash_cleaning, counts_itself=True)
+
+
+def _bad_cleanup(what: str) -> Happen:
+    def happen(scene: Scene) -> bool:
+        scene.bad_cleanups.append(what)
+        return True
+
+    return happen
+
+
+KINDS: Mapping[str, Kind] = dict([*_calls(), *_views(), *_instances(), *_processes(), *_cleanups()])
 """All kinds of trouble, by name."""
 
-NEEDS = {name: kind.needs for name, kind in KINDS.items()}
-"""What a cloud has to be able to for it."""
+CLEANUP_KINDS = tuple(name for name, _ in _cleanups())
+"""Those that only stories with clean-ups have."""
+
+NEEDS = {name: kind.needs for name, kind in KINDS.items() if name not in CLEANUP_KINDS}
+"""What a cloud has to be able to for one of the others."""
 
 
 def never_met(met: Counter[str]) -> list[str]:

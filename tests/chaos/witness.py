@@ -7,7 +7,7 @@ from typing import Any
 from fleeting import Drop, GroupInfo, Put, Recovered, Step, Write, facts
 from taskscaler import Taskscaler
 from taskscaler._core import Core
-from taskscaler._ledger import Break, Deliver, Refuse
+from taskscaler._ledger import Break, Check, Clean, Deliver, Host, Refuse
 
 REQUIRED = (
     # instances
@@ -32,6 +32,12 @@ REQUIRED = (
     "instance: ready -> removing",
     "instance: ready -> gone",
     "instance: removing -> gone",
+    "instance: ready -> old",
+    "instance: preparing -> old",
+    "instance: old -> removing",
+    "instance: ready -> suspect",
+    "instance: suspect -> ready",
+    "instance: suspect -> unhealthy",
     "instance: recovered",
     "instance: recovered, removing",
     # intents
@@ -56,6 +62,13 @@ REQUIRED = (
     "lease: broken, unhealthy",
     "lease: broken, killed",
     "lease: recovered, dropped",
+    "lease: checked",
+    "lease: taken back",
+    "slot: dirty",
+    "slot: clean again",
+    "slot: not to be cleaned",
+    "slot: recovered dirty",
+    "clean-up: not wanted any more",
     "acquire: refused",
     "acquire: timed out",
     "acquire: cancelled while waiting",
@@ -97,7 +110,7 @@ class Witness:
         build, perform = shell._build, shell._perform_other
 
         def built(infos: Mapping[str, GroupInfo], recovered: Recovered, now: float) -> Core:
-            self._recovered(recovered.records)
+            self._recovered(recovered.records, keep_used=scaler._keep_used)
             core = build(infos, recovered, now)
             self._listen_to(core)
             return core
@@ -127,14 +140,31 @@ class Witness:
             route(pool, step, now)
 
         core.handle, core.tick, core._route = heard, ticked, routed  # type: ignore[method-assign]
+        self._listen_to_ledger(core)
         for method in ("journal_failed", "journal_recovered"):
             self._count_calls(core, method, f"journal: {method.removeprefix('journal_')}")
 
-    def _recovered(self, records: Mapping[str, Mapping[str, Any]]) -> None:
+    def _listen_to_ledger(self, core: Core) -> None:
+        take_back, cleaned = core.ledger.take_back, core.cleaned
+
+        def taken_back(host: Host, now: float) -> Step:
+            self.met["lease: taken back"] += sum(not held.delivered for held in host.held)
+            return take_back(host, now)
+
+        def ended(clean: Clean, failure: str, now: float) -> Step:
+            outcome = ("not to be cleaned" if failure else "clean again") if clean.wanted else ""
+            self.met[f"slot: {outcome}" if outcome else "clean-up: not wanted any more"] += 1
+            return cleaned(clean, failure, now)
+
+        core.ledger.take_back, core.cleaned = taken_back, ended  # type: ignore[method-assign]
+
+    def _recovered(self, records: Mapping[str, Mapping[str, Any]], *, keep_used: bool) -> None:
         """A new manager starts from these."""
         self._stage.clear()
         self._asked.clear()
-        used = {record.host for record in records.get("lease", {}).values()}
+        used = {record.host for kind in ("lease", "dirty") for record in records.get(kind, {}).values()}
+        used = set() if keep_used else used
+        self.met["slot: recovered dirty"] += len(records.get("dirty", {}))
         for key, record in records.get("instance", {}).items():
             self._stage[_id(key)] = "removing" if record.removing or key in used else "creating"
             self.met["instance: recovered, removing" if record.removing else "instance: recovered"] += 1
@@ -148,6 +178,7 @@ class Witness:
         for write in writes:
             if write.kind == "lease":
                 self.met["lease: committed" if isinstance(write, Put) else "lease: released"] += 1
+            self.met["slot: dirty"] += write.kind == "dirty" and isinstance(write, Put)
 
     def _count_calls(self, core: Any, method: str, what: str) -> None:  # noqa: ANN401  (any method of it)
         call = getattr(core, method)
@@ -171,15 +202,22 @@ class Witness:
                     self.met["intent: asked again"] += intent in self._asked
                     self._asked.add(intent)
         for event in step.events:
-            match event:
-                case facts.Ready(instance) | facts.Resumed(instance):
-                    self._move(instance, "ready")
-                case facts.Paused(instance, _, _):
-                    self._move(instance, "paused")
-                case facts.Unhealthy(instance, _):
-                    self._move(instance, "unhealthy")
-                case facts.Doomed(instance, _, _):
-                    self._move(instance, "doomed")
+            self._plan_event(event)
+
+    def _plan_event(self, event: facts.Event) -> None:
+        match event:
+            case facts.Ready(instance, too_old):
+                self._move(instance, "old" if too_old else "ready")
+            case facts.Resumed(instance):
+                self._move(instance, "ready")
+            case facts.Paused(instance, why, _):
+                self._move(instance, "suspect" if "heartbeat" in why else "paused")
+            case facts.Aged(instance):
+                self._move(instance, "old")
+            case facts.Unhealthy(instance, _):
+                self._move(instance, "unhealthy")
+            case facts.Doomed(instance, _, _):
+                self._move(instance, "doomed")
 
     def _plan_write(self, write: Write, appeared: set[str | None]) -> None:
         match write:
@@ -210,6 +248,8 @@ class Witness:
 
     def _ledger_action(self, action: object, core: Core) -> None:
         match action:
+            case Check():
+                self.met["lease: checked"] += 1
             case Deliver(held):
                 self.met["lease: assigned"] += 1
                 stands = core.ledger.leases.get(held.key) is held
