@@ -7,7 +7,7 @@ from typing import Any
 from fleeting import Drop, GroupInfo, Put, Recovered, Step, Write, facts
 from taskscaler import Taskscaler
 from taskscaler._core import Core
-from taskscaler._ledger import Break, Check, Clean, Deliver, Host, Refuse
+from taskscaler._slots import Break, Check, Clean, Deliver, Host, Refuse
 
 REQUIRED = (
     # instances

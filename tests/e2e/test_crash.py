@@ -17,7 +17,7 @@ import pytest
 from attrs import define, field
 
 from fleeting import PLAN_RECORDS
-from taskscaler._ledger import LEDGER_RECORDS
+from taskscaler._slots import LEDGER_RECORDS
 from taskscaler._state import StateJournal
 
 COMMAND = (str(Path(sys.executable).with_name("taskscaler")), "run")

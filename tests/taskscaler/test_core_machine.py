@@ -23,8 +23,8 @@ from taskscaler._explain import Explanation, explain
 from taskscaler._explain_instance import InstanceExplanation, explain_instance
 from taskscaler._explain_key import KeyExplanation, explain_key
 from taskscaler._forecast import Next, Upcoming, forecast
-from taskscaler._ledger import DIRTY, FINAL, LEASE, USES, Break, Check, Clean, Closed, Deliver, Held, Host, LeaseRecord
 from taskscaler._observe import GONE, DecisionEvent, InstanceEvent, label_of
+from taskscaler._slots import DIRTY, FINAL, LEASE, USES, Break, Check, Clean, Closed, Deliver, Held, Host, LeaseRecord
 from taskscaler._types import Policy, PoolSettings
 from tests.strategies import EPOCH, NO_THROTTLE, QUICK, Records, a_plan, of_type, seeds
 from tests.taskscaler.strategies import policies, pool_settings

@@ -8,7 +8,7 @@ import pytest
 from fleeting import LossKind, MemoryJournal, ProviderError
 from fleeting.testing import FakeCloud, Fault, virtual_time
 from taskscaler import NoCapacity, Policy
-from taskscaler._ledger import LEASE, USES
+from taskscaler._slots import LEASE, USES
 from tests.taskscaler.scaling import asked, scaling, work
 
 pytestmark = pytest.mark.anyio

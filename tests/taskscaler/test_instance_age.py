@@ -9,7 +9,7 @@ from fleeting import MemoryJournal, Observation, Observed, State, facts
 from fleeting.testing import FakeCloud, virtual_time
 from taskscaler import NoCapacity, Policy
 from taskscaler._core import Core
-from taskscaler._ledger import Break, Deliver
+from taskscaler._slots import Break, Deliver
 from taskscaler._types import PoolSettings
 from tests.strategies import EPOCH, NO_THROTTLE, a_plan, of_type
 from tests.taskscaler.scaling import asked, scaling, work

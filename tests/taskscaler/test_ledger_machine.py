@@ -15,7 +15,8 @@ from pytest import raises  # noqa: PT013  (reads as a sentence)
 
 from fleeting import Drop, Loss, LossKind, Put, Step
 from taskscaler._errors import KeyInUse, NoCapacity, NotSuspended
-from taskscaler._ledger import (
+from taskscaler._ledger import Ledger
+from taskscaler._slots import (
     CORDON,
     DIRTY,
     LEASE,
@@ -31,7 +32,6 @@ from taskscaler._ledger import (
     Held,
     Host,
     LeaseRecord,
-    Ledger,
     Refuse,
     Shelf,
     UsesRecord,

@@ -13,6 +13,7 @@ How the parts lie on each other; each imports only from those below it:
     _core                   pure: plans below, ledger on top, the decision between them
     _observe                what observers are told
     _ledger     _decide     pure: who holds which slot; how many instances there should be
+    _slots                  pure: what the ledger's books are made of
     _schedule   _types      pure: which policy holds when; pools and policies
 """
 
@@ -23,9 +24,9 @@ from taskscaler._explain_instance import InstanceExplanation, JobOnInstance
 from taskscaler._explain_key import KeyExplanation
 from taskscaler._forecast import Next, Upcoming
 from taskscaler._lease import Lease
-from taskscaler._ledger import Capacity
 from taskscaler._observe import DecisionEvent, InstanceEvent, LeaseEvent, ScalerEvent, ScalerObserver
 from taskscaler._scaler import Taskscaler
+from taskscaler._slots import Capacity
 from taskscaler._types import CleanupHook, Policy, Pool, PoolSettings
 
 __all__ = [

@@ -33,7 +33,10 @@ from fleeting import (
 )
 from taskscaler._decide import Decision, Removal, Supply, decide
 from taskscaler._errors import NoCapacity, NoSuchInstance, TaskscalerError
-from taskscaler._ledger import (
+from taskscaler._ledger import Ledger
+from taskscaler._observe import DecisionEvent, Watch
+from taskscaler._schedule import Schedule
+from taskscaler._slots import (
     CORDON,
     DIRTY,
     LEASE,
@@ -45,12 +48,9 @@ from taskscaler._ledger import (
     Held,
     Host,
     LeaseRecord,
-    Ledger,
     Shelf,
     host_id,
 )
-from taskscaler._observe import DecisionEvent, Watch
-from taskscaler._schedule import Schedule
 from taskscaler._types import Policy, PoolSettings
 
 IDLES_AT_ZERO = Policy()

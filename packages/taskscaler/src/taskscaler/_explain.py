@@ -10,8 +10,8 @@ from fleeting import Instance, Plan, Stage
 from taskscaler._core import Core
 from taskscaler._decide import Decision, PoolDecision, limit
 from taskscaler._forecast import Upcoming, describe_policy, forecast, in_short
-from taskscaler._ledger import Capacity, host_id
 from taskscaler._observe import label_of
+from taskscaler._slots import Capacity, host_id
 from taskscaler._types import Policy
 from taskscaler._wording import counted, finite, iso, span
 

@@ -9,8 +9,8 @@ from fleeting.wording import did_you_mean
 from taskscaler._core import Core
 from taskscaler._explain import SCHEMA_VERSION, in_lines, view_of
 from taskscaler._forecast import Next, Upcoming, forecast
-from taskscaler._ledger import FINAL, Closed, Held, Host, host_id
 from taskscaler._observe import label_of
+from taskscaler._slots import FINAL, Closed, Held, Host, host_id
 from taskscaler._wording import counted, enumerated, iso, span
 
 

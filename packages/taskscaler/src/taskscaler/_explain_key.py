@@ -8,7 +8,7 @@ from fleeting.wording import did_you_mean
 from taskscaler._core import Core
 from taskscaler._explain import SCHEMA_VERSION, explain, in_lines
 from taskscaler._forecast import Next, Upcoming, forecast
-from taskscaler._ledger import Held, LostLease, Waiter
+from taskscaler._slots import Held, LostLease, Waiter
 from taskscaler._wording import iso, span
 
 

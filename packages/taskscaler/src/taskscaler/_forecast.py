@@ -15,8 +15,8 @@ from attrs import evolve, frozen
 from fleeting import Plan, Stage, facts
 from taskscaler._core import COALESCE, NOT_NEEDED, TOO_OLD, Core
 from taskscaler._decide import Decision, Removal, limit
-from taskscaler._ledger import FINAL, host_id
 from taskscaler._schedule import zone
+from taskscaler._slots import FINAL, host_id
 from taskscaler._types import Policy
 from taskscaler._wording import counted, enumerated, iso, span
 

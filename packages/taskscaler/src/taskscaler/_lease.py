@@ -8,7 +8,7 @@ import anyio
 
 from fleeting import ConnectInfo, Connection, Loss, Unreachable
 from taskscaler._errors import LeaseLost
-from taskscaler._ledger import Held
+from taskscaler._slots import Held
 
 VERDICT_TIMEOUT = 30.0
 """Seconds for which a body that failed with `Unreachable` waits to hear whether its instance is lost."""

@@ -36,8 +36,8 @@ from taskscaler._explain import Explanation, InstanceView, explain, view_instanc
 from taskscaler._explain_instance import InstanceExplanation, explain_instance
 from taskscaler._explain_key import KeyExplanation, explain_key
 from taskscaler._lease import Lease, only_unreachable
-from taskscaler._ledger import LEDGER_RECORDS, Break, Capacity, Check, Clean, Deliver, Held, Refuse
 from taskscaler._observe import DecisionEvent, InstanceEvent, LeaseEvent, Observers, ScalerObserver
+from taskscaler._slots import LEDGER_RECORDS, Break, Capacity, Check, Clean, Deliver, Held, Refuse
 from taskscaler._types import Policy, Pool
 
 DEATH_TIMEOUT = 1.0

@@ -13,7 +13,7 @@ from taskscaler._errors import TaskscalerError
 from taskscaler._explain import Explanation, InstanceView
 from taskscaler._explain_instance import InstanceExplanation
 from taskscaler._explain_key import KeyExplanation
-from taskscaler._ledger import Capacity
+from taskscaler._slots import Capacity
 from taskscaler._types import Policy
 from taskscaler.sync._door import Door
 from taskscaler.sync._lease import Lease
