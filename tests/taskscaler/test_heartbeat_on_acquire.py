@@ -111,6 +111,20 @@ async def test_an_instance_that_is_lost_before_the_answer_is_not_handed_over() -
         assert seen == ["i-2"]
 
 
+async def test_an_instance_that_is_cordoned_before_the_answer_is_not_handed_over() -> None:
+    """It lives, but by now an operator wants it to get no new work: whoever waits goes on to another one."""
+    cloud = FakeCloud(latency={"heartbeat": 5.0})
+    settings: dict[str, Any] = {"heartbeat_on_acquire": True, "heartbeat_interval": 3600}
+    async with scaling(cloud, policies=KEEP, **settings) as scaler:
+        await work(scaler, "first", 1)
+        async with anyio.create_task_group() as jobs:
+            seen: list[str] = []
+            jobs.start_soon(work, scaler, "second", 1.0, seen)
+            await anyio.sleep(1)
+            scaler.cordon("i-1")
+        assert seen == ["i-2"]
+
+
 async def test_what_is_resumed_keeps_its_slot_whatever_its_instance_answers() -> None:
     """A suspended lease can go nowhere else; it breaks only if its instance is lost."""
     cloud = FakeCloud()
