@@ -67,6 +67,7 @@ from fleeting._protocols import (
     GroupPlugin,
     InstanceGroup,
     Sink,
+    Source,
     Withdraws,
 )
 from fleeting._provisioner import Provisioner, build_plan, refusal_of
@@ -169,6 +170,7 @@ __all__ = [
     "Settings",
     "Shell",
     "Sink",
+    "Source",
     "SqliteJournal",
     "Stage",
     "State",

@@ -4,7 +4,7 @@ A group is seven methods and plain data. What only some clouds can do is a capab
 protocol of its own; a group that lists the capability in its `GroupInfo` has those methods too.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -26,6 +26,9 @@ if TYPE_CHECKING:  # importing anyio.abc costs 20 ms more than all that a bare `
 
 Sink = Callable[[bytes], Awaitable[None]]
 """Takes output as it arrives, in order. Awaiting it is the back-pressure."""
+
+Source = bytes | AsyncIterable[bytes]
+"""What a command reads. What arrives in chunks is asked for the next one when the last one was taken."""
 
 
 @runtime_checkable
@@ -139,7 +142,7 @@ class Connection(Protocol):
         self,
         command: str | Sequence[str],
         *,
-        stdin: bytes | None = None,
+        stdin: Source | None = None,
         stdout: Sink | None = None,
         stderr: Sink | None = None,
         env: Mapping[str, str] | None = None,
@@ -150,7 +153,8 @@ class Connection(Protocol):
 
         Args:
             command: A shell command line, or a program and its arguments, which no shell touches.
-            stdin: What the command reads; None: nothing.
+            stdin: What the command reads, for as long as it reads; None: nothing. What the source raises
+                ends the command and is raised.
             stdout: Gets the output as it arrives. None: it is collected into the result, up to
                 16 MiB, then `ConnectError`.
             stderr: The same for the error output.

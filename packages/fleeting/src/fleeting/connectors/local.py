@@ -6,7 +6,7 @@ import shlex
 import socket
 import sys
 import termios
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from io import FileIO
 from typing import Any
@@ -19,8 +19,9 @@ from attrs import define, field, frozen
 from fleeting._durations import format_duration
 from fleeting._errors import CommandFailed, ConnectError, Unreachable
 from fleeting._hooks import hookimpl
-from fleeting._protocols import Connection, Connector, Sink
+from fleeting._protocols import Connection, Connector, Sink, Source
 from fleeting._types import Completed, ConnectInfo, ConnectorConfig
+from fleeting.connectors._stdin import arriving
 from fleeting.groups.local import _client
 
 CHUNK = 65536
@@ -86,7 +87,7 @@ class LocalConnection:
         self,
         command: str | Sequence[str],
         *,
-        stdin: bytes | None = None,
+        stdin: Source | None = None,
         stdout: Sink | None = None,
         stderr: Sink | None = None,
         env: Mapping[str, str] | None = None,
@@ -220,16 +221,25 @@ class _Pipes:
 
     outputs: Sequence[_Output]
     _input: FileIO
-    _stdin: bytes
+    _stdin: AsyncIterable[bytes]
     _feeding: anyio.CancelScope = field(factory=anyio.CancelScope, init=False)
 
     async def feed(self) -> None:
         """Write its input, as fast as it reads, for as long as it reads."""
-        rest = memoryview(self._stdin)
-        with self._feeding, self._input, suppress(BrokenPipeError):
+        with self._feeding, self._input:
+            async for chunk in self._stdin:
+                if not await self._write(chunk):
+                    return
+
+    async def _write(self, chunk: bytes) -> bool:
+        """Write all of it; False if nobody reads it."""
+        rest = memoryview(chunk)
+        with suppress(BrokenPipeError):
             while rest:
                 await anyio.wait_writable(self._input)
                 rest = rest[self._input.write(rest) or 0 :]
+            return True
+        return False
 
     def close_theirs(self) -> None:
         """Let go of its ends once it has them: else the end of its output would never be seen."""
@@ -244,7 +254,7 @@ class _Pipes:
 
 
 @contextmanager
-def _pipes(stdin: bytes | None, stdout: Sink, stderr: Sink) -> Iterator[_Pipes]:
+def _pipes(stdin: Source | None, stdout: Sink, stderr: Sink) -> Iterator[_Pipes]:
     """Open the pipes for one command, and close on leaving what is still open."""
     with ExitStack() as ends:
 
@@ -255,7 +265,7 @@ def _pipes(stdin: bytes | None, stdout: Sink, stderr: Sink) -> Iterator[_Pipes]:
         (their_in, feed), (out, their_out), (err, their_err) = pipe(), pipe(), pipe()
         for end in (feed, out, err):
             os.set_blocking(end.fileno(), False)
-        yield _Pipes((their_in, their_out, their_err), (_Output(out, stdout), _Output(err, stderr)), feed, stdin or b"")
+        yield _Pipes((their_in, their_out, their_err), (_Output(out, stdout), _Output(err, stderr)), feed, arriving(stdin))
 
 
 @define

@@ -8,7 +8,7 @@ from anyio.abc import ByteStream
 from attrs import evolve
 
 from fleeting._errors import CommandFailed, Unreachable, Unsupported
-from fleeting._protocols import Sink
+from fleeting._protocols import Sink, Source
 from fleeting._types import Completed
 from fleeting.testing._cloud import FakeCloud
 from fleeting.testing._machine import Command, Machine
@@ -33,7 +33,7 @@ class FakeConnection:
         self,
         command: str | Sequence[str],
         *,
-        stdin: bytes | None = None,
+        stdin: Source | None = None,
         stdout: Sink | None = None,
         stderr: Sink | None = None,
         env: Mapping[str, str] | None = None,
@@ -41,7 +41,8 @@ class FakeConnection:
         check: bool = False,
     ) -> Completed:
         """Run a command, as `Connection.run` says."""
-        completed = await self._play(Command(command=command, stdin=stdin, env=env or {}, cwd=cwd))
+        read = stdin if isinstance(stdin, bytes | None) else b"".join([chunk async for chunk in stdin])
+        completed = await self._play(Command(command=command, stdin=read, env=env or {}, cwd=cwd))
         if stdout is not None:
             await stdout(completed.stdout)
             completed = evolve(completed, stdout=b"")

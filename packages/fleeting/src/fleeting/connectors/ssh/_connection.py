@@ -12,7 +12,7 @@ from anyio.abc import ByteStream
 from attrs import define, field
 
 from fleeting._errors import CommandFailed, ConnectError, Unreachable, Unsupported
-from fleeting._protocols import Sink
+from fleeting._protocols import Sink, Source
 from fleeting._types import Completed
 from fleeting.connectors.ssh._channel import Channel, Refused
 from fleeting.connectors.ssh._command import PidReader, compose, display, ending
@@ -35,7 +35,7 @@ class SshConnection:
         self,
         command: str | Sequence[str],
         *,
-        stdin: bytes | None = None,
+        stdin: Source | None = None,
         stdout: Sink | None = None,
         stderr: Sink | None = None,
         env: Mapping[str, str] | None = None,
@@ -50,7 +50,7 @@ class SshConnection:
         channel = await self._shared.session()
         running = Running(channel, self._end_group, pid)
         try:
-            await running.attend(line, stdin or b"", stdout or collected_out, stderr or collected_err)
+            await running.attend(line, stdin, stdout or collected_out, stderr or collected_err)
         except BaseException:
             with anyio.move_on_after(END_TIMEOUT, shield=True):
                 await running.end()

@@ -8,7 +8,8 @@ from anyio.lowlevel import checkpoint
 from attrs import define, field
 
 from fleeting._errors import ConnectError
-from fleeting._protocols import Sink
+from fleeting._protocols import Sink, Source
+from fleeting.connectors._stdin import arriving
 from fleeting.connectors.ssh._channel import STDERR, STDOUT, Channel
 from fleeting.connectors.ssh._command import PidReader
 
@@ -46,7 +47,7 @@ class Running:
 
     _pid: PidReader
 
-    async def attend(self, line: bytes, stdin: bytes, stdout: Sink, stderr: Sink) -> None:
+    async def attend(self, line: bytes, stdin: Source | None, stdout: Sink, stderr: Sink) -> None:
         """Start it, and see it through; raises what a sink raises."""
         self._channel.request("exec", line)
         if not stdin:
@@ -68,12 +69,20 @@ class Running:
         if self._pid.pid is not None:
             await self._end_group(self._pid.pid)
 
-    async def _feed(self, stdin: bytes) -> None:
+    async def _feed(self, stdin: Source) -> None:
         """Send its input, as fast as it reads, for as long as it reads."""
+        async for chunk in arriving(stdin):
+            if not await self._write(chunk):
+                return
+        self._channel.put_eof()
+        await self._channel.drained()
+
+    async def _write(self, chunk: bytes) -> bool:
+        """Send all of it; False if nobody reads it."""
         with suppress(BrokenPipeError):
-            await send(self._channel, stdin)
-            self._channel.put_eof()
-            await self._channel.drained()
+            await send(self._channel, chunk)
+            return True
+        return False
 
     async def _pump(self, stdout: Sink, stderr: Sink) -> None:
         """Hand its outputs on in the order in which they came, until they end."""

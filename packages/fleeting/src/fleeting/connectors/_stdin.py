@@ -1,0 +1,28 @@
+"""What a command reads, whole or as it comes: the same to a connector."""
+
+from collections.abc import AsyncIterable, AsyncIterator
+
+from attrs import define
+
+from fleeting._protocols import Source
+
+
+def arriving(stdin: Source | None) -> AsyncIterable[bytes]:
+    """Let all of it arrive in chunks; what is there already is one chunk."""
+    return _Whole(stdin or b"") if isinstance(stdin, bytes | None) else stdin
+
+
+@define
+class _Whole:
+    """Arrives at once. No generator: one that is not read to its end has to be closed by somebody."""
+
+    _rest: bytes
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self
+
+    async def __anext__(self) -> bytes:
+        if not self._rest:
+            raise StopAsyncIteration
+        data, self._rest = self._rest, b""
+        return data
