@@ -1,9 +1,6 @@
 """The *instance* executor, on real agents, and what it does when an instance misbehaves."""
 
-import io
-import os
 import sys
-import tarfile
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
@@ -15,7 +12,6 @@ from attrs import define, evolve
 
 from fleeting import Completed, ConfigError, ConnectError, Connection, PluginBroken, PluginNotFound, Unreachable
 from taskscaler.executors import JobOutcome, JobSpec, Verdict, available_executors, load_executor
-from taskscaler.executors._archive import ArchiveRefused, pack, unpack
 from taskscaler.executors.instance import InstanceConfig, InstanceExecutor
 from tests.fleeting.local_agents import DETACHED, Heard, dialled, opened, started, watched
 
@@ -333,79 +329,6 @@ async def test_a_connection_that_dies_after_the_job_only_spoils_the_clean_up(tmp
     outcome = await InstanceExecutor(InstanceConfig()).run(job, slot, output=Heard(), artifacts=tmp_path / "artifacts")
     assert outcome.verdict is Verdict.SUCCEEDED
     assert outcome.warnings == ("the clean-up failed: the line went dead",)
-
-
-# --- archives --------------------------------------------------------------------------------------------
-
-
-def member(
-    name: str, kind: bytes = tarfile.REGTYPE, link: str = "", content: bytes = b""
-) -> tuple[tarfile.TarInfo, bytes]:
-    """Make one entry of an archive."""
-    info = tarfile.TarInfo(name)
-    info.type, info.linkname, info.size = kind, link, len(content)
-    return info, content
-
-
-def archive_of(directory: Path, *members: tuple[tarfile.TarInfo, bytes]) -> Path:
-    """Write an archive, as an evil instance might."""
-    path = directory / "evil.tar"
-    with tarfile.open(path, "w") as tar:
-        for info, content in members:
-            tar.addfile(info, io.BytesIO(content))
-    return path
-
-
-@pytest.mark.parametrize(
-    "members",
-    [
-        [member("../escaped", content=b"x")],
-        [member("link", tarfile.SYMTYPE, ".."), member("link/escaped", content=b"x")],
-        [member("link", tarfile.SYMTYPE, "../escaped")],
-        [member("link", tarfile.SYMTYPE, "/etc")],
-        [member("hard", tarfile.LNKTYPE, "../evil.tar")],
-        [member("fifo", tarfile.FIFOTYPE)],
-        [member("device", tarfile.CHRTYPE)],
-        [
-            member("a/b/c", tarfile.DIRTYPE),
-            member("z", tarfile.SYMTYPE, "a/b/c/x/../../../../escaped"),
-            member("a/b/c/x", tarfile.SYMTYPE, "../../.."),
-        ],
-        [member("big", content=b"x" * 101)],
-    ],
-    ids=["dots", "through", "link", "absolute", "hard", "fifo", "device", "chain", "large"],
-)
-def test_an_unsafe_archive_is_refused(tmp_path: Path, members: list[tuple[tarfile.TarInfo, bytes]]) -> None:
-    """Nothing appears outside the target, whatever is tried."""
-    target = tmp_path / "target"
-    target.mkdir()
-    archive = archive_of(tmp_path, *members)
-    with pytest.raises(ArchiveRefused):
-        unpack(archive, target, limit=100)
-    assert names_in(tmp_path) == ["evil.tar", "target"]
-
-
-def test_an_absolute_name_stays_inside(tmp_path: Path) -> None:
-    """A leading slash means nothing."""
-    target = tmp_path / "target"
-    target.mkdir()
-    unpack(archive_of(tmp_path, member("/absolute", content=b"x")), target, limit=100)
-    assert (target / "absolute").read_bytes() == b"x"
-
-
-def test_garbage_is_no_archive(tmp_path: Path) -> None:
-    """It is refused like an unsafe one."""
-    (tmp_path / "archive").write_bytes(os.urandom(2000))
-    with pytest.raises(ArchiveRefused, match="broken or unsafe"):
-        unpack(tmp_path / "archive", tmp_path, limit=100)
-
-
-def test_what_is_packed_belongs_to_nobody(tmp_path: Path) -> None:
-    """Who runs the manager is no business of the instance's."""
-    (tmp_path / "file").write_text("x")
-    with tarfile.open(fileobj=io.BytesIO(pack({"a/b": tmp_path / "file"}))) as tar:
-        (info,) = tar.getmembers()
-    assert (info.name, info.uid, info.gid, info.uname, info.gname) == ("a/b", 0, 0, "", "")
 
 
 # --- loading ---------------------------------------------------------------------------------------------

@@ -17,14 +17,17 @@ from anyio import to_thread
 from attrs import Attribute, evolve, field, frozen, validators
 
 from fleeting import Completed, ConnectError, Connection, Duration, Sink, Unreachable, format_duration
+from fleeting.archives import ArchiveRefused, ArchiveTooLarge, Packed, unpack
 from taskscaler.executors import ExecutorPlugin, JobOutcome, JobSpec, Leased, Verdict, hookimpl
-from taskscaler.executors._archive import ArchiveRefused, pack, unpack
 
 COLLECT_TIMEOUT = 600.0
 """Seconds that bringing back the artifacts of one job may take."""
 
 TAR_OVERHEAD = 2**27
 """Bytes that a tar archive may have beyond its contents: headers and padding of very many small files."""
+
+MOST_ARTIFACTS = 100_000
+"""So many files, directories and links a job may leave at most."""
 
 HASTY_CLEANUP = 10.0
 """Seconds for which the clean-up after a cancelled job may hold up the cancellation."""
@@ -152,6 +155,8 @@ class InstanceExecutor:
             return outcome
         try:
             missing = await _fetch(slot, job.artifacts, artifacts, limit=self._config.artifact_limit)
+        except ArchiveTooLarge as error:
+            problem = f"the artifacts were refused: {error}; raise artifact_limit"
         except ArchiveRefused as error:
             problem = f"the artifacts were refused: {error}"
         else:
@@ -196,7 +201,7 @@ async def _run_in_time(slot: _Slot, job: JobSpec, output: Sink) -> JobOutcome:
 
 async def _upload(slot: _Slot, job: JobSpec) -> None:
     if job.files:
-        archive = await to_thread.run_sync(pack, job.files)
+        archive = Packed.of(job.files)
         completed = await slot.connection.run(("tar", "-xf", "-"), stdin=archive, cwd=slot.directory)
         _raise_unless_ok(completed, "cannot upload the job's files")
 
@@ -251,7 +256,7 @@ def _move_in(archive: Path, contents: Path, target: Path, patterns: Sequence[str
     if archive.stat().st_size == 0:
         return list(patterns)
     contents.mkdir()
-    unpack(archive, contents, limit=limit)
+    unpack(archive, contents, size=limit, members=MOST_ARTIFACTS)
     contents.rename(target)
     return [pattern for pattern in patterns if not _matches(target, pattern)]
 
