@@ -21,7 +21,8 @@ FleetingError
     ├── Unreachable            nothing answers, or the connection died; may be retried
     ├── HostKeyMismatch        never retried: somebody else answers
     ├── LoginRejected          credentials refused
-    └── CommandFailed          the command ran and exited non-zero (only with `check=True`)
+    ├── CommandFailed          the command ran and exited non-zero (only with `check=True`)
+    └── CopyFailed             a file or directory could not be copied to or from an instance
 
 Each class has an entry in the catalogue of errors, ``docs/reference/errors.md``; CONTRIBUTING says how to add one.
 """
@@ -413,6 +414,20 @@ class CommandFailed(ConnectError):
         self.completed = completed
         tail = completed.stderr.decode(errors="replace").strip()[-500:]
         super().__init__(f"{command!r} {completed.outcome}" + (f": {tail}" if tail else ""))
+
+
+class CopyFailed(ConnectError):
+    """A file or directory could not be copied to an instance, or from one."""
+
+    entry = CatalogueEntry(
+        "FL405",
+        "A file or directory could not be copied to an instance, or from one.",
+        "See to the path, the permissions and the disk's space on the side that the message names, then copy again.",
+    )
+
+    def __init__(self, side: str, why: str) -> None:
+        """Take on which side it went wrong, such as ``here`` or ``on i-1``, and what is wrong there."""
+        super().__init__(f"the copy failed {side}: {why}")
 
 
 def catalogue() -> Mapping[str, CatalogueEntry]:

@@ -191,6 +191,52 @@ class Connection(Protocol):
         ...
 
 
+class Terminal(Protocol):
+    """A command that runs in a terminal of its own on an instance."""
+
+    async def receive(self) -> bytes:
+        """Wait for what it writes; empty once nothing more will come."""
+        ...
+
+    async def send(self, data: bytes) -> None:
+        """Type something; what nobody reads any more is lost."""
+        ...
+
+    async def resize(self, columns: int, rows: int) -> None:
+        """Tell the new size of the window."""
+        ...
+
+    async def wait(self) -> Completed:
+        """Tell how the command ended. Wait for it only once all was received.
+
+        Raises:
+            Unreachable: The connection died; whether the command ended is unknown.
+            ConnectError: The command was not started: the instance opens no terminals for this user.
+        """
+        ...
+
+
+@runtime_checkable
+class OpensTerminals(Protocol):
+    """A connection that can give a command a terminal; not all can."""
+
+    def open_terminal(
+        self, command: str | Sequence[str] | None, *, term: str, columns: int, rows: int
+    ) -> AbstractAsyncContextManager[Terminal]:
+        """Run a command in a terminal, where all that it writes is one stream; leaving the context hangs up.
+
+        Args:
+            command: As `Connection.run` takes it; None: the user's login shell.
+            term: What kind of terminal it is, for the variable ``TERM``.
+            columns: Width of the window, in characters; 0: unknown.
+            rows: Its height.
+
+        Raises:
+            Unreachable: The connection died.
+        """
+        ...
+
+
 class Connector(Protocol):
     """Speaks one protocol. Registered under ``fleeting.connectors`` by the protocol's name."""
 

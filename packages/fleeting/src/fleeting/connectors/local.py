@@ -19,8 +19,9 @@ from attrs import define, field, frozen
 from fleeting._durations import format_duration
 from fleeting._errors import CommandFailed, ConnectError, Unreachable
 from fleeting._hooks import hookimpl
-from fleeting._protocols import Connection, Connector, Sink, Source
+from fleeting._protocols import Connection, Connector, Sink, Source, Terminal
 from fleeting._types import Completed, ConnectInfo, ConnectorConfig
+from fleeting.connectors._pty import LocalTerminal, on_terminal, pty
 from fleeting.connectors._stdin import arriving
 from fleeting.groups.local import _client
 
@@ -29,6 +30,8 @@ CHUNK = 65536
 
 COLLECT_LIMIT = 16 << 20
 """Bytes of output that are collected for a caller who gives no sink."""
+
+LOGIN_SHELL = 'exec "${SHELL:-/bin/sh}" -l'
 
 END_TIMEOUT = 5.0
 """Seconds that a cancelled command is waited for; the agent kills what is left after `_agent.GRACE`."""
@@ -95,20 +98,38 @@ class LocalConnection:
         check: bool = False,
     ) -> Completed:
         """Run a command; a program that cannot be started exits with 127 or 126, as in a shell."""
-        argv = ["/bin/sh", "-c", command] if isinstance(command, str) else list(command)
-        request = _client.encode(op="run", argv=argv, env=dict(env or {}), cwd=cwd)
+        request = _client.encode(op="run", argv=_argv(command), env=dict(env or {}), cwd=cwd)
         collected_out, collected_err = _Collector("stdout"), _Collector("stderr")
         with _pipes(stdin, stdout or collected_out, stderr or collected_err) as pipes:
             try:
                 outcome = await self._perform(request, pipes)
             except ExceptionGroup as group:
                 raise group.exceptions[0] from None  # what a sink has raised
-        if "error" in outcome:
-            raise ConnectError(f"the agent of {self._instance} refused a command: {outcome['error']}")
-        completed = Completed(**outcome, stdout=bytes(collected_out.data), stderr=bytes(collected_err.data))
+        completed = Completed(
+            **self._checked(outcome), stdout=bytes(collected_out.data), stderr=bytes(collected_err.data)
+        )
         if check and not completed.ok:
             raise CommandFailed(command if isinstance(command, str) else shlex.join(command), completed)
         return completed
+
+    @asynccontextmanager
+    async def open_terminal(
+        self, command: str | Sequence[str] | None, *, term: str, columns: int, rows: int
+    ) -> AsyncIterator[Terminal]:
+        """Run a command in a terminal of this host, as `OpensTerminals.open_terminal` says."""
+        self._check_open()
+        with pty(columns, rows) as (ours, theirs):
+            argv = on_terminal(os.ttyname(theirs.fileno()), _argv(LOGIN_SHELL if command is None else command))
+            request = _client.encode(op="run", argv=argv, env={"TERM": term}, cwd=None)
+            async with await _client.connect(self._path) as stream:
+                try:
+                    await stream.send_fds(request, [theirs] * 3)
+                    theirs.close()
+                    yield LocalTerminal(ours, lambda: self._outcome(stream))
+                finally:
+                    ours.close()
+                    with anyio.move_on_after(END_TIMEOUT, shield=True):
+                        await _hang_up(stream)
 
     async def open_unix(self, path: str) -> ByteStream:
         """Connect directly: the instance is this host."""
@@ -139,8 +160,7 @@ class LocalConnection:
 
     async def _perform(self, request: bytes, pipes: "_Pipes") -> dict[str, Any]:
         """Have the agent run it, and see it through; whatever goes wrong here, the command is ended first."""
-        if self._closed:
-            raise Unreachable(f"the connection to {self._instance} is closed")
+        self._check_open()
         async with await _client.connect(self._path) as stream:
             try:
                 await stream.send_fds(request, pipes.theirs)
@@ -156,8 +176,28 @@ class LocalConnection:
             raise self._lost()
         return outcome
 
+    async def _outcome(self, stream: UNIXSocketStream) -> Completed:
+        """Wait for what came of a command that writes to a terminal."""
+        outcome = await _client.receive(stream)
+        if outcome is None:
+            raise self._lost()
+        return Completed(**self._checked(outcome))
+
+    def _checked(self, outcome: dict[str, Any]) -> dict[str, Any]:
+        if "error" in outcome:
+            raise ConnectError(f"the agent of {self._instance} refused a command: {outcome['error']}")
+        return outcome
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Unreachable(f"the connection to {self._instance} is closed")
+
     def _lost(self) -> Unreachable:
         return Unreachable(f"the agent of {self._instance} ended; whether the command had ended is unknown")
+
+
+def _argv(command: str | Sequence[str]) -> list[str]:
+    return ["/bin/sh", "-c", command] if isinstance(command, str) else list(command)
 
 
 async def _attend(stream: UNIXSocketStream, pipes: "_Pipes") -> dict[str, Any] | None:
@@ -265,7 +305,9 @@ def _pipes(stdin: Source | None, stdout: Sink, stderr: Sink) -> Iterator[_Pipes]
         (their_in, feed), (out, their_out), (err, their_err) = pipe(), pipe(), pipe()
         for end in (feed, out, err):
             os.set_blocking(end.fileno(), False)
-        yield _Pipes((their_in, their_out, their_err), (_Output(out, stdout), _Output(err, stderr)), feed, arriving(stdin))
+        yield _Pipes(
+            (their_in, their_out, their_err), (_Output(out, stdout), _Output(err, stderr)), feed, arriving(stdin)
+        )
 
 
 @define

@@ -97,7 +97,7 @@ class Channel:
     """Whether the connection died before all was said."""
 
     failed: bool = field(default=False, init=False)
-    """Whether the host refused what was asked for in the channel: to run a command."""
+    """Whether the host refused what was asked for in the channel: to run a command, or to open a terminal."""
 
     exit_status: int | None = field(default=None, init=False)
     exit_signal: str | None = field(default=None, init=False)
@@ -152,9 +152,13 @@ class Channel:
         """Whether the host has opened it."""
         return self._remote_id is not None
 
-    def request(self, kind: str, *details: str | bytes) -> None:
+    def request(self, kind: str, *details: str | bytes | int) -> None:
         """Make a request; whether the host does it shows in `failed`."""
         self._send(cMSG_CHANNEL_REQUEST, kind, True, *details)
+
+    def tell(self, kind: str, *details: str | bytes | int) -> None:
+        """Make a request that nobody has to answer."""
+        self._send(cMSG_CHANNEL_REQUEST, kind, False, *details)
 
     @property
     def exited(self) -> bool:

@@ -45,10 +45,12 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 def compose(command: str | Sequence[str], *, env: Mapping[str, str], cwd: str | None, mark: str) -> bytes:
     """Write the line that the login shell gets: it tells its process id after *mark*, then becomes the command.
 
+    Without a *mark*, it tells nothing.
+
     Raises:
         ConnectError: No shell can run it.
     """
-    lines = [f'echo "{mark} $$" >&2']
+    lines = [f'echo "{mark} $$" >&2'] if mark else []
     if cwd is not None:
         lines.append(f"cd {shlex.quote(cwd)} || exit 127")
     lines += [f"export {_variable(name)}={shlex.quote(value)}" for name, value in env.items()]

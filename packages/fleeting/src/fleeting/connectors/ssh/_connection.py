@@ -3,8 +3,8 @@
 import os
 import secrets
 import shlex
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import anyio
@@ -12,13 +12,14 @@ from anyio.abc import ByteStream
 from attrs import define, field
 
 from fleeting._errors import CommandFailed, ConnectError, Unreachable, Unsupported
-from fleeting._protocols import Sink, Source
+from fleeting._protocols import Sink, Source, Terminal
 from fleeting._types import Completed
 from fleeting.connectors.ssh._channel import Channel, Refused
 from fleeting.connectors.ssh._command import PidReader, compose, display, ending
 from fleeting.connectors.ssh._run import END_TIMEOUT, Collector, Running
 from fleeting.connectors.ssh._shared import Shared
 from fleeting.connectors.ssh._streams import ChannelStream, through_stdio, until_ready
+from fleeting.connectors.ssh._terminal import ChannelTerminal, request_terminal
 
 _PROHIBITED = 1
 """The protocol's number for a tunnel that the host does not allow; any other: it leads nowhere."""
@@ -62,6 +63,23 @@ class SshConnection:
         if check and not completed.ok:
             raise CommandFailed(display(command), completed)
         return completed
+
+    @asynccontextmanager
+    async def open_terminal(
+        self, command: str | Sequence[str] | None, *, term: str, columns: int, rows: int
+    ) -> AsyncIterator[Terminal]:
+        """Run a command in a terminal, as `OpensTerminals.open_terminal` says; sshd ends it when it hangs up."""
+        self._check_open()
+        line = None if command is None else compose(command, env={}, cwd=None, mark="")
+        channel = await self._shared.session()
+        try:
+            request_terminal(channel, line, term=term, columns=columns, rows=rows)
+            await channel.drained()
+            yield ChannelTerminal(channel, lambda: self._outcome_in_terminal(channel))
+        finally:
+            channel.close()
+            with anyio.move_on_after(END_TIMEOUT, shield=True):
+                await channel.drained()
 
     async def open_unix(self, path: str) -> ByteStream:
         """Open a stream to a unix socket: forwarded, or moved through a command where the host forwards none."""
@@ -113,6 +131,12 @@ class SshConnection:
         if not channel.exited:
             raise Unreachable(f"{name} closed the session without a word on how the command ended")
         return {"exit_status": channel.exit_status, "signal": channel.exit_signal}
+
+    def _outcome_in_terminal(self, channel: Channel) -> Completed:
+        if channel.failed:
+            name = self._shared.instance
+            raise ConnectError(f"{name} opens no terminal for this user; see PermitTTY in the settings of its sshd")
+        return Completed(**self._outcome(channel))
 
     async def _open_through_stdio(self, path: str) -> Channel:
         channel = await self._shared.session()

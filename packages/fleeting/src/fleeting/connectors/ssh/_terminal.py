@@ -1,0 +1,61 @@
+"""A terminal on the host: a channel with a pty in it."""
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+from anyio.lowlevel import checkpoint
+from attrs import define
+
+from fleeting._types import Completed
+from fleeting.connectors.ssh._channel import Channel
+from fleeting.connectors.ssh._run import send
+
+_NO_MODES: Final = b"\0"
+"""The host's own settings for how a terminal behaves hold; the window is all that we know of ours."""
+
+
+def request_terminal(channel: Channel, line: bytes | None, *, term: str, columns: int, rows: int) -> None:
+    """Ask for a terminal, and for a command in it; None: the login shell."""
+    channel.request("pty-req", term, columns, rows, 0, 0, _NO_MODES)
+    if line is None:
+        channel.request("shell")
+    else:
+        channel.request("exec", line)
+
+
+@define(eq=False)
+class ChannelTerminal:
+    """See `Terminal`."""
+
+    _channel: Channel
+    _outcome: Callable[[], Completed]
+    """Tells how the command ended, once that is known."""
+
+    async def receive(self) -> bytes:
+        """Wait for what it writes."""
+        data = b""
+        while not data:
+            await self._channel.bell.wait_for(lambda: self._channel.readable)
+            received = self._channel.take()
+            if received is None:
+                return b""
+            data = received[1]
+            await self._channel.drained()
+        await checkpoint()  # who writes without end must not keep others from running
+        return data
+
+    async def send(self, data: bytes) -> None:
+        """Type something."""
+        with suppress(BrokenPipeError):
+            await send(self._channel, data)
+
+    async def resize(self, columns: int, rows: int) -> None:
+        """Tell the new size of the window."""
+        self._channel.tell("window-change", columns, rows, 0, 0)
+        await self._channel.drained()
+
+    async def wait(self) -> Completed:
+        """Tell how the command ended."""
+        await self._channel.bell.wait_for(lambda: self._channel.exited or self._channel.is_over)
+        return self._outcome()
