@@ -1,57 +1,25 @@
 """The command ``fleeting``, on a group of real agents."""
 
-import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import anyio
 import pytest
-from attrs import frozen
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 
 from fleeting.cli import main
+from tests.fleeting.fleets import COMMAND, Fleet, local_fleet
 from tests.fleeting.local_agents import PATIENCE, opened, started
-
-COMMAND = str(Path(sys.executable).with_name("fleeting"))
-
-
-@frozen
-class Fleet:
-    """A file that names a group in a directory of its own."""
-
-    config: Path
-    group: Path
-
-    def fleeting(self, command: str, *arguments: str, stdin: bytes = b"") -> Result:
-        """Run a command of ``fleeting`` on it."""
-        return CliRunner().invoke(main, [command, str(self.config), *arguments], input=stdin)
-
-    def instances(self) -> list[dict[str, str]]:
-        """What it lists."""
-        return [json.loads(line) for line in self.fleeting("list", "--json").stdout.splitlines()]
-
-    def grow(self) -> str:
-        """Let one instance run, and tell its id."""
-        assert self.fleeting("increase", "1").exit_code == 0
-        while not (running := [each["id"] for each in self.instances() if each["state"] == "running"]):
-            pass
-        return running[0]
 
 
 @pytest.fixture
 def fleet(tmp_path: Path) -> Iterator[Fleet]:
     """A group that does not exist yet; what comes of it is removed."""
-    config, group = tmp_path / "fleet.toml", tmp_path / "group"
-    config.write_text(
-        f'plugin = "local"\nplugin_config = {{ directory = "{group}", name = "f", orphan_ttl = "30s" }}\n'
-    )
-    yield (fleet := Fleet(config, group))
-    while left := [each["id"] for each in fleet.instances()]:
-        fleet.fleeting("decrease", *left)
+    with local_fleet(tmp_path) as fleet:
+        yield fleet
 
 
 def test_it_names_what_is_installed() -> None:
@@ -83,8 +51,28 @@ def test_a_command_is_told_apart_from_a_shell_line(fleet: Fleet) -> None:
 def test_a_command_is_fed_only_if_asked_for(fleet: Fleet) -> None:
     """A loop that reads lines must not lose them to the commands in it."""
     instance = fleet.grow()
-    assert fleet.fleeting("run", "-i", instance, "cat", stdin=b"one\n").stdout == "one\n"
-    assert fleet.fleeting("run", instance, "cat", stdin=b"one\n").stdout == ""
+    assert fleet.piped("run", "-i", instance, "cat", stdin=b"one\n").stdout == b"one\n"
+    assert fleet.piped("run", instance, "cat", stdin=b"one\n").stdout == b""
+
+
+def test_a_command_is_fed_as_it_comes(fleet: Fleet) -> None:
+    """Nobody has to say all before the answer to the first word."""
+    arguments = [COMMAND, "run", "-i", str(fleet.config), fleet.grow(), "cat"]
+    with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None and process.stdout is not None  # noqa: PT018  (for the type checker)
+        for line in (b"one\n", b"two\n"):
+            process.stdin.write(line)
+            process.stdin.flush()
+            assert process.stdout.readline() == line
+        process.stdin.close()
+        assert process.wait(PATIENCE) == 0
+
+
+def test_a_file_can_be_read_too(fleet: Fleet) -> None:
+    """The kernel has nothing to wait for in one."""
+    arguments = [COMMAND, "run", "-i", str(fleet.config), fleet.grow(), "cat"]
+    with fleet.config.open("rb") as file:
+        assert subprocess.check_output(arguments, stdin=file, timeout=PATIENCE) == fleet.config.read_bytes()
 
 
 def test_it_looks_on_while_somebody_manages(fleet: Fleet) -> None:

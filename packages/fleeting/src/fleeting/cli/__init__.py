@@ -94,5 +94,48 @@ def run(config: Path, runner: str | None, instance: str, command: tuple[str, ...
     from fleeting.cli._group import perform
     from fleeting.cli._run import UNABLE, run_on_instance
 
-    line = command[0] if len(command) == 1 else command
+    line = _line(command)
     sys.exit(perform(run_on_instance, config, runner, failed=UNABLE, instance=instance, command=line, stdin=stdin))
+
+
+@main.command(epilog=_EPILOG_OF_COMMANDS, short_help="Open a terminal on an instance.")
+@click.argument("config", metavar="CONFIG", type=_FILE)
+@click.argument("instance", metavar="INSTANCE")
+@click.argument("command", metavar="[-- COMMAND...]", nargs=-1, type=click.UNPROCESSED)
+@_RUNNER
+def ssh(config: Path, runner: str | None, instance: str, command: tuple[str, ...]) -> None:
+    """Open a terminal on an instance, over whatever connects to it.
+
+    In it runs the login shell, or the command. Keys go to the instance, Ctrl-C too. Where the standard input or output
+    is no terminal, the command gets none either: it reads what comes, and its outputs stay apart.
+    """
+    from fleeting.cli._group import perform
+    from fleeting.cli._run import UNABLE
+    from fleeting.cli._ssh import open_shell
+
+    line = _line(command) if command else None
+    sys.exit(perform(open_shell, config, runner, failed=UNABLE, instance=instance, command=line))
+
+
+@main.command(epilog=_EPILOG, short_help="Copy files to an instance, or from one.")
+@click.argument("config", metavar="CONFIG", type=_FILE)
+@click.argument("source", metavar="SRC")
+@click.argument("target", metavar="DST")
+@_RUNNER
+def cp(config: Path, runner: str | None, source: str, target: str) -> None:
+    """Copy a file or a directory to an instance, or from one: INSTANCE:PATH is there, any other path is here.
+
+    A directory is copied with all that is in it. If DST is a directory, the copy is put into it, else it gets that
+    name. A path on the instance that is not absolute begins where commands start there. Nothing is in its place before
+    all of it has come.
+    """
+    if ":" not in source + target:
+        raise click.UsageError("neither SRC nor DST is on an instance; write INSTANCE:PATH for what is")
+    from fleeting.cli._copy import copy
+    from fleeting.cli._group import perform
+
+    sys.exit(perform(copy, config, runner, source=source, target=target))
+
+
+def _line(command: tuple[str, ...]) -> str | tuple[str, ...]:
+    return command[0] if len(command) == 1 else command

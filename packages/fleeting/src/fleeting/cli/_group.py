@@ -42,16 +42,16 @@ class OpenGroup:
         with _in_time():
             return await self.driver.group.update()
 
-    async def connect_info(self, instance: str) -> ConnectInfo:
-        """Tell how to connect to a running instance.
+    async def connect_info(self, instance: str, view: Observation | None = None) -> ConnectInfo:
+        """Tell how to connect to a running instance; *view* is what was seen just now, if anything was.
 
         Raises:
             InstanceNotFound: It is not there.
             Unreachable: It does not run.
         """
-        instances = (await self.look()).instances
+        instances = (view or await self.look()).instances
         if instance not in instances:
-            raise _not_there(instance, instances)
+            raise not_there(instance, instances)
         if (state := instances[instance].state) is not State.RUNNING:
             raise Unreachable(f"{instance} is {state.value}; wait until it runs")
         return await self.driver.connect_info(instance)
@@ -119,7 +119,7 @@ async def decrease_group(group: OpenGroup, *, instances: Sequence[str]) -> int:
     known = (await group.look()).instances
     for instance in instances:
         if instance not in known:
-            raise _not_there(instance, known)
+            raise not_there(instance, known)
     with _in_time():
         accepted = await group.driver.group.decrease(instances)
     for instance in instances:
@@ -147,7 +147,8 @@ async def _open(file: GroupFile, *, manage: bool) -> AsyncIterator[OpenGroup]:
             await driver.close()
 
 
-def _not_there(instance: str, known: Iterable[str]) -> InstanceNotFound:
+def not_there(instance: str, known: Iterable[str]) -> InstanceNotFound:
+    """Make the error for an instance that the group does not have."""
     hint = did_you_mean(instance, known) or f"the group has {', '.join(known) or 'none'}"
     return InstanceNotFound(instance, hint=hint)
 

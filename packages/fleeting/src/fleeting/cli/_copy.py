@@ -1,0 +1,253 @@
+"""``fleeting cp``: files and directories to an instance and back, as archives that tar packs or unpacks there.
+
+What comes is put beside its place first, and moved there once all of it has come. Only where a directory is copied
+over one that exists does that happen file by file.
+"""
+
+import posixpath
+import secrets
+import tarfile
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import anyio
+from anyio import to_thread
+from attrs import define, field, frozen
+
+from fleeting._errors import CopyFailed, WrongArguments
+from fleeting._protocols import Connection, Sink, Source
+from fleeting._types import Completed
+from fleeting.archives import ArchiveRefused, Packed, unpack
+from fleeting.cli._group import OpenGroup, not_there
+from fleeting.commandline import SUCCEEDED
+
+SAID_LIMIT = 4096
+"""Bytes that are kept of what the other side says about what is wrong."""
+
+_COMMON: Final = """
+fail() { printf '%s\\n' "$1" >&2; exit 1; }
+case $1 in /*) path=$1 ;; *) path=./$1 ;; esac
+"""
+
+# All has come only if the last file has: tar takes an archive that breaks off between two files for a whole one.
+_TAKE: Final = f"""{_COMMON}
+name=$2 kind=$3 stage=$4
+if [ -d "$path" ]; then
+    path=${{path%/}}/$name
+else
+    case $path in */) fail "there is no directory $1" ;; esac
+fi
+parent=${{path%/*}}/
+[ -d "$parent" ] || fail "there is no directory ${{parent#./}}"
+if [ -d "$path" ]; then
+    [ "$kind" = directory ] || fail "${{path#./}} is a directory"
+elif [ -e "$path" ] && [ "$kind" = directory ]; then
+    fail "${{path#./}} is no directory"
+fi
+stage=$parent$stage
+trap 'rm -rf "$stage"' EXIT
+trap 'exit 1' HUP INT TERM
+mkdir -m 700 "$stage" || exit
+tar -xpf - -C "$stage" || exit
+[ -e "$stage/last" ] || fail "the connection broke before all had come"
+if [ -d "$path" ]; then
+    cp -RPp "$stage/data/." "$path/"
+else
+    mv -f "$stage/data" "$path"
+fi
+"""
+
+_GIVE: Final = f"""{_COMMON}
+if [ -d "$path" ]; then
+    cd "$path" && exec tar -cf - .
+elif [ -f "$path" ]; then
+    cd "${{path%/*}}/" && exec tar -chf - "./${{path##*/}}"
+elif [ -e "$path" ]; then
+    fail "$1 is no file and no directory"
+else
+    fail "there is no $1"
+fi
+"""
+
+
+@frozen
+class _There:
+    """A path on an instance."""
+
+    instance: str
+    path: str
+
+
+async def copy(group: OpenGroup, *, source: str, target: str) -> int:
+    """Copy up or down, whichever the two say."""
+    view = await group.look()
+    match _place(source, view.instances), _place(target, view.instances):
+        case _There() as there, Path() as here:
+            move = partial(_down, there=there, here=here, into=target.endswith("/"))
+        case Path() as here, _There() as there:
+            move = partial(_up, here=here, there=there)
+        case Path(), Path():
+            asked = next((each for each in (source, target) if ":" in each), source)
+            raise not_there(asked.partition(":")[0], view.instances)
+        case _:
+            raise WrongArguments("both are on instances; copy it here first, and from here to the other one")
+    info = await group.connect_info(there.instance, view)
+    async with group.driver.dial(info, group.driver.connector) as connection:
+        await move(connection)
+    return SUCCEEDED
+
+
+def _place(argument: str, instances: Iterable[str]) -> _There | Path:
+    """Tell whether it is on an instance; ids may have colons and slashes in them."""
+    for instance in sorted(instances, key=len, reverse=True):
+        if argument.startswith(f"{instance}:"):
+            return _There(instance, argument.removeprefix(f"{instance}:"))
+    return Path(argument)
+
+
+# --- up --------------------------------------------------------------------------------------------------
+
+
+async def _up(connection: Connection, *, here: Path, there: _There) -> None:
+    name, kind, source = _source(here)
+    stage = f".fleeting-{secrets.token_hex(8)}"
+    archive = _Reading(Packed.of({"data": source}, last="last"))
+    await _run(connection, there, (_TAKE, there.path, name, kind, stage), stdin=archive)
+
+
+def _source(here: Path) -> tuple[str, str, Path]:
+    """Tell its name, what it is, and where, if it is a link."""
+    with _here():
+        source = here.resolve(strict=True)
+    if not (source.is_dir() or source.is_file()):
+        raise CopyFailed("here", f"{here} is no file and no directory")
+    name = here.name if here.name not in ("", "..") else source.name
+    if not name:
+        raise CopyFailed("here", "a whole file system cannot be copied; name the directories in it")
+    return name, "directory" if source.is_dir() else "file", source
+
+
+@frozen
+class _Reading:
+    """What is read here; if that fails, it says where."""
+
+    _chunks: Packed
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self
+
+    async def __anext__(self) -> bytes:
+        with _here():
+            return await anext(self._chunks)
+
+
+# --- down ------------------------------------------------------------------------------------------------
+
+
+async def _down(connection: Connection, *, there: _There, here: Path, into: bool) -> None:
+    """Have it packed into a file beside its place; unpack that; move it to its place."""
+    target = _target(here, posixpath.basename(posixpath.normpath(there.path)), into=into)
+    with _here():
+        async with anyio.TemporaryDirectory(dir=str(target.parent), prefix=".fleeting-") as temporary:
+            archive, contents = Path(temporary, "archive.tar"), Path(temporary, "contents")
+            async with await anyio.open_file(archive, "wb") as file:
+
+                async def store(chunk: bytes) -> None:
+                    await file.write(chunk)
+
+                await _run(connection, there, (_GIVE, there.path), stdout=store)
+            await to_thread.run_sync(_put, archive, contents, target)
+
+
+def _target(here: Path, name: str, *, into: bool) -> Path:
+    """Tell what the copy is to be: in a directory it has the name that it has there."""
+    if here.is_dir():
+        if name in ("", ".", ".."):
+            raise CopyFailed("here", f"{here} is a directory, and the copy has no name; write {here / 'NAME'}")
+        return here / name
+    parent = here if into else here.parent
+    if not parent.is_dir():
+        raise CopyFailed("here", f"there is no directory {parent}")
+    return here
+
+
+def _put(archive: Path, contents: Path, target: Path) -> None:
+    contents.mkdir()
+    unpack(archive, contents, modes=True)
+    if not _holds_directory(archive):
+        (file,) = contents.iterdir()
+        file.replace(target)
+    elif target.is_dir():
+        _merge(contents, target)
+    else:
+        contents.rename(target)
+
+
+def _holds_directory(archive: Path) -> bool:
+    with tarfile.open(archive, "r:") as tar:
+        first = tar.next()
+    return first is not None and first.isdir()
+
+
+def _merge(source: Path, target: Path) -> None:
+    """Move what is in one directory into the other one, through no links."""
+    for entry in source.iterdir():
+        place = target / entry.name
+        if _is_directory(entry) and _is_directory(place):
+            _merge(entry, place)
+        else:
+            entry.replace(place)
+
+
+def _is_directory(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink()
+
+
+# --- both ------------------------------------------------------------------------------------------------
+
+
+async def _run(
+    connection: Connection,
+    there: _There,
+    script: Sequence[str],
+    *,
+    stdin: Source | None = None,
+    stdout: Sink | None = None,
+) -> None:
+    """Run a script with its arguments on the instance."""
+    text, *arguments = script
+    said = _Said()
+    command = ("/bin/sh", "-c", text, "sh", *arguments)
+    completed = await connection.run(command, stdin=stdin, stdout=stdout or said, stderr=said)
+    if not completed.ok:
+        raise CopyFailed(f"on {there.instance}", said.why(completed))
+
+
+@define
+class _Said:
+    """Keeps the beginning of what is said."""
+
+    _data: bytearray = field(factory=bytearray, init=False)
+
+    async def __call__(self, chunk: bytes) -> None:
+        self._data += chunk[: SAID_LIMIT - len(self._data)]
+
+    def why(self, completed: Completed) -> str:
+        """Tell in one line why it did not work: what was said first is the cause of the rest."""
+        lines = self._data.decode(errors="replace").strip().splitlines()
+        return lines[0] if lines else f"the command {completed.outcome}"
+
+
+@contextmanager
+def _here() -> Iterator[None]:
+    """Tell errors of this side as such."""
+    try:
+        yield
+    except ArchiveRefused as error:
+        raise CopyFailed("here", str(error)) from error
+    except OSError as error:
+        where = f"{error.filename2 or error.filename}: " if error.filename else ""
+        raise CopyFailed("here", f"{where}{error.strerror or error}") from error
