@@ -14,11 +14,12 @@ from typing import Any
 import anyio
 import pytest
 from attrs import frozen
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 import fleeting
 import taskscaler
 from fleeting import CatalogueEntry, Completed, FleetingError, LoopClock, Mistake, Settings, catalogue
+from fleeting.cli import main as by_hand
 from fleeting.groups.local import LocalGroup
 from fleeting.groups.local._config import LocalConfig
 from fleeting.testing import Command, FakeCloud, FakeGroup, Fault, IncreaseFault, virtual_run
@@ -272,6 +273,26 @@ def more_output_than_is_kept(place: Place) -> set[str]:
 def failing_command(place: Place) -> set[str]:
     """Run a command that fails."""
     return caught_on_an_instance(place, "exit 3")
+
+
+@provokes("FL405")
+def copy_of_nothing(place: Place) -> set[str]:
+    """Copy a file that is not there to an instance."""
+    config = place.directory / "fleet.toml"
+    config.write_text(
+        f'plugin = "local"\nplugin_config = {{ directory = "{place.directory}/fleet", orphan_ttl = "5s" }}'
+    )
+
+    def fleeting(*arguments: str) -> Result:
+        return CliRunner().invoke(by_hand, [arguments[0], str(config), *arguments[1:]])
+
+    fleeting("increase", "1")
+    instance = fleeting("list").stdout.splitlines()[1].split()[0]
+    while "running" not in fleeting("list").stdout:
+        pass
+    copied = fleeting("cp", "nothing", f"{instance}:")
+    fleeting("decrease", instance)
+    return set(CODE.findall(copied.stderr))
 
 
 def caught_on_an_instance(place: Place, command: str) -> set[str]:

@@ -1,53 +1,28 @@
 """Terminals on instances, over each connector that opens some."""
 
-import os
-import signal
-from collections.abc import AsyncIterator, Callable
-from contextlib import ExitStack, asynccontextmanager
+from collections.abc import AsyncIterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import cast
 
 import pytest
-from attrs import frozen
 
 from fleeting import ConnectError, Connection, OpensTerminals, Terminal, Unreachable, Unsupported
 from fleeting.cli._ssh import _in_terminal
-from tests.fleeting import local_agents, sshd
-from tests.fleeting.local_agents import agent_of, opened, started, watched
+from tests.fleeting import sshd
+from tests.fleeting.local_agents import watched
+from tests.fleeting.ways import KINDS, Way, connected
 
 pytestmark = pytest.mark.anyio
 
 SIZE = "stty size; "
 
 
-@frozen
-class Way:
-    """A connection, and how to lose it."""
-
-    connection: Connection
-    lose: Callable[[], None]
-
-    @asynccontextmanager
-    async def terminal(self, command: str | list[str] | None, *, term: str = "xterm") -> AsyncIterator[Terminal]:
-        """Open a terminal of 100 columns and 40 rows."""
-        assert isinstance(self.connection, OpensTerminals)
-        async with self.connection.open_terminal(command, term=term, columns=100, rows=40) as terminal:
-            yield terminal
-
-
-@pytest.fixture(params=["local", "ssh"])
+@pytest.fixture(params=KINDS)
 async def way(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Way]:
     """A connection of each kind."""
-    if request.param == "local":
-        async with opened(tmp_path) as group:
-            (instance,) = await started(group)
-            agent = agent_of(tmp_path, instance)
-            async with local_agents.dialled(group, instance) as connection:
-                yield Way(connection, lambda: os.kill(agent, signal.SIGKILL))
-    else:
-        with sshd.sshd(tmp_path / "sshd") as server:
-            async with sshd.dialled(server.info) as connection:
-                yield Way(connection, lambda: server.signal(signal.SIGKILL))
+    async with connected(request.param, tmp_path) as way:
+        yield way
 
 
 async def until(terminal: Terminal, text: bytes) -> bytes:

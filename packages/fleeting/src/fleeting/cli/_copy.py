@@ -32,7 +32,8 @@ fail() { printf '%s\\n' "$1" >&2; exit 1; }
 case $1 in /*) path=$1 ;; *) path=./$1 ;; esac
 """
 
-# All has come only if the last file has: tar takes an archive that breaks off between two files for a whole one.
+# All has come only if the last file has: tar takes an archive that breaks off between two files for a whole one. And it
+# does not always say that a disk is full, hence the question whether there is room.
 _TAKE: Final = f"""{_COMMON}
 name=$2 kind=$3 stage=$4
 if [ -d "$path" ]; then
@@ -51,7 +52,10 @@ stage=$parent$stage
 trap 'rm -rf "$stage"' EXIT
 trap 'exit 1' HUP INT TERM
 mkdir -m 700 "$stage" || exit
-tar -xpf - -C "$stage" || exit
+if ! said=$(tar -xpf - -C "$stage" 2>&1); then
+    printf %65536s 2>/dev/null > "$stage/space" || fail "no space is left for ${{path#./}}"
+    fail "$said"
+fi
 [ -e "$stage/last" ] || fail "the connection broke before all had come"
 if [ -d "$path" ]; then
     cp -RPp "$stage/data/." "$path/"
@@ -114,13 +118,13 @@ def _place(argument: str, instances: Iterable[str]) -> _There | Path:
 async def _up(connection: Connection, *, here: Path, there: _There) -> None:
     name, kind, source = _source(here)
     stage = f".fleeting-{secrets.token_hex(8)}"
-    archive = _Reading(Packed.of({"data": source}, last="last"))
+    archive = _Reading(source, Packed.of({"data": source}, last="last"))
     await _run(connection, there, (_TAKE, there.path, name, kind, stage), stdin=archive)
 
 
 def _source(here: Path) -> tuple[str, str, Path]:
     """Tell its name, what it is, and where, if it is a link."""
-    with _here():
+    with _here(here):
         source = here.resolve(strict=True)
     if not (source.is_dir() or source.is_file()):
         raise CopyFailed("here", f"{here} is no file and no directory")
@@ -134,13 +138,14 @@ def _source(here: Path) -> tuple[str, str, Path]:
 class _Reading:
     """What is read here; if that fails, it says where."""
 
+    _source: Path
     _chunks: Packed
 
     def __aiter__(self) -> AsyncIterator[bytes]:
         return self
 
     async def __anext__(self) -> bytes:
-        with _here():
+        with _here(self._source):
             return await anext(self._chunks)
 
 
@@ -150,7 +155,7 @@ class _Reading:
 async def _down(connection: Connection, *, there: _There, here: Path, into: bool) -> None:
     """Have it packed into a file beside its place; unpack that; move it to its place."""
     target = _target(here, posixpath.basename(posixpath.normpath(there.path)), into=into)
-    with _here():
+    with _here(target):
         async with anyio.TemporaryDirectory(dir=str(target.parent), prefix=".fleeting-") as temporary:
             archive, contents = Path(temporary, "archive.tar"), Path(temporary, "contents")
             async with await anyio.open_file(archive, "wb") as file:
@@ -242,12 +247,12 @@ class _Said:
 
 
 @contextmanager
-def _here() -> Iterator[None]:
-    """Tell errors of this side as such."""
+def _here(path: Path) -> Iterator[None]:
+    """Tell errors of this side as such; *path* is what they are about if they do not say."""
     try:
         yield
     except ArchiveRefused as error:
         raise CopyFailed("here", str(error)) from error
     except OSError as error:
-        where = f"{error.filename2 or error.filename}: " if error.filename else ""
-        raise CopyFailed("here", f"{where}{error.strerror or error}") from error
+        where = error.filename2 or error.filename or path
+        raise CopyFailed("here", f"{where}: {error.strerror or error}") from error

@@ -1,0 +1,104 @@
+"""What a command reads, where it arrives in chunks, over each connector."""
+
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import anyio
+import pytest
+from anyio.lowlevel import checkpoint
+from attrs import define, field
+
+from tests.fleeting.local_agents import Heard
+from tests.fleeting.ways import KINDS, Way, connected
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(params=KINDS)
+async def way(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Way]:
+    """A connection of each kind."""
+    async with connected(request.param, tmp_path) as way:
+        yield way
+
+
+@define
+class Given:
+    """Arrives as it is asked for."""
+
+    _chunks: Iterator[bytes]
+    asked: int = field(default=0, init=False)
+    failure: Exception = field(factory=StopAsyncIteration, init=False)
+    """Comes at the end."""
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        """Give all of it, once."""
+        return self
+
+    async def __anext__(self) -> bytes:
+        """Give the next chunk."""
+        self.asked += 1
+        await checkpoint()
+        for chunk in self._chunks:
+            return chunk
+        raise self.failure
+
+
+class Never:
+    """Gives nothing, and does not end."""
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        """Wait for it."""
+        return self
+
+    async def __anext__(self) -> bytes:
+        """Wait for ever."""
+        await anyio.sleep_forever()
+        raise AssertionError
+
+
+async def test_chunks_arrive_in_order_and_then_the_end(way: Way) -> None:
+    """Empty ones are no end."""
+    given = Given(iter([b"one ", b"", b"two ", b"three"]))
+    assert (await way.connection.run("cat", stdin=given)).stdout == b"one two three"
+
+
+async def test_it_is_asked_for_as_it_is_read(way: Way) -> None:
+    """A command that does not read has no more of it sent than fits on the way."""
+    given = Given(bytes(1 << 20) for _ in range(1000))
+    heard = Heard()
+    async with anyio.create_task_group() as tasks:
+        command = "head -c 1000 >/dev/null; echo read; exec sleep 1000"
+
+        async def run() -> None:
+            await way.connection.run(command, stdin=given, stdout=heard)
+
+        tasks.start_soon(run)
+        await heard.lines(1)
+        await anyio.wait_all_tasks_blocked()
+        assert given.asked < 20
+        tasks.cancel_scope.cancel()
+
+
+async def test_a_command_need_not_wait_for_it(way: Way) -> None:
+    """It may end before all has come, or anything; then nobody asks for more."""
+    assert (await way.connection.run("exit 3", stdin=Never())).exit_status == 3
+    given = Given(bytes(1 << 16) for _ in range(1000))
+    assert (await way.connection.run("head -c 1", stdin=given)).ok
+    assert given.asked < 1000
+
+
+async def test_what_it_raises_ends_the_command(way: Way) -> None:
+    """And comes out as it is."""
+    given = Given(iter([b"one\n"]))
+    given.failure = ZeroDivisionError("of the source")
+    heard = Heard()
+    with pytest.raises(ZeroDivisionError, match="of the source"):
+        await way.connection.run("cat; exec sleep 1000", stdin=given, stdout=heard)
+
+
+async def test_even_a_broken_pipe_of_its_own(way: Way) -> None:
+    """It is not taken for the command's, which nobody is told of."""
+    given = Given(iter([b"one"]))
+    given.failure = BrokenPipeError("of the source")
+    with pytest.raises(BrokenPipeError, match="of the source"):
+        await way.connection.run("cat", stdin=given)
