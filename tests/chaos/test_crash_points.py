@@ -1,5 +1,8 @@
 """A manager killed wherever it stores or asks for something: the next one finds everything, and does no harm."""
 
+import logging
+from collections.abc import Iterator
+
 import pytest
 from attrs import evolve
 
@@ -81,8 +84,10 @@ WORN = evolve(
 
 
 @pytest.fixture(autouse=True)
-def _quiet() -> None:
+def _quiet() -> Iterator[None]:
     be_quiet()
+    yield
+    logging.disable(logging.NOTSET)
 
 
 @pytest.mark.slow
