@@ -401,6 +401,14 @@ async def test_one_that_is_being_made_is_not_to_be_used_yet(tmp_path: Path) -> N
         assert await view(group) == {}
 
 
+async def test_a_create_may_take_longer_than_its_caller_waits(tmp_path: Path) -> None:
+    """It is not broken off, and the answer is the true one: the manager need not ask again."""
+    cloud = Cloud.that(tmp_path, **{**FILES, "create": f"sleep 0.3; {TOUCH}"})
+    async with cloud.opened() as group:
+        with anyio.fail_after(0.1):
+            assert await group.increase(1, intent="a") == 1
+
+
 async def test_two_who_ask_under_one_intent_get_one_answer(tmp_path: Path) -> None:
     """Also at the same time."""
     cloud = Cloud.that(tmp_path, **{**FILES, "create": f"sleep 0.1; {TOUCH}"})

@@ -37,7 +37,7 @@ SHORTEST_SECRET = 4
 """A value with fewer characters is not taken out of messages: it would be found in every word."""
 
 _LONGEST_KEY = 40
-_LONGEST = 1000
+_LONGEST = 900
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/@+-]{0,254}")
 
 T = TypeVar("T")
@@ -162,7 +162,7 @@ def read_listing(output: bytes, command: str) -> Listing:
     if len(instances) < len(printed.instances):
         names = [each.name for each in printed.instances]
         twice = next(name for name in names if names.count(name) > 1)
-        _refuse(command, f"it lists {twice} twice; each instance has a name of its own")
+        _refuse(command, f"it lists {twice} twice")
     problems = (
         Problem(kind=each.kind, message=plain(each.message), since=each.since, offering=each.offering)
         for each in printed.problems
@@ -214,7 +214,7 @@ def _read(output: bytes, cls: type[T], command: str) -> T:
     try:
         data = json.loads(output, object_pairs_hook=_table, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
-        _refuse(command, f"it is no JSON ({error})" if output.strip() else "nothing; it prints a JSON object, at least")
+        _refuse(command, f"it is no JSON ({error})" if output.strip() else "nothing, where a JSON object belongs")
     if not isinstance(data, dict):
         _refuse(command, "it is JSON, but no object")
     try:
@@ -225,7 +225,7 @@ def _read(output: bytes, cls: type[T], command: str) -> T:
 
 
 def _refuse(command: str, why: str) -> NoReturn:
-    raise ProviderError(plain(f"{command} printed what cannot be used: {why}")) from None
+    raise ProviderError(f"{plain(f'{command} printed what cannot be used: {why}')}; correct the program") from None
 
 
 def _table(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -86,7 +86,7 @@ class Program:
                 return await running.attend(limit)
         except (OSError, ValueError) as error:
             words = getattr(error, "strerror", None) or str(error)
-            raise ProviderError(f"{name} could not be started: {words}") from error
+            raise ProviderError(f"{name} could not be started: {words}; try to run it by hand") from error
 
 
 def environment(names: Collection[str], added: Mapping[str, str]) -> dict[str, str]:

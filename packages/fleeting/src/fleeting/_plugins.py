@@ -19,7 +19,12 @@ CONNECTORS: Final = "fleeting.connectors"
 _OTHER_NAMES = {"googlecompute": "googlecloud"}
 """Names that GitLab's files may have for a plugin of ours."""
 
-_DISTRIBUTIONS = {"aws": "fleeting-aws", "azure": "fleeting-azure", "googlecloud": "fleeting-gcp"}
+_DISTRIBUTIONS = {
+    "aws": "fleeting-aws",
+    "azure": "fleeting-azure",
+    "exec": "fleeting-exec",
+    "googlecloud": "fleeting-gcp",
+}
 """What to install for the plugins that we publish ourselves."""
 
 

@@ -9,6 +9,7 @@ import socket
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from errno import EEXIST
 from pathlib import Path
 from typing import Self
 
@@ -88,7 +89,12 @@ class Instance:
 
 
 def create(config: LocalConfig, *, intent: str, now: float) -> tuple[Instance, socket.socket]:
-    """Start an instance.
+    """Start an instance of the group under a name that was never used; see `start`."""
+    return start(config.root / f"{config.name}-{secrets.token_hex(6)}", config, intent=intent, now=now)
+
+
+def start(directory: Path, config: LocalConfig, *, intent: str, now: float) -> tuple[Instance, socket.socket]:
+    """Start an instance in a directory, which must not exist.
 
     Whatever interrupts this, the directory and the process are seen together or not at all.
 
@@ -98,7 +104,8 @@ def create(config: LocalConfig, *, intent: str, now: float) -> tuple[Instance, s
     Raises:
         OSError: Nothing was started.
     """
-    directory = config.root / f"{config.name}-{secrets.token_hex(6)}"
+    if directory.exists():  # what is there is not ours to undo
+        raise FileExistsError(EEXIST, os.strerror(EEXIST), str(directory))
     with ExitStack() as undo, ExitStack() as ours:
         undo.callback(_agent.discard, str(directory))
         lock = ours.enter_context(_prepared(directory, {"intent": intent, "created_at": now}))
