@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from fleeting import State
-from fleeting_exec._book import REMEMBER, UNSETTLED, Book, Fate
+from fleeting_exec._book import REMEMBER, TO_DESTROY, UNSETTLED, Book, Fate
 from fleeting_exec._contract import Listed, Said
 
 INTENTS = st.sampled_from(["a", "b", "an intent that is no name\n"])
@@ -46,14 +46,15 @@ class Bookkeeping(RuleBasedStateMachine):
     def take_over(self) -> None:
         """A manager dies, and another begins: nothing is unsettled."""
         self.book = self.book.taken_over()
-        self.fates = {name: Fate.LEFT if fate in UNSETTLED else fate for name, fate in self.fates.items()}
+        self.fates = {name: Fate.ABANDONED if fate in UNSETTLED else fate for name, fate in self.fates.items()}
 
     @rule(listed=st.booleans())
     def forget(self, *, listed: bool) -> None:
         """What is listed, or not settled, or young is never forgotten."""
         assert self.book.forgetting((), self.now) == self.book
         kept = self.book.forgetting(self.fates if listed else (), self.now + REMEMBER)
-        assert {*kept.names(Fate.LEFT, *UNSETTLED)} == {*self.book.names(Fate.LEFT, *UNSETTLED)}
+        open_ends = UNSETTLED | TO_DESTROY
+        assert {*kept.names(*open_ends)} == {*self.book.names(*open_ends)}
         if listed:
             assert kept == self.book
 
@@ -62,11 +63,11 @@ class Bookkeeping(RuleBasedStateMachine):
         """What is not wholly made is never shown as running; what is to be cleared away explains no intent."""
         names = data.draw(st.lists(st.sampled_from([*sorted(self.fates), "stranger"]), unique=True))
         view = self.book.view([Listed(name=name, state=said) for name in names], {"stranger": State.RUNNING})
-        assert view.keys() == {*names, *(name for name, fate in self.fates.items() if fate is Fate.LEFT)}
+        assert view.keys() == {*names, *(name for name, fate in self.fates.items() if fate in TO_DESTROY)}
         for name, seen in view.items():
             fate = self.fates.get(name)
-            assert not (seen.state is State.RUNNING and fate in {*UNSETTLED, Fate.LEFT})
-            assert (seen.state is State.FAILED) or fate is not Fate.LEFT
+            assert not (seen.state is State.RUNNING and fate in UNSETTLED | TO_DESTROY)
+            assert (seen.state is State.FAILED) or fate not in TO_DESTROY
             assert seen.intent == (None if fate in (Fate.LEFT, Fate.FAILED) else self.intents.get(name))
 
     @invariant()

@@ -328,7 +328,7 @@ async def test_an_intent_is_answered_as_before_by_the_next_manager_too(tmp_path:
 
 
 async def test_what_a_killed_manager_left_half_made_is_destroyed(tmp_path: Path) -> None:
-    """Nobody has seen its end, so it is shown as failed, whatever the cloud says; the intent may be tried again."""
+    """Nobody has seen its end, so it is shown as failed, whatever the cloud says, and explains what was asked for."""
     cloud = Cloud.that(tmp_path, **FILES)
     async with crashed(cloud) as group:
         await group.increase(1, intent="a")
@@ -338,7 +338,7 @@ async def test_what_a_killed_manager_left_half_made_is_destroyed(tmp_path: Path)
     async with cloud.opened(observe_only=True) as observer:
         assert await states(observer) == [State.CREATING]
     async with cloud.opened() as group:
-        assert await view(group) == {name: Observed(state=State.FAILED)}
+        assert await view(group) == {name: Observed(state=State.FAILED, intent="a")}
         assert await group.increase(1, intent="a") == 1
         await group.decrease([name])
         assert await states(group) == [State.RUNNING]

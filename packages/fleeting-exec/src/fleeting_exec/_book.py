@@ -25,7 +25,7 @@ class Fate(Enum):
     """What became of a name."""
 
     OPEN = "open"
-    """It is being made, or its manager was killed meanwhile."""
+    """It is being made."""
 
     DOOMED = "doomed"
     """It is being made, and is to be destroyed once it is."""
@@ -33,6 +33,9 @@ class Fate(Enum):
     MADE = "made"
     LEFT = "left"
     """Making it failed, and what that has left behind could not be destroyed yet."""
+
+    ABANDONED = "abandoned"
+    """Its manager was killed while it was being made: nobody saw what came of it, so it has to be destroyed."""
 
     FAILED = "failed"
     """Making it failed, and nothing is left."""
@@ -42,6 +45,7 @@ class Fate(Enum):
 
 
 UNSETTLED = frozenset({Fate.OPEN, Fate.DOOMED})
+TO_DESTROY = frozenset({Fate.LEFT, Fate.ABANDONED})
 
 
 @frozen(kw_only=True)
@@ -66,11 +70,11 @@ class Request:
     @property
     def is_settled(self) -> bool:
         """Whether nothing is being made for it, nor has to be destroyed."""
-        return not {*self.fates} & {*UNSETTLED, Fate.LEFT}
+        return not {*self.fates} & (UNSETTLED | TO_DESTROY)
 
     def abandoned(self) -> Self:
         """Have all that is being made destroyed."""
-        return evolve(self, fates=tuple(Fate.LEFT if fate in UNSETTLED else fate for fate in self.fates))
+        return evolve(self, fates=tuple(Fate.ABANDONED if fate in UNSETTLED else fate for fate in self.fates))
 
     def settle(self, number: int, fate: Fate) -> Self:
         """Note what became of one name, by its number from 1."""
@@ -143,23 +147,26 @@ class Book:
             known: Last states, for instances of which the cloud cannot tell it at the moment.
         """
         view = {each.name: self._observe(each, known.get(each.name, State.CREATING)) for each in listed}
-        for name in self.names(Fate.LEFT):
-            view.setdefault(name, Observed(state=State.FAILED))
+        for name in self.names(*TO_DESTROY):
+            view.setdefault(name, Observed(state=State.FAILED, intent=self._explanation(name)))
         return view
 
     def _observe(self, listed: Listed, last: State) -> Observed:
         """See one instance; what is not wholly made is not to be used, whatever the cloud says."""
         state = listed.state.state or last
-        found = self.find(listed.name)
-        intent, fate = (found[0].intent, found[0].fates[found[1] - 1]) if found else (None, None)
-        match fate:
+        match self.fate(listed.name):
             case Fate.OPEN:
                 state = State.CREATING
             case Fate.DOOMED:
                 state = State.DELETING
-            case Fate.LEFT:
-                state, intent = State.FAILED, None
-            case Fate.FAILED:  # the cloud has made it after all, though nobody expects it any more
-                intent = None
+            case Fate.LEFT | Fate.ABANDONED:
+                state = State.FAILED
         offering = None if listed.offering is None else plain(listed.offering)
+        intent = self._explanation(listed.name)
         return Observed(state=state, created_at=listed.created_at, intent=intent, offering=offering)
+
+    def _explanation(self, name: str) -> str | None:
+        """The intent that a name was given to; none where the answer was that nothing came of it."""
+        found = self.find(name)
+        answered = self.fate(name) in (Fate.LEFT, Fate.FAILED)
+        return None if found is None or answered else found[0].intent
