@@ -1,6 +1,5 @@
 """The settings of the `exec` group."""
 
-import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -10,6 +9,7 @@ from attrs import field, frozen
 from attrs.validators import deep_iterable, ge, gt, le, min_len, optional
 
 from fleeting import Duration
+from fleeting.directories import state_home
 
 LONGEST_READ = 100.0
 """Seconds; the manager gives up on a view after 120."""
@@ -85,11 +85,5 @@ class ExecConfig:
         Raises:
             RuntimeError: It is not set, and the user has no home directory.
         """
-        base = _state_home() / "fleeting" / "exec" if self.state_dir is None else Path(self.state_dir)
+        base = state_home() / "fleeting" / "exec" if self.state_dir is None else Path(self.state_dir)
         return base / self.name
-
-
-def _state_home() -> Path:
-    """Tell where the user's programs keep what they must remember, as the XDG base directory specification has it."""
-    given = Path(os.environ.get("XDG_STATE_HOME", ""))
-    return given if given.is_absolute() else Path.home() / ".local" / "state"
