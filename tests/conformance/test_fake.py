@@ -2,11 +2,24 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 
 import pytest
 
-from fleeting import Capability
-from fleeting.testing import FakeCloud, FakeGroup, GroupConformance, Harness, MakeHarness, virtual_time
+from fleeting import AuthFailed, Capability, ProviderError, QuotaExceeded, RateLimited
+from fleeting.testing import (
+    DecreaseFault,
+    FakeCloud,
+    FakeGroup,
+    Fault,
+    GroupConformance,
+    Harness,
+    IncreaseFault,
+    MakeHarness,
+    Trouble,
+    UpdateFault,
+    virtual_time,
+)
 
 anyio_backend = virtual_time
 
@@ -26,7 +39,7 @@ CLOUDS = {
 
 
 def harness_for(cloud: FakeCloud, group: type[FakeGroup] = FakeGroup) -> Harness:
-    """A harness around a fake cloud that may take its virtual time."""
+    """A harness around a fake cloud that may take its virtual time; it has no pages, no other states, no time-outs."""
 
     async def kill(instance: str) -> None:
         cloud.vanish(instance)
@@ -34,7 +47,60 @@ def harness_for(cloud: FakeCloud, group: type[FakeGroup] = FakeGroup) -> Harness
     async def alive() -> frozenset[str]:
         return cloud.alive
 
-    return Harness(make=lambda: group(cloud), kill=kill, alive=alive, deadline=600, settle=60, poll=1)
+    async def launch(number: int) -> None:
+        cloud.launch(number)
+
+    async def notice(instance: str) -> None:
+        cloud.notice(instance, in_seconds=120)
+
+    return Harness(
+        make=lambda: group(cloud),
+        kill=kill,
+        alive=alive,
+        launch=launch,
+        notice=notice,
+        writes=lambda: sum(call.method in {"increase", "decrease", "withdraw"} for call in cloud.calls),
+        troubles={kind: partial(trouble, cloud, kind) for kind in (*REFUSALS, Trouble.STOCK_OUT, *FAULTS)},
+        deadline=600,
+        patience=600,
+        settle=60,
+        poll=1,
+    )
+
+
+REFUSALS = {
+    Trouble.ERROR: ProviderError("it does not work"),
+    Trouble.GARBAGE: ProviderError("it does not make sense"),
+    Trouble.AUTH: AuthFailed("who are you?"),
+    Trouble.RATE_LIMIT: RateLimited("not so fast", retry_after=7),
+}
+"""What the fake answers to every request."""
+
+FAULTS = {
+    Trouble.QUOTA: IncreaseFault(refuse=QuotaExceeded("that is all you get")),
+    Trouble.PARTIAL: IncreaseFault(accept=1),
+    Trouble.LOST_ANSWER: IncreaseFault(lose=True),
+}
+"""What befalls a request for instances."""
+
+
+@asynccontextmanager
+async def trouble(cloud: FakeCloud, kind: Trouble) -> AsyncIterator[None]:
+    """Let the fake cloud have a trouble."""
+    faults = cloud.faults
+    if kind is Trouble.STOCK_OUT:
+        cloud.run_out()
+    elif kind in FAULTS:
+        faults.increase.always(FAULTS[kind])
+    else:
+        faults.update.always(UpdateFault(refuse=REFUSALS[kind]))
+        faults.increase.always(IncreaseFault(refuse=REFUSALS[kind]))
+        faults.decrease.always(DecreaseFault(refuse=REFUSALS[kind]))
+        faults.connect_info.always(Fault(refuse=REFUSALS[kind]))
+        faults.heartbeat.always(Fault(refuse=REFUSALS[kind]))
+    yield
+    cloud.restock()
+    faults.clear()
 
 
 class TestFake(GroupConformance):

@@ -1,7 +1,7 @@
 """The conformance suite bites: each check finds the faults that it is there for."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from itertools import count
 
 import pytest
@@ -12,14 +12,25 @@ from fleeting import (
     ConnectInfo,
     GroupInfo,
     InstanceNotFound,
+    Notice,
     Observation,
     Observed,
     ProviderError,
     Settings,
     State,
 )
-from fleeting.testing import CHECKS, Check, FakeCloud, FakeGroup, IncreaseFault, Violation, virtual_time
-from fleeting.testing import _conformance as suite
+from fleeting.testing import (
+    CHECKS,
+    Check,
+    FakeCloud,
+    FakeGroup,
+    IncreaseFault,
+    Violation,
+    judge,
+    name_of,
+    virtual_time,
+)
+from tests.conformance.mutants import MUTANTS
 from tests.conformance.test_fake import harness_for
 
 pytestmark = pytest.mark.anyio
@@ -240,6 +251,23 @@ class _Possessive(FakeGroup):
             self.cloud.vanish(max(self.cloud.alive))
 
 
+class _Hushed(FakeGroup):
+    """Listens to notices, and keeps them to itself."""
+
+    def notices(self) -> AsyncIterator[Notice]:
+        cloud = FakeCloud()
+        cloud.clock = self.cloud.clock
+        return cloud.notices()
+
+
+class _Belated(FakeGroup):
+    """Gives the time that is left for the time at which it ends."""
+
+    async def notices(self) -> AsyncIterator[Notice]:
+        async for notice in super().notices():
+            yield evolve(notice, deadline=notice.deadline - self.cloud.now)
+
+
 class _Recycling(FakeCloud):
     """Gives an id again once its instance is gone."""
 
@@ -251,6 +279,10 @@ class _Recycling(FakeCloud):
 
 
 FAULTLESS = IncreaseFault()
+
+CAPABILITIES = frozenset({Capability.NAMED_CREATE, Capability.WITHDRAW, Capability.NOTICES})
+
+CHECK = {name_of(check): check for check in CHECKS}
 
 
 @frozen
@@ -266,65 +298,67 @@ class Wrong:
     def __str__(self) -> str:
         """As the id of a test."""
         what = self.group.__name__ if self.group is not FakeGroup else self.cloud.__name__
-        return f"{self.check.__name__}-{what}-{self.clause}"
+        return f"{name_of(self.check)}-{what}-{self.clause}"
 
 
 WRONG = [
-    Wrong(suite.check_init_tells_what_the_group_is, "identity is the cloud resource itself", _Nameless),
-    Wrong(suite.check_init_tells_what_the_group_is, "the interface version is 1", _FromTheFuture),
-    Wrong(suite.check_init_tells_what_the_group_is, "max_size is the cloud's own ceiling", _BelowNothing),
-    Wrong(suite.check_claimed_capabilities_have_their_methods, "methods of Withdraws", _Boastful),
-    Wrong(suite.check_identity_is_the_resource, "the same each time it is opened", _Renamed),
-    Wrong(suite.check_first_view_is_complete, "update shows every instance", _Sleepy),
+    Wrong(CHECK["init_tells_what_the_group_is"], "identity is the cloud resource itself", _Nameless),
+    Wrong(CHECK["init_tells_what_the_group_is"], "the interface version is 1", _FromTheFuture),
+    Wrong(CHECK["init_tells_what_the_group_is"], "max_size is the cloud's own ceiling", _BelowNothing),
+    Wrong(CHECK["claimed_capabilities_have_their_methods"], "methods of Withdraws", _Boastful),
+    Wrong(CHECK["identity_is_the_resource"], "the same each time it is opened", _Renamed),
+    Wrong(CHECK["first_view_is_complete"], "update shows every instance", _Sleepy),
     Wrong(
-        suite.check_increase_brings_what_it_accepted,
+        CHECK["increase_brings_what_it_accepted"],
         "as many instances as increase accepted appear",
         fault=IncreaseFault(accept=1, overstate=1),
     ),
-    Wrong(suite.check_increase_brings_what_it_accepted, "0 to count", fault=IncreaseFault(overstate=1)),
-    Wrong(suite.check_increase_brings_what_it_accepted, "adds as many", fault=IncreaseFault(surplus=1)),
-    Wrong(suite.check_increase_brings_what_it_accepted, "comes to run", fault=IncreaseFault(hang=True)),
-    Wrong(suite.check_increase_brings_what_it_accepted, "room for three", fault=IncreaseFault(accept=1)),
-    Wrong(suite.check_named_create_is_idempotent, "a repeat with the same intent", _Forgetful),
-    Wrong(suite.check_named_create_carries_the_intent, "instances carry the intent", _Forgetful),
-    Wrong(suite.check_increase_stops_at_max_size, "increase beyond max_size 3", _Limitless),
-    Wrong(suite.check_decrease_removes_only_those_named, "and no others", _Careless),
-    Wrong(suite.check_decrease_removes_only_those_named, "leaves the view", _Nostalgic),
-    Wrong(suite.check_decrease_accepts_what_is_gone, "already gone", _Fussy),
-    Wrong(suite.check_decrease_accepts_what_is_gone, "already gone", _Silent),
-    Wrong(suite.check_ids_are_never_reused, "never reused", cloud=_Recycling),
-    Wrong(suite.check_connect_info_is_complete, "connect_info has a protocol, an address", _Homeless),
-    Wrong(suite.check_connect_info_is_complete, "of the instance asked about", _Confused),
-    Wrong(suite.check_connect_info_hides_secrets, "secrets stay out", _Indiscreet),
-    Wrong(suite.check_connect_info_knows_what_is_gone, "raises InstanceNotFound", _Gullible),
-    Wrong(suite.check_heartbeat_tells_health, "returns if the instance is healthy", _Anxious),
-    Wrong(suite.check_heartbeat_tells_health, "that is not there", _Gullible),
-    Wrong(suite.check_heartbeat_notices_death, "that is dead", _Trusting),
-    Wrong(suite.check_update_notices_death, "that died is deleted, failed or absent", _Nostalgic),
-    Wrong(suite.check_update_notices_death, "changes no other", _Panicky),
-    Wrong(suite.check_cancelled_increase_leaves_no_trace, "cancelling a call", _Leaky),
-    Wrong(suite.check_cancelled_increase_leaves_no_trace, "cancelling a call", fault=IncreaseFault(surplus=1)),
-    Wrong(suite.check_shutdown_leaves_instances, "instances stay after shutdown", _Thorough),
-    Wrong(suite.check_withdraw_spares_instances, "never touches an instance", _Greedy),
-    Wrong(suite.check_withdraw_spares_instances, "how many were taken back", _Flattering),
-    Wrong(suite.check_observing_changes_nothing, "raises Unsupported", _Meddling),
-    Wrong(suite.check_observing_changes_nothing, "sees what the manager sees", _Exclusive),
-    Wrong(suite.check_observing_changes_nothing, "changes nothing", _Possessive),
+    Wrong(CHECK["increase_brings_what_it_accepted"], "0 to count", fault=IncreaseFault(overstate=1)),
+    Wrong(CHECK["increase_brings_what_it_accepted"], "adds as many", fault=IncreaseFault(surplus=1)),
+    Wrong(CHECK["increase_brings_what_it_accepted"], "comes to run", fault=IncreaseFault(hang=True)),
+    Wrong(CHECK["increase_brings_what_it_accepted"], "room for three", fault=IncreaseFault(accept=1)),
+    Wrong(CHECK["named_create_is_idempotent"], "a repeat with the same intent", _Forgetful),
+    Wrong(CHECK["named_create_carries_the_intent"], "instances carry the intent", _Forgetful),
+    Wrong(CHECK["increase_stops_at_max_size"], "increase beyond max_size 3", _Limitless),
+    Wrong(CHECK["decrease_removes_only_those_named"], "and no others", _Careless),
+    Wrong(CHECK["decrease_removes_only_those_named"], "leaves the view", _Nostalgic),
+    Wrong(CHECK["decrease_accepts_what_is_gone"], "already gone", _Fussy),
+    Wrong(CHECK["decrease_accepts_what_is_gone"], "already gone", _Silent),
+    Wrong(CHECK["ids_are_never_reused"], "never reused", cloud=_Recycling),
+    Wrong(CHECK["connect_info_is_complete"], "connect_info has a protocol, an address", _Homeless),
+    Wrong(CHECK["connect_info_is_complete"], "of the instance asked about", _Confused),
+    Wrong(CHECK["connect_info_hides_secrets"], "secrets stay out", _Indiscreet),
+    Wrong(CHECK["connect_info_knows_what_is_gone"], "raises InstanceNotFound", _Gullible),
+    Wrong(CHECK["heartbeat_tells_health"], "returns if the instance is healthy", _Anxious),
+    Wrong(CHECK["heartbeat_tells_health"], "that is not there", _Gullible),
+    Wrong(CHECK["heartbeat_notices_death"], "that is dead", _Trusting),
+    Wrong(CHECK["update_notices_death"], "that died is deleted, failed or absent", _Nostalgic),
+    Wrong(CHECK["update_notices_death"], "changes no other", _Panicky),
+    Wrong(CHECK["cancelled_increase_leaves_no_trace"], "cancelling a call", _Leaky),
+    Wrong(CHECK["cancelled_increase_leaves_no_trace"], "cancelling a call", fault=IncreaseFault(surplus=1)),
+    Wrong(CHECK["shutdown_leaves_instances"], "instances stay after shutdown", _Thorough),
+    Wrong(CHECK["withdraw_spares_instances"], "never touches an instance", _Greedy),
+    Wrong(CHECK["withdraw_spares_instances"], "how many were taken back", _Flattering),
+    Wrong(CHECK["notices_come"], "notices passes on", _Hushed),
+    Wrong(CHECK["notices_come"], "notices passes on", _Belated),
+    Wrong(CHECK["observing_changes_nothing"], "raises Unsupported", _Meddling),
+    Wrong(CHECK["observing_changes_nothing"], "sees what the manager sees", _Exclusive),
+    Wrong(CHECK["observing_changes_nothing"], "changes nothing", _Possessive),
 ]
 
 
 @pytest.mark.parametrize("wrong", WRONG, ids=str)
 async def test_what_is_wrong_is_found(wrong: Wrong) -> None:
     """The check raises a violation that names the clause and says what was seen."""
-    cloud = wrong.cloud(capabilities=frozenset({Capability.NAMED_CREATE, Capability.WITHDRAW}))
-    if wrong.check is suite.check_first_view_is_complete:
+    cloud = wrong.cloud(capabilities=CAPABILITIES)
+    if wrong.check is CHECK["first_view_is_complete"]:
         cloud.launch(1)
     cloud.faults.increase.always(wrong.fault)
-    with pytest.raises(Violation, match=r"^the contract says: .*; seen: .+") as caught:
-        await wrong.check(harness_for(cloud, wrong.group))
+    with pytest.raises(Violation, match=r"^the contract says: .*; seen: .+; more: docs/reference/.+") as caught:
+        await judge(wrong.check, harness_for(cloud, wrong.group))
     assert wrong.clause in caught.value.clause
 
 
 def test_every_check_is_shown_to_bite() -> None:
     """No check is in the suite that was never seen to find anything."""
-    assert {wrong.check for wrong in WRONG} == set(CHECKS)
+    assert {wrong.check for wrong in WRONG} | {mutant.check for mutant in MUTANTS} == set(CHECKS)

@@ -10,6 +10,9 @@ from fleeting.testing._cloud import FakeCloud as FakeCloud
 from fleeting.testing._cloud import OnCommand as OnCommand
 from fleeting.testing._conformance import CHECKS as CHECKS
 from fleeting.testing._conformance import Check as Check
+from fleeting.testing._conformance import anchor_of as anchor_of
+from fleeting.testing._conformance import judge as judge
+from fleeting.testing._conformance import name_of as name_of
 from fleeting.testing._connection import FakeConnection as FakeConnection
 from fleeting.testing._fake import FakeGroup as FakeGroup
 from fleeting.testing._faults import DecreaseFault as DecreaseFault
@@ -19,7 +22,10 @@ from fleeting.testing._faults import UpdateFault as UpdateFault
 from fleeting.testing._harness import Harness as Harness
 from fleeting.testing._harness import MakeHarness as MakeHarness
 from fleeting.testing._harness import NotApplicable as NotApplicable
+from fleeting.testing._harness import NotChecked as NotChecked
 from fleeting.testing._harness import Probe as Probe
+from fleeting.testing._harness import Trouble as Trouble
+from fleeting.testing._harness import TroubleMaker as TroubleMaker
 from fleeting.testing._harness import Violation as Violation
 from fleeting.testing._machine import Bill as Bill
 from fleeting.testing._machine import Call as Call

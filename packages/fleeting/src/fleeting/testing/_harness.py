@@ -2,6 +2,8 @@
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from enum import Enum
+from typing import Any, TypeVar
 from uuid import uuid4
 
 import anyio
@@ -14,17 +16,56 @@ from fleeting._types import Capability, GroupInfo, Observed, Settings, State
 
 
 class Violation(AssertionError):
-    """A group does not keep the contract; says which clause, and what was seen."""
+    """A group does not keep the contract; says which clause, what was seen, and where to read more."""
 
     def __init__(self, clause: str, seen: str) -> None:
         """Take the clause that is not kept, and what was seen instead."""
         self.clause = clause
         self.seen = seen
-        super().__init__(f"the contract says: {clause}; seen: {seen}")
+        self.more = ""
+        """Where the documentation has the clause; filled in by `judge`."""
+        super().__init__(clause, seen)
+
+    def __str__(self) -> str:
+        """All of it, on one line."""
+        more = f"; more: {self.more}" if self.more else ""
+        return f"the contract says: {self.clause}; seen: {self.seen}{more}"
 
 
 class NotApplicable(Exception):
-    """A check does not concern this group, or the harness lacks what it needs; says which."""
+    """A check does not concern this group: it does not claim the capability, or has no such limit."""
+
+
+class NotChecked(NotApplicable):
+    """The harness lacks what the check needs; says what to give it."""
+
+
+class Trouble(Enum):
+    """What an author's endpoint can be made to do, so that one sees what the group makes of it.
+
+    Each lasts as long as the context manager that `Harness.troubles` has for it is entered.
+    """
+
+    ERROR = "answers every request with an error of its own, and does nothing"
+    GARBAGE = "answers every request with what is no answer, such as half a page of HTML, and does nothing"
+    AUTH = "refuses the credentials"
+    RATE_LIMIT = "refuses every request as one too many"
+    STOCK_OUT = "has no stock for new instances, and says so in its own way"
+    QUOTA = "refuses new instances because of a limit of the account"
+    PARTIAL = "takes only one of the instances that are asked for at once"
+    PROTECTED = "refuses to delete instances"
+    LOST_ANSWER = "does what it is asked to, and breaks the connection instead of answering"
+    SILENCE = "takes requests, does nothing and never answers; on leaving, breaks those connections"
+    SLOW = "takes half a second for each answer"
+    BROKEN_PAGE = "answers the first page of a listing, and the others with an error"
+    PAGE_LOOP = "says of every page of a listing that the first page comes next"
+
+
+TroubleMaker = Callable[[], AbstractAsyncContextManager[object]]
+"""Makes the endpoint have one trouble, from entering to leaving."""
+
+
+H = TypeVar("H")
 
 
 def _settings() -> Settings:
@@ -36,7 +77,8 @@ def _settings() -> Settings:
 class Harness:
     """One cloud resource to check a group on, made inside the event loop.
 
-    It must have room for three more instances. What it holds already must stay as it is meanwhile.
+    It must have room for three more instances. What it holds already must stay as it is meanwhile. All but `make` may
+    be left out; a check that needs what is missing is reported as not checked.
     """
 
     make: Callable[[], InstanceGroup]
@@ -44,10 +86,10 @@ class Harness:
 
     settings: Settings = field(factory=_settings)
     kill: Callable[[str], Awaitable[None]] | None = None
-    """Ends an instance behind the group's back; without it, what depends on that is not checked."""
+    """Ends an instance behind the group's back."""
 
     alive: Callable[[], Awaitable[Collection[str]]] | None = None
-    """Tells the ids of all instances that really exist, not by way of the group; None: cannot be told."""
+    """Tells the ids of all instances that really exist and are paid for, not by way of the group."""
 
     deadline: float = 60.0
     """Seconds within which what was asked for comes, runs, or is gone."""
@@ -60,6 +102,69 @@ class Harness:
 
     unknown_id: str = "i-00000000000000000"
     """An id that the cloud could have given, and has not."""
+
+    patience: float = 30.0
+    """Seconds within which a call ends though the cloud says nothing: the group's own time-outs, and some more."""
+
+    secrets: Collection[str] = ()
+    """What nobody may get to see: the values of the group's settings that are secret."""
+
+    troubles: Mapping[Trouble, TroubleMaker] = field(factory=dict)
+    """What the cloud's endpoint can be made to do; what it cannot is not checked."""
+
+    launch: Callable[[int], Awaitable[object]] | None = None
+    """Adds instances to the group behind its back, as somebody with the cloud's own tools could."""
+
+    crowd: int = 7
+    """How many of those make a listing longer than a page."""
+
+    states: Mapping[str, State] = field(factory=dict)
+    """Every state that the cloud has for an instance, as the cloud writes it, and what it means."""
+
+    set_state: Callable[[str, str], Awaitable[None]] | None = None
+    """Makes the cloud show an instance in a state, as the cloud writes it."""
+
+    notice: Callable[[str], Awaitable[None]] | None = None
+    """Makes the cloud announce that an instance will go."""
+
+    writes: Callable[[], int] | None = None
+    """Counts the requests so far that would change something at the cloud."""
+
+    def trouble(self, kind: Trouble) -> AbstractAsyncContextManager[object]:
+        """Let the endpoint have a trouble, from entering to leaving.
+
+        Raises:
+            NotChecked: It cannot.
+        """
+        if kind not in self.troubles:
+            raise NotChecked(f"give the harness troubles[Trouble.{kind.name}], in which the cloud {kind.value}")
+        return self.troubles[kind]()
+
+    async def billed(self) -> Collection[str]:
+        """Ids of the instances that really exist, not by way of the group.
+
+        Raises:
+            NotChecked: It cannot be told.
+        """
+        return await self.need(self.alive, "alive", "tells which instances really exist")()
+
+    async def end(self, instance: str) -> None:
+        """End an instance behind the group's back.
+
+        Raises:
+            NotChecked: That cannot be done.
+        """
+        await self.need(self.kill, "kill", "ends an instance behind the group's back")(instance)
+
+    def need(self, hook: H | None, name: str, what: str) -> H:
+        """Give a hook that a check cannot do without.
+
+        Raises:
+            NotChecked: The harness does not have it.
+        """
+        if hook is None:
+            raise NotChecked(f"give the harness {name}, which {what}")
+        return hook
 
     @asynccontextmanager
     async def opened(self, *, keep: bool = False, observe_only: bool = False) -> AsyncIterator["Probe"]:
@@ -155,8 +260,11 @@ class Probe:
         )
 
     async def tidy(self) -> None:
-        """Delete what came since the group was opened, as far as it lets itself be deleted."""
-        with suppress(ProviderError):
+        """Delete what came since the group was opened, as far as it lets itself be deleted.
+
+        Whatever a group raises here, it has raised before in the check, which tells better what is wrong.
+        """
+        with suppress(Exception):
             if added := list(await self.added()):
                 await self.group.decrease(added)
 
@@ -188,3 +296,42 @@ async def fails(call: Awaitable[object]) -> ProviderError | None:
     except ProviderError as error:
         return error
     return None
+
+
+@frozen(kw_only=True)
+class Answer:
+    """What came of a call."""
+
+    value: Any = None
+    error: Exception | None = None
+
+    def __str__(self) -> str:
+        """In words: ``returned 3``, ``raised KeyError('status')``."""
+        return f"returned {self.value!r}" if self.error is None else f"raised {self.error!r}"
+
+
+async def answer_of(call: Awaitable[object]) -> Answer:
+    """Await the call, and take whatever comes of it."""
+    try:
+        return Answer(value=await call)
+    except Exception as error:  # noqa: BLE001  (what a plugin may raise is what is being checked)
+        return Answer(error=error)
+
+
+async def answer_during(harness: Harness, kind: Trouble, call: Callable[[], Awaitable[object]]) -> Answer | None:
+    """Make the call while the endpoint has a trouble; None: it did not end within the harness's patience."""
+    trouble = harness.trouble(kind)
+    answers: list[Answer] = []
+    done = anyio.Event()
+
+    async def ask() -> None:
+        answers.append(await answer_of(call()))
+        done.set()
+
+    async with anyio.create_task_group() as tasks:
+        async with trouble:
+            tasks.start_soon(ask)
+            with anyio.move_on_after(harness.patience) as limit:
+                await done.wait()
+        tasks.cancel_scope.cancel()
+    return None if limit.cancelled_caught else answers[0]

@@ -1,0 +1,72 @@
+"""The cloud's API: one request at a time, and one class of error for each thing to do about it."""
+
+import json
+from contextlib import closing
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from typing import Any
+from urllib.parse import urlsplit
+
+from fleeting import (
+    AuthFailed,
+    CapacityUnavailable,
+    InstanceNotFound,
+    Offload,
+    OutcomeUnknown,
+    ProviderError,
+    QuotaExceeded,
+    RateLimited,
+)
+
+from fleeting_puddle._config import PuddleConfig
+
+_ERRORS = {"unauthorized": AuthFailed, "no_stock": CapacityUnavailable, "quota": QuotaExceeded}
+"""What the API calls its errors; any other is a plain `ProviderError`."""
+
+
+class PuddleCloud:
+    """Speaks to the API in worker threads, because ``http.client`` blocks."""
+
+    def __init__(self, config: PuddleConfig) -> None:
+        """Connect to nothing yet."""
+        self._config = config
+        self._offload = Offload()
+
+    async def call(self, method: str, path: str, body: object = None, *, key: str = "") -> Any:
+        """Make a request and return what the API answers.
+
+        Args:
+            method: GET, POST or DELETE.
+            path: With a slash in front.
+            body: Sent as JSON.
+            key: A repeat with the same key is answered as the first was, and does nothing.
+        """
+        return await self._offload(self._call, method, path, json.dumps(body), key)
+
+    def _call(self, method: str, path: str, body: str, key: str) -> Any:
+        url = urlsplit(self._config.url)
+        kind = HTTPSConnection if url.scheme == "https" else HTTPConnection
+        headers = {"Authorization": f"Bearer {self._config.token}", "Idempotency-Key": key}
+        with closing(kind(url.netloc, timeout=self._config.timeout)) as connection:
+            try:
+                connection.connect()
+            except OSError as error:  # nothing was sent, so nothing was done
+                raise ProviderError(f"Puddle cannot be reached at {url.netloc}: {error}") from error
+            try:
+                connection.request(method, url.path + path, body, headers)
+                response = connection.getresponse()
+                answer = json.loads(response.read())
+            except (OSError, HTTPException, ValueError) as error:  # it may have been done
+                raise OutcomeUnknown(f"Puddle gave no answer to {method} {path} that makes sense") from error
+        if response.status >= 400:
+            raise _error_for(answer, path, response.getheader("Retry-After"))
+        return answer
+
+
+def _error_for(answer: dict[str, str], path: str, retry_after: str | None) -> ProviderError:
+    """Choose by the code; the API's message stays out of it, for it repeats the token."""
+    code = answer.get("code", "nothing")
+    if code == "not_found":
+        return InstanceNotFound(path.rpartition("/")[2])
+    if code == "too_many_requests":
+        return RateLimited("Puddle was asked too often", retry_after=float(retry_after) if retry_after else None)
+    return _ERRORS.get(code, ProviderError)(f"Puddle says {code} to {path}")

@@ -1,0 +1,125 @@
+"""The instance group: a pool of Puddle's."""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import datetime
+from typing import Any
+
+from fleeting import (
+    Capability,
+    ConnectInfo,
+    GroupInfo,
+    InstanceNotFound,
+    Observation,
+    Observed,
+    Problem,
+    ProblemKind,
+    ProviderError,
+    Settings,
+    State,
+    Unsupported,
+)
+
+from fleeting_puddle._cloud import PuddleCloud
+from fleeting_puddle._config import PuddleConfig
+
+STATES = {
+    "pending": State.CREATING,
+    "active": State.RUNNING,
+    "stopping": State.DELETING,
+    "gone": State.DELETED,
+    "error": State.FAILED,
+}
+PROBLEMS = {"no_stock": ProblemKind.CAPACITY, "quota": ProblemKind.QUOTA}
+
+
+class PuddleGroup:
+    """Instances of one pool."""
+
+    def __init__(self, config: PuddleConfig) -> None:
+        """Connect to nothing yet."""
+        self._config = config
+        self._cloud = PuddleCloud(config)
+        self._pool = f"/pools/{config.pool}"
+        self._observing = False
+
+    async def init(self, settings: Settings) -> GroupInfo:
+        """Look whether the pool is there."""
+        self._observing = settings.observe_only
+        pool = await self._cloud.call("GET", self._pool)
+        return GroupInfo(
+            identity=f"puddle:{self._config.url}{self._pool}",
+            max_size=pool["limit"],
+            capabilities=frozenset({Capability.NAMED_CREATE, Capability.WITHDRAW}),
+        )
+
+    async def update(self) -> Observation:
+        """List the pool, page by page, and why more is not coming."""
+        pool = await self._cloud.call("GET", self._pool)
+        instances: dict[str, Observed] = {}
+        pages: list[str | None] = [""]
+        while (page := pages[-1]) is not None:
+            listing = await self._cloud.call("GET", f"{self._pool}/instances?page={page}")
+            instances |= {each["id"]: self._observed(each) for each in listing["instances"]}
+            if listing["next"] in pages:
+                raise ProviderError("the pages of Puddle's list lead in a circle")
+            pages.append(listing["next"])
+        return Observation(instances, [self._problem(each) for each in pool["problems"]])
+
+    async def increase(self, count: int, *, intent: str) -> int:
+        """Ask for instances that carry the intent as their label."""
+        self._refuse_if_observing()
+        body = {"count": count, "label": intent}
+        accepted: int = (await self._cloud.call("POST", f"{self._pool}/instances", body, key=intent))["accepted"]
+        return accepted
+
+    async def decrease(self, instances: Sequence[str]) -> Sequence[str]:
+        """Delete one after the other."""
+        self._refuse_if_observing()
+        for instance in instances:
+            with suppress(InstanceNotFound):
+                await self._cloud.call("DELETE", f"/instances/{instance}")
+        return instances
+
+    async def withdraw(self, count: int) -> int:
+        """Take back what is not filled."""
+        self._refuse_if_observing()
+        taken: int = (await self._cloud.call("POST", f"{self._pool}/withdraw", {"count": count}))["withdrawn"]
+        return taken
+
+    async def connect_info(self, instance: str) -> ConnectInfo:
+        """Tell what the API tells."""
+        found = await self._find(instance)
+        return ConnectInfo(id=instance, internal_addr=found["address"], user=found["user"], password=found["password"])
+
+    async def heartbeat(self, instance: str) -> None:
+        """Look whether it runs."""
+        status = (await self._find(instance))["status"]
+        if STATES.get(status) is not State.RUNNING:
+            raise ProviderError(f"instance {instance} is {status}")
+
+    async def shutdown(self) -> None:
+        """Nothing is held open."""
+
+    async def _find(self, instance: str) -> dict[str, Any]:
+        found: dict[str, Any] = await self._cloud.call("GET", f"/instances/{instance}")
+        if STATES.get(found["status"]) is State.DELETED:
+            raise InstanceNotFound(instance)
+        return found
+
+    def _observed(self, each: dict[str, str]) -> Observed:
+        if each["status"] not in STATES:
+            raise ProviderError(f"instance {each['id']} is {each['status']}, which this plugin does not know")
+        return Observed(
+            state=STATES[each["status"]],
+            created_at=datetime.fromisoformat(each["created"]).timestamp(),
+            intent=each["label"],
+        )
+
+    def _problem(self, each: dict[str, str]) -> Problem:
+        kind = PROBLEMS.get(each["code"], ProblemKind.OTHER)
+        return Problem(kind=kind, message=each["code"], since=datetime.fromisoformat(each["since"]).timestamp())
+
+    def _refuse_if_observing(self) -> None:
+        if self._observing:
+            raise Unsupported("the pool was opened to observe only; open it to manage it")

@@ -1,0 +1,24 @@
+"""The group keeps the contract: offline against an endpoint of our own, and with ``--live`` against the cloud."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from fleeting.testing import GroupConformance, Harness, MakeHarness
+from puddle_endpoint import harness_for, running
+
+
+class TestPuddle(GroupConformance):
+    """The suite, with nothing left unchecked."""
+
+    @pytest.fixture
+    def make_harness(self) -> MakeHarness:
+        """Run a cloud for each check, with an instance in it that somebody else made."""
+
+        @asynccontextmanager
+        async def make() -> AsyncIterator[Harness]:
+            async with running() as cloud:
+                await cloud.launch(1)
+                yield harness_for(cloud)
+
+        return make

@@ -1,0 +1,66 @@
+"""Finds calls that hold up the event loop: those that wait without letting anybody else run."""
+
+import sys
+import time
+from collections.abc import Coroutine
+from contextlib import suppress
+from functools import cache
+from threading import get_ident
+from typing import Any
+
+from attrs import define
+
+from fleeting.testing._stepping import Resume, stepped
+
+STALL = 0.25
+"""Seconds that a step may wait in one go. Whoever waits for an endpoint with `Trouble.SLOW` waits longer."""
+
+
+class _WouldBlock(OSError):
+    """Ends a connection before it is made: to an endpoint on the same event loop it never would be."""
+
+
+@define
+class _Watch:
+    """What is looked out for, in which thread."""
+
+    thread: int | None = None
+    """The thread that is in a step of a watched call; None: no step is under way."""
+
+    seen: str = ""
+    """What held up the event loop, or would have."""
+
+    def notice(self, event: str, args: tuple[Any, ...]) -> None:
+        """Look at what Python tells its auditors before it happens."""
+        if self.thread == get_ident() and event == "socket.connect" and args[0].gettimeout() != 0:
+            self.seen = f"it connects to {args[1]!r} with a blocking socket"
+            raise _WouldBlock(self.seen)
+
+    def step(self, resume: Resume) -> object:
+        """Perform a step."""
+        self.thread = get_ident()
+        waited = time.thread_time() - time.perf_counter()
+        try:
+            return resume()
+        finally:
+            waited += time.perf_counter() - time.thread_time()
+            self.thread = None
+            if waited > STALL:
+                self.seen = self.seen or f"between two awaits it waited {waited:.1f} s for something else"
+
+
+async def held_up(call: Coroutine[Any, Any, object]) -> str:
+    """Run *call*, whatever comes of it, and tell how it held up the event loop; empty if it did not."""
+    watch = _watch()
+    watch.seen = ""
+    with suppress(Exception):
+        await stepped(call, step=watch.step)
+    return watch.seen
+
+
+@cache
+def _watch() -> _Watch:
+    """The one watch: an auditor, once installed, stays."""
+    watch = _Watch()
+    sys.addaudithook(watch.notice)
+    return watch

@@ -1,0 +1,76 @@
+"""What a cancellation leaves behind, whichever await it hits."""
+
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+import anyio
+
+from fleeting._errors import ProviderError
+from fleeting.testing._harness import Answer, Harness, Probe, Violation, answer_of, describe, new_intent, without
+from fleeting.testing._interrupt import interrupted
+
+MAX_AWAITS = 20
+"""How many awaits of one call are tried with a cancellation."""
+
+
+async def check_cancelled_increase_leaves_no_trace(harness: Harness) -> None:
+    """Wherever `increase` is cancelled, `update` shows what came of it."""
+    clause = "cancelling a call leaves nothing that update would not show"
+    async with harness.opened() as probe:
+        for number in range(1, MAX_AWAITS + 1):
+            before = await probe.added()
+            came_so_far = True
+            with suppress(ProviderError):
+                came_so_far = await interrupted(probe.group.increase(1, intent=new_intent()), at=number)
+            await probe.rest(harness.settle)
+            added = await probe.added()
+            if len(without(added, before)) > 1:
+                raise Violation(clause, f"one was asked for and cancelled, then came {describe(added)}")
+            if harness.alive is not None and (unseen := set(await harness.alive()) - {*added, *probe.found}):
+                raise Violation(clause, f"cancelled at its await {number}, it left {sorted(unseen)} behind")
+            await probe.remove(list(added))
+            if not came_so_far:
+                break
+
+
+async def check_cancelled_calls_change_nothing_else(harness: Harness) -> None:
+    """Wherever any other call is cancelled, the group goes on, and shows what there is."""
+    async with harness.opened() as probe:
+        (instance,) = await probe.grow(1)
+        group = probe.group
+        calls: dict[str, Callable[[], Coroutine[Any, Any, object]]] = {
+            "update": group.update,
+            "connect_info": partial(group.connect_info, instance),
+            "heartbeat": partial(group.heartbeat, instance),
+            "decrease": partial(group.decrease, [instance]),
+        }
+        for name, call in calls.items():
+            for number in range(1, MAX_AWAITS + 1):
+                came_so_far = await _interrupted_at(number, call)
+                await _goes_on(probe, name, instance)
+                if not came_so_far:
+                    break
+        await probe.remove([instance])
+
+
+async def _interrupted_at(number: int, call: Callable[[], Coroutine[Any, Any, object]]) -> bool:
+    """Cancel the call there; returns whether it came so far."""
+    with suppress(ProviderError):
+        return await interrupted(call(), at=number)
+    return True
+
+
+async def _goes_on(probe: Probe, name: str, instance: str) -> None:
+    """Look at the group after a call that was cancelled."""
+    clause = f"after a {name} that was cancelled, the group goes on"
+    answer = Answer()
+    with anyio.move_on_after(probe.harness.patience) as limit:
+        answer = await answer_of(probe.shown())
+    if limit.cancelled_caught:
+        raise Violation(clause, "the next update did not end")
+    if answer.error is not None:
+        raise Violation(clause, f"the next update {answer}")
+    if name != "decrease" and instance not in answer.value:
+        raise Violation(clause, f"the next update lacks {instance}, and has {describe(answer.value)}")

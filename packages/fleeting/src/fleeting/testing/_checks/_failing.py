@@ -1,0 +1,131 @@
+"""What a group makes of a cloud that refuses, fails, or says nothing: one class of error for each thing to do."""
+
+import math
+from collections.abc import Awaitable, Callable, Mapping
+
+from fleeting._errors import AuthFailed, CapacityUnavailable, OutcomeUnknown, ProviderError, QuotaExceeded, RateLimited
+from fleeting._protocols import InstanceGroup
+from fleeting._types import Observation, Problem, ProblemKind
+from fleeting.testing._harness import (
+    Answer,
+    Harness,
+    Probe,
+    Trouble,
+    Violation,
+    answer_during,
+    answer_of,
+    describe,
+    new_intent,
+)
+
+Calls = Mapping[str, Callable[[], Awaitable[object]]]
+
+
+async def check_failures_are_provider_errors(harness: Harness) -> None:
+    """Whatever the cloud answers, a call raises nothing but a `ProviderError`, and claims nothing that was not done."""
+    async with harness.opened() as probe:
+        (instance,) = await probe.grow(1)
+        for kind in (Trouble.ERROR, Trouble.GARBAGE):
+            async with harness.trouble(kind):
+                for name, call in _calls(probe.group, instance).items():
+                    _judge_failure(name, kind, await answer_of(call()))
+        await probe.rest(harness.settle)
+        added = await probe.added()
+        if list(added) != [instance]:
+            raise Violation("what fails has no effect", f"{instance} was running; left are {describe(added)}")
+
+
+async def check_refused_credentials_are_auth_failed(harness: Harness) -> None:
+    """If the cloud refuses the credentials, `update` and `increase` raise `AuthFailed`."""
+    await _raises(harness, Trouble.AUTH, AuthFailed)
+
+
+async def check_throttling_is_rate_limited(harness: Harness) -> None:
+    """If the cloud is asked too often, `update` and `increase` raise `RateLimited`, with the cloud's advice if any."""
+    for answer in await _raises(harness, Trouble.RATE_LIMIT, RateLimited):
+        advice = answer.error.retry_after if isinstance(answer.error, RateLimited) else None
+        if advice is not None and not 0 < advice < math.inf:
+            raise Violation("retry_after is in seconds from now, more than 0, or None", f"{advice!r}")
+
+
+async def check_stock_out_is_told(harness: Harness) -> None:
+    """If the cloud has no stock, `increase` raises `CapacityUnavailable`, or `update` has a problem that says so."""
+    await _tells(harness, Trouble.STOCK_OUT, CapacityUnavailable, ProblemKind.CAPACITY)
+
+
+async def check_quota_is_told(harness: Harness) -> None:
+    """At a limit of the account, `increase` raises `QuotaExceeded`, or `update` has a problem that says so."""
+    await _tells(harness, Trouble.QUOTA, QuotaExceeded, ProblemKind.QUOTA)
+
+
+async def check_silence_ends_in_time(harness: Harness) -> None:
+    """Every call has a time-out; after that, `increase` says that it does not know what came of it."""
+    async with harness.opened() as probe:
+        (instance,) = await probe.grow(1)
+        for name, call in _calls(probe.group, instance).items():
+            answer = await answer_during(harness, Trouble.SILENCE, call)
+            if answer is None:
+                seen = f"{harness.patience:g} s after the cloud fell silent, {name} had not ended"
+                raise Violation("every call to the cloud has a time-out", seen)
+            if name == "increase" and not isinstance(answer.error, OutcomeUnknown | OSError):
+                clause = "increase raises OutcomeUnknown if no answer comes"
+                raise Violation(clause, f"the cloud said nothing, and increase {answer}")
+
+
+def _calls(group: InstanceGroup, instance: str) -> Calls:
+    """Every call that asks the cloud something, by its name."""
+    return {
+        "update": group.update,
+        "increase": lambda: group.increase(1, intent=new_intent()),
+        "decrease": lambda: group.decrease([instance]),
+        "connect_info": lambda: group.connect_info(instance),
+        "heartbeat": lambda: group.heartbeat(instance),
+    }
+
+
+def _judge_failure(name: str, kind: Trouble, answer: Answer) -> None:
+    """Look at what came of a call while every request failed."""
+    seen = f"the cloud {kind.value}; {name} {answer}"
+    if answer.error is not None and not isinstance(answer.error, ProviderError):
+        raise Violation("a call that the cloud fails raises a ProviderError, or a class derived from it", seen)
+    if answer.error is None and (name in {"update", "increase"} or (name == "decrease" and list(answer.value))):
+        raise Violation(f"{name} raises a ProviderError if the cloud does not do what it asks", seen)
+
+
+async def _raises(harness: Harness, kind: Trouble, expected: type[ProviderError]) -> list[Answer]:
+    """Look whether reading and asking both raise that error; returns their answers."""
+    async with harness.opened() as probe:
+        async with harness.trouble(kind):
+            answers = {
+                "update": await answer_of(probe.group.update()),
+                "increase": await answer_of(probe.group.increase(1, intent=new_intent())),
+            }
+        for name, answer in answers.items():
+            if not isinstance(answer.error, expected):
+                clause = f"a call raises {expected.__name__} if the cloud {kind.value}"
+                raise Violation(clause, f"{name} {answer}")
+    return list(answers.values())
+
+
+async def _tells(harness: Harness, kind: Trouble, refusal: type[ProviderError], problem: ProblemKind) -> None:
+    """Look whether the user gets to know why nothing comes: by an error, or by a problem that stays the same."""
+    async with harness.opened() as probe:
+        async with harness.trouble(kind):
+            answer = await answer_of(probe.group.increase(1, intent=new_intent()))
+            if not isinstance(answer.error, refusal):
+                await _look_for(problem, probe, answer, refusal)
+        await probe.rest(harness.settle)
+
+
+async def _look_for(kind: ProblemKind, probe: Probe, answer: Answer, refusal: type[ProviderError]) -> None:
+    first = _problem_in(await probe.group.update(), kind) if answer.error is None else None
+    if first is None:
+        clause = f"increase raises {refusal.__name__}, or update has a Problem of {kind}, if that is why nothing comes"
+        raise Violation(clause, f"increase {answer}" + ("" if answer.error else ", and update has no such problem"))
+    later = _problem_in(await probe.group.update(), kind)
+    if later is None or later.since != first.since:
+        raise Violation("the same problem keeps its since", f"first {first}, then {later}")
+
+
+def _problem_in(view: Observation, kind: ProblemKind) -> Problem | None:
+    return next((problem for problem in view.problems if problem.kind is kind), None)

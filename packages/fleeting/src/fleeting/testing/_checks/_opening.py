@@ -1,0 +1,38 @@
+"""What a group says of itself when it is opened."""
+
+from fleeting._protocols import GivesNotice, Withdraws
+from fleeting._types import SUPPORTED_INTERFACE_VERSIONS, Capability
+from fleeting.testing._harness import Harness, Violation
+
+
+async def check_init_tells_what_the_group_is(harness: Harness) -> None:
+    """`init` names the cloud resource and an interface version that is supported."""
+    async with harness.opened() as probe:
+        info = probe.info
+    if not info.identity:
+        raise Violation("identity is the cloud resource itself", f"identity {info.identity!r}")
+    if info.interface_version not in SUPPORTED_INTERFACE_VERSIONS:
+        versions = " or ".join(map(str, SUPPORTED_INTERFACE_VERSIONS))
+        raise Violation(f"the interface version is {versions}", f"interface_version {info.interface_version!r}")
+    if info.max_size is not None and info.max_size < 0:
+        raise Violation("max_size is the cloud's own ceiling, or None", f"max_size {info.max_size!r}")
+
+
+async def check_claimed_capabilities_have_their_methods(harness: Harness) -> None:
+    """Who claims a capability has the methods that it stands for."""
+    async with harness.opened() as probe:
+        for capability, methods in ((Capability.WITHDRAW, Withdraws), (Capability.NOTICES, GivesNotice)):
+            if capability in probe.info.capabilities and not isinstance(probe.group, methods):
+                clause = f"a group that claims {capability.name} has the methods of {methods.__name__}"
+                raise Violation(clause, f"{type(probe.group).__name__} lacks them")
+
+
+async def check_identity_is_the_resource(harness: Harness) -> None:
+    """A second object for the same resource has the same identity, on which the manager's lock is taken."""
+    async with harness.opened() as one:
+        pass
+    async with harness.opened() as other:
+        pass
+    if one.info.identity != other.info.identity:
+        seen = f"{one.info.identity!r}, then {other.info.identity!r}"
+        raise Violation("identity is the cloud resource itself, the same each time it is opened", seen)

@@ -1,0 +1,59 @@
+"""What `decrease` deletes, and what it says that it deletes."""
+
+from fleeting._errors import ProviderError
+from fleeting._types import State
+from fleeting.testing._harness import Harness, Trouble, Violation, answer_of, describe
+
+
+async def check_decrease_removes_only_those_named(harness: Harness) -> None:
+    """`decrease` deletes the instances that it is given, and leaves all others alone."""
+    async with harness.opened() as probe:
+        doomed, spared = await probe.grow(2)
+        accepted = await probe.group.decrease([doomed])
+        if not set(accepted) <= {doomed}:
+            raise Violation("decrease returns those of its arguments that it accepted", f"{list(accepted)}")
+        await probe.remove([doomed])
+        await probe.rest(harness.settle)
+        shown = await probe.shown()
+        if {*probe.found, spared} - shown.keys() or shown[spared].state is not State.RUNNING:
+            clause = "decrease deletes these, and no others"
+            raise Violation(clause, f"of {doomed} and {spared} the first was named; left are {describe(shown)}")
+
+
+async def check_decrease_accepts_what_is_gone(harness: Harness) -> None:
+    """`decrease` accepts ids that are gone or were never known: they are not there, as asked."""
+    async with harness.opened() as probe:
+        (gone,) = await probe.grow(1)
+        await probe.remove([gone])
+        for instance in (gone, harness.unknown_id):
+            clause = "decrease accepts an instance that is already gone"
+            try:
+                accepted = await probe.group.decrease([instance])
+            except ProviderError as error:
+                raise Violation(clause, f"decrease([{instance!r}]) raised {error!r}") from error
+            if list(accepted) != [instance]:
+                raise Violation(clause, f"decrease([{instance!r}]) returned {list(accepted)}")
+
+
+async def check_decrease_goes_on_past_what_is_gone(harness: Harness) -> None:
+    """Among several, one that is gone already does not keep the others alive."""
+    async with harness.opened() as probe:
+        gone, alive = await probe.grow(2)
+        await probe.remove([gone])
+        answer = await answer_of(probe.group.decrease([gone, alive]))
+        clause = "decrease accepts an instance that is gone, and deletes the others all the same"
+        if answer.error is not None or set(answer.value) != {gone, alive}:
+            raise Violation(clause, f"{gone} was gone, and decrease([{gone!r}, {alive!r}]) {answer}")
+        await probe.until(clause, lambda shown: alive not in shown)
+
+
+async def check_refused_deletion_is_told(harness: Harness) -> None:
+    """What the cloud refuses to delete is not among what `decrease` accepted."""
+    async with harness.opened() as probe:
+        (instance,) = await probe.grow(1)
+        async with harness.trouble(Trouble.PROTECTED):
+            answer = await answer_of(probe.group.decrease([instance]))
+        refused = isinstance(answer.error, ProviderError) or (answer.error is None and not list(answer.value))
+        if not refused:
+            clause = "decrease returns only those whose deletion the cloud accepted, or raises a ProviderError"
+            raise Violation(clause, f"the cloud refused to delete {instance}, and decrease {answer}")

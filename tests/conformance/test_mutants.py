@@ -1,0 +1,37 @@
+"""The conformance suite finds every mutant of a correct plugin, each with the check that is meant for it."""
+
+from collections.abc import Iterator
+
+import pytest
+from attrs import evolve
+from puddle_endpoint import harness_for, running
+
+from fleeting.testing import Violation, anchor_of, judge
+from tests.conformance.mutants import MUTANTS, LeavesItsSocket, Mutant
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(autouse=True)
+def close_what_a_mutant_left() -> Iterator[None]:
+    """Close the sockets of the mutant that leaves them."""
+    yield
+    for sockets in LeavesItsSocket.open.values():
+        while sockets:
+            sockets.pop().close()
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+async def test_a_mutant_is_found_by_the_check_that_is_meant_for_it(mutant: Mutant) -> None:
+    """The correct plugin passes every check (examples/puddle); each mutant of it fails the one that is named."""
+    async with running() as cloud:
+        await cloud.launch(1)
+        harness = evolve(harness_for(cloud, mutant.group), deadline=1, patience=3)
+        with pytest.raises(Violation) as caught:
+            await judge(mutant.check, harness)
+    assert caught.value.more == anchor_of(mutant.check)
+
+
+def test_there_are_enough_mutants() -> None:
+    """And no two of them are wrong in the same way."""
+    assert len({mutant.fault for mutant in MUTANTS}) == len(MUTANTS) >= 30
