@@ -1,0 +1,169 @@
+"""Keeps what the conformance suite does to a real cloud within bounds, and leaves nothing behind there."""
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+from attrs import define, evolve, field
+
+from fleeting._clock import LoopClock
+from fleeting._errors import FleetingError, OutcomeUnknown, ProviderError
+from fleeting._protocols import InstanceGroup
+from fleeting._types import GroupInfo, Observation, Settings, State
+from fleeting.testing._harness import Harness, NotChecked
+
+NOBODY_KNOWS = ("whatever there is: the cloud does not tell",)
+
+
+@define(kw_only=True)
+class _Account:
+    """What is known of one cloud resource."""
+
+    harness: Harness
+    found: frozenset[str]
+    """The instances that were there first, and stay."""
+
+    asked: dict[str, int] = field(factory=dict)
+    """How many were asked for, by intent."""
+
+    seen: set[str] = field(factory=set)
+    """Which have come of that."""
+
+    def take_in(self, view: Observation) -> int:
+        """Look at a view; returns how many of ours exist."""
+        ours = {
+            instance
+            for instance, each in view.instances.items()
+            if instance not in self.found and each.state is not State.DELETED
+        }
+        self.seen |= ours
+        return len(ours)
+
+    @property
+    def to_come(self) -> int:
+        """How many may still appear."""
+        return max(0, sum(self.asked.values()) - len(self.seen))
+
+
+class SpendingGuard:
+    """Lets the suite have so many instances at once, and removes all of them in the end."""
+
+    def __init__(self, limit: int) -> None:
+        """Allow so many at once, in each cloud resource."""
+        self.limit = limit
+        self.left: dict[str, Sequence[str]] = {}
+        """Instances that could not be removed, by the identity of their group."""
+
+        self._accounts: dict[str, _Account] = {}
+
+    @asynccontextmanager
+    async def watch(self, harness: Harness) -> AsyncIterator[Harness]:
+        """Lend the harness of a real cloud to a check, and remove what came meanwhile."""
+        try:
+            yield evolve(harness, make=lambda: _GuardedGroup(harness, harness.make(), self))
+        finally:
+            with anyio.CancelScope(shield=True):
+                await self.sweep()
+
+    async def sweep(self) -> None:
+        """Remove what was not there first, and wait for it; what stays is in `left`."""
+        for identity, account in self._accounts.items():
+            self.left.pop(identity, None)
+            if left := await _emptied(account):
+                self.left[identity] = left
+
+    async def admit(self, group: InstanceGroup, info: GroupInfo, harness: Harness) -> None:
+        """Remember what a resource holds before anything is asked of it."""
+        if info.identity not in self._accounts:
+            found = frozenset((await group.update()).instances)
+            self._accounts[info.identity] = _Account(harness=harness, found=found)
+
+    async def increase(self, group: InstanceGroup, identity: str, count: int, intent: str) -> int:
+        """Ask for instances, if that keeps within the limit.
+
+        Raises:
+            NotChecked: It does not.
+        """
+        account = self._accounts[identity]
+        there = account.take_in(await group.update())
+        new = max(0, count - account.asked.get(intent, 0))
+        if there + account.to_come + new > self.limit:
+            raise NotChecked(f"allow --live-instances more than {self.limit}, which the check needs at once")
+        account.asked[intent] = max(count, account.asked.get(intent, 0))
+        try:
+            accepted = await group.increase(count, intent=intent)
+        except OutcomeUnknown:
+            raise
+        except ProviderError:
+            account.asked[intent] -= new
+            raise
+        account.asked[intent] = min(account.asked[intent], accepted)
+        return accepted
+
+
+class _GuardedGroup:
+    """A group whose `increase` asks the guard first; all else is the group's own."""
+
+    def __init__(self, harness: Harness, group: InstanceGroup, guard: SpendingGuard) -> None:
+        self._harness = harness
+        self._group = group
+        self._guard = guard
+        self._identity = ""
+
+    async def init(self, settings: Settings) -> GroupInfo:
+        info = await self._group.init(settings)
+        self._identity = info.identity
+        if not settings.observe_only:
+            await self._guard.admit(self._group, info, self._harness)
+        return info
+
+    async def increase(self, count: int, *, intent: str) -> int:
+        return await self._guard.increase(self._group, self._identity, count, intent)
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401  (whatever the group has)
+        return getattr(self._group, name)
+
+    def __repr__(self) -> str:
+        return repr(self._group)
+
+
+async def _emptied(account: _Account) -> Sequence[str]:
+    """Delete until nothing is left that was not there first; returns what is left after the harness's deadline."""
+    harness = account.harness
+    settings = evolve(harness.settings, clock=LoopClock(), observe_only=False)
+    group = harness.make()
+    if await _try(group.init, settings) is None:
+        return NOBODY_KNOWS
+    left: Sequence[str] = NOBODY_KNOWS
+    settled = settings.clock.now() + harness.settle
+    try:
+        with anyio.move_on_after(harness.deadline + harness.settle):
+            while left or (account.to_come and settings.clock.now() < settled):
+                left = await _told_to_go(group, account, left)
+                await anyio.sleep(harness.poll)
+    finally:
+        await group.shutdown()
+    account.asked.clear()
+    account.seen.clear()
+    return left
+
+
+async def _told_to_go(group: InstanceGroup, account: _Account, left: Sequence[str]) -> Sequence[str]:
+    """Delete what was not there first; returns what that was, or *left* if the cloud does not tell."""
+    view = await _try(group.update)
+    if view is None:
+        return left
+    account.take_in(view)
+    shown = (instance for instance, each in view.instances.items() if each.state is not State.DELETED)
+    if left := [instance for instance in shown if instance not in account.found]:
+        await _try(group.decrease, left)
+    return left
+
+
+async def _try(call: Callable[..., Any], *args: object) -> Any:  # noqa: ANN401  (what the call returns)
+    """Make a call; None if the cloud fails it."""
+    try:
+        return await call(*args)
+    except (FleetingError, OSError):
+        return None

@@ -1,0 +1,131 @@
+"""The suite against a real cloud: only when asked, never more instances than allowed, and nothing is left."""
+
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from attrs import evolve
+
+from fleeting.testing import FakeCloud, IncreaseFault, NotChecked, virtual_time
+from fleeting.testing._harness import new_intent
+from fleeting.testing._spending import SpendingGuard
+from tests.conformance.test_fake import harness_for
+from tests.conformance.test_local import living
+
+anyio_backend = virtual_time
+
+SUITE = """
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from fleeting.groups.local import LocalConfig, LocalGroup
+from fleeting.testing import GroupConformance, Harness
+
+
+@pytest.fixture
+def anyio_backend():
+    return "asyncio"
+
+
+class TestLive(GroupConformance):
+    pytestmark = [pytest.mark.anyio, pytest.mark.live]
+
+    @pytest.fixture
+    def make_harness(self, spending_guard):
+        @asynccontextmanager
+        async def make():
+            config = LocalConfig(directory={directory!r}, boot_time={boot_time})
+            harness = Harness(make=lambda: LocalGroup(config), deadline=30, settle=0.1, poll=0.01)
+            async with spending_guard.watch(harness) as harness:
+                yield harness
+
+        return make
+"""
+
+
+def start(directory: Path, *arguments: str, boot_time: float = 0) -> "subprocess.Popen[str]":
+    """Run the suite over a local group, as the author of a plugin would over a cloud."""
+    suite = directory / "test_it.py"
+    suite.write_text(SUITE.format(directory=str(directory / "group"), boot_time=boot_time))
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-p",
+        "fleeting.testing.live",
+        "-p",
+        "no:cacheprovider",
+        "-rs",
+        *arguments,
+    ]
+    return subprocess.Popen([*command, suite], cwd=directory, stdout=subprocess.PIPE, text=True)
+
+
+@pytest.mark.anyio
+async def test_no_more_instances_than_allowed_are_asked_for() -> None:
+    """What is on its way counts, what came before does not, and a repeat asks for nothing new."""
+    cloud = FakeCloud(appear_after=20)
+    cloud.launch(2)
+    guard = SpendingGuard(3)
+    async with guard.watch(harness_for(cloud)) as harness, harness.opened() as probe:
+        intent = new_intent()
+        assert await probe.group.increase(2, intent=intent) == 2
+        assert await probe.group.increase(2, intent=intent) == 2
+        with pytest.raises(NotChecked, match="more than 3"):
+            await probe.group.increase(2, intent=new_intent())
+        assert await probe.group.increase(1, intent=new_intent()) == 1
+        assert len(cloud.alive) == 5
+    assert len(cloud.alive) == 2
+    assert guard.left == {}
+
+
+@pytest.mark.anyio
+async def test_what_may_have_been_carried_out_counts() -> None:
+    """A lost answer is as good as an instance."""
+    cloud = FakeCloud(appear_after=20)
+    cloud.faults.increase.once(IncreaseFault(lose=True))
+    async with SpendingGuard(1).watch(harness_for(cloud)) as harness, harness.opened() as probe:
+        with suppress(Exception):
+            await probe.group.increase(1, intent=new_intent())
+        with pytest.raises(NotChecked):
+            await probe.group.increase(1, intent=new_intent())
+
+
+@pytest.mark.anyio
+async def test_what_cannot_be_removed_is_named() -> None:
+    """So that somebody else does it."""
+    cloud = FakeCloud()
+    guard = SpendingGuard(1)
+    async with guard.watch(evolve(harness_for(cloud), deadline=30)) as harness, harness.opened(keep=True) as probe:
+        (instance,) = await probe.grow(1)
+        cloud.hang(instance)
+    assert guard.left == {cloud.identity: [instance]}
+
+
+def test_without_being_asked_nothing_is_spent(tmp_path: Path) -> None:
+    """Every test is skipped, and says how to run it."""
+    process = start(tmp_path)
+    said, _ = process.communicate(timeout=50)
+    assert process.returncode == 0
+    assert "pass --live" in said
+    assert not (tmp_path / "group").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_an_interrupt_leaves_nothing(tmp_path: Path) -> None:
+    """What was being checked is removed before pytest ends."""
+    process = start(tmp_path, "--live", "-k", "increase_brings", boot_time=60)
+    while not (there := living(tmp_path / "group")):
+        assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    said, _ = process.communicate(timeout=100)
+    assert there
+    assert process.returncode == pytest.ExitCode.INTERRUPTED, said
+    assert living(tmp_path / "group") == set()
