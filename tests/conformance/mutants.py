@@ -18,8 +18,8 @@ from urllib.parse import urlsplit
 
 import anyio
 from attrs import evolve, frozen
-from fleeting_puddle import PuddleConfig, PuddleGroup
-from fleeting_puddle._cloud import PuddleCloud
+from fleeting_puddle import Config, Group
+from fleeting_puddle._cloud import Cloud
 from fleeting_puddle._group import STATES
 
 from fleeting import (
@@ -44,7 +44,7 @@ from fleeting.testing import CHECKS, Check, name_of
 class Mutant:
     """One way of being wrong, and the check that is meant to find it."""
 
-    group: type[PuddleGroup]
+    group: type[Group]
     check: Check
 
     @property
@@ -61,11 +61,11 @@ class Mutant:
 MUTANTS: list[Mutant] = []
 
 
-def found_by(name: str) -> Callable[[type[PuddleGroup]], type[PuddleGroup]]:
+def found_by(name: str) -> Callable[[type[Group]], type[Group]]:
     """Mark a mutant with the check that is meant to find it."""
     (check,) = (check for check in CHECKS if name_of(check) == name)
 
-    def note(group: type[PuddleGroup]) -> type[PuddleGroup]:
+    def note(group: type[Group]) -> type[Group]:
         MUTANTS.append(Mutant(group, check))
         return group
 
@@ -76,7 +76,7 @@ def found_by(name: str) -> Callable[[type[PuddleGroup]], type[PuddleGroup]]:
 
 
 @found_by("init_tells_what_the_group_is")
-class NameOnly(PuddleGroup):
+class NameOnly(Group):
     """Has no identity."""
 
     async def init(self, settings: Settings) -> GroupInfo:
@@ -84,7 +84,7 @@ class NameOnly(PuddleGroup):
 
 
 @found_by("claimed_capabilities_have_their_methods")
-class Boaster(PuddleGroup):
+class Boaster(Group):
     """Claims NOTICES without having them."""
 
     async def init(self, settings: Settings) -> GroupInfo:
@@ -92,7 +92,7 @@ class Boaster(PuddleGroup):
 
 
 @found_by("identity_is_the_resource")
-class NewEveryTime(PuddleGroup):
+class NewEveryTime(Group):
     """Is identified by the object that manages it, not by the pool."""
 
     _numbers: ClassVar = count_from()
@@ -105,7 +105,7 @@ class NewEveryTime(PuddleGroup):
 
 
 @found_by("first_view_is_complete")
-class LateRiser(PuddleGroup):
+class LateRiser(Group):
     """Shows an empty group until it has had time to look."""
 
     _looked = False
@@ -117,7 +117,7 @@ class LateRiser(PuddleGroup):
 
 
 @found_by("view_is_stable")
-class AlwaysNew(PuddleGroup):
+class AlwaysNew(Group):
     """Gives the time of asking for the time of creation."""
 
     async def init(self, settings: Settings) -> GroupInfo:
@@ -129,7 +129,7 @@ class AlwaysNew(PuddleGroup):
 
 
 @found_by("view_has_every_page")
-class FirstPageOnly(PuddleGroup):
+class FirstPageOnly(Group):
     """Drops every page but the first."""
 
     async def update(self) -> Observation:
@@ -137,7 +137,7 @@ class FirstPageOnly(PuddleGroup):
         return Observation({each["id"]: self._observed(each) for each in listing["instances"]})
 
 
-class _Pager(PuddleGroup):
+class _Pager(Group):
     """Turns the pages itself, without looking whether they lead in a circle."""
 
     async def update(self) -> Observation:
@@ -182,7 +182,7 @@ class Dizzy(_Pager):
 
 
 @found_by("failed_update_is_an_error")
-class Nostalgic(PuddleGroup):
+class Nostalgic(Group):
     """Gives its last view again, if the cloud fails."""
 
     _last = Observation({})
@@ -194,7 +194,7 @@ class Nostalgic(PuddleGroup):
 
 
 @found_by("failed_update_is_an_error")
-class Optimist(PuddleGroup):
+class Optimist(Group):
     """Takes a cloud that fails for an empty one."""
 
     async def update(self) -> Observation:
@@ -205,7 +205,7 @@ class Optimist(PuddleGroup):
 
 
 @found_by("every_vendor_state_is_mapped")
-class Confused(PuddleGroup):
+class Confused(Group):
     """Takes what is being deleted for running."""
 
     def _observed(self, each: dict[str, str]) -> Observed:
@@ -214,7 +214,7 @@ class Confused(PuddleGroup):
 
 
 @found_by("every_vendor_state_is_mapped")
-class Incomplete(PuddleGroup):
+class Incomplete(Group):
     """Stumbles over a state that is seldom met."""
 
     def _observed(self, each: dict[str, str]) -> Observed:
@@ -223,7 +223,7 @@ class Incomplete(PuddleGroup):
 
 
 @found_by("unknown_state_is_not_swallowed")
-class Blind(PuddleGroup):
+class Blind(Group):
     """Leaves out instances whose state it does not know."""
 
     async def update(self) -> Observation:
@@ -233,7 +233,7 @@ class Blind(PuddleGroup):
 
 
 @found_by("unknown_state_is_not_swallowed")
-class Trusting(PuddleGroup):
+class Trusting(Group):
     """Takes a state that it does not know for running."""
 
     def _observed(self, each: dict[str, str]) -> Observed:
@@ -241,7 +241,7 @@ class Trusting(PuddleGroup):
 
 
 @found_by("creation_time_is_in_seconds")
-class Milliseconds(PuddleGroup):
+class Milliseconds(Group):
     """Gives times in milliseconds."""
 
     def _observed(self, each: dict[str, str]) -> Observed:
@@ -250,7 +250,7 @@ class Milliseconds(PuddleGroup):
 
 
 @found_by("update_notices_death")
-class Faithful(PuddleGroup):
+class Faithful(Group):
     """Goes on showing, from memory, what the cloud no longer lists."""
 
     async def init(self, settings: Settings) -> GroupInfo:
@@ -266,7 +266,7 @@ class Faithful(PuddleGroup):
 
 
 @found_by("increase_brings_what_it_accepted")
-class Generous(PuddleGroup):
+class Generous(Group):
     """Asks for one more, to be on the safe side."""
 
     async def increase(self, count: int, *, intent: str) -> int:
@@ -274,7 +274,7 @@ class Generous(PuddleGroup):
 
 
 @found_by("partial_success_is_told")
-class Overreporter(PuddleGroup):
+class Overreporter(Group):
     """Says that all were accepted, without looking at how many were."""
 
     async def increase(self, count: int, *, intent: str) -> int:
@@ -283,7 +283,7 @@ class Overreporter(PuddleGroup):
 
 
 @found_by("partial_success_is_told")
-class AllOrNothing(PuddleGroup):
+class AllOrNothing(Group):
     """Raises if not all were accepted, and forgets the others."""
 
     async def increase(self, count: int, *, intent: str) -> int:
@@ -293,7 +293,7 @@ class AllOrNothing(PuddleGroup):
 
 
 @found_by("lost_answer_is_an_unknown_outcome")
-class Insistent(PuddleGroup):
+class Insistent(Group):
     """Repeats a request whose answer was lost, as a new one."""
 
     async def increase(self, count: int, *, intent: str) -> int:
@@ -303,7 +303,7 @@ class Insistent(PuddleGroup):
 
 
 @found_by("lost_answer_is_an_unknown_outcome")
-class Resigned(PuddleGroup):
+class Resigned(Group):
     """Takes a lost answer for a failure."""
 
     async def increase(self, count: int, *, intent: str) -> int:
@@ -314,7 +314,7 @@ class Resigned(PuddleGroup):
 
 
 @found_by("named_create_is_idempotent")
-class Forgetful(PuddleGroup):
+class Forgetful(Group):
     """Asks for something new each time, whatever the intent."""
 
     async def increase(self, count: int, *, intent: str) -> int:
@@ -324,7 +324,7 @@ class Forgetful(PuddleGroup):
 
 
 @found_by("named_create_carries_the_intent")
-class Unlabelled(PuddleGroup):
+class Unlabelled(Group):
     """Does not read the intent back."""
 
     def _observed(self, each: dict[str, str]) -> Observed:
@@ -332,7 +332,7 @@ class Unlabelled(PuddleGroup):
 
 
 @found_by("named_create_settles_a_lost_answer")
-class Bookkeeper(PuddleGroup):
+class Bookkeeper(Group):
     """Remembers which intents were answered, and takes every other for new."""
 
     _tries: ClassVar = count_from()
@@ -350,7 +350,7 @@ class Bookkeeper(PuddleGroup):
 
 
 @found_by("named_create_outlives_its_manager")
-class ShortMemory(PuddleGroup):
+class ShortMemory(Group):
     """Knows an intent again only as long as it lives itself."""
 
     async def increase(self, count: int, *, intent: str) -> int:
@@ -361,7 +361,7 @@ class ShortMemory(PuddleGroup):
 
 
 @found_by("ids_are_never_reused")
-class Slots(PuddleGroup):
+class Slots(Group):
     """Calls instances by the place that they take, which the next one gets."""
 
     async def init(self, settings: Settings) -> GroupInfo:
@@ -385,7 +385,7 @@ class Slots(PuddleGroup):
 
 
 @found_by("decrease_removes_only_those_named")
-class Resizer(PuddleGroup):
+class Resizer(Group):
     """Makes the pool smaller, by whichever instances."""
 
     async def decrease(self, instances: Sequence[str]) -> Sequence[str]:
@@ -395,7 +395,7 @@ class Resizer(PuddleGroup):
 
 
 @found_by("decrease_accepts_what_is_gone")
-class DoubleDeleter(PuddleGroup):
+class DoubleDeleter(Group):
     """Raises if what it is to delete is gone."""
 
     async def decrease(self, instances: Sequence[str]) -> Sequence[str]:
@@ -405,7 +405,7 @@ class DoubleDeleter(PuddleGroup):
 
 
 @found_by("decrease_goes_on_past_what_is_gone")
-class Quitter(PuddleGroup):
+class Quitter(Group):
     """Stops at the first that is gone."""
 
     async def decrease(self, instances: Sequence[str]) -> Sequence[str]:
@@ -416,7 +416,7 @@ class Quitter(PuddleGroup):
 
 
 @found_by("refused_deletion_is_told")
-class Hopeful(PuddleGroup):
+class Hopeful(Group):
     """Takes a deletion that was refused for one that was accepted."""
 
     async def decrease(self, instances: Sequence[str]) -> Sequence[str]:
@@ -429,7 +429,7 @@ class Hopeful(PuddleGroup):
 
 
 @found_by("connect_info_is_complete")
-class Homeless(PuddleGroup):
+class Homeless(Group):
     """Leaves the address out."""
 
     async def connect_info(self, instance: str) -> ConnectInfo:
@@ -437,7 +437,7 @@ class Homeless(PuddleGroup):
 
 
 @found_by("connect_info_knows_what_is_gone")
-class Elephant(PuddleGroup):
+class Elephant(Group):
     """Gives connection details from memory, though the instance is gone."""
 
     async def update(self) -> Observation:
@@ -452,7 +452,7 @@ class Elephant(PuddleGroup):
 
 
 @found_by("connect_info_hides_secrets")
-class Chatty(PuddleGroup):
+class Chatty(Group):
     """Puts the password beside the user."""
 
     async def connect_info(self, instance: str) -> ConnectInfo:
@@ -461,7 +461,7 @@ class Chatty(PuddleGroup):
 
 
 @found_by("heartbeat_tells_health")
-class Carefree(PuddleGroup):
+class Carefree(Group):
     """Takes every instance for healthy, be there one or not."""
 
     async def heartbeat(self, instance: str) -> None:
@@ -469,7 +469,7 @@ class Carefree(PuddleGroup):
 
 
 @found_by("heartbeat_notices_death")
-class Sentimental(PuddleGroup):
+class Sentimental(Group):
     """Takes what was once healthy for healthy."""
 
     async def init(self, settings: Settings) -> GroupInfo:
@@ -489,17 +489,17 @@ class Sentimental(PuddleGroup):
 # --- a cloud that fails ---------------------------------------------------------------------------------
 
 
-class _OtherCloud(PuddleGroup):
+class _OtherCloud(Group):
     """Speaks to the API through something else."""
 
-    cloud: ClassVar[type[PuddleCloud]] = PuddleCloud
+    cloud: ClassVar[type[Cloud]] = Cloud
 
-    def __init__(self, config: PuddleConfig) -> None:
+    def __init__(self, config: Config) -> None:
         super().__init__(config)
         self._cloud = self.cloud(config)
 
 
-class _Changes(PuddleCloud):
+class _Changes(Cloud):
     """Changes the errors that it raises."""
 
     def change(self, error: ProviderError) -> Exception:
@@ -526,7 +526,7 @@ class Raw(_OtherCloud):
 
 
 @found_by("failures_are_provider_errors")
-class Serene(PuddleGroup):
+class Serene(Group):
     """Says that nothing was accepted, if the cloud failed."""
 
     async def increase(self, count: int, *, intent: str) -> int:
@@ -572,7 +572,7 @@ class Misjudging(_OtherCloud):
 
 
 @found_by("stock_out_is_told")
-class Silent(PuddleGroup):
+class Silent(Group):
     """Does not say that the cloud has no stock."""
 
     async def update(self) -> Observation:
@@ -580,7 +580,7 @@ class Silent(PuddleGroup):
 
 
 @found_by("stock_out_is_told")
-class Flickering(PuddleGroup):
+class Flickering(Group):
     """Says of an old problem, at each view, that it is new."""
 
     _numbers: ClassVar = count_from(1)
@@ -603,15 +603,15 @@ class Muddled(_OtherCloud):
 
 
 @found_by("silence_ends_in_time")
-class Patient(PuddleGroup):
+class Patient(Group):
     """Has no time-out."""
 
-    def __init__(self, config: PuddleConfig) -> None:
+    def __init__(self, config: Config) -> None:
         super().__init__(evolve(config, timeout=3600))
 
 
 @found_by("silence_ends_in_time")
-class GivesUp(PuddleGroup):
+class GivesUp(Group):
     """Takes a time-out for a failure."""
 
     async def increase(self, count: int, *, intent: str) -> int:
@@ -625,7 +625,7 @@ class GivesUp(PuddleGroup):
 
 
 @found_by("cancelled_increase_leaves_no_trace")
-class TwoSteps(PuddleGroup):
+class TwoSteps(Group):
     """Makes an instance and then puts it into the pool; cancelled in between, it leaks."""
 
     async def increase(self, count: int, *, intent: str) -> int:
@@ -636,7 +636,7 @@ class TwoSteps(PuddleGroup):
 
 
 @found_by("cancelled_increase_leaves_no_trace")
-class UndoesErrorsOnly(PuddleGroup):
+class UndoesErrorsOnly(Group):
     """Undoes the first step if the second fails, but a cancellation is no Exception."""
 
     async def increase(self, count: int, *, intent: str) -> int:
@@ -651,7 +651,7 @@ class UndoesErrorsOnly(PuddleGroup):
 
 
 @found_by("cancelled_calls_change_nothing_else")
-class Locked(PuddleGroup):
+class Locked(Group):
     """Keeps its lock if it is cancelled."""
 
     async def init(self, settings: Settings) -> GroupInfo:
@@ -665,7 +665,7 @@ class Locked(PuddleGroup):
         return view
 
 
-class _OnTheLoop(PuddleCloud):
+class _OnTheLoop(Cloud):
     async def call(self, method: str, path: str, body: object = None, *, key: str = "") -> Any:
         if method == "GET" and path.startswith("/instances/") and self.ready:
             return self._call(method, path, "null", key)
@@ -689,7 +689,7 @@ class Blocking(_OtherCloud):
 
 
 @found_by("nothing_blocks_the_event_loop")
-class Sleeper(PuddleGroup):
+class Sleeper(Group):
     """Waits with time.sleep for a deletion to take effect."""
 
     async def decrease(self, instances: Sequence[str]) -> Sequence[str]:
@@ -699,7 +699,7 @@ class Sleeper(PuddleGroup):
 
 
 @found_by("nothing_blocks_the_event_loop")
-class HalfBlocking(PuddleGroup):
+class HalfBlocking(Group):
     """Sends the request in a thread, and waits for its answer on the event loop."""
 
     async def heartbeat(self, instance: str) -> None:
@@ -719,7 +719,7 @@ class HalfBlocking(PuddleGroup):
 
 
 @found_by("secrets_are_told_nobody")
-class OpenBook(PuddleGroup):
+class OpenBook(Group):
     """Shows its settings in its repr, the token too."""
 
     def __repr__(self) -> str:
@@ -738,7 +738,7 @@ class Parrot(_OtherCloud):
     cloud = _Echo
 
 
-class _Logs(PuddleCloud):
+class _Logs(Cloud):
     async def call(self, method: str, path: str, body: object = None, *, key: str = "") -> Any:
         logging.getLogger("fleeting.puddle").debug(
             "request", extra={"config": vars(self), "bearer": self._config.token}
@@ -757,7 +757,7 @@ class Logger(_OtherCloud):
 
 
 @found_by("withdraw_spares_instances")
-class Overzealous(PuddleGroup):
+class Overzealous(Group):
     """Takes back, if there are not enough requests, instances that run."""
 
     async def withdraw(self, count: int) -> int:
@@ -768,7 +768,7 @@ class Overzealous(PuddleGroup):
 
 
 @found_by("withdraw_takes_requests_back")
-class Pretender(PuddleGroup):
+class Pretender(Group):
     """Says that requests were taken back, and leaves them."""
 
     async def withdraw(self, count: int) -> int:
@@ -777,7 +777,7 @@ class Pretender(PuddleGroup):
 
 
 @found_by("observing_changes_nothing")
-class Meddler(PuddleGroup):
+class Meddler(Group):
     """Lets whoever only looks on ask for instances."""
 
     def _refuse_if_observing(self) -> None:
@@ -785,7 +785,7 @@ class Meddler(PuddleGroup):
 
 
 @found_by("observing_sends_no_change")
-class Marker(PuddleGroup):
+class Marker(Group):
     """Leaves a mark at the cloud as soon as it is opened, even to be looked at."""
 
     async def init(self, settings: Settings) -> GroupInfo:
@@ -795,7 +795,7 @@ class Marker(PuddleGroup):
 
 
 @found_by("shutdown_leaves_instances")
-class Thorough(PuddleGroup):
+class Thorough(Group):
     """Deletes its instances on the way out."""
 
     async def shutdown(self) -> None:
@@ -804,7 +804,7 @@ class Thorough(PuddleGroup):
 
 
 @found_by("shutdown_releases_what_was_taken")
-class LeavesItsSocket(PuddleGroup):
+class LeavesItsSocket(Group):
     """Opens a connection in init that nobody closes."""
 
     open: ClassVar[dict[int, list[socket.socket]]] = defaultdict(list)

@@ -14,7 +14,7 @@ from attrs import define, field
 from fleeting import InstanceGroup
 from fleeting.testing import Harness, Trouble
 
-from fleeting_puddle import PuddleConfig, PuddleGroup
+from fleeting_puddle import Config, Group
 from fleeting_puddle._group import STATES
 
 TOKEN = "puddle-token-4711"
@@ -238,9 +238,9 @@ async def running() -> AsyncIterator[Puddle]:
             tasks.cancel_scope.cancel()
 
 
-def harness_for(cloud: Puddle, group: Callable[[PuddleConfig], InstanceGroup] = PuddleGroup) -> Harness:
+def harness_for(cloud: Puddle, group: Callable[[Config], InstanceGroup] = Group) -> Harness:
     """Tell the conformance suite what it may do to the cloud."""
-    config = PuddleConfig(url=cloud.url, pool="pond", token=TOKEN, timeout=1)
+    config = Config(url=cloud.url, pool="pond", token=TOKEN, timeout=1)
     return Harness(
         make=lambda: group(config),
         kill=cloud.kill,

@@ -17,16 +17,16 @@ from fleeting import (
     RateLimited,
 )
 
-from fleeting_puddle._config import PuddleConfig
+from fleeting_puddle._config import Config
 
 _ERRORS = {"unauthorized": AuthFailed, "no_stock": CapacityUnavailable, "quota": QuotaExceeded}
 """What the API calls its errors; any other is a plain `ProviderError`."""
 
 
-class PuddleCloud:
+class Cloud:
     """Speaks to the API in worker threads, because ``http.client`` blocks."""
 
-    def __init__(self, config: PuddleConfig) -> None:
+    def __init__(self, config: Config) -> None:
         """Connect to nothing yet."""
         self._config = config
         self._offload = Offload()

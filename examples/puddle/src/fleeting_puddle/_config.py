@@ -5,7 +5,7 @@ from fleeting import Duration
 
 
 @frozen(kw_only=True)
-class PuddleConfig:
+class Config:
     """Which pool of instances, and how to reach the cloud's API."""
 
     url: str

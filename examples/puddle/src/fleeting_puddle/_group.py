@@ -20,8 +20,8 @@ from fleeting import (
     Unsupported,
 )
 
-from fleeting_puddle._cloud import PuddleCloud
-from fleeting_puddle._config import PuddleConfig
+from fleeting_puddle._cloud import Cloud
+from fleeting_puddle._config import Config
 
 STATES = {
     "pending": State.CREATING,
@@ -33,13 +33,13 @@ STATES = {
 PROBLEMS = {"no_stock": ProblemKind.CAPACITY, "quota": ProblemKind.QUOTA}
 
 
-class PuddleGroup:
+class Group:
     """Instances of one pool."""
 
-    def __init__(self, config: PuddleConfig) -> None:
+    def __init__(self, config: Config) -> None:
         """Connect to nothing yet."""
         self._config = config
-        self._cloud = PuddleCloud(config)
+        self._cloud = Cloud(config)
         self._pool = f"/pools/{config.pool}"
         self._observing = False
 

@@ -137,5 +137,24 @@ def cp(config: Path, runner: str | None, source: str, target: str) -> None:
     sys.exit(perform(copy, config, runner, source=source, target=target))
 
 
+@main.command("new-plugin", short_help="Begin a plugin for a cloud.")
+@click.argument("name")
+@click.option(
+    "--directory",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path(),
+    help="Where to put it; here, if it is not given.",
+)
+def new_plugin(name: str, directory: Path) -> None:
+    """Write a package fleeting-NAME that passes lint, types and the conformance suite as it is.
+
+    Its cloud is one in memory; comments say what to replace.
+    """
+    from fleeting.cli._new_plugin import new_plugin
+    from fleeting.commandline import outcome
+
+    sys.exit(outcome(lambda: new_plugin(name, directory)))
+
+
 def _line(command: tuple[str, ...]) -> str | tuple[str, ...]:
     return command[0] if len(command) == 1 else command
