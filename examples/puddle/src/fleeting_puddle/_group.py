@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime
-from typing import Any
 
 from fleeting import (
     Capability,
@@ -23,14 +22,9 @@ from fleeting import (
 from fleeting_puddle._cloud import Cloud
 from fleeting_puddle._config import Config
 
-STATES = {
-    "pending": State.CREATING,
-    "active": State.RUNNING,
-    "stopping": State.DELETING,
-    "gone": State.DELETED,
-    "error": State.FAILED,
-}
+STATES = {"pending": State.CREATING, "active": State.RUNNING, "stopping": State.DELETING, "error": State.FAILED}
 PROBLEMS = {"no_stock": ProblemKind.CAPACITY, "quota": ProblemKind.QUOTA}
+CAPABILITIES = frozenset({Capability.NAMED_CREATE, Capability.WITHDRAW})
 
 
 class Group:
@@ -47,11 +41,8 @@ class Group:
         """Look whether the pool is there."""
         self._observing = settings.observe_only
         pool = await self._cloud.call("GET", self._pool)
-        return GroupInfo(
-            identity=f"puddle:{self._config.url}{self._pool}",
-            max_size=pool["limit"],
-            capabilities=frozenset({Capability.NAMED_CREATE, Capability.WITHDRAW}),
-        )
+        identity = f"puddle:{self._config.url}{self._pool}"
+        return GroupInfo(identity=identity, max_size=pool["limit"], capabilities=CAPABILITIES)
 
     async def update(self) -> Observation:
         """List the pool, page by page, and why more is not coming."""
@@ -70,8 +61,7 @@ class Group:
         """Ask for instances that carry the intent as their label."""
         self._refuse_if_observing()
         body = {"count": count, "label": intent}
-        accepted: int = (await self._cloud.call("POST", f"{self._pool}/instances", body, key=intent))["accepted"]
-        return accepted
+        return int((await self._cloud.call("POST", f"{self._pool}/instances", body, key=intent))["accepted"])
 
     async def decrease(self, instances: Sequence[str]) -> Sequence[str]:
         """Delete one after the other."""
@@ -84,42 +74,35 @@ class Group:
     async def withdraw(self, count: int) -> int:
         """Take back what is not filled."""
         self._refuse_if_observing()
-        taken: int = (await self._cloud.call("POST", f"{self._pool}/withdraw", {"count": count}))["withdrawn"]
-        return taken
+        return int((await self._cloud.call("POST", f"{self._pool}/withdraw", {"count": count}))["withdrawn"])
 
     async def connect_info(self, instance: str) -> ConnectInfo:
         """Tell what the API tells."""
-        found = await self._find(instance)
+        found = await self._cloud.call("GET", f"/instances/{instance}")
         return ConnectInfo(id=instance, internal_addr=found["address"], user=found["user"], password=found["password"])
 
     async def heartbeat(self, instance: str) -> None:
         """Look whether it runs."""
-        status = (await self._find(instance))["status"]
+        status = (await self._cloud.call("GET", f"/instances/{instance}"))["status"]
         if STATES.get(status) is not State.RUNNING:
             raise ProviderError(f"instance {instance} is {status}")
 
     async def shutdown(self) -> None:
         """Nothing is held open."""
 
-    async def _find(self, instance: str) -> dict[str, Any]:
-        found: dict[str, Any] = await self._cloud.call("GET", f"/instances/{instance}")
-        if STATES.get(found["status"]) is State.DELETED:
-            raise InstanceNotFound(instance)
-        return found
-
     def _observed(self, each: dict[str, str]) -> Observed:
         if each["status"] not in STATES:
             raise ProviderError(f"instance {each['id']} is {each['status']}, which this plugin does not know")
-        return Observed(
-            state=STATES[each["status"]],
-            created_at=datetime.fromisoformat(each["created"]).timestamp(),
-            intent=each["label"],
-        )
+        return Observed(state=STATES[each["status"]], created_at=_time(each["created"]), intent=each["label"])
 
     def _problem(self, each: dict[str, str]) -> Problem:
         kind = PROBLEMS.get(each["code"], ProblemKind.OTHER)
-        return Problem(kind=kind, message=each["code"], since=datetime.fromisoformat(each["since"]).timestamp())
+        return Problem(kind=kind, message=each["code"], since=_time(each["since"]))
 
     def _refuse_if_observing(self) -> None:
         if self._observing:
             raise Unsupported("the pool was opened to observe only; open it to manage it")
+
+
+def _time(written: str) -> float:
+    return datetime.fromisoformat(written).timestamp()

@@ -1,0 +1,57 @@
+"""The page that tells the contract, and the suite that checks it, have the same clauses."""
+
+import inspect
+import re
+from pathlib import Path
+
+from fleeting.testing import CHECKS, Check, Trouble, anchor_of, name_of
+from tests.conformance.mutants import MUTANTS
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / anchor_of(CHECKS[0]).partition("#")[0]
+ROW = re.compile(r"^(?P<clause>\| <a id=.*? \| .*? \|) (?P<why>.+?) \| .*\|$", flags=re.MULTILINE)
+
+
+def anchor(check: Check) -> str:
+    """Of its clause, on the page."""
+    return anchor_of(check).partition("#")[2]
+
+
+def beginning_of(check: Check) -> str:
+    """How the row of a check begins: its anchor, its name with a link to where it stands, and its clause."""
+    name = name_of(check)
+    source = Path(inspect.getsourcefile(check) or "").relative_to(ROOT)
+    (clause, *_) = (check.__doc__ or "").splitlines()
+    return f'| <a id="{anchor(check)}"></a>[`{name}`](../../{source}) | {clause} |'
+
+
+def test_clauses_and_checks_match_one_to_one() -> None:
+    """Each check has its row, in the order of the suite, and there is no other; each says why."""
+    rows = ROW.findall(PAGE.read_text())
+    expected = "\n".join(map(beginning_of, CHECKS))
+    assert [clause for clause, _ in rows] == expected.splitlines(), f"the rows of {PAGE} must begin with:\n{expected}"
+    assert all(why for _, why in rows)
+
+
+def test_the_table_of_mutants_is_complete() -> None:
+    """Each mutant has its row, with what is wrong and what finds it."""
+    rows = [
+        f"| `{mutant.name}` | {mutant.fault} | [`{name_of(mutant.check)}`](#{anchor(mutant.check)}) |"
+        for mutant in MUTANTS
+    ]
+    _, _, table = PAGE.read_text().partition("| mutant |")
+    assert table.splitlines()[2:] == rows, f"the last table of {PAGE} must have these rows:\n" + "\n".join(rows)
+
+
+def test_every_trouble_is_described() -> None:
+    """In the words that the suite has for it."""
+    page = PAGE.read_text()
+    assert [kind for kind in Trouble if f"| `{kind.name}` | {kind.value} |" not in page] == []
+
+
+def test_links_lead_somewhere() -> None:
+    """To a file, or to an anchor on the page."""
+    page = PAGE.read_text()
+    links = re.findall(r"\]\(([^)#]*)#?([^)]*)\)", page)
+    assert [file for file, _ in links if file and not (PAGE.parent / file).exists()] == []
+    assert [place for file, place in links if not file and f'id="{place}"' not in page] == []
