@@ -1,4 +1,4 @@
-"""Instances of Puddle, a small cloud, for fleeting."""
+"""Instances of Puddle, for fleeting."""
 
 from fleeting import GroupPlugin, hookimpl
 

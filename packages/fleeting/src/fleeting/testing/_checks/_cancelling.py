@@ -8,6 +8,8 @@ from typing import Any
 import anyio
 
 from fleeting._errors import ProviderError
+from fleeting._protocols import Withdraws
+from fleeting._types import Capability
 from fleeting.testing._harness import Answer, Harness, Probe, Violation, answer_of, describe, new_intent, without
 from fleeting.testing._interrupt import interrupted
 
@@ -46,6 +48,8 @@ async def check_cancelled_calls_change_nothing_else(harness: Harness) -> None:
             "heartbeat": partial(group.heartbeat, instance),
             "decrease": partial(group.decrease, [instance]),
         }
+        if Capability.WITHDRAW in probe.info.capabilities and isinstance(group, Withdraws):
+            calls = {"withdraw": partial(group.withdraw, 1), **calls}
         for name, call in calls.items():
             for number in range(1, MAX_AWAITS + 1):
                 came_so_far = await _interrupted_at(number, call)

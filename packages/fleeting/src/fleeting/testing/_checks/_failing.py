@@ -2,10 +2,21 @@
 
 import math
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 
-from fleeting._errors import AuthFailed, CapacityUnavailable, OutcomeUnknown, ProviderError, QuotaExceeded, RateLimited
-from fleeting._protocols import InstanceGroup
-from fleeting._types import Observation, Problem, ProblemKind
+from attrs import evolve
+
+from fleeting._errors import (
+    AuthFailed,
+    CapacityUnavailable,
+    GroupRefused,
+    OutcomeUnknown,
+    ProviderError,
+    QuotaExceeded,
+    RateLimited,
+)
+from fleeting._protocols import Withdraws
+from fleeting._types import Capability, Observation, Problem, ProblemKind
 from fleeting.testing._harness import (
     Answer,
     Harness,
@@ -27,7 +38,7 @@ async def check_failures_are_provider_errors(harness: Harness) -> None:
         (instance,) = await probe.grow(1)
         for kind in (Trouble.ERROR, Trouble.GARBAGE):
             async with harness.trouble(kind):
-                for name, call in _calls(probe.group, instance).items():
+                for name, call in _calls(probe, instance).items():
                     _judge_failure(name, kind, await answer_of(call()))
         await probe.rest(harness.settle)
         added = await probe.added()
@@ -62,7 +73,7 @@ async def check_silence_ends_in_time(harness: Harness) -> None:
     """Every call has a time-out; after that, `increase` says that it does not know what came of it."""
     async with harness.opened() as probe:
         (instance,) = await probe.grow(1)
-        for name, call in _calls(probe.group, instance).items():
+        for name, call in _calls(probe, instance).items():
             answer = await answer_during(harness, Trouble.SILENCE, call)
             if answer is None:
                 seen = f"{harness.patience:g} s after the cloud fell silent, {name} had not ended"
@@ -72,23 +83,37 @@ async def check_silence_ends_in_time(harness: Harness) -> None:
                 raise Violation(clause, f"the cloud said nothing, and increase {answer}")
 
 
-def _calls(group: InstanceGroup, instance: str) -> Calls:
+def _calls(probe: Probe, instance: str) -> Calls:
     """Every call that asks the cloud something, by its name."""
-    return {
+    group = probe.group
+    calls: dict[str, Callable[[], Awaitable[object]]] = {
+        "init": lambda: _open(probe.harness),
         "update": group.update,
         "increase": lambda: group.increase(1, intent=new_intent()),
         "decrease": lambda: group.decrease([instance]),
         "connect_info": lambda: group.connect_info(instance),
         "heartbeat": lambda: group.heartbeat(instance),
     }
+    if Capability.WITHDRAW in probe.info.capabilities and isinstance(group, Withdraws):
+        calls["withdraw"] = partial(group.withdraw, 1)
+    return calls
+
+
+async def _open(harness: Harness) -> None:
+    """Open another object for the group, to look only, and close it if that went well."""
+    group = harness.make()
+    await group.init(evolve(harness.settings, observe_only=True))
+    await group.shutdown()
 
 
 def _judge_failure(name: str, kind: Trouble, answer: Answer) -> None:
     """Look at what came of a call while every request failed."""
     seen = f"the cloud {kind.value}; {name} {answer}"
-    if answer.error is not None and not isinstance(answer.error, ProviderError):
+    allowed = (ProviderError, GroupRefused) if name == "init" else ProviderError
+    if answer.error is not None and not isinstance(answer.error, allowed):
         raise Violation("a call that the cloud fails raises a ProviderError, or a class derived from it", seen)
-    if answer.error is None and (name in {"update", "increase"} or (name == "decrease" and list(answer.value))):
+    claims = name in {"update", "increase"} or (name in {"decrease", "withdraw"} and answer.value)
+    if answer.error is None and claims:
         raise Violation(f"{name} raises a ProviderError if the cloud does not do what it asks", seen)
 
 
