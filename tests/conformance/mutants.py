@@ -7,7 +7,6 @@ The first line of a mutant's docstring is what docs/reference/plugin-contract.md
 import logging
 import socket
 import time
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import datetime
@@ -59,6 +58,9 @@ class Mutant:
 
 
 MUTANTS: list[Mutant] = []
+
+OPEN: list[socket.socket] = []
+"""What mutants have left open; whoever runs them closes it."""
 
 
 def found_by(name: str) -> Callable[[type[Group]], type[Group]]:
@@ -665,6 +667,21 @@ class Locked(Group):
         return view
 
 
+@found_by("cancelled_init_takes_nothing")
+class Unfinished(Group):
+    """Opens a connection in init, and leaves it open if the rest of init is cancelled."""
+
+    async def init(self, settings: Settings) -> GroupInfo:
+        netloc = urlsplit(self._config.url)
+        address = (netloc.hostname or "", netloc.port or 0)
+        self.socket = await self._cloud._offload(socket.create_connection, address, 1)
+        OPEN.append(self.socket)
+        return await super().init(settings)
+
+    async def shutdown(self) -> None:
+        self.socket.close()
+
+
 class _OnTheLoop(Cloud):
     async def call(self, method: str, path: str, body: object = None, *, key: str = "") -> Any:
         if method == "GET" and path.startswith("/instances/") and self.ready:
@@ -807,11 +824,8 @@ class Thorough(Group):
 class LeavesItsSocket(Group):
     """Opens a connection in init that nobody closes."""
 
-    open: ClassVar[dict[int, list[socket.socket]]] = defaultdict(list)
-    """Whoever runs the test closes them."""
-
     async def init(self, settings: Settings) -> GroupInfo:
         netloc = urlsplit(self._config.url)
         address = (netloc.hostname or "", netloc.port or 0)
-        self.open[address[1]].append(await self._cloud._offload(socket.create_connection, address, 1))
+        OPEN.append(await self._cloud._offload(socket.create_connection, address, 1))
         return await super().init(settings)

@@ -7,18 +7,17 @@ from attrs import evolve
 from puddle_endpoint import harness_for, running
 
 from fleeting.testing import Violation, anchor_of, judge
-from tests.conformance.mutants import MUTANTS, LeavesItsSocket, Mutant
+from tests.conformance.mutants import MUTANTS, OPEN, Mutant
 
 pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture(autouse=True)
 def close_what_a_mutant_left() -> Iterator[None]:
-    """Close the sockets of the mutant that leaves them."""
+    """Close the sockets of the mutants that leave them."""
     yield
-    for sockets in LeavesItsSocket.open.values():
-        while sockets:
-            sockets.pop().close()
+    while OPEN:
+        OPEN.pop().close()
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)

@@ -47,6 +47,8 @@ class InstanceGroup(Protocol):
         `shutdown` it then locks, marks, makes and clears away nothing, and tells no instance that it is there; what
         asks for a change raises `Unsupported`.
 
+        If it raises or is cancelled, it has released what it took: `shutdown` is not called then.
+
         Raises:
             GroupRefused: The group is set up so that managing it would do harm.
             AuthFailed: Fix credentials or permissions.

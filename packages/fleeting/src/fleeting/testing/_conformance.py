@@ -13,7 +13,11 @@ from fleeting.testing._checks._capabilities import (
     check_withdraw_spares_instances,
     check_withdraw_takes_requests_back,
 )
-from fleeting.testing._checks._closing import check_shutdown_leaves_instances, check_shutdown_releases_what_was_taken
+from fleeting.testing._checks._closing import (
+    check_cancelled_init_takes_nothing,
+    check_shutdown_leaves_instances,
+    check_shutdown_releases_what_was_taken,
+)
 from fleeting.testing._checks._failing import (
     check_failures_are_provider_errors,
     check_quota_is_told,
@@ -115,6 +119,7 @@ CHECKS: tuple[Check, ...] = (
     check_silence_ends_in_time,
     check_cancelled_increase_leaves_no_trace,
     check_cancelled_calls_change_nothing_else,
+    check_cancelled_init_takes_nothing,
     check_nothing_blocks_the_event_loop,
     check_secrets_are_told_nobody,
     check_withdraw_spares_instances,

@@ -8,6 +8,9 @@ import anyio
 
 from fleeting.testing._stepping import stepped
 
+MAX_AWAITS = 20
+"""How many awaits of one call are worth trying."""
+
 
 async def interrupted(call: Coroutine[Any, Any, object], *, at: int) -> bool:
     """Run *call*, cancelling it when it waits for the *at*-th time, counted from 1.

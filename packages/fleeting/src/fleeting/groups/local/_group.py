@@ -5,6 +5,7 @@ import socket
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 
 import anyio
 from attrs import define, evolve, field
@@ -51,9 +52,9 @@ class LocalGroup:
         """Make the group's directory, and take over the instances that are there; or only look at them."""
         self._clock = settings.clock
         self._observing = settings.observe_only
-        await self._offload(self._look_in if self._observing else self._take_over)
-        return GroupInfo(
-            identity=f"local:{socket.gethostname()}:{await self._offload(self._config.root.resolve)}",
+        root = await self._offload(self._look_in if self._observing else self._take_over)
+        return GroupInfo(  # without another await: cancelled there, the directory would stay locked
+            identity=f"local:{socket.gethostname()}:{root}",
             max_size=self._config.max_size,
             capabilities=frozenset({Capability.NAMED_CREATE}),
         )
@@ -103,17 +104,23 @@ class LocalGroup:
         if self._observing:
             raise Unsupported(f"the group in {self._config.root} was opened to observe only; open it to manage it")
 
-    def _take_over(self) -> None:
+    def _take_over(self) -> Path:
         self._directory.claim()
-        _instance.clear_away(self._config.root)
-        found = tuple(_instance.find_all(self._config.root))
+        try:
+            _instance.clear_away(self._config.root)
+            found = tuple(_instance.find_all(self._config.root))
+        except BaseException:
+            self._directory.let_go()
+            raise
         self._accepted.update(instance.intent for instance in found)
         for instance in found:
             self._attach(instance)
+        return self._config.root.resolve()
 
-    def _look_in(self) -> None:
+    def _look_in(self) -> Path:
         with suppress(FileNotFoundError):  # so nobody has begun to manage the group
             self._directory.check()
+        return self._config.root.resolve()
 
     def _look_on(self) -> dict[str, Observed]:
         return {instance.id: instance.observe() for instance in _instance.find_all(self._config.root)}

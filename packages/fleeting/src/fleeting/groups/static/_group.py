@@ -82,9 +82,9 @@ class StaticGroup:
         for host in self._hosts.values():  # what is missing is best told of now
             load_connector(settings.connector.protocol or host.info("").protocol)
             await self._check_key(host)
-        await self._offload(self._look_in if settings.observe_only else self._take_over, self._now())
-        return GroupInfo(
-            identity=f"static:{socket.gethostname()}:{await self._offload(self._config.root.resolve)}",
+        root = await self._offload(self._look_in if settings.observe_only else self._take_over, self._now())
+        return GroupInfo(  # without another await: cancelled there, the store would stay locked
+            identity=f"static:{socket.gethostname()}:{root}",
             max_size=len(self._hosts),
             capabilities=frozenset({Capability.NAMED_CREATE}),
         )
@@ -136,7 +136,7 @@ class StaticGroup:
 
     # --- which host is whose, in a worker thread ---------------------------------------------------------
 
-    def _take_over(self, now: float) -> None:
+    def _take_over(self, now: float) -> Path:
         self._name_store()
         takings = self._store.open().open(self._hosts.values(), now)
         try:
@@ -145,10 +145,12 @@ class StaticGroup:
             self._store.close()
             raise
         self._accepted.update(takings.intents)
+        return self._config.root.resolve()
 
-    def _look_in(self, now: float) -> None:
+    def _look_in(self, now: float) -> Path:
         self._name_store()
         self._takings = self._store.look().open(self._hosts.values(), now)
+        return self._config.root.resolve()
 
     def _look_on(self, now: float) -> None:
         try:

@@ -11,10 +11,7 @@ from fleeting._errors import ProviderError
 from fleeting._protocols import Withdraws
 from fleeting._types import Capability
 from fleeting.testing._harness import Answer, Harness, Probe, Violation, answer_of, describe, new_intent, without
-from fleeting.testing._interrupt import interrupted
-
-MAX_AWAITS = 20
-"""How many awaits of one call are tried with a cancellation."""
+from fleeting.testing._interrupt import MAX_AWAITS, interrupted
 
 
 async def check_cancelled_increase_leaves_no_trace(harness: Harness) -> None:

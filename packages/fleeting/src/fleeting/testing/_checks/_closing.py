@@ -4,8 +4,10 @@ from pathlib import Path
 
 import anyio
 
+from fleeting._errors import FleetingError
 from fleeting._types import State
 from fleeting.testing._harness import Harness, Violation, describe
+from fleeting.testing._interrupt import MAX_AWAITS, interrupted
 
 
 async def check_shutdown_leaves_instances(harness: Harness) -> None:
@@ -20,22 +22,57 @@ async def check_shutdown_leaves_instances(harness: Harness) -> None:
             raise Violation(clause, f"{instance} was running; left are {describe(shown)}")
 
 
+async def check_cancelled_init_takes_nothing(harness: Harness) -> None:
+    """Wherever `init` is cancelled, nothing is left open or locked, and the group can be opened anew."""
+    async with harness.opened():
+        pass  # what is made once per process, such as an import's, is made now
+    before = _held()
+    for number in range(1, MAX_AWAITS + 1):
+        came_so_far = await _cancelled_opening(harness, number)
+        clause = "an init that is cancelled releases what it took; nobody will call shutdown"
+        try:
+            async with harness.opened():
+                pass
+        except FleetingError as error:
+            seen = f"cancelled at its await {number}, and then another object's init raised {error!r}"
+            raise Violation(clause, seen) from error
+        await _released(harness, before, clause)
+        if not came_so_far:
+            break
+
+
+async def _cancelled_opening(harness: Harness, number: int) -> bool:
+    """Cancel an init at that await, and close the group if it ended well even so; returns whether it came so far."""
+    group = harness.make()
+
+    async def open_and_close() -> None:
+        await group.init(harness.settings)
+        with anyio.CancelScope(shield=True):
+            await group.shutdown()
+
+    return await interrupted(open_and_close(), at=number)
+
+
 async def check_shutdown_releases_what_was_taken(harness: Harness) -> None:
     """After `shutdown`, no connection, file or task of the group's is left open."""
     async with harness.opened():
         pass  # what is made once per process, such as an import's, is made now
     before = _held()
-    clock = harness.settings.clock
     async with harness.opened() as probe:
         (instance,) = await probe.grow(1)
         await probe.group.connect_info(instance)
         await probe.group.heartbeat(instance)
+    await _released(harness, before, "shutdown releases what init and later calls took on this side")
+
+
+async def _released(harness: Harness, before: set[str], clause: str) -> None:
+    """Wait until nothing is held that was not held before: the other end of a connection may take a moment."""
+    clock = harness.settings.clock
     end = clock.now() + harness.deadline
     while left := _held() - before:
         if clock.now() >= end:
-            clause = "shutdown releases what init and later calls took on this side"
             raise Violation(clause, f"left open: {', '.join(sorted(left))}")
-        await probe.rest(harness.poll)
+        await clock.sleep_until(clock.now() + harness.poll)
 
 
 def _held() -> set[str]:
