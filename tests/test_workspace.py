@@ -86,6 +86,27 @@ def test_fleeting_never_imports_what_is_above_it() -> None:
     assert [path for path in sources if above.search(path.read_text())] == []
 
 
+def links(page: Path) -> set[Path]:
+    """Files that a page links to."""
+    targets = re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", page.read_text())
+    return {(page.parent / target).resolve() for target in targets}
+
+
+PAGES = [path for path in ROOT.glob("**/*.md") if not any(part[0] == "." for part in path.relative_to(ROOT).parts)]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_no_link_leads_nowhere(page: Path) -> None:
+    """Whatever a page links to beside it is there."""
+    assert [str(target) for target in links(page) if not target.exists()] == []
+
+
+def test_every_page_of_the_documentation_is_in_its_index() -> None:
+    """A page that nothing leads to is not read."""
+    pages = {path for path in ROOT.glob("docs/*/*.md") if path.name != "README.md"}
+    assert [str(page.relative_to(ROOT)) for page in pages - links(ROOT / "docs" / "README.md")] == []
+
+
 @pytest.mark.parametrize("host", ["192.0.2.1", "2001:db8::1"])
 def test_the_guard_refuses_other_machines(host: str) -> None:
     """A connection fails before a packet leaves, and ``except Exception`` does not hide it."""
