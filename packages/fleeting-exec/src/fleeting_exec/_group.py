@@ -88,13 +88,13 @@ class ExecGroup:
         self._limiter = anyio.CapacityLimiter(self._config.concurrency)
         self._program = self._find_program(settings.owner)
         self._store = self._find_store()
-        await self._offload(self._store.check if self._observing else self._store.open)
+        here = f"exec:{socket.gethostname()}:{await self._offload(self._store.root.resolve)}"
         try:
+            await self._offload(self._store.check if self._observing else self._store.open)
             await self._begin()
         except BaseException:
             self._store.close()
             raise
-        here = f"exec:{socket.gethostname()}:{await self._offload(self._store.root.resolve)}"
         return GroupInfo(
             identity=self._config.identity or here,
             max_size=self._config.max_size,
