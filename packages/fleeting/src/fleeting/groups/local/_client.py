@@ -76,6 +76,8 @@ async def receive(stream: UNIXSocketStream) -> dict[str, Any] | None:
     """Wait for the next answer; None if the other side hangs up instead."""
     line = bytearray()
     while not line.endswith(b"\n"):
+        # Cancelled as data arrives, the stream's own wait has asyncio log an InvalidStateError; this one does not.
+        await anyio.wait_readable(stream.extra(SocketAttribute.raw_socket))
         try:
             line += await stream.receive()
         except (anyio.EndOfStream, anyio.BrokenResourceError):
