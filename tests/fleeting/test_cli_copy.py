@@ -8,17 +8,22 @@ import stat
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fleeting.archives import Packed
+from fleeting.archives import pack
+from fleeting.cli._copy import _TAKE
 from tests.fleeting.fleets import COMMAND, PATIENCE, Fleet, local_fleet, ssh_fleet
 from tests.fleeting.sshd import only_root
 
 MIB = 1 << 20
+
+MANY = 1000
+"""Files that take a moment to remove."""
 
 
 @pytest.fixture(params=[local_fleet, ssh_fleet])
@@ -240,13 +245,33 @@ def test_an_interrupted_copy_leaves_nothing(fleet: Fleet, here: Path, there: Pat
 
 def test_an_archive_that_breaks_off_is_not_taken_for_a_whole_one(here: Path, there: Path) -> None:
     """Wherever the connection broke: tar itself is content with some of these."""
-    from fleeting.cli._copy import _TAKE
-
     source = fill(here / "source")
-    whole = b"".join(Packed.of({"data": source}, last="last")._chunks)
+    whole = b"".join(pack({"data": source}, last="last"))
     for end in range(0, len(whole) - 1024, 512):
         command = ["/bin/sh", "-c", _TAKE, "sh", str(there / "x"), "source", "directory", ".stage"]
         assert subprocess.run(command, input=whole[:end], stderr=subprocess.DEVNULL, check=False).returncode
+        assert list(there.iterdir()) == []
+
+
+def test_what_is_ended_while_it_clears_away_still_does(here: Path, there: Path) -> None:
+    """A copy that is given up gets the end of its input first, and the signal after that."""
+    (here / "source").mkdir()
+    for number in range(MANY):
+        (here / "source" / str(number)).touch()
+    whole = b"".join(pack({"data": here / "source"}))
+    for _ in range(2):
+        command = ["/bin/sh", "-c", _TAKE, "sh", str(there / "x"), "source", "directory", ".stage"]
+        with subprocess.Popen(
+            command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+        ) as process:
+            assert process.stdin is not None and process.stderr is not None  # noqa: PT018  (for the type checker)
+            process.stdin.write(whole)
+            process.stdin.close()
+            process.stderr.readline()
+            with suppress(FileNotFoundError):  # it was faster
+                while len(list((there / ".stage" / "data").iterdir())) == MANY:
+                    pass
+            os.killpg(process.pid, signal.SIGTERM)
         assert list(there.iterdir()) == []
 
 

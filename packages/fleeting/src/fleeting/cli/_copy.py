@@ -49,7 +49,7 @@ elif [ -e "$path" ] && [ "$kind" = directory ]; then
     fail "${{path#./}} is no directory"
 fi
 stage=$parent$stage
-trap 'rm -rf "$stage"' EXIT
+trap 'trap "" HUP INT TERM; rm -rf "$stage"' EXIT
 trap 'exit 1' HUP INT TERM
 mkdir -m 700 "$stage" || exit
 if ! said=$(tar -xpf - -C "$stage" 2>&1); then
