@@ -68,6 +68,9 @@ async def ping(stream: UNIXSocketStream) -> None:
         await stream.send(encode(op="ping"))
     except anyio.BrokenResourceError as error:
         raise Unreachable("the agent hung up") from error
+    # A receive of anyio's that is cancelled on asyncio while the answer arrives ends in an InvalidStateError that
+    # nobody can catch (as in https://github.com/agronholm/anyio/issues/1267); waiting like this does not.
+    await anyio.wait_readable(stream.extra(SocketAttribute.raw_socket))
     if await receive(stream) is None:
         raise Unreachable("the agent hung up")
 
