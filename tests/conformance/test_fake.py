@@ -61,6 +61,10 @@ def harness_for(cloud: FakeCloud, group: type[FakeGroup] = FakeGroup) -> Harness
         notice=notice,
         writes=lambda: sum(call.method in {"increase", "decrease", "withdraw"} for call in cloud.calls),
         troubles={kind: partial(trouble, cloud, kind) for kind in (*REFUSALS, Trouble.STOCK_OUT, *FAULTS)},
+        cannot=dict.fromkeys(
+            ("troubles", "set_state"),
+            "the cloud in memory answers at once and in one piece, has no states but ours, and deletes what it is told",
+        ),
         deadline=600,
         patience=600,
         settle=60,

@@ -53,6 +53,10 @@ class TestLocal(GroupConformance):
                     settle=0.1,
                     poll=0.01,
                     unknown_id="default-000000000000",
+                    cannot=dict.fromkeys(
+                        ("troubles", "launch", "set_state", "secrets", "writes"),
+                        "the file system is its cloud: nobody answers requests, and there is nothing to log in to",
+                    ),
                 )
             finally:
                 async with local_agents.opened(directory):

@@ -32,6 +32,10 @@ class TestStatic(GroupConformance):
                     settle=0.1,
                     poll=0.01,
                     unknown_id="host-1.1000",
+                    cannot=dict.fromkeys(
+                        ("troubles", "launch", "set_state", "secrets", "writes", "kill"),
+                        "a list is its cloud: nobody answers requests, and a host that cannot be reached stays on it",
+                    ),
                 )
 
         return make

@@ -130,14 +130,18 @@ class Harness:
     writes: Callable[[], int] | None = None
     """Counts the requests so far that would change something at the cloud."""
 
+    cannot: Mapping[str, str] = field(factory=dict)
+    """Names of what is left out above for good, and why: there can be no such thing for this cloud. Checks that need
+    it do not apply, which is not the same as not checked."""
+
     def trouble(self, kind: Trouble) -> AbstractAsyncContextManager[object]:
         """Let the endpoint have a trouble, from entering to leaving.
 
         Raises:
-            NotChecked: It cannot.
+            NotApplicable: It never can, or, `NotChecked`, the harness has no way to.
         """
         if kind not in self.troubles:
-            raise NotChecked(f"give the harness troubles[Trouble.{kind.name}], in which the cloud {kind.value}")
+            raise self.lack("troubles", f"troubles[Trouble.{kind.name}], in which the cloud {kind.value}")
         return self.troubles[kind]()
 
     async def billed(self) -> Collection[str]:
@@ -160,11 +164,15 @@ class Harness:
         """Give a hook that a check cannot do without.
 
         Raises:
-            NotChecked: The harness does not have it.
+            NotApplicable: There can be none, or, `NotChecked`, the harness does not have it.
         """
         if hook is None:
-            raise NotChecked(f"give the harness {name}, which {what}")
+            raise self.lack(name, f"{name}, which {what}")
         return hook
+
+    def lack(self, name: str, what: str) -> NotApplicable:
+        """Make the error for something that the harness was not given."""
+        return NotApplicable(self.cannot[name]) if name in self.cannot else NotChecked(f"give the harness {what}")
 
     @asynccontextmanager
     async def opened(self, *, keep: bool = False, observe_only: bool = False) -> AsyncIterator["Probe"]:

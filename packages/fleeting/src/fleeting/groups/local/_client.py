@@ -68,9 +68,6 @@ async def ping(stream: UNIXSocketStream) -> None:
         await stream.send(encode(op="ping"))
     except anyio.BrokenResourceError as error:
         raise Unreachable("the agent hung up") from error
-    # A receive of anyio's that is cancelled on asyncio while the answer arrives ends in an InvalidStateError that
-    # nobody can catch (as in https://github.com/agronholm/anyio/issues/1267); waiting like this does not.
-    await anyio.wait_readable(stream.extra(SocketAttribute.raw_socket))
     if await receive(stream) is None:
         raise Unreachable("the agent hung up")
 
@@ -79,7 +76,8 @@ async def receive(stream: UNIXSocketStream) -> dict[str, Any] | None:
     """Wait for the next answer; None if the other side hangs up instead."""
     line = bytearray()
     while not line.endswith(b"\n"):
-        # Cancelled as data arrives, the stream's own wait has asyncio log an InvalidStateError; this one does not.
+        # A receive of anyio's that is cancelled on asyncio while data arrives ends in an InvalidStateError that
+        # nobody can catch (as in https://github.com/agronholm/anyio/issues/1267); waiting like this does not.
         await anyio.wait_readable(stream.extra(SocketAttribute.raw_socket))
         try:
             line += await stream.receive()

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
 from fleeting._types import ConnectInfo
-from fleeting.testing._harness import Answer, Harness, NotChecked, Probe, Trouble, Violation, answer_of, new_intent
+from fleeting.testing._harness import Answer, Harness, Probe, Trouble, Violation, answer_of, new_intent
 
 TALKATIVE = (
     Trouble.ERROR,
@@ -51,7 +51,7 @@ async def check_secrets_are_told_nobody(harness: Harness) -> None:
             info = await probe.group.connect_info(instance)
             secrets = [*harness.secrets, *(secret for secret in (info.password, info.key) if secret)]
             if not secrets:
-                raise NotChecked("give the harness secrets, the secret values of the group's settings")
+                raise harness.lack("secrets", "secrets, the secret values of the group's settings")
             told = {"a repr": [repr(probe.group), repr(probe.info), repr(info), repr(await probe.group.update())]}
             told["an error"] = [word for answer in await _provoked(probe, info) for word in _words_in(answer)]
     for where, words in {**told, "a log": ear.heard}.items():
