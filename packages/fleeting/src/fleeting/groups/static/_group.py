@@ -43,6 +43,9 @@ from fleeting.groups.static._takings import Takings
 CONTACT_TIMEOUT = 8.0
 """Seconds within which a host that is in order lets itself be connected to; less than a heartbeat may take."""
 
+ANSWER_TIMEOUT = 8.0
+"""The same for its answer to the simplest of commands, over a connection that may have been open before."""
+
 LAST_WORDS = 500
 """Characters of what a failed reset wrote to its error output that are passed on."""
 
@@ -119,7 +122,7 @@ class StaticGroup:
         return await self._info(self._find(instance), instance)
 
     async def heartbeat(self, instance: str) -> None:
-        """Return if the host can be connected to."""
+        """Return if the host can be connected to, and answers."""
         name = self._find(instance)
         try:
             await self._contact(name)
@@ -207,13 +210,17 @@ class StaticGroup:
             found.append(name)
 
     async def _contact(self, name: str) -> None:
-        """Connect, and no more.
+        """Connect, and have it answer: a connection that is kept open does not yet show that the host is there.
 
         Raises:
             ConnectError: Says what is wrong.
         """
-        async with self._connected(name, CONTACT_TIMEOUT):
-            pass
+        async with self._connected(name, CONTACT_TIMEOUT) as connection:
+            try:
+                with anyio.fail_after(ANSWER_TIMEOUT):
+                    await connection.run("exit 0")
+            except TimeoutError as error:
+                raise ConnectError(f"it did not answer within {format_duration(ANSWER_TIMEOUT)}") from error
 
     async def _reset(self, instance: str) -> None:
         """Run the command on a host that was given back, and have it free; or note what is wrong."""
