@@ -147,6 +147,20 @@ def test_missing_once_with_a_dead_connection_loses() -> None:
         assert of_type(facts.Gone, plan.handle(second, EPOCH + 61).events)
 
 
+def test_a_dead_connection_asks_for_health_and_then_one_failure_is_enough() -> None:
+    """A heartbeat follows at once; a failure means no new work, a success that all is well."""
+    for passes in (True, False):
+        plan = started()
+        with_ready(plan)
+        asked = plan.handle(facts.ConnectionDied("i", "reset"), EPOCH + 1).actions
+        assert of_type(facts.Heartbeat, asked) == [facts.Heartbeat("default", "i")]
+        assert not of_type(facts.Heartbeat, plan.handle(facts.ConnectionDied("i", "another"), EPOCH + 1).actions)
+        answer = facts.HeartbeatPassed("i") if passes else facts.HeartbeatFailed("i", "no answer")
+        assert bool(of_type(facts.Unhealthy, plan.handle(answer, EPOCH + 2).events)) != passes
+        if passes:
+            assert not plan.handle(facts.HeartbeatFailed("i", "no answer"), EPOCH + 60).events
+
+
 def test_a_lost_instance_that_comes_back_is_deleted() -> None:
     """It is never used again, also after a restart."""
     plan, records = started(), Records()

@@ -142,6 +142,11 @@ class Seen:
     missed: int = 0
     dead: bool = False
     failures: int = 0
+    cut: bool = False
+    """Whether a connection died since the last heartbeat."""
+
+    cut_off: bool = False
+    """Whether the last heartbeat failed, and before it a connection died."""
     noticed: bool = False
     asked: bool = False
     """Whether its deletion was asked for."""
@@ -329,7 +334,7 @@ class PlanMachine(RuleBasedStateMachine):
                 assert not known.failures
             case facts.Unhealthy():
                 assert known.up
-                assert known.failures >= self.config.failure_threshold
+                assert known.cut_off or known.failures >= self.config.failure_threshold
             case facts.Aged(id_):
                 assert known.up
                 assert self.too_old(id_)
@@ -667,6 +672,7 @@ class PlanMachine(RuleBasedStateMachine):
         id_ = self.take(facts.Heartbeat, pick).action.instance
         known = self.seen[id_]
         known.failures = 0 if passed else known.failures + 1
+        known.cut_off, known.cut = known.cut and not passed, False
         self.feed(facts.HeartbeatPassed(id_) if passed else facts.HeartbeatFailed(id_, "no answer"))
 
     # --- what befalls the cloud ------------------------------------------------------------------------------
@@ -713,7 +719,7 @@ class PlanMachine(RuleBasedStateMachine):
         ids = [*self.plan.instances, "unknown"]
         id_ = ids[pick % len(ids)]
         if id_ in self.seen:
-            self.seen[id_].dead = True
+            self.seen[id_].dead = self.seen[id_].cut = True
         self.feed(facts.ConnectionDied(id_, "reset by peer"))
 
     @rule(there=st.booleans())

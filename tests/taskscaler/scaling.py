@@ -26,7 +26,7 @@ async def scaling(
 ) -> AsyncIterator[Taskscaler]:
     """A scaler over one pool on the cloud."""
     group = FakeGroup(cloud)
-    pool = Pool(group, dial=group.dial, **settings)  # type: ignore[arg-type]
+    pool = Pool(group, **{"dial": group.dial, **settings})  # type: ignore[arg-type]
     async with Taskscaler(
         pool,
         policies=policies,

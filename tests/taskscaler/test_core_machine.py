@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from fleeting import NoticeKind, Observation, Observed, Preexisting, Stage, State, Step, facts
-from taskscaler._core import Core, InstanceLost
+from taskscaler._core import Core, Doubt, InstanceLost
 from taskscaler._decide import idle_slots
 from taskscaler._errors import NoCapacity, NoSuchInstance
 from taskscaler._explain import Explanation, explain
@@ -285,7 +285,7 @@ class World:
                     self.after(CLEANUP, lambda: self.clean(action))
             case InstanceEvent():
                 self.hear(action)
-            case facts.Forget() | InstanceLost() | DecisionEvent():
+            case facts.Forget() | InstanceLost() | Doubt() | DecisionEvent():
                 pass
             case _:
                 raise AssertionError(f"{action} was not to be expected")

@@ -1,7 +1,8 @@
 """The scaler over the fake cloud, in virtual time: what a job, an operator and a bill see."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 
 import anyio
 import pytest
@@ -10,6 +11,7 @@ from fleeting import (
     Capability,
     CapacityUnavailable,
     Completed,
+    Connection,
     GroupRefused,
     JournalError,
     LossKind,
@@ -157,6 +159,63 @@ async def test_a_body_that_fails_for_a_dead_connection_learns_of_the_loss() -> N
                 async with lease.dial() as connection:
                     await connection.run("true")
         assert isinstance(caught.value.__cause__, Unreachable)
+
+
+async def test_a_dead_connection_to_a_sick_instance_is_not_waited_for() -> None:
+    """The cloud shows it running for ever, but its heartbeat fails: the work may be tried elsewhere at once."""
+    cloud = FakeCloud()
+    async with scaling(cloud, max_instances=2) as scaler:
+        with pytest.raises(Unreachable):
+            async with scaler.acquire("job") as lease, lease.dial() as connection:
+                cloud.sicken(lease.instance)
+                cloud.cut(lease.instance)
+                broken, started = lease.instance, anyio.current_time()
+                await connection.run("true")
+        assert anyio.current_time() - started < 5
+        async with scaler.acquire("job") as retry:
+            assert retry.instance != broken
+        await anyio.sleep(60)
+        assert broken not in cloud.alive
+
+
+async def test_a_connection_that_lives_is_no_matter_of_heartbeats() -> None:
+    """Work goes on over the connection that it has, and may open another, on an instance that fails its heartbeats."""
+    cloud = FakeCloud()
+    async with (
+        scaling(cloud, heartbeat_interval=10.0) as scaler,
+        scaler.acquire("job") as lease,
+        lease.dial() as connection,
+    ):
+        cloud.sicken(lease.instance)
+        await anyio.sleep(300)
+        assert scaler.instances()[0].why == "its heartbeats fail"
+        assert (await connection.run("true")).ok
+        async with lease.dial() as another:
+            assert (await another.run("true")).ok
+
+
+@pytest.mark.parametrize("before", [False, True], ids=["while it dials", "before it dials"])
+async def test_dialling_a_sick_instance_is_given_up(*, before: bool) -> None:
+    """Who waits for a connection to an instance whose heartbeats fail hears of it long before dialling times out."""
+    cloud = FakeCloud()
+
+    @asynccontextmanager
+    async def dial(*_: object) -> AsyncIterator[Connection]:
+        await anyio.sleep(600)
+        raise Unreachable("could not be reached within 600 s")
+        yield
+
+    async with scaling(cloud, dial=dial, max_instances=1, heartbeat_interval=10.0) as scaler:
+        with pytest.raises(Unreachable, match="i-1 is unhealthy, and could not be connected to"):
+            async with scaler.acquire("job") as lease:
+                started = anyio.current_time()
+                cloud.sicken("i-1")
+                if before:
+                    await anyio.sleep(60)
+                async with lease.dial():
+                    pass
+        assert anyio.current_time() - started < 100
+        assert scaler.capacity().acquired == 0
 
 
 async def test_a_cancellation_from_outside_stays_one() -> None:

@@ -81,6 +81,9 @@ class Instance:
     """In how many views in a row it was absent."""
 
     connection_dead: bool = False
+    cut_off: bool = False
+    """Whether a connection died since the last heartbeat: if the next one fails too, no more are waited for."""
+
     failures: int = 0
     """Heartbeats failed in a row."""
 

@@ -18,7 +18,8 @@ long as it is retained, and like any other it is gone once the view no longer sh
 
 What the cloud shows decides, but one bad read kills nothing: an instance that is missing once gets no
 new work and the view is fetched again at once; missing twice, or missing once with a dead connection,
-it is lost. A lost instance that comes back is deleted, never used.
+it is lost. A lost instance that comes back is deleted, never used. A dead connection asks for a heartbeat
+at once, and if that fails no others are waited for: not every cloud knows when an instance is gone.
 
 The ceiling is kept here and nowhere else: at every `Increase`, known instances plus what open intents
 may still bring stay at or below `max_instances`. Instances that are being deleted count until they are
@@ -319,10 +320,7 @@ class Plan:
 
     def ask_heartbeat(self, instance: str) -> Step:
         """Ask for a heartbeat now, unless one is being asked for; `Alive`, `Paused` or `Unhealthy` tells the answer."""
-        timer = ("heartbeat", instance)
-        if timer in self._timers:  # set but while the answer is awaited
-            self._timers.cancel(timer)
-            self._turn.actions.append(facts.Heartbeat(self.pool, instance))
+        self._hasten_heartbeat(instance)
         return self._end()
 
     def shut_down(self, now: float) -> Step:
@@ -630,13 +628,21 @@ class Plan:
         if known is None or known.stage is not Stage.READY:
             return
         known.failures = known.failures + 1 if failed else 0
-        if known.failures >= self.config.failure_threshold:
+        cut_off, known.cut_off = known.cut_off and failed, False
+        if cut_off or known.failures >= self.config.failure_threshold:
             self._move(known, Stage.UNHEALTHY)
             self._turn.events.append(facts.Unhealthy(instance, self.config.unhealthy_breaks_jobs))
         else:
             self._timers.set(("heartbeat", instance), now + self.config.heartbeat_interval)
             if self.config.heartbeat_on_acquire:
                 self._suspect(known, failed=failed)
+
+    def _hasten_heartbeat(self, instance: str) -> None:
+        """Ask for it now, unless it is being asked for."""
+        timer = ("heartbeat", instance)
+        if timer in self._timers:  # set but while the answer is awaited
+            self._timers.cancel(timer)
+            self._turn.actions.append(facts.Heartbeat(self.pool, instance))
 
     def _suspect(self, known: Instance, *, failed: bool) -> None:
         """No new work from a heartbeat that fails to the next that passes: nobody is to be given a dead instance."""
@@ -663,13 +669,16 @@ class Plan:
             self._remove(known, "it goes before it was of use", now)
 
     def _connection_died(self, instance: str, now: float) -> None:
-        """See at once whether it is still there."""
+        """See at once whether it is still there, and whether it is healthy: not every cloud knows when it is gone."""
         known = self._instances.get(instance)
         if known is None:
             return
         known.connection_dead = True
         if known.missed and known.stage not in LEAVING:
             self._gone(known, facts.LossKind.VANISHED, "not in the cloud's view, and its connection died", now)
+        elif known.stage is Stage.READY and not known.cut_off:
+            known.cut_off = True
+            self._hasten_heartbeat(instance)
         self._start_update(now)
 
     def _pause(self, known: Instance, reason: str) -> None:

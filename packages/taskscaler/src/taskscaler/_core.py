@@ -88,6 +88,12 @@ class InstanceLost(NamedTuple):
     loss: Loss
 
 
+class Doubt(NamedTuple):
+    """Tell the holder that the instance is unhealthy: a connection that is not there yet is not worth waiting for."""
+
+    held: Held
+
+
 class Core:
     """All state of a scaler, and every decision."""
 
@@ -259,11 +265,11 @@ class Core:
         self._changed = True
         return self.ledger.resume(key)
 
-    def distrust(self, host: Host) -> Step:
+    def distrust(self, host: Host, now: float) -> Step:
         """Give the host no new work, and replace it once it is free: it could not be reached."""
         self._changed = True
         if host.id in self.ledger.hosts:
-            self.ledger.close(host, Closed.UNHEALTHY, "it could not be reached")
+            self._doubt(host, "it could not be reached", now)
         return self._end()
 
     def cordon(self, instance: str, why: str) -> Step:
@@ -478,7 +484,7 @@ class Core:
             case facts.Resumed():
                 self._add(ledger.reopen(host, now))
             case facts.Unhealthy(_, breaks_work):
-                self._close_for_good(host, Closed.UNHEALTHY, "its heartbeats fail", now)
+                self._doubt(host, "its heartbeats fail", now)
                 if breaks_work:
                     self._add(ledger.break_all(host, Loss(LossKind.UNHEALTHY, "its heartbeats fail"), now))
                     self._give_up_if_free(host, now)
@@ -494,6 +500,11 @@ class Core:
                 self._breaks.cancel(host.id)
                 self.doomed.pop(host.id, None)
                 self._add(ledger.lose(host, cause or Loss(LossKind.KILLED, "it was removed"), now))
+
+    def _doubt(self, host: Host, why: str, now: float) -> None:
+        """No new work for the host; who has work there and waits for a connection need not wait longer."""
+        self._close_for_good(host, Closed.UNHEALTHY, why, now)
+        self._actions += [Doubt(held) for held in host.slots if held is not None]
 
     def _keep_if_retained(self, plan: Plan, instance: str) -> None:
         """Tell the ledger of an instance that is not to be given up, if it knows it already."""

@@ -1,6 +1,7 @@
 """A lease: one slot on one instance, held until it is released or lost."""
 
-from collections.abc import AsyncIterator
+import math
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Protocol, Self
 
@@ -56,6 +57,8 @@ class Lease:
         self._owner = owner
         self._ended = anyio.Event()
         self._bodies: set[anyio.CancelScope] = set()
+        self._doubted = anyio.Event()
+        self._dials: set[anyio.CancelScope] = set()
         self.cut_off = False
         """Whether a connection to the instance died, or could not be made."""
 
@@ -144,6 +147,33 @@ class Lease:
             raise LeaseLost(self.key, self.instance, self.loss)
 
     @asynccontextmanager
+    async def unless_doubted(self) -> AsyncIterator[Callable[[], None]]:
+        """Run a body that dials, and is cancelled if the instance turns out unhealthy before it says that it connected.
+
+        Yields what the body says so with: from then on it is safe. On an instance that is in doubt already it has
+        some time, for one that only fails its heartbeats may be reached all the same.
+
+        Raises:
+            Unreachable: On leaving, if the body was cancelled.
+        """
+        with anyio.CancelScope() as dial:
+
+            def connected() -> None:
+                self._dials.discard(dial)
+                dial.deadline = math.inf
+
+            if self._doubted.is_set():
+                dial.deadline = anyio.current_time() + VERDICT_TIMEOUT
+            self._dials.add(dial)
+            try:
+                yield connected
+            finally:
+                self._dials.discard(dial)
+        if dial.cancelled_caught:
+            self.cut_off = True
+            raise Unreachable(f"{self.instance} is unhealthy, and could not be connected to")
+
+    @asynccontextmanager
     async def hold(self) -> AsyncIterator[Self]:
         """Run a body as `unless_lost` does, and release the lease after it."""
         try:
@@ -156,8 +186,21 @@ class Lease:
         """Wait for the verdict on an instance that was cut off; one that is not lost is not trusted any more."""
         if self.cut_off and only_unreachable(error):
             with anyio.move_on_after(VERDICT_TIMEOUT):
-                raise LeaseLost(self.key, self.instance, await self.lost()) from error
+                await self._verdict()
+            if self.loss is not None:
+                raise LeaseLost(self.key, self.instance, self.loss) from error
             self._owner.distrust(self)
+
+    async def _verdict(self) -> None:
+        """Wait until the lease is lost, or is not to be relied on any more."""
+        async with anyio.create_task_group() as tasks:
+
+            async def wait(event: "anyio.Event") -> None:
+                await event.wait()
+                tasks.cancel_scope.cancel()
+
+            tasks.start_soon(wait, self._ended)
+            tasks.start_soon(wait, self._doubted)
 
     def release(self) -> None:
         """Give the slot back. Does nothing if it was released or lost before."""
@@ -174,6 +217,12 @@ class Lease:
         if not self._ended.is_set():
             self._ended.set()
             self._owner.suspend(self)
+
+    def doubt(self) -> None:
+        """The instance is unhealthy: what waits for a connection to it waits no more. Called by the scaler."""
+        self._doubted.set()
+        for dial in self._dials:
+            dial.cancel()
 
     def lose(self, loss: Loss) -> None:
         """The slot is gone: the holder is told, what runs under `unless_lost` cancelled. Called by the scaler."""

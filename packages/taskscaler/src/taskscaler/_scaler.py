@@ -30,7 +30,7 @@ from fleeting import (
     facts,
     format_duration,
 )
-from taskscaler._core import AllRemoved, Core, InstanceLost
+from taskscaler._core import AllRemoved, Core, Doubt, InstanceLost
 from taskscaler._errors import LeaseLost, NoCapacity, TaskscalerError
 from taskscaler._explain import Explanation, InstanceView, explain, view_instances
 from taskscaler._explain_instance import InstanceExplanation, explain_instance
@@ -420,6 +420,7 @@ class Taskscaler:
         action: Check
         | Deliver
         | Break
+        | Doubt
         | Clean
         | Refuse
         | InstanceLost
@@ -438,6 +439,9 @@ class Taskscaler:
                 self._lose(held, loss)
             case Clean():
                 self._shell.start_soon(self._clean, action)
+            case Doubt(held):
+                if held in self._leases:
+                    self._leases[held].doubt()
             case Refuse(key, why):
                 self._refuse(key, why)
             case InstanceLost(host, loss):
@@ -547,7 +551,7 @@ class Taskscaler:
 
     def distrust(self, lease: Lease) -> None:
         """The instance could not be reached although the cloud shows it: it gets no new work, and is replaced."""
-        self._take(self._core.distrust(lease.held.host))
+        self._take(self._core.distrust(lease.held.host, self._now()))
 
     async def connect_info(self, lease: Lease) -> ConnectInfo:
         """How to connect; for `Lease.connect_info`."""
@@ -561,12 +565,13 @@ class Taskscaler:
         """Connect; for `Lease.dial`. When the connection dies, the cloud is asked for the instance at once."""
         driver = self._shell.drivers[lease.pool]
         info = await self.connect_info(lease)
-        async with AsyncExitStack() as stack:
+        async with lease.unless_doubted() as connected, AsyncExitStack() as stack:
             try:
                 connection = await stack.enter_async_context(driver.dial(info, driver.connector))
             except Unreachable as error:
                 self._note_death(lease, str(error))
                 raise
+            connected()
             watch = anyio.CancelScope()
             self._shell.start_soon(self._watch, watch, lease, connection)
             stack.callback(watch.cancel)
