@@ -1,0 +1,118 @@
+"""The quickstart's batch on three hosts with OpenSSH's own server, one of which dies while jobs run on it."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from getpass import getuser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fleeting.connectors.ssh import generate_key
+from tests.fleeting.sshd import Server, private, sshd
+
+QUICKSTART = Path(__file__).parents[2] / "examples" / "quickstart"
+COMMAND = (str(Path(sys.executable).with_name("taskscaler")), "run")
+LOCAL = """plugin = "local"            # another plugin and its settings here, and the same jobs run in a cloud"""
+BOOT = """boot_time = "500ms"         # a cloud would take a minute"""
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+@pytest.fixture
+def hosts(tmp_path: Path) -> Iterator[Sequence[Server]]:
+    """Three hosts, where commands start in different directories, and one key for all of them."""
+    user_key = generate_key()
+    private(tmp_path / "key", user_key.private)
+    with ExitStack() as stack:
+        servers = []
+        for number in (1, 2, 3):
+            home = tmp_path / f"home-{number}"
+            home.mkdir()
+            settings = f'ForceCommand cd {home} && eval "$SSH_ORIGINAL_COMMAND"'
+            servers.append(stack.enter_context(sshd(tmp_path / f"sshd-{number}", settings, user_key=user_key)))
+        yield servers
+
+
+def write_jobs(directory: Path, hosts: Sequence[Server]) -> Path:
+    """Copy the quickstart, with these hosts in the place of the local group."""
+    shutil.copytree(QUICKSTART, directory / "batch")
+    group = [f'state_dir = "{directory}/taken"', f'username = "{getuser()}"', f'key_path = "{directory}/key"']
+    for number, host in enumerate(hosts, start=1):
+        group += ["[[autoscaler.plugin_config.hosts]]", f'name = "host-{number}"', 'address = "127.0.0.1"']
+        group += [f"port = {host.port}", f'host_key = "{host.host_key}"']
+    jobs = directory / "batch" / "jobs.toml"
+    text = jobs.read_text()
+    assert LOCAL in text
+    assert BOOT in text
+    jobs.write_text(text.replace(LOCAL, 'plugin = "static"').replace(BOOT, "\n".join(group)))
+    return jobs
+
+
+def run(jobs: Path, output: Path, hosts: Sequence[Server], *, victim: int | None) -> str:
+    """Run the batch, and let a host die as soon as ten jobs are done and two run on it; returns what was said."""
+    state = {"XDG_STATE_HOME": str(output.parent / "state")}
+    said, running = [], Counter[str]()
+    with subprocess.Popen(
+        [*COMMAND, str(jobs), "--output", str(output)],
+        env={**os.environ, **state},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            said.append(line)
+            words = line.split()
+            if "runs" in words or "succeeded" in words[:-1]:
+                host = line.partition(" on ")[2].partition(".")[0]
+                running[host] += 1 if "runs" in words else -1
+            if victim and running[f"host-{victim}"] == 2 and "".join(said).count(" succeeded on ") >= 10:
+                hosts[victim - 1].lose()
+                victim = None
+    assert process.returncode == 0, "".join(said)
+    assert victim is None, "there was nothing to kill"
+    return "".join(said)
+
+
+def load(output: Path) -> list[dict[str, Any]]:
+    """Read the results' jobs."""
+    jobs: list[dict[str, Any]] = json.loads((output / "results.json").read_text())["jobs"]
+    return jobs
+
+
+def test_killing_a_host_costs_no_job(tmp_path: Path, hosts: Sequence[Server]) -> None:
+    """All jobs succeed, those of the dead host elsewhere; each module was measured once; nothing is left on hosts."""
+    output = tmp_path / "out"
+    said = run(write_jobs(tmp_path, hosts), output, hosts, victim=2)
+    jobs = load(output)
+    assert [job["state"] for job in jobs] == ["succeeded"] * 40
+    tries = [attempt for job in jobs for attempt in job["attempts"]]
+    assert {attempt["instance"].partition(".")[0] for attempt in tries} == {"host-1", "host-2", "host-3"}
+    lost = [attempt for attempt in tries if attempt["state"] == "lost"]
+    assert {attempt["instance"] for attempt in lost} == {"host-2.1"}
+    assert all(attempt["why"].startswith("the connection to the instance broke") for attempt in lost)
+    assert "retried" in said
+    parts = [json.loads(part.read_text()) for part in output.glob("artifacts/*/measured.json")]
+    modules = [module["module"] for part in parts for module in part]
+    assert len(parts) == 40
+    assert len(modules) == len(set(modules))
+    for home in ("home-1", "home-3"):
+        assert list((tmp_path / home / "taskscaler").iterdir()) == [], "a job left something behind"
+
+
+def test_a_host_that_shows_another_key_gets_no_job(tmp_path: Path, hosts: Sequence[Server]) -> None:
+    """Keys are pinned for each host by itself, though all three have one address: the impostor is passed over."""
+    jobs, output = write_jobs(tmp_path, hosts), tmp_path / "out"
+    jobs.write_text(jobs.read_text().replace(hosts[2].host_key, hosts[0].host_key))
+    run(jobs, output, hosts, victim=None)
+    results = load(output)
+    assert [job["state"] for job in results] == ["succeeded"] * 40
+    used = {attempt["instance"].partition(".")[0] for job in results for attempt in job["attempts"]}
+    assert used == {"host-1", "host-2"}
