@@ -214,7 +214,7 @@ class Witness:
                 self._move(instance, "suspect" if "heartbeat" in why else "paused")
             case facts.Aged(instance):
                 self._move(instance, "old")
-            case facts.Unhealthy(instance, _):
+            case facts.Unhealthy(instance):
                 self._move(instance, "unhealthy")
             case facts.Doomed(instance, _, _):
                 self._move(instance, "doomed")

@@ -419,7 +419,7 @@ TABLE = [
         unhealthy,
         [
             "i-1 is there: job-1 runs on it, and it is given up once it is free",
-            "it gets no more work: its heartbeats fail",
+            "it gets no more work: its heartbeats fail: instance i-1 is not healthy: it does not answer",
         ],
         instance="i-1",
     ),

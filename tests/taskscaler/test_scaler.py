@@ -11,7 +11,9 @@ from fleeting import (
     Capability,
     CapacityUnavailable,
     Completed,
+    ConnectInfo,
     Connection,
+    ConnectorConfig,
     GroupRefused,
     JournalError,
     LossKind,
@@ -21,7 +23,16 @@ from fleeting import (
     Unreachable,
     Write,
 )
-from fleeting.testing import Command, FakeCloud, FakeGroup, Fault, IncreaseFault, UpdateFault, virtual_time
+from fleeting.testing import (
+    Command,
+    FakeCloud,
+    FakeGroup,
+    Fault,
+    IncreaseFault,
+    OnCommand,
+    UpdateFault,
+    virtual_time,
+)
 from taskscaler import KeyInUse, LeaseLost, NoCapacity, NotSuspended, Policy, Pool, Taskscaler
 from tests.taskscaler.scaling import FullDisk, asked, scaling, virtual_clock, work
 
@@ -188,7 +199,7 @@ async def test_a_connection_that_lives_is_no_matter_of_heartbeats() -> None:
     ):
         cloud.sicken(lease.instance)
         await anyio.sleep(300)
-        assert scaler.instances()[0].why == "its heartbeats fail"
+        assert scaler.instances()[0].why == "its heartbeats fail: instance i-1 is not healthy: it does not answer"
         assert (await connection.run("true")).ok
         async with lease.dial() as another:
             assert (await another.run("true")).ok
@@ -699,10 +710,79 @@ async def test_an_unhealthy_instance_is_replaced_once_free() -> None:
             cloud.faults.heartbeat.always(Fault(refuse=ProviderError("no sign of life")))
             await anyio.sleep(60)
             assert lease.loss is None
-            assert scaler.instances()[0].why == "its heartbeats fail"
+            assert scaler.instances()[0].why == "its heartbeats fail: no sign of life"
         cloud.faults.clear()
         async with scaler.acquire("next") as lease:
             assert lease.instance == "i-2"
+
+
+@pytest.mark.parametrize("trouble", ["it fails", "it hangs", "it cannot be reached", "it loses its connection"])
+async def test_a_heartbeat_command_that_fails_makes_an_instance_unhealthy(trouble: str) -> None:
+    """Whatever is wrong with it counts as a failed heartbeat, and the instance is replaced once it is free."""
+    cloud = FakeCloud(on_command=ill_on_the_first(trouble))
+    group = FakeGroup(cloud)
+
+    @asynccontextmanager
+    async def dial(info: ConnectInfo, config: ConnectorConfig) -> AsyncIterator[Connection]:
+        if trouble == "it cannot be reached" and info.id == "i-1":
+            raise Unreachable("nobody answers")
+        async with group.dial(info, config) as connection:
+            yield connection
+
+    command = "check --token hunter2"
+    async with scaling(cloud, dial=dial, instance_heartbeat_command=command, heartbeat_interval=10) as scaler:
+        async with scaler.acquire("job") as lease:
+            await anyio.sleep(100)
+            assert lease.loss is None
+            why = scaler.instances()[0].why
+            assert why.startswith("its heartbeats fail: ")
+            assert WHY[trouble] in why
+            assert "hunter2" not in why
+        async with scaler.acquire("next") as lease:
+            assert lease.instance == "i-2"
+            await anyio.sleep(100)
+            assert cloud.alive == {"i-2"}
+        assert {command.command for _, command in cloud.commands} <= {"check --token hunter2"}
+
+
+WHY = {
+    "it fails": "'instance_heartbeat_command' exited with 3: no disk",
+    "it hangs": "no answer within 10s",
+    "it cannot be reached": "nobody answers",
+    "it loses its connection": "reset by peer",
+}
+
+
+def ill_on_the_first(trouble: str) -> OnCommand:
+    """Make every command on the first instance go wrong in this way."""
+
+    async def on_command(instance: str, _: Command) -> Completed:
+        if instance == "i-1" and trouble == "it hangs":
+            await anyio.sleep(3600)
+        if instance == "i-1" and trouble == "it loses its connection":
+            raise Unreachable("reset by peer")
+        return Completed(exit_status=3 if instance == "i-1" else 0, stderr=b"no disk")
+
+    return on_command
+
+
+async def test_the_group_is_asked_first_and_either_failure_counts() -> None:
+    """A sick instance is not even connected to; one that is healthy to the group must pass the command too."""
+    cloud = FakeCloud()
+    keep = [Policy(idle_count=1)]
+    async with scaling(
+        cloud, policies=keep, instance_heartbeat_command="check", heartbeat_interval=10, failure_threshold=5
+    ) as scaler:
+        await anyio.sleep(25)
+        passed = len(cloud.commands)
+        assert passed >= 2
+        cloud.sicken("i-1")
+        await anyio.sleep(35)
+        assert len(cloud.commands) == passed
+        cloud.heal("i-1")
+        await anyio.sleep(100)
+        assert len(cloud.commands) > passed
+        assert scaler.instances()[0].why == ""
 
 
 async def test_nothing_is_handed_out_that_would_not_be_remembered() -> None:

@@ -15,7 +15,7 @@ import anyio
 from fleeting import facts
 from fleeting._durations import format_duration
 from fleeting._errors import (
-    ConnectError,
+    CommandFailed,
     FleetingError,
     InterfaceMismatch,
     OutcomeUnknown,
@@ -60,6 +60,7 @@ class GroupDriver:
         dial: Dial,
         ready_command: str | None = None,
         ready_hook: ReadyHook | None = None,
+        heartbeat_command: str | None = None,
         heartbeat_timeout: float = 10.0,
     ) -> None:
         """Prepare; nothing is called yet."""
@@ -69,6 +70,7 @@ class GroupDriver:
         self.dial = dial
         self._ready_command = ready_command
         self._ready_hook = ready_hook
+        self._heartbeat_command = heartbeat_command
         self._heartbeat_timeout = heartbeat_timeout
         self._infos: dict[str, ConnectInfo] = {}
         self._scopes: dict[str, set[anyio.CancelScope]] = {}
@@ -207,14 +209,28 @@ class GroupDriver:
             await hook(info)
 
     async def _heartbeat(self, instance: str) -> None:
-        """Ask the group whether the instance is healthy."""
-        try:
-            with anyio.fail_after(self._heartbeat_timeout):
-                await self.group.heartbeat(instance)
-        except (ProviderError, ConnectError, OSError) as error:
-            self._feed(facts.HeartbeatFailed(instance, _words(error)))
+        """Ask the group, then the instance itself, whether it is healthy."""
+        failure = f"no answer within {format_duration(self._heartbeat_timeout)}"
+        with anyio.move_on_after(self._heartbeat_timeout):
+            failure = await self._find_ill(instance)
+        if failure:
+            log.warning("heartbeat_failed", extra={"pool": self.pool, "instance": instance, "error": failure})
+            self._feed(facts.HeartbeatFailed(instance, failure))
         else:
             self._feed(facts.HeartbeatPassed(instance))
+
+    async def _find_ill(self, instance: str) -> str:
+        """Say what is wrong with the instance; empty if nothing is."""
+        try:
+            await self.group.heartbeat(instance)
+            if self._heartbeat_command is not None:
+                async with self.dial(await self.connect_info(instance), self.connector) as connection:
+                    completed = await connection.run(self._heartbeat_command)
+                if not completed.ok:  # the command itself may name secrets
+                    return str(CommandFailed("instance_heartbeat_command", completed))
+        except (FleetingError, OSError) as error:
+            return _words(error)
+        return ""
 
     async def _listen(self) -> None:
         """Pass on notices as they come."""

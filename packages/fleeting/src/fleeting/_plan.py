@@ -380,9 +380,9 @@ class Plan:
             case facts.PrepareFailed():
                 self._prepare_failed(fact, now)
             case facts.HeartbeatPassed(instance):
-                self._heartbeat_ended(instance, now, failed=False)
-            case facts.HeartbeatFailed(instance):
-                self._heartbeat_ended(instance, now, failed=True)
+                self._heartbeat_ended(instance, "", now)
+            case facts.HeartbeatFailed(instance, error):
+                self._heartbeat_ended(instance, error, now)
             case facts.Noticed(instance, deadline, kind):
                 self._noticed(instance, deadline, kind, now)
             case facts.ConnectionDied(instance):
@@ -622,20 +622,20 @@ class Plan:
 
     # --- health and notices ------------------------------------------------------------------------------
 
-    def _heartbeat_ended(self, instance: str, now: float, *, failed: bool) -> None:
-        """Count failures in a row; at the threshold the instance is done for."""
+    def _heartbeat_ended(self, instance: str, failure: str, now: float) -> None:
+        """Count failures in a row; at the threshold the instance is done for. Empty *failure*: it passed."""
         known = self._instances.get(instance)
         if known is None or known.stage is not Stage.READY:
             return
-        known.failures = known.failures + 1 if failed else 0
-        cut_off, known.cut_off = known.cut_off and failed, False
+        known.failures = known.failures + 1 if failure else 0
+        cut_off, known.cut_off = known.cut_off and bool(failure), False
         if cut_off or known.failures >= self.config.failure_threshold:
             self._move(known, Stage.UNHEALTHY)
-            self._turn.events.append(facts.Unhealthy(instance, self.config.unhealthy_breaks_jobs))
+            self._turn.events.append(facts.Unhealthy(instance, self.config.unhealthy_breaks_jobs, failure))
         else:
             self._timers.set(("heartbeat", instance), now + self.config.heartbeat_interval)
             if self.config.heartbeat_on_acquire:
-                self._suspect(known, failed=failed)
+                self._suspect(known, failed=bool(failure))
 
     def _hasten_heartbeat(self, instance: str) -> None:
         """Ask for it now, unless it is being asked for."""

@@ -78,6 +78,7 @@ class Provisioner:
         connector: ConnectorConfig | None = None,
         ready_command: str | None = None,
         ready_hook: ReadyHook | None = None,
+        heartbeat_command: str | None = None,
         heartbeat_timeout: float = 10.0,
         journal: Journal | None = None,
         clock: Clock | None = None,
@@ -93,7 +94,8 @@ class Provisioner:
             connector: How to connect; overrides what the group reports.
             ready_command: Run on a new instance; failure replaces it.
             ready_hook: The caller's own last readiness step.
-            heartbeat_timeout: Seconds the group has to answer.
+            heartbeat_command: Run on an instance with each heartbeat; failure counts as one of the group's does.
+            heartbeat_timeout: Seconds that a heartbeat, command included, may take.
             journal: None: in memory.
             clock: None: the event loop's time.
             random: Gives numbers from 0 to 1, for jitter. None: as they come.
@@ -108,6 +110,7 @@ class Provisioner:
             dial=dial,
             ready_command=ready_command,
             ready_hook=ready_hook,
+            heartbeat_command=heartbeat_command,
             heartbeat_timeout=heartbeat_timeout,
         )
         self._shell = Shell([self._driver], self._build, self._tell, kinds=PLAN_RECORDS, journal=journal, clock=clock)

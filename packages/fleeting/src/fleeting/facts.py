@@ -246,6 +246,9 @@ class Unhealthy(NamedTuple):
     breaks_work: bool
     """Whether running work is to be broken too."""
 
+    why: str
+    """What was wrong with its last heartbeat."""
+
 
 class Aged(NamedTuple):
     """The instance is older than it may be: no new work ever; to be removed once free."""

@@ -483,10 +483,11 @@ class Core:
                 self._add(ledger.vouch(host) if host.cordoned is None else ledger.take_back(host, now))
             case facts.Resumed():
                 self._add(ledger.reopen(host, now))
-            case facts.Unhealthy(_, breaks_work):
-                self._doubt(host, "its heartbeats fail", now)
+            case facts.Unhealthy(_, breaks_work, why):
+                ill = f"its heartbeats fail: {why}"
+                self._doubt(host, ill, now)
                 if breaks_work:
-                    self._add(ledger.break_all(host, Loss(LossKind.UNHEALTHY, "its heartbeats fail"), now))
+                    self._add(ledger.break_all(host, Loss(LossKind.UNHEALTHY, ill), now))
                     self._give_up_if_free(host, now)
             case facts.Aged():
                 self._close_for_good(host, Closed.DRAINING, TOO_OLD, now)

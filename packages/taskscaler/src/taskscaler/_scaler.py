@@ -126,6 +126,7 @@ class Taskscaler:
                 dial=pool.dial,
                 ready_command=pool.instance_ready_command,
                 ready_hook=pool.ready_hook,
+                heartbeat_command=pool.instance_heartbeat_command,
                 heartbeat_timeout=pool.heartbeat_timeout,
             )
             for pool in self._pools
