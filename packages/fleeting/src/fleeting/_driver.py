@@ -18,6 +18,7 @@ from fleeting._errors import (
     CommandFailed,
     FleetingError,
     InterfaceMismatch,
+    LoginRejected,
     OutcomeUnknown,
     ProviderError,
     RateLimited,
@@ -41,9 +42,14 @@ READ_TIMEOUT = 120.0
 NOTICES_RETRY = 10.0
 """Seconds before a stream of notices that broke is opened again."""
 
+LOGIN_RETRY = 30.0
+"""Seconds before a new instance that refused the login is tried again: its user or key may be set up late in the boot,
+and a host may lock out who tries too often."""
+
 Dial = Callable[[ConnectInfo, ConnectorConfig], AbstractAsyncContextManager[Connection]]
 ReadyHook = Callable[[ConnectInfo], Awaitable[None]]
-"""The caller's own last readiness step; raising `ConnectError` replaces the instance."""
+"""The caller's own last readiness step; raising `ConnectError` replaces the instance, but for `LoginRejected`, after
+which all steps are tried again until ``instance_ready_timeout`` is over."""
 
 log = logging.getLogger("fleeting.provisioner")
 
@@ -155,7 +161,7 @@ class GroupDriver:
         try:
             await self._carry_out(instance, self._ready_command, self._ready_hook)
         except (FleetingError, OSError) as error:
-            final = isinstance(error, FleetingError) and not isinstance(error, ProviderError)
+            final = isinstance(error, FleetingError) and not isinstance(error, ProviderError | LoginRejected)
             log.warning("prepare_failed", extra={"pool": self.pool, "instance": instance, "error": _words(error)})
             self._feed(facts.PrepareFailed(instance, _words(error), final, _retry_after(error)))
         else:
@@ -336,5 +342,7 @@ def _words(error: Exception) -> str:
 
 
 def _retry_after(error: Exception) -> float | None:
-    """The cloud's own advice, if it gave any."""
+    """The cloud's own advice, if it gave any; ours for a login that may be let in later."""
+    if isinstance(error, LoginRejected):
+        return LOGIN_RETRY
     return error.retry_after if isinstance(error, RateLimited) else None

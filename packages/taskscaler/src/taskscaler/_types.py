@@ -76,7 +76,7 @@ class PoolSettings(PlanConfig):
     """Whether reservations are refused while growth is throttled or backing off."""
 
     instance_ready_command: str | None = None
-    """Run on a new instance through the connector; failure replaces the instance."""
+    """Run on a new instance through the connector; failure replaces the instance. A refused login is tried again."""
 
     instance_cleanup_command: str | None = None
     """Run on an instance through the connector after each job, before its slot is used again; failure replaces the
@@ -126,7 +126,7 @@ class Pool(PoolSettings):
     """Connects to an instance."""
 
     ready_hook: ReadyHook | None = field(default=None, kw_only=True)
-    """The caller's own last readiness step; raising `ConnectError` replaces the instance."""
+    """The caller's own last readiness step; raising `ConnectError` replaces the instance. See `fleeting.ReadyHook`."""
 
     cleanup_hook: CleanupHook | None = field(default=None, kw_only=True)
     """The caller's own last step of cleaning up after a job; comes after `instance_cleanup_command`."""
