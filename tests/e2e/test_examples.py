@@ -23,6 +23,7 @@ SCRIPTS = {
 """Those that run by themselves to an end, and what they print."""
 
 ELSEWHERE = {
+    "connector/src/fleeting_here/__init__.py": "tests/conformance/test_connectors.py",
     "custom-runner/runner.py": "below: it runs until it is told to end",
     "quickstart/measure.py": "test_quickstart.py",
     "quickstart/report.py": "test_quickstart.py",

@@ -8,6 +8,8 @@ from attrs import evolve
 from fleeting._plugins import load_connector
 from fleeting._protocols import Connection
 from fleeting._types import ConnectInfo, ConnectorConfig
+from fleeting.connectors._collect import Collector as Collector
+from fleeting.connectors._stdin import arriving as arriving
 
 _DEFAULTS = ConnectorConfig()
 

@@ -21,15 +21,13 @@ from fleeting._errors import CommandFailed, ConnectError, Unreachable
 from fleeting._hooks import hookimpl
 from fleeting._protocols import Connection, Connector, Sink, Source, Terminal
 from fleeting._types import Completed, ConnectInfo, ConnectorConfig
+from fleeting.connectors._collect import Collector
 from fleeting.connectors._pty import LocalTerminal, on_terminal, pty
 from fleeting.connectors._stdin import arriving
 from fleeting.groups.local import _client
 
 CHUNK = 65536
 """Bytes that a sink gets at most in one go; the pipe holds about as many again, and then the command waits."""
-
-COLLECT_LIMIT = 16 << 20
-"""Bytes of output that are collected for a caller who gives no sink."""
 
 LOGIN_SHELL = 'exec "${SHELL:-/bin/sh}" -l'
 
@@ -99,7 +97,7 @@ class LocalConnection:
     ) -> Completed:
         """Run a command; a program that cannot be started exits with 127 or 126, as in a shell."""
         request = _client.encode(op="run", argv=_argv(command), env=dict(env or {}), cwd=cwd)
-        collected_out, collected_err = _Collector("stdout"), _Collector("stderr")
+        collected_out, collected_err = Collector("stdout"), Collector("stderr")
         with _pipes(stdin, stdout or collected_out, stderr or collected_err) as pipes:
             try:
                 outcome = await self._perform(request, pipes)
@@ -308,17 +306,3 @@ def _pipes(stdin: Source | None, stdout: Sink, stderr: Sink) -> Iterator[_Pipes]
         yield _Pipes(
             (their_in, their_out, their_err), (_Output(out, stdout), _Output(err, stderr)), feed, arriving(stdin)
         )
-
-
-@define
-class _Collector:
-    """The sink for a caller who gives none."""
-
-    _name: str
-    data: bytearray = field(factory=bytearray)
-
-    async def __call__(self, chunk: bytes) -> None:
-        """Keep it, up to the limit."""
-        if len(self.data) + len(chunk) > COLLECT_LIMIT:
-            raise ConnectError(f"the command wrote more than {COLLECT_LIMIT >> 20} MiB to {self._name}; give a sink")
-        self.data += chunk

@@ -1,7 +1,7 @@
-"""For tests: a cloud in memory, virtual time, and the conformance suite for plugins.
+"""For tests: a cloud in memory, virtual time, and the conformance suites for plugins.
 
-Needs ``fleeting[testing]``: trio for virtual time on trio; pytest for `virtual_time` and `GroupConformance`,
-which are loaded when they are first asked for.
+Needs ``fleeting[testing]``: trio for virtual time on trio; pytest for `virtual_time`, `GroupConformance` and
+`ConnectorConformance`, which are loaded when they are first asked for.
 """
 
 from typing import TYPE_CHECKING
@@ -14,6 +14,10 @@ from fleeting.testing._conformance import anchor_of as anchor_of
 from fleeting.testing._conformance import judge as judge
 from fleeting.testing._conformance import name_of as name_of
 from fleeting.testing._connection import FakeConnection as FakeConnection
+from fleeting.testing._connector_checks import CONNECTOR_CHECKS as CONNECTOR_CHECKS
+from fleeting.testing._connector_checks import ConnectorCheck as ConnectorCheck
+from fleeting.testing._connector_checks import DialInstance as DialInstance
+from fleeting.testing._connector_checks import MakeDial as MakeDial
 from fleeting.testing._fake import FakeGroup as FakeGroup
 from fleeting.testing._faults import DecreaseFault as DecreaseFault
 from fleeting.testing._faults import Fault as Fault
@@ -36,12 +40,17 @@ from fleeting.testing._virtual_time import virtual_backend as virtual_backend
 from fleeting.testing._virtual_time import virtual_run as virtual_run
 
 if TYPE_CHECKING:
+    from fleeting.testing._connector_pytest import ConnectorConformance as ConnectorConformance
     from fleeting.testing._pytest import GroupConformance as GroupConformance
     from fleeting.testing._pytest import virtual_time as virtual_time
 
 
 def __getattr__(name: str) -> object:
     """Load what needs pytest when it is asked for."""
+    if name == "ConnectorConformance":
+        from fleeting.testing._connector_pytest import ConnectorConformance
+
+        return ConnectorConformance
     if name in {"GroupConformance", "virtual_time"}:
         from fleeting.testing import _pytest
 

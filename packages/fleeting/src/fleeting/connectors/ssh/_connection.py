@@ -14,9 +14,10 @@ from attrs import define, field
 from fleeting._errors import CommandFailed, ConnectError, Unreachable, Unsupported
 from fleeting._protocols import Sink, Source, Terminal
 from fleeting._types import Completed
+from fleeting.connectors._collect import Collector
 from fleeting.connectors.ssh._channel import Channel, Refused
 from fleeting.connectors.ssh._command import PidReader, compose, display, ending
-from fleeting.connectors.ssh._run import END_TIMEOUT, Collector, Running
+from fleeting.connectors.ssh._run import END_TIMEOUT, Running
 from fleeting.connectors.ssh._shared import Shared
 from fleeting.connectors.ssh._streams import ChannelStream, through_stdio, until_ready
 from fleeting.connectors.ssh._terminal import ChannelTerminal, request_terminal

@@ -5,36 +5,18 @@ from contextlib import suppress
 
 import anyio
 from anyio.lowlevel import checkpoint
-from attrs import define, field
+from attrs import define
 
-from fleeting._errors import ConnectError
 from fleeting._protocols import Sink, Source
 from fleeting.connectors._stdin import arriving
 from fleeting.connectors.ssh._channel import STDERR, STDOUT, Channel
 from fleeting.connectors.ssh._command import PidReader
-
-COLLECT_LIMIT = 16 << 20
-"""Bytes of output that are collected for a caller who gives no sink."""
 
 LEFTOVER_PATIENCE = 0.5
 """Seconds after the end of a command for its outputs to end too, before what holds them open is ended."""
 
 END_TIMEOUT = 8.0
 """Seconds that the end of a cancelled command is waited for."""
-
-
-@define
-class Collector:
-    """The sink for a caller who gives none."""
-
-    _name: str
-    data: bytearray = field(factory=bytearray)
-
-    async def __call__(self, chunk: bytes) -> None:
-        """Keep it, up to the limit."""
-        if len(self.data) + len(chunk) > COLLECT_LIMIT:
-            raise ConnectError(f"the command wrote more than {COLLECT_LIMIT >> 20} MiB to {self._name}; give a sink")
-        self.data += chunk
 
 
 @define(eq=False)

@@ -60,10 +60,11 @@ async def check_view_has_every_page(harness: Harness) -> None:
 
 async def check_view_is_whole_or_an_error(harness: Harness) -> None:
     """If a page of the listing cannot be fetched, `update` raises: what is missing would be taken for lost."""
+    trouble = harness.trouble(Trouble.BROKEN_PAGE)
     launch = harness.need(harness.launch, "launch", "adds instances to the group behind its back")
     async with harness.opened() as probe:
         await launch(harness.crowd)
-        async with harness.trouble(Trouble.BROKEN_PAGE):
+        async with trouble:
             answer = await answer_of(probe.group.update())
         if not isinstance(answer.error, ProviderError):
             clause = "a view that could not be fetched whole is a ProviderError, not a part"
@@ -72,6 +73,7 @@ async def check_view_is_whole_or_an_error(harness: Harness) -> None:
 
 async def check_pages_that_loop_are_an_error(harness: Harness) -> None:
     """If the pages of a listing lead back to the first, `update` raises, and does not turn them for ever."""
+    harness.trouble(Trouble.PAGE_LOOP)  # without which nothing needs to be launched
     launch = harness.need(harness.launch, "launch", "adds instances to the group behind its back")
     async with harness.opened() as probe:
         await launch(harness.crowd)

@@ -1,0 +1,126 @@
+"""A connector for the protocol `here`: an instance is a directory of this machine, and its address the path."""
+
+import os
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from signal import SIGKILL, Signals
+
+import anyio
+from anyio.abc import ByteReceiveStream, ByteSendStream, ByteStream, Process
+
+from fleeting import (
+    CommandFailed,
+    Completed,
+    ConnectInfo,
+    ConnectorConfig,
+    Sink,
+    Source,
+    Unreachable,
+    Unsupported,
+    hookimpl,
+)
+from fleeting.connectors import Collector, arriving
+
+
+@hookimpl
+def fleeting_connector() -> "HereConnector":
+    """Hand the connector to fleeting."""
+    return HereConnector()
+
+
+class HereConnector:
+    """Speaks the protocol."""
+
+    @asynccontextmanager
+    async def dial(self, info: ConnectInfo, _: ConnectorConfig) -> AsyncIterator["HereConnection"]:
+        """Make sure that the instance is there; in the end tell those who wait for the connection's."""
+        if not await anyio.Path(info.internal_addr or "").is_dir():
+            raise Unreachable(f"{info.id} has no directory {info.internal_addr}; make it, or correct the address")
+        connection = HereConnection(str(info.internal_addr))
+        try:
+            yield connection
+        finally:
+            connection.closed.set()
+
+
+class HereConnection:
+    """Runs commands; there are no tunnels, for whoever is here needs none."""
+
+    def __init__(self, directory: str) -> None:
+        """Commands start in the directory."""
+        self.directory = directory
+        self.closed = anyio.Event()
+
+    async def run(
+        self,
+        command: str | Sequence[str],
+        *,
+        stdin: Source | None = None,
+        stdout: Sink | None = None,
+        stderr: Sink | None = None,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        check: bool = False,
+    ) -> Completed:
+        """Run a command in a process group of its own, which ends with it."""
+        if self.closed.is_set():
+            raise Unreachable("the connection is closed")
+        argv = ["/bin/sh", "-c", command] if isinstance(command, str) else command
+        out, err = Collector("stdout"), Collector("stderr")
+        try:
+            everything, start = {**os.environ, **(env or {})}, cwd or self.directory
+            process = await anyio.open_process(argv, cwd=start, env=everything, start_new_session=True)
+        except OSError as error:  # no error of the connection's: the command fails as it would in a shell
+            status, err.data = 127, bytearray(str(error).encode())
+        else:
+            status = await _attend(process, stdin, stdout or out, stderr or err)
+        ended = {"exit_status": status} if status >= 0 else {"exit_status": None, "signal": Signals(-status).name}
+        completed = Completed(**ended, stdout=bytes(out.data), stderr=bytes(err.data))
+        if check and not completed.ok:
+            raise CommandFailed(str(command), completed)
+        return completed
+
+    async def open_unix(self, path: str) -> ByteStream:
+        """Refuse."""
+        raise Unsupported(f"the protocol here has no tunnels; connect to {path} directly")
+
+    async def open_tcp(self, host: str, port: int) -> ByteStream:
+        """Refuse."""
+        raise Unsupported(f"the protocol here has no tunnels; connect to {host} port {port} directly")
+
+    async def wait_closed(self) -> str:
+        """Wait until it is closed; this machine does not end before us."""
+        await self.closed.wait()
+        return "it was closed on this side"
+
+
+async def _attend(process: Process, stdin: Source | None, stdout: Sink, stderr: Sink) -> int:
+    """Feed and drain a process until it has ended, and with it its group; raises what a sink raises."""
+    feeding = anyio.CancelScope()
+
+    async def feed(pipe: ByteSendStream | None) -> None:
+        if pipe is not None:
+            with feeding, suppress(anyio.BrokenResourceError):  # a command need not read its input
+                async for chunk in arriving(stdin):
+                    await pipe.send(chunk)
+            await pipe.aclose()
+
+    async def pump(pipe: ByteReceiveStream | None, sink: Sink) -> None:
+        if pipe is not None:
+            async for chunk in pipe:
+                await sink(chunk)
+
+    try:
+        async with process, anyio.create_task_group() as tasks:
+            tasks.start_soon(feed, process.stdin)
+            tasks.start_soon(pump, process.stdout, stdout)
+            tasks.start_soon(pump, process.stderr, stderr)
+            try:
+                await process.wait()
+            finally:  # also if it was cancelled, or a sink failed
+                feeding.cancel()
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, SIGKILL)
+    except ExceptionGroup as group:
+        raise group.exceptions[0] from None
+    return process.returncode or 0

@@ -1,0 +1,40 @@
+"""The conformance suite for connectors as a test class."""
+
+import anyio
+import pytest
+
+from fleeting.testing._connector_checks import CONNECTOR_CHECKS, ConnectorCheck, MakeDial
+
+PATIENCE = 60.0
+"""Seconds that one check may take."""
+
+
+class ConnectorConformance:
+    """The conformance suite; a connector's tests subclass it and override `make_dial`.
+
+    ::
+
+        class TestMyConnector(ConnectorConformance):
+            @pytest.fixture
+            def make_dial(self) -> MakeDial:
+                @asynccontextmanager
+                async def make() -> AsyncIterator[DialInstance]:
+                    async with my_instance() as info:
+                        yield lambda: MyConnector().dial(info, ConnectorConfig())
+
+                return make
+    """
+
+    pytestmark = pytest.mark.anyio
+
+    @pytest.fixture
+    def make_dial(self) -> MakeDial:
+        """Give what sets up an instance for one check."""
+        raise NotImplementedError(f"{type(self).__name__} has to override the fixture make_dial")
+
+    @pytest.mark.parametrize("check", CONNECTOR_CHECKS, ids=lambda check: check.__name__.removeprefix("check_"))
+    async def test_contract(self, check: ConnectorCheck, make_dial: MakeDial) -> None:
+        """The connector keeps the clause of the contract that the check is about."""
+        with anyio.fail_after(PATIENCE):
+            async with make_dial() as dial:
+                await check(dial)

@@ -1,0 +1,127 @@
+"""Every connector keeps the contract: those of ours, and the example's, which is found as one that was installed."""
+
+import sys
+import tomllib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+import fleeting
+from fleeting import ConnectInfo
+from fleeting.connectors.ssh import MemoryHostKeys, SshConnector
+from fleeting.testing import CONNECTOR_CHECKS, ConnectorCheck, ConnectorConformance, DialInstance, MakeDial
+from tests.fleeting import local_agents
+from tests.fleeting.sshd import configured, sshd
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "connector"
+
+
+class TestLocal(ConnectorConformance):
+    """The `local` connector, to a real agent."""
+
+    @pytest.fixture
+    def make_dial(self, tmp_path: Path) -> MakeDial:
+        """Start an instance, and leave none."""
+
+        @asynccontextmanager
+        async def make() -> AsyncIterator[DialInstance]:
+            async with local_agents.opened(tmp_path) as group:
+                (instance,) = await local_agents.started(group)
+                info = await group.connect_info(instance)
+                yield lambda: fleeting.dial(info)
+
+        return make
+
+
+class TestSsh(ConnectorConformance):
+    """The `ssh` connector, to OpenSSH's own server."""
+
+    @pytest.fixture
+    def make_dial(self, tmp_path: Path) -> MakeDial:
+        """Start a server, and leave none."""
+
+        @asynccontextmanager
+        async def make() -> AsyncIterator[DialInstance]:
+            connector = SshConnector(MemoryHostKeys())
+            with sshd(tmp_path) as server:
+                yield lambda: connector.dial(server.info, configured())
+
+        return make
+
+
+class TestExample(ConnectorConformance):
+    """The connector of ``examples/connector``, by its entry point."""
+
+    @pytest.fixture
+    def make_dial(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeDial:
+        """Install it, as far as Python can tell."""
+        install(EXAMPLE, tmp_path / "site", monkeypatch)
+        (tmp_path / "instance").mkdir()
+        info = ConnectInfo(id="here", protocol="here", internal_addr=str(tmp_path / "instance"))
+
+        @asynccontextmanager
+        async def make() -> AsyncIterator[DialInstance]:
+            yield lambda: fleeting.dial(info)
+
+        return make
+
+
+BREAKS = {
+    "outputs_and_status_are_told": ("stderr=bytes(err.data)", "stderr=bytes(out.data)"),
+    "the_signal_is_told": ("if status >= 0", "if status is not None"),
+    "no_shell_touches_a_list": ("else command", 'else ["/bin/sh", "-c", " ".join(command)]'),
+    "bytes_pass_unchanged": ("await sink(chunk)", "await sink(chunk.decode(errors='replace').encode())"),
+    "input_is_fed_as_it_is_read": ("with feeding, suppress(anyio.BrokenResourceError):", "with feeding:"),
+    "environment_and_directory": (", **(env or {})", ""),
+    "what_cannot_be_started_exits_with_127": ("err.data = 127,", "err.data = 1,"),
+    "check_raises_for_a_failure_only": ("if check and not", "if not check and not"),
+    "output_is_heard_while_the_command_runs": ("stdout=bytes(out.data)", 'stdout=b"ready"'),
+    "a_slow_sink_holds_the_command_up": ("await sink(chunk)", "tasks.start_soon(sink, chunk)"),
+    "collecting_has_a_limit": ('Collector("stdout"), ', 'Collector("stdout"), bytearray() and '),
+    "a_failing_sink_ends_the_command": ("raise group.exceptions[0] from None", "raise"),
+    "cancelling_ends_the_process_tree_first": ("os.killpg(process.pid, SIGKILL)", "process.kill()"),
+    "commands_run_side_by_side": ('"exit_status": status}', '"exit_status": min(status, 3)}'),
+    "tunnels_lead_somewhere_or_are_unsupported": ("raise Unsupported(", "raise ConnectionError("),
+    "the_end_is_told": ('raise Unreachable("the', 'print("the'),
+    "users_do_not_disturb_each_other": ("self.closed = anyio.Event()", "self.closed = SHARED"),
+}
+"""What could be wrong with the example, by the check that finds it."""
+
+
+def test_every_check_has_teeth() -> None:
+    """Each is shown a connector that does not keep its clause."""
+    assert {f"check_{name}" for name in BREAKS} == {check.__name__ for check in CONNECTOR_CHECKS}
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("check", CONNECTOR_CHECKS, ids=lambda check: check.__name__.removeprefix("check_"))
+async def test_a_check_finds_what_is_wrong(tmp_path: Path, check: ConnectorCheck) -> None:
+    """The example passes it, and does not once a line is changed."""
+    source = (EXAMPLE / "src" / "fleeting_here" / "__init__.py").read_text()
+    line, wrong = BREAKS[check.__name__.removeprefix("check_")]
+    assert line in source
+    info = ConnectInfo(id="here", protocol="here", internal_addr=str(tmp_path))
+    broken: dict[str, Any] = {"SHARED": anyio.Event()}
+    exec(source.replace(line, wrong), broken)  # noqa: S102  (our own example)
+    with pytest.raises(Exception), anyio.fail_after(20):  # noqa: B017, PT011  (whatever the break leads to)
+        await check(lambda: broken["HereConnector"]().dial(info, configured()))
+
+
+def install(package: Path, site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Do what pip does with a pure package: its source on the path, and beside it what it says of itself."""
+    project = tomllib.loads((package / "pyproject.toml").read_text())["project"]
+    name, version = project["name"], project["version"]
+    info = site / f"{name.replace('-', '_')}-{version}.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    groups = project["entry-points"].items()
+    lines = [f"[{group}]\n" + "".join(f"{key} = {value}\n" for key, value in found.items()) for group, found in groups]
+    (info / "entry_points.txt").write_text("\n".join(lines))
+    for directory in (site, package / "src"):
+        monkeypatch.syspath_prepend(directory)
+    monkeypatch.delitem(sys.modules, "fleeting_here", raising=False)
+    fleeting.load_connector.cache_clear()
