@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 from collections.abc import Iterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -82,9 +83,11 @@ async def test_a_key_that_changes_between_dials_is_refused(tmp_path: Path) -> No
 async def test_a_host_that_changes_its_key_while_it_is_connected_is_refused_too(tmp_path: Path) -> None:
     """A shared connection that died is dialled anew with the same care."""
     connector, port, user_key = SshConnector(MemoryHostKeys()), free_port(), generate_key()
-    with sshd(tmp_path, port=port, user_key=user_key) as server:
-        info = evolve(server.info, host_key=None)
-        assert await works(info, connector)
+    async with AsyncExitStack() as held:
+        with sshd(tmp_path, port=port, user_key=user_key) as server:
+            info = evolve(server.info, host_key=None)
+            connection = await held.enter_async_context(dialled(info, connector))
+        await connection.wait_closed()  # until its death is noticed, others are given it
     with sshd(tmp_path, port=port, user_key=user_key), pytest.raises(HostKeyMismatch):
         await works(info, connector)
 

@@ -1,5 +1,6 @@
 """What the commands print."""
 
+import os
 import sys
 from collections.abc import Sequence
 
@@ -7,8 +8,12 @@ from fleeting.terminal import harmless
 
 
 def say(line: str) -> None:
-    """Print a line that is the answer; nothing in it can steer the terminal."""
-    sys.stdout.write(f"{harmless(line)}\n")
+    """Print a line that is the answer, if anybody still reads; nothing in it can steer the terminal."""
+    try:
+        sys.stdout.write(f"{harmless(line)}\n")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else the interpreter's last flush fails
 
 
 def remark(line: str) -> None:
