@@ -224,13 +224,16 @@ def test_what_was_asked_for_again_has_the_whole_time_to_appear() -> None:
 
 
 def test_no_repeat_above_the_ceiling() -> None:
-    """An increase is not asked for again while instances that the cloud added leave no room for it."""
+    """An increase is asked for again only once instances that the cloud added leave room for it, and then it is."""
     plan = started(evolve(CONFIG, max_instances=1), named=True)
     intent = one_intent(plan.request(1, EPOCH))
     plan.handle(facts.IncreaseFailed(intent, "timed out", outcome_known=False), EPOCH)
     plan.handle(shows({"foreign": "somebody else's"}), EPOCH + 1)
     assert plan.total == 2
     assert not of_type(facts.Increase, plan.tick(EPOCH + 60).actions)
+    plan.handle(seen(), EPOCH + 61)
+    plan.handle(seen(), EPOCH + 62)
+    assert one_intent(plan.tick(EPOCH + 65)) == intent
 
 
 def test_withdrawing_spares_what_was_asked_for_later() -> None:

@@ -761,12 +761,12 @@ class Plan:
         return self._viewed and (self.ceiling is None or self.total <= self.ceiling)
 
     def _ask_again(self, intent: Intent, now: float) -> None:
-        """Repeat a request that was never answered, unless there is no room for what it may bring."""
-        if not self._viewed:
-            self._timers.set(("ask", intent.id), now + self.config.update_interval_when_expecting)
-        elif self._may_ask_again:
+        """Repeat a request that was never answered, once there is room for what it may bring."""
+        if self._may_ask_again:
             self._ask(intent, now)
             self._write_intent(intent)
+        else:
+            self._timers.set(("ask", intent.id), now + self.config.update_interval_when_expecting)
 
     def _intent_due(self, intent: Intent, now: float) -> None:
         """It should have appeared by now: see whether it has."""
