@@ -299,6 +299,16 @@ async def test_vanishing_and_coming_back() -> None:
     assert await states(group) == {"i-1": State.RUNNING}
 
 
+async def test_deleting_what_has_vanished_changes_nothing() -> None:
+    """It is accepted, as what is gone already, and takes no room from then on either."""
+    cloud = FakeCloud(max_size=1, delete_time=10)
+    group = await opened(cloud)
+    await group.increase(1, intent="a")
+    cloud.vanish("i-1")
+    assert await group.decrease(["i-1"]) == ("i-1",)
+    assert (cloud.size, await group.increase(1, intent="b")) == (0, 1)
+
+
 async def test_running_out_of_stock() -> None:
     """Requests stay unfilled, the view says why and since when, and restocking fills them."""
     cloud = FakeCloud(max_size=2)

@@ -163,7 +163,7 @@ class FakeCloud:
         """Begin to delete those that exist; returns those that are said to be accepted."""
         accepted = instances[: fault.accept]
         for machine in [self.machines[instance] for instance in accepted if instance in self.machines]:
-            if not fault.ignore and self.now < machine.told_at:
+            if not fault.ignore and self.now < min(machine.told_at, machine.gone_at):
                 machine.told_at = self.now
                 self._leave(machine, math.inf if fault.hang or machine.hangs else self.now + self.delete_time)
         return accepted
