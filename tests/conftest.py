@@ -1,6 +1,7 @@
 """What all tests share: both backends, and a guard that keeps them on this machine."""
 
 import ipaddress
+import signal
 import socket
 import sys
 from typing import Any
@@ -16,6 +17,9 @@ settings.register_profile(
     print_blob=True,
 )
 settings.load_profile("workspace")
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in what a shell runs in the background, and all it starts
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(params=["asyncio", "trio"])

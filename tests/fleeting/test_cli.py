@@ -159,8 +159,7 @@ def test_a_reader_that_goes_away_ends_the_command(fleet: Fleet) -> None:
 def test_ctrl_c_ends_the_command(fleet: Fleet) -> None:
     """Here and there."""
     instance = fleet.grow()
-    program = ["env", "--default-signal=INT", COMMAND]  # a shell has its background jobs ignore it
-    arguments = [*program, "run", str(fleet.config), instance, "--", "echo $$; exec sleep 1000"]
+    arguments = [COMMAND, "run", str(fleet.config), instance, "--", "echo $$; exec sleep 1000"]
     with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None and process.stderr is not None  # noqa: PT018  (for the type checker)
         pid = int(process.stdout.readline())

@@ -595,7 +595,7 @@ class CoreMachine(RuleBasedStateMachine):
         try:
             match how:
                 case "cordon":
-                    self.world.take(core.cordon(id_, "it is slow"))
+                    self.world.take(core.cordon(id_, "it is slow", self.world.now))
                 case "uncordon":
                     self.world.take(core.uncordon(id_, now))
                 case "retain":
@@ -876,7 +876,7 @@ def test_what_is_cordoned_goes_first_where_one_is_over_the_ceiling() -> None:
     """It is of no use to anybody; then no idle instance that is goes before its time."""
     world = a_world(Policy(idle_count=2, idle_time=1000.0), max_instances=2)
     world.pass_time(30)
-    world.take(world.core.cordon("a1", "it is slow"))
+    world.take(world.core.cordon("a1", "it is slow", world.now))
     world.core.plans["a"].ceiling = 1
     world.pass_time(30)
     assert set(world.clouds["a"].machines) == {"a2"}

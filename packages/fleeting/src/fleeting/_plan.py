@@ -758,7 +758,8 @@ class Plan:
     @property
     def _may_ask_again(self) -> bool:
         """Whether there is room for what a repeated request may bring, and a view does not show that it was heard."""
-        return self._viewed and (self.ceiling is None or self.total <= self.ceiling)
+        room = self.ceiling is None or self.total <= self.ceiling
+        return self._viewed and room and not self._shutting_down
 
     def _ask_again(self, intent: Intent, now: float) -> None:
         """Repeat a request that was never answered, once there is room for what it may bring."""

@@ -48,6 +48,7 @@ from taskscaler._slots import (
     Held,
     Host,
     LeaseRecord,
+    Refuse,
     Shelf,
     host_id,
 )
@@ -140,7 +141,11 @@ class Core:
         used = [DirtyRecord(record.host, record.slot, key) for key, record in leases.items() if not record.suspended]
         used += recovered.get(DIRTY, {}).values()
         cordons = {host: record.why for host, record in recovered.get(CORDON, {}).items()}
-        self.ledger = Ledger(shelves, uses, asleep, cordons, used if keep_used else ())
+        sleepers = {record.host for record in asleep.values()}
+        cleaned = {pool.name for pool in pools if pool.cleans}
+        spared = {host for host in sleepers if host.partition("/")[0] in cleaned}
+        kept = used if keep_used else [record for record in used if record.host in spared]
+        self.ledger = Ledger(shelves, uses, asleep, cordons, kept)
         self.decisions: deque[Decision] = deque(maxlen=KEPT_DECISIONS)
         """The last decisions, newest last; one that changes nothing replaces its like."""
 
@@ -172,11 +177,11 @@ class Core:
         self._watch = Watch() if watched else None
         if self._watch:
             self._actions += [event for plan in self.plans.values() for event in self._watch.begin(plan, now)]
-        self._writes += [Drop(LEASE, key) for key in leases if key not in asleep]
+        self._writes += [Drop(LEASE, key) for key in leases if key not in self.ledger.leases]
         self._writes += [Drop(DIRTY, key) for key in recovered.get(DIRTY, {})]
         self._writes += [Put(DIRTY, key, record) for key, record in self.ledger.dirty().items()]
         if not keep_used:
-            self._remove_used({record.host for record in used}, now)
+            self._remove_used({record.host for record in used} - spared, now)
         if observing:
             self.ledger.shut_down(OBSERVES)
 
@@ -253,6 +258,7 @@ class Core:
         self._changed = True
         for host in list(self.ledger.hosts.values()):
             self._add(self.ledger.break_all(host, Loss(LossKind.KILLED, why), now, asleep_too=asleep_too))
+        self._actions += [Refuse(each.key, why) for each in self.ledger.leases.values() if each.resuming]
         return self._end()
 
     def suspend(self, held: Held) -> Step:
@@ -272,11 +278,15 @@ class Core:
             self._doubt(host, "it could not be reached", now)
         return self._end()
 
-    def cordon(self, instance: str, why: str) -> Step:
-        """Give an instance no new work. Raises as `_find`."""
+    def cordon(self, instance: str, why: str, now: float) -> Step:
+        """Give an instance no new work, nor what is on its way there. Raises as `_find`."""
         self._changed = True
         plan, known = self._find(instance)
-        return self.ledger.cordon(host_id(plan.pool, known.id), why)
+        id_ = host_id(plan.pool, known.id)
+        self._add(self.ledger.cordon(id_, why))
+        if id_ in self.ledger.hosts:
+            self._add(self.ledger.take_back(self.ledger.hosts[id_], now))
+        return self._end()
 
     def uncordon(self, instance: str, now: float) -> Step:
         """Give it work again. Raises as `_find`."""
@@ -455,6 +465,16 @@ class Core:
             self._actions += self._watch.changes(self.plans[pool], step, now)
         for event in step.events:
             self._tell(pool, event, now)
+        for action in step.actions:
+            if isinstance(action, facts.Forget):
+                self._lose_returning(pool, action.instance, now)
+
+    def _lose_returning(self, pool: str, instance: str, now: float) -> None:
+        """One that is given up before it is ready again will never be: what slept there is lost."""
+        host = self.ledger.hosts.get(host_id(pool, instance))
+        if host is not None and host.closed is Closed.RETURNING:
+            why = self.plans[pool].instances[instance].removing
+            self._add(self.ledger.lose(host, Loss(LossKind.KILLED, why), now))
 
     def _tell(self, pool: str, event: facts.Event, now: float) -> None:
         """Tell the ledger."""

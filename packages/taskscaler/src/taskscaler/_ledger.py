@@ -223,9 +223,10 @@ class Ledger:
 
     def deliver(self, held: Held) -> bool:
         """Note that the slot is being handed over. False: it no longer stands, and must not be."""
-        held.delivered = self.leases.get(held.key) is held
-        held.resuming = False
-        return held.delivered
+        if self.leases.get(held.key) is not held or (held.delivered and not held.resuming):
+            return False
+        held.delivered, held.resuming = True, False
+        return True
 
     def check(self, held: Held) -> bool:
         """Note that the slot's host is asked for a sign of life. False: it no longer stands, and need not be."""
@@ -241,9 +242,10 @@ class Ledger:
             host = self._make(pool, instance)
         host.ready_since = host.idle_since = now
         host.idle_rank = self._next_idle_rank()
+        cleaning = tuple(host.cleaning.values())
         self._reclose(host, Closed.DRAINING if draining else None, draining)
         woken = [self._wake(held) for held in host.held if held.resuming]
-        steps = (*woken, Step((), tuple(host.cleaning.values())), self._serve(now))
+        steps = (*woken, Step((), cleaning), self._serve(now))
         return Step([write for step in steps for write in step.writes], [act for step in steps for act in step.actions])
 
     def cleaned(self, clean: Clean, now: float) -> Step:
@@ -324,9 +326,11 @@ class Ledger:
 
     def lose(self, host: Host, loss: Loss, now: float) -> Step:
         """The host is gone, and with it what is held there."""
+        given_up = tuple(host.cleaning.values())
         self._reclose(host, Closed.RETIRED, str(loss))
         self._unback()
         step = self.break_all(host, loss, now)
+        step = Step(step.writes, (*step.actions, *given_up))
         self.retirable.pop(host.id, None)
         self.cordoned.pop(host.id, None)
         del self.hosts[host.id], self.shelves[host.pool].hosts[host.id]
@@ -411,10 +415,6 @@ class Ledger:
     def waiter(self, key: str) -> Waiter | None:
         """Who waits or has reserved under the key, if anybody does."""
         return self._waiters.get(key)
-
-    def keeps_slot_for(self, key: str) -> bool:
-        """Whether a slot is kept for the reservation under the key."""
-        return key in self._backed
 
     def queue(self) -> list[Waiter]:
         """Acquires and reservations that no slot is there for, first come first. O(n log n)."""

@@ -246,7 +246,7 @@ class Taskscaler:
         Raises:
             NoSuchInstance: It is not known, or is being removed already.
         """
-        self._take(self._core.cordon(instance, why))
+        self._take(self._core.cordon(instance, why, self._now()))
 
     def uncordon(self, instance: str) -> None:
         """Give it work again; nothing happens if it is not cordoned. Arguments and errors as `cordon`."""
@@ -476,7 +476,10 @@ class Taskscaler:
     def _give_up(self, key: str, waiter: _Waiter) -> None:
         """Whoever waited does so no more; a slot that came at the last moment goes back."""
         if waiter.lease is not None:
-            waiter.lease.release()
+            if waiter.sleeper is None:
+                waiter.lease.release()
+            else:
+                waiter.lease.suspend()
         else:
             self._waiters.pop(key, None)
             self._take(self._core.cancel(key, self._now()))

@@ -88,7 +88,7 @@ class PoolSettings(PlanConfig):
     instance_heartbeat_command: str | None = None
     """Run on an instance through the connector with each heartbeat; failure counts as one of the group's does."""
 
-    heartbeat_timeout: Duration = 10.0
+    heartbeat_timeout: Duration = field(default=10.0, validator=gt(0))
     """Seconds that a heartbeat, its command included, may take."""
 
     shutdown_deletion_retries: int = field(default=3, validator=ge(0))

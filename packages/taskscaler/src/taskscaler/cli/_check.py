@@ -29,11 +29,12 @@ from taskscaler import config
 from taskscaler._decide import Decision
 from taskscaler._jobsfile import read_jobs_file
 from taskscaler._scaler import Taskscaler
+from taskscaler._wording import counted
 from taskscaler.cli._console import PatientConsole
 from taskscaler.cli._fleet import UNEXPLAINED, fleet_rows
 from taskscaler.cli._log import logging_to
 from taskscaler.cli._paragraphs import Paragraphs, Row
-from taskscaler.cli._text import counted, elapsed
+from taskscaler.cli._text import elapsed
 from taskscaler.config import Autoscaler
 
 PATIENCE = 30.0

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from fleeting import ConnectorConfig, Preexisting, format_duration
 from taskscaler._schedule import ALWAYS, Schedule
 from taskscaler._types import Policy
+from taskscaler._wording import counted
 from taskscaler.cli._paragraphs import Row
-from taskscaler.cli._text import counted
 from taskscaler.config import Autoscaler
 
 UNEXPLAINED = {

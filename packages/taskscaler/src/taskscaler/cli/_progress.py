@@ -16,8 +16,9 @@ from rich.text import Text
 
 from fleeting.terminal import harmless
 from taskscaler._names import shortened
+from taskscaler._wording import counted
 from taskscaler.batch import BatchState, JobChanged, JobState
-from taskscaler.cli._text import counted, elapsed, listed
+from taskscaler.cli._text import elapsed, listed
 
 LIVE_INTERVAL = 0.25
 """Seconds between two pictures: quick enough to look alive."""

@@ -10,8 +10,9 @@ from rich.table import Table
 from rich.text import Text
 
 from fleeting.terminal import harmless
+from taskscaler._wording import counted
 from taskscaler.batch import BatchState, JobState, Results
-from taskscaler.cli._text import counted, elapsed, listed
+from taskscaler.cli._text import elapsed, listed
 
 _BAD = (JobState.FAILED, JobState.TIMED_OUT, JobState.LOST, JobState.NO_CAPACITY)
 

@@ -13,11 +13,6 @@ def elapsed(seconds: float) -> str:
     return f"{seconds:.1f}s" if seconds < PRECISE_BELOW else format_duration(float(round(seconds)))
 
 
-def counted(number: int, noun: str) -> str:
-    """Write ``1 job``, ``2 jobs``."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
 def listed(parts: Iterable[str]) -> str:
     """Join what stands side by side in a line of the display."""
     return " · ".join(parts)

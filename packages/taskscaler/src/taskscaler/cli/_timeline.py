@@ -15,9 +15,10 @@ from fleeting.commandline import EXPECTED, FAILED, SUCCEEDED, WRONG, tell
 from fleeting.terminal import harmless
 from taskscaler._errors import NothingTold, PicturesMissing, TaskscalerError
 from taskscaler._told import RunTold, read_run
+from taskscaler._wording import counted
 from taskscaler.batch import JobState, Results
 from taskscaler.batch._results import write_atomically
-from taskscaler.cli._text import counted, elapsed, listed
+from taskscaler.cli._text import elapsed, listed
 from taskscaler.report import Figures, Spread, figure_out, lay_out
 
 VERSION = 1
