@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fleeting import Capability, LoopClock, MemoryJournal, NoticeKind, Observation, State, Step, facts
 from fleeting.testing import FakeCloud, FakeGroup, virtual_time
-from taskscaler import NoCapacity, Policy, Pool, PoolSettings, Taskscaler
+from taskscaler import InstanceEvent, NoCapacity, Policy, Pool, PoolSettings, ScalerEvent, Taskscaler
 from taskscaler._core import Core
 from tests.strategies import EPOCH, a_plan
 from tests.taskscaler.strategies import policies, pool_settings
@@ -215,8 +215,9 @@ async def test_it_looks_on_while_another_manages(caplog: pytest.LogCaptureFixtur
     group = FakeGroup(cloud)
     manager = Taskscaler(Pool(group, dial=group.dial), journal=MemoryJournal(), clock=LoopClock(epoch=EPOCH))
     async with manager:
-        looking_on = FakeGroup(cloud)
-        observer = Taskscaler(Pool(looking_on, update_interval=5.0), observe_only=True, clock=LoopClock(epoch=EPOCH))
+        looking_on, told = Pool(FakeGroup(cloud), update_interval=5.0), list[ScalerEvent]()
+        clock = LoopClock(epoch=EPOCH)
+        observer = Taskscaler(looking_on, observe_only=True, clock=clock, observers=[told.append])
         async with observer:
             async with manager.acquire("job"):
                 await anyio.sleep(6)
@@ -225,6 +226,8 @@ async def test_it_looks_on_while_another_manages(caplog: pytest.LogCaptureFixtur
             assert not cloud.alive
             assert not observer.instances()
     assert "instance_lost" not in caplog.text
+    ends = [event for event in told if isinstance(event, InstanceEvent) and event.state == "gone"]
+    assert [event.lost for event in ends] == [False]
 
 
 async def test_notices_are_left_to_the_manager() -> None:

@@ -144,7 +144,8 @@ class Watch:
             del self._told[place]
         else:
             self._told[place] = state
-        lost = loss is not None or (known is None and before != "deleting")
+        taken = loss is not None or (known is None and before != "deleting")
+        lost = taken and not plan.observing  # whoever manages it may have given it up
         why = why or (str(loss) if loss is not None else _why(known))
         return (InstanceEvent(at=now, pool=plan.pool, instance=instance, state=state, why=why, lost=lost),)
 
