@@ -97,7 +97,7 @@ def test_killing_an_instance_costs_no_job(home: Path, tmp_path: Path) -> None:
         assert (first["instance"], first["state"]) == (victim, "lost")
         assert last["instance"] != victim
         told = next(line for line in said.splitlines() if line.startswith("retried") and job["name"] in line)
-        assert f": instance {victim} was lost" in told
+        assert victim in told
 
 
 SLEEPERS = """
