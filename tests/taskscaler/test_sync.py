@@ -149,14 +149,15 @@ def test_a_loss_while_the_body_runs_is_raised_on_leaving(scaler: Taskscaler, tmp
 
 
 def test_a_loss_ends_what_waits_on_a_connection(scaler: Taskscaler, tmp_path: Path) -> None:
-    """A command that would run for long raises the loss, and the body sees it as any other error."""
-    with pytest.raises(LeaseLost) as raised, scaler.acquire("job") as lease, lease.dial() as connection:
+    """A command that would run for long raises the loss, or that nobody gets through, whichever is known first."""
+    with pytest.raises((LeaseLost, Unreachable)) as raised, scaler.acquire("job") as lease, lease.dial() as connection:
 
         def kill_it(_: bytes) -> None:
             kill(tmp_path, lease.instance)
 
         connection.run("echo; exec sleep 1000", stdout=kill_it)
-    assert raised.value.loss.kind in (LossKind.VANISHED, LossKind.DELETED)
+    if isinstance(raised.value, LeaseLost):
+        assert raised.value.loss.kind in (LossKind.VANISHED, LossKind.DELETED)
 
 
 def test_an_error_of_the_body_s_own_comes_out_as_it_is(scaler: Taskscaler) -> None:
@@ -264,9 +265,10 @@ def test_what_cannot_be_opened_is_told_as_by_the_asynchronous_one(scaler: Tasksc
 
 def test_it_has_what_the_asynchronous_one_has() -> None:
     """Every public name of scaler and lease is there, but for what only coroutines need."""
+    inner = {"doubt", "ended", "held", "lose", "unless_doubted", "unless_lost", "wait_ended"}
     for ours, theirs, missing in (
         (Taskscaler, taskscaler.Taskscaler, {"connect_info", "dial", "distrust", "release", "suspend"}),
-        (taskscaler.sync.Lease, taskscaler.Lease, {"ended", "held", "lose", "unless_lost", "wait_ended"}),
+        (taskscaler.sync.Lease, taskscaler.Lease, inner),
     ):
         names = {name for name in dir(theirs) if not name.startswith("_")}
         assert names - set(dir(ours)) <= missing
