@@ -137,6 +137,57 @@ class GivesNotice(Protocol):
         ...
 
 
+@runtime_checkable
+class Suspends(Protocol):
+    """`Capability.SUSPEND_RESUME`."""
+
+    async def suspend(self, instances: Sequence[str]) -> Sequence[str]:
+        """Ask the cloud to stop running instances in such a way that `resume` brings them back, disks and id kept.
+
+        Args:
+            instances: Ids, at least one, without repeats.
+
+        Returns:
+            Those it accepted, with the ones that are suspended or suspending already. They show as
+            ``SUSPENDING`` and then ``SUSPENDED``, are still in `update`, and may be deleted by `decrease`.
+        """
+        ...
+
+    async def resume(self, instances: Sequence[str]) -> Sequence[str]:
+        """Ask the cloud to let suspended instances run again; they show as ``RESUMING`` and then ``RUNNING``.
+
+        Their addresses may be others than before: `connect_info` is asked again.
+
+        Args:
+            instances: Ids, at least one, without repeats.
+
+        Returns:
+            Those it accepted, with the ones that run or are on the way to. The rest is asked for again later.
+
+        Raises:
+            CapacityUnavailable: The cloud has no room for them now. They stay as they are.
+        """
+        ...
+
+
+@runtime_checkable
+class MarksOwner(Protocol):
+    """`Capability.OWNER_MARK`."""
+
+    async def mark_owner(self, until: float | None) -> None:
+        """Put this manager's mark on the group, or renew it.
+
+        Of two who ask at once, at most one gets it, as far as the cloud lets one tell.
+
+        Args:
+            until: When the mark expires unless renewed, seconds since the epoch; None: take ours away, if it is there.
+
+        Raises:
+            GroupRefused: Another owner's mark is there and has not expired. Names that owner, and until when.
+        """
+        ...
+
+
 class Connection(Protocol):
     """An open way to one instance."""
 

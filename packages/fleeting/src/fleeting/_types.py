@@ -115,7 +115,7 @@ class Capability(Enum):
     """The group also has ``suspend`` and ``resume`` (`Suspends`)."""
 
     NOTICES = "notices"
-    """The group also has ``notices()`` (`GivesNotice`)."""
+    """The group also has ``notices()`` (`GivesNotice`), or its `GroupInfo` a `notice_probe`."""
 
     OWNER_MARK = "owner_mark"
     """The group can carry an expiring record of who manages it (`MarksOwner`)."""
@@ -139,6 +139,14 @@ class GroupInfo:
 
     advice: Sequence[str] = ()
     """What init found that should be changed at the cloud, one sentence each."""
+
+    notice_probe: str | None = None
+    """A shell command that tells, on the instance itself, what the cloud announces there; None: there is none.
+
+    It prints a line ``KIND SECONDS`` for each notice, with the value of a `NoticeKind` and how long from now the
+    instance has left, such as ``preemption 112``; nothing if nothing is announced. It exits with 0 in both cases, ends
+    by itself within 5 s, and needs no more than a POSIX shell and curl.
+    """
 
 
 @frozen(kw_only=True)
