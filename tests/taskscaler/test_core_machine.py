@@ -507,7 +507,7 @@ class CoreMachine(RuleBasedStateMachine):
     def reserve(self) -> None:
         """In preemptive mode only what is ready now may be reserved; refusals tell whether one may come later."""
         core, key = self.world.core, f"reserved-{next(self.world.numbers)}"
-        idle, waits = core.capacity().idle, len(core.ledger.waiting())
+        idle, waits = core.capacity().idle, core.ledger.pending
         try:
             self.world.take(core.reserve(key, self.world.now))
         except NoCapacity as error:
@@ -732,7 +732,8 @@ class CoreMachine(RuleBasedStateMachine):
         if any(step.actions for step in self.world.waiting):
             return  # not performed yet, as while the journal fails
         assert set(self.world.running) <= set(ledger.leases)
-        assert set(ledger.leases) | set(ledger.waiting()) == set(self.world.durations)
+        waiting = {waiter.key for waiter in ledger.queue() if not waiter.reserves}
+        assert set(ledger.leases) | waiting == set(self.world.durations)
         if not any(step.writes for step in self.world.waiting):
             assert set(self.world.records[LEASE]) == set(ledger.leases)
 

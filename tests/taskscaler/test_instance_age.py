@@ -124,5 +124,5 @@ def test_a_slot_on_its_way_while_the_instance_grows_too_old_is_handed_out_elsewh
     step = core.tick(EPOCH + 101.1)
     assert not core.ledger.deliver(deliver.held)
     assert not of_type(Break, step.actions)
-    assert core.ledger.waiting() == ["job"]
+    assert [waiter.key for waiter in core.ledger.queue()] == ["job"]
     assert of_type(facts.Decrease, [*step.actions, *core.tick(EPOCH + 101.2).actions])

@@ -9,7 +9,7 @@ from attrs import field, frozen
 from attrs.validators import deep_iterable, ge, gt, le, min_len, optional
 
 from fleeting import Duration
-from fleeting.directories import state_home
+from fleeting.directories import is_absolute, state_home
 
 LONGEST_READ = 100.0
 """Seconds; the manager gives up on a view after 120."""
@@ -23,11 +23,6 @@ def _is_name(_: object, __: "attrs.Attribute[str]", value: str) -> None:
         raise ValueError(
             "1 to 32 lower-case letters, digits and dashes, beginning with a letter, not ending with a dash"
         )
-
-
-def _is_absolute(_: object, __: "attrs.Attribute[str | None]", value: str | None) -> None:
-    if value is not None and not Path(value).is_absolute():
-        raise ValueError("an absolute path")
 
 
 def _are_variables(_: object, __: "attrs.Attribute[tuple[str, ...]]", names: Iterable[str]) -> None:
@@ -48,7 +43,7 @@ class ExecConfig:
     identity: str | None = field(default=None, validator=optional(min_len(1)))
     """The cloud resource behind the command, where it is known by a name of its own. None: this host's group `name`."""
 
-    state_dir: str | None = field(default=None, validator=_is_absolute)
+    state_dir: str | None = field(default=None, validator=is_absolute)
     """Where it is remembered what was asked for, absolute; made if it does not exist. None: below the user's own
     directory for state."""
 

@@ -412,8 +412,7 @@ class CommandFailed(ConnectError):
         """Take the command as given and what came of it."""
         self.command = command
         self.completed = completed
-        tail = completed.stderr.decode(errors="replace").strip()[-500:]
-        super().__init__(f"{command!r} {completed.outcome}" + (f": {tail}" if tail else ""))
+        super().__init__(f"{command!r} {completed.account}")
 
 
 class CopyFailed(ConnectError):

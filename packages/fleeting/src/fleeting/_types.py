@@ -245,6 +245,10 @@ class Notice:
     kind: NoticeKind = NoticeKind.PREEMPTION
 
 
+LAST_WORDS = 500
+"""So many characters of what a command said are enough to tell why it failed."""
+
+
 @frozen(kw_only=True)
 class Completed:
     """What came of a command on an instance."""
@@ -269,3 +273,9 @@ class Completed:
     def outcome(self) -> str:
         """In words: ``exited with 3``, ``was ended by SIGKILL``."""
         return f"was ended by {self.signal}" if self.exit_status is None else f"exited with {self.exit_status}"
+
+    @property
+    def account(self) -> str:
+        """The outcome, and the end of what it said on its error output: ``exited with 3: no such user``."""
+        said = self.stderr.decode(errors="replace").strip()[-LAST_WORDS:]
+        return f"{self.outcome}: {said}" if said else self.outcome

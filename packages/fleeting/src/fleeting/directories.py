@@ -2,6 +2,10 @@
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from attrs import Attribute
 
 
 def state_home() -> Path:
@@ -14,3 +18,13 @@ def state_home() -> Path:
     """
     given = Path(os.environ.get("XDG_STATE_HOME", ""))
     return given if given.is_absolute() else Path.home() / ".local" / "state"  # one that is relative is passed over
+
+
+def is_absolute(_: object, __: "Attribute[str | None]", value: str | None) -> None:
+    """Refuse, as a validator of a setting, a path that depends on where the manager was started.
+
+    Raises:
+        ValueError: It does; says what may stand there.
+    """
+    if value is not None and not Path(value).is_absolute():
+        raise ValueError("an absolute path")

@@ -421,11 +421,6 @@ class Ledger:
         queued = [waiter for waiter in self._waiters.values() if waiter.key not in self._backed]
         return sorted(queued, key=lambda waiter: waiter.ticket)
 
-    def waiting(self) -> list[str]:
-        """The keys of acquires that wait, first come first. O(n log n)."""
-        acquires = [waiter for waiter in self._waiters.values() if not waiter.reserves]
-        return [waiter.key for waiter in sorted(acquires, key=lambda waiter: waiter.ticket)]
-
     def dirty(self) -> dict[str, DirtyRecord]:
         """Slots that were used and not cleaned since, by their keys in the journal. O(n)."""
         return {f"{host.id}/{slot}": record for host in self.hosts.values() for slot, record in host.dirty.items()}

@@ -1,7 +1,6 @@
 """What settings of several groups have to be."""
 
 import re
-from pathlib import Path
 
 import attrs
 
@@ -13,9 +12,3 @@ def is_name(_: object, __: "attrs.Attribute[str]", value: str) -> None:
     """Refuse what cannot begin an instance's id."""
     if not NAME.fullmatch(value):
         raise ValueError(A_NAME)
-
-
-def is_absolute(_: object, __: "attrs.Attribute[str | None]", value: str | None) -> None:
-    """Refuse a path that depends on where the manager was started."""
-    if value is not None and not Path(value).is_absolute():
-        raise ValueError("an absolute path")

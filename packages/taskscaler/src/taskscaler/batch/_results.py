@@ -2,13 +2,13 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from itertools import takewhile
 from pathlib import Path
 
 from attrs import frozen
 
 from taskscaler._errors import ResultsInTheWay
+from taskscaler._wording import iso
 from taskscaler.batch._history import draft_of
 from taskscaler.batch._state import Attempt, BatchState, JobRecord, JobState
 
@@ -90,8 +90,8 @@ def as_json(state: BatchState, *, now: float) -> Mapping[str, object]:
     """Tell what became of a batch that ended at *now*: times in ISO 8601, durations in seconds."""
     return {
         "version": SCHEMA_VERSION,
-        "started": _iso(state.started),
-        "ended": _iso(now),
+        "started": iso(state.started),
+        "ended": iso(now),
         "duration": round(now - state.started, 3),
         "jobs": [_job(record) for record in state.records],
         "fleet": {"instances": _instances(state)},
@@ -126,8 +126,8 @@ def _attempt(attempt: Attempt) -> Mapping[str, object]:
         "exit_code": attempt.exit_code,
         "why": attempt.why,
         "interrupted": attempt.interrupted,
-        "started": _iso(attempt.started),
-        "ended": None if attempt.ended is None else _iso(attempt.ended),
+        "started": iso(attempt.started),
+        "ended": None if attempt.ended is None else iso(attempt.ended),
         "duration": round(attempt.duration, 3),
     }
 
@@ -143,12 +143,8 @@ def _instances(state: BatchState) -> list[Mapping[str, object]]:
             "id": instance,
             "attempts": len(tries),
             "lost": sum(attempt.state is JobState.LOST for attempt in tries),
-            "first_used": _iso(min(attempt.started for attempt in tries)),
-            "last_used": _iso(max(attempt.ended or attempt.started for attempt in tries)),
+            "first_used": iso(min(attempt.started for attempt in tries)),
+            "last_used": iso(max(attempt.ended or attempt.started for attempt in tries)),
         }
         for instance, tries in sorted(attempts.items())
     ]
-
-
-def _iso(at: float) -> str:
-    return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds")

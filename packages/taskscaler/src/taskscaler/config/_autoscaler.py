@@ -11,6 +11,7 @@ from attrs import Attribute, field, fields_dict, frozen
 from attrs.validators import gt
 
 from fleeting import Clock, Duration, InstanceGroup, Journal
+from fleeting.directories import is_absolute
 from taskscaler._observe import ScalerObserver
 from taskscaler._scaler import Taskscaler
 from taskscaler._types import Policy, Pool, PoolSettings
@@ -29,11 +30,6 @@ def some(expected: str) -> Callable[[object, "Attribute[Any]", Sequence[object]]
     return check
 
 
-def _absolute(_: object, __: "Attribute[Any]", value: str | None) -> None:
-    if value is not None and not Path(value).is_absolute():
-        raise ValueError("an absolute path")
-
-
 @frozen(kw_only=True)
 class StateStorage:
     """The table ``state_storage``: what outlives the process."""
@@ -41,7 +37,7 @@ class StateStorage:
     enabled: bool = True
     """Unlike GitLab's: a crash costs neither instances nor the count of their uses."""
 
-    dir: str | None = field(default=None, validator=_absolute)
+    dir: str | None = field(default=None, validator=is_absolute)
     """Made if it does not exist. None: below the user's own directory for state."""
 
     keep_instance_with_acquisitions: bool = False

@@ -177,7 +177,7 @@ class InstanceExecutor:
                     cleaned = await _shell(slot, script, output)
                     warnings += [] if cleaned.ok else [f"the clean-up script {cleaned.outcome}"]
                 removed = await slot.connection.run(("/bin/sh", "-c", _REMOVE, "sh", slot.directory))
-                warnings += [] if removed.ok else [f"{slot.directory} could not be emptied: {_last_words(removed)}"]
+                warnings += [] if removed.ok else [f"{slot.directory} could not be emptied: {removed.account}"]
         except TimeoutError:
             warnings.append(f"the clean-up took longer than {format_duration(self._config.cleanup_timeout)}")
         except ConnectError as error:
@@ -249,7 +249,7 @@ async def _download(slot: _Slot, patterns: Sequence[str], archive: Path, *, limi
         took = format_duration(COLLECT_TIMEOUT)
         raise ArchiveRefused(f"they exceed artifact_limit by far, or took longer than {took}; leave less")
     if not completed.ok:
-        raise ArchiveRefused(f"tar {_last_words(completed)}")
+        raise ArchiveRefused(f"tar {completed.account}")
 
 
 def _move_in(archive: Path, contents: Path, target: Path, patterns: Sequence[str], *, limit: int) -> list[str]:
@@ -267,9 +267,4 @@ def _matches(directory: Path, pattern: str) -> bool:
 
 def _raise_unless_ok(completed: Completed, what: str) -> None:
     if not completed.ok:
-        raise ConnectError(f"{what}: {_last_words(completed)}")
-
-
-def _last_words(completed: Completed) -> str:
-    said = completed.stderr.decode(errors="replace").strip()[-500:]
-    return f"{completed.outcome}: {said}" if said else completed.outcome
+        raise ConnectError(f"{what}: {completed.account}")

@@ -8,7 +8,8 @@ from attrs import field, frozen
 from attrs.validators import ge, optional
 
 from fleeting._durations import Duration
-from fleeting.groups._rules import is_absolute, is_name
+from fleeting.directories import is_absolute
+from fleeting.groups._rules import is_name
 
 
 @frozen(kw_only=True)

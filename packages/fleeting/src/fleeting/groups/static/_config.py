@@ -10,8 +10,8 @@ from attrs.validators import gt, le, min_len, optional
 
 from fleeting._durations import Duration
 from fleeting._types import ConnectInfo
-from fleeting.directories import state_home
-from fleeting.groups._rules import A_NAME, NAME, is_absolute, is_name
+from fleeting.directories import is_absolute, state_home
+from fleeting.groups._rules import A_NAME, NAME, is_name
 
 LONGEST_RESET = 240.0
 """Seconds; the manager gives up on any change after 300."""

@@ -27,7 +27,6 @@ from fleeting._plugins import load_connector
 from fleeting._protocols import Connection
 from fleeting._types import (
     Capability,
-    Completed,
     ConnectInfo,
     GroupInfo,
     Observation,
@@ -45,9 +44,6 @@ CONTACT_TIMEOUT = 8.0
 
 ANSWER_TIMEOUT = 8.0
 """The same for its answer to the simplest of commands, over a connection that may have been open before."""
-
-LAST_WORDS = 500
-"""Characters of what a failed reset wrote to its error output that are passed on."""
 
 
 @define(eq=False)
@@ -247,7 +243,7 @@ class StaticGroup:
         except TimeoutError as error:
             raise ConnectError(f"it took longer than {format_duration(timeout)}") from error
         if not done.ok:  # the command itself may name secrets
-            raise ConnectError(f"the command {done.outcome}{_last_words(done)}")
+            raise ConnectError(f"the command {done.account}")
 
     @asynccontextmanager
     async def _connected(self, name: str, timeout: float) -> AsyncIterator[Connection]:
@@ -296,11 +292,6 @@ def _read_key(path: str) -> str:
         return Path(path).expanduser().read_text()
     except (UnicodeDecodeError, RuntimeError) as error:  # the latter if there is no such user
         raise OSError(EINVAL, "it is no text file", path) from error
-
-
-def _last_words(done: Completed) -> str:
-    said = done.stderr.decode(errors="replace").strip()[-LAST_WORDS:]
-    return f": {said}" if said else ""
 
 
 async def _discard(_: bytes) -> None:
