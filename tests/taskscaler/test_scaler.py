@@ -173,16 +173,19 @@ async def test_a_body_that_fails_for_a_dead_connection_learns_of_the_loss() -> N
 
 
 async def test_a_dead_connection_to_a_sick_instance_is_not_waited_for() -> None:
-    """The cloud shows it running for ever, but its heartbeat fails: the work may be tried elsewhere at once."""
+    """The cloud shows it running for ever, but its heartbeat fails: the lease is lost at once, and says so."""
     cloud = FakeCloud()
     async with scaling(cloud, max_instances=2) as scaler:
-        with pytest.raises(Unreachable):
+        with pytest.raises(LeaseLost, match="its heartbeats fail") as caught:
             async with scaler.acquire("job") as lease, lease.dial() as connection:
                 cloud.sicken(lease.instance)
                 cloud.cut(lease.instance)
                 broken, started = lease.instance, anyio.current_time()
                 await connection.run("true")
         assert anyio.current_time() - started < 5
+        assert caught.value.loss.kind is LossKind.UNHEALTHY
+        assert isinstance(caught.value.__cause__, Unreachable)
+        assert "its heartbeats fail" in scaler.explain(key="job").lost
         async with scaler.acquire("job") as retry:
             assert retry.instance != broken
         await anyio.sleep(60)
@@ -217,7 +220,7 @@ async def test_dialling_a_sick_instance_is_given_up(*, before: bool) -> None:
         yield
 
     async with scaling(cloud, dial=dial, max_instances=1, heartbeat_interval=10.0) as scaler:
-        with pytest.raises(Unreachable, match="i-1 is unhealthy, and could not be connected to"):
+        with pytest.raises(LeaseLost, match="its heartbeats fail") as caught:
             async with scaler.acquire("job") as lease:
                 started = anyio.current_time()
                 cloud.sicken("i-1")
@@ -226,6 +229,7 @@ async def test_dialling_a_sick_instance_is_given_up(*, before: bool) -> None:
                 async with lease.dial():
                     pass
         assert anyio.current_time() - started < 100
+        assert str(caught.value.__cause__) == "i-1 is unhealthy, and could not be connected to"
         assert scaler.capacity().acquired == 0
 
 

@@ -267,7 +267,7 @@ def test_it_has_what_the_asynchronous_one_has() -> None:
     """Every public name of scaler and lease is there, but for what only coroutines need."""
     inner = {"doubt", "ended", "held", "lose", "unless_doubted", "unless_lost", "wait_ended"}
     for ours, theirs, missing in (
-        (Taskscaler, taskscaler.Taskscaler, {"connect_info", "dial", "distrust", "release", "suspend"}),
+        (Taskscaler, taskscaler.Taskscaler, {"connect_info", "dial", "distrust", "forsake", "release", "suspend"}),
         (taskscaler.sync.Lease, taskscaler.Lease, inner),
     ):
         names = {name for name in dir(theirs) if not name.startswith("_")}

@@ -93,6 +93,7 @@ class Doubt(NamedTuple):
     """Tell the holder that the instance is unhealthy: a connection that is not there yet is not worth waiting for."""
 
     held: Held
+    why: str
 
 
 class Core:
@@ -270,6 +271,14 @@ class Core:
         """See `Ledger.resume`."""
         self._changed = True
         return self.ledger.resume(key)
+
+    def forsake(self, held: Held, loss: Loss, now: float) -> Step:
+        """Break one lease, if it is still held: the host is unhealthy, and out of its holder's reach."""
+        self._changed = True
+        if self.ledger.leases.get(held.key) is held:
+            self._add(self.ledger.sever(held, loss, now))
+            self._give_up_if_free(held.host, now)
+        return self._end()
 
     def distrust(self, host: Host, now: float) -> Step:
         """Give the host no new work, and replace it once it is free: it could not be reached."""
@@ -525,7 +534,7 @@ class Core:
     def _doubt(self, host: Host, why: str, now: float) -> None:
         """No new work for the host; who has work there and waits for a connection need not wait longer."""
         self._close_for_good(host, Closed.UNHEALTHY, why, now)
-        self._actions += [Doubt(held) for held in host.slots if held is not None]
+        self._actions += [Doubt(held, why) for held in host.slots if held is not None]
 
     def _keep_if_retained(self, plan: Plan, instance: str) -> None:
         """Tell the ledger of an instance that is not to be given up, if it knows it already."""

@@ -7,7 +7,7 @@ from typing import Protocol, Self
 
 import anyio
 
-from fleeting import ConnectInfo, Connection, Loss, Unreachable
+from fleeting import ConnectInfo, Connection, Loss, LossKind, Unreachable
 from taskscaler._errors import LeaseLost
 from taskscaler._slots import Held
 
@@ -31,6 +31,10 @@ class LeaseOwner(Protocol):
 
     def suspend(self, lease: "Lease") -> None:
         """Keep the slot, for nobody to use until the lease is resumed."""
+        ...
+
+    def forsake(self, lease: "Lease", loss: Loss) -> None:
+        """The instance is unhealthy, and cannot be reached: take the slot away."""
         ...
 
     def distrust(self, lease: "Lease") -> None:
@@ -58,6 +62,7 @@ class Lease:
         self._ended = anyio.Event()
         self._bodies: set[anyio.CancelScope] = set()
         self._doubted = anyio.Event()
+        self._doubt = ""
         self._dials: set[anyio.CancelScope] = set()
         self.cut_off = False
         """Whether a connection to the instance died, or could not be made."""
@@ -187,6 +192,9 @@ class Lease:
         if self.cut_off and only_unreachable(error):
             with anyio.move_on_after(VERDICT_TIMEOUT):
                 await self._verdict()
+                if self._doubted.is_set():
+                    self._owner.forsake(self, Loss(LossKind.UNHEALTHY, self._doubt))
+                    await self._ended.wait()
             if self.loss is not None:
                 raise LeaseLost(self.key, self.instance, self.loss) from error
             self._owner.distrust(self)
@@ -218,8 +226,9 @@ class Lease:
             self._ended.set()
             self._owner.suspend(self)
 
-    def doubt(self) -> None:
+    def doubt(self, why: str) -> None:
         """The instance is unhealthy: what waits for a connection to it waits no more. Called by the scaler."""
+        self._doubt = why
         self._doubted.set()
         for dial in self._dials:
             dial.cancel()

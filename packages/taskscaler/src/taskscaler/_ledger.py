@@ -320,6 +320,10 @@ class Ledger:
         """Break those leases of the host whose work is not known to be done by the deadline."""
         return self._break([held for held in host.held if held.ends_by > deadline], loss, now)
 
+    def sever(self, held: Held, loss: Loss, now: float) -> Step:
+        """Break a single lease of a host that is closed for good."""
+        return self._break([held], loss, now)
+
     def break_all(self, host: Host, loss: Loss, now: float, *, asleep_too: bool = True) -> Step:
         """Break every lease of a host that is closed for good, or at the end; but perhaps those that are suspended."""
         return self._break([held for held in host.held if asleep_too or not held.suspended], loss, now)

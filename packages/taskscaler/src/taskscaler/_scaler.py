@@ -440,9 +440,9 @@ class Taskscaler:
                 self._lose(held, loss)
             case Clean():
                 self._shell.start_soon(self._clean, action)
-            case Doubt(held):
+            case Doubt(held, why):
                 if held in self._leases:
-                    self._leases[held].doubt()
+                    self._leases[held].doubt(why)
             case Refuse(key, why):
                 self._refuse(key, why)
             case InstanceLost(host, loss):
@@ -552,6 +552,10 @@ class Taskscaler:
             self._tell_later(lease.held, "suspended")
             self._take(self._core.suspend(lease.held))
         self._note_end()
+
+    def forsake(self, lease: Lease, loss: Loss) -> None:
+        """Take a slot away whose instance is unhealthy and cannot be reached: work goes on only where it can."""
+        self._take(self._core.forsake(lease.held, loss, self._now()))
 
     def distrust(self, lease: Lease) -> None:
         """The instance could not be reached although the cloud shows it: it gets no new work, and is replaced."""
