@@ -210,6 +210,10 @@ class SmallScaler:
         self.made += 1
         self._give(f"i-{self.made}")
 
+    def explain(self) -> str:
+        """Tell who waits."""
+        return f"{' and '.join(self.queue)} wait"
+
     def stop(self) -> None:
         """Break every lease and refuse every waiter."""
         self.stopped = True
@@ -571,10 +575,12 @@ async def test_a_cancelled_batch_still_writes_its_results(bench: Bench) -> None:
 async def test_waiting_ends_once_nothing_has_run_for_too_long(bench: Bench) -> None:
     """A fleet that never comes is given up, with a state that says so."""
     bench.scaler.free = []
-    await finished(bench.batch(job("a"), job("b"), patience=0.01))
+    batch = bench.batch(job("a"), job("b"), patience=0.01)
+    await finished(batch)
     assert set(bench.states().values()) == {"no_capacity"}
     why = "there was no slot for it within 10ms, the instance_acquire_timeout"
     assert bench.summary()["jobs"][0]["why"] == why
+    assert batch.why_given_up == "a and b wait", "asked for too late, when nobody waits any more"
 
 
 @pytest.mark.anyio

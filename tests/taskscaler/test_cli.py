@@ -9,6 +9,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Collection, Sequence
+from itertools import count
 from pathlib import Path
 from textwrap import dedent
 from typing import cast
@@ -273,6 +274,31 @@ async def test_plain_lines_tell_when_the_fleet_changes() -> None:
 
 
 @pytest.mark.anyio
+async def test_plain_lines_tell_why_nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log of a batch that stands still says why by itself: less and less often, and not while something runs."""
+    monkeypatch.setattr("taskscaler.cli._progress.PLAIN_INTERVAL", 0.0)
+    output, state, looks = io.StringIO(), BatchState([job("a"), job("b")], now=0.0), count(1)
+    now = 0.0
+    progress = PlainProgress(Console(file=output), lambda: look(next(looks)), lambda: now)
+
+    def look(second: int) -> Picture:
+        nonlocal now
+        now = float(second)
+        if second == 40:
+            progress.changed(state.begin("a", instance="i-1", slot=0, now=now))
+        if second == 80:
+            progress.changed(state.fail("a", "it failed", now=now))
+        if second == 86:
+            tasks.cancel_scope.cancel()
+        return evolve(picture(0), state=state, why="2 jobs wait: no m5.large in zone-a")
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(progress.show)
+    lines = [line for line in output.getvalue().splitlines() if "wait" in line]
+    assert lines == [f"[{time:>7}] 2 jobs wait: no m5.large in zone-a" for time in ("5.0s", "15s", "35s", "1m25s")]
+
+
+@pytest.mark.anyio
 async def test_the_live_picture_is_painted_and_goes() -> None:
     """What should stay is printed above it."""
     output = io.StringIO()
@@ -325,6 +351,7 @@ def test_the_summary_tells_what_a_person_asks(tmp_path: Path) -> None:
         warning    good: the clean-up failed
         timeline   timeline.svg
         results    {results.directory}
+        go on with taskscaler run --resume {results.directory}
 
         bad failed: exited with 3
           line 5

@@ -275,6 +275,23 @@ def test_of_a_batch_that_was_killed(unfinished: Path) -> None:
     assert "whoever uses the group next takes it over" in said(unfinished, "--instance", "i-2")[0]
 
 
+def test_of_a_batch_that_ended_early(tmp_path: Path) -> None:
+    """Its command knew what became of every job, so nothing broke off; what was cancelled can still be gone on with."""
+    directory = tell(tmp_path / "results", tried("a", 1, "i-1", 10), tried("a", 1, "i-1", 10, 40, state="succeeded"))
+    jobs = [
+        {"name": "a", "state": "succeeded", "why": "", "attempts": []},
+        *(
+            {"name": name, "state": "cancelled", "why": "the batch was interrupted", "attempts": []}
+            for name in ("b-01", "b-02")
+        ),
+    ]
+    summary = {"started": "2023-11-14T22:13:20.000+00:00", "ended": "2023-11-14T22:14:00.000+00:00", "jobs": jobs}
+    (directory / "results.json").write_text(json.dumps(summary))
+    lines = said(directory)
+    assert re.fullmatch(r"batch the batch ended early, after .*; 3 jobs: 1 succeeded, 2 cancelled", lines[0])
+    assert lines[-1] == f"next nothing by itself; taskscaler run --resume {directory} goes on"
+
+
 def test_nobody_waited_while_no_manager_was_there(unfinished: Path) -> None:
     """Between the last event of one manager and the first of the next, nothing is counted."""
     record(unfinished, decided(1000, waiting=3, limited_by="max_instances"), decided(1005, waiting=0))

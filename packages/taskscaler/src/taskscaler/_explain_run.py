@@ -135,10 +135,17 @@ class RunExplanation:
         match self.run.progress:
             case Progress.RUNNING:
                 return f"the batch runs, for {span(self.at - self.run.started)} so far; {jobs}"
+            case Progress.INTERRUPTED if self._ended_by_itself:
+                return f"the batch ended early, after {span(self.run.last - self.run.started)}; {jobs}"
             case Progress.INTERRUPTED:
                 return f"the batch was interrupted, after a last sign of life {self._when(self.run.last)}; {jobs}"
             case Progress.OVER:
                 return f"the batch is over, after {span(self.run.last - self.run.started)}; {jobs}"
+
+    @property
+    def _ended_by_itself(self) -> bool:
+        """Whether the last command knew what became of every job, whatever made it end."""
+        return all(job.state.final and not _is_interrupted(job) for job in self.run.jobs.values())
 
     @property
     def next(self) -> str:
@@ -198,7 +205,7 @@ class RunExplanation:
         if not self.run.events:
             yield "nothing was recorded of the fleet"
             return
-        waits = {what: seconds for what, seconds in self.waits.items() if seconds > 0}
+        waits = {what: seconds for what, seconds in self.waits.items() if round(seconds, 1)}
         if not waits:
             yield "no job had to wait"
         for what, seconds in waits.items():

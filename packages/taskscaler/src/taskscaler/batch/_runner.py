@@ -48,6 +48,10 @@ class Scaler(Protocol):
         """Hold a slot for the time of the context; its body is cancelled and `LeaseLost` raised if it is lost."""
         ...
 
+    def explain(self) -> object:
+        """Why there is no capacity, as text."""
+        ...
+
     def stop(self) -> None:
         """Break every lease and refuse every waiter."""
         ...
@@ -145,6 +149,9 @@ class Batch:
         self._waiting: dict[str, anyio.CancelScope] = {}
         self._closed: tuple[JobState, str] | None = None
         """What becomes of jobs that wait, and why; None: they are given slots."""
+
+        self.why_given_up = ""
+        """What the scaler said when jobs were given up because there was no slot for too long; empty if none was."""
 
         self._stopped = False
         self._changed = anyio.Event()
@@ -295,6 +302,7 @@ class Batch:
             with anyio.move_on_after(math.inf if running else self._patience) as wait:
                 await changed.wait()
             if wait.cancelled_caught:
+                self.why_given_up = str(self._scaler.explain())  # while they still wait: afterwards nobody does
                 within = f"within {format_duration(self._patience)}, the instance_acquire_timeout"
                 self._close(JobState.NO_CAPACITY, f"there was no slot for it {within}")
 

@@ -26,6 +26,9 @@ LIVE_INTERVAL = 0.25
 PLAIN_INTERVAL = 1.0
 """Seconds between two looks at the fleet where every change becomes a line."""
 
+QUIET = 5.0
+"""Seconds in which nothing runs or changes, after which it is said why; then after twice as long, and so on."""
+
 _FLEET_STATES = ("running", "pending", "creating", "deleting")
 _WORDS = {"running": "ready", "pending": "booting"}
 """Where our words for people differ from those of the metrics."""
@@ -119,9 +122,12 @@ class PlainProgress(Progress):
     """One line for each event, with the time since the start."""
 
     _fleet: str = field(default="", init=False)
+    _quiet_until: float = field(default=QUIET, init=False)
+    _quiet: float = field(default=QUIET, init=False)
 
     def changed(self, change: JobChanged) -> None:
         """Print what became of the job, unless it never began."""
+        self._be_quiet(QUIET)
         if change.record.attempts:
             self.say(describe(change))
 
@@ -131,13 +137,24 @@ class PlainProgress(Progress):
         self.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     async def show(self) -> None:
-        """Print a line whenever the fleet has changed."""
+        """Print a line whenever the fleet has changed, and now and then why nothing runs."""
         while True:
-            fleet = describe_fleet(self.look().instances)
+            picture = self.look()
+            fleet = describe_fleet(picture.instances)
             if fleet != self._fleet:
                 self._fleet = fleet
                 self.say(f"fleet: {fleet}")
+            if picture.state.count(JobState.RUNNING):
+                self._be_quiet(QUIET)
+            elif picture.why and self.time() >= self._quiet_until:
+                self._be_quiet(2 * self._quiet)
+                self.say(picture.why)
             await anyio.sleep(PLAIN_INTERVAL)
+
+    def _be_quiet(self, seconds: float) -> None:
+        """Do not say before so many seconds are over why nothing runs."""
+        self._quiet = seconds
+        self._quiet_until = self.time() + seconds
 
 
 @define

@@ -235,8 +235,8 @@ class _Run:
                 async with anyio.create_task_group() as display:
                     display.start_soon(self.progress.show)
                     await self.batch.run()
-                    if self.batch.state.count(JobState.NO_CAPACITY):
-                        self.progress.say(str(self.scaler.explain()))
+                    if self.batch.why_given_up:
+                        self.progress.say(self.batch.why_given_up)
                     display.cancel_scope.cancel()
         if self.starting:  # given up before there was a fleet: no job begins, and the results say so
             await self.batch.run()

@@ -3,6 +3,7 @@
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from shlex import quote
 from statistics import median
 
 from rich.console import Console
@@ -43,6 +44,8 @@ def print_summary(console: Console, state: BatchState, results: Results, *, now:
         _print_row(console, label, text, wrap=console.is_terminal)
     _print_row(console, "timeline", timeline, wrap=False)
     _print_row(console, "results", str(results.directory), wrap=False)
+    if not state.over:
+        _print_row(console, "go on with", f"taskscaler run --resume {quote(str(results.directory))}", wrap=False)
     for line in _failures(state, results):
         console.print(line, highlight=False, soft_wrap=True)
 
