@@ -1,8 +1,10 @@
 """The command ``fleeting``, on a group of real agents."""
 
+import io
 import os
 import signal
 import subprocess
+import termios
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from fleeting.cli import main
+from fleeting.commandline import fitted
 from tests.fleeting.fleets import COMMAND, Fleet, local_fleet
 from tests.fleeting.local_agents import PATIENCE, opened, started
 
@@ -28,6 +31,24 @@ def test_it_names_what_is_installed() -> None:
     head, *rows = [line.split()[:2] for line in listed.splitlines()]
     assert (head, ["group", "local"] in rows) == (["KIND", "NAME"], True)
     assert "fleeting.connectors.local" in listed
+
+
+def test_on_a_terminal_a_long_line_is_broken_between_words() -> None:
+    """No word in two parts, what follows is indented; elsewhere a line is a line, to be searched for."""
+    ours, theirs = os.openpty()
+    try:
+        termios.tcsetwinsize(theirs, (24, 30))
+        line = "error: jobs.toml: found /a/path-of/more-than/thirty-characters here [FL110]"
+        with open(theirs, "w", closefd=False) as terminal:
+            assert fitted(line, terminal).splitlines() == [
+                "error: jobs.toml: found",
+                "  /a/path-of/more-than/thirty-characters",
+                "  here [FL110]",
+            ]
+        assert fitted(line, io.StringIO()) == line
+    finally:
+        os.close(ours)
+        os.close(theirs)
 
 
 def test_a_group_by_hand(fleet: Fleet) -> None:

@@ -95,26 +95,23 @@ RESUME = ("run", "--resume", "results")
 WRONG_FILES = {
     "no TOML": wrong_file(
         "[autoscaler\nplugin = 'local'",
-        (
-            "found something else: Expected ']' at the end of a table declaration (at line 1, column 12), expected "
-            "TOML [FL111]"
-        ),
+        ("found a mistake at line 1, column 12: expected ']' at the end of a table declaration, expected TOML [FL111]"),
     ),
     "value cut short": wrong_file(
         f"{FLEET}max_instances = \n",
-        "found something else: Invalid value (at line 3, column 17), expected TOML [FL111]",
+        "found a mistake at line 3, column 17: invalid value, expected TOML; text stands in quotes [FL111]",
     ),
     "quote left open": wrong_file(
         f'{FLEET}{JOB}timeout = "90s\n',
-        "found something else: Illegal character '\\n' (at line 6, column 15), expected TOML [FL111]",
+        "found a mistake at line 6, column 15: illegal character '\\n', expected TOML [FL111]",
     ),
     "table twice": wrong_file(
         FLEET + FLEET,
-        "found something else: Cannot declare ('autoscaler',) twice (at line 3, column 12), expected TOML [FL111]",
+        "found a mistake at line 3, column 12: cannot declare ('autoscaler',) twice, expected TOML [FL111]",
     ),
     "key twice": wrong_file(
         f"{FLEET}max_instances = 1\nmax_instances = 2\n{JOB}",
-        "found something else: Cannot overwrite a value (at line 4, column 18), expected TOML [FL111]",
+        "found a mistake at line 4, column 18: cannot overwrite a value, expected TOML [FL111]",
     ),
     "brackets without end": wrong_file(
         f"{FLEET}x = {'[' * 5000}\n",
@@ -148,7 +145,7 @@ WRONG_FILES = {
     ),
     "zeros": wrong_file(
         bytes(100),
-        "found something else: Invalid statement (at line 1, column 1), expected TOML [FL111]",
+        "found a mistake at line 1, column 1: invalid statement, expected TOML [FL111]",
     ),
     "no fleet": wrong_file(
         JOB,
@@ -175,10 +172,11 @@ WRONG_FILES = {
         'jobs[0]: found string "true", expected a table [FL114]',
     ),
     "a configuration of GitLab Runner": wrong_file(
-        '[[runners]]\n[runners.autoscaler]\nplugin = "local"\n',
-        "runners: found an unknown key, expected one of autoscaler, jobs, defaults, executors, report [FL112]",
-        "autoscaler: found nothing, expected a table; this key is required [FL113]",
-        "jobs: found nothing, expected an array; this key is required [FL113]",
+        'concurrent = 2\n[[runners]]\n[runners.autoscaler]\nplugin = "local"\n',
+        (
+            "found [[runners]], as in a config.toml of GitLab Runner, expected a jobs file with [autoscaler] and"
+            " [[jobs]]; see what it means with taskscaler check [FL110]"
+        ),
     ),
     "unknown plugin": wrong_file(
         f'[autoscaler]\nplugin = "locl"\n{JOB}',
@@ -715,7 +713,7 @@ WRONG_ARGUMENTS = {
         ),
     ),
     "results without a name": wrong_arguments(
-        *RUN, "--output", says="option '--output' requires an argument; see taskscaler --help [FL101]"
+        *RUN, "--output", says="option '--output' requires an argument; see taskscaler run --help [FL101]"
     ),
     "results that are there": wrong_arguments(
         *RUN,
@@ -749,7 +747,7 @@ WRONG_ARGUMENTS = {
         ),
     ),
     "resuming nothing": wrong_arguments(
-        "run", "--resume", says="option '--resume' requires an argument; see taskscaler --help [FL101]"
+        "run", "--resume", says="option '--resume' requires an argument; see taskscaler run --help [FL101]"
     ),
     "resuming what is not there": wrong_arguments(
         "run",
@@ -865,21 +863,27 @@ WRONG_ARGUMENTS = {
     "negative price": wrong_arguments(
         *("report", ".", "--price-per-hour", "-1"),
         says=(
-            "invalid value for '--price-per-hour': -1.0 is not in the range x>=0; see taskscaler report --help [FL101]"
+            "invalid value for '--price-per-hour': '-1' is no price, such as 0.12; see taskscaler report --help [FL101]"
         ),
     ),
     "price that is no number": wrong_arguments(
         *("report", ".", "--price-per-hour", "nan"),
-        says="invalid value for '--price-per-hour': nan is no price; see taskscaler report --help [FL101]",
+        says=(
+            "invalid value for '--price-per-hour': 'nan' is no price, such as 0.12; see taskscaler report --help"
+            " [FL101]"
+        ),
     ),
     "price without an end": wrong_arguments(
         *("report", ".", "--price-per-hour", "inf"),
-        says="invalid value for '--price-per-hour': inf is no price; see taskscaler report --help [FL101]",
+        says=(
+            "invalid value for '--price-per-hour': 'inf' is no price, such as 0.12; see taskscaler report --help"
+            " [FL101]"
+        ),
     ),
     "price in words": wrong_arguments(
         *("report", ".", "--price-per-hour", "cheap"),
         says=(
-            "invalid value for '--price-per-hour': 'cheap' is not a valid float range; see taskscaler report --help"
+            "invalid value for '--price-per-hour': 'cheap' is no price, such as 0.12; see taskscaler report --help"
             " [FL101]"
         ),
     ),

@@ -176,8 +176,8 @@ class ExecGroup:
         found = shutil.which(config.command[0])
         if found is None:
             raise GroupRefused(
-                f"there is no program {config.command[0]} that can be run here; correct the first part of"
-                " plugin_config.command, or make the file executable"
+                f"there is no program {config.command[0]} that can be run {_where(config.command[0])}; correct the"
+                " first part of plugin_config.command, or make the file executable"
             )
         env = environment(config.pass_env, config.env)
         told = {"FLEETING_INTERFACE": INTERFACE, "FLEETING_GROUP": config.name, "FLEETING_OWNER": owner}
@@ -378,6 +378,13 @@ class ExecGroup:
     async def _put(self, request: Request) -> None:
         self._book = self._book.put(request)
         await self._offload(self._store.write, request)
+
+
+def _where(program: str) -> str:
+    """Say where a program was looked for."""
+    if "/" not in program:
+        return "on the PATH"
+    return "here" if Path(program).is_absolute() else f"in {Path.cwd()}"
 
 
 def _read_key(path: str) -> str:

@@ -13,6 +13,7 @@ import sys
 import termios
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager, suppress
+from errno import ENOEXEC
 from io import FileIO
 from pathlib import PurePath
 
@@ -86,7 +87,9 @@ class Program:
                 return await running.attend(limit)
         except (OSError, ValueError) as error:
             words = getattr(error, "strerror", None) or str(error)
-            raise ProviderError(f"{name} could not be started: {words}; try to run it by hand") from error
+            no_format = isinstance(error, OSError) and error.errno == ENOEXEC  # a shell would run it all the same
+            do = "begin the script with a line such as #!/bin/sh" if no_format else "try to run it by hand"
+            raise ProviderError(f"{name} could not be started: {words}; {do}") from error
 
 
 def environment(names: Collection[str], added: Mapping[str, str]) -> dict[str, str]:

@@ -264,7 +264,8 @@ class GroupRefused(FleetingError):
 
     entry = CatalogueEntry(
         "FL201",
-        "The group may not be managed as it is: it is in use, holds instances of unknown origin, or is not ours alone.",
+        "The group may not be managed as it is: it is in use, holds instances of unknown origin, is not ours alone,"
+        " or lacks a file or program that it needs.",
         "Change what the message names; nothing was asked of the group yet.",
     )
 

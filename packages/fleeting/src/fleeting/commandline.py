@@ -1,9 +1,11 @@
 """What the commands of the suite share: how wrong arguments and errors are told, and how a command ends."""
 
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from signal import SIGINT
+from textwrap import wrap
 from typing import IO, Any, TypeAlias, TypeVar
 
 import click
@@ -32,8 +34,22 @@ EXPECTED: tuple[type[Expected], ...] = (FleetingError, OSError)
 E = TypeVar("E", bound=BaseException)
 
 
+class _Command(click.Command):
+    """A command that is named where its arguments are wrong, also by errors of click's that forget whose they are."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read the arguments."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.UsageError as error:
+            error.ctx = error.ctx or ctx
+            raise
+
+
 class Commands(click.Group):
     """Commands whose wrong arguments are told as all errors are."""
+
+    command_class = _Command
 
     def make_context(self, info_name: str | None, *args: Any, **extra: Any) -> click.Context:  # noqa: ANN401  (click's)
         """Read the arguments before the command."""
@@ -88,8 +104,29 @@ def tell(errors: Iterable[Expected], status: int) -> int:
     """Print the errors on standard error and return the exit status."""
     for error in errors:
         for line in in_lines(error):
-            print(line, file=sys.stderr)  # noqa: T201  (a command's errors go there)
+            print(fitted(line, sys.stderr), file=sys.stderr)  # noqa: T201  (a command's errors go there)
     return status
+
+
+def fitted(line: str, stream: IO[str], *, indent: str = "  ") -> str:
+    """Break a line between words where *stream* is a terminal too narrow for it; what follows is indented.
+
+    Words stay whole, so that a path can be copied. Elsewhere a line stays one line, so that it can be searched for.
+    """
+    if not stream.isatty():
+        return line
+    width = os.get_terminal_size(stream.fileno()).columns
+    return "\n".join(
+        wrap(
+            line,
+            width or len(line),
+            subsequent_indent=indent,
+            break_long_words=False,
+            break_on_hyphens=False,
+            replace_whitespace=False,
+            drop_whitespace=True,
+        )
+    )
 
 
 def in_lines(error: Expected) -> Iterator[str]:

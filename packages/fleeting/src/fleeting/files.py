@@ -22,7 +22,7 @@ def read_toml(path: Path) -> tuple[str, Mapping[str, object]]:
     try:
         return text, tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise _no_toml(path, f"something else: {error}") from error
+        raise _no_toml(path, *_mistake(str(error))) from error
     except RecursionError:
         raise _no_toml(path, "brackets within brackets without end") from None
     except ValueError as error:  # Python's own limit for the length of a number
@@ -57,6 +57,13 @@ def _read(path: Path) -> str:
     except OSError as error:
         error.filename = error.filename or str(path)  # reading, unlike opening, leaves it out
         raise
+
+
+def _mistake(message: str) -> tuple[str, str, str]:
+    """Say what tomllib found where, what was expected, and how the commonest of mistakes is mended."""
+    what, _, where = message.removesuffix(")").rpartition(" (at ")
+    hint = "text stands in quotes" if what == "Invalid value" else ""
+    return f"a mistake at {where}: {what[:1].lower()}{what[1:]}", "TOML", hint
 
 
 def _no_toml(path: Path, found: str, expected: str = "TOML", hint: str = "") -> ConfigError:

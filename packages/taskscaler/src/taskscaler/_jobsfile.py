@@ -188,6 +188,14 @@ class JobsFile:
     """What was accepted but should be written otherwise, one sentence each."""
 
 
+_GITLABS = ConfigProblem(
+    path="",
+    found="[[runners]], as in a config.toml of GitLab Runner",
+    expected="a jobs file with [autoscaler] and [[jobs]]",
+    hint="see what it means with taskscaler check",
+)
+
+
 def read_jobs_file(path: Path) -> JobsFile:
     """Read and check a jobs file.
 
@@ -198,6 +206,8 @@ def read_jobs_file(path: Path) -> JobsFile:
     notes: list[str] = []
     problems: list[ConfigProblem] = []
     text, data = read_toml(path)
+    if "runners" in data and "autoscaler" not in data:
+        raise ConfigError([_GITLABS], source=str(path))
     tables = _tables(data, problems, notes)
     group = _group(data.get("autoscaler"), problems, notes)
     if tables is None:

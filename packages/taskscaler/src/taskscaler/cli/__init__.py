@@ -1,7 +1,8 @@
 """The command ``taskscaler``. What a command needs is imported when it runs: help must come at once."""
 
 import sys
-from math import isfinite
+from contextlib import suppress
+from math import inf
 from pathlib import Path
 
 import click
@@ -9,8 +10,8 @@ import click
 from fleeting.commandline import Commands
 
 _EPILOG = """
-Exit status: 0 if all went well, 1 if a job failed, 2 if the file or the arguments are wrong,
-130 after Ctrl-C, 143 after SIGTERM.
+Exit status: 0 if all went well, 1 if a job failed or the fleet could not be opened, 2 if the file or the arguments
+are wrong, 130 after Ctrl-C, 143 after SIGTERM.
 """
 
 
@@ -120,19 +121,27 @@ def explain(directory: Path, job: str | None, instance: str | None, *, as_json: 
     sys.exit(explain_results(directory, job=job, instance=instance, as_json=as_json))
 
 
-def _finite(_: click.Context, __: click.Parameter, value: float | None) -> float | None:
-    if value is not None and not isfinite(value):
-        raise click.BadParameter(f"{value} is no price")
-    return value
+def _price(_: click.Context, __: click.Parameter, given: str | None) -> float | None:
+    if given is None:
+        return None
+    with suppress(ValueError):
+        if 0 <= (price := float(given)) < inf:
+            return price
+    raise click.BadParameter(f"{given!r} is no price, such as 0.12")
 
 
-@main.command(short_help="Sum a batch up: times, use, cost, timeline.")
+_REPORT_EPILOG = """
+Exit status: 0 if all went well, 1 if the timeline could not be drawn or written, 2 if the directory or the arguments
+are wrong.
+"""
+
+
+@main.command(epilog=_REPORT_EPILOG, short_help="Sum a batch up: times, use, cost, timeline.")
 @click.argument("results", metavar="RESULTS", type=click.Path(path_type=Path))
 @click.option(
     "--price-per-hour",
     metavar="X",
-    type=click.FloatRange(0),
-    callback=_finite,
+    callback=_price,
     help="What one instance costs an hour, in whatever money.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")

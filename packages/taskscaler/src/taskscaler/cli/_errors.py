@@ -1,14 +1,24 @@
 """``taskscaler errors``: what the catalogue of errors says."""
 
+import sys
+
 from fleeting import CatalogueEntry, catalogue
+from fleeting.commandline import fitted
 
 
 def print_catalogue() -> None:
     """Print every entry's code and cause."""
     for entry in catalogue().values():
-        print(f"{entry.code}  {entry.cause}")  # noqa: T201  (what was asked for)
+        _print(entry.code, entry.cause, width=7)
 
 
 def print_entry(entry: CatalogueEntry) -> None:
     """Print all that the catalogue says of one kind of error."""
-    print(f"{entry.code}\ncause   {entry.cause}\nremedy  {entry.remedy}")  # noqa: T201  (as above)
+    print(entry.code)  # noqa: T201  (what was asked for)
+    _print("cause", entry.cause, width=8)
+    _print("remedy", entry.remedy, width=8)
+
+
+def _print(label: str, text: str, *, width: int) -> None:
+    """Print a text beside its label."""
+    print(fitted(f"{label:<{width}}{text}", sys.stdout, indent=" " * width))  # noqa: T201  (as above)
