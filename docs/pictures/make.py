@@ -15,6 +15,7 @@ from rich.console import Console, RenderableType
 from rich.terminal_theme import MONOKAI
 from rich.text import Text
 
+from fleeting.commandline import folded
 from taskscaler import Policy
 from taskscaler.batch import Results
 from taskscaler.cli import main
@@ -119,7 +120,8 @@ def show_errors(console: Console) -> None:
     with TemporaryDirectory() as directory, chdir(directory):
         Path("jobs.toml").write_text(MISTAKES, encoding="utf-8")
         console.print("$ taskscaler run jobs.toml", highlight=False)
-        console.print(Text(CliRunner().invoke(main, ["run", "jobs.toml"]).stderr.rstrip()))
+        for line in CliRunner().invoke(main, ["run", "jobs.toml"]).stderr.splitlines():
+            console.print(Text(folded(line, console.width)))
 
 
 def make() -> None:

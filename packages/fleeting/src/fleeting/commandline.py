@@ -109,24 +109,17 @@ def tell(errors: Iterable[Expected], status: int) -> int:
 
 
 def fitted(line: str, stream: IO[str], *, indent: str = "  ") -> str:
-    """Break a line between words where *stream* is a terminal too narrow for it; what follows is indented.
-
-    Words stay whole, so that a path can be copied. Elsewhere a line stays one line, so that it can be searched for.
-    """
+    """Break a line as `folded` does where *stream* is a terminal; elsewhere it stays one, to be searched for."""
     if not stream.isatty():
         return line
     width = os.get_terminal_size(stream.fileno()).columns
-    return "\n".join(
-        wrap(
-            line,
-            width or len(line),
-            subsequent_indent=indent,
-            break_long_words=False,
-            break_on_hyphens=False,
-            replace_whitespace=False,
-            drop_whitespace=True,
-        )
-    )
+    return folded(line, width, indent=indent) if width else line  # 0: it does not know
+
+
+def folded(line: str, width: int, *, indent: str = "  ") -> str:
+    """Break a line between words, and indent what follows. Words stay whole, so that a path can be copied."""
+    lines = wrap(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    return "\n".join(lines)
 
 
 def in_lines(error: Expected) -> Iterator[str]:
