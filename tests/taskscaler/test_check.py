@@ -116,7 +116,7 @@ def test_a_wrong_choice_of_runner(arguments: Sequence[str], message: str) -> Non
     [
         ("", [], "found neither [[runners]] nor [autoscaler], expected a config.toml of GitLab Runner or a jobs file"),
         ("[autoscaler]\n", ["--runner", "x"], "found a jobs file, expected a config.toml of GitLab Runner"),
-        ("[autoscaler\n", [], "found something else: "),
+        ("[autoscaler\n", [], "found a mistake at "),
         (
             "[[runners]]\nautoscaler.plugin = 'asw'\n",
             ["--offline"],
@@ -241,7 +241,7 @@ async def test_a_group_with_instances_is_dialled() -> None:
     assert talk.rows["instances"] == [f"2: {first} running, {second} running"]
     assert talk.rows["dialled"][0].startswith(f"{first} over fake in ")
     assert talk.rows["would do"] == ["ask for 1 instance"]
-    assert talk.rows["at start"] == ["the instances above are a reason not to start, unless its state explains them"]
+    assert talk.rows["at start"] == ["the instances above are a reason not to start, unless the kept state knows them"]
 
 
 @pytest.mark.anyio

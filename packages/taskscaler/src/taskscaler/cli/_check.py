@@ -164,7 +164,7 @@ class _Look:
     def _start_rows(self, view: Observation) -> Iterator[Row]:
         """What becomes of the instances when a manager starts: the decision takes them for usable."""
         if view.instances:
-            unless = ", unless its state explains them" if self.fleet.state_storage.enabled else ""
+            unless = ", unless the kept state knows them" if self.fleet.state_storage.enabled else ""
             yield "at start", f"the instances above {UNEXPLAINED[self.fleet.preexisting]}{unless}"
 
     async def _dial_one(self, view: Observation, clock: LoopClock) -> FleetingError | None:
