@@ -43,6 +43,12 @@ class Given:
         raise self.failure
 
 
+async def test_text_has_to_be_encoded(way: Way) -> None:
+    """Which encoding the command reads is for its caller to know."""
+    with pytest.raises(TypeError, match="found a string for stdin, expected bytes; encode it"):
+        await way.connection.run("cat", stdin="text")  # type: ignore[arg-type]  # on purpose
+
+
 class Never:
     """Gives nothing, and does not end."""
 

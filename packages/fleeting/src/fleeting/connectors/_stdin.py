@@ -8,7 +8,13 @@ from fleeting._protocols import Source
 
 
 def arriving(stdin: Source | None) -> AsyncIterable[bytes]:
-    """Let all of it arrive in chunks; what is there already is one chunk."""
+    """Let all of it arrive in chunks; what is there already is one chunk.
+
+    Raises:
+        TypeError: It is text.
+    """
+    if isinstance(stdin, str):
+        raise TypeError("found a string for stdin, expected bytes; encode it")
     return _Whole(stdin or b"") if isinstance(stdin, bytes | None) else stdin
 
 
