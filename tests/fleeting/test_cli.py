@@ -131,7 +131,10 @@ def test_what_cannot_be_done_is_told(fleet: Fleet, arguments: list[str], status:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("plugin = ", "found something else: Invalid value (at end of document), expected TOML"),
+        (
+            "plugin = ",
+            "found a mistake at end of document: invalid value, expected TOML; write a value, and text in quotes",
+        ),
         ("plugin = 'aws'", "no plugin 'aws' for fleeting.groups is installed"),
         ("plugin = 'local'\nplugni_config = {}", "plugni_config: found an unknown key"),
         ("[autoscaler]\nplugin = 'local'\nplugin_config.boot_tme = 1", "autoscaler.plugin_config.boot_tme: found an"),

@@ -99,7 +99,7 @@ WRONG_FILES = {
     ),
     "value cut short": wrong_file(
         f"{FLEET}max_instances = \n",
-        "found a mistake at line 3, column 17: invalid value, expected TOML; text stands in quotes [FL111]",
+        "found a mistake at line 3, column 17: invalid value, expected TOML; write a value, and text in quotes [FL111]",
     ),
     "quote left open": wrong_file(
         f'{FLEET}{JOB}timeout = "90s\n',

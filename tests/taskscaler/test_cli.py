@@ -658,7 +658,7 @@ def test_only_policies_may_have_changed_since_a_batch_was_begun(
     put_it_back = "put it back as it is kept in results/resume/jobs.toml"
     assert refusal() == f"error: {tmp_path}/jobs.toml is no longer there; {put_it_back} [TS104]\n"
     Path("jobs.toml").write_text("???")
-    assert "jobs.toml: found something else" in refusal()
+    assert "jobs.toml: found a mistake at" in refusal()
     Path("jobs.toml").write_text(f"# a comment\n{file}[[autoscaler.policy]]\nidle_time = '1ms'\n")
     assert invoke("run", "--resume", "results").exit_code == 0
 

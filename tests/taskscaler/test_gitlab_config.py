@@ -539,7 +539,11 @@ TWO_FOUND = "runners: found 2 with [runners.autoscaler], expected one to be name
 NAME_IT = "; name it with --runner, or runner= in Python"
 
 BAD_FILES = [
-    ("plugin = ?", None, "found something else: Invalid value (at line 1, column 10), expected TOML"),
+    (
+        "plugin = ?",
+        None,
+        "found a mistake at line 1, column 10: invalid value, expected TOML; write a value, and text in quotes",
+    ),
     ("", None, "runners: found nothing, expected [[runners]]"),
     ("[[runer]]", None, "runners: found nothing, expected [[runners]]; did you mean runer?"),
     ("[runners]", None, "runners: found a table, expected an array of tables; write [[runners]]"),

@@ -62,7 +62,7 @@ def _read(path: Path) -> str:
 def _mistake(message: str) -> tuple[str, str, str]:
     """Say what tomllib found where, what was expected, and how the commonest of mistakes is mended."""
     what, _, where = message.removesuffix(")").rpartition(" (at ")
-    hint = "text stands in quotes" if what == "Invalid value" else ""
+    hint = "write a value, and text in quotes" if what == "Invalid value" else ""
     return f"a mistake at {where}: {what[:1].lower()}{what[1:]}", "TOML", hint
 
 
