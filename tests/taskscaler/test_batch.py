@@ -431,7 +431,7 @@ async def test_results_tell_everything(bench: Bench) -> None:
     assert (late["state"], late["exit_code"], late["why"]) == ("timed_out", None, "took longer than 1s")
     assert (lost["state"], lost["exit_code"], lost["why"]) == ("succeeded", 0, "")
     assert [attempt["state"] for attempt in lost["attempts"]] == ["lost", "succeeded"]
-    assert lost["attempts"][0]["why"] == "the connection to the instance broke (dead line)"
+    assert lost["attempts"][0]["why"] == "the connection to instance i-1 broke (dead line)"
     (instance,) = summary["fleet"]["instances"]
     assert (instance["id"], instance["attempts"], instance["lost"]) == ("i-1", 4, 1)
     assert instance["first_used"] <= instance["last_used"] <= summary["ended"]
@@ -475,8 +475,11 @@ async def test_retries_end(bench: Bench, retries: int) -> None:
     (result,) = bench.summary()["jobs"]
     assert result["state"] == "lost"
     assert len(result["attempts"]) == retries + 1
-    remark = "taskscaler: the connection to the instance broke (dead line)"
-    assert bench.log("job") == f"half a line\n{remark}\n" * (retries + 1)
+    remarks = [
+        f"taskscaler: the connection to instance {attempt['instance']} broke (dead line)\n"
+        for attempt in result["attempts"]
+    ]
+    assert bench.log("job") == "".join(f"half a line\n{remark}" for remark in remarks)
 
 
 @pytest.mark.anyio

@@ -224,7 +224,8 @@ class Batch:
             except LeaseLost as error:
                 await self._lost(job, f"instance {error.instance} was lost ({error.loss})")
             except Unreachable as error:
-                await self._lost(job, f"the connection to the instance broke ({error})")
+                instance = self.state[name].attempts[-1].instance  # only what runs there can meet this
+                await self._lost(job, f"the connection to instance {instance} broke ({error})")
             except NoCapacity as error:
                 if not self._closed:
                     self._give_up(job, JobState.NO_CAPACITY, str(error))
