@@ -3,6 +3,7 @@
 import math
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 
 import anyio
 import pytest
@@ -942,6 +943,31 @@ async def test_no_pool_or_two_of_one_name_are_refused() -> None:
     group = FakeGroup(FakeCloud())
     with pytest.raises(ValueError, match="with names that differ"):
         Taskscaler([Pool(group), Pool(group)])
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "says"),
+    [
+        ({"idle_time": "5m"}, TypeError, "'idle_time' must be float seconds: string \"5m\""),
+        ({"idle_count": "5"}, TypeError, "'idle_count' must be a number: string \"5\""),
+        ({"idle_count": -1}, ValueError, "'idle_count' must be >= 0: -1"),
+        ({"timezone": "Berlin"}, ValueError, "'timezone' must be the name of a time zone such as UTC or .*: Berlin"),
+        ({"periods": "* * * * *"}, ValueError, r"'periods' must be a tuple or list of cron expressions: \* .*"),
+        ({"periods": ["* *"]}, ValueError, r"'periods' must be cron expressions .*: \['\* \*'\]"),
+    ],
+)
+async def test_a_wrong_setting_is_told_in_words(settings: dict[str, Any], error: type[Exception], says: str) -> None:
+    """Which one, what may stand there and what was found: in a program as in a file, where a string has its place."""
+    with pytest.raises(error, match=f"^{says}$"):
+        Policy(**settings)
+
+
+async def test_the_name_of_a_plugin_is_no_group() -> None:
+    """It is in a file, so it will be tried; the mistake is found where it was made."""
+    with pytest.raises(TypeError, match=r'^found string "local", expected an instance group, such as fleeting.load'):
+        Pool("local")  # type: ignore[arg-type]  # on purpose
+    with pytest.raises(TypeError, match=r"^'heartbeat_interval' must be float seconds: string \"1m\"$"):
+        Pool(FakeGroup(FakeCloud()), heartbeat_interval="1m")  # type: ignore[arg-type]  # on purpose
 
 
 async def test_demand_flows_to_the_second_pool_when_the_first_is_full() -> None:

@@ -6,6 +6,7 @@ from attrs import field, frozen
 from attrs.validators import ge, gt, optional
 
 from fleeting._durations import Duration
+from fleeting.fields import in_words
 
 
 class Preexisting(Enum):
@@ -19,7 +20,7 @@ class Preexisting(Enum):
     """Use them, as if they had never been used."""
 
 
-@frozen(kw_only=True)
+@frozen(kw_only=True, field_transformer=in_words)
 class ScaleThrottle:
     """How fast new instances may be asked for: a token bucket."""
 
@@ -35,7 +36,7 @@ class ScaleThrottle:
             raise ValueError("a number above 0, or -1 for no limit")
 
 
-@frozen(kw_only=True)
+@frozen(kw_only=True, field_transformer=in_words)
 class PlanConfig:
     """The settings of one group that concern its instances; names and defaults are GitLab's."""
 

@@ -7,10 +7,12 @@ from attrs import field, frozen
 from attrs.validators import ge, gt
 
 from fleeting import ConnectInfo, ConnectorConfig, Dial, Duration, InstanceGroup, PlanConfig, ReadyHook, dial
+from fleeting.fields import in_words
+from fleeting.wording import describe
 from taskscaler._schedule import ALWAYS, validate_period, validate_timezone
 
 
-@frozen(kw_only=True)
+@frozen(kw_only=True, field_transformer=in_words)
 class Policy:
     """How much to keep idle, and when that holds. Of several that match, the last holds."""
 
@@ -36,6 +38,8 @@ class Policy:
 
     @periods.validator
     def _check_periods(self, _: object, periods: tuple[str, ...]) -> None:
+        if isinstance(periods, str):  # of which each character would be one
+            raise ValueError("a tuple or list of cron expressions")
         if not periods:
             raise ValueError("at least one cron expression, such as * 8-15 * * mon-fri")
         for period in periods:
@@ -62,7 +66,7 @@ class Policy:
         return self.idle_count > 0 if self.preemptive_mode is None else self.preemptive_mode
 
 
-@frozen(kw_only=True)
+@frozen(kw_only=True, field_transformer=in_words)
 class PoolSettings(PlanConfig):
     """All settings of a pool that are plain data; the schemas of files build on it."""
 
@@ -130,6 +134,11 @@ class Pool(PoolSettings):
 
     cleanup_hook: CleanupHook | None = field(default=None, kw_only=True)
     """The caller's own last step of cleaning up after a job; comes after `instance_cleanup_command`."""
+
+    @group.validator
+    def _check_group(self, _: object, group: InstanceGroup) -> None:
+        if not callable(getattr(group, "increase", None)):
+            raise TypeError(f"found {describe(group)}, expected an instance group, such as fleeting.load gives")
 
     @property
     def cleans(self) -> bool:
