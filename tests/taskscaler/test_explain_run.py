@@ -346,6 +346,7 @@ def test_wrong_questions_get_one_sentence(finished: Path, tmp_path: Path) -> Non
     (tmp_path / "empty").mkdir()
     expected = {
         (finished, "--job", "b-1"): f"the batch in {finished} has no job 'b-1'; did you mean b-01?",
+        (finished, "--job", "b"): f"the batch in {finished} has no job 'b'; did you mean one of b-01 to b-02?",
         (finished, "--job", "zzz"): f"the batch in {finished} has no job 'zzz'; it has a, b-01 and b-02",
         (finished, "--instance", "i-9"): f"the fleet of {finished} had no instance 'i-9'; did you mean i-2?",
         (tmp_path,): f"{tmp_path} holds no results of a batch; did you mean {finished}?",

@@ -179,6 +179,9 @@ def test_the_table_reads_well() -> None:
         "timeline  results/timeline.svg",
     ]
     output = io.StringIO()
+    print_figures(Console(file=output, width=100), figures(instance_time=8.0), None)
+    assert "paid for  0.0022 instance-hours" in output.getvalue()
+    output = io.StringIO()
     nothing = figures(waited=None, ran=None, booted=None, utilisation=None, instance_time=0.0, price_per_hour=None)
     print_figures(Console(file=output, width=100), nothing, None)
     assert "waited" not in output.getvalue()

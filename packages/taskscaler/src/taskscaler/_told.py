@@ -74,9 +74,15 @@ class RunTold:
             NothingTold: There is none of that name.
         """
         if name not in self.jobs:
-            hint = did_you_mean(name, self.jobs) or f"it has {enumerated(list(self.jobs)) or 'none'}"
+            near = self._copies(name) or did_you_mean(name, self.jobs)
+            hint = near or f"it has {enumerated(list(self.jobs)) or 'none'}"
             raise NothingTold(f"the batch in {self.directory} has no job {name!r}; {hint}")
         return self.jobs[name]
+
+    def _copies(self, name: str) -> str:
+        """Ask which copy was meant, if the jobs file has several under that name."""
+        copies = [job for job in self.jobs if job.startswith(f"{name}-")]
+        return f"did you mean one of {copies[0]} to {copies[-1]}?" if len(copies) > 1 else ""
 
 
 def read_run(directory: Path) -> RunTold:

@@ -114,10 +114,10 @@ def _sums(figures: Figures) -> Iterator[tuple[str, str]]:
     if figures.utilisation is not None and figures.utilisation_overall is not None:
         ready, overall = f"{figures.utilisation:.1%}", f"{figures.utilisation_overall:.1%}"
         yield "in use", f"{ready} of the ready slots; {overall} with boot and removal"
-    yield "paid for", f"{figures.instance_hours:,.2f} instance-hours{_shares(figures)}"
+    yield "paid for", f"{_amount(figures.instance_hours)} instance-hours{_shares(figures)}"
     if figures.cost is not None:
-        each = "" if figures.cost_per_job is None else f", {_money(figures.cost_per_job)} a job that succeeded"
-        yield "cost", f"{_money(figures.cost)} at {figures.price_per_hour:g} an hour{each}"
+        each = "" if figures.cost_per_job is None else f", {_amount(figures.cost_per_job)} a job that succeeded"
+        yield "cost", f"{_amount(figures.cost)} at {figures.price_per_hour:g} an hour{each}"
 
 
 def _shares(figures: Figures) -> str:
@@ -134,8 +134,8 @@ def _shares(figures: Figures) -> str:
     return f": {shares}" if shares else ""
 
 
-def _money(amount: float) -> str:
-    """Write cents where there are whole ones, else what can be told from nothing."""
+def _amount(amount: float) -> str:
+    """Write two decimals of what is large enough, else what can be told from nothing."""
     return f"{amount:,.2f}" if amount >= 1 else f"{Decimal(f'{amount:.2g}'):f}"
 
 
