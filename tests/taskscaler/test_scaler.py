@@ -962,6 +962,15 @@ async def test_a_wrong_setting_is_told_in_words(settings: dict[str, Any], error:
         Policy(**settings)
 
 
+@pytest.mark.parametrize("word", list(Preexisting), ids=str)
+async def test_what_is_to_become_of_instances_may_be_said_as_in_a_file(word: Preexisting) -> None:
+    """The error that asks for it names the word; one that is no such word must not pass for one of them."""
+    group = FakeGroup(FakeCloud())
+    assert Pool(group, preexisting=word.value).preexisting is word
+    with pytest.raises(ValueError, match="'adpot' is not a valid Preexisting"):
+        Pool(group, preexisting="adpot")
+
+
 async def test_the_name_of_a_plugin_is_no_group() -> None:
     """It is in a file, so it will be tried; the mistake is found where it was made."""
     with pytest.raises(TypeError, match=r'^found string "local", expected an instance group, such as fleeting.load'):

@@ -56,7 +56,9 @@ class PlanConfig:
     """Whether a heartbeat has to pass each time before an instance is given work."""
 
     scale_throttle: ScaleThrottle = ScaleThrottle()
-    preexisting: Preexisting = Preexisting.REFUSE
+    preexisting: Preexisting = field(default=Preexisting.REFUSE, converter=Preexisting)
+    """The word that a file has for it will do."""
+
     unhealthy_breaks_jobs: bool = False
 
     max_instance_age: Duration = field(default=0.0, validator=ge(0))
