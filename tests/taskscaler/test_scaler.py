@@ -971,6 +971,34 @@ async def test_what_is_to_become_of_instances_may_be_said_as_in_a_file(word: Pre
         Pool(group, preexisting="adpot")
 
 
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"pools": FakeGroup(FakeCloud())}, "pools: found FakeGroup, expected a sequence of Pool"),
+        ({"pools": "local"}, "pools: found str, expected a sequence of Pool"),
+        ({"pools": ["local"]}, "pools: found a sequence with something else, expected a sequence of Pool"),
+        ({"policies": Policy()}, "policies: found Policy, expected a sequence of Policy"),
+    ],
+)
+async def test_a_scaler_of_something_else_is_refused_at_once(wrong: dict[str, Any], says: str) -> None:
+    """By the constructor, not by an AttributeError when it is running."""
+    with pytest.raises(TypeError, match=f"^{says}$"):
+        Taskscaler(**{"pools": Pool(FakeGroup(FakeCloud())), **wrong})
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"connector_config": {"password": "s3cret"}}, "'connector_config' must be a ConnectorConfig, not dict"),
+        ({"scale_throttle": 5}, "'scale_throttle' must be a ScaleThrottle, not int"),
+    ],
+)
+async def test_a_table_of_a_pool_is_a_value_of_its_class(wrong: dict[str, Any], says: str) -> None:
+    """A dict as in a file is refused before there are instances, and what it holds is not shown."""
+    with pytest.raises(TypeError, match=f"^{says}$"):
+        Pool(FakeGroup(FakeCloud()), **wrong)
+
+
 async def test_the_name_of_a_plugin_is_no_group() -> None:
     """It is in a file, so it will be tried; the mistake is found where it was made."""
     with pytest.raises(TypeError, match=r'^found string "local", expected an instance group, such as fleeting.load'):

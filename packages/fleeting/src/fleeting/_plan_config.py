@@ -6,7 +6,7 @@ from attrs import field, frozen
 from attrs.validators import ge, gt, optional
 
 from fleeting._durations import Duration
-from fleeting.fields import in_words
+from fleeting.fields import in_words, is_a
 
 
 class Preexisting(Enum):
@@ -55,7 +55,7 @@ class PlanConfig:
     heartbeat_on_acquire: bool = False
     """Whether a heartbeat has to pass each time before an instance is given work."""
 
-    scale_throttle: ScaleThrottle = ScaleThrottle()
+    scale_throttle: ScaleThrottle = field(default=ScaleThrottle(), validator=is_a(ScaleThrottle))
     preexisting: Preexisting = field(default=Preexisting.REFUSE, converter=Preexisting)
     """The word that a file has for it will do."""
 

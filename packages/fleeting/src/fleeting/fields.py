@@ -1,12 +1,14 @@
 """Fields of settings, whose wrong values are told about as well in a program as in a file."""
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
 
 import attrs
 
 from fleeting._durations import Duration
 from fleeting.wording import describe
+
+T = TypeVar("T")
 
 
 def in_words(_: type, fields: Sequence["attrs.Attribute[Any]"]) -> list["attrs.Attribute[Any]"]:
@@ -23,6 +25,30 @@ def in_words(_: type, fields: Sequence["attrs.Attribute[Any]"]) -> list["attrs.A
     ]
 
 
+def is_a(kind: type) -> Callable[[object, "attrs.Attribute[Any]", object], None]:
+    """Make a validator that refuses all but instances of a class, and does not show what may hold a secret."""
+
+    def check(_: object, field: "attrs.Attribute[Any]", value: object) -> None:
+        if not isinstance(value, kind):
+            raise TypeError(f"'{field.name}' must be a {kind.__name__}, not {type(value).__name__}")
+
+    return check
+
+
+def all_are(kind: type[T], given: object, name: str) -> list[T]:
+    """Take the argument *name*, which has to be a sequence.
+
+    Raises:
+        TypeError: It is something else, or something else is in it.
+    """
+    if not isinstance(given, Iterable) or isinstance(given, str):
+        raise TypeError(f"{name}: found {type(given).__name__}, expected a sequence of {kind.__name__}")
+    values = list(given)
+    if not all(isinstance(value, kind) for value in values):
+        raise TypeError(f"{name}: found a sequence with something else, expected a sequence of {kind.__name__}")
+    return values
+
+
 @attrs.frozen
 class _Telling:
     """A validator that says what it is about."""
@@ -34,6 +60,8 @@ class _Telling:
         try:
             self.validator(instance, field, value)
         except TypeError as error:
+            if str(error).startswith(subject):
+                raise
             kind = "float seconds" if field.type is Duration else "a number"
             raise TypeError(f"{subject}{kind}: {describe(value)}") from error
         except ValueError as error:

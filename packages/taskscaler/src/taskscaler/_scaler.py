@@ -30,6 +30,7 @@ from fleeting import (
     facts,
     format_duration,
 )
+from fleeting.fields import all_are
 from taskscaler._core import AllRemoved, Core, Doubt, InstanceLost
 from taskscaler._errors import LeaseLost, NoCapacity, TaskscalerError
 from taskscaler._explain import Explanation, InstanceView, explain, view_instances
@@ -102,14 +103,14 @@ class Taskscaler:
                 quick; what they raise is logged.
             random: Gives numbers from 0 to 1, for jitter. None: as they come.
         """
-        self._pools = [pools] if isinstance(pools, Pool) else list(pools)
+        self._pools = [pools] if isinstance(pools, Pool) else all_are(Pool, pools, "pools")
         names = [pool.name for pool in self._pools]
         if not names or len(set(names)) < len(names):
             raise ValueError(f"one pool or more, with names that differ, not {names}")
         if observe_only and journal is not None:
             raise ValueError("a scaler that only observes keeps no journal: it belongs to the groups' manager")
         self._observe_only = observe_only
-        self._policies = policies
+        self._policies = all_are(Policy, policies, "policies")
         self._acquire_timeout = acquire_timeout
         self._keep_used = keep_instance_with_acquisitions
         self._delete_on_shutdown = delete_instances_on_shutdown and not observe_only
@@ -271,7 +272,7 @@ class Taskscaler:
         Args:
             policies: Replace those given before; the last that matches holds. None: nothing is kept idle.
         """
-        self._take(self._core.configure(policies))
+        self._take(self._core.configure(all_are(Policy, policies, "policies")))
 
     # --- telling -----------------------------------------------------------------------------------------
 

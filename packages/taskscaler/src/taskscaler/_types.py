@@ -7,7 +7,7 @@ from attrs import field, frozen
 from attrs.validators import ge, gt
 
 from fleeting import ConnectInfo, ConnectorConfig, Dial, Duration, InstanceGroup, PlanConfig, ReadyHook, dial
-from fleeting.fields import in_words
+from fleeting.fields import in_words, is_a
 from fleeting.wording import describe
 from taskscaler._schedule import ALWAYS, validate_period, validate_timezone
 
@@ -96,7 +96,7 @@ class PoolSettings(PlanConfig):
     """Seconds that a heartbeat, its command included, may take."""
 
     shutdown_deletion_retries: int = field(default=3, validator=ge(0))
-    connector_config: ConnectorConfig = field(factory=ConnectorConfig)
+    connector_config: ConnectorConfig = field(factory=ConnectorConfig, validator=is_a(ConnectorConfig))
 
     @property
     def cleans(self) -> bool:
