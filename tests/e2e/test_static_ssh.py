@@ -97,7 +97,7 @@ def test_killing_a_host_costs_no_job(tmp_path: Path, hosts: Sequence[Server]) ->
     assert {attempt["instance"].partition(".")[0] for attempt in tries} == {"host-1", "host-2", "host-3"}
     lost = [attempt for attempt in tries if attempt["state"] == "lost"]
     assert {attempt["instance"] for attempt in lost} == {"host-2.1"}
-    assert all(attempt["why"].startswith("the connection to instance host-2.1 broke") for attempt in lost)
+    assert all("instance host-2.1 " in attempt["why"] for attempt in lost)
     assert "retried" in said
     parts = [json.loads(part.read_text()) for part in output.glob("artifacts/*/measured.json")]
     modules = [module["module"] for part in parts for module in part]
