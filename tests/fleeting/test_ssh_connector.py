@@ -251,6 +251,34 @@ async def test_what_a_command_leaves_behind_keeps_nobody_waiting(tmp_path: Path)
         os.kill(left, signal.SIGKILL)
 
 
+@pytest.mark.parametrize("left", ["yes", "while :; do echo x; sleep 0.1; done"])
+async def test_what_goes_on_writing_after_a_command_is_ended(tmp_path: Path, left: str) -> None:
+    """It never falls silent, and keeps nobody waiting all the same; what the command itself wrote is there."""
+
+    async def pass_over(_: bytes) -> None:
+        """Nobody wants it."""
+
+    async with connected(tmp_path) as connection:
+        completed = await connection.run(f"({left}) & echo $! >&2; seq 100000 >&2", stdout=pass_over)
+    pid, *rest = map(int, completed.stderr.split())
+    assert not runs(pid)
+    assert rest == list(range(1, 100_001))
+
+
+async def test_a_directory_may_have_any_name(tmp_path: Path) -> None:
+    """None is an option, or the directory before this one."""
+    async with connected(tmp_path) as connection:
+        home = (await connection.run("pwd")).stdout.decode().strip()
+        up = "../" * home.count("/")
+        for name in ("-", "-P", "with space", "new\nline", "$HOME", "~"):
+            path = str(tmp_path / name)
+            await anyio.Path(path).mkdir()
+            for cwd in (path, f"{up}{path[1:]}"):
+                assert (await connection.run(["pwd"], cwd=cwd)).stdout.decode() == f"{path}\n"
+        for cwd in ("-", "-P"):
+            assert (await connection.run(["pwd"], cwd=cwd)).exit_status == 127
+
+
 async def test_a_command_may_close_its_outputs_and_go_on(tmp_path: Path) -> None:
     """The result comes when the command ends, not when it falls silent."""
     async with connected(tmp_path) as connection:
@@ -321,6 +349,26 @@ async def test_a_limit_on_sessions_is_met_by_more_connections(tmp_path: Path) ->
             assert len(server.connections) == 3
             tasks.cancel_scope.cancel()
         assert len(await heard.lines(25)) == 25
+
+
+async def test_a_session_that_has_just_ended_is_no_limit(tmp_path: Path) -> None:
+    """The host counts it for a moment longer: that neither fails the next command nor lowers the limit for good."""
+    with sshd(tmp_path, "MaxSessions 2", "MaxStartups 10:30:100") as server:
+        async with dialled(server.info) as connection:
+
+            async def run() -> None:
+                for _ in range(20):
+                    assert (await connection.run("true")).ok
+
+            async with anyio.create_task_group() as tasks:
+                for _ in range(6):
+                    tasks.start_soon(run)
+            assert len(server.connections) < 6
+    with sshd(tmp_path, "MaxSessions 1") as server:
+        async with dialled(server.info) as connection:
+            for _ in range(60):
+                assert (await connection.run("true")).ok
+            assert len(server.connections) < 6
 
 
 async def test_leases_of_an_instance_share_one_connection(tmp_path: Path) -> None:

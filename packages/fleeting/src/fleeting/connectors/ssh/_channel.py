@@ -36,6 +36,9 @@ WINDOW: Final = 2 << 20
 CHUNK: Final = 1 << 18
 """Bytes that are taken out at most in one go."""
 
+CRUMBS: Final = 1024
+"""Bytes up to which what arrives in small pieces is put together at once."""
+
 STDOUT: Final = 0
 STDERR: Final = 1
 
@@ -170,11 +173,17 @@ class Channel:
         """Whether `take` has something, or never will."""
         return bool(self._received) or self._ended
 
+    @property
+    def ended(self) -> bool:
+        """Whether no more data will come."""
+        return self._ended
+
     def take(self) -> tuple[int, bytes] | None:
         """Return which stream, and its next bytes; None at the end. Call it when `readable`."""
         if not self._received:
             return None
-        stream, data = self._received.popleft()
+        with self._lock:
+            stream, data = self._received.popleft()
         if self._received and len(data) < CHUNK:
             data = self._join(stream, data)
         self._acknowledge(len(data))
@@ -229,9 +238,10 @@ class Channel:
     def _join(self, stream: int, data: bytes) -> bytes:
         """Add what follows of the same stream: few large chunks cost less than many small ones."""
         parts, size = [data], len(data)
-        while self._received and self._received[0][0] == stream and size < CHUNK:
-            parts.append(self._received.popleft()[1])
-            size += len(parts[-1])
+        with self._lock:
+            while self._received and self._received[0][0] == stream and size < CHUNK:
+                parts.append(self._received.popleft()[1])
+                size += len(parts[-1])
         return b"".join(parts)
 
     def _acknowledge(self, count: int) -> None:
@@ -283,13 +293,23 @@ class Channel:
             self._credit -= len(data)
             if self._credit < 0:
                 raise paramiko.SSHException("the host sent more than it may")
-        if not self._sent_close:
+            if data and not self._sent_close:
+                self._keep(stream, data)
+
+    def _keep(self, stream: int, data: bytes) -> None:
+        """Keep it for who reads; a few bytes join those that came last, else they would cost fifty times their size."""
+        last_stream, last = self._received[-1] if self._received else (stream, b"")
+        if last and last_stream == stream and len(last) + len(data) <= CRUMBS:
+            self._received[-1] = stream, last + data
+        else:
             self._received.append((stream, data))
 
     def _take_opening(self, data: paramiko.Message) -> None:
         with self._lock:
             self._remote_id, self._room, self._packet = data.get_int(), data.get_int(), data.get_int() - 64
             gone = self._sent_close
+        if self._packet <= 0:
+            raise paramiko.SSHException("the host takes no data at all")
         if gone:  # who asked for it did not wait
             self._send(cMSG_CHANNEL_CLOSE)
 

@@ -52,7 +52,7 @@ def compose(command: str | Sequence[str], *, env: Mapping[str, str], cwd: str | 
     """
     lines = [f'echo "{mark} $$" >&2'] if mark else []
     if cwd is not None:
-        lines.append(f"cd {shlex.quote(cwd)} || exit 127")
+        lines.append(f"cd {shlex.quote(cwd if cwd.startswith('/') else f'./{cwd}')} || exit 127")
     lines += [f"export {_variable(name)}={shlex.quote(value)}" for name, value in env.items()]
     lines.append(command if isinstance(command, str) else 'exec "$@"')
     arguments = [] if isinstance(command, str) else ["sh", *command]

@@ -5,7 +5,7 @@ from contextlib import suppress
 
 import anyio
 from anyio.lowlevel import checkpoint
-from attrs import define
+from attrs import define, field
 
 from fleeting._protocols import Sink, Source
 from fleeting.connectors._stdin import arriving
@@ -28,6 +28,11 @@ class Running:
     """Ends a process group on the host."""
 
     _pid: PidReader
+    _exited_at: float | None = field(default=None, init=False)
+    """When it was first seen that the command had ended."""
+
+    _outstayed: bool = field(default=False, init=False)
+    """Whether what went on writing after that was ended."""
 
     async def attend(self, line: bytes, stdin: Source | None, stdout: Sink, stderr: Sink) -> None:
         """Start it, and see it through; raises what a sink raises."""
@@ -88,10 +93,20 @@ class Running:
         """
         channel = self._channel
         await channel.bell.wait_for(lambda: channel.readable or channel.exited)
+        if channel.exited and not channel.ended:
+            await self._end_what_goes_on_writing()
         for _ in range(2):
             if not await self._readable_within(LEFTOVER_PATIENCE) and self._pid.pid is not None:
                 await self._end_group(self._pid.pid)
         return channel.take()
+
+    async def _end_what_goes_on_writing(self) -> None:
+        """It does not fall silent, so nobody would wait for it to."""
+        now = anyio.current_time()
+        self._exited_at = now if self._exited_at is None else self._exited_at
+        if not self._outstayed and self._pid.pid is not None and now >= self._exited_at + LEFTOVER_PATIENCE:
+            self._outstayed = True
+            await self._end_group(self._pid.pid)
 
     async def _readable_within(self, seconds: float) -> bool:
         if self._channel.readable:
@@ -123,4 +138,5 @@ async def send(channel: Channel, data: bytes) -> None:
     while rest:
         await channel.bell.wait_for(lambda: channel.writable)
         rest = rest[channel.put(rest) :]
+        await checkpoint()  # a host that takes all at once must not keep others from running
         await channel.drained()

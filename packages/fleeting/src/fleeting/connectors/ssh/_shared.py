@@ -3,7 +3,7 @@
 Where the host allows fewer sessions on a connection than are wanted, there is a second one, and so on.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Hashable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Hashable
 from contextlib import asynccontextmanager
 from math import inf
 from weakref import WeakValueDictionary
@@ -40,15 +40,18 @@ class Shared:
             Unreachable: The connection died.
             ConnectError: The host allows no sessions at all.
         """
+        refusing: set[SshTransport] = set()
         while True:
-            transport = await self._with_room()
+            transport = await self._with_room(refusing)
             try:
                 return await self._open(transport, "session")
             except Refused as refused:
-                self._limit = min(self._limit, sum(channel.was_opened for channel in transport.sessions()))
-                if not self._limit:
+                if not transport.count_sessions():
                     raise ConnectError(f"{self.instance} runs no commands: {refused}") from refused
+                self._limit = max(each.count_sessions() for each in (self.main, *self._more))
+                refusing.add(transport)
             finally:
+                transport.count_sessions()
                 transport.let_go()
 
     async def tunnel(self, kind: str, *details: str | int) -> Channel:
@@ -71,12 +74,17 @@ class Shared:
         for transport in (self.main, *self._more):
             transport.give_up(why)
 
-    async def _with_room(self) -> SshTransport:
-        """Find or dial a connection that takes another session, and hold it."""
+    async def _with_room(self, refusing: Collection[SshTransport]) -> SshTransport:
+        """Find or dial a connection that takes another session, and hold it.
+
+        Those that have just refused one are passed over, though they seem to have room: a host counts a session for a
+        moment longer than it lets us see.
+        """
         async with self._growing:
             self._more = [each for each in self._more if each.active]
             for transport in (self.main, *self._more):
-                if len(transport.sessions()) < self._limit and transport.hold():
+                has_room = transport not in refusing and len(transport.sessions()) < self._limit
+                if has_room and transport.hold():
                     return transport
             if not self.main.active:
                 raise self.lost("nothing was started")

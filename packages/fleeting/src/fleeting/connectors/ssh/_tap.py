@@ -1,5 +1,6 @@
 """The socket under a transport: quick with small packets, never blocks who sends, and notices silence."""
 
+import errno
 import select
 import socket
 from collections.abc import Callable
@@ -11,6 +12,9 @@ from attrs import define, field
 
 READ_SIZE = 1 << 18
 """Bytes that are read in one go: paramiko asks for each packet in two bites, which would be two system calls."""
+
+LONGEST_PACKET = 1 << 18
+"""Bytes of a packet: OpenSSH's limit. The protocol promises 35000."""
 
 HASTE = 2.0
 """Seconds after connecting during which each packet is acknowledged at once.
@@ -65,7 +69,13 @@ class Tap:
         """Take no notice: `patience` is the time-out, and paramiko's would wake the thread ten times a second."""
 
     def recv(self, size: int) -> bytes:
-        """Wait for bytes, at most *size*; none at the end."""
+        """Wait for bytes, at most *size*; none at the end.
+
+        Raises:
+            OSError: More is asked for than a packet may have, or the connection is broken.
+        """
+        if size > LONGEST_PACKET:  # paramiko believes any length, and would keep that much
+            raise ConnectionAbortedError(errno.ECONNABORTED, f"the host announced a packet of {size} bytes")
         if self._position == len(self._received):
             self._fill()
         data = self._received[self._position : self._position + size]

@@ -88,6 +88,7 @@ class SshTransport(paramiko.Transport):
 
         self.channels: dict[int, Channel] = {}
         self._next_id = 0
+        self._most_sessions = 0
         self._to_ring: set[Bell] = set()
         self.tap.before_wait = self._ring
         self._held_back: deque[paramiko.Message] = deque()
@@ -248,6 +249,11 @@ class SshTransport(paramiko.Transport):
     def sessions(self) -> list[Channel]:
         """List the channels that are there to run commands, until the host has closed them."""
         return [channel for channel in list(self.channels.values()) if channel.kind == "session"]
+
+    def count_sessions(self) -> int:
+        """Count those that are open now, and return how many there ever were at once, as far as it was counted."""
+        self._most_sessions = max(self._most_sessions, sum(channel.was_opened for channel in self.sessions()))
+        return self._most_sessions
 
     def ring_soon(self, bell: Bell) -> None:
         """Ring once all is dealt with that has arrived: waking tasks for each packet costs more than the packet."""
