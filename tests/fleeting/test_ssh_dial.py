@@ -19,7 +19,16 @@ from attrs import evolve
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
-from fleeting import ConfigError, ConnectError, ConnectInfo, HostKeyMismatch, LoginRejected, Unreachable
+from fleeting import (
+    ConfigError,
+    ConnectError,
+    ConnectInfo,
+    ConnectorConfig,
+    HostKeyMismatch,
+    LoginRejected,
+    Unreachable,
+)
+from fleeting.connectors import overridden
 from fleeting.connectors.ssh import FileHostKeys, KeyPair, MemoryHostKeys, SshConnector, _dial, generate_key
 from tests.fleeting.sshd import PATIENCE, Server, dialled, free_port, only_root, private, sshd
 
@@ -56,6 +65,8 @@ async def test_a_host_that_is_not_the_one_reported_is_refused(tmp_path: Path) ->
             await works(evolve(server.info, host_key=other))
         with pytest.raises(ConnectError, match="not a line of type and base64"):
             await works(evolve(server.info, host_key="nonsense"))
+        with pytest.raises(HostKeyMismatch, match="its group has ssh-ed25519 that is no base64"):
+            await works(evolve(server.info, host_key="ssh-ed25519 AAA"))
         assert "Accepted" in (tmp_path / "log").read_text()
 
 
@@ -144,6 +155,9 @@ async def test_a_host_with_several_keys_is_asked_for_the_one_that_is_known(tmp_p
 PEM, OPENSSH = serialization.Encoding.PEM, serialization.Encoding.OpenSSH
 TRADITIONAL, PKCS8 = serialization.PrivateFormat.TraditionalOpenSSL, serialization.PrivateFormat.PKCS8
 
+BITCOIN = ec.generate_private_key(ec.SECP256K1()).private_bytes(PEM, PKCS8, serialization.NoEncryption()).decode()
+"""A key on a curve that SSH does not know."""
+
 
 def made(kind: str, form: serialization.PrivateFormat, *, passphrase: bytes = b"") -> KeyPair:
     """Make a key in some form."""
@@ -179,6 +193,8 @@ async def test_keys_that_cannot_be_used() -> None:
     with pytest.raises(LoginRejected, match="the private key for i-1 cannot be read") as caught:
         await works(evolve(info, key="-----BEGIN PRIVATE KEY-----\nsecret\n-----END PRIVATE KEY-----\n"))
     assert "secret" not in str(caught.value)
+    with pytest.raises(LoginRejected, match="the private key for i-1 cannot be read: Unsupported curve"):
+        await works(evolve(info, key=BITCOIN))
     with pytest.raises(LoginRejected, match="neither a key nor a password for i-1"):
         await works(info)
     with pytest.raises(LoginRejected, match="set username"):
@@ -250,6 +266,39 @@ async def test_agents_are_asked_only_if_that_is_wanted(tmp_path: Path, monkeypat
         os.kill(pid, signal.SIGTERM)
 
 
+async def test_a_key_file_that_is_no_text_is_told(tmp_path: Path) -> None:
+    """DER, for example."""
+    (tmp_path / "key").write_bytes(b"0\x82\x04\xa4\xff")
+    info = ConnectInfo(id="i-1", internal_addr="127.0.0.1", user="me")
+    with pytest.raises(LoginRejected, match=r"the private key in .*/key is not in text form; convert it"):
+        await overridden(info, ConnectorConfig(key_path=str(tmp_path / "key")))
+
+
+@pytest.mark.parametrize("answer", ["none", "nonsense"])
+async def test_an_agent_that_is_stuck_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str
+) -> None:
+    """`paramiko.Agent._connect` gets the socket; a forwarded agent whose connection is dead never answers."""
+    monkeypatch.setenv("SSH_AUTH_SOCK", str(tmp_path / "agent"))
+    monkeypatch.setattr(_dial, "LOGIN_TIMEOUT", 0.1 if answer == "none" else PATIENCE)
+    info = ConnectInfo(id="i-1", internal_addr="127.0.0.1", port=1, user="me")
+
+    async def give(stream: ByteStream) -> None:
+        async with stream:
+            await stream.receive()
+            await stream.send(b"\0\0\0\1\5") if answer == "nonsense" else await anyio.sleep_forever()
+
+    async with await anyio.create_unix_listener(tmp_path / "agent") as listener, anyio.create_task_group() as tasks:
+        tasks.start_soon(listener.serve, give)
+        with pytest.raises(LoginRejected, match=r"the SSH agent does not tell its keys \(.+\); start it anew"):
+            await works(info, use_agent=True)
+        monkeypatch.setattr(_dial, "LOGIN_TIMEOUT", PATIENCE)
+        if answer == "none":
+            with pytest.raises(Unreachable, match="within"):
+                await works(info, use_agent=True, timeout=0.1)
+        tasks.cancel_scope.cancel()
+
+
 def test_a_key_pair_shows_its_public_half_only() -> None:
     """A generated key is new each time, and its secret stays out of its `repr`."""
     one, other = generate_key(), generate_key()
@@ -300,6 +349,13 @@ async def test_what_never_answers_is_given_up() -> None:
         await works(info, timeout=0.1)
     with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(Unreachable, match="within"):
         await works(evolve(info, port=silent.getsockname()[1]), timeout=0.1)
+
+
+async def test_a_name_that_no_host_has_is_told() -> None:
+    """An address may come from a file that somebody has written by hand."""
+    info = ConnectInfo(id="i-1", internal_addr="ü..x", user="me", key=generate_key().private)
+    with pytest.raises(Unreachable, match=r"i-1 .* within 1 s: 'ü\.\.x' is no host's name"):
+        await works(info, timeout=1.0)
 
 
 async def test_no_encryption_in_common_is_final(tmp_path: Path) -> None:

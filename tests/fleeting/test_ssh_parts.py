@@ -1,6 +1,7 @@
 """The parts of the `ssh` connector by themselves, and the private names of paramiko that it leans on."""
 
 import base64
+import errno
 import hmac
 import logging
 import os
@@ -8,6 +9,7 @@ import socket
 import stat
 import subprocess
 import threading
+import tracemalloc
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -16,6 +18,7 @@ import anyio
 import paramiko
 import pytest
 from anyio import to_thread
+from anyio.lowlevel import checkpoint
 from hypothesis import given
 from hypothesis import strategies as st
 from paramiko import common
@@ -24,10 +27,11 @@ from paramiko.packet import Packetizer
 from fleeting import ConnectError, ConnectorConfig, structure
 from fleeting.connectors.ssh import FileHostKeys, MemoryHostKeys, generate_key
 from fleeting.connectors.ssh._bell import Bell, Signal
-from fleeting.connectors.ssh._channel import WINDOW, Channel, message
+from fleeting.connectors.ssh._channel import STDERR, STDOUT, WINDOW, Channel, message
 from fleeting.connectors.ssh._command import PidReader, compose, ending
-from fleeting.connectors.ssh._host_keys import HostKeys, default_host_keys
+from fleeting.connectors.ssh._host_keys import HostKeys, default_host_keys, fingerprint
 from fleeting.connectors.ssh._known_hosts import known_keys
+from fleeting.connectors.ssh._run import send
 from fleeting.connectors.ssh._tap import Tap
 from fleeting.connectors.ssh._transport import SshTransport
 from tests.fleeting.sshd import PATIENCE, dialled, sshd
@@ -126,16 +130,13 @@ def test_a_hashed_name_is_found_and_only_that(salt: bytes, host: str, port: int)
 @pytest.mark.anyio
 @pytest.mark.parametrize("kind", ["memory", "file"])
 async def test_the_first_pin_counts(tmp_path: Path, kind: str) -> None:
-    """Whoever pins second gets what the first has pinned, until it is forgotten; ids may be anything."""
+    """Whoever pins second gets what the first has pinned; ids may be anything."""
     store: HostKeys = MemoryHostKeys() if kind == "memory" else FileHostKeys(tmp_path / "deep" / "pins")
     for instance in ("i-1", "../../etc", ".", "x" * 400, "ünïcode/ with space"):
         assert await store.get(instance) is None
         assert await store.pin(instance, A) == A
         assert await store.pin(instance, B) == A
         assert await store.get(instance) == A
-        await store.forget(instance)
-        await store.forget(instance)
-        assert await store.get(instance) is None
 
 
 @pytest.mark.anyio
@@ -152,8 +153,9 @@ async def test_pins_are_private_and_survive_a_race(tmp_path: Path) -> None:
             tasks.start_soon(pin, number)
     assert len(set(won)) == 1
     assert won[0] == await FileHostKeys(directory).get("i-1")
-    (file,) = directory.iterdir()
-    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert len(list(directory.glob("*.key"))) == 1
+    assert {stat.S_IMODE(each.stat().st_mode) for each in directory.iterdir()} == {0o600}
+    assert not list(directory.glob("*.draft"))
     assert stat.S_IMODE(directory.stat().st_mode) == 0o700
 
 
@@ -166,6 +168,64 @@ async def test_pins_that_cannot_be_kept_are_an_error(tmp_path: Path) -> None:
     (tmp_path / "i-1.key").mkdir()
     with pytest.raises(ConnectError, match="cannot be read"):
         await FileHostKeys(tmp_path).get("i-1")
+    (tmp_path / "i-2.key").touch()
+    with pytest.raises(ConnectError, match="is empty; "):
+        await FileHostKeys(tmp_path).get("i-2")
+    with pytest.raises(ConnectError, match="is empty; "):
+        await FileHostKeys(tmp_path).pin("i-2", A)
+
+
+@pytest.mark.anyio
+async def test_a_pin_that_cannot_be_linked_leaves_no_draft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not every file system has hard links."""
+
+    def link(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", link)
+    with pytest.raises(ConnectError, match=r"cannot be pinned in .*: Operation not permitted"):
+        await FileHostKeys(tmp_path).pin("i-1", A)
+    assert names(tmp_path) == set()
+
+
+def names(directory: Path) -> set[str]:
+    """Tell what is in a directory."""
+    return {file.name for file in directory.iterdir()}
+
+
+def make_older(directory: Path, seconds: float) -> None:
+    """Let time pass for what is in a directory."""
+    for file in directory.iterdir():
+        times = file.stat()
+        os.utime(file, (times.st_atime - seconds, times.st_mtime - seconds))
+
+
+@pytest.mark.anyio
+async def test_pins_that_nobody_looks_at_are_let_go_of(tmp_path: Path) -> None:
+    """What was dialled lately stays, and so does all until the next look, a day later; other files are not ours."""
+    pins = FileHostKeys(tmp_path)
+
+    async def left_after(days: float) -> set[str]:
+        """Let time pass and an instance be pinned."""
+        make_older(tmp_path, days * 86400.0)
+        assert await pins.get("used") == A
+        await pins.pin(f"new-{days}", A)
+        return {name for name in names(tmp_path) if not name.startswith((".swept", "new"))}
+
+    await pins.pin("used", A)
+    await pins.pin("gone", A)
+    (tmp_path / ".killed.draft").touch()
+    (tmp_path / "notes.txt").touch()
+    assert len(await left_after(89.0)) == 4
+    assert len(await left_after(0.9)) == 4
+    assert len(await left_after(0.09)) == 4
+    assert await left_after(0.02) == {"used.key", "notes.txt"}
+
+
+@pytest.mark.parametrize("key", ["ssh-ed25519 AAA", "ssh-ed25519 ü", "ssh-rsa !!"])
+def test_a_damaged_key_has_a_name_too(key: str) -> None:
+    """It stands in a file or comes from a group, and an error must be able to tell it."""
+    assert fingerprint(key) == f"{key.partition(' ')[0]} that is no base64"
 
 
 def test_pins_are_kept_in_the_users_state_directory(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -272,6 +332,18 @@ def test_a_tap_counts_silences(taps: tuple[Tap, socket.socket]) -> None:
     other.close()
 
 
+@pytest.mark.anyio
+async def test_a_packet_is_not_believed_to_be_of_any_length() -> None:
+    """Whoever answers, before it is known who that is, could have us keep gigabytes."""
+    ours, theirs = socket.socketpair()
+    transport = SshTransport(ours, linger=0.0)
+    theirs.sendall(b"SSH-2.0-test\r\n" + (0x7FFFFFFC).to_bytes(4, "big") + bytes(4))
+    transport.start_client(event=Signal(transport.bell))  # type: ignore[arg-type]  # as good as an Event
+    with anyio.fail_after(PATIENCE):
+        assert await transport.wait_closed() == f"the host announced a packet of {0x7FFFFFFC - 4} bytes"
+    theirs.close()
+
+
 class Wire:
     """The carrier of a channel under test: keeps what is posted."""
 
@@ -296,12 +368,12 @@ class Wire:
         return [data.asbytes()[0] for data in self.posted]
 
 
-def opened() -> tuple[Wire, Channel]:
-    """Make a channel that its host has opened."""
+def opened(room: int = 1 << 20, packet: int = 32768) -> tuple[Wire, Channel]:
+    """Make a channel that its host has opened, with so much room and packets of at most so many bytes."""
     wire = Wire()
     channel = Channel(wire, 1, "session")
     wire.channels[1] = channel
-    channel.handle(common.MSG_CHANNEL_OPEN_SUCCESS, incoming(7, 1 << 20, 32768))
+    channel.handle(common.MSG_CHANNEL_OPEN_SUCCESS, incoming(7, room, packet))
     return wire, channel
 
 
@@ -332,6 +404,52 @@ async def test_a_channel_holds_a_window_and_no_more() -> None:
         taken += len(received[1])
     assert taken == WINDOW
     assert set(wire.kinds()) == {common.MSG_CHANNEL_WINDOW_ADJUST}
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("piece", [b"", b"x", b"ten bytes."])
+async def test_what_a_channel_holds_costs_no_more_than_the_window(piece: bytes) -> None:
+    """However small the pieces in which it comes; and all of it comes out, in order."""
+    _, channel = opened()
+    count = 20_000
+    tracemalloc.start()
+    for _ in range(count):
+        channel.handle(common.MSG_CHANNEL_DATA, incoming(piece))
+    channel.handle(common.MSG_CHANNEL_EXTENDED_DATA, incoming(1, b"err"))
+    channel.handle(common.MSG_CHANNEL_DATA, incoming(b"end"))
+    held = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert held < 2 * count * len(piece) + 10_000
+    got: list[tuple[int, bytes]] = []
+    while received := channel.take():
+        got.append(received)
+    assert b"".join(data for stream, data in got if stream == STDOUT) == piece * count + b"end"
+    assert got[-2:] == [(STDERR, b"err"), (STDOUT, b"end")]
+
+
+@pytest.mark.anyio
+async def test_a_host_that_takes_nothing_is_hung_up_on() -> None:
+    """Packets without room for data: whoever sends would try for ever."""
+    with pytest.raises(paramiko.SSHException, match="takes no data at all"):
+        opened(packet=64)
+
+
+@pytest.mark.anyio
+async def test_who_sends_to_a_host_that_takes_all_lets_others_run() -> None:
+    """Nothing has to be waited for, yet nobody else is kept waiting."""
+    wire, channel = opened(room=1 << 31, packet=1024)
+    done = False
+
+    async def feed() -> None:
+        nonlocal done
+        await send(channel, bytes(1 << 20))
+        done = True
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(feed)
+        while not wire.posted:
+            await checkpoint()
+        assert not done
 
 
 @pytest.mark.anyio

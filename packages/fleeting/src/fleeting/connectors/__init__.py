@@ -5,6 +5,7 @@ from contextlib import AbstractAsyncContextManager
 import anyio
 from attrs import evolve
 
+from fleeting._errors import LoginRejected
 from fleeting._plugins import load_connector
 from fleeting._protocols import Connection
 from fleeting._types import ConnectInfo, ConnectorConfig
@@ -33,8 +34,9 @@ async def overridden(info: ConnectInfo, config: ConnectorConfig) -> ConnectInfo:
 
     Raises:
         OSError: The file with the key cannot be read.
+        LoginRejected: It holds no text.
     """
-    key = await anyio.Path(config.key_path).read_text() if config.key_path is not None else None
+    key = await _key_in(config.key_path) if config.key_path is not None else None
     return evolve(
         info,
         os=config.os or info.os,
@@ -45,3 +47,10 @@ async def overridden(info: ConnectInfo, config: ConnectorConfig) -> ConnectInfo:
         password=config.password or info.password,
         key=key or info.key,
     )
+
+
+async def _key_in(path: str) -> str:
+    try:
+        return await anyio.Path(path).read_text("ascii")
+    except UnicodeDecodeError:
+        raise LoginRejected(f"the private key in {path} is not in text form; convert it to OpenSSH's form") from None

@@ -2,7 +2,7 @@
 
 import os
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 
 import anyio
@@ -21,7 +21,7 @@ async def connect(host: str, port: int) -> socket.socket:
         OSError: None does.
     """
     last = OSError(f"{host} has no address")
-    for family, kind, protocol, _, address in await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+    for family, kind, protocol, _, address in await _addresses(host, port):
         try:
             with anyio.fail_after(CONNECT_TIMEOUT):
                 return await _connect_to(socket.socket(family, kind, protocol), address)
@@ -30,6 +30,13 @@ async def connect(host: str, port: int) -> socket.socket:
         except OSError as error:
             last = error
     raise last
+
+
+async def _addresses(host: str, port: int) -> Sequence[tuple[int, int, int, str, object]]:
+    try:
+        return await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except ValueError as error:  # beyond ASCII and no host's name either, or with a NUL in it
+        raise OSError(f"{host!r} is no host's name") from error
 
 
 async def _connect_to(sock: socket.socket, address: object) -> socket.socket:

@@ -237,7 +237,7 @@ async def _credentials(target: Target) -> AsyncIterator[Sequence[_Credential]]:
         if info.key is not None:
             found.append(_key(await to_thread.run_sync(load_key, info.key, info.id), "the key"))
         if target.config.use_agent:
-            agent = await to_thread.run_sync(paramiko.Agent)
+            agent = await _ask_agent()
             stack.callback(agent.close)
             found += [_key(key, "a key of the agent's") for key in agent.get_keys()]
         if info.password is not None:
@@ -245,6 +245,32 @@ async def _credentials(target: Target) -> AsyncIterator[Sequence[_Credential]]:
         if not found:
             raise LoginRejected(f"there is neither a key nor a password for {info.id}; set key_path or password")
         yield found
+
+
+class _Agent(paramiko.Agent):
+    """An agent that may be stuck: one that was forwarded over a connection that is dead, for example."""
+
+    def _connect(self, conn: socket) -> None:
+        conn.settimeout(LOGIN_TIMEOUT)
+        try:
+            super()._connect(conn)  # type: ignore[misc]  # missing from paramiko's stubs
+        except BaseException:
+            conn.close()
+            raise
+
+
+async def _ask_agent() -> _Agent:
+    """Find the agent, and learn what keys it has.
+
+    Raises:
+        LoginRejected: It does not answer as an agent does.
+    """
+    try:
+        return await to_thread.run_sync(_Agent, abandon_on_cancel=True)
+    except (OSError, paramiko.SSHException) as error:
+        raise LoginRejected(
+            f"the SSH agent does not tell its keys ({error}); start it anew or unset use_agent"
+        ) from error
 
 
 def _key(key: Any, name: str) -> _Credential:  # noqa: ANN401  (an agent's keys are not of paramiko's class for keys)

@@ -20,6 +20,15 @@ from fleeting._errors import ConfigError, ConfigProblem, ConnectError, HostKeyMi
 from fleeting._types import ConnectInfo
 from fleeting.connectors.ssh._known_hosts import KnownKeys, known_keys
 
+KEPT_UNUSED = 90 * 86400.0
+"""Seconds since an instance was last dialled, after which its key is forgotten."""
+
+SWEEP_INTERVAL = 86400.0
+"""Seconds between looks for such keys."""
+
+_PIN, _DRAFT = ".key", ".draft"
+"""How the files' names end."""
+
 _LONGEST_NAME = 200
 """Characters of a file's name; file systems allow 255."""
 
@@ -33,10 +42,6 @@ class HostKeys(Protocol):
 
     async def pin(self, instance: str, key: str) -> str:
         """Remember a key, durably, and return the one that is pinned: another's, if that was faster."""
-        ...
-
-    async def forget(self, instance: str) -> None:
-        """Let go of what is known of an instance that is gone for good."""
         ...
 
 
@@ -54,14 +59,14 @@ class MemoryHostKeys:
         """See `HostKeys.pin`."""
         return self._keys.setdefault(instance, key)
 
-    async def forget(self, instance: str) -> None:
-        """See `HostKeys.forget`."""
-        self._keys.pop(instance, None)
-
 
 @frozen
 class FileHostKeys:
-    """Remembers in a directory, one file for each instance, so that processes may share it without a lock."""
+    """Remembers in a directory, one file for each instance, so that processes may share it without a lock.
+
+    What was not looked at for `KEPT_UNUSED` is let go of: nobody tells when an instance is gone for good, least of all
+    one that a manager left behind when it was killed.
+    """
 
     directory: Path
 
@@ -73,15 +78,11 @@ class FileHostKeys:
         """See `HostKeys.pin`."""
         return await to_thread.run_sync(lambda: _pin(self._path(instance), key))
 
-    async def forget(self, instance: str) -> None:
-        """See `HostKeys.forget`."""
-        await to_thread.run_sync(lambda: self._path(instance).unlink(missing_ok=True))
-
     def _path(self, instance: str) -> Path:
         name = quote(instance, safe="")
         if len(name) > _LONGEST_NAME:
             name = sha256(name.encode()).hexdigest()
-        return self.directory / f"{name}.key"
+        return self.directory / f"{name}{_PIN}"
 
 
 def default_host_keys() -> FileHostKeys:
@@ -151,7 +152,10 @@ def fingerprint(key: str) -> str:
     import base64
 
     kind, _, text = key.partition(" ")
-    digest = sha256(base64.b64decode(text)).digest()
+    try:
+        digest = sha256(base64.b64decode(text, validate=True)).digest()
+    except ValueError:
+        return f"{kind} that is no base64"
     return f"{kind} SHA256:{base64.b64encode(digest).decode().rstrip('=')}"
 
 
@@ -174,26 +178,49 @@ def _normal(info: ConnectInfo) -> str:
 
 def _read(path: Path) -> str | None:
     try:
-        return path.read_text().strip() or None
+        key = path.read_text(errors="replace").strip()
     except FileNotFoundError:
         return None
     except OSError as error:
         raise ConnectError(f"the pinned host key in {path} cannot be read: {error.strerror}") from error
+    with suppress(OSError):  # the directory may be there to be read only
+        os.utime(path)
+    if not key:  # taking it for no pin would let anybody in
+        raise ConnectError(
+            f"the pinned host key in {path} is empty; if you know that its host is the right one, remove it"
+        )
+    return key
 
 
 def _pin(path: Path, key: str) -> str:
     """Write the file whole or not at all, unless somebody else has."""
-    draft = path.with_name(f".{secrets.token_hex(8)}")
+    draft = path.with_name(f".{secrets.token_hex(8)}{_DRAFT}")
     try:
         if not path.parent.is_dir():
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with open(draft, "w", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
-            file.write(f"{key}\n")
-            file.flush()
-            os.fsync(file.fileno())
-        with suppress(FileExistsError):
-            path.hardlink_to(draft)
-        draft.unlink()
+        try:
+            with open(draft, "x", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+                file.write(f"{key}\n")
+                file.flush()
+                os.fsync(file.fileno())
+                now = os.fstat(file.fileno()).st_mtime
+            with suppress(FileExistsError):
+                path.hardlink_to(draft)
+        finally:
+            draft.unlink(missing_ok=True)
     except OSError as error:
         raise ConnectError(f"the host key cannot be pinned in {path.parent}: {error.strerror}") from error
+    with suppress(OSError):  # somebody else sweeps, too
+        _sweep(path.parent, now)
     return _read(path) or key
+
+
+def _sweep(directory: Path, now: float) -> None:
+    """Remove pins that were not used for so long, and drafts of processes that were killed; once a day is enough."""
+    mark = directory / ".swept"
+    if mark.exists() and now < mark.stat().st_mtime + SWEEP_INTERVAL:
+        return
+    mark.touch(mode=0o600)
+    for file in directory.iterdir():
+        if file.suffix in (_PIN, _DRAFT) and file.stat().st_mtime < now - KEPT_UNUSED:
+            file.unlink()

@@ -39,11 +39,14 @@ def load_key(text: str, instance: str) -> paramiko.PKey:
     data = text.strip().encode() + b"\n"
     load = serialization.load_ssh_private_key if b"OPENSSH" in data else serialization.load_pem_private_key
     try:
-        key = load(data, None)
+        return _for_paramiko(load(data, None), instance)
     except TypeError as error:  # this is how cryptography asks for a password
         raise LoginRejected(f"the private key for {instance} has a passphrase; give one without") from error
-    except (ValueError, UnsupportedAlgorithm) as error:
+    except (ValueError, UnsupportedAlgorithm, paramiko.SSHException) as error:
         raise LoginRejected(f"the private key for {instance} cannot be read: {_plain(error)}") from error
+
+
+def _for_paramiko(key: object, instance: str) -> paramiko.PKey:
     match key:
         case ed25519.Ed25519PrivateKey():
             return paramiko.Ed25519Key.from_private_key(StringIO(_openssh(key)))
