@@ -1,11 +1,15 @@
 """The command ``fleeting``, on a group of real agents."""
 
+import fcntl
 import io
 import os
+import select
 import signal
 import subprocess
+import sys
 import termios
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import anyio
@@ -170,23 +174,57 @@ def test_a_runner_is_chosen_by_name(fleet: Fleet) -> None:
 
 def test_a_reader_that_goes_away_ends_the_command(fleet: Fleet) -> None:
     """As in any pipe: without a word, and the remote command does not run on."""
-    instance = fleet.grow()
-    arguments = [COMMAND, "run", str(fleet.config), instance, "--", "echo $$; exec yes"]
-    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        assert process.stdout is not None and process.stderr is not None  # noqa: PT018  (for the type checker)
-        pid = int(process.stdout.readline())
+    with running(fleet, "echo $$; exec yes") as (process, pid):
+        assert process.stdout is not None
         process.stdout.close()
-        assert (process.wait(PATIENCE), process.stderr.read()) == (141, b"")
+        assert ended(process) == (141, b"")
     assert not Path(f"/proc/{pid}").exists()
 
 
-def test_ctrl_c_ends_the_command(fleet: Fleet) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_the_command(fleet: Fleet, number: signal.Signals) -> None:
     """Here and there."""
-    instance = fleet.grow()
-    arguments = [COMMAND, "run", str(fleet.config), instance, "--", "echo $$; exec sleep 1000"]
-    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        assert process.stdout is not None and process.stderr is not None  # noqa: PT018  (for the type checker)
-        pid = int(process.stdout.readline())
-        process.send_signal(signal.SIGINT)
-        assert (process.wait(PATIENCE), process.stderr.read()) == (130, b"")
+    with running(fleet, "echo $$; exec sleep 1000") as (process, pid):
+        process.send_signal(number)
+        assert ended(process) == (128 + number, b"")
     assert not Path(f"/proc/{pid}").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_a_command_whose_output_nobody_takes(fleet: Fleet, number: signal.Signals) -> None:
+    """A reader that stands still, such as a pager, does not keep us."""
+    with running(fleet, "echo $$; exec yes") as (process, pid):
+        assert process.stdout is not None
+        full = fcntl.fcntl(process.stdout, fcntl.F_GETPIPE_SZ) - select.PIPE_BUF
+        while int.from_bytes(fcntl.ioctl(process.stdout, termios.FIONREAD, bytes(4)), sys.byteorder) < full:
+            assert process.poll() is None
+        process.send_signal(number)
+        assert process.wait(PATIENCE) == 128 + number
+    assert not Path(f"/proc/{pid}").exists()
+
+
+def test_what_is_to_be_ignored_is(fleet: Fleet) -> None:
+    """Under nohup, the end of the session is not the end of the command."""
+    go = fleet.config.with_name("go")
+    os.mkfifo(go)
+    ignoring = ["/bin/sh", "-c", 'trap "" HUP; exec "$@"', "sh"]
+    with running(fleet, f"echo $$; exec cat {go}", by=ignoring) as (process, _):
+        process.send_signal(signal.SIGHUP)
+        go.write_text("on")
+        assert process.stdout is not None
+        assert (process.stdout.read(), process.wait(PATIENCE)) == (b"on", 0)
+
+
+@contextmanager
+def running(fleet: Fleet, command: str, *, by: Sequence[str] = ()) -> "Iterator[tuple[subprocess.Popen[bytes], int]]":
+    """Run a command that tells its process id first; in between are pipes."""
+    arguments = [*by, COMMAND, "run", str(fleet.config), fleet.grow(), "--", command]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0) as process:
+        assert process.stdout is not None
+        yield process, int(process.stdout.readline())
+
+
+def ended(process: "subprocess.Popen[bytes]") -> tuple[int, bytes]:
+    """Wait for its end; returns the status and what it complained of."""
+    assert process.stderr is not None
+    return process.wait(PATIENCE), process.stderr.read()

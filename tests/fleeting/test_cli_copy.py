@@ -6,6 +6,7 @@ import resource
 import signal
 import stat
 import subprocess
+import tarfile
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -15,8 +16,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from fleeting import CopyFailed
 from fleeting.archives import pack
-from fleeting.cli._copy import _TAKE
+from fleeting.cli._copy import _TAKE, _put
 from tests.fleeting.fleets import COMMAND, PATIENCE, Fleet, local_fleet, ssh_fleet
 from tests.fleeting.sshd import only_root
 
@@ -225,7 +227,8 @@ def test_a_full_disk_is_told(fleet: Fleet, here: Path, small: Path) -> None:
     assert list(small.iterdir()) == []
 
 
-def test_an_interrupted_copy_leaves_nothing(fleet: Fleet, here: Path, there: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_copy_leaves_nothing(fleet: Fleet, here: Path, there: Path, number: signal.Signals) -> None:
     """Neither the file nor a part of it; on both sides, and both ways."""
     (here / "source").mkdir()
     (here / "source" / "big").touch()
@@ -238,8 +241,8 @@ def test_an_interrupted_copy_leaves_nothing(fleet: Fleet, here: Path, there: Pat
         with subprocess.Popen([COMMAND, "cp", str(fleet.config), *arguments]) as process:
             while not list(stage.iterdir()):
                 assert process.poll() is None
-            process.send_signal(signal.SIGINT)
-            assert process.wait(PATIENCE) == 128 + signal.SIGINT
+            process.send_signal(number)
+            assert process.wait(PATIENCE) == 128 + number
         assert list(there.iterdir()) == []
 
 
@@ -251,6 +254,20 @@ def test_an_archive_that_breaks_off_is_not_taken_for_a_whole_one(here: Path, the
         command = ["/bin/sh", "-c", _TAKE, "sh", str(there / "x"), "source", "directory", ".stage"]
         assert subprocess.run(command, input=whole[:end], stderr=subprocess.DEVNULL, check=False).returncode
         assert list(there.iterdir()) == []
+
+
+@pytest.mark.parametrize("members", [[], ["a", "b"], ["link"], ["link", "a"]])
+def test_an_instance_that_sends_something_else_is_refused(here: Path, there: Path, members: list[str]) -> None:
+    """One file was asked for; what an instance packs is its own choice."""
+    archive, unpacked = there / "archive.tar", there / "contents"
+    with tarfile.open(archive, "w") as tar:
+        for name in members:
+            member = tarfile.TarInfo(name)
+            member.type, member.linkname = (tarfile.SYMTYPE, "a") if name == "link" else (tarfile.REGTYPE, "")
+            tar.addfile(member)
+    with pytest.raises(CopyFailed, match="not the one file that was asked for"):
+        _put(archive, unpacked, here / "file")
+    assert list(here.iterdir()) == []
 
 
 def test_what_is_ended_while_it_clears_away_still_does(here: Path, there: Path) -> None:

@@ -183,12 +183,19 @@ def _put(archive: Path, contents: Path, target: Path) -> None:
     contents.mkdir()
     unpack(archive, contents, modes=True)
     if not _holds_directory(archive):
-        (file,) = contents.iterdir()
-        file.replace(target)
+        _only(contents).replace(target)
     elif target.is_dir():
         _merge(contents, target)
     else:
         contents.rename(target)
+
+
+def _only(contents: Path) -> Path:
+    """The file, if it is one."""
+    match list(contents.iterdir()):
+        case [Path() as file] if file.is_file() and not file.is_symlink():
+            return file
+    raise CopyFailed("here", "what came is not the one file that was asked for")
 
 
 def _holds_directory(archive: Path) -> bool:

@@ -2,14 +2,17 @@
 
 import json
 import os
+import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
+from threading import current_thread, main_thread
 from typing import Any
 
 import anyio
-from attrs import frozen
+from anyio.abc import TaskStatus
+from attrs import define, field, frozen
 
 from fleeting._clock import LoopClock
 from fleeting._driver import GroupDriver
@@ -18,9 +21,12 @@ from fleeting._errors import FleetingError, InstanceNotFound, PluginNotFound, Pr
 from fleeting._types import ConnectInfo, GroupInfo, Observation, Observed, Settings, State
 from fleeting.cli._config import GroupFile, read_group_file
 from fleeting.cli._text import print_table, remark, say
-from fleeting.commandline import FAILED, SUCCEEDED, WRONG, WRONG_FILE, outcome, tell
+from fleeting.commandline import FAILED, SIGNALLED, SUCCEEDED, WRONG, WRONG_FILE, outcome, tell
 from fleeting.connectors import dial
 from fleeting.wording import did_you_mean
+
+ENDS = signal.SIGTERM, signal.SIGHUP
+"""Signals that end a command as Ctrl-C does, unless they were to be ignored when it was started."""
 
 CALL_TIMEOUT = 300.0
 """Seconds that the cloud has for each call."""
@@ -128,8 +134,35 @@ async def decrease_group(group: OpenGroup, *, instances: Sequence[str]) -> int:
 
 
 async def _perform(action: Action, file: GroupFile, manage: bool, arguments: Mapping[str, Any]) -> int:  # noqa: FBT001  (`anyio.run` passes no keywords)
-    async with _open(file, manage=manage) as group:
-        return await action(group, **arguments)
+    """Carry it out; a signal cancels it, so that nothing is left behind here or on an instance."""
+    status, ending = SUCCEEDED, _Ending()
+    async with anyio.create_task_group() as tasks:
+        with ending.scope:
+            await tasks.start(ending.heed_signals)
+            async with _open(file, manage=manage) as group:
+                status = await action(group, **arguments)
+        tasks.cancel_scope.cancel()
+    return status if ending.by is None else SIGNALLED + ending.by
+
+
+@define
+class _Ending:
+    """Lets signals end what is done in its scope."""
+
+    scope: anyio.CancelScope = field(factory=anyio.CancelScope, init=False)
+    by: int | None = field(default=None, init=False)
+
+    async def heed_signals(self, *, task_status: TaskStatus[None]) -> None:
+        """Wait for one; Python gives them to its main thread alone."""
+        heeded = [each for each in ENDS if signal.getsignal(each) != signal.SIG_IGN]
+        if current_thread() is not main_thread() or not heeded:
+            task_status.started()
+            return
+        with anyio.open_signal_receiver(*heeded) as signals:
+            task_status.started()
+            async for number in signals:
+                self.by = self.by or number
+                self.scope.cancel()
 
 
 @asynccontextmanager

@@ -23,9 +23,9 @@ async def run_on_instance(group: OpenGroup, *, instance: str, command: str | Seq
 
 async def run_through(connection: Connection, command: str | Sequence[str], stdin: Source | None) -> int:
     """Run a command whose outputs are ours."""
-    out, err = passed_on(sys.stdout.buffer), passed_on(sys.stderr.buffer)
     try:
-        return status_of(await connection.run(command, stdin=stdin, stdout=out, stderr=err))
+        with passed_on(sys.stdout.buffer) as out, passed_on(sys.stderr.buffer) as err:
+            return status_of(await connection.run(command, stdin=stdin, stdout=out, stderr=err))
     except BrokenPipeError:
         return SIGNALLED + signal.SIGPIPE
 

@@ -24,9 +24,6 @@ STDIN, STDOUT = 0, 1
 LOGIN_SHELL = 'exec "${SHELL:-/bin/sh}" -l'
 """What reads its commands where there is no terminal."""
 
-ENDS = signal.SIGTERM, signal.SIGHUP
-"""Signals that end us; the terminal has to be ours again by then."""
-
 
 async def open_shell(group: OpenGroup, *, instance: str, command: str | Sequence[str] | None) -> int:
     """Open the terminal, and return what the command in it exited with."""
@@ -53,20 +50,18 @@ class _Window:
 
     _terminal: Terminal
     _open: CancelScope = field(factory=CancelScope, init=False)
-    _ended_by: signal.Signals | None = field(default=None, init=False)
 
     async def attend(self) -> int:
-        """Show and type until the command ends, or we have to."""
-        show = passed_on(sys.stdout.buffer)
+        """Show and type until the command ends, or the terminal goes away."""
         async with anyio.create_task_group() as tasks:
-            with self._open:
+            with self._open, passed_on(sys.stdout.buffer) as show:
                 tasks.start_soon(self._type)
-                await tasks.start(self._heed_signals)
+                await tasks.start(self._heed_resizing)
                 while data := await self._terminal.receive():
                     await show(data)
             tasks.cancel_scope.cancel()
-        if self._ended_by is not None:
-            return SIGNALLED + self._ended_by
+        if self._open.cancelled_caught:
+            return SIGNALLED + signal.SIGHUP
         return status_of(await self._terminal.wait())
 
     async def _type(self) -> None:
@@ -74,20 +69,13 @@ class _Window:
         with suppress(OSError):
             async for keys in Arriving(STDIN):
                 await self._terminal.send(keys)
-        self._end(signal.SIGHUP)
-
-    async def _heed_signals(self, *, task_status: anyio.abc.TaskStatus[None]) -> None:
-        with anyio.open_signal_receiver(signal.SIGWINCH, *ENDS) as signals:
-            task_status.started()
-            async for number in signals:
-                if number in ENDS:
-                    self._end(number)
-                else:
-                    await self._terminal.resize(*os.get_terminal_size(STDIN))
-
-    def _end(self, by: signal.Signals) -> None:
-        self._ended_by = by
         self._open.cancel()
+
+    async def _heed_resizing(self, *, task_status: anyio.abc.TaskStatus[None]) -> None:
+        with anyio.open_signal_receiver(signal.SIGWINCH) as signals:
+            task_status.started()
+            async for _ in signals:
+                await self._terminal.resize(*os.get_terminal_size(STDIN))
 
 
 @contextmanager
