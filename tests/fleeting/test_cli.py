@@ -203,6 +203,19 @@ def test_a_signal_ends_a_command_whose_output_nobody_takes(fleet: Fleet, number:
     assert not Path(f"/proc/{pid}").exists()
 
 
+@pytest.mark.parametrize(("closed", "out"), [("<&-", "end\n"), (">&-", ""), ("2>&-", "end\n")])
+def test_it_may_be_started_without_standard_streams(fleet: Fleet, closed: str, out: str) -> None:
+    """As some daemons do: there is nothing to read, and nobody who reads."""
+    instance = fleet.grow()
+    for command in (["run", "--stdin"], ["ssh"]):
+        name, *options = command
+        line = [COMMAND, name, *options, str(fleet.config), instance, "--", "cat; echo err >&2; echo end"]
+        by = ["/bin/sh", "-c", f'exec "$@" {closed}', "sh"]
+        done = subprocess.run([*by, *line], capture_output=True, text=True, timeout=PATIENCE, check=False)
+        assert (done.returncode, done.stdout) == (0, out)
+        assert done.stderr in ("err\n", "")
+
+
 def test_what_is_to_be_ignored_is(fleet: Fleet) -> None:
     """Under nohup, the end of the session is not the end of the command."""
     go = fleet.config.with_name("go")

@@ -582,6 +582,9 @@ async def test_one_connection_leads_to_the_next(tmp_path: Path) -> None:
             assert (await connection.run("cat", stdin=data)).stdout == data
             outer.signal(signal.SIGKILL)
             assert await connection.wait_closed()
+            with pytest.raises(Unreachable, match="the connection that leads there is dead: "):
+                async with connector.dial(inner.info, configured(timeout=1000.0), over=over):
+                    pass
         async with dialled(outer.info, connector) as over:
             with pytest.raises(fleeting.HostKeyMismatch):
                 async with connector.dial(evolve(inner.info, host_key=outer.host_key), configured(), over=over):

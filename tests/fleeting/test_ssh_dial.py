@@ -5,8 +5,9 @@ import shutil
 import signal
 import socket
 import subprocess
+import threading
 from collections.abc import Iterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from fleeting import (
 )
 from fleeting.connectors import overridden
 from fleeting.connectors.ssh import FileHostKeys, KeyPair, MemoryHostKeys, SshConnector, _dial, generate_key
+from fleeting.connectors.ssh._transport import SshTransport
 from tests.fleeting.sshd import PATIENCE, Server, dialled, free_port, only_root, private, sshd
 
 pytestmark = pytest.mark.anyio
@@ -405,6 +407,46 @@ async def test_no_more_than_eight_knock_at_once() -> None:
         await wait_all_tasks_blocked()
         assert at_the_door == _dial.DIALS_PER_HOST == 8
         tasks.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("heard", [0, 30, 1100, 1500], ids=["connected", "greeted", "exchanging keys", "logging in"])
+async def test_a_host_that_falls_silent_is_given_up_in_time(tmp_path: Path, heard: int) -> None:
+    """Wherever in the dialling its network goes away; and no thread is left of it."""
+    with sshd(tmp_path) as server:
+
+        async def lead(stream: ByteStream) -> None:
+            """Pass on what is said, and of the answers so many bytes."""
+            left = heard
+            async with (
+                stream,
+                await anyio.connect_tcp("127.0.0.1", server.port) as host,
+                anyio.create_task_group() as moving,
+            ):
+                moving.start_soon(pass_on, stream, host)
+                while left:
+                    answer = await host.receive(left)
+                    left -= len(answer)
+                    await stream.send(answer)
+
+        assert await works(server.info)  # it listens
+        listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
+        info = evolve(server.info, port=listener.extra(SocketAttribute.local_port))
+        async with listener, anyio.create_task_group() as tasks:
+            tasks.start_soon(listener.serve, lead)
+            with pytest.raises(Unreachable, match=r"could not be reached within 0\.5 s"):
+                await works(info, timeout=0.5)
+            tasks.cancel_scope.cancel()
+    for thread in threading.enumerate():
+        if isinstance(thread, SshTransport):
+            await anyio.to_thread.run_sync(thread.join, PATIENCE)
+            assert not thread.is_alive()
+
+
+async def pass_on(source: ByteStream, target: ByteStream) -> None:
+    """Move what comes until nothing more does."""
+    with suppress(anyio.BrokenResourceError):
+        async for chunk in source:
+            await target.send(chunk)
 
 
 async def test_a_cancelled_dial_leaves_nothing(tmp_path: Path) -> None:

@@ -51,6 +51,11 @@ class Commands(click.Group):
 
     command_class = _Command
 
+    def main(self, *args: Any, **extra: Any) -> Any:  # noqa: ANN401  (click's)
+        """Run it as a program."""
+        _open_what_was_closed()
+        return super().main(*args, **extra)
+
     def make_context(self, info_name: str | None, *args: Any, **extra: Any) -> click.Context:  # noqa: ANN401  (click's)
         """Read the arguments before the command."""
         with _retold(info_name or ""):
@@ -60,6 +65,13 @@ class Commands(click.Group):
         """Read the command's own arguments, and run it."""
         with _retold(ctx.command_path):
             return super().invoke(ctx)
+
+
+def _open_what_was_closed() -> None:
+    """Who was started without a standard input or output reads nothing, and writes to nowhere."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))
 
 
 class _Wrong(click.ClickException):

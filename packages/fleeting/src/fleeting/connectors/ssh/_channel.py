@@ -226,9 +226,9 @@ class Channel:
         with self._lock:
             due = self.was_opened and not self._sent_close
             self._sent_close = True
+            self._received.clear()
         if due:
             self._send(cMSG_CHANNEL_CLOSE)
-        self._received.clear()
 
     def _send(self, kind: bytes, *fields: str | bytes | int) -> None:
         """Send a message about it, once it was opened."""

@@ -2,13 +2,17 @@
 
 import os
 import socket
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
+from typing import TypeVar
 
 import anyio
 from anyio.abc import ByteStream, TaskGroup
 
+from fleeting._errors import Unreachable
 from fleeting._protocols import Connection
+
+T = TypeVar("T")
 
 CONNECT_TIMEOUT = 10.0
 """Seconds for one address: a host that boots may not even refuse."""
@@ -78,6 +82,32 @@ async def jump(over: Connection) -> AsyncIterator[Jump]:
             tasks.cancel_scope.cancel()
     except BaseExceptionGroup as group:
         raise group.exceptions[0] from None
+
+
+async def while_alive(over: Connection, make: Callable[[], Awaitable[T]]) -> T:
+    """Make something over *over*, for as long as that lives: whoever tries again would do so in vain.
+
+    Raises:
+        Unreachable: It died; and whatever *make* raises.
+    """
+    made: list[T] = []
+    why = ""
+
+    async def watch() -> None:
+        nonlocal why
+        why = await over.wait_closed()
+        tasks.cancel_scope.cancel()
+
+    try:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(watch)
+            made.append(await make())
+            tasks.cancel_scope.cancel()
+    except BaseExceptionGroup as group:
+        raise group.exceptions[0] from None
+    if not made:
+        raise Unreachable(f"the connection that leads there is dead: {why}")
+    return made[0]
 
 
 async def _join(tunnel: ByteStream, sock: socket.socket) -> None:

@@ -7,7 +7,7 @@ from attrs import define, evolve, field
 
 from fleeting._protocols import Connection
 from fleeting._types import ConnectInfo, ConnectorConfig
-from fleeting.connectors.ssh._connect import connect, jump
+from fleeting.connectors.ssh._connect import connect, jump, while_alive
 from fleeting.connectors.ssh._connection import SshConnection
 from fleeting.connectors.ssh._dial import Connect, Target, dial
 from fleeting.connectors.ssh._host_keys import HostKeys, default_host_keys
@@ -55,7 +55,7 @@ class SshConnector:
     @asynccontextmanager
     async def _through(self, target: Target, over: Connection) -> AsyncIterator[Shared]:
         async with jump(over) as through:
-            used = await self._make(target, through)
+            used = await while_alive(over, lambda: self._make(target, through))
             try:
                 yield used
             finally:
