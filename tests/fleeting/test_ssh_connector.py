@@ -265,6 +265,18 @@ async def test_what_goes_on_writing_after_a_command_is_ended(tmp_path: Path, lef
     assert rest == list(range(1, 100_001))
 
 
+@pytest.mark.parametrize("stranger", ["exec yes", "while echo x; do sleep 0.1; done"])
+async def test_what_left_the_group_and_writes_on_keeps_nobody_waiting(tmp_path: Path, stranger: str) -> None:
+    """It is not ours to end, but the result comes, with all that the command itself wrote."""
+
+    async def pass_over(_: bytes) -> None:
+        """Nobody wants it."""
+
+    async with connected(tmp_path) as connection:
+        completed = await connection.run(f"setsid sh -c '{stranger}' & seq 100000 >&2", stdout=pass_over)
+    assert [*map(int, completed.stderr.split())] == list(range(1, 100_001))
+
+
 async def test_a_directory_may_have_any_name(tmp_path: Path) -> None:
     """None is an option, or the directory before this one."""
     async with connected(tmp_path) as connection:

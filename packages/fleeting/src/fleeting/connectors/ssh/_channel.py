@@ -178,6 +178,17 @@ class Channel:
         """Whether no more data will come."""
         return self._ended
 
+    @property
+    def may_send(self) -> bool:
+        """Whether the host may send more before anything is taken."""
+        return self._credit > 0
+
+    @property
+    def held(self) -> int:
+        """Bytes that `take` has by now."""
+        with self._lock:
+            return sum(len(data) for _, data in self._received)
+
     def take(self) -> tuple[int, bytes] | None:
         """Return which stream, and its next bytes; None at the end. Call it when `readable`."""
         if not self._received:

@@ -150,16 +150,18 @@ class SshConnection:
             raise
         return channel
 
-    async def _end_group(self, pid: int) -> None:
-        """End a process group on the host; if that fails, so it is."""
+    async def _end_group(self, pid: int) -> bool:
+        """End a process group on the host; if that fails, so it is. Tells whether the host has answered."""
         with suppress(ConnectError):
             channel = await self._shared.session()
             try:
                 await start(channel, ending(pid))
                 channel.put_eof()
                 await channel.bell.wait_for(lambda: channel.exited or channel.is_over)
+                return channel.exited
             finally:
                 channel.close()
+        return False
 
 
 async def start(channel: Channel, script: str) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from math import inf
 
 import anyio
 from anyio.lowlevel import checkpoint
@@ -24,15 +25,15 @@ class Running:
     """A command whose channel is open."""
 
     _channel: Channel
-    _end_group: Callable[[int], Awaitable[None]]
-    """Ends a process group on the host."""
+    _end_group: Callable[[int], Awaitable[bool]]
+    """Ends a process group on the host; tells whether that was answered."""
 
     _pid: PidReader
-    _exited_at: float | None = field(default=None, init=False)
-    """When it was first seen that the command had ended."""
+    _looked_at: float | None = field(default=None, init=False)
+    """When it was first seen that the command had ended, or somebody else who writes was last ended."""
 
-    _outstayed: bool = field(default=False, init=False)
-    """Whether what went on writing after that was ended."""
+    _left: float = field(default=inf, init=False)
+    """Bytes that may still be the command's."""
 
     async def attend(self, line: bytes, stdin: Source | None, stdout: Sink, stderr: Sink) -> None:
         """Start it, and see it through; raises what a sink raises."""
@@ -95,18 +96,29 @@ class Running:
         await channel.bell.wait_for(lambda: channel.readable or channel.exited)
         if channel.exited and not channel.ended:
             await self._end_what_goes_on_writing()
+            if self._left <= 0:
+                return None
         for _ in range(2):
             if not await self._readable_within(LEFTOVER_PATIENCE) and self._pid.pid is not None:
                 await self._end_group(self._pid.pid)
-        return channel.take()
+        received = channel.take()
+        self._left -= len(received[1]) if received else 0
+        return received
 
     async def _end_what_goes_on_writing(self) -> None:
-        """It does not fall silent, so nobody would wait for it to."""
+        """It does not fall silent, so nobody waits for it to.
+
+        What has left the process group writes on: but the answer proves that of the command's own output nothing is
+        on its way any more, unless the host waits for us to take some first.
+        """
         now = anyio.current_time()
-        self._exited_at = now if self._exited_at is None else self._exited_at
-        if not self._outstayed and self._pid.pid is not None and now >= self._exited_at + LEFTOVER_PATIENCE:
-            self._outstayed = True
-            await self._end_group(self._pid.pid)
+        self._looked_at = now if self._looked_at is None else self._looked_at
+        if self._left < inf or self._pid.pid is None or now < self._looked_at + LEFTOVER_PATIENCE:
+            return
+        answered = await self._end_group(self._pid.pid)
+        self._looked_at = anyio.current_time()
+        if answered and self._channel.may_send:
+            self._left = self._channel.held
 
     async def _readable_within(self, seconds: float) -> bool:
         if self._channel.readable:
