@@ -10,6 +10,9 @@ import stat
 import subprocess
 import threading
 import tracemalloc
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FuturesTimeoutError
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -450,6 +453,41 @@ async def test_who_sends_to_a_host_that_takes_all_lets_others_run() -> None:
         while not wire.posted:
             await checkpoint()
         assert not done
+
+
+CHANGES: dict[str, Callable[[Channel], object]] = {
+    "data": lambda channel: channel.put(memoryview(b"x")),
+    "eof": Channel.put_eof,
+    "request": lambda channel: channel.request("exec", b"true"),
+    "notice": lambda channel: channel.tell("window-change", 80, 25, 0, 0),
+    "room": lambda channel: [channel.take() for _ in range(3)],
+    "close": Channel.close,
+}
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("change", CHANGES)
+async def test_nothing_is_said_about_a_channel_after_it_was_closed(change: str) -> None:
+    """Also if the host closes it just when something is about to be sent: sshd hangs up on who does that."""
+    wire, channel = opened()
+    for _ in range(WINDOW >> 15):
+        channel.handle(common.MSG_CHANNEL_DATA, incoming(bytes(1 << 15)))
+    with ThreadPoolExecutor() as reading:
+        keep = wire.post
+
+        def post(data: paramiko.Message) -> None:
+            wire.post = keep  # type: ignore[method-assign]
+            closing = reading.submit(channel.handle, common.MSG_CHANNEL_CLOSE, incoming())
+            with suppress(FuturesTimeoutError):  # it has to wait for us
+                closing.result(0.05)
+            keep(data)
+
+        wire.post = post  # type: ignore[method-assign]
+        CHANGES[change](channel)
+    with suppress(BrokenPipeError):
+        for again in CHANGES.values():
+            again(channel)
+    assert wire.kinds().index(common.MSG_CHANNEL_CLOSE) == len(wire.posted) - 1
 
 
 @pytest.mark.anyio

@@ -216,8 +216,8 @@ class Channel:
                 raise BrokenPipeError
             count = min(len(data), self._room, self._packet)
             self._room -= count
-        if count:
-            self._send(cMSG_CHANNEL_DATA, bytes(data[:count]))
+            if count:
+                self._post(cMSG_CHANNEL_DATA, bytes(data[:count]))
         return count
 
     async def drained(self) -> None:
@@ -229,20 +229,33 @@ class Channel:
         with self._lock:
             due = not (self._sent_eof or self._sent_close)
             self._sent_eof = True
-        if due:
-            self._send(cMSG_CHANNEL_EOF)
+            if due:
+                self._post(cMSG_CHANNEL_EOF)
 
     def close(self) -> None:
         """Be done with it; what still comes is thrown away."""
         with self._lock:
-            due = self.was_opened and not self._sent_close
-            self._sent_close = True
             self._received.clear()
-        if due:
-            self._send(cMSG_CHANNEL_CLOSE)
+            self._post_close()
 
     def _send(self, kind: bytes, *fields: str | bytes | int) -> None:
-        """Send a message about it, once it was opened."""
+        """Send a message about it, unless it is closed."""
+        with self._lock:
+            if not self._sent_close:
+                self._post(kind, *fields)
+
+    def _post_close(self) -> None:
+        """Send the last message about it, if that was not done; under the lock."""
+        if not self._sent_close:
+            self._post(cMSG_CHANNEL_CLOSE)
+        self._sent_close = True
+
+    def _post(self, kind: bytes, *fields: str | bytes | int) -> None:
+        """Send a message about it, once it was opened.
+
+        Under the lock: sshd hangs up on who sends anything about a channel after having closed it, and the reading
+        thread closes it when the host does.
+        """
         if self._remote_id is not None:
             self._carrier.post(message(kind, self._remote_id, *fields))
 
@@ -262,7 +275,7 @@ class Channel:
                 return
             due, self._taken = self._taken, 0
             self._credit += due
-        self._send(cMSG_CHANNEL_WINDOW_ADJUST, due)
+            self._post(cMSG_CHANNEL_WINDOW_ADJUST, due)
 
     # --- for the reading thread --------------------------------------------------------------------------
 
@@ -318,11 +331,10 @@ class Channel:
     def _take_opening(self, data: paramiko.Message) -> None:
         with self._lock:
             self._remote_id, self._room, self._packet = data.get_int(), data.get_int(), data.get_int() - 64
-            gone = self._sent_close
+            if self._sent_close:  # who asked for it did not wait
+                self._post(cMSG_CHANNEL_CLOSE)
         if self._packet <= 0:
             raise paramiko.SSHException("the host takes no data at all")
-        if gone:  # who asked for it did not wait
-            self._send(cMSG_CHANNEL_CLOSE)
 
     def _take_request(self, data: paramiko.Message) -> None:
         """Take in how the command ended; whoever wants an answer only asks whether we are there."""
@@ -340,7 +352,4 @@ class Channel:
         self.is_over = self._ended = self.unread = True
         self._carrier.channels.pop(self.id, None)
         with self._lock:
-            due = not self._sent_close
-            self._sent_close = True
-        if due:
-            self._send(cMSG_CHANNEL_CLOSE)
+            self._post_close()
