@@ -6,8 +6,9 @@ from functools import partial
 
 import pytest
 
-from fleeting import AuthFailed, Capability, ProviderError, QuotaExceeded, RateLimited
+from fleeting import AuthFailed, Capability, Completed, ProviderError, QuotaExceeded, RateLimited
 from fleeting.testing import (
+    Command,
     DecreaseFault,
     FakeCloud,
     FakeGroup,
@@ -16,6 +17,7 @@ from fleeting.testing import (
     Harness,
     IncreaseFault,
     MakeHarness,
+    SuspendFault,
     Trouble,
     UpdateFault,
     virtual_time,
@@ -27,12 +29,25 @@ CLOUDS = {
     "prompt": lambda: FakeCloud(max_size=5),
     "slow": lambda: FakeCloud(
         max_size=4,
-        capabilities=frozenset({Capability.NAMED_CREATE, Capability.WITHDRAW, Capability.NOTICES}),
+        capabilities=frozenset(Capability) - {Capability.PRICES},
         boot_time=90,
         appear_after=20,
         delete_time=40,
         linger=60,
-        latency={"init": 1, "update": 2, "increase": 6, "decrease": 3, "connect_info": 1, "heartbeat": 1},
+        suspend_time=30,
+        resume_time=70,
+        notice_probe="curl --silent --max-time 3 http://169.254.169.254/notices",
+        latency={
+            "init": 1,
+            "update": 2,
+            "increase": 6,
+            "decrease": 3,
+            "connect_info": 1,
+            "heartbeat": 1,
+            "suspend": 4,
+            "resume": 4,
+            "mark_owner": 2,
+        },
     ),
     "plain": lambda: FakeCloud(capabilities=frozenset(), boot_time=5),
 }
@@ -53,13 +68,17 @@ def harness_for(cloud: FakeCloud, group: type[FakeGroup] = FakeGroup) -> Harness
     async def notice(instance: str) -> None:
         cloud.notice(instance, in_seconds=120)
 
+    async def probed(instance: str) -> Completed:
+        return await cloud.obey(instance, Command(command=cloud.notice_probe or ""))
+
     return Harness(
         make=lambda: group(cloud),
         kill=kill,
         alive=alive,
         launch=launch,
         notice=notice,
-        writes=lambda: sum(call.method in {"increase", "decrease", "withdraw"} for call in cloud.calls),
+        probed=probed,
+        writes=lambda: sum(call.method in WRITES for call in cloud.calls),
         troubles={kind: partial(trouble, cloud, kind) for kind in (*REFUSALS, Trouble.STOCK_OUT, *FAULTS)},
         cannot=dict.fromkeys(
             ("troubles", "set_state"),
@@ -71,6 +90,8 @@ def harness_for(cloud: FakeCloud, group: type[FakeGroup] = FakeGroup) -> Harness
         poll=1,
     )
 
+
+WRITES = {"increase", "decrease", "withdraw", "suspend", "resume", "mark_owner"}
 
 REFUSALS = {
     Trouble.ERROR: ProviderError("it does not work"),
@@ -102,6 +123,10 @@ async def trouble(cloud: FakeCloud, kind: Trouble) -> AsyncIterator[None]:
         faults.decrease.always(DecreaseFault(refuse=REFUSALS[kind]))
         faults.connect_info.always(Fault(refuse=REFUSALS[kind]))
         faults.heartbeat.always(Fault(refuse=REFUSALS[kind]))
+        faults.withdraw.always(Fault(refuse=REFUSALS[kind]))
+        faults.suspend.always(SuspendFault(refuse=REFUSALS[kind]))
+        faults.resume.always(SuspendFault(refuse=REFUSALS[kind]))
+        faults.mark_owner.always(Fault(refuse=REFUSALS[kind]))
     yield
     cloud.restock()
     faults.clear()

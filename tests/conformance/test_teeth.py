@@ -9,8 +9,11 @@ from attrs import evolve, frozen
 
 from fleeting import (
     Capability,
+    CapacityUnavailable,
+    Completed,
     ConnectInfo,
     GroupInfo,
+    GroupRefused,
     InstanceNotFound,
     Notice,
     Observation,
@@ -22,9 +25,11 @@ from fleeting import (
 from fleeting.testing import (
     CHECKS,
     Check,
+    Command,
     FakeCloud,
     FakeGroup,
     IncreaseFault,
+    Mark,
     Violation,
     judge,
     name_of,
@@ -268,6 +273,279 @@ class _Belated(FakeGroup):
             yield evolve(notice, deadline=notice.deadline - self.cloud.now)
 
 
+class _Drowsy(FakeGroup):
+    """Claims to suspend, and cannot wake."""
+
+    resume = None  # type: ignore[assignment]
+
+
+class _Unmarked(FakeGroup):
+    """Claims to bear a mark, and cannot."""
+
+    mark_owner = None  # type: ignore[assignment]
+
+
+class _Restless(FakeGroup):
+    """Accepts every suspension, and suspends nothing."""
+
+    async def suspend(self, instances: Sequence[str]) -> Sequence[str]:
+        return instances
+
+
+class _Comatose(FakeGroup):
+    """Accepts every resumption, and resumes nothing."""
+
+    async def resume(self, instances: Sequence[str]) -> Sequence[str]:
+        return instances
+
+
+class _OutOfMind(FakeGroup):
+    """Does not show what is suspended."""
+
+    async def update(self) -> Observation:
+        view = await super().update()
+        return Observation({each: it for each, it in view.instances.items() if it.state is not State.SUSPENDED})
+
+
+class _Undertaker(FakeGroup):
+    """Takes what is suspended for failed."""
+
+    async def update(self) -> Observation:
+        shown = (await super().update()).instances.items()
+        asleep = (State.SUSPENDING, State.SUSPENDED)
+        return Observation({each: evolve(it, state=State.FAILED) if it.state in asleep else it for each, it in shown})
+
+
+class _Soporific(FakeGroup):
+    """Suspends an instance that was not named, too."""
+
+    async def suspend(self, instances: Sequence[str]) -> Sequence[str]:
+        await super().suspend(sorted(self.cloud.alive))
+        return instances
+
+
+class _Reborn(FakeGroup):
+    """Makes another instance for the one that it wakes."""
+
+    async def resume(self, instances: Sequence[str]) -> Sequence[str]:
+        self.cloud.launch(len(instances))
+        return await super().resume(instances)
+
+
+class _Estranged(FakeGroup):
+    """Forgets, once an instance was suspended, how to log in to it."""
+
+    async def connect_info(self, instance: str) -> ConnectInfo:
+        info = await super().connect_info(instance)
+        return evolve(info, user=None) if self.cloud.machines[instance].resumed_at < math.inf else info
+
+
+class _Boundless(FakeGroup):
+    """Says that an instance was suspended that it was not asked about."""
+
+    async def suspend(self, instances: Sequence[str]) -> Sequence[str]:
+        return [*await super().suspend(instances), "another"]
+
+
+class _Strict(FakeGroup):
+    """Will not suspend what is suspended."""
+
+    async def suspend(self, instances: Sequence[str]) -> Sequence[str]:
+        if any(self.cloud.machines[each].state(self.cloud.now) is State.SUSPENDED for each in instances):
+            raise ProviderError("it is suspended")
+        return await super().suspend(instances)
+
+
+class _Stubborn(FakeGroup):
+    """Does not accept that what runs is to run."""
+
+    async def resume(self, instances: Sequence[str]) -> Sequence[str]:
+        asleep = [each for each in instances if self.cloud.machines[each].state(self.cloud.now) is not State.RUNNING]
+        return await super().resume(asleep)
+
+
+class _Squeamish(FakeGroup):
+    """Suspends nothing if one is gone."""
+
+    async def suspend(self, instances: Sequence[str]) -> Sequence[str]:
+        if gone := set(instances) - self.cloud.alive:
+            raise InstanceNotFound(gone.pop())
+        return await super().suspend(instances)
+
+
+class _Credulous(FakeGroup):
+    """Says that it resumes what is not there."""
+
+    async def resume(self, instances: Sequence[str]) -> Sequence[str]:
+        return [*await super().resume(instances), *(each for each in instances if each not in self.cloud.alive)]
+
+
+class _AlarmClock(FakeGroup):
+    """Wakes all when it is closed."""
+
+    async def shutdown(self) -> None:
+        await super().resume(sorted(self.cloud.alive))
+        await super().shutdown()
+
+
+class _LetsSleep(FakeGroup):
+    """Does not delete what is suspended."""
+
+    async def decrease(self, instances: Sequence[str]) -> Sequence[str]:
+        awake = [each for each in instances if self.cloud.machines[each].state(self.cloud.now) is not State.SUSPENDED]
+        await super().decrease(awake)
+        return instances
+
+
+class _Vague(FakeGroup):
+    """Does not say why it cannot wake an instance."""
+
+    async def resume(self, instances: Sequence[str]) -> Sequence[str]:
+        try:
+            return await super().resume(instances)
+        except CapacityUnavailable as error:
+            raise ProviderError("it did not work") from error
+
+
+class _Desperate(FakeGroup):
+    """Deletes what it cannot wake."""
+
+    async def resume(self, instances: Sequence[str]) -> Sequence[str]:
+        try:
+            return await super().resume(instances)
+        except CapacityUnavailable:
+            await super().decrease(instances)
+            raise
+
+
+class _Unguarded(FakeGroup):
+    """Lets anybody put a mark over another's."""
+
+    async def mark_owner(self, until: float | None) -> None:
+        self.cloud.owner_mark = None
+        await super().mark_owner(until)
+
+
+class _Thief(FakeGroup):
+    """Takes any mark away, whose it may be."""
+
+    async def mark_owner(self, until: float | None) -> None:
+        if until is None:
+            self.cloud.owner_mark = None
+        else:
+            await super().mark_owner(until)
+
+
+class _Discreet(FakeGroup):
+    """Does not say whose the mark is."""
+
+    async def mark_owner(self, until: float | None) -> None:
+        try:
+            await super().mark_owner(until)
+        except GroupRefused as error:
+            raise GroupRefused("somebody manages the group") from error
+
+
+class _Indelible(FakeGroup):
+    """Does not take its mark away."""
+
+    async def mark_owner(self, until: float | None) -> None:
+        if until is not None:
+            await super().mark_owner(until)
+
+
+class _Set(FakeGroup):
+    """Puts its mark on the group once, and leaves it at that."""
+
+    async def mark_owner(self, until: float | None) -> None:
+        mark = self.cloud.owner_mark
+        if until is None or mark is None or mark.owner != self._owner:
+            await super().mark_owner(until)
+
+
+class _Selfish(FakeGroup):
+    """Takes its own mark for another's after a restart."""
+
+    async def init(self, settings: Settings) -> GroupInfo:
+        return await super().init(evolve(settings, owner=f"{settings.owner}-{id(self)}"))
+
+
+class _Eternal(FakeGroup):
+    """Does not see that a mark has expired."""
+
+    async def mark_owner(self, until: float | None) -> None:
+        if (mark := self.cloud.owner_mark) is not None and mark.owner != self._owner:
+            raise GroupRefused(f"{mark.owner} manages the group")
+        await super().mark_owner(until)
+
+
+class _Incumbent(FakeGroup):
+    """Asks for the mark once, and renews it ever after without looking."""
+
+    async def mark_owner(self, until: float | None) -> None:
+        if until is not None and getattr(self, "marked", False):
+            self.cloud.owner_mark = Mark(owner=self._owner, until=until)
+            return
+        await super().mark_owner(until)
+        self.marked = True
+
+
+class _Unclaimed(FakeGroup):
+    """Has a probe, and does not claim that it tells notices."""
+
+    async def init(self, settings: Settings) -> GroupInfo:
+        return evolve(await super().init(settings), capabilities=frozenset())
+
+
+class _Ungrammatical(FakeGroup):
+    """Has a probe that no shell understands."""
+
+    async def init(self, settings: Settings) -> GroupInfo:
+        return evolve(await super().init(settings), notice_probe="if curl; do it")
+
+
+class _Blank(FakeGroup):
+    """Has a probe that is no command."""
+
+    async def init(self, settings: Settings) -> GroupInfo:
+        return evolve(await super().init(settings), notice_probe=" ")
+
+
+class _Probing(FakeCloud):
+    """Its probe prints, and ends, as told."""
+
+    quiet = b""
+    told = b"preemption 112\n"
+    exit_status = 0
+
+    async def obey(self, instance: str, command: Command) -> Completed:
+        return Completed(exit_status=self.exit_status, stdout=self.told if self.notices_given else self.quiet)
+
+
+class _Talkative(_Probing):
+    """Says that there is nothing to say."""
+
+    quiet = b"404\n"
+
+
+class _Tongueless(_Probing):
+    """Prints nothing if an instance goes."""
+
+    told = b""
+
+
+class _Verbatim(_Probing):
+    """Prints what the cloud says, as it is."""
+
+    told = b'{"action": "terminate", "time": "2026-01-01T00:00:00Z"}\n'
+
+
+class _Failing(_Probing):
+    """Fails if nothing is announced, as curl does."""
+
+    exit_status = 22
+
+
 class _Recycling(FakeCloud):
     """Gives an id again once its instance is gone."""
 
@@ -280,7 +558,7 @@ class _Recycling(FakeCloud):
 
 FAULTLESS = IncreaseFault()
 
-CAPABILITIES = frozenset({Capability.NAMED_CREATE, Capability.WITHDRAW, Capability.NOTICES})
+CAPABILITIES = frozenset(Capability) - {Capability.PRICES}
 
 CHECK = {name_of(check): check for check in CHECKS}
 
@@ -341,6 +619,39 @@ WRONG = [
     Wrong(CHECK["withdraw_spares_instances"], "how many were taken back", _Flattering),
     Wrong(CHECK["notices_come"], "notices passes on", _Hushed),
     Wrong(CHECK["notices_come"], "notices passes on", _Belated),
+    Wrong(CHECK["claimed_capabilities_have_their_methods"], "methods of Suspends", _Drowsy),
+    Wrong(CHECK["claimed_capabilities_have_their_methods"], "methods of MarksOwner", _Unmarked),
+    Wrong(CHECK["suspended_instances_come_back"], "comes to be suspended", _Restless),
+    Wrong(CHECK["suspended_instances_come_back"], "comes to be running", _Comatose),
+    Wrong(CHECK["suspended_instances_come_back"], "stays in update", _OutOfMind),
+    Wrong(CHECK["suspended_instances_come_back"], "neither failed", _Undertaker),
+    Wrong(CHECK["suspended_instances_come_back"], "and no others", _Soporific),
+    Wrong(CHECK["suspended_instances_come_back"], "and no others", _Reborn),
+    Wrong(CHECK["suspended_instances_come_back"], "connected by", _Estranged),
+    Wrong(CHECK["suspended_instances_come_back"], "those of its arguments", _Boundless),
+    Wrong(CHECK["suspending_again_is_accepted"], "that is suspended already", _Strict),
+    Wrong(CHECK["suspending_again_is_accepted"], "that is running already", _Stubborn),
+    Wrong(CHECK["suspending_goes_on_past_what_is_gone"], "does not raise", _Squeamish),
+    Wrong(CHECK["suspending_goes_on_past_what_is_gone"], "does not accept", _Credulous),
+    Wrong(CHECK["suspended_instances_can_be_deleted"], "after shutdown", _AlarmClock),
+    Wrong(CHECK["suspended_instances_can_be_deleted"], "leaves the view", _LetsSleep),
+    Wrong(CHECK["resuming_without_room_is_told"], "raises CapacityUnavailable", _Vague),
+    Wrong(CHECK["resuming_without_room_is_told"], "neither failed nor deleted", _Desperate),
+    Wrong(CHECK["owner_mark_keeps_others_out"], "raises GroupRefused", _Unguarded),
+    Wrong(CHECK["owner_mark_keeps_others_out"], "raises GroupRefused", _Thief),
+    Wrong(CHECK["owner_mark_keeps_others_out"], "names the owner", _Discreet),
+    Wrong(CHECK["owner_mark_keeps_others_out"], "once it was taken away", _Indelible),
+    Wrong(CHECK["owner_mark_is_renewed"], "raises GroupRefused", _Set),
+    Wrong(CHECK["owner_mark_is_renewed"], "this owner's own", _Selfish),
+    Wrong(CHECK["expired_owner_mark_is_taken_over"], "has expired", _Eternal),
+    Wrong(CHECK["expired_owner_mark_is_taken_over"], "raises GroupRefused", _Incumbent),
+    Wrong(CHECK["notice_probe_is_a_command"], "claims NOTICES", _Unclaimed),
+    Wrong(CHECK["notice_probe_is_a_command"], "command line for a POSIX shell", _Ungrammatical),
+    Wrong(CHECK["notice_probe_is_a_command"], "or None", _Blank),
+    Wrong(CHECK["notice_probe_tells_notices"], "nothing else", cloud=_Talkative),
+    Wrong(CHECK["notice_probe_tells_notices"], "nothing else", cloud=_Tongueless),
+    Wrong(CHECK["notice_probe_tells_notices"], "nothing else", cloud=_Verbatim),
+    Wrong(CHECK["notice_probe_tells_notices"], "exits with 0", cloud=_Failing),
     Wrong(CHECK["observing_changes_nothing"], "raises Unsupported", _Meddling),
     Wrong(CHECK["observing_changes_nothing"], "sees what the manager sees", _Exclusive),
     Wrong(CHECK["observing_changes_nothing"], "changes nothing", _Possessive),
@@ -350,7 +661,7 @@ WRONG = [
 @pytest.mark.parametrize("wrong", WRONG, ids=str)
 async def test_what_is_wrong_is_found(wrong: Wrong) -> None:
     """The check raises a violation that names the clause and says what was seen."""
-    cloud = wrong.cloud(capabilities=CAPABILITIES)
+    cloud = wrong.cloud(capabilities=CAPABILITIES, notice_probe="curl http://169.254.169.254/notices")
     if wrong.check is CHECK["first_view_is_complete"]:
         cloud.launch(1)
     cloud.faults.increase.always(wrong.fault)

@@ -13,6 +13,7 @@ from fleeting import (
     Completed,
     ConnectInfo,
     ConnectorConfig,
+    GroupRefused,
     InstanceNotFound,
     LoopClock,
     Notice,
@@ -32,6 +33,8 @@ from fleeting.testing import (
     FakeGroup,
     Fault,
     IncreaseFault,
+    Mark,
+    SuspendFault,
     UpdateFault,
     virtual_time,
 )
@@ -363,6 +366,99 @@ async def test_notices() -> None:
     assert await states(group) == {"i-2": State.RUNNING}
 
 
+async def test_an_instance_sleeps_and_wakes_as_often_as_it_is_told() -> None:
+    """It takes its time both ways; one that is on the way cannot be turned round, and one that is gone is left out."""
+    cloud = FakeCloud(capabilities=frozenset({Capability.SUSPEND_RESUME}), suspend_time=10, resume_time=20)
+    group = await opened(cloud)
+    await group.increase(1, intent="a")
+    for _ in range(2):
+        assert await group.suspend(["i-1", "i-9"]) == ["i-1"]
+        assert await group.resume(["i-1"]) == []
+        assert await states(group) == {"i-1": State.SUSPENDING}
+        await anyio.sleep(10)
+        assert await states(group) == {"i-1": State.SUSPENDED}
+        assert await group.resume(["i-1", "i-9"]) == ["i-1"]
+        assert await group.suspend(["i-1"]) == []
+        assert await states(group) == {"i-1": State.RESUMING}
+        await anyio.sleep(20)
+        assert await states(group) == {"i-1": State.RUNNING}
+
+
+async def test_what_sleeps_answers_nobody_and_exists() -> None:
+    """Connections to it break; it is billed, takes room, and can be deleted."""
+    cloud = FakeCloud(capabilities=frozenset({Capability.SUSPEND_RESUME}), max_size=1)
+    group = await opened(cloud)
+    await group.increase(1, intent="a")
+    info = await group.connect_info("i-1")
+    async with group.dial(info, ConnectorConfig()) as connection:
+        await group.suspend(["i-1"])
+        assert await connection.wait_closed() == "the connection was cut"
+    with pytest.raises(Unreachable):
+        await group.dial(info, ConnectorConfig()).__aenter__()
+    with pytest.raises(ProviderError, match="suspended"):
+        await group.heartbeat("i-1")
+    assert await group.increase(1, intent="b") == 0
+    assert cloud.alive == {"i-1"}
+    await group.decrease(["i-1"])
+    assert cloud.alive == frozenset()
+
+
+async def test_sleep_goes_wrong_as_told() -> None:
+    """In part, in word only, or for ever; and without stock nothing wakes."""
+    cloud = FakeCloud(capabilities=frozenset({Capability.SUSPEND_RESUME}))
+    group = await opened(cloud)
+    await group.increase(2, intent="a")
+    cloud.faults.suspend.once(SuspendFault(ignore=True))
+    assert await group.suspend(["i-1"]) == ["i-1"]
+    cloud.faults.suspend.once(SuspendFault(accept=1, hang=True))
+    assert await group.suspend(["i-1", "i-2"]) == ["i-1"]
+    assert await states(group) == {"i-1": State.SUSPENDING, "i-2": State.RUNNING}
+    cloud.release("i-1")
+    cloud.run_out("none left")
+    with pytest.raises(CapacityUnavailable, match="none left"):
+        await group.resume(["i-1"])
+    assert (await states(group))["i-1"] is State.SUSPENDED
+    cloud.restock()
+    cloud.faults.resume.once(SuspendFault(hang=True))
+    await group.resume(["i-1"])
+    assert (await states(group))["i-1"] is State.RESUMING
+    cloud.release("i-1")
+    assert (await states(group))["i-1"] is State.RUNNING
+
+
+async def test_a_mark_keeps_others_out_until_it_expires() -> None:
+    """It is seen on the cloud; only its owner takes it away."""
+    cloud = FakeCloud(capabilities=frozenset({Capability.OWNER_MARK}))
+    one, other = await opened(cloud), FakeGroup(cloud)
+    await other.init(Settings(owner="other", clock=LoopClock(epoch=0)))
+    await one.mark_owner(100)
+    with pytest.raises(GroupRefused, match="managed by test until 100"):
+        await other.mark_owner(200)
+    await other.mark_owner(None)
+    assert cloud.owner_mark == Mark(owner="test", until=100)
+    await anyio.sleep(100)
+    await other.mark_owner(200)
+    assert cloud.owner_mark == Mark(owner="other", until=200)
+    await other.mark_owner(None)
+    assert cloud.owner_mark is None
+
+
+async def test_the_probe_tells_the_notices_of_its_instance() -> None:
+    """A line each, with the seconds that are left; other commands are played as ever."""
+    cloud = FakeCloud(capabilities=frozenset({Capability.NOTICES}), notice_probe="tell")
+    group = await opened(cloud)
+    assert (await group.init(Settings(owner="test", clock=LoopClock(epoch=0)))).notice_probe == "tell"
+    await group.increase(2, intent="a")
+    cloud.notice("i-1", in_seconds=120)
+    await anyio.sleep(8)
+    said = []
+    for instance in ("i-1", "i-2"):
+        async with group.dial(await group.connect_info(instance), ConnectorConfig()) as connection:
+            said.append((await connection.run("tell")).stdout)
+            assert await connection.run("tell me") == Completed(exit_status=0)
+    assert said == [b"preemption 112\n", b""]
+
+
 async def test_what_is_not_claimed_is_refused() -> None:
     """Without the capability, its methods say so."""
     group = await opened(FakeCloud(capabilities=frozenset()))
@@ -370,6 +466,12 @@ async def test_what_is_not_claimed_is_refused() -> None:
         await group.withdraw(1)
     with pytest.raises(Unsupported, match="notices"):
         group.notices()
+    with pytest.raises(Unsupported, match="suspend_resume"):
+        await group.suspend(["i-1"])
+    with pytest.raises(Unsupported, match="suspend_resume"):
+        await group.resume(["i-1"])
+    with pytest.raises(Unsupported, match="owner_mark"):
+        await group.mark_owner(None)
 
 
 # --- one instance ---------------------------------------------------------------------------------------

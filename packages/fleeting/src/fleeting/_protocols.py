@@ -150,6 +150,7 @@ class Suspends(Protocol):
         Returns:
             Those it accepted, with the ones that are suspended or suspending already. They show as
             ``SUSPENDING`` and then ``SUSPENDED``, are still in `update`, and may be deleted by `decrease`.
+            One that is gone is not among them, and is no error.
         """
         ...
 
@@ -163,6 +164,7 @@ class Suspends(Protocol):
 
         Returns:
             Those it accepted, with the ones that run or are on the way to. The rest is asked for again later.
+            One that is gone is not among them, and is no error.
 
         Raises:
             CapacityUnavailable: The cloud has no room for them now. They stay as they are.

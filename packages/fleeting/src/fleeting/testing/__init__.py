@@ -22,6 +22,7 @@ from fleeting.testing._fake import FakeGroup as FakeGroup
 from fleeting.testing._faults import DecreaseFault as DecreaseFault
 from fleeting.testing._faults import Fault as Fault
 from fleeting.testing._faults import IncreaseFault as IncreaseFault
+from fleeting.testing._faults import SuspendFault as SuspendFault
 from fleeting.testing._faults import UpdateFault as UpdateFault
 from fleeting.testing._harness import Harness as Harness
 from fleeting.testing._harness import MakeHarness as MakeHarness
@@ -35,6 +36,7 @@ from fleeting.testing._machine import Bill as Bill
 from fleeting.testing._machine import Call as Call
 from fleeting.testing._machine import Command as Command
 from fleeting.testing._machine import Machine as Machine
+from fleeting.testing._machine import Mark as Mark
 from fleeting.testing._virtual_time import Deadlock as Deadlock
 from fleeting.testing._virtual_time import virtual_backend as virtual_backend
 from fleeting.testing._virtual_time import virtual_run as virtual_run

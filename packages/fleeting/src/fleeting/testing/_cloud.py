@@ -6,6 +6,9 @@ shows is worked out from them whenever it is asked::
     asked_at ──► exists_at ──► shown_at ──► runs_at ──► told_at ──► gone_at ──► forgotten_at
     (a request)  (is billed)   creating     running     deleting    deleted     (absent)
 
+    suspend_at ──► suspended_at ──► resume_at ──► resumed_at      while it runs, any number of times
+    suspending     suspended        resuming      running
+
 So it is exact under virtual time, has no tasks to clean up, and outlives the `FakeGroup` objects that open it,
 as a cloud outlives its managers.
 """
@@ -17,6 +20,7 @@ from typing import Self
 import anyio
 from attrs import define, field
 
+from fleeting._errors import CapacityUnavailable, GroupRefused
 from fleeting._types import (
     Capability,
     Clock,
@@ -27,9 +31,10 @@ from fleeting._types import (
     Observed,
     Problem,
     ProblemKind,
+    State,
 )
-from fleeting.testing._faults import DecreaseFault, IncreaseFault, Scripts, UpdateFault
-from fleeting.testing._machine import Bill, Call, Command, Machine, Method
+from fleeting.testing._faults import DecreaseFault, IncreaseFault, Scripts, SuspendFault, UpdateFault
+from fleeting.testing._machine import Bill, Call, Command, Machine, Mark, Method
 
 OnCommand = Callable[[str, Command], Awaitable[Completed]]
 """Plays the instance of that id: takes a command and says what comes of it."""
@@ -47,7 +52,7 @@ class FakeCloud:
     identity: str = "fake/group"
     max_size: int | None = None
     capabilities: frozenset[Capability] = frozenset({Capability.NAMED_CREATE})
-    """Of those, the fake knows `NAMED_CREATE`, `WITHDRAW` and `NOTICES`."""
+    """The fake knows all but `PRICES`."""
 
     offering: str | None = "zone-a/small"
     boot_time: float = 0.0
@@ -61,6 +66,15 @@ class FakeCloud:
 
     linger: float = 0.0
     """Seconds for which a deleted instance is still shown, as deleted."""
+
+    suspend_time: float = 0.0
+    """Seconds from an accepted suspension to being suspended."""
+
+    resume_time: float = 0.0
+    """Seconds from an accepted resumption to running again."""
+
+    notice_probe: str | None = None
+    """A command that, run on an instance, tells its notices; `on_command` is not asked then."""
 
     latency: Mapping[Method, float] = field(factory=dict)
     """Seconds that a call of the method takes; 0 where it is not named."""
@@ -77,6 +91,9 @@ class FakeCloud:
 
     notices_given: list[Notice] = field(factory=list, init=False)
     """Every notice that was given, oldest first."""
+
+    owner_mark: Mark | None = field(default=None, init=False)
+    """Who last put a mark on the group and has not taken it away, expired or not."""
 
     problems: list[Problem] = field(factory=list, init=False)
     """What `update` reports as problems; a test may change it."""
@@ -176,6 +193,54 @@ class FakeCloud:
             del self.machines[instance]
         return len(taken)
 
+    def suspend(self, instances: Sequence[str], fault: SuspendFault) -> Sequence[str]:
+        """Begin to suspend those that run; returns those that are said to be accepted."""
+        accepted = self._those_that_are({State.RUNNING, State.SUSPENDING, State.SUSPENDED}, instances)[: fault.accept]
+        for machine in accepted:
+            if machine.state(self.now) is State.RUNNING and not fault.ignore:
+                machine.suspend_at = self.now
+                machine.suspended_at = math.inf if fault.hang else self.now + self.suspend_time
+                machine.resume_at = machine.resumed_at = math.inf
+                self.cut(machine.id)
+        return [machine.id for machine in accepted]
+
+    def resume(self, instances: Sequence[str], fault: SuspendFault) -> Sequence[str]:
+        """Begin to let those that are suspended run again; returns those that are said to be accepted.
+
+        Raises:
+            CapacityUnavailable: It has run out.
+        """
+        if self._stock_out is not None:
+            raise CapacityUnavailable(self._stock_out.message)
+        accepted = self._those_that_are({State.SUSPENDED, State.RESUMING, State.RUNNING}, instances)[: fault.accept]
+        for machine in accepted:
+            if machine.state(self.now) is State.SUSPENDED and not fault.ignore:
+                machine.resume_at = self.now
+                machine.resumed_at = math.inf if fault.hang else self.now + self.resume_time
+        return [machine.id for machine in accepted]
+
+    def mark(self, owner: str, until: float | None) -> None:
+        """Put the owner's mark on the group, renew it, or take it away.
+
+        Raises:
+            GroupRefused: Another's is there, and has not expired.
+        """
+        mark = self.owner_mark
+        if mark is not None and mark.owner != owner:
+            if until is None:
+                return
+            if self.now < mark.until:
+                raise GroupRefused(f"{self.identity} is managed by {mark.owner} until {mark.until:.0f}; ask there")
+        self.owner_mark = Mark(owner=owner, until=until) if until is not None else None
+
+    async def obey(self, instance: str, command: Command) -> Completed:
+        """Play the instance: answer the probe for notices, and leave all else to `on_command`."""
+        if self.notice_probe is None or command.command != self.notice_probe:
+            return await self.on_command(instance, command)
+        mine = [notice for notice in self.notices_given if notice.instance == instance and notice.deadline > self.now]
+        lines = [f"{notice.kind.value} {notice.deadline - self.now:.0f}\n" for notice in mine]
+        return Completed(exit_status=0, stdout="".join(lines).encode())
+
     def notices(self) -> AsyncIterator[Notice]:
         """Yield the notices whose deadline is not past, and those to come."""
         return _Notices(self)
@@ -213,12 +278,16 @@ class FakeCloud:
             machine.runs_at = math.inf
 
     def release(self, instance: str) -> None:
-        """Let an instance that hangs go on: it runs, or is gone, now."""
+        """Let an instance that hangs go on: it runs, is suspended, or is gone, now."""
         machine = self.machines[instance]
         machine.hangs = False
         if self.now >= machine.told_at:
             self._leave(machine, min(machine.gone_at, self.now))
         machine.runs_at = min(machine.runs_at, self.now)
+        if self.now >= machine.suspend_at:
+            machine.suspended_at = min(machine.suspended_at, self.now)
+        if self.now >= machine.resume_at:
+            machine.resumed_at = min(machine.resumed_at, self.now)
 
     def sicken(self, instance: str, why: str = "it does not answer") -> None:
         """Let its heartbeats fail until `heal`."""
@@ -305,6 +374,11 @@ class FakeCloud:
         self._begin(machine, exists_at)
         self.machines[machine.id] = machine
         return machine
+
+    def _those_that_are(self, states: set[State], instances: Sequence[str]) -> list[Machine]:
+        """Of these, the instances that exist and are in such a state."""
+        machines = [self.machines[instance] for instance in instances if instance in self.machines]
+        return [machine for machine in machines if machine.exists(self.now) and machine.state(self.now) in states]
 
     def _begin(self, machine: Machine, exists_at: float) -> None:
         """Settle when it exists, and all that follows from it."""

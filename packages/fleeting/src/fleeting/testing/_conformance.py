@@ -9,6 +9,8 @@ from fleeting.testing._checks._cancelling import (
     check_cancelled_increase_leaves_no_trace,
 )
 from fleeting.testing._checks._capabilities import (
+    check_notice_probe_is_a_command,
+    check_notice_probe_tells_notices,
     check_notices_come,
     check_withdraw_spares_instances,
     check_withdraw_takes_requests_back,
@@ -50,12 +52,24 @@ from fleeting.testing._checks._opening import (
     check_identity_is_the_resource,
     check_init_tells_what_the_group_is,
 )
+from fleeting.testing._checks._owning import (
+    check_expired_owner_mark_is_taken_over,
+    check_owner_mark_is_renewed,
+    check_owner_mark_keeps_others_out,
+)
 from fleeting.testing._checks._secrets import check_connect_info_hides_secrets, check_secrets_are_told_nobody
 from fleeting.testing._checks._shrinking import (
     check_decrease_accepts_what_is_gone,
     check_decrease_goes_on_past_what_is_gone,
     check_decrease_removes_only_those_named,
     check_refused_deletion_is_told,
+)
+from fleeting.testing._checks._suspending import (
+    check_resuming_without_room_is_told,
+    check_suspended_instances_can_be_deleted,
+    check_suspended_instances_come_back,
+    check_suspending_again_is_accepted,
+    check_suspending_goes_on_past_what_is_gone,
 )
 from fleeting.testing._checks._view import (
     check_creation_time_is_in_seconds,
@@ -125,6 +139,16 @@ CHECKS: tuple[Check, ...] = (
     check_withdraw_spares_instances,
     check_withdraw_takes_requests_back,
     check_notices_come,
+    check_notice_probe_is_a_command,
+    check_notice_probe_tells_notices,
+    check_suspended_instances_come_back,
+    check_suspending_again_is_accepted,
+    check_suspending_goes_on_past_what_is_gone,
+    check_suspended_instances_can_be_deleted,
+    check_resuming_without_room_is_told,
+    check_owner_mark_keeps_others_out,
+    check_owner_mark_is_renewed,
+    check_expired_owner_mark_is_taken_over,
     check_observing_changes_nothing,
     check_observing_sends_no_change,
     check_shutdown_leaves_instances,

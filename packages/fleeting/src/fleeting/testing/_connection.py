@@ -15,7 +15,7 @@ from fleeting.testing._machine import Command, Machine
 
 
 class FakeConnection:
-    """What `FakeGroup.dial` gives: commands are played by `FakeCloud.on_command`; there are no tunnels."""
+    """What `FakeGroup.dial` gives: commands are played by `FakeCloud.obey`; there are no tunnels."""
 
     def __init__(self, cloud: FakeCloud, machine: Machine) -> None:
         """Connect to an instance that exists."""
@@ -83,7 +83,7 @@ class FakeConnection:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._cancel_when_closed, tasks.cancel_scope)
             try:
-                outcome = await self._cloud.on_command(self._machine.id, command)
+                outcome = await self._cloud.obey(self._machine.id, command)
             except Exception as error:  # noqa: BLE001  (raised below: the task group would wrap it)
                 outcome = error
             tasks.cancel_scope.cancel()

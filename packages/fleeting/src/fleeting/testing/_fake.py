@@ -41,16 +41,19 @@ class FakeGroup:
         self.cloud = cloud if cloud is not None else FakeCloud()
         self._last_view: Observation | None = None
         self._observing = False
+        self._owner = ""
 
     async def init(self, settings: Settings) -> GroupInfo:
         """Open the group; the cloud lives by the clock of the settings."""
         self.cloud.clock = settings.clock
         self._observing = settings.observe_only
+        self._owner = settings.owner
         async with self._call("init", self.cloud.faults.init, owner=settings.owner):
             return GroupInfo(
                 identity=self.cloud.identity,
                 max_size=self.cloud.max_size,
                 capabilities=self.cloud.capabilities,
+                notice_probe=self.cloud.notice_probe,
             )
 
     async def update(self) -> Observation:
@@ -109,6 +112,29 @@ class FakeGroup:
         """Yield the notices that are not past, and those to come, if the cloud has `NOTICES`."""
         self._require(Capability.NOTICES)
         return self.cloud.notices()
+
+    async def suspend(self, instances: Sequence[str]) -> Sequence[str]:
+        """Begin to suspend instances, if the cloud has `SUSPEND_RESUME`."""
+        self._require(Capability.SUSPEND_RESUME)
+        self._refuse_if_observing()
+        instances = tuple(instances)
+        async with self._call("suspend", self.cloud.faults.suspend, instances=instances) as fault:
+            return self.cloud.suspend(instances, fault)
+
+    async def resume(self, instances: Sequence[str]) -> Sequence[str]:
+        """Begin to let suspended instances run again, if the cloud has `SUSPEND_RESUME`."""
+        self._require(Capability.SUSPEND_RESUME)
+        self._refuse_if_observing()
+        instances = tuple(instances)
+        async with self._call("resume", self.cloud.faults.resume, instances=instances) as fault:
+            return self.cloud.resume(instances, fault)
+
+    async def mark_owner(self, until: float | None) -> None:
+        """Put the mark of the settings' owner on the cloud, if that has `OWNER_MARK`."""
+        self._require(Capability.OWNER_MARK)
+        self._refuse_if_observing()
+        async with self._call("mark_owner", self.cloud.faults.mark_owner, until=until):
+            self.cloud.mark(self._owner, until)
 
     @asynccontextmanager
     async def dial(self, info: ConnectInfo, config: ConnectorConfig) -> AsyncIterator[FakeConnection]:  # noqa: ARG002  (a connector's signature)

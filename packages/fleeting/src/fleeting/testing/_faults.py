@@ -61,6 +61,20 @@ class DecreaseFault(Fault):
 
 
 @frozen(kw_only=True)
+class SuspendFault(Fault):
+    """What goes wrong with a `suspend` or a `resume`."""
+
+    accept: int | None = None
+    """Only the first so many are accepted; None: all that can be."""
+
+    ignore: bool = False
+    """They are said to be accepted, and nothing happens."""
+
+    hang: bool = False
+    """They stay in suspending or resuming until `FakeCloud.release`."""
+
+
+@frozen(kw_only=True)
 class UpdateFault(Fault):
     """What goes wrong with an `update`."""
 
@@ -119,6 +133,9 @@ class Scripts:
     connect_info: Script[Fault] = field(factory=_plain)
     heartbeat: Script[Fault] = field(factory=_plain)
     withdraw: Script[Fault] = field(factory=_plain)
+    suspend: Script[SuspendFault] = field(factory=lambda: Script(SuspendFault()))
+    resume: Script[SuspendFault] = field(factory=lambda: Script(SuspendFault()))
+    mark_owner: Script[Fault] = field(factory=_plain)
     dial: Script[Fault] = field(factory=_plain)
     shutdown: Script[Fault] = field(factory=_plain)
 

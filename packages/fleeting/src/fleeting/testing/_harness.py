@@ -1,8 +1,9 @@
 """What the conformance suite is given to check, and what its checks are written with."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from enum import Enum
+from functools import partial
 from typing import Any, TypeVar
 from uuid import uuid4
 
@@ -11,8 +12,8 @@ from attrs import define, evolve, field, frozen
 
 from fleeting._clock import LoopClock
 from fleeting._errors import ProviderError
-from fleeting._protocols import InstanceGroup
-from fleeting._types import Capability, GroupInfo, Observed, Settings, State
+from fleeting._protocols import InstanceGroup, MarksOwner, Suspends, Withdraws
+from fleeting._types import Capability, Completed, GroupInfo, Observed, Settings, State
 
 
 class Violation(AssertionError):
@@ -64,6 +65,9 @@ class Trouble(Enum):
 TroubleMaker = Callable[[], AbstractAsyncContextManager[object]]
 """Makes the endpoint have one trouble, from entering to leaving."""
 
+
+Call = Callable[[], Coroutine[Any, Any, object]]
+"""A call of a group's, with its arguments, to be made."""
 
 H = TypeVar("H")
 
@@ -127,6 +131,9 @@ class Harness:
     notice: Callable[[str], Awaitable[None]] | None = None
     """Makes the cloud announce that an instance will go."""
 
+    probed: Callable[[str], Awaitable[Completed]] | None = None
+    """Runs the group's `notice_probe` as on that instance, and tells what came of it."""
+
     writes: Callable[[], int] | None = None
     """Counts the requests so far that would change something at the cloud."""
 
@@ -175,11 +182,14 @@ class Harness:
         return NotApplicable(self.cannot[name]) if name in self.cannot else NotChecked(f"give the harness {what}")
 
     @asynccontextmanager
-    async def opened(self, *, keep: bool = False, observe_only: bool = False) -> AsyncIterator["Probe"]:
+    async def opened(
+        self, *, keep: bool = False, observe_only: bool = False, owner: str = ""
+    ) -> AsyncIterator["Probe"]:
         """Open a group, and in the end close it, after deleting what came meanwhile unless that is to be kept."""
         group = self.make()
-        info = await group.init(evolve(self.settings, observe_only=observe_only))
-        probe = Probe(harness=self, group=group, info=info)
+        owner = owner or self.settings.owner
+        info = await group.init(evolve(self.settings, owner=owner, observe_only=observe_only))
+        probe = Probe(harness=self, group=group, info=info, owner=owner)
         try:
             probe.found = dict(await probe.shown())
             yield probe
@@ -201,6 +211,9 @@ class Probe:
     harness: Harness
     group: InstanceGroup
     info: GroupInfo
+    owner: str
+    """By whom it was opened."""
+
     found: dict[str, Observed] = field(factory=dict)
     """The first view: the instances that were there when it was opened."""
 
@@ -267,11 +280,27 @@ class Probe:
             lambda shown: not shown.keys() & set(instances),
         )
 
+    def extras(self, instance: str) -> Mapping[str, Call]:
+        """The calls that the capabilities add and that change something, by their names."""
+        group, claimed = self.group, self.info.capabilities
+        calls: dict[str, Call] = {}
+        if Capability.WITHDRAW in claimed and isinstance(group, Withdraws):
+            calls["withdraw"] = partial(group.withdraw, 1)
+        if Capability.OWNER_MARK in claimed and isinstance(group, MarksOwner):
+            calls["mark_owner"] = partial(group.mark_owner, self.harness.settings.clock.now() + self.harness.deadline)
+        if Capability.SUSPEND_RESUME in claimed and isinstance(group, Suspends):
+            calls["suspend"] = partial(group.suspend, [instance])
+            calls["resume"] = partial(group.resume, [instance])
+        return calls
+
     async def tidy(self) -> None:
-        """Delete what came since the group was opened, as far as it lets itself be deleted.
+        """Delete what came since the group was opened, as far as it lets itself be deleted, and take its mark away.
 
         Whatever a group raises here, it has raised before in the check, which tells better what is wrong.
         """
+        if Capability.OWNER_MARK in self.info.capabilities and isinstance(self.group, MarksOwner):
+            with suppress(Exception):
+                await self.group.mark_owner(None)
         with suppress(Exception):
             if added := list(await self.added()):
                 await self.group.decrease(added)

@@ -8,7 +8,20 @@ from attrs import define, field, frozen
 
 from fleeting._types import State
 
-Method = Literal["init", "update", "increase", "decrease", "connect_info", "heartbeat", "withdraw", "dial", "shutdown"]
+Method = Literal[
+    "init",
+    "update",
+    "increase",
+    "decrease",
+    "connect_info",
+    "heartbeat",
+    "withdraw",
+    "suspend",
+    "resume",
+    "mark_owner",
+    "dial",
+    "shutdown",
+]
 
 
 @frozen
@@ -48,6 +61,15 @@ class Bill:
     """None: it still exists."""
 
 
+@frozen(kw_only=True)
+class Mark:
+    """Who manages the group, as it stands on the group itself."""
+
+    owner: str
+    until: float
+    """Seconds since the epoch; it expires then."""
+
+
 @define(kw_only=True)
 class Machine:
     """One instance, from being asked for to being forgotten; times are seconds since the epoch."""
@@ -58,6 +80,10 @@ class Machine:
     exists_at: float
     shown_at: float
     runs_at: float
+    suspend_at: float = math.inf
+    suspended_at: float = math.inf
+    resume_at: float = math.inf
+    resumed_at: float = math.inf
     told_at: float = math.inf
     gone_at: float = math.inf
     forgotten_at: float = math.inf
@@ -79,7 +105,15 @@ class Machine:
             return State.DELETING
         if now < self.runs_at:
             return State.CREATING
-        return State.FAILED if self.broken else State.RUNNING
+        return State.FAILED if self.broken else self._wakefulness(now)
+
+    def _wakefulness(self, now: float) -> State:
+        """How far it is with the last time that it was suspended, if it ever was."""
+        if now >= self.resume_at:
+            return State.RUNNING if now >= self.resumed_at else State.RESUMING
+        if now >= self.suspend_at:
+            return State.SUSPENDED if now >= self.suspended_at else State.SUSPENDING
+        return State.RUNNING
 
     def exists(self, now: float) -> bool:
         """Whether it is there, shown or not."""

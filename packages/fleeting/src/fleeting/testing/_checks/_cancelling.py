@@ -1,16 +1,12 @@
 """What a cancellation leaves behind, whichever await it hits."""
 
-from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from functools import partial
-from typing import Any
 
 import anyio
 
 from fleeting._errors import ProviderError
-from fleeting._protocols import Withdraws
-from fleeting._types import Capability
-from fleeting.testing._harness import Answer, Harness, Probe, Violation, answer_of, describe, new_intent, without
+from fleeting.testing._harness import Answer, Call, Harness, Probe, Violation, answer_of, describe, new_intent, without
 from fleeting.testing._interrupt import MAX_AWAITS, interrupted
 
 
@@ -39,14 +35,13 @@ async def check_cancelled_calls_change_nothing_else(harness: Harness) -> None:
     async with harness.opened() as probe:
         (instance,) = await probe.grow(1)
         group = probe.group
-        calls: dict[str, Callable[[], Coroutine[Any, Any, object]]] = {
+        calls: dict[str, Call] = {
             "update": group.update,
             "connect_info": partial(group.connect_info, instance),
             "heartbeat": partial(group.heartbeat, instance),
+            **probe.extras(instance),
             "decrease": partial(group.decrease, [instance]),
         }
-        if Capability.WITHDRAW in probe.info.capabilities and isinstance(group, Withdraws):
-            calls = {"withdraw": partial(group.withdraw, 1), **calls}
         for name, call in calls.items():
             for number in range(1, MAX_AWAITS + 1):
                 came_so_far = await _interrupted_at(number, call)
@@ -56,7 +51,7 @@ async def check_cancelled_calls_change_nothing_else(harness: Harness) -> None:
         await probe.remove([instance])
 
 
-async def _interrupted_at(number: int, call: Callable[[], Coroutine[Any, Any, object]]) -> bool:
+async def _interrupted_at(number: int, call: Call) -> bool:
     """Cancel the call there; returns whether it came so far."""
     with suppress(ProviderError):
         return await interrupted(call(), at=number)

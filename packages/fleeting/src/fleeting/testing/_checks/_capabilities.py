@@ -1,12 +1,29 @@
 """What only some groups can do."""
 
-from collections.abc import AsyncGenerator
+import re
+import subprocess
+from collections.abc import AsyncGenerator, Awaitable
 
 import anyio
 
 from fleeting._protocols import GivesNotice, Withdraws
-from fleeting._types import Capability, Notice, State
-from fleeting.testing._harness import Harness, Probe, Trouble, Violation, answer_of, describe, new_intent
+from fleeting._types import Capability, Completed, Notice, NoticeKind, State
+from fleeting.testing._harness import (
+    Harness,
+    NotApplicable,
+    Probe,
+    Trouble,
+    Violation,
+    answer_of,
+    describe,
+    new_intent,
+)
+
+NOTICE = re.compile(rf"({'|'.join(kind.value for kind in NoticeKind)}) \d+(\.\d+)?")
+"""A line of a probe's."""
+
+PROBE_TIME = 5.0
+"""Seconds within which a probe ends."""
 
 
 async def check_withdraw_spares_instances(harness: Harness) -> None:
@@ -42,23 +59,74 @@ async def check_notices_come(harness: Harness) -> None:
     """With `NOTICES`, an announcement of the cloud's is passed on, for its instance, with a deadline to come."""
     async with harness.opened() as probe:
         probe.needs(Capability.NOTICES)
+        if not isinstance(probe.group, GivesNotice):
+            raise NotApplicable("the group's notices are told on the instance")
         announce = harness.need(harness.notice, "notice", "makes the cloud announce that an instance will go")
         (instance,) = await probe.grow(1)
         announced = harness.settings.clock.now()
         await announce(instance)
-        heard = await _first_notice(probe)
+        heard = await _first_notice(probe.group, harness.deadline)
         if heard is None or heard.instance != instance or not heard.deadline > announced:
             clause = "notices passes on which instance goes, and when, in seconds since the epoch"
             raise Violation(clause, f"{instance} was announced at {announced:.0f}, heard was {heard}")
 
 
-async def _first_notice(probe: Probe) -> Notice | None:
+async def check_notice_probe_is_a_command(harness: Harness) -> None:
+    """A `notice_probe` is a command line that a POSIX shell understands, of a group that claims `NOTICES`."""
+    async with harness.opened() as probe:
+        command = _probe_of(probe)
+    if Capability.NOTICES not in probe.info.capabilities:
+        raise Violation("a group that has a notice_probe claims NOTICES, without which nobody runs it", "it does not")
+    if not command.strip() or "\0" in command:
+        raise Violation("notice_probe is a shell command, or None if there is none", f"it is {command!r}")
+    if complaint := _complaint_about(command):
+        raise Violation("notice_probe is a command line for a POSIX shell", f"the shell says: {complaint}")
+
+
+async def check_notice_probe_tells_notices(harness: Harness) -> None:
+    """A `notice_probe` tells in lines such as ``preemption 112`` what is announced, and nothing if nothing is."""
+    async with harness.opened() as probe:
+        _probe_of(probe)
+        announce = harness.need(harness.notice, "notice", "makes the cloud announce that an instance will go")
+        probed = harness.need(harness.probed, "probed", "runs the group's notice_probe as on an instance")
+        (instance,) = await probe.grow(1)
+        clause = "notice_probe prints a line KIND SECONDS for each notice, and nothing else"
+        if lines := await _told(probed(instance)):
+            raise Violation(clause, f"nothing was announced, and it printed {lines}")
+        await announce(instance)
+        if not (lines := await _told(probed(instance))) or not all(map(NOTICE.fullmatch, lines)):
+            raise Violation(clause, f"it was announced that {instance} goes, and it printed {lines}")
+
+
+def _complaint_about(command: str) -> str:
+    """What a shell says that reads the command and does not run it; empty if it understands."""
+    read = subprocess.run(["/bin/sh", "-n"], input=command.encode(), capture_output=True, check=False)
+    return read.stderr.decode(errors="replace").strip() if read.returncode else ""
+
+
+def _probe_of(probe: Probe) -> str:
+    """The command; ends the check if there is none."""
+    if probe.info.notice_probe is None:
+        raise NotApplicable("the group has no notice_probe")
+    return probe.info.notice_probe
+
+
+async def _told(probed: Awaitable[Completed]) -> list[str]:
+    """The lines that the probe prints."""
+    told = None
+    with anyio.move_on_after(PROBE_TIME):
+        told = await probed
+    if told is None or not told.ok:
+        clause = f"notice_probe exits with 0, within {PROBE_TIME:g} s, be anything announced or not"
+        raise Violation(clause, "it did not end in time" if told is None else f"it {told.outcome}")
+    return told.stdout.decode(errors="replace").splitlines()
+
+
+async def _first_notice(group: GivesNotice, patience: float) -> Notice | None:
     """Listen for as long as a notice may take."""
-    if not isinstance(probe.group, GivesNotice):
-        return None
-    notices = probe.group.notices()
+    notices = group.notices()
     try:
-        with anyio.move_on_after(probe.harness.deadline):
+        with anyio.move_on_after(patience):
             return await anext(notices)
     finally:
         if isinstance(notices, AsyncGenerator):

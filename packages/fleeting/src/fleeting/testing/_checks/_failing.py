@@ -1,8 +1,7 @@
 """What a group makes of a cloud that refuses, fails, or says nothing: one class of error for each thing to do."""
 
 import math
-from collections.abc import Awaitable, Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
 
 from attrs import evolve
 
@@ -15,10 +14,10 @@ from fleeting._errors import (
     QuotaExceeded,
     RateLimited,
 )
-from fleeting._protocols import Withdraws
-from fleeting._types import Capability, Observation, Problem, ProblemKind
+from fleeting._types import Observation, Problem, ProblemKind
 from fleeting.testing._harness import (
     Answer,
+    Call,
     Harness,
     Probe,
     Trouble,
@@ -29,7 +28,11 @@ from fleeting.testing._harness import (
     new_intent,
 )
 
-Calls = Mapping[str, Callable[[], Awaitable[object]]]
+CLAIMS_BY_RETURNING = {"update", "increase", "mark_owner"}
+"""Who returns from these says that the cloud has told, taken the order, or borne the mark."""
+
+CLAIMS_BY_VALUE = {"decrease", "withdraw", "suspend"}
+"""Who returns something from these says that the cloud has done it. What runs may be said to have been resumed."""
 
 
 async def check_failures_are_provider_errors(harness: Harness) -> None:
@@ -83,20 +86,18 @@ async def check_silence_ends_in_time(harness: Harness) -> None:
                 raise Violation(clause, f"the cloud said nothing, and increase {answer}")
 
 
-def _calls(probe: Probe, instance: str) -> Calls:
+def _calls(probe: Probe, instance: str) -> Mapping[str, Call]:
     """Every call that asks the cloud something, by its name."""
     group = probe.group
-    calls: dict[str, Callable[[], Awaitable[object]]] = {
+    return {
         "init": lambda: _open(probe.harness),
         "update": group.update,
         "increase": lambda: group.increase(1, intent=new_intent()),
         "decrease": lambda: group.decrease([instance]),
         "connect_info": lambda: group.connect_info(instance),
         "heartbeat": lambda: group.heartbeat(instance),
+        **probe.extras(instance),
     }
-    if Capability.WITHDRAW in probe.info.capabilities and isinstance(group, Withdraws):
-        calls["withdraw"] = partial(group.withdraw, 1)
-    return calls
 
 
 async def _open(harness: Harness) -> None:
@@ -112,7 +113,7 @@ def _judge_failure(name: str, kind: Trouble, answer: Answer) -> None:
     allowed = (ProviderError, GroupRefused) if name == "init" else ProviderError
     if answer.error is not None and not isinstance(answer.error, allowed):
         raise Violation("a call that the cloud fails raises a ProviderError, or a class derived from it", seen)
-    claims = name in {"update", "increase"} or (name in {"decrease", "withdraw"} and answer.value)
+    claims = name in CLAIMS_BY_RETURNING or (name in CLAIMS_BY_VALUE and answer.value)
     if answer.error is None and claims:
         raise Violation(f"{name} raises a ProviderError if the cloud does not do what it asks", seen)
 

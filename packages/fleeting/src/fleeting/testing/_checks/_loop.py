@@ -1,12 +1,10 @@
 """The event loop belongs to everybody: who waits lets the others run."""
 
-from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
 from functools import partial
-from typing import Any
 
 from fleeting.testing._blocking import held_up
-from fleeting.testing._harness import Harness, Trouble, Violation, new_intent
+from fleeting.testing._harness import Call, Harness, Trouble, Violation, new_intent
 
 
 async def check_nothing_blocks_the_event_loop(harness: Harness) -> None:
@@ -14,10 +12,11 @@ async def check_nothing_blocks_the_event_loop(harness: Harness) -> None:
     async with harness.opened() as probe:
         (instance,) = await probe.grow(1)
         group = probe.group
-        calls: dict[str, Callable[[], Coroutine[Any, Any, object]]] = {
+        calls: dict[str, Call] = {
             "update": group.update,
             "connect_info": partial(group.connect_info, instance),
             "heartbeat": partial(group.heartbeat, instance),
+            **probe.extras(instance),
             "increase": lambda: group.increase(1, intent=new_intent()),
             "decrease": partial(group.decrease, [instance]),
         }
@@ -32,7 +31,7 @@ async def check_nothing_blocks_the_event_loop(harness: Harness) -> None:
     await _judge("shutdown", other.shutdown)
 
 
-async def _judge(name: str, call: Callable[[], Coroutine[Any, Any, object]]) -> None:
+async def _judge(name: str, call: Call) -> None:
     """Raise if the call holds up the event loop, and not only once: a first call may import something."""
     twice = name not in {"init", "shutdown"}
     if (seen := await held_up(call())) and (not twice or (seen := await held_up(call()))):

@@ -5,7 +5,7 @@ from functools import partial
 
 from fleeting._errors import Unsupported
 from fleeting._types import State
-from fleeting.testing._harness import Harness, Violation, describe, new_intent
+from fleeting.testing._harness import Call, Harness, Violation, describe, new_intent
 
 
 async def check_observing_changes_nothing(harness: Harness) -> None:
@@ -17,11 +17,16 @@ async def check_observing_changes_nothing(harness: Harness) -> None:
                 seen = f"the manager sees {describe(shown)}, the observer {describe(observer.found)}"
                 raise Violation("who observes sees what the manager sees", seen)
             group = observer.group
-            for change in (partial(group.increase, 1, intent=new_intent()), partial(group.decrease, new)):
+            changes: dict[str, Call] = {
+                "increase": partial(group.increase, 1, intent=new_intent()),
+                "decrease": partial(group.decrease, new),
+                **observer.extras(new[0]),
+            }
+            for name, change in changes.items():
                 with suppress(Unsupported):
                     answer = await change()
                     clause = "what asks for a change raises Unsupported in a group that is opened to observe only"
-                    raise Violation(clause, f"a change was asked for, and answered with {answer!r}")
+                    raise Violation(clause, f"{name} returned {answer!r}")
         await probe.rest(harness.settle)
         added = await probe.added()
         if list(added) != new or added[new[0]].state is not State.RUNNING:

@@ -1,6 +1,6 @@
 """What a group says of itself when it is opened."""
 
-from fleeting._protocols import GivesNotice, Withdraws
+from fleeting._protocols import GivesNotice, MarksOwner, Suspends, Withdraws
 from fleeting._types import SUPPORTED_INTERFACE_VERSIONS, Capability
 from fleeting.testing._harness import Harness, Violation
 
@@ -18,11 +18,21 @@ async def check_init_tells_what_the_group_is(harness: Harness) -> None:
         raise Violation("max_size is the cloud's own ceiling, or None", f"max_size {info.max_size!r}")
 
 
+METHODS = {
+    Capability.WITHDRAW: Withdraws,
+    Capability.SUSPEND_RESUME: Suspends,
+    Capability.NOTICES: GivesNotice,
+    Capability.OWNER_MARK: MarksOwner,
+}
+
+
 async def check_claimed_capabilities_have_their_methods(harness: Harness) -> None:
     """Who claims a capability has the methods that it stands for."""
     async with harness.opened() as probe:
-        for capability, methods in ((Capability.WITHDRAW, Withdraws), (Capability.NOTICES, GivesNotice)):
-            if capability in probe.info.capabilities and not isinstance(probe.group, methods):
+        for capability in sorted(METHODS.keys() & probe.info.capabilities, key=lambda each: each.name):
+            methods = METHODS[capability]
+            probes = capability is Capability.NOTICES and probe.info.notice_probe is not None
+            if not probes and not isinstance(probe.group, methods):
                 clause = f"a group that claims {capability.name} has the methods of {methods.__name__}"
                 raise Violation(clause, f"{type(probe.group).__name__} lacks them")
 
