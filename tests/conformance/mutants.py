@@ -12,6 +12,7 @@ from contextlib import suppress
 from datetime import datetime
 from http.client import HTTPConnection
 from itertools import count as count_from
+from threading import Timer
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
@@ -30,6 +31,7 @@ from fleeting import (
     Observation,
     Observed,
     OutcomeUnknown,
+    Problem,
     ProviderError,
     QuotaExceeded,
     RateLimited,
@@ -61,6 +63,9 @@ MUTANTS: list[Mutant] = []
 
 OPEN: list[socket.socket] = []
 """What mutants have left open; whoever runs them closes it."""
+
+GHOSTS: list[Timer] = []
+"""Threads that mutants have left; whoever runs them ends them."""
 
 
 def found_by(name: str) -> Callable[[type[Group]], type[Group]]:
@@ -137,6 +142,19 @@ class FirstPageOnly(Group):
     async def update(self) -> Observation:
         listing = await self._cloud.call("GET", f"{self._pool}/instances?page=")
         return Observation({each["id"]: self._observed(each) for each in listing["instances"]})
+
+
+@found_by("view_is_stable")
+class FirstSight(Group):
+    """Gives the time at which it first saw an instance, which is another after a restart."""
+
+    async def init(self, settings: Settings) -> GroupInfo:
+        self.clock = settings.clock
+        self.first: dict[str, float] = {}
+        return await super().init(settings)
+
+    def _observed(self, each: dict[str, str]) -> Observed:
+        return evolve(super()._observed(each), created_at=self.first.setdefault(each["id"], self.clock.now()))
 
 
 class _Pager(Group):
@@ -251,6 +269,15 @@ class Milliseconds(Group):
         return evolve(super()._observed(each), created_at=created * 1000)
 
 
+@found_by("creation_time_is_in_seconds")
+class Homesick(Group):
+    """Takes the cloud's times, which are in UTC, for those of its own time zone."""
+
+    def _observed(self, each: dict[str, str]) -> Observed:
+        created = datetime.fromisoformat(each["created"]).replace(tzinfo=None).timestamp()
+        return evolve(super()._observed(each), created_at=created)
+
+
 @found_by("update_notices_death")
 class Faithful(Group):
     """Goes on showing, from memory, what the cloud no longer lists."""
@@ -292,6 +319,15 @@ class AllOrNothing(Group):
         if (accepted := await super().increase(count, intent=intent)) < count:
             raise CapacityUnavailable("not enough")
         return accepted
+
+
+@found_by("partial_success_is_told")
+class Piecemeal(Group):
+    """Asks for one after the other, and forgets those that it got if the next is refused."""
+
+    async def increase(self, count: int, *, intent: str) -> int:
+        each = [await super(Piecemeal, self).increase(1, intent=f"{intent}-{number}") for number in range(count)]
+        return sum(each)
 
 
 @found_by("lost_answer_is_an_unknown_outcome")
@@ -427,6 +463,31 @@ class Hopeful(Group):
         return instances
 
 
+@found_by("decrease_removes_what_does_not_run")
+class Choosy(Group):
+    """Deletes what runs, and takes anything else for gone."""
+
+    async def decrease(self, instances: Sequence[str]) -> Sequence[str]:
+        shown = (await super().update()).instances
+        await super().decrease([each for each in instances if each in shown and shown[each].state is State.RUNNING])
+        return instances
+
+
+@found_by("refused_deletion_is_told")
+class OnceBitten(Group):
+    """Does not ask again for a deletion that it asked for, though it was refused."""
+
+    async def init(self, settings: Settings) -> GroupInfo:
+        self.asked: set[str] = set()
+        return await super().init(settings)
+
+    async def decrease(self, instances: Sequence[str]) -> Sequence[str]:
+        new = [each for each in instances if each not in self.asked]
+        self.asked |= set(new)
+        await super().decrease(new)
+        return instances
+
+
 # --- one instance ---------------------------------------------------------------------------------------
 
 
@@ -451,6 +512,16 @@ class Elephant(Group):
         if instance not in self.known:
             raise InstanceNotFound(instance)
         return ConnectInfo(id=instance, internal_addr=f"{instance}.pond")
+
+
+@found_by("connect_info_is_complete")
+class Premature(Group):
+    """Gives what there is of the connection details of an instance that has no address yet."""
+
+    async def connect_info(self, instance: str) -> ConnectInfo:
+        info = await super().connect_info(instance)
+        state = (await super().update()).instances[instance].state
+        return info if state is State.RUNNING else evolve(info, internal_addr=None)
 
 
 @found_by("connect_info_hides_secrets")
@@ -486,6 +557,14 @@ class Sentimental(Group):
     async def heartbeat(self, instance: str) -> None:
         if instance not in self.alive:
             raise InstanceNotFound(instance)
+
+
+@found_by("heartbeat_notices_failure")
+class Lenient(Group):
+    """Takes an instance for healthy because the cloud knows it, whatever it says of it."""
+
+    async def heartbeat(self, instance: str) -> None:
+        await self._cloud.call("GET", f"/instances/{instance}")
 
 
 # --- a cloud that fails ---------------------------------------------------------------------------------
@@ -535,6 +614,17 @@ class Serene(Group):
         with suppress(ProviderError):
             return await super().increase(count, intent=intent)
         return 0
+
+
+@found_by("failures_are_provider_errors")
+class Hasty(Group):
+    """Takes an instance for gone because the cloud did not tell of it."""
+
+    async def connect_info(self, instance: str) -> ConnectInfo:
+        try:
+            return await super().connect_info(instance)
+        except ProviderError as error:
+            raise InstanceNotFound(instance) from error
 
 
 class _OneClass(_Changes):
@@ -623,6 +713,27 @@ class GivesUp(Group):
             raise CapacityUnavailable("no answer") from error
 
 
+@found_by("silence_ends_in_time")
+class Dreamer(Group):
+    """Gives its last view again, if the cloud does not answer in time."""
+
+    _last = Observation({})
+
+    async def update(self) -> Observation:
+        with suppress(OutcomeUnknown):
+            self._last = await super().update()
+        return self._last
+
+
+@found_by("silence_ends_in_time")
+class Polite(Group):
+    """Takes its leave of the cloud, and waits for it to say good-bye."""
+
+    async def shutdown(self) -> None:
+        with suppress(ProviderError):
+            await _OtherCloud.cloud(evolve(self._config, timeout=3600)).call("GET", self._pool)
+
+
 # --- cancellation, the event loop -----------------------------------------------------------------------
 
 
@@ -680,6 +791,16 @@ class Unfinished(Group):
 
     async def shutdown(self) -> None:
         self.socket.close()
+
+
+@found_by("cancelled_calls_change_nothing_else")
+class Deaf(Group):
+    """Tries again whatever went wrong, be it that it was cancelled."""
+
+    async def update(self) -> Observation:
+        while True:
+            with suppress(Exception, anyio.get_cancelled_exc_class()):
+                return await super().update()
 
 
 class _OnTheLoop(Cloud):
@@ -770,6 +891,15 @@ class Logger(_OtherCloud):
     cloud = _Logs
 
 
+@found_by("secrets_are_told_nobody")
+class Quoting(Group):
+    """Has the request in the problems that it tells, so that one may see what is wrong."""
+
+    def _problem(self, each: dict[str, str]) -> Problem:
+        problem = super()._problem(each)
+        return evolve(problem, message=f"{problem.message}, asked with {self._config.token}")
+
+
 # --- capabilities, observing, the end -------------------------------------------------------------------
 
 
@@ -829,3 +959,23 @@ class LeavesItsSocket(Group):
         address = (netloc.hostname or "", netloc.port or 0)
         OPEN.append(await self._cloud._offload(socket.create_connection, address, 1))
         return await super().init(settings)
+
+
+@found_by("shutdown_releases_what_was_taken")
+class Haunted(Group):
+    """Starts a thread in init that nobody ends."""
+
+    async def init(self, settings: Settings) -> GroupInfo:
+        ghost = Timer(60, lambda: None)
+        ghost.daemon = True
+        ghost.start()
+        GHOSTS.append(ghost)
+        return await super().init(settings)
+
+
+@found_by("shutdown_releases_what_was_taken")
+class Lingering(Group):
+    """Waits, when it is closed, for something that does not come."""
+
+    async def shutdown(self) -> None:
+        await anyio.sleep_forever()

@@ -7,7 +7,7 @@ from attrs import evolve
 from puddle_endpoint import harness_for, running
 
 from fleeting.testing import Violation, anchor_of, judge
-from tests.conformance.mutants import MUTANTS, OPEN, Mutant
+from tests.conformance.mutants import GHOSTS, MUTANTS, OPEN, Mutant
 
 pytestmark = pytest.mark.anyio
 
@@ -18,6 +18,8 @@ def close_what_a_mutant_left() -> Iterator[None]:
     yield
     while OPEN:
         OPEN.pop().close()
+    while GHOSTS:
+        GHOSTS.pop().cancel()
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)

@@ -68,6 +68,8 @@ class Puddle:
     """Those that it has at the moment, each with what is set when it is over."""
 
     out_since: str = ""
+    taken: int = 0
+    """How many were asked for since the last trouble began."""
 
     @property
     def url(self) -> str:
@@ -83,6 +85,7 @@ class Puddle:
         async def having() -> AsyncIterator[None]:
             self.troubles[kind] = anyio.Event()
             self.out_since = now()
+            self.taken = 0
             try:
                 yield
             finally:
@@ -203,7 +206,12 @@ class Puddle:
         if Trouble.QUOTA in self.troubles:
             raise Refused(403, "quota")
         room = LIMIT - sum(each.status != "gone" for each in self.instances.values())
-        accepted = min(count, room, 1 if Trouble.PARTIAL in self.troubles else count)
+        if Trouble.PARTIAL in self.troubles:
+            room = 1 - self.taken
+            if not room:
+                raise Refused(403, "quota")
+        accepted = min(count, room)
+        self.taken += accepted
         self.queue += [label] * accepted
         if Trouble.STOCK_OUT not in self.troubles:
             self._fill()

@@ -32,7 +32,7 @@ class _Watch:
 
     def notice(self, event: str, args: tuple[Any, ...]) -> None:
         """Look at what Python tells its auditors before it happens."""
-        if self.thread == get_ident() and event == "socket.connect" and args[0].gettimeout() != 0:
+        if event == "socket.connect" and self.thread == get_ident() and args[0].gettimeout() != 0:
             self.seen = f"it connects to {args[1]!r} with a blocking socket"
             raise _WouldBlock(self.seen)
 

@@ -43,6 +43,7 @@ from fleeting.testing._checks._instance import (
     check_connect_info_is_complete,
     check_connect_info_knows_what_is_gone,
     check_heartbeat_notices_death,
+    check_heartbeat_notices_failure,
     check_heartbeat_tells_health,
 )
 from fleeting.testing._checks._loop import check_nothing_blocks_the_event_loop
@@ -62,6 +63,7 @@ from fleeting.testing._checks._shrinking import (
     check_decrease_accepts_what_is_gone,
     check_decrease_goes_on_past_what_is_gone,
     check_decrease_removes_only_those_named,
+    check_decrease_removes_what_does_not_run,
     check_refused_deletion_is_told,
 )
 from fleeting.testing._checks._suspending import (
@@ -119,12 +121,14 @@ CHECKS: tuple[Check, ...] = (
     check_decrease_removes_only_those_named,
     check_decrease_accepts_what_is_gone,
     check_decrease_goes_on_past_what_is_gone,
+    check_decrease_removes_what_does_not_run,
     check_refused_deletion_is_told,
     check_connect_info_is_complete,
     check_connect_info_knows_what_is_gone,
     check_connect_info_hides_secrets,
     check_heartbeat_tells_health,
     check_heartbeat_notices_death,
+    check_heartbeat_notices_failure,
     check_failures_are_provider_errors,
     check_refused_credentials_are_auth_failed,
     check_throttling_is_rate_limited,

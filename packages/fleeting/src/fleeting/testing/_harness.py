@@ -53,7 +53,7 @@ class Trouble(Enum):
     RATE_LIMIT = "refuses every request as one too many"
     STOCK_OUT = "has no stock for new instances, and says so in its own way"
     QUOTA = "refuses new instances because of a limit of the account"
-    PARTIAL = "takes only one of the instances that are asked for at once"
+    PARTIAL = "takes one more instance, and refuses whatever is asked for beyond that, at once or after it"
     PROTECTED = "refuses to delete instances"
     LOST_ANSWER = "does what it is asked to, and breaks the connection instead of answering"
     SILENCE = "takes requests, does nothing and never answers; on leaving, breaks those connections"
@@ -197,7 +197,10 @@ class Harness:
             with anyio.move_on_after(self.deadline, shield=True):
                 if not keep:
                     await probe.tidy()
+            with anyio.move_on_after(self.deadline, shield=True) as limit:
                 await group.shutdown()
+        if limit.cancelled_caught:
+            raise Violation("shutdown ends", f"{self.deadline:g} s after it was called, it had not")
 
 
 MakeHarness = Callable[[], AbstractAsyncContextManager[Harness]]
@@ -348,9 +351,15 @@ class Answer:
 
 
 async def answer_of(call: Awaitable[object]) -> Answer:
-    """Await the call, and take whatever comes of it."""
+    """Await the call, and take whatever comes of it.
+
+    Raises:
+        NotApplicable: What watches over the check did not allow the call.
+    """
     try:
         return Answer(value=await call)
+    except NotApplicable:
+        raise
     except Exception as error:  # noqa: BLE001  (what a plugin may raise is what is being checked)
         return Answer(error=error)
 

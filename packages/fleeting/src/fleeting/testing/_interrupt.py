@@ -6,10 +6,14 @@ from typing import Any
 
 import anyio
 
-from fleeting.testing._stepping import stepped
+from fleeting.testing._harness import Violation
+from fleeting.testing._stepping import GiveUp, stepped
 
 MAX_AWAITS = 20
 """How many awaits of one call are worth trying."""
+
+LAST_WORDS = 200
+"""How often a call may wait after it was cancelled, to clear up; one that goes on for ever would never end."""
 
 
 async def interrupted(call: Coroutine[Any, Any, object], *, at: int) -> bool:
@@ -17,13 +21,25 @@ async def interrupted(call: Coroutine[Any, Any, object], *, at: int) -> bool:
 
     Returns:
         Whether it came that far. It may have ended well even so, if it shields what it does.
+
+    Raises:
+        Violation: It goes on as if nothing were.
     """
     waits = count(1)
+    deaf = Violation("a call that is cancelled ends", f"after {LAST_WORDS} awaits more it had not")
     with anyio.CancelScope() as scope:
 
         def cancel_in_time() -> None:
-            if next(waits) == at:
+            number = next(waits)
+            if number == at:
                 scope.cancel()
+            if number > at + 2 * LAST_WORDS:
+                raise deaf
+            if number > at + LAST_WORDS:
+                raise GiveUp
 
-        await stepped(call, on_wait=cancel_in_time)
+        try:
+            await stepped(call, on_wait=cancel_in_time)
+        except GiveUp:
+            raise deaf from None
     return scope.cancel_called

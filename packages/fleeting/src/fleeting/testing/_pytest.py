@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from fleeting.testing._conformance import CHECKS, Check, judge, name_of
-from fleeting.testing._harness import MakeHarness, NotApplicable, NotChecked
+from fleeting.testing._harness import MakeHarness, NotApplicable, NotChecked, Violation
 from fleeting.testing._virtual_time import virtual_backend
 
 
@@ -48,10 +48,15 @@ class GroupConformance:
         Which do not apply, and why, stands in the properties of pytest's XML report. What could not be checked is
         reported as skipped, with what to give the harness.
         """
+        verdict: Violation | NotApplicable | None = None
         async with make_harness() as harness:
             try:
                 await judge(check, harness)
-            except NotChecked as lack:
-                pytest.skip(f"not checked: {lack}")
-            except NotApplicable as reason:
-                record_property("not_applicable", str(reason))
+            except (Violation, NotApplicable) as raised:
+                verdict = raised  # until the harness is left, whose task groups would wrap it
+        if isinstance(verdict, Violation):
+            raise verdict
+        if isinstance(verdict, NotChecked):
+            pytest.skip(f"not checked: {verdict}")
+        if verdict is not None:
+            record_property("not_applicable", str(verdict))

@@ -1,19 +1,29 @@
 """Keeps what the conformance suite does to a real cloud within bounds, and leaves nothing behind there."""
 
+import math
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
-from attrs import define, evolve, field
+from attrs import define, evolve, field, frozen
 
 from fleeting._clock import LoopClock
-from fleeting._errors import FleetingError, OutcomeUnknown, ProviderError
+from fleeting._errors import OutcomeUnknown, ProviderError
 from fleeting._protocols import InstanceGroup
 from fleeting._types import GroupInfo, Observation, Settings, State
 from fleeting.testing._harness import Harness, NotChecked
 
 NOBODY_KNOWS = ("whatever there is: the cloud does not tell",)
+
+
+@frozen
+class _Order:
+    """What was asked for under one intent."""
+
+    count: int
+    until: float
+    """When what has not come will not come any more, seconds since the epoch."""
 
 
 @define(kw_only=True)
@@ -24,11 +34,14 @@ class _Account:
     found: frozenset[str]
     """The instances that were there first, and stay."""
 
-    asked: dict[str, int] = field(factory=dict)
-    """How many were asked for, by intent."""
+    orders: dict[str, _Order] = field(factory=dict)
+    """By intent."""
 
     seen: set[str] = field(factory=set)
-    """Which have come of that."""
+    """Instances that have come since the first of these."""
+
+    closed: set[str] = field(factory=set)
+    """Instances that came of orders that are not waited for any more."""
 
     def take_in(self, view: Observation) -> int:
         """Look at a view; returns how many of ours exist."""
@@ -37,13 +50,20 @@ class _Account:
             for instance, each in view.instances.items()
             if instance not in self.found and each.state is not State.DELETED
         }
-        self.seen |= ours
+        self.seen |= ours - self.closed
         return len(ours)
 
-    @property
-    def to_come(self) -> int:
+    def to_come(self, now: float) -> int:
         """How many may still appear."""
-        return max(0, sum(self.asked.values()) - len(self.seen))
+        if all(order.until <= now for order in self.orders.values()):
+            self.orders.clear()
+            self.closed |= self.seen
+            self.seen.clear()
+        return max(0, sum(order.count for order in self.orders.values()) - len(self.seen))
+
+    def asked(self, intent: str) -> int:
+        """How many were asked for under that intent."""
+        return self.orders[intent].count if intent in self.orders else 0
 
 
 class SpendingGuard:
@@ -67,11 +87,13 @@ class SpendingGuard:
                 await self.sweep()
 
     async def sweep(self) -> None:
-        """Remove what was not there first, and wait for it; what stays is in `left`."""
+        """Remove what was not there first, and wait for it; what stays, or was not got to, is in `left`."""
+        self.left = dict.fromkeys(self._accounts, NOBODY_KNOWS)
         for identity, account in self._accounts.items():
-            self.left.pop(identity, None)
             if left := await _emptied(account):
                 self.left[identity] = left
+            else:
+                del self.left[identity]
 
     async def admit(self, group: InstanceGroup, info: GroupInfo, harness: Harness) -> None:
         """Remember what a resource holds before anything is asked of it."""
@@ -86,20 +108,26 @@ class SpendingGuard:
             NotChecked: It does not.
         """
         account = self._accounts[identity]
+        clock, harness = account.harness.settings.clock, account.harness
         there = account.take_in(await group.update())
-        new = max(0, count - account.asked.get(intent, 0))
-        if there + account.to_come + new > self.limit:
+        before = account.asked(intent)
+        new = max(0, count - before)
+        if there + account.to_come(clock.now()) + new > self.limit:
             raise NotChecked(f"allow --live-instances more than {self.limit}, which the check needs at once")
-        account.asked[intent] = max(count, account.asked.get(intent, 0))
+        account.orders[intent] = _Order(before + new, math.inf)
+        came: int | None = None
         try:
-            accepted = await group.increase(count, intent=intent)
+            came = await group.increase(count, intent=intent)
         except OutcomeUnknown:
             raise
         except ProviderError:
-            account.asked[intent] -= new
+            came = before
             raise
-        account.asked[intent] = min(account.asked[intent], accepted)
-        return accepted
+        finally:  # what was cut off shows itself within the time to settle, or never
+            patience = harness.settle if came is None else harness.deadline
+            asked = before + new if came is None else min(before + new, came)
+            account.orders[intent] = _Order(asked, clock.now() + patience)
+        return came
 
 
 class _GuardedGroup:
@@ -110,19 +138,29 @@ class _GuardedGroup:
         self._group = group
         self._guard = guard
         self._identity = ""
+        for name in dir(group):  # `isinstance` looks for a protocol's methods here, and not in __getattr__
+            if not name.startswith("_") and not hasattr(type(self), name):
+                setattr(self, name, getattr(group, name))
 
     async def init(self, settings: Settings) -> GroupInfo:
         info = await self._group.init(settings)
         self._identity = info.identity
         if not settings.observe_only:
-            await self._guard.admit(self._group, info, self._harness)
+            try:
+                await self._guard.admit(self._group, info, self._harness)
+            except BaseException:  # nobody will call shutdown
+                with anyio.CancelScope(shield=True):
+                    await _try(self._group.shutdown)
+                raise
         return info
 
     async def increase(self, count: int, *, intent: str) -> int:
         return await self._guard.increase(self._group, self._identity, count, intent)
 
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401  (whatever the group has)
-        return getattr(self._group, name)
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:  # noqa: ANN401  (whatever the group has)
+            ...
 
     def __repr__(self) -> str:
         return repr(self._group)
@@ -139,13 +177,14 @@ async def _emptied(account: _Account) -> Sequence[str]:
     settled = settings.clock.now() + harness.settle
     try:
         with anyio.move_on_after(harness.deadline + harness.settle):
-            while left or (account.to_come and settings.clock.now() < settled):
+            while left or (account.to_come(-math.inf) and settings.clock.now() < settled):
                 left = await _told_to_go(group, account, left)
                 await anyio.sleep(harness.poll)
     finally:
-        await group.shutdown()
-    account.asked.clear()
+        await _try(group.shutdown)
+    account.orders.clear()
     account.seen.clear()
+    account.closed.clear()
     return left
 
 
@@ -162,8 +201,8 @@ async def _told_to_go(group: InstanceGroup, account: _Account, left: Sequence[st
 
 
 async def _try(call: Callable[..., Any], *args: object) -> Any:  # noqa: ANN401  (what the call returns)
-    """Make a call; None if the cloud fails it."""
+    """Make a call; None if it fails, if only because the plugin does: there may be others to clear up."""
     try:
         return await call(*args)
-    except (FleetingError, OSError):
+    except Exception:  # noqa: BLE001
         return None

@@ -10,6 +10,10 @@ Resume = Callable[[], Any]
 """Lets the call run to its next wait, and returns what it tells the event loop there."""
 
 
+class GiveUp(BaseException):
+    """Ends a call that nothing else ends."""
+
+
 @coroutine
 def stepped(
     call: Coroutine[Any, Any, T],
@@ -22,7 +26,8 @@ def stepped(
     Args:
         call: What to run.
         step: Performs each step.
-        on_wait: Called when the call waits for the event loop, before that is told.
+        on_wait: Called when the call waits for the event loop, before that is told. A `GiveUp` that it raises is
+            thrown into the call; all else is raised at once.
 
     Returns:
         What the call returns.
@@ -34,7 +39,11 @@ def stepped(
         except StopIteration as end:
             result: T = end.value
             return result
-        on_wait()
+        try:
+            on_wait()
+        except GiveUp as error:
+            resume = partial(call.throw, error)
+            continue
         try:
             answer = yield trap
         except BaseException as error:  # noqa: BLE001  (whatever it is, it is the call's)

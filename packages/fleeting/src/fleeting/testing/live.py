@@ -19,8 +19,11 @@ Load it in ``pyproject.toml``, and mark the tests that cost money::
             return make
 
 Nobody else may change the group meanwhile: whatever comes to it is removed, after each check and once more at the end,
-be it an interrupt.
+be it an interrupt or a SIGTERM. What could not be removed, because that was interrupted too, is named.
 """
+
+import signal
+from contextlib import suppress
 
 import anyio
 import pytest
@@ -45,6 +48,15 @@ def pytest_configure(config: pytest.Config) -> None:
     """Make the guard that all tests share."""
     config.addinivalue_line("markers", "live: makes instances at a real cloud; runs with --live only")
     config.stash[_GUARD] = SpendingGuard(config.getoption("--live-instances"))
+    if config.getoption("--live"):
+        signal.signal(signal.SIGTERM, _interrupt)
+
+
+def _interrupt(_: int, __: object) -> None:
+    """End as on Ctrl-C, which clears up: systems that run tests end them with SIGTERM, and instances would stay."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        raise KeyboardInterrupt
+    signal.raise_signal(signal.SIGINT)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -64,7 +76,8 @@ def spending_guard(pytestconfig: pytest.Config) -> SpendingGuard:
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Remove what an interrupted test has left; runs whatever ended the session."""
     guard = session.config.stash[_GUARD]
-    anyio.run(guard.sweep)
+    with suppress(KeyboardInterrupt):  # so that what is left is named
+        anyio.run(guard.sweep)
     if guard.left:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 

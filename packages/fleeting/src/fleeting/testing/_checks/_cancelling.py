@@ -1,11 +1,14 @@
 """What a cancellation leaves behind, whichever await it hits."""
 
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
 
 import anyio
 
 from fleeting._errors import ProviderError
+from fleeting._protocols import GivesNotice
+from fleeting._types import Capability
 from fleeting.testing._harness import Answer, Call, Harness, Probe, Violation, answer_of, describe, new_intent, without
 from fleeting.testing._interrupt import MAX_AWAITS, interrupted
 
@@ -39,6 +42,7 @@ async def check_cancelled_calls_change_nothing_else(harness: Harness) -> None:
             "update": group.update,
             "connect_info": partial(group.connect_info, instance),
             "heartbeat": partial(group.heartbeat, instance),
+            **_listening(probe),
             **probe.extras(instance),
             "decrease": partial(group.decrease, [instance]),
         }
@@ -49,6 +53,20 @@ async def check_cancelled_calls_change_nothing_else(harness: Harness) -> None:
                 if not came_so_far:
                     break
         await probe.remove([instance])
+
+
+def _listening(probe: Probe) -> Mapping[str, Call]:
+    """To wait for a notice for a while, if the group gives any; none comes."""
+    group = probe.group
+    if Capability.NOTICES not in probe.info.capabilities or not isinstance(group, GivesNotice):
+        return {}
+
+    async def listen() -> None:
+        with anyio.move_on_after(probe.harness.settle):
+            async for _ in group.notices():
+                pass
+
+    return {"notices": listen}
 
 
 async def _interrupted_at(number: int, call: Call) -> bool:

@@ -2,7 +2,7 @@
 
 import re
 import subprocess
-from collections.abc import AsyncGenerator, Awaitable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable
 
 import anyio
 
@@ -62,13 +62,18 @@ async def check_notices_come(harness: Harness) -> None:
         if not isinstance(probe.group, GivesNotice):
             raise NotApplicable("the group's notices are told on the instance")
         announce = harness.need(harness.notice, "notice", "makes the cloud announce that an instance will go")
-        (instance,) = await probe.grow(1)
-        announced = harness.settings.clock.now()
-        await announce(instance)
-        heard = await _first_notice(probe.group, harness.deadline)
-        if heard is None or heard.instance != instance or not heard.deadline > announced:
-            clause = "notices passes on which instance goes, and when, in seconds since the epoch"
-            raise Violation(clause, f"{instance} was announced at {announced:.0f}, heard was {heard}")
+        notices = probe.group.notices()
+        try:
+            for instance in await probe.grow(2):
+                announced = harness.settings.clock.now()
+                await announce(instance)
+                heard = await _next_notice(notices, harness.deadline)
+                if heard is None or heard.instance != instance or not heard.deadline > announced:
+                    clause = "notices passes on which instance goes, and when, in seconds since the epoch, and goes on"
+                    raise Violation(clause, f"{instance} was announced at {announced:.0f}, heard was {heard}")
+        finally:
+            if isinstance(notices, AsyncGenerator):
+                await notices.aclose()
 
 
 async def check_notice_probe_is_a_command(harness: Harness) -> None:
@@ -122,13 +127,8 @@ async def _told(probed: Awaitable[Completed]) -> list[str]:
     return told.stdout.decode(errors="replace").splitlines()
 
 
-async def _first_notice(group: GivesNotice, patience: float) -> Notice | None:
+async def _next_notice(notices: AsyncIterator[Notice], patience: float) -> Notice | None:
     """Listen for as long as a notice may take."""
-    notices = group.notices()
-    try:
-        with anyio.move_on_after(patience):
-            return await anext(notices)
-    finally:
-        if isinstance(notices, AsyncGenerator):
-            await notices.aclose()
+    with anyio.move_on_after(patience):
+        return await anext(notices, None)
     return None

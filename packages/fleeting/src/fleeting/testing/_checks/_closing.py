@@ -1,6 +1,7 @@
 """What stays when a group is closed, and what must not."""
 
 from pathlib import Path
+from threading import enumerate as enumerate_threads
 
 import anyio
 
@@ -8,6 +9,9 @@ from fleeting._errors import FleetingError
 from fleeting._types import State
 from fleeting.testing._harness import Harness, Violation, describe
 from fleeting.testing._interrupt import MAX_AWAITS, interrupted
+
+POOLED = ("AnyIO worker thread", "Trio thread ", "asyncio_")
+"""How the threads are called in which anyio, trio and asyncio run what is offloaded, and which they keep."""
 
 
 async def check_shutdown_leaves_instances(harness: Harness) -> None:
@@ -54,7 +58,7 @@ async def _cancelled_opening(harness: Harness, number: int) -> bool:
 
 
 async def check_shutdown_releases_what_was_taken(harness: Harness) -> None:
-    """After `shutdown`, no connection, file or task of the group's is left open."""
+    """After `shutdown`, which ends, no connection, file, task or thread of the group's is left."""
     async with harness.opened():
         pass  # what is made once per process, such as an import's, is made now
     before = _held()
@@ -76,9 +80,12 @@ async def _released(harness: Harness, before: set[str], clause: str) -> None:
 
 
 def _held() -> set[str]:
-    """What this process holds open, as far as the system tells, and the tasks of the event loop."""
+    """What this process holds open, as far as the system tells, its threads, and the tasks of the event loop."""
     tasks = {f"task {task.name or task.id}" for task in anyio.get_running_tasks()}
-    return tasks | {f"file {target}" for entry in Path("/proc/self/fd").glob("*") if (target := _target(entry))}
+    threads = {f"thread {each.name}" for each in enumerate_threads() if not each.name.startswith(POOLED)}
+    return (
+        tasks | threads | {f"file {target}" for entry in Path("/proc/self/fd").glob("*") if (target := _target(entry))}
+    )
 
 
 def _target(entry: Path) -> str:

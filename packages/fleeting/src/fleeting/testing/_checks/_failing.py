@@ -9,6 +9,7 @@ from fleeting._errors import (
     AuthFailed,
     CapacityUnavailable,
     GroupRefused,
+    InstanceNotFound,
     OutcomeUnknown,
     ProviderError,
     QuotaExceeded,
@@ -28,6 +29,9 @@ from fleeting.testing._harness import (
     new_intent,
 )
 
+REFUSALS = {Trouble.AUTH, Trouble.RATE_LIMIT}
+"""Troubles that are failures too, and that have a check of their own."""
+
 CLAIMS_BY_RETURNING = {"update", "increase", "mark_owner"}
 """Who returns from these says that the cloud has told, taken the order, or borne the mark."""
 
@@ -39,7 +43,7 @@ async def check_failures_are_provider_errors(harness: Harness) -> None:
     """Whatever the cloud answers, a call raises nothing but a `ProviderError`, and claims nothing that was not done."""
     async with harness.opened() as probe:
         (instance,) = await probe.grow(1)
-        for kind in (Trouble.ERROR, Trouble.GARBAGE):
+        for kind in (Trouble.ERROR, Trouble.GARBAGE, *(harness.troubles.keys() & REFUSALS)):
             async with harness.trouble(kind):
                 for name, call in _calls(probe, instance).items():
                     _judge_failure(name, kind, await answer_of(call()))
@@ -47,6 +51,7 @@ async def check_failures_are_provider_errors(harness: Harness) -> None:
         added = await probe.added()
         if list(added) != [instance]:
             raise Violation("what fails has no effect", f"{instance} was running; left are {describe(added)}")
+        await probe.remove([instance])
 
 
 async def check_refused_credentials_are_auth_failed(harness: Harness) -> None:
@@ -73,10 +78,12 @@ async def check_quota_is_told(harness: Harness) -> None:
 
 
 async def check_silence_ends_in_time(harness: Harness) -> None:
-    """Every call has a time-out; after that, `increase` says that it does not know what came of it."""
+    """Every call has a time-out, and raises then; `increase` says that it does not know what came of it."""
     async with harness.opened() as probe:
         (instance,) = await probe.grow(1)
-        for name, call in _calls(probe, instance).items():
+        leaver = harness.make()
+        await leaver.init(evolve(harness.settings, observe_only=True))
+        for name, call in {**_calls(probe, instance), "shutdown": leaver.shutdown}.items():
             answer = await answer_during(harness, Trouble.SILENCE, call)
             if answer is None:
                 seen = f"{harness.patience:g} s after the cloud fell silent, {name} had not ended"
@@ -84,6 +91,8 @@ async def check_silence_ends_in_time(harness: Harness) -> None:
             if name == "increase" and not isinstance(answer.error, OutcomeUnknown | OSError):
                 clause = "increase raises OutcomeUnknown if no answer comes"
                 raise Violation(clause, f"the cloud said nothing, and increase {answer}")
+            if not isinstance(answer.error, OSError):
+                _judge_failure(name, Trouble.SILENCE, answer)
 
 
 def _calls(probe: Probe, instance: str) -> Mapping[str, Call]:
@@ -113,6 +122,8 @@ def _judge_failure(name: str, kind: Trouble, answer: Answer) -> None:
     allowed = (ProviderError, GroupRefused) if name == "init" else ProviderError
     if answer.error is not None and not isinstance(answer.error, allowed):
         raise Violation("a call that the cloud fails raises a ProviderError, or a class derived from it", seen)
+    if isinstance(answer.error, InstanceNotFound):
+        raise Violation("an instance is not found only if the cloud says so", seen)
     claims = name in CLAIMS_BY_RETURNING or (name in CLAIMS_BY_VALUE and answer.value)
     if answer.error is None and claims:
         raise Violation(f"{name} raises a ProviderError if the cloud does not do what it asks", seen)

@@ -1,24 +1,38 @@
 """One instance: how to connect to it, whether it is well."""
 
-from fleeting._errors import InstanceNotFound
-from fleeting.testing._harness import Harness, Violation, answer_of, fails
+from fleeting._errors import InstanceNotFound, ProviderError
+from fleeting._types import ConnectInfo, State
+from fleeting.testing._harness import Harness, NotApplicable, Violation, answer_of, fails
 
 
 async def check_connect_info_is_complete(harness: Harness) -> None:
-    """`connect_info` of a running instance tells all that a connector needs."""
+    """`connect_info` tells all that a connector needs; if an instance has no address yet, it raises."""
     async with harness.opened() as probe:
         (instance,) = await probe.grow(1)
-        info = await probe.group.connect_info(instance)
-        if info.id != instance:
-            raise Violation("connect_info is of the instance asked about", f"asked {instance}, got {info.id}")
-        parts = {
-            "a protocol": info.protocol,
-            "an address": info.internal_addr or info.external_addr,
-            "an os": info.os,
-            "an arch": info.arch,
-        }
-        if missing := [part for part, value in parts.items() if not value]:
-            raise Violation(f"connect_info has {', '.join(parts)}", f"it lacks {', '.join(missing)}: {info!r}")
+        _look_through(instance, await probe.group.connect_info(instance))
+        if harness.set_state is not None:
+            for written in (written for written, meant in harness.states.items() if meant is State.CREATING):
+                await harness.set_state(instance, written)
+                answer = await answer_of(probe.group.connect_info(instance))
+                if answer.error is None:
+                    _look_through(instance, answer.value)
+                elif not isinstance(answer.error, ProviderError) or isinstance(answer.error, InstanceNotFound):
+                    clause = "connect_info raises a ProviderError for an instance that is not ready, which is not gone"
+                    raise Violation(clause, f"the cloud wrote {written!r}, and connect_info {answer}")
+
+
+def _look_through(instance: str, info: ConnectInfo) -> None:
+    """Raise unless all is there."""
+    if info.id != instance:
+        raise Violation("connect_info is of the instance asked about", f"asked {instance}, got {info.id}")
+    parts = {
+        "a protocol": info.protocol,
+        "an address": info.internal_addr or info.external_addr,
+        "an os": info.os,
+        "an arch": info.arch,
+    }
+    if missing := [part for part, value in parts.items() if not value]:
+        raise Violation(f"connect_info has {', '.join(parts)}", f"it lacks {', '.join(missing)}: {info!r}")
 
 
 async def check_connect_info_knows_what_is_gone(harness: Harness) -> None:
@@ -26,6 +40,7 @@ async def check_connect_info_knows_what_is_gone(harness: Harness) -> None:
     async with harness.opened() as probe:
         (gone,) = await probe.grow(1)
         await probe.remove([gone])
+        await probe.rest(harness.settle)
         for instance in (gone, harness.unknown_id):
             answer = await answer_of(probe.group.connect_info(instance))
             if not isinstance(answer.error, InstanceNotFound):
@@ -56,3 +71,19 @@ async def check_heartbeat_notices_death(harness: Harness) -> None:
                 clause = "heartbeat raises for an instance that is dead"
                 raise Violation(clause, f"{harness.deadline:g} s after its end it still returns")
             await probe.rest(harness.poll)
+
+
+async def check_heartbeat_notices_failure(harness: Harness) -> None:
+    """`heartbeat` raises for an instance that the cloud shows in a state that means that it has failed."""
+    set_state = harness.need(harness.set_state, "set_state", "makes the cloud show an instance in a state")
+    states = harness.need(harness.states or None, "states", "names every state of the cloud's and what it means")
+    failed = [written for written, meant in states.items() if meant is State.FAILED]
+    if not failed:
+        raise NotApplicable("no state of the cloud's means that an instance has failed")
+    async with harness.opened() as probe:
+        (instance,) = await probe.grow(1)
+        for written in failed:
+            await set_state(instance, written)
+            if not await fails(probe.group.heartbeat(instance)):
+                clause = "heartbeat raises for an instance that has failed"
+                raise Violation(clause, f"the cloud wrote {written!r}, and heartbeat returned")

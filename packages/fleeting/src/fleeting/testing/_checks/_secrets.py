@@ -53,7 +53,7 @@ async def check_secrets_are_told_nobody(harness: Harness) -> None:
             if not secrets:
                 raise harness.lack("secrets", "secrets, the secret values of the group's settings")
             told = {"a repr": [repr(probe.group), repr(probe.info), repr(info), repr(await probe.group.update())]}
-            told["an error"] = [word for answer in await _provoked(probe, info) for word in _words_in(answer)]
+            told["an answer"] = [word for answer in await _provoked(probe, info) for word in _words_in(answer)]
     for where, words in {**told, "a log": ear.heard}.items():
         if showing := [word for word in words if any(secret in word for secret in secrets)]:
             seen = f"{where} shows one: {_hidden(showing[0], secrets)}"
@@ -69,6 +69,7 @@ async def _provoked(probe: Probe, info: ConnectInfo) -> list[Answer]:
             async with probe.harness.trouble(kind):
                 answers.append(await answer_of(probe.group.update()))
                 answers.append(await answer_of(probe.group.increase(1, intent=new_intent())))
+                answers.append(await answer_of(probe.group.heartbeat(info.id)))
                 answers.append(await answer_of(probe.group.connect_info(info.id)))
     await probe.rest(probe.harness.settle)
     return answers
@@ -89,8 +90,8 @@ def _listening() -> Iterator[_Ear]:
 
 
 def _words_in(answer: Answer) -> list[str]:
-    """What an error says; nothing, if there was none."""
-    return _words_of(answer.error) if answer.error is not None else []
+    """What an error says, or the `repr` of what was returned."""
+    return _words_of(answer.error) if answer.error is not None else [repr(answer.value)]
 
 
 def _words_of(error: BaseException | None) -> list[str]:
@@ -99,7 +100,7 @@ def _words_of(error: BaseException | None) -> list[str]:
     while error is not None and error not in errors:
         errors.append(error)
         error = error.__cause__ or error.__context__
-    return [word for each in errors for word in (str(each), repr(each))]
+    return [word for each in errors for word in (str(each), repr(each), *getattr(each, "__notes__", ()))]
 
 
 def _hidden(word: str, secrets: Collection[str]) -> str:

@@ -2,7 +2,7 @@
 
 from fleeting._errors import ProviderError
 from fleeting._types import State
-from fleeting.testing._harness import Harness, Trouble, Violation, answer_of, describe
+from fleeting.testing._harness import Harness, Trouble, Violation, answer_of, describe, without
 
 
 async def check_decrease_removes_only_those_named(harness: Harness) -> None:
@@ -57,3 +57,21 @@ async def check_refused_deletion_is_told(harness: Harness) -> None:
         if not refused:
             clause = "decrease returns only those whose deletion the cloud accepted, or raises a ProviderError"
             raise Violation(clause, f"the cloud refused to delete {instance}, and decrease {answer}")
+        await probe.remove([instance])
+
+
+async def check_decrease_removes_what_does_not_run(harness: Harness) -> None:
+    """An instance that is still being created, or has failed, is deleted like any other."""
+    async with harness.opened() as probe:
+        await probe.increase(1)
+        shown = await probe.until(
+            "an instance that was asked for appears", lambda shown: shown.keys() > probe.found.keys()
+        )
+        await probe.remove(list(without(shown, probe.found)))
+        if harness.set_state is not None:
+            for written in (
+                written for written, meant in harness.states.items() if meant in {State.CREATING, State.FAILED}
+            ):
+                (instance,) = await probe.grow(1)
+                await harness.set_state(instance, written)
+                await probe.remove([instance])

@@ -1,5 +1,10 @@
 """The cloud's view: whole, true, and in the suite's words."""
 
+import os
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
 from fleeting._errors import ProviderError
 from fleeting._types import Observed, State
 from fleeting.testing._harness import (
@@ -95,14 +100,21 @@ async def check_failed_update_is_an_error(harness: Harness) -> None:
 
 
 async def check_view_is_stable(harness: Harness) -> None:
-    """While nothing happens, one view is as the other: states, times, intents and offerings."""
+    """While nothing happens, one view is as the other, whoever looks: states, times, intents and offerings."""
     async with harness.opened() as probe:
         await probe.grow(2)
+        await probe.rest(harness.settle)
         first = (await probe.group.update()).instances
-        later = (await probe.group.update()).instances
-        if changed := [each for each in {**first, **later} if first.get(each) != later.get(each)]:
-            seen = f"{changed[0]} was {first.get(changed[0])}, then {later.get(changed[0])}"
-            raise Violation("two views between which nothing happened are the same", seen)
+        _compare(first, (await probe.group.update()).instances)
+        async with harness.opened(keep=True, observe_only=True) as observer:
+            _compare(first, (await observer.group.update()).instances)
+
+
+def _compare(first: Mapping[str, Observed], later: Mapping[str, Observed]) -> None:
+    """Raise if they differ."""
+    if changed := [each for each in {**first, **later} if first.get(each) != later.get(each)]:
+        seen = f"{changed[0]} was {first.get(changed[0])}, then {later.get(changed[0])}"
+        raise Violation("two views between which nothing happened are the same", seen)
 
 
 async def check_creation_time_is_in_seconds(harness: Harness) -> None:
@@ -111,12 +123,26 @@ async def check_creation_time_is_in_seconds(harness: Harness) -> None:
     async with harness.opened() as probe:
         begun = clock.now()
         (instance,) = await probe.grow(1)
-        created = (await probe.shown())[instance].created_at
+        with _far_from_greenwich():
+            created = (await probe.shown())[instance].created_at
         if created is None:
             raise NotApplicable("the cloud does not say when an instance was created")
         if not begun - CLOCK_SKEW <= created <= clock.now() + CLOCK_SKEW:
             clause = "created_at is when the cloud made the instance, in seconds since the epoch (UTC)"
             raise Violation(clause, f"made at {begun:.0f} or soon after, {instance} has {created!r}")
+
+
+@contextmanager
+def _far_from_greenwich() -> Iterator[None]:
+    """Have a local time that is not UTC, as many a machine has and no machine that runs tests."""
+    before = os.environ.get("TZ")
+    os.environ["TZ"] = "XYZ-5:45"
+    time.tzset()
+    try:
+        yield
+    finally:
+        os.environ.pop("TZ") if before is None else os.environ.update(TZ=before)
+        time.tzset()
 
 
 async def check_every_vendor_state_is_mapped(harness: Harness) -> None:
