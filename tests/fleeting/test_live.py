@@ -4,14 +4,17 @@ import signal
 import subprocess
 import sys
 from contextlib import suppress
+from inspect import getattr_static
 from pathlib import Path
 
+import anyio
 import pytest
 from attrs import evolve
 
-from fleeting.testing import FakeCloud, IncreaseFault, NotChecked, virtual_time
+from fleeting import InstanceGroup
+from fleeting.testing import FakeCloud, FakeGroup, IncreaseFault, NotChecked, UpdateFault, virtual_time
 from fleeting.testing._harness import new_intent
-from fleeting.testing._spending import SpendingGuard
+from fleeting.testing._spending import NOBODY_KNOWS, SpendingGuard
 from tests.conformance.test_fake import harness_for
 from tests.conformance.test_local import living
 
@@ -98,6 +101,72 @@ async def test_what_may_have_been_carried_out_counts() -> None:
 
 
 @pytest.mark.anyio
+async def test_what_was_cut_off_and_does_not_show_itself_counts_no_more() -> None:
+    """A check may cancel as many requests as it likes, if it waits long enough in between."""
+    cloud = FakeCloud(latency={"increase": 10})
+    async with SpendingGuard(1).watch(harness_for(cloud)) as harness, harness.opened() as probe:
+        for _ in range(3):
+            with anyio.move_on_after(1):
+                await probe.group.increase(1, intent=new_intent())
+            with pytest.raises(NotChecked):
+                await probe.group.increase(1, intent=new_intent())
+            await probe.rest(harness.settle)
+        (instance,) = await probe.grow(1)
+        await probe.rest(harness.deadline)
+        with pytest.raises(NotChecked):
+            await probe.group.increase(1, intent=new_intent())
+        await probe.remove([instance])
+        assert len(await probe.grow(1)) == 1
+
+
+@pytest.mark.anyio
+async def test_a_guarded_group_has_the_methods_of_its_capabilities() -> None:
+    """Where Python looks for those of a protocol, from 3.12 on: not in what ``__getattr__`` makes up."""
+    async with SpendingGuard(1).watch(harness_for(FakeCloud())) as harness:
+        group = harness.make()
+        found = [getattr_static(group, name, None) for name in ("withdraw", "suspend", "mark_owner", "notices")]
+        assert None not in found
+        assert isinstance(group, InstanceGroup)
+
+
+class _Broken(FakeGroup):
+    """Cannot look, once it has been closed, for a reason of its own."""
+
+    async def shutdown(self) -> None:
+        self.cloud.faults.update.always(UpdateFault(refuse=KeyError("status")))
+
+
+@pytest.mark.anyio
+async def test_a_broken_plugin_does_not_keep_the_others_from_being_cleared_up() -> None:
+    """It is named, and they are gone."""
+    guard = SpendingGuard(1)
+    broken, sound = FakeCloud(identity="broken"), FakeCloud(identity="sound")
+    async with (
+        guard.watch(evolve(harness_for(broken, _Broken), deadline=30)) as one,
+        guard.watch(harness_for(sound)) as other,
+        other.opened(keep=True) as probe,
+    ):
+        async with one.opened(keep=True):
+            pass
+        await probe.grow(1)
+    assert guard.left == {"broken": NOBODY_KNOWS}
+    assert sound.alive == frozenset()
+
+
+@pytest.mark.anyio
+async def test_who_interrupts_the_clearing_up_is_told_what_may_be_left() -> None:
+    """Whatever was not got to."""
+    guard = SpendingGuard(2)
+    cloud = FakeCloud(delete_time=20)
+    async with guard.watch(harness_for(cloud)) as harness, harness.opened(keep=True) as probe:
+        await probe.grow(1)
+        with anyio.move_on_after(5):
+            await guard.sweep()
+        assert guard.left == {cloud.identity: NOBODY_KNOWS}
+    assert guard.left == {}
+
+
+@pytest.mark.anyio
 async def test_what_cannot_be_removed_is_named() -> None:
     """So that somebody else does it."""
     cloud = FakeCloud()
@@ -119,12 +188,13 @@ def test_without_being_asked_nothing_is_spent(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(120)
-def test_an_interrupt_leaves_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_leaves_nothing(tmp_path: Path, number: signal.Signals) -> None:
     """What was being checked is removed before pytest ends."""
     process = start(tmp_path, "--live", "-k", "increase_brings", boot_time=60)
     while not (there := living(tmp_path / "group")):
         assert process.poll() is None
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     said, _ = process.communicate(timeout=100)
     assert there
     assert process.returncode == pytest.ExitCode.INTERRUPTED, said
