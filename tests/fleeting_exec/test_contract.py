@@ -131,6 +131,11 @@ def test_what_the_contract_has_is_understood(instances: dict[str, tuple[str, flo
             '{"instances": [{"name": "a", "state": "running"}, {"name": "a", "state": "failed"}]}',
             "it lists a twice",
         ),
+        *(
+            (json.dumps({"instances": [{"name": "a", "state": "running", key: value}]}), "one line of printable")
+            for key in ("internal_addr", "external_addr", "protocol", "user", "host_key", "os", "arch")
+            for value in ("", "a\nb", "\x1b[2J", "\ud800")
+        ),
         ('{"instances": [], "problems": [{"kind": "weather", "message": "rain"}]}', 'expected one of "capacity"'),
     ],
 )
@@ -140,6 +145,14 @@ def test_a_refusal_says_what_is_wrong(output: bytes | str, said: str) -> None:
     assert told.startswith("provision list printed what cannot be used: ")
     assert said in told
     assert told.endswith("; correct the program")
+
+
+@pytest.mark.timeout(20)
+def test_many_instances_one_of_them_twice_are_soon_refused() -> None:
+    """As many as fit in, with the one at the end: it is not looked for among all, for each of all."""
+    names = [f"a{number}" for number in range(60_000)]
+    printed = {"instances": [{"name": name, "state": "running"} for name in (*names, names[-1])]}
+    assert "it lists a59999 twice" in refusal(json.dumps(printed))
 
 
 def test_another_instance_than_the_one_asked_about_is_refused() -> None:

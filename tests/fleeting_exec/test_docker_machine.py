@@ -211,6 +211,37 @@ def test_a_wrong_call_is_told_how(place: Place, arguments: list[str]) -> None:
     assert "fleeting-docker-machine DRIVER [OPTION ...] create|destroy|status NAME" in done.stderr
 
 
+def test_without_its_group_it_is_said_so(place: Place) -> None:
+    """As when somebody tries it by hand."""
+    done = subprocess.run(
+        [ADAPTER, "fake", "list"], env=place.env, capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
+    assert done.returncode == 1
+    assert (
+        done.stderr
+        == "there is no FLEETING_GROUP in the environment; it is the name of the group, and set by fleeting\n"
+    )
+
+
+@pytest.mark.parametrize("printed", ["", "null", "[]", "{}", '{"Driver": 1}'])
+def test_an_inspection_that_makes_no_sense_is_said_so(place: Place, printed: str) -> None:
+    """In a line, not in a traceback."""
+    fake = place.directory / "bin" / "docker-machine"
+    fake.unlink()
+    fake.write_text(f"""#!/bin/sh
+case $1 in
+ls) printf 'a\\tRunning\\n' ;;
+inspect) printf '%s' '{printed}' ;;
+esac
+""")
+    fake.chmod(0o755)
+    done = place.run("fake", "status", "a")
+    assert (done.returncode, done.stderr) == (
+        1,
+        "docker-machine inspect printed no JSON object with a Driver; run it by hand to see what is wrong\n",
+    )
+
+
 def test_without_docker_machine_it_is_said_so(place: Place) -> None:
     """With what to do, not in a traceback."""
     (place.directory / "bin" / "docker-machine").unlink()

@@ -615,6 +615,15 @@ async def test_a_key_that_cannot_be_read_is_told_of(tmp_path: Path) -> None:
             await group.connect_info("a")
 
 
+async def test_a_key_that_would_never_end_is_not_read(tmp_path: Path) -> None:
+    """A pipe that nobody writes to would hold up the group for ever."""
+    os.mkfifo(tmp_path / "pipe")
+    cloud = Cloud.that(tmp_path, list=one("a", internal_addr="h", key_path=str(tmp_path / "pipe")))
+    async with cloud.opened() as group:
+        with pytest.raises(ProviderError, match="pipe is no file"):
+            await group.connect_info("a")
+
+
 async def test_without_status_one_list_answers_all_who_ask_at_once(tmp_path: Path) -> None:
     """And that there is no status is learnt once."""
     cloud = Cloud.that(tmp_path, list=one("a"))

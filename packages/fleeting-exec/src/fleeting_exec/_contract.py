@@ -6,6 +6,7 @@ none has more than one line.
 
 import json
 import re
+from collections import Counter
 from collections.abc import Collection, Mapping
 from enum import Enum, IntEnum
 from typing import Any, NoReturn, TypeVar
@@ -99,6 +100,11 @@ def _check_name(_: object, __: "attrs.Attribute[str]", value: str) -> None:
         raise ValueError("1 to 255 of the characters A-Z a-z 0-9 _ . : / @ + -, beginning with a letter, digit or _")
 
 
+def _check_line(_: object, __: "attrs.Attribute[Any]", value: str | None) -> None:
+    if value is not None and not (value and value.isprintable()):
+        raise ValueError("one line of printable characters, or no such key")
+
+
 @frozen(kw_only=True)
 class Listed:
     """One instance, as ``list`` and ``status`` print it."""
@@ -107,16 +113,16 @@ class Listed:
     state: Said
     created_at: float | None = field(default=None, validator=optional(ge(0)))
     offering: str | None = None
-    internal_addr: str | None = None
-    external_addr: str | None = None
-    protocol: str = "ssh"
+    internal_addr: str | None = field(default=None, validator=_check_line)
+    external_addr: str | None = field(default=None, validator=_check_line)
+    protocol: str = field(default="ssh", validator=_check_line)
     port: int | None = field(default=None, validator=optional([ge(1), le(65535)]))
-    user: str | None = None
+    user: str | None = field(default=None, validator=_check_line)
     password: str | None = field(default=None, repr=False)
     key_path: str | None = None
-    host_key: str | None = None
-    os: str = "linux"
-    arch: str = "amd64"
+    host_key: str | None = field(default=None, validator=_check_line)
+    os: str = field(default="linux", validator=_check_line)
+    arch: str = field(default="amd64", validator=_check_line)
     expires_at: float | None = field(default=None, validator=optional(ge(0)))
 
     @property
@@ -160,8 +166,7 @@ def read_listing(output: bytes, command: str) -> Listing:
     printed = _read(output, _Printed, command)
     instances = {each.name: each for each in printed.instances}
     if len(instances) < len(printed.instances):
-        names = [each.name for each in printed.instances]
-        twice = next(name for name in names if names.count(name) > 1)
+        ((twice, _),) = Counter(each.name for each in printed.instances).most_common(1)
         _refuse(command, f"it lists {twice} twice")
     problems = (
         Problem(kind=each.kind, message=plain(each.message), since=each.since, offering=each.offering)

@@ -389,7 +389,10 @@ def _where(program: str) -> str:
 
 def _read_key(path: str) -> str:
     try:
-        return Path(path).expanduser().read_text()
+        file = Path(path).expanduser()
+        if not file.is_file() and file.exists():  # a pipe or a device might never come to an end
+            raise ProviderError(plain(f"key_path {path} is no file"))
+        return file.read_text()
     except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: no such user; ValueError: it is no text
         why = getattr(error, "strerror", None) or "it is no text file"
         raise ProviderError(plain(f"key_path {path} cannot be read: {why}")) from error

@@ -88,6 +88,8 @@ def main() -> NoReturn:
         sys.exit(_dispatch(sys.argv[1:]))
     except Failed as failure:
         sys.exit(failure.code)
+    except KeyError as missing:
+        sys.exit(f"there is no {missing.args[0]} in the environment; it is the name of the group, and set by fleeting")
     except FileNotFoundError:
         sys.exit("there is no program docker-machine; install it, or add its directory to PATH in plugin_config.env")
 
@@ -145,7 +147,7 @@ def _describe(name: str, state: str) -> dict[str, Any]:
 
 def _way_to(name: str) -> dict[str, Any]:
     """How to connect, as Docker Machine itself does."""
-    driver = json.loads(_ask("inspect", name))["Driver"]
+    driver = _driver_in(_ask("inspect", name))
     key = os.path.join(driver.get("StorePath") or "", "machines", name, "id_rsa")  # noqa: PTH118  (no need of a path)
     return {
         "internal_addr": driver.get("IPAddress") or _ask("ip", name).strip(),
@@ -153,6 +155,16 @@ def _way_to(name: str) -> dict[str, Any]:
         "user": driver.get("SSHUser") or "root",
         "key_path": driver.get("SSHKeyPath") or key,
     }
+
+
+def _driver_in(inspected: str) -> dict[str, Any]:
+    try:
+        driver = json.loads(inspected)["Driver"]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        driver = None
+    if not isinstance(driver, dict):
+        sys.exit("docker-machine inspect printed no JSON object with a Driver; run it by hand to see what is wrong")
+    return driver
 
 
 def _ask(*arguments: str) -> str:
