@@ -6,6 +6,7 @@ from pathlib import Path
 
 from fleeting.testing import CHECKS, Check, Trouble, anchor_of, name_of
 from tests.conformance.mutants import MUTANTS
+from tests.conformance.test_teeth import WRONG
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / anchor_of(CHECKS[0]).partition("#")[0]
@@ -34,11 +35,11 @@ def test_clauses_and_checks_match_one_to_one() -> None:
 
 
 def test_the_table_of_mutants_is_complete() -> None:
-    """Each mutant has its row, with what is wrong and what finds it."""
-    rows = [
-        f"| `{mutant.name}` | {mutant.fault} | [`{name_of(mutant.check)}`](#{anchor(mutant.check)}) |"
-        for mutant in MUTANTS
-    ]
+    """Each mutant has its row, with what is wrong and what finds it; and so have those of what this plugin cannot."""
+    found = {mutant.check for mutant in MUTANTS}
+    faults = [(mutant.name, mutant.fault, mutant.check) for mutant in MUTANTS]
+    faults += [(wrong.name, wrong.mistake, wrong.check) for wrong in WRONG if wrong.check not in found]
+    rows = [f"| `{name}` | {fault} | [`{name_of(check)}`](#{anchor(check)}) |" for name, fault, check in faults]
     _, _, table = PAGE.read_text().partition("| mutant |")
     assert table.splitlines()[2:] == rows, f"the last table of {PAGE} must have these rows:\n" + "\n".join(rows)
 

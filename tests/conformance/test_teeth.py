@@ -2,8 +2,10 @@
 
 import math
 from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 from itertools import count
 
+import anyio
 import pytest
 from attrs import evolve, frozen
 
@@ -30,6 +32,7 @@ from fleeting.testing import (
     FakeGroup,
     IncreaseFault,
     Mark,
+    SuspendFault,
     Violation,
     judge,
     name_of,
@@ -271,6 +274,40 @@ class _Belated(FakeGroup):
     async def notices(self) -> AsyncIterator[Notice]:
         async for notice in super().notices():
             yield evolve(notice, deadline=notice.deadline - self.cloud.now)
+
+
+class _SaidOnce(FakeGroup):
+    """Passes the first notice on, and listens no longer."""
+
+    async def notices(self) -> AsyncIterator[Notice]:
+        async for notice in super().notices():
+            yield notice
+            return
+
+
+class _Enthralled(FakeGroup):
+    """Goes on listening to notices though it is cancelled."""
+
+    async def notices(self) -> AsyncIterator[Notice]:
+        listening = super().notices()
+        while True:
+            with suppress(Exception, anyio.get_cancelled_exc_class()):
+                yield await anext(listening)
+
+
+class _Presumptuous(FakeGroup):
+    """Says that its mark is there, though the cloud failed."""
+
+    async def mark_owner(self, until: float | None) -> None:
+        with suppress(ProviderError):
+            await super().mark_owner(until)
+
+
+class _Busybody(FakeGroup):
+    """Lets whoever only looks on send instances to sleep."""
+
+    async def suspend(self, instances: Sequence[str]) -> Sequence[str]:
+        return self.cloud.suspend(instances, SuspendFault())
 
 
 class _Drowsy(FakeGroup):
@@ -575,8 +612,21 @@ class Wrong:
 
     def __str__(self) -> str:
         """As the id of a test."""
-        what = self.group.__name__ if self.group is not FakeGroup else self.cloud.__name__
-        return f"{name_of(self.check)}-{what}-{self.clause}"
+        return f"{name_of(self.check)}-{self._what.__name__}-{self.clause}"
+
+    @property
+    def name(self) -> str:
+        """As in the documentation's table."""
+        return self._what.__name__.removeprefix("_")
+
+    @property
+    def mistake(self) -> str:
+        """What is wrong, in a sentence."""
+        return (self._what.__doc__ or "").splitlines()[0].removesuffix(".")
+
+    @property
+    def _what(self) -> type:
+        return self.group if self.group is not FakeGroup else self.cloud
 
 
 WRONG = [
@@ -619,6 +669,10 @@ WRONG = [
     Wrong(CHECK["withdraw_spares_instances"], "how many were taken back", _Flattering),
     Wrong(CHECK["notices_come"], "notices passes on", _Hushed),
     Wrong(CHECK["notices_come"], "notices passes on", _Belated),
+    Wrong(CHECK["notices_come"], "and goes on", _SaidOnce),
+    Wrong(CHECK["cancelled_calls_change_nothing_else"], "that is cancelled ends", _Enthralled),
+    Wrong(CHECK["failures_are_provider_errors"], "mark_owner raises", _Presumptuous),
+    Wrong(CHECK["observing_changes_nothing"], "raises Unsupported", _Busybody),
     Wrong(CHECK["claimed_capabilities_have_their_methods"], "methods of Suspends", _Drowsy),
     Wrong(CHECK["claimed_capabilities_have_their_methods"], "methods of MarksOwner", _Unmarked),
     Wrong(CHECK["suspended_instances_come_back"], "comes to be suspended", _Restless),
