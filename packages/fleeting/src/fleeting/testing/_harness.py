@@ -86,7 +86,9 @@ class Harness:
     """
 
     make: Callable[[], InstanceGroup]
-    """Makes a group object for the resource, not opened yet; called for every one that a check needs."""
+    """Makes a group object for the resource, not opened yet; called for every one that a check needs.
+
+    At most two are open at once: one to observe beside its manager's, or with `OWNER_MARK` another manager's."""
 
     settings: Settings = field(factory=_settings)
     kill: Callable[[str], Awaitable[None]] | None = None
