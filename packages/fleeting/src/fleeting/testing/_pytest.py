@@ -1,12 +1,13 @@
 """What is of use with pytest only: the fixture for virtual time, the conformance suite as a test class."""
 
 from collections.abc import Callable
+from traceback import format_exception
 from typing import Any
 
 import pytest
 
 from fleeting.testing._conformance import CHECKS, Check, judge, name_of
-from fleeting.testing._harness import MakeHarness, NotApplicable, NotChecked, Violation
+from fleeting.testing._harness import Harness, MakeHarness, NotApplicable, NotChecked, Violation
 from fleeting.testing._virtual_time import virtual_backend
 
 
@@ -45,18 +46,32 @@ class GroupConformance:
     ) -> None:
         """The group keeps the clause of the contract that the check is about, or the clause is not about it.
 
-        Which do not apply, and why, stands in the properties of pytest's XML report. What could not be checked is
-        reported as skipped, with what to give the harness.
+        A violation is told without the suite's own frames: they are of no use to an author. Which clauses do not apply,
+        and why, stands in the properties of pytest's XML report. What could not be checked is reported as skipped, with
+        what to give the harness.
         """
         verdict: Violation | NotApplicable | None = None
         async with make_harness() as harness:
-            try:
-                await judge(check, harness)
-            except (Violation, NotApplicable) as raised:
-                verdict = raised  # until the harness is left, whose task groups would wrap it
+            verdict = await _verdict(check, harness)
+        # Out here, because a task group in the author's fixture would wrap what is raised within it.
         if isinstance(verdict, Violation):
-            raise verdict
+            pytest.fail(_told(verdict), pytrace=False)
         if isinstance(verdict, NotChecked):
             pytest.skip(f"not checked: {verdict}")
         if verdict is not None:
             record_property("not_applicable", str(verdict))
+
+
+async def _verdict(check: Check, harness: Harness) -> Violation | NotApplicable | None:
+    """Put a group through a check; None: it keeps the clause."""
+    try:
+        await judge(check, harness)
+    except (Violation, NotApplicable) as verdict:
+        return verdict
+    return None
+
+
+def _told(violation: Violation) -> str:
+    """What an author needs: the clause and what was seen, and where in the plugin an error came from, if it was one."""
+    cause = violation.__cause__
+    return str(violation) if cause is None else f"{violation}\n\n{''.join(format_exception(cause))}"

@@ -85,6 +85,6 @@ async def _goes_on(probe: Probe, name: str, instance: str) -> None:
     if limit.cancelled_caught:
         raise Violation(clause, "the next update did not end")
     if answer.error is not None:
-        raise Violation(clause, f"the next update {answer}")
+        raise Violation(clause, f"the next update {answer}") from answer.error
     if name != "decrease" and instance not in answer.value:
         raise Violation(clause, f"the next update lacks {instance}, and has {describe(answer.value)}")

@@ -90,7 +90,7 @@ async def check_silence_ends_in_time(harness: Harness) -> None:
                 raise Violation("every call to the cloud has a time-out", seen)
             if name == "increase" and not isinstance(answer.error, OutcomeUnknown | OSError):
                 clause = "increase raises OutcomeUnknown if no answer comes"
-                raise Violation(clause, f"the cloud said nothing, and increase {answer}")
+                raise Violation(clause, f"the cloud said nothing, and increase {answer}") from answer.error
             if not isinstance(answer.error, OSError):
                 _judge_failure(name, Trouble.SILENCE, answer)
 
@@ -121,9 +121,10 @@ def _judge_failure(name: str, kind: Trouble, answer: Answer) -> None:
     seen = f"the cloud {kind.value}; {name} {answer}"
     allowed = (ProviderError, GroupRefused) if name == "init" else ProviderError
     if answer.error is not None and not isinstance(answer.error, allowed):
-        raise Violation("a call that the cloud fails raises a ProviderError, or a class derived from it", seen)
+        clause = "a call that the cloud fails raises a ProviderError, or a class derived from it"
+        raise Violation(clause, seen) from answer.error
     if isinstance(answer.error, InstanceNotFound):
-        raise Violation("an instance is not found only if the cloud says so", seen)
+        raise Violation("an instance is not found only if the cloud says so", seen) from answer.error
     claims = name in CLAIMS_BY_RETURNING or (name in CLAIMS_BY_VALUE and answer.value)
     if answer.error is None and claims:
         raise Violation(f"{name} raises a ProviderError if the cloud does not do what it asks", seen)
@@ -140,7 +141,7 @@ async def _raises(harness: Harness, kind: Trouble, expected: type[ProviderError]
         for name, answer in answers.items():
             if not isinstance(answer.error, expected):
                 clause = f"a call raises {expected.__name__} if the cloud {kind.value}"
-                raise Violation(clause, f"{name} {answer}")
+                raise Violation(clause, f"{name} {answer}") from answer.error
     return list(answers.values())
 
 
@@ -158,7 +159,8 @@ async def _look_for(kind: ProblemKind, probe: Probe, answer: Answer, refusal: ty
     first = _problem_in(await probe.group.update(), kind) if answer.error is None else None
     if first is None:
         clause = f"increase raises {refusal.__name__}, or update has a Problem of {kind}, if that is why nothing comes"
-        raise Violation(clause, f"increase {answer}" + ("" if answer.error else ", and update has no such problem"))
+        seen = f"increase {answer}" + ("" if answer.error else ", and update has no such problem")
+        raise Violation(clause, seen) from answer.error
     later = _problem_in(await probe.group.update(), kind)
     if later is None or later.since != first.since:
         raise Violation("the same problem keeps its since", f"first {first}, then {later}")

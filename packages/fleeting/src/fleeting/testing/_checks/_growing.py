@@ -134,10 +134,10 @@ async def _compare(probe: Probe, answer: Answer, clause: str, *, at_most: int = 
     """Compare what `increase` said with what came: exactly that, or if it does not know, no more than was asked for."""
     unknown = isinstance(answer.error, OutcomeUnknown | OSError)
     if answer.error is not None and not unknown and not isinstance(answer.error, ProviderError):
-        raise Violation(clause, f"it {answer}")
+        raise Violation(clause, f"it {answer}") from answer.error
     said = answer.value or 0
     await probe.until(f"{clause}: all that appear", lambda shown: len(shown) >= said + len(probe.found))
     await probe.rest(probe.harness.settle)
     added = await probe.added()
     if len(added) > at_most or (len(added) != said and not unknown):
-        raise Violation(clause, f"it {answer}, and then came {describe(added)}")
+        raise Violation(clause, f"it {answer}, and then came {describe(added)}") from answer.error

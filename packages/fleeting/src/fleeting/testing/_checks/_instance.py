@@ -45,7 +45,7 @@ async def check_connect_info_knows_what_is_gone(harness: Harness) -> None:
             answer = await answer_of(probe.group.connect_info(instance))
             if not isinstance(answer.error, InstanceNotFound):
                 clause = "connect_info raises InstanceNotFound for an instance that is gone"
-                raise Violation(clause, f"connect_info({instance!r}) {answer}")
+                raise Violation(clause, f"connect_info({instance!r}) {answer}") from answer.error
 
 
 async def check_heartbeat_tells_health(harness: Harness) -> None:

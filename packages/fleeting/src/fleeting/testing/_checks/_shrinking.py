@@ -43,7 +43,7 @@ async def check_decrease_goes_on_past_what_is_gone(harness: Harness) -> None:
         answer = await answer_of(probe.group.decrease([gone, alive]))
         clause = "decrease accepts an instance that is gone, and deletes the others all the same"
         if answer.error is not None or set(answer.value) != {gone, alive}:
-            raise Violation(clause, f"{gone} was gone, and decrease([{gone!r}, {alive!r}]) {answer}")
+            raise Violation(clause, f"{gone} was gone, and decrease([{gone!r}, {alive!r}]) {answer}") from answer.error
         await probe.until(clause, lambda shown: alive not in shown)
 
 
@@ -56,7 +56,7 @@ async def check_refused_deletion_is_told(harness: Harness) -> None:
         refused = isinstance(answer.error, ProviderError) or (answer.error is None and not list(answer.value))
         if not refused:
             clause = "decrease returns only those whose deletion the cloud accepted, or raises a ProviderError"
-            raise Violation(clause, f"the cloud refused to delete {instance}, and decrease {answer}")
+            raise Violation(clause, f"the cloud refused to delete {instance}, and decrease {answer}") from answer.error
         await probe.remove([instance])
 
 

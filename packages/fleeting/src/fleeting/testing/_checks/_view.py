@@ -73,7 +73,7 @@ async def check_view_is_whole_or_an_error(harness: Harness) -> None:
             answer = await answer_of(probe.group.update())
         if not isinstance(answer.error, ProviderError):
             clause = "a view that could not be fetched whole is a ProviderError, not a part"
-            raise Violation(clause, f"the second page failed, and update {answer}")
+            raise Violation(clause, f"the second page failed, and update {answer}") from answer.error
 
 
 async def check_pages_that_loop_are_an_error(harness: Harness) -> None:
@@ -86,7 +86,9 @@ async def check_pages_that_loop_are_an_error(harness: Harness) -> None:
         if answer is None or not isinstance(answer.error, ProviderError):
             clause = "update raises a ProviderError if the pages of a listing lead back to one before"
             came = f"update {answer}" if answer else f"after {harness.patience:g} s update has not ended"
-            raise Violation(clause, f"every page said that the first comes next, and {came}")
+            raise Violation(clause, f"every page said that the first comes next, and {came}") from (
+                answer and answer.error
+            )
 
 
 async def check_failed_update_is_an_error(harness: Harness) -> None:
@@ -96,7 +98,8 @@ async def check_failed_update_is_an_error(harness: Harness) -> None:
         async with harness.trouble(Trouble.ERROR):
             answer = await answer_of(probe.group.update())
         if not isinstance(answer.error, ProviderError):
-            raise Violation("update raises a ProviderError if the cloud does", f"the cloud failed, and update {answer}")
+            clause = "update raises a ProviderError if the cloud does"
+            raise Violation(clause, f"the cloud failed, and update {answer}") from answer.error
 
 
 async def check_view_is_stable(harness: Harness) -> None:
@@ -157,7 +160,7 @@ async def check_every_vendor_state_is_mapped(harness: Harness) -> None:
             state = _state_in(answer, instance)
             if state is not meant and not (meant is State.DELETED and answer.error is None and state is None):
                 shown = f"update {answer}" if answer.error else f"it is shown as {state}"
-                raise Violation(f"the cloud's {written!r} is shown as {meant}", shown)
+                raise Violation(f"the cloud's {written!r} is shown as {meant}", shown) from answer.error
 
 
 async def check_unknown_state_is_not_swallowed(harness: Harness) -> None:
@@ -170,9 +173,12 @@ async def check_unknown_state_is_not_swallowed(harness: Harness) -> None:
         state = _state_in(answer, instance)
         known = isinstance(answer.error, ProviderError) or state not in {None, State.RUNNING, State.DELETED}
         if not known:
-            clause = "an instance in a state that the plugin does not know is shown, as neither running nor deleted"
+            clause = (
+                "an instance in a state that the plugin does not know is shown, as neither running nor deleted, "
+                "or update raises a ProviderError"
+            )
             came = f"update {answer}" if answer.error else f"it is shown as {state}"
-            raise Violation(f"{clause}, or update raises a ProviderError", f"the cloud wrote {UNHEARD_OF!r}: {came}")
+            raise Violation(clause, f"the cloud wrote {UNHEARD_OF!r}: {came}") from answer.error
 
 
 def _state_in(answer: Answer, instance: str) -> State | None:
