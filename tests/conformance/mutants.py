@@ -793,6 +793,22 @@ class Unfinished(Group):
         self.socket.close()
 
 
+@found_by("cancelled_init_takes_nothing")
+class Hasty(Unfinished):
+    """Opens a connection in init, and leaves it open if the cloud fails then."""
+
+    async def init(self, settings: Settings) -> GroupInfo:
+        before = len(OPEN)
+        try:
+            return await super().init(settings)
+        except ProviderError:
+            raise
+        except BaseException:
+            for opened in OPEN[before:]:
+                opened.close()
+            raise
+
+
 @found_by("cancelled_calls_change_nothing_else")
 class Deaf(Group):
     """Tries again whatever went wrong, be it that it was cancelled."""

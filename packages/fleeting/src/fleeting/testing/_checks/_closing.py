@@ -7,7 +7,7 @@ import anyio
 
 from fleeting._errors import FleetingError
 from fleeting._types import State
-from fleeting.testing._harness import Harness, Violation, describe
+from fleeting.testing._harness import Harness, Trouble, Violation, answer_of, describe
 from fleeting.testing._interrupt import MAX_AWAITS, interrupted
 
 POOLED = ("AnyIO worker thread", "Trio thread ", "asyncio_")
@@ -27,7 +27,7 @@ async def check_shutdown_leaves_instances(harness: Harness) -> None:
 
 
 async def check_cancelled_init_takes_nothing(harness: Harness) -> None:
-    """Wherever `init` is cancelled, nothing is left open or locked, and the group can be opened anew."""
+    """Wherever `init` is cancelled, or if it fails, nothing is left open or locked, and it can be opened anew."""
     async with harness.opened():
         pass  # what is made once per process, such as an import's, is made now
     before = _held()
@@ -43,6 +43,18 @@ async def check_cancelled_init_takes_nothing(harness: Harness) -> None:
         await _released(harness, before, clause)
         if not came_so_far:
             break
+    if Trouble.ERROR in harness.troubles:
+        await _failing_opening(harness, before)
+
+
+async def _failing_opening(harness: Harness, before: set[str]) -> None:
+    """Open a group while the cloud fails, and look at what it holds as long as it lives: the collector hides leaks."""
+    group = harness.make()
+    async with harness.trouble(Trouble.ERROR):
+        answer = await answer_of(group.init(harness.settings))
+    if answer.error is None:
+        await group.shutdown()
+    await _released(harness, before, "an init that fails releases what it took; nobody will call shutdown")
 
 
 async def _cancelled_opening(harness: Harness, number: int) -> bool:

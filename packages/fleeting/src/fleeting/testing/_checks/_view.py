@@ -86,9 +86,8 @@ async def check_pages_that_loop_are_an_error(harness: Harness) -> None:
         if answer is None or not isinstance(answer.error, ProviderError):
             clause = "update raises a ProviderError if the pages of a listing lead back to one before"
             came = f"update {answer}" if answer else f"after {harness.patience:g} s update has not ended"
-            raise Violation(clause, f"every page said that the first comes next, and {came}") from (
-                answer and answer.error
-            )
+            cause = None if answer is None else answer.error
+            raise Violation(clause, f"every page said that the first comes next, and {came}") from cause
 
 
 async def check_failed_update_is_an_error(harness: Harness) -> None:
