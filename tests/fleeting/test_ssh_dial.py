@@ -88,7 +88,7 @@ async def test_a_key_that_changes_between_dials_is_refused(tmp_path: Path) -> No
         assert await works(info, SshConnector(pins))
         assert await pins.get(info.id) == server.host_key
     with sshd(tmp_path, port=port, user_key=user_key):
-        with pytest.raises(HostKeyMismatch, match="the record of when it was first seen has"):
+        with pytest.raises(HostKeyMismatch, match=r"the record of when it was first seen, /.*\.key, has"):
             await works(info, SshConnector(FileHostKeys(tmp_path / "state" / "pins")))
         assert await works(evolve(info, id="another"), SshConnector(pins))
 
@@ -213,6 +213,12 @@ async def test_a_refusal_is_an_error_that_says_what_is_accepted(tmp_path: Path) 
             await works(evolve(server.info, key=generate_key().private))
         with pytest.raises(LoginRejected, match=r"in with the password; it accepts publickey$"):
             await works(evolve(server.info, key=None, password="wrong"))
+
+
+async def test_a_refusal_is_one_also_when_the_time_is_up(tmp_path: Path) -> None:
+    """Who gave less time than a key has is told of the key, and not to look at the network."""
+    with sshd(tmp_path) as server, pytest.raises(LoginRejected, match=r"in with the key$"):
+        await works(evolve(server.info, key=generate_key().private), timeout=3)
 
 
 async def test_a_key_that_is_not_in_its_place_yet_is_tried_again(tmp_path: Path) -> None:

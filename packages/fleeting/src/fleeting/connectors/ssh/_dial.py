@@ -79,7 +79,7 @@ async def dial(target: Target, store: HostKeys, connect: Connect, *, linger: flo
     Raises:
         Unreachable: It did not work in time; says what happened last.
         HostKeyMismatch: Somebody else answers.
-        LoginRejected: The credentials are missing, cannot be used, or are refused.
+        LoginRejected: The credentials are missing, cannot be used, or are refused, and were to the last.
     """
     dialling = _Dialling(target, store, connect, linger)
     timeout = target.config.timeout
@@ -87,6 +87,8 @@ async def dial(target: Target, store: HostKeys, connect: Connect, *, linger: flo
         with anyio.fail_after(timeout):
             return await dialling.until_connected()
     except TimeoutError:
+        if dialling.refusal is not None:
+            raise dialling.refusal from None
         raise Unreachable(f"{target} could not be reached within {timeout:g} s: {dialling.last}") from None
 
 
@@ -103,6 +105,9 @@ class _Dialling:
     _connect: Connect
     _linger: float
     last: str = field(default="nothing answers", init=False)
+    refusal: LoginRejected | None = field(default=None, init=False)
+    """What the last attempt ended with, if it was that."""
+
     _refused_at: float | None = field(default=None, init=False)
     """When the key was first refused."""
 
@@ -120,11 +125,11 @@ class _Dialling:
             async with _turns(self._target):
                 return await self._attempt(credentials)
         except (_TryAgain, OSError, Unreachable, paramiko.SSHException, EOFError) as error:
-            self.last = str(error) or "it hung up"
+            self.last, self.refusal = str(error) or "it hung up", None
         except LoginRejected as error:
             if not self._may_be_early():
                 raise
-            self.last = str(error)
+            self.refusal = error
         return None
 
     def _may_be_early(self) -> bool:

@@ -72,13 +72,14 @@ class FileHostKeys:
 
     async def get(self, instance: str) -> str | None:
         """See `HostKeys.get`."""
-        return await to_thread.run_sync(lambda: _read(self._path(instance)))
+        return await to_thread.run_sync(lambda: _read(self.where(instance)))
 
     async def pin(self, instance: str, key: str) -> str:
         """See `HostKeys.pin`."""
-        return await to_thread.run_sync(lambda: _pin(self._path(instance), key))
+        return await to_thread.run_sync(lambda: _pin(self.where(instance), key))
 
-    def _path(self, instance: str) -> Path:
+    def where(self, instance: str) -> Path:
+        """The file that is about an instance."""
         name = quote(instance, safe="")
         if len(name) > _LONGEST_NAME:
             name = sha256(name.encode()).hexdigest()
@@ -144,7 +145,8 @@ async def expected(info: ConnectInfo, address: tuple[str, int], known_hosts: str
         return Expected(known.trusted, known_hosts, known.revoked)
     pinned = await store.get(info.id)
     keys = frozenset({pinned} if pinned else ())
-    return Expected(keys, "the record of when it was first seen", strict=False)
+    file = f", {store.where(info.id)}," if isinstance(store, FileHostKeys) else ""
+    return Expected(keys, f"the record of when it was first seen{file}", strict=False)
 
 
 def fingerprint(key: str) -> str:
