@@ -1,5 +1,6 @@
 """The settings of the `static` group."""
 
+from base64 import b64decode
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -24,6 +25,19 @@ def _is_port(_: object, __: "attrs.Attribute[int | None]", value: int | None) ->
         raise ValueError(f"{_PORTS[0]} to {_PORTS[-1]}")
 
 
+def _is_host_key(_: object, __: "attrs.Attribute[str | None]", value: str | None) -> None:
+    if value is not None and not _names_its_type(*[*value.split(), "", ""][:2]):
+        raise ValueError("a public key as in a .pub file: its type and base64, in one line")
+
+
+def _names_its_type(kind: str, base64: str) -> bool:
+    """Whether a public key begins with its own type, as every key of SSH's does."""
+    try:
+        return b64decode(base64, validate=True).startswith(len(kind).to_bytes(4, "big") + kind.encode())
+    except ValueError:
+        return False
+
+
 @frozen(kw_only=True)
 class Way:
     """How to connect to a host. None: as the whole group says, and if that says nothing, as `Host.info` has it."""
@@ -35,7 +49,7 @@ class Way:
     key_path: str | None = None
     """File with the private key; a leading ``~`` is the manager's home directory."""
 
-    host_key: str | None = None
+    host_key: str | None = field(default=None, validator=_is_host_key)
     """The host's public key as one ``type base64`` line."""
 
     os: str | None = field(default=None, validator=optional(min_len(1)))
