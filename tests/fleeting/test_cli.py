@@ -16,8 +16,10 @@ import anyio
 import pytest
 from click.testing import CliRunner
 
+from fleeting import Observation, State
 from fleeting.cli import main
 from fleeting.commandline import fitted
+from fleeting.groups.local import LocalGroup
 from tests.fleeting.fleets import COMMAND, Fleet, local_fleet
 from tests.fleeting.local_agents import PATIENCE, opened, started
 
@@ -63,6 +65,37 @@ def test_a_group_by_hand(fleet: Fleet) -> None:
     assert len(both) == 2
     assert all(id_ in fleet.fleeting("list").stdout for id_ in both)
     assert fleet.fleeting("decrease", *both).stdout == "".join(f"{id_}: is being deleted\n" for id_ in both)
+
+
+def test_if_fewer_come_than_were_asked_for_it_says_why(fleet: Fleet) -> None:
+    """A ceiling only if that is what is in the way, and what the cloud itself says."""
+    host = f'{{ address = "{fleet.group}/nobody.sock", name = "a", protocol = "local" }}'
+    settings = f'state_dir = "{fleet.group.parent}", hosts = [{host}]'
+    owned = fleet.config.read_text()
+    fleet.config.write_text(f'plugin = "static"\nplugin_config = {{ {settings} }}')
+    one, two = fleet.fleeting("increase", "1"), fleet.fleeting("increase", "2")
+    fleet.config.write_text(owned)
+    assert (one.exit_code, two.exit_code) == (1, 1)
+    assert "ceiling" not in one.stdout
+    assert "the cloud's ceiling for this group is 1, and it has 0\n" in two.stdout
+    assert all("the cloud says: a cannot be reached and is not used" in each.stdout for each in (one, two))
+
+
+def test_what_will_not_run_any_more_is_not_waited_for(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An instance that boots is worth waiting for, one that goes is not; the message says which it is."""
+    instance = fleet.grow()
+    for state, advice in ((State.CREATING, "wait until it runs"), (State.DELETING, "use another")):
+        view = Observation.of({instance: state})
+
+        async def update(_: object, view: Observation = view) -> Observation:
+            await anyio.lowlevel.checkpoint()
+            return view
+
+        with monkeypatch.context() as patch:
+            patch.setattr(LocalGroup, "update", update)
+            done = fleet.fleeting("run", instance, "true")
+        assert f"{instance} is {state.value}; " in done.stderr
+        assert advice in done.stderr
 
 
 def test_a_command_is_told_apart_from_a_shell_line(fleet: Fleet) -> None:

@@ -170,7 +170,6 @@ def test_merging_follows_no_link_on_this_side(fleet: Fleet, here: Path, there: P
         ("{i}:{there}/file", "{here}/in", "the copy failed here: {here}/in/file: Is a directory"),
         ("{i}:{there}/bad", "{here}", "the copy failed here: the archive is broken or unsafe: './link' is a link to"),
         ("{i}:", "{here}", "{here} is a directory, and the copy has no name; write {here}/NAME"),
-        ("{i}:a", "{i}:b", "both are on instances; copy it here first"),
         ("x:a", "{here}", "instance x does not exist; the group has {i}"),
     ],
 )
@@ -195,10 +194,13 @@ def test_what_cannot_be_copied_is_told(tmp_path: Path, source: str, target: str,
 
 
 def test_one_side_has_to_be_an_instance(tmp_path: Path) -> None:
-    """Else the arguments are wrong."""
+    """Else the arguments are wrong, and so they are if both are."""
     with local_fleet(tmp_path) as fleet:
-        done = fleet.fleeting("cp", "a", "b")
-    assert (done.exit_code, "neither SRC nor DST is on an instance; write INSTANCE:PATH" in done.stderr) == (2, True)
+        instance = fleet.grow()
+        neither, both = fleet.fleeting("cp", "a", "b"), fleet.fleeting("cp", f"{instance}:a", f"{instance}:b")
+    assert "neither SRC nor DST is on an instance; write INSTANCE:PATH" in neither.stderr
+    assert "both are on instances; copy it here first" in both.stderr
+    assert (neither.exit_code, both.exit_code) == (2, 2)
 
 
 @pytest.fixture

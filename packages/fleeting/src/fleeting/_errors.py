@@ -376,7 +376,7 @@ class Unreachable(ConnectError):
     entry = CatalogueEntry(
         "FL401",
         "Nothing answers at the instance's address, or an open connection died.",
-        "Check network, firewall and connector_config; the work is tried elsewhere.",
+        "Check network, firewall and connector_config; a batch tries the work elsewhere.",
     )
 
 

@@ -98,11 +98,16 @@ def _retold(command: str) -> Iterator[None]:
 
 
 def outcome(command: Callable[[], int], *, failed: int = FAILED) -> int:
-    """Run a command and return its exit status; expected errors are told, and end it with *failed*."""
+    """Run a command and return its exit status; expected errors are told, and end it with *failed*.
+
+    Some arguments are seen to be wrong only once the group was looked at; they end it with `WRONG` as all others do.
+    """
     try:
         return command()
     except KeyboardInterrupt:  # before the event loop heeds signals
         return SIGNALLED + SIGINT
+    except WrongArguments as error:
+        return tell([error], WRONG)
     except EXPECTED as error:
         return tell([error], failed)
     except BaseExceptionGroup as group:

@@ -34,6 +34,9 @@ CALL_TIMEOUT = 300.0
 CLOSE_TIMEOUT = 10.0
 """Seconds that closing may take."""
 
+ON_THE_WAY = frozenset({State.CREATING, State.RESUMING})
+"""The states that an instance leaves for running, if it is let alone."""
+
 
 @frozen(kw_only=True)
 class OpenGroup:
@@ -59,7 +62,8 @@ class OpenGroup:
         if instance not in instances:
             raise not_there(instance, instances)
         if (state := instances[instance].state) is not State.RUNNING:
-            raise Unreachable(f"{instance} is {state.value}; wait until it runs")
+            hope = "wait until it runs" if state in ON_THE_WAY else "it does not run by itself any more; use another"
+            raise Unreachable(f"{instance} is {state.value}; {hope}")
         return await self.driver.connect_info(instance)
 
 
@@ -107,17 +111,28 @@ async def list_instances(group: OpenGroup, *, as_json: bool) -> int:
     else:
         rows = [await _as_row(group, id_, seen) for id_, seen in view.instances.items()]
         print_table(("INSTANCE", "STATE", "AGE", "OFFERING", "ADDRESS"), rows)
-    for problem in view.problems:
-        say(f"the cloud says: {problem.message} ({problem.kind.value})")
+    _tell_problems(view)
     return SUCCEEDED
 
 
+def _tell_problems(view: Observation) -> None:
+    for problem in view.problems:
+        say(f"the cloud says: {problem.message} ({problem.kind.value})")
+
+
 async def increase_group(group: OpenGroup, *, count: int) -> int:
-    """Ask for more, and tell how many the cloud accepted."""
+    """Ask for more, and tell how many the cloud accepted, and if not all, why."""
     with _in_time():
         accepted = await group.driver.group.increase(count, intent=f"by-hand-{os.urandom(6).hex()}")
     say(f"asked for {count}, {accepted} accepted")
-    return SUCCEEDED if accepted == count else FAILED
+    if accepted == count:
+        return SUCCEEDED
+    view = await group.look()
+    ceiling = group.info.max_size
+    if ceiling is not None and len(view.instances) + count - accepted > ceiling:
+        say(f"the cloud's ceiling for this group is {ceiling}, and it has {len(view.instances)}")
+    _tell_problems(view)
+    return FAILED
 
 
 async def decrease_group(group: OpenGroup, *, instances: Sequence[str]) -> int:
