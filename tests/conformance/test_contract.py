@@ -4,7 +4,26 @@ import inspect
 import re
 from pathlib import Path
 
+import attrs
+
+import fleeting
+from fleeting import (
+    ConnectInfo,
+    GroupInfo,
+    GroupRefused,
+    Observation,
+    PlanConfig,
+    Problem,
+    ProblemKind,
+    ProviderError,
+    Recovered,
+    State,
+    Unsupported,
+    build_plan,
+    facts,
+)
 from fleeting.testing import CHECKS, Check, Trouble, anchor_of, name_of
+from fleeting.testing._harness import new_intent
 from tests.conformance.mutants import MUTANTS
 from tests.conformance.test_teeth import WRONG
 
@@ -48,6 +67,31 @@ def test_every_trouble_is_described() -> None:
     """In the words that the suite has for it."""
     page = PAGE.read_text()
     assert [kind for kind in Trouble if f"| `{kind.name}` | {kind.value} |" not in page] == []
+
+
+def test_every_value_is_described() -> None:
+    """All that a plugin hands out or may meet is on the page, down to the fields and members."""
+    page = PAGE.read_text()
+    names = [each.name for kind in (State, ProblemKind) for each in kind]
+    names += [field.name for kind in (ConnectInfo, Problem) for field in attrs.fields(kind)]
+    kinds = (ProviderError, GroupRefused, Unsupported)
+    names += [name for name, each in vars(fleeting).items() if inspect.isclass(each) and issubclass(each, kinds)]
+    assert [name for name in names if f"`{name}`" not in page] == []
+
+
+def test_an_intent_can_be_a_label() -> None:
+    """The longest are the suite's own, so whoever passes it can take them all; the page says what they are made of."""
+    assert "at most 44 of them" in PAGE.read_text()
+    assert re.fullmatch("[a-z0-9-]{44}", new_intent())
+    assert re.fullmatch("[a-z0-9-]{1,44}", intent_of_a_plan())
+
+
+def intent_of_a_plan() -> str:
+    """The intent under which a manager asks for an instance."""
+    plan = build_plan(PlanConfig(), GroupInfo(identity="x"), Recovered(epoch=1), 0.0, random=None)
+    plan.handle(facts.Updated(Observation({})), 0.0)
+    (intent,) = (action.intent for action in plan.request(1, 0.0).actions if isinstance(action, facts.Increase))
+    return intent
 
 
 def test_links_lead_somewhere() -> None:

@@ -128,7 +128,7 @@ class Harness:
     """Every state that the cloud has for an instance, as the cloud writes it, and what it means."""
 
     set_state: Callable[[str, str], Awaitable[None]] | None = None
-    """Makes the cloud show an instance in a state, as the cloud writes it."""
+    """Makes the cloud show an instance in a state, as the cloud writes it, and go on to."""
 
     notice: Callable[[str], Awaitable[None]] | None = None
     """Makes the cloud announce that an instance will go."""
