@@ -39,6 +39,8 @@ kill -s KILL -- -PID && expire
 """
 """Zombies do not count as alive: in a container there may be nobody to reap them."""
 
+_HIDING = re.compile(r"\\[\\']")
+
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -56,12 +58,20 @@ def compose(command: str | Sequence[str], *, env: Mapping[str, str], cwd: str | 
     lines += [f"export {_variable(name)}={shlex.quote(value)}" for name, value in env.items()]
     lines.append(command if isinstance(command, str) else 'exec "$@"')
     arguments = [] if isinstance(command, str) else ["sh", *command]
-    line = os.fsencode("exec " + shlex.join(["/bin/sh", "-c", "\n".join(lines), *arguments]))
+    line = os.fsencode(_plain("exec " + shlex.join(["/bin/sh", "-c", "\n".join(lines), *arguments])))
     if b"\0" in line:
         raise ConnectError("a command cannot have a NUL character in it")
     if len(line) > LONGEST:
         raise ConnectError(f"the command has {len(line)} bytes, at most {LONGEST} can be sent; pass data on stdin")
     return line
+
+
+def _plain(line: str) -> str:
+    """Write a line for sh such that fish can read it, to which a backslash hides another one, or a quote, in quotes."""
+    if not _HIDING.search(line):
+        return line
+    told = line.replace("\\", r"\0134").replace("'", r"\0047")
+    return f"exec /bin/sh -c 'eval \"$(printf %b \"$0\")\"' '{told}'"
 
 
 def ending(pid: int) -> str:
