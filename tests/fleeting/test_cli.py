@@ -81,6 +81,20 @@ def test_if_fewer_come_than_were_asked_for_it_says_why(fleet: Fleet) -> None:
     assert all("the cloud says: a cannot be reached and is not used" in each.stdout for each in (one, two))
 
 
+def test_if_a_deletion_is_not_accepted_it_says_why(fleet: Fleet) -> None:
+    """Here because the host that is given back cannot be reset."""
+    agent = fleet.group / fleet.grow() / "agent.sock"
+    host = f'{{ address = "{agent}", name = "a", protocol = "local" }}'
+    settings = f'state_dir = "{fleet.group.parent}", hosts = [{host}], reset_command = "echo worn out >&2; exit 5"'
+    owned = fleet.config.read_text()
+    fleet.config.write_text(f"plugin = 'static'\nplugin_config = {{ {settings} }}")
+    taken = fleet.grow()
+    refused = fleet.fleeting("decrease", taken)
+    fleet.config.write_text(owned)
+    assert (refused.exit_code, f"{taken}: was not accepted for deletion" in refused.stdout) == (1, True)
+    assert "that failed: the command exited with 5: worn out" in refused.stdout
+
+
 def test_what_will_not_run_any_more_is_not_waited_for(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     """An instance that boots is worth waiting for, one that goes is not; the message says which it is."""
     instance = fleet.grow()

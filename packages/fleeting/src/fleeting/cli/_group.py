@@ -136,7 +136,7 @@ async def increase_group(group: OpenGroup, *, count: int) -> int:
 
 
 async def decrease_group(group: OpenGroup, *, instances: Sequence[str]) -> int:
-    """Delete instances that are there, and tell which were accepted for deletion."""
+    """Delete instances that are there, and tell which were accepted for deletion, and if not all, why."""
     known = (await group.look()).instances
     for instance in instances:
         if instance not in known:
@@ -145,7 +145,10 @@ async def decrease_group(group: OpenGroup, *, instances: Sequence[str]) -> int:
         accepted = await group.driver.group.decrease(instances)
     for instance in instances:
         say(f"{instance}: {'is being deleted' if instance in accepted else 'was not accepted for deletion'}")
-    return SUCCEEDED if set(instances) <= set(accepted) else FAILED
+    if set(instances) <= set(accepted):
+        return SUCCEEDED
+    _tell_problems(await group.look())
+    return FAILED
 
 
 async def _perform(action: Action, file: GroupFile, manage: bool, arguments: Mapping[str, Any]) -> int:  # noqa: FBT001  (`anyio.run` passes no keywords)
