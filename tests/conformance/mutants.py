@@ -794,7 +794,7 @@ class Unfinished(Group):
 
 
 @found_by("cancelled_init_takes_nothing")
-class Hasty(Unfinished):
+class OpensFirst(Unfinished):
     """Opens a connection in init, and leaves it open if the cloud fails then."""
 
     async def init(self, settings: Settings) -> GroupInfo:
