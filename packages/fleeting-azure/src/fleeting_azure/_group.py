@@ -1,0 +1,433 @@
+"""The group: one scale set, asked through Azure's own SDK in worker threads.
+
+No operation is waited for: what came of it is in the next view. The SDK repeats nothing by itself, so that a change is
+asked for once, and it is the manager that decides what to do about the rest.
+"""
+
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+
+import anyio
+from attrs import define, field, frozen
+
+from fleeting import (
+    Capability,
+    Clock,
+    ConnectInfo,
+    GroupInfo,
+    GroupRefused,
+    InstanceNotFound,
+    Observation,
+    Offload,
+    Problem,
+    ProviderError,
+    Settings,
+    State,
+    Unsupported,
+)
+from fleeting_azure import _arm as arm
+from fleeting_azure._config import AzureConfig
+
+if TYPE_CHECKING:  # the SDK is imported when a group is opened
+    from azure.core.credentials import TokenCredential
+    from azure.core.paging import ItemPaged
+    from azure.mgmt.compute import ComputeManagementClient
+    from azure.mgmt.network import NetworkManagementClient
+
+T = TypeVar("T")
+Q = TypeVar("Q")
+A = TypeVar("A")
+
+TRIES: Final = 4
+"""How often a change is tried while somebody else changes the scale set too."""
+
+NOT_SEEN: Final = "whether autoscale settings remove its instances could not be seen; grant the role to read them"
+
+
+class AzureGroup:
+    """The instances of one scale set."""
+
+    def __init__(self, config: AzureConfig, *, credential: "TokenCredential | None" = None) -> None:
+        """Connect to nothing yet. Without a credential, the default credential chain's is used."""
+        self._config = config
+        self._credential = credential
+        self._offload = Offload()
+        self._names: Mapping[str, str] = {}
+        """What Azure wants to be told, by id, as of the last view."""
+
+        self._problems: Sequence[Problem] = ()
+        """What the scale set itself reported last."""
+
+    async def init(self, settings: Settings) -> GroupInfo:
+        """Look at the scale set, and at who else adds and removes instances."""
+        self._clock = settings.clock
+        self._observing = settings.observe_only
+        self._looks = arm.Budget(interval=12, burst=10)
+        self._growing = _Together(self._grow, settings.clock, arm.Budget(interval=15, burst=10))
+        self._shrinking = _Together(self._shrink, settings.clock, arm.Budget(interval=0, burst=1))
+        self._azure = await self._offload(_Azure.opened, self._config, self._credential)
+        try:
+            self._set = await self._ask("find the scale set", self._azure.scale_set)
+            return self._introduced(await self._is_autoscaled())
+        except BaseException as error:
+            with anyio.CancelScope(shield=True):
+                await self.shutdown()
+            if isinstance(error, arm.Missing):
+                raise GroupRefused(self._config.not_found) from None
+            raise
+
+    async def _is_autoscaled(self) -> bool | None:
+        """Whether Azure changes the capacity by itself; None: we may not see that."""
+        with suppress(ProviderError):
+            return await self._ask("list autoscale settings", partial(self._azure.is_autoscaled, self._set.id))
+        return None
+
+    def _introduced(self, autoscaled: bool | None) -> GroupInfo:  # noqa: FBT001  (None, True and False differ)
+        """Refuse a set-up that breaks jobs; one that only looks may see it."""
+        harm = [*self._set.harm, *([arm.AUTOSCALED] if autoscaled else [])]
+        if harm and not self._observing:
+            raise GroupRefused(f"scale set {self._config.name} must not be managed as it is: {'. And '.join(harm)}")
+        return GroupInfo(
+            identity=f"azure:{self._set.id.lower()}",
+            max_size=self._set.max_size,
+            capabilities=frozenset([] if self._set.evicts_by_deallocating else [Capability.SUSPEND_RESUME]),
+            advice=(*harm, *self._set.advice, *([NOT_SEEN] if autoscaled is None else [])),
+        )
+
+    async def update(self) -> Observation:
+        """List all instances; ask the scale set itself for problems as often as Azure lets us."""
+        machines = await self._list()
+        now = self._clock.now()
+        if self._looks.ready_at(now) <= now:
+            self._looks.take(now)
+            self._problems = await self._ask("look at the scale set", self._azure.problems)
+        reported = [problem for machine in machines.values() for problem in machine.problems]
+        return Observation({each: machine.observed for each, machine in machines.items()}, [*self._problems, *reported])
+
+    async def increase(self, count: int, *, intent: str) -> int:  # noqa: ARG002  (a capacity carries none)
+        """Raise the capacity, together with whoever else asks before Azure may be asked again."""
+        self._refuse_if_observing()
+        return await self._growing(count)
+
+    async def decrease(self, instances: Sequence[str]) -> Sequence[str]:
+        """Delete them, together with those that others name while a deletion is under way."""
+        self._refuse_if_observing()
+        return await self._shrinking(instances)
+
+    async def suspend(self, instances: Sequence[str]) -> Sequence[str]:
+        """Deallocate those that run."""
+        return await self._switch("deallocate", instances, State.RUNNING, {State.SUSPENDING, State.SUSPENDED})
+
+    async def resume(self, instances: Sequence[str]) -> Sequence[str]:
+        """Start those that are deallocated."""
+        return await self._switch("start", instances, State.SUSPENDED, {State.RESUMING, State.RUNNING})
+
+    async def connect_info(self, instance: str) -> ConnectInfo:
+        """Look its addresses up. Credentials are the user's: Azure tells none."""
+        machine = await self._find(instance)
+        if machine.nic is None:
+            raise ProviderError(f"instance {instance} has no network interface; it is looked for again later")
+        internal, external = await self._ask("look addresses up", partial(self._azure.addresses, machine.nic))
+        return ConnectInfo(
+            id=instance,
+            os=self._set.os,
+            arch=self._set.arch,
+            protocol=self._set.protocol,
+            user=self._set.user,
+            internal_addr=internal,
+            external_addr=external,
+        )
+
+    async def heartbeat(self, instance: str) -> None:
+        """Look whether it runs."""
+        state = (await self._find(instance)).observed.state
+        if state is not State.RUNNING:
+            raise ProviderError(f"instance {instance} is {state.value}")
+
+    async def shutdown(self) -> None:
+        """Close the SDK's connections."""
+        await self._offload(self._azure.close)
+
+    async def _grow(self, wishes: Sequence[int]) -> Sequence[int]:
+        """Set the capacity from what it is now, unless somebody changes it meanwhile."""
+        now = await self._ask("find the scale set", self._azure.scale_set)
+        live = arm.live(await self._list()) if now.failed else None
+        capacity, accepted = arm.capacity_for(now.capacity, live, sum(wishes), now.max_size)
+        if accepted:
+            await self._ask("raise the capacity", partial(self._azure.resize, now, capacity), changing=True)
+        return arm.share(accepted, wishes)
+
+    async def _shrink(self, wishes: Sequence[Sequence[str]]) -> Sequence[Sequence[str]]:
+        """Delete what is there, by the names that they have now: another may have the name by then."""
+        machines = await self._list()
+        named = [machines[each] for each in {id_ for wish in wishes for id_ in wish} if each in machines]
+        if names := [machine.name for machine in named if machine.observed.state is not State.DELETING]:
+            await self._ask("delete instances", partial(self._azure.delete, names), changing=True)
+        return wishes
+
+    async def _switch(
+        self, action: str, instances: Sequence[str], before: State, after: Collection[State]
+    ) -> Sequence[str]:
+        """Change the power state of those that are in the state before."""
+        self._refuse_if_observing()
+        machines = await self._list()
+        there = {each: machines[each] for each in instances if each in machines}
+        if names := [machine.name for machine in there.values() if machine.observed.state is before]:
+            call = partial(self._azure.switch, action, names, uniform=self._set.uniform)
+            await self._ask(f"{action} instances", call, changing=True)
+        return [each for each, machine in there.items() if machine.observed.state in {before, *after}]
+
+    async def _list(self) -> Mapping[str, arm.Machine]:
+        machines = await self._ask("list the instances", partial(self._azure.machines, self._set))
+        self._names = {each: machine.name for each, machine in machines.items()}
+        return machines
+
+    async def _find(self, instance: str) -> arm.Machine:
+        """Look at one instance; its name may be another's by now."""
+        if instance not in self._names:
+            await self._list()
+        with suppress(arm.Missing, KeyError):
+            call = partial(self._azure.machine, self._set, self._names[instance])
+            if (machine := await self._ask("look at an instance", call)).id == instance:
+                return machine
+        raise InstanceNotFound(instance)
+
+    async def _ask(self, what: str, call: Callable[[], T], *, changing: bool = False) -> T:
+        return await self._offload(_answer, what, call, changing=changing)
+
+    def _refuse_if_observing(self) -> None:
+        if self._observing:
+            raise Unsupported("the group was opened to observe only; open it to manage it")
+
+
+@define(eq=False)
+class _Wish(Generic[Q, A]):
+    """What one caller wants, and what came of it."""
+
+    what: Q
+    answer: A | None = None
+    error: ProviderError | None = None
+    tries: int = 0
+
+    @property
+    def open(self) -> bool:
+        """Whether it is still to be asked for."""
+        return self.answer is None and self.error is None
+
+    def fail(self, error: ProviderError) -> None:
+        """Give up, unless looking again may help."""
+        self.tries += 1
+        if self.tries == TRIES or not isinstance(error, arm.OutOfDate):
+            self.error = error
+
+
+@define
+class _Together(Generic[Q, A]):
+    """Makes one request of those that come while another is under way, or while they must wait."""
+
+    _send: Callable[[Sequence[Q]], Awaitable[Sequence[A]]]
+    _clock: Clock
+    _budget: arm.Budget
+    _turn: anyio.Lock = field(factory=anyio.Lock)
+    _waiting: list[_Wish[Q, A]] = field(factory=list)
+
+    async def __call__(self, what: Q) -> A:
+        """Have it asked for. Who is cancelled meanwhile is dropped, unless Azure is being asked already."""
+        wish = _Wish[Q, A](what)
+        self._waiting.append(wish)
+        try:
+            async with self._turn:
+                while wish.open:
+                    await self._clock.sleep_until(self._budget.ready_at(self._clock.now()))
+                    await self._ask_for_all()
+        finally:
+            self._waiting = [each for each in self._waiting if each is not wish]
+        if wish.answer is None:
+            raise wish.error or AssertionError
+        return wish.answer
+
+    async def _ask_for_all(self) -> None:
+        wishes, self._waiting = self._waiting, []
+        self._budget.take(self._clock.now())
+        try:
+            answers = await self._send([wish.what for wish in wishes])
+        except ProviderError as error:
+            for wish in wishes:
+                wish.fail(error)
+        else:
+            for wish, answer in zip(wishes, answers, strict=True):
+                wish.answer = answer
+        finally:
+            self._waiting = [*(wish for wish in wishes if wish.open), *self._waiting]
+
+
+@frozen
+class _Azure:
+    """The SDK's clients, and what is asked of them. All of it blocks."""
+
+    _compute: "ComputeManagementClient"
+    _network: "NetworkManagementClient"
+    _credential: "TokenCredential"
+    _where: tuple[str, str]
+    """Resource group and scale set, as most requests begin."""
+
+    @classmethod
+    def opened(cls, config: AzureConfig, credential: "TokenCredential | None") -> "_Azure":
+        """Import the SDK, which takes half a second, and make the clients; they connect when they are first used."""
+        from azure.mgmt.compute import ComputeManagementClient
+        from azure.mgmt.network import NetworkManagementClient
+
+        if credential is None:
+            from azure.identity import DefaultAzureCredential
+
+            credential = DefaultAzureCredential(managed_identity_client_id=config.client_id)
+        options: dict[str, Any] = {
+            "base_url": config.endpoint,
+            "credential_scopes": [f"{config.endpoint.rstrip('/')}/.default"],
+            "connection_timeout": config.timeout,
+            "read_timeout": config.timeout,
+            "connection_verify": config.ca_file or True,
+            "retry_total": 0,
+        }
+        compute = ComputeManagementClient(credential, config.subscription_id, **options)
+        network = NetworkManagementClient(credential, config.subscription_id, **options)
+        return cls(compute, network, credential, (config.resource_group_name, config.name))
+
+    def close(self) -> None:
+        """Close all connections."""
+        for each in (self._compute, self._network, self._credential):
+            if callable(close := getattr(each, "close", None)):
+                close()
+
+    def scale_set(self) -> arm.ScaleSet:
+        """The scale set as it is now."""
+        return arm.scale_set_of(self._compute.virtual_machine_scale_sets.get(*self._where))
+
+    def is_autoscaled(self, scale_set: str) -> bool:
+        """Whether autoscale settings are about the scale set."""
+        from azure.core.rest import HttpRequest
+
+        scope = scale_set.partition("/providers/")[0]
+        response = self._compute.send_request(HttpRequest("GET", scope + arm.AUTOSCALE_SETTINGS))
+        response.raise_for_status()
+        return arm.is_autoscaled(response.json(), scale_set)
+
+    def problems(self) -> Sequence[Problem]:
+        """What the scale set itself reports."""
+        return arm.problems_of(self._compute.virtual_machine_scale_sets.get_instance_view(*self._where).statuses)
+
+    def machines(self, scale_set: arm.ScaleSet) -> Mapping[str, arm.Machine]:
+        """All instances, by id."""
+        machines = self._compute.virtual_machines
+        group = self._where[0]
+        ours = f"'virtualMachineScaleSet/id' eq '{scale_set.id}'"
+        found = (
+            _all(self._compute.virtual_machine_scale_set_vms.list(*self._where, expand="instanceView"))
+            if scale_set.uniform
+            else _all(machines.list(group, filter=ours, expand="instanceView"))
+        )
+        return {machine.id: machine for machine in (arm.machine_of(each, scale_set) for each in found)}
+
+    def machine(self, scale_set: arm.ScaleSet, name: str) -> arm.Machine:
+        """One instance."""
+        if scale_set.uniform:
+            vms = self._compute.virtual_machine_scale_set_vms
+            return arm.machine_of(vms.get(*self._where, name, expand="instanceView"), scale_set)
+        found = self._compute.virtual_machines.get(self._where[0], name, expand="instanceView")
+        return arm.machine_of(found, scale_set)
+
+    def resize(self, found: arm.ScaleSet, capacity: int) -> None:
+        """Set the capacity, if nobody has changed the scale set since it was found."""
+        from azure.core import MatchConditions
+
+        body: Any = {"sku": {"name": found.size, "tier": found.tier, "capacity": capacity}}
+        match: Any = {"etag": found.etag, "match_condition": MatchConditions.IfNotModified} if found.etag else {}
+        self._compute.virtual_machine_scale_sets.begin_update(*self._where, body, polling=False, **match).result()
+
+    def delete(self, names: Sequence[str]) -> None:
+        """Begin to delete instances."""
+        body: Any = {"instanceIds": names}
+        self._compute.virtual_machine_scale_sets.begin_delete_instances(*self._where, body, polling=False)
+
+    def switch(self, action: str, names: Sequence[str], *, uniform: bool) -> None:
+        """Begin to ``deallocate`` or ``start`` instances; in a flexible set, each is a machine of its own."""
+        machines, sets = self._compute.virtual_machines, self._compute.virtual_machine_scale_sets
+        if uniform:
+            getattr(sets, f"begin_{action}")(*self._where, {"instanceIds": names}, polling=False)
+        else:
+            for name in names:
+                getattr(machines, f"begin_{action}")(self._where[0], name, polling=False)
+
+    def addresses(self, nic: str) -> tuple[str | None, str | None]:
+        """Internal and external address of a network interface, by the names in its id."""
+        interfaces = self._network.network_interfaces
+        named = arm.names_in(nic)
+        index = named.get("virtualmachines")
+        found = (
+            interfaces.get(named["resourcegroups"], named["networkinterfaces"])
+            if index is None
+            else interfaces.get_virtual_machine_scale_set_network_interface(
+                *self._where, index, named["networkinterfaces"]
+            )
+        )
+        internal, public = arm.addresses_of(found)
+        return internal, self._public(public) if public else None
+
+    def _public(self, address: str) -> str | None:
+        addresses = self._network.public_ip_addresses
+        named = arm.names_in(address)
+        name = named["publicipaddresses"]
+        if "virtualmachines" not in named:
+            found = addresses.get(named["resourcegroups"], name)
+        else:
+            vm, nic, part = (named[kind] for kind in ("virtualmachines", "networkinterfaces", "ipconfigurations"))
+            found = addresses.get_virtual_machine_scale_set_public_ip_address(*self._where, vm, nic, part, name)
+        return found.properties.ip_address if found.properties else None
+
+
+def _all(pages: "ItemPaged[T]") -> list[T]:
+    """Turn the pages, unless they lead in a circle."""
+    items: list[T] = []
+    seen: set[str] = set()
+    by_page: Any = pages.by_page()
+    for page in by_page:
+        items += page
+        if by_page.continuation_token in seen:
+            raise ProviderError("the pages of Azure's list lead in a circle")
+        seen.add(by_page.continuation_token)
+    return items
+
+
+def _answer(what: str, call: Callable[[], T], *, changing: bool) -> T:
+    """Ask Azure, and have one class of error for each thing that can be done about it."""
+    from azure.core.exceptions import AzureError
+
+    try:
+        return call()
+    except (AzureError, AttributeError, LookupError, TypeError, ValueError) as error:  # the rest: what is no answer
+        failure = arm.failure_of(what, _refusal(error), changing=changing)
+    raise failure  # out here, so that Azure's own words are not in its context: somebody else wrote them
+
+
+def _refusal(error: Exception) -> arm.Refusal:
+    """What the SDK tells about a request that came to nothing."""
+    from azure.core.exceptions import ClientAuthenticationError, HttpResponseError, ServiceRequestError
+    from urllib3.exceptions import ConnectTimeoutError, NewConnectionError
+
+    response: Any = error.response if isinstance(error, HttpResponseError) else None
+    if isinstance(error, ServiceRequestError):  # which is also what a connection ends in that breaks later
+        reason = getattr(error.inner_exception, "args", None) or [None]
+        never = isinstance(getattr(reason[0], "reason", reason[0]), ConnectTimeoutError | NewConnectionError)
+        return arm.Refusal(sent=not never)
+    if response is None:
+        return arm.Refusal(without_token=isinstance(error, ClientAuthenticationError))
+    told = getattr(error, "error", None)
+    return arm.Refusal(
+        status=response.status_code,
+        code=getattr(told, "code", None) or "",
+        target=getattr(told, "target", None) or "",
+        over_quota=arm.speaks_of_quota(getattr(told, "message", None)),
+        retry_after=arm.retry_after(response.headers),
+    )

@@ -1,0 +1,72 @@
+"""What the conformance suite may do to the cloud."""
+
+import anyio
+from attrs import define
+
+from fleeting import Settings, State
+from fleeting.testing import Harness, Trouble
+from fleeting_azure import AzureConfig
+from tests.fleeting_azure.arm_cloud import TOKEN, Cloud
+from tests.fleeting_azure.arm_server import group_of, trouble
+
+STATES = {
+    "Creating": State.CREATING,
+    "Creating/starting": State.CREATING,
+    "Creating/running": State.CREATING,
+    "Succeeded/running": State.RUNNING,
+    "Updating/running": State.RUNNING,
+    "Failed/running": State.RUNNING,
+    "Updating/starting": State.RESUMING,
+    "Updating/stopping": State.SUSPENDING,
+    "Updating/deallocating": State.SUSPENDING,
+    "Succeeded/deallocated": State.SUSPENDED,
+    "Failed/deallocated": State.SUSPENDED,
+    "Succeeded/stopped": State.FAILED,
+    "Failed": State.FAILED,
+    "Succeeded/unknown": State.CREATING,
+    "Succeeded": State.CREATING,
+    "Deleting/running": State.DELETING,
+    "Deleting": State.DELETING,
+}
+"""Provisioning and power state, as `Cloud.set_state` takes them."""
+
+
+@define
+class HurriedClock:
+    """Fifty seconds in one, so that nobody has to wait for a budget."""
+
+    begun: float
+    epoch: float
+
+    def now(self) -> float:
+        """Seconds since the epoch, or so."""
+        return self.epoch + 50 * (anyio.current_time() - self.begun)
+
+    async def sleep_until(self, at: float) -> None:
+        """Return once it is later."""
+        await anyio.sleep(max(0.0, (at - self.now()) / 50))
+
+
+def harness_for(cloud: Cloud, config: AzureConfig, clock: HurriedClock) -> Harness:
+    """All that it may do."""
+    return Harness(
+        make=lambda: group_of(config),
+        settings=Settings(owner="conformance", clock=clock),
+        kill=cloud.kill,
+        alive=cloud.alive,
+        launch=cloud.launch,
+        troubles={kind: trouble(cloud, kind) for kind in Trouble if kind is not Trouble.PARTIAL},
+        states=STATES,
+        set_state=cloud.set_state,
+        writes=cloud.writes,
+        secrets=[TOKEN],
+        unknown_id="00000000-0000-4000-8000-000000000000",
+        deadline=300,
+        patience=5,
+        settle=1,
+        poll=0.5,
+        cannot={
+            "troubles": "a scale set's capacity is taken whole or not at all",
+            "notice": "notices are told on the instance itself: test_notices.py",
+        },
+    )
