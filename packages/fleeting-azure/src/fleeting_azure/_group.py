@@ -13,6 +13,7 @@ import anyio
 from attrs import define, field, frozen
 
 from fleeting import (
+    AuthFailed,
     Capability,
     Clock,
     ConnectInfo,
@@ -21,6 +22,7 @@ from fleeting import (
     InstanceNotFound,
     Observation,
     Offload,
+    OutcomeUnknown,
     Problem,
     ProviderError,
     Settings,
@@ -32,9 +34,7 @@ from fleeting_azure._config import AzureConfig
 
 if TYPE_CHECKING:  # the SDK is imported when a group is opened
     from azure.core.credentials import TokenCredential
-    from azure.core.paging import ItemPaged
     from azure.mgmt.compute import ComputeManagementClient
-    from azure.mgmt.network import NetworkManagementClient
 
 T = TypeVar("T")
 Q = TypeVar("Q")
@@ -42,8 +42,6 @@ A = TypeVar("A")
 
 TRIES: Final = 4
 """How often a change is tried while somebody else changes the scale set too."""
-
-NOT_SEEN: Final = "whether autoscale settings remove its instances could not be seen; grant the role to read them"
 
 
 class AzureGroup:
@@ -54,11 +52,8 @@ class AzureGroup:
         self._config = config
         self._credential = credential
         self._offload = Offload()
-        self._names: Mapping[str, str] = {}
-        """What Azure wants to be told, by id, as of the last view."""
-
-        self._problems: Sequence[Problem] = ()
-        """What the scale set itself reported last."""
+        self._names: Mapping[str, str] = {}  # by id: what Azure wants to be told, as of the last view
+        self._problems: Sequence[Problem] = ()  # what the scale set itself reported last
 
     async def init(self, settings: Settings) -> GroupInfo:
         """Look at the scale set, and at who else adds and removes instances."""
@@ -69,14 +64,18 @@ class AzureGroup:
         self._shrinking = _Together(self._shrink, settings.clock, arm.Budget(interval=0, burst=1))
         self._azure = await self._offload(_Azure.opened, self._config, self._credential)
         try:
-            self._set = await self._ask("find the scale set", self._azure.scale_set)
-            return self._introduced(await self._is_autoscaled())
-        except BaseException as error:
+            return await self._look_around()
+        except BaseException:
             with anyio.CancelScope(shield=True):
                 await self.shutdown()
-            if isinstance(error, arm.Missing):
-                raise GroupRefused(self._config.not_found) from None
             raise
+
+    async def _look_around(self) -> GroupInfo:
+        try:
+            self._set = await self._ask("find the scale set", self._azure.scale_set)
+        except arm.Missing as missing:
+            raise GroupRefused(self._config.not_found) from missing
+        return self._introduced(await self._is_autoscaled())
 
     async def _is_autoscaled(self) -> bool | None:
         """Whether Azure changes the capacity by itself; None: we may not see that."""
@@ -93,7 +92,8 @@ class AzureGroup:
             identity=f"azure:{self._set.id.lower()}",
             max_size=self._set.max_size,
             capabilities=frozenset([] if self._set.evicts_by_deallocating else [Capability.SUSPEND_RESUME]),
-            advice=(*harm, *self._set.advice, *([NOT_SEEN] if autoscaled is None else [])),
+            advice=(*harm, *self._set.advice, *([arm.NOT_SEEN] if autoscaled is None else [])),
+            notice_probe=arm.NOTICE_PROBE if self._set.os == "linux" else None,
         )
 
     async def update(self) -> Observation:
@@ -126,10 +126,10 @@ class AzureGroup:
 
     async def connect_info(self, instance: str) -> ConnectInfo:
         """Look its addresses up. Credentials are the user's: Azure tells none."""
-        machine = await self._find(instance)
-        if machine.nic is None:
+        nic = (await self._find(instance)).nic
+        if nic is None:
             raise ProviderError(f"instance {instance} has no network interface; it is looked for again later")
-        internal, external = await self._ask("look addresses up", partial(self._azure.addresses, machine.nic))
+        internal, external = await self._ask("look addresses up", partial(self._azure.addresses, nic))
         return ConnectInfo(
             id=instance,
             os=self._set.os,
@@ -160,23 +160,24 @@ class AzureGroup:
         return arm.share(accepted, wishes)
 
     async def _shrink(self, wishes: Sequence[Sequence[str]]) -> Sequence[Sequence[str]]:
-        """Delete what is there, by the names that they have now: another may have the name by then."""
+        """Delete what is there, by the names that they have now: another may have had them before."""
         machines = await self._list()
         named = [machines[each] for each in {id_ for wish in wishes for id_ in wish} if each in machines]
         if names := [machine.name for machine in named if machine.observed.state is not State.DELETING]:
-            await self._ask("delete instances", partial(self._azure.delete, names), changing=True)
+            await self._ask("delete instances", partial(self._azure.act, "delete_instances", names), changing=True)
         return wishes
 
     async def _switch(
         self, action: str, instances: Sequence[str], before: State, after: Collection[State]
     ) -> Sequence[str]:
-        """Change the power state of those that are in the state before."""
+        """Change the power state of those that are in the state before. In a flexible set, each is asked by itself."""
         self._refuse_if_observing()
         machines = await self._list()
         there = {each: machines[each] for each in instances if each in machines}
-        if names := [machine.name for machine in there.values() if machine.observed.state is before]:
-            call = partial(self._azure.switch, action, names, uniform=self._set.uniform)
-            await self._ask(f"{action} instances", call, changing=True)
+        names = [machine.name for machine in there.values() if machine.observed.state is before]
+        act = self._azure.act if self._set.uniform else self._azure.act_on_each
+        if names:
+            await self._ask(f"{action} instances", partial(act, action, names), changing=True)
         return [each for each, machine in there.items() if machine.observed.state in {before, *after}]
 
     async def _list(self) -> Mapping[str, arm.Machine]:
@@ -216,12 +217,6 @@ class _Wish(Generic[Q, A]):
         """Whether it is still to be asked for."""
         return self.answer is None and self.error is None
 
-    def fail(self, error: ProviderError) -> None:
-        """Give up, unless looking again may help."""
-        self.tries += 1
-        if self.tries == TRIES or not isinstance(error, arm.OutOfDate):
-            self.error = error
-
 
 @define
 class _Together(Generic[Q, A]):
@@ -255,7 +250,8 @@ class _Together(Generic[Q, A]):
             answers = await self._send([wish.what for wish in wishes])
         except ProviderError as error:
             for wish in wishes:
-                wish.fail(error)
+                wish.tries += 1
+                wish.error = None if isinstance(error, arm.OutOfDate) and wish.tries < TRIES else error
         else:
             for wish, answer in zip(wishes, answers, strict=True):
                 wish.answer = answer
@@ -265,139 +261,109 @@ class _Together(Generic[Q, A]):
 
 @frozen
 class _Azure:
-    """The SDK's clients, and what is asked of them. All of it blocks."""
+    """The SDK's client, and what is asked of it. All of it blocks."""
 
-    _compute: "ComputeManagementClient"
-    _network: "NetworkManagementClient"
+    _client: "ComputeManagementClient"
     _credential: "TokenCredential"
     _where: tuple[str, str]
     """Resource group and scale set, as most requests begin."""
 
     @classmethod
     def opened(cls, config: AzureConfig, credential: "TokenCredential | None") -> "_Azure":
-        """Import the SDK, which takes half a second, and make the clients; they connect when they are first used."""
+        """Import the SDK, which takes half a second, and make a client; it connects when it is first used."""
         from azure.mgmt.compute import ComputeManagementClient
-        from azure.mgmt.network import NetworkManagementClient
 
         if credential is None:
             from azure.identity import DefaultAzureCredential
 
             credential = DefaultAzureCredential(managed_identity_client_id=config.client_id)
-        options: dict[str, Any] = {
-            "base_url": config.endpoint,
-            "credential_scopes": [f"{config.endpoint.rstrip('/')}/.default"],
-            "connection_timeout": config.timeout,
-            "read_timeout": config.timeout,
-            "connection_verify": config.ca_file or True,
-            "retry_total": 0,
-        }
-        compute = ComputeManagementClient(credential, config.subscription_id, **options)
-        network = NetworkManagementClient(credential, config.subscription_id, **options)
-        return cls(compute, network, credential, (config.resource_group_name, config.name))
+        client = ComputeManagementClient(
+            credential,
+            config.subscription_id,
+            base_url=config.endpoint,
+            credential_scopes=[f"{config.endpoint.rstrip('/')}/.default"],
+            connection_timeout=config.timeout,
+            read_timeout=config.timeout,
+            connection_verify=config.ca_file or True,
+            retry_total=0,
+        )
+        return cls(client, credential, (config.resource_group_name, config.name))
 
     def close(self) -> None:
         """Close all connections."""
-        for each in (self._compute, self._network, self._credential):
-            if callable(close := getattr(each, "close", None)):
-                close()
+        self._client.close()
+        if callable(close := getattr(self._credential, "close", None)):
+            close()
 
     def scale_set(self) -> arm.ScaleSet:
         """The scale set as it is now."""
-        return arm.scale_set_of(self._compute.virtual_machine_scale_sets.get(*self._where))
-
-    def is_autoscaled(self, scale_set: str) -> bool:
-        """Whether autoscale settings are about the scale set."""
-        from azure.core.rest import HttpRequest
-
-        scope = scale_set.partition("/providers/")[0]
-        response = self._compute.send_request(HttpRequest("GET", scope + arm.AUTOSCALE_SETTINGS))
-        response.raise_for_status()
-        return arm.is_autoscaled(response.json(), scale_set)
+        return arm.scale_set_of(self._client.virtual_machine_scale_sets.get(*self._where))
 
     def problems(self) -> Sequence[Problem]:
         """What the scale set itself reports."""
-        return arm.problems_of(self._compute.virtual_machine_scale_sets.get_instance_view(*self._where).statuses)
+        return arm.problems_of(self._client.virtual_machine_scale_sets.get_instance_view(*self._where).statuses)
 
     def machines(self, scale_set: arm.ScaleSet) -> Mapping[str, arm.Machine]:
         """All instances, by id."""
-        machines = self._compute.virtual_machines
-        group = self._where[0]
-        ours = f"'virtualMachineScaleSet/id' eq '{scale_set.id}'"
-        found = (
-            _all(self._compute.virtual_machine_scale_set_vms.list(*self._where, expand="instanceView"))
-            if scale_set.uniform
-            else _all(machines.list(group, filter=ours, expand="instanceView"))
-        )
-        return {machine.id: machine for machine in (arm.machine_of(each, scale_set) for each in found)}
+        if scale_set.uniform:
+            pages: Any = self._client.virtual_machine_scale_set_vms.list(*self._where, expand="instanceView").by_page()
+        else:
+            ours = f"'virtualMachineScaleSet/id' eq '{scale_set.id}'"
+            vms = self._client.virtual_machines
+            pages = vms.list(self._where[0], filter=ours, expand="instanceView").by_page()
+        found: dict[str, arm.Machine] = {}
+        followed = set()
+        for page in pages:
+            found |= {machine.id: machine for machine in (arm.machine_of(each, scale_set) for each in page)}
+            if pages.continuation_token in followed:
+                raise ProviderError("the pages of Azure's list lead in a circle; it is tried again later")
+            followed.add(pages.continuation_token)
+        return found
 
     def machine(self, scale_set: arm.ScaleSet, name: str) -> arm.Machine:
         """One instance."""
+        vms, own = self._client.virtual_machine_scale_set_vms, self._client.virtual_machines
         if scale_set.uniform:
-            vms = self._compute.virtual_machine_scale_set_vms
             return arm.machine_of(vms.get(*self._where, name, expand="instanceView"), scale_set)
-        found = self._compute.virtual_machines.get(self._where[0], name, expand="instanceView")
-        return arm.machine_of(found, scale_set)
+        return arm.machine_of(own.get(self._where[0], name, expand="instanceView"), scale_set)
 
     def resize(self, found: arm.ScaleSet, capacity: int) -> None:
         """Set the capacity, if nobody has changed the scale set since it was found."""
         from azure.core import MatchConditions
 
-        body: Any = {"sku": {"name": found.size, "tier": found.tier, "capacity": capacity}}
+        body: Any = {"sku": {**found.sku, "capacity": capacity}}
         match: Any = {"etag": found.etag, "match_condition": MatchConditions.IfNotModified} if found.etag else {}
-        self._compute.virtual_machine_scale_sets.begin_update(*self._where, body, polling=False, **match).result()
+        self._client.virtual_machine_scale_sets.begin_update(*self._where, body, polling=False, **match).result()
 
-    def delete(self, names: Sequence[str]) -> None:
-        """Begin to delete instances."""
-        body: Any = {"instanceIds": names}
-        self._compute.virtual_machine_scale_sets.begin_delete_instances(*self._where, body, polling=False)
+    def act(self, action: str, names: Sequence[str]) -> None:
+        """Begin to ``delete_instances``, ``deallocate`` or ``start``."""
+        begin = getattr(self._client.virtual_machine_scale_sets, f"begin_{action}")
+        begin(*self._where, {"instanceIds": names}, polling=False)
 
-    def switch(self, action: str, names: Sequence[str], *, uniform: bool) -> None:
-        """Begin to ``deallocate`` or ``start`` instances; in a flexible set, each is a machine of its own."""
-        machines, sets = self._compute.virtual_machines, self._compute.virtual_machine_scale_sets
-        if uniform:
-            getattr(sets, f"begin_{action}")(*self._where, {"instanceIds": names}, polling=False)
-        else:
-            for name in names:
-                getattr(machines, f"begin_{action}")(self._where[0], name, polling=False)
+    def act_on_each(self, action: str, names: Sequence[str]) -> None:
+        """Begin to ``deallocate`` or ``start`` machines."""
+        for name in names:
+            getattr(self._client.virtual_machines, f"begin_{action}")(self._where[0], name, polling=False)
+
+    def is_autoscaled(self, scale_set: str) -> bool:
+        """Whether autoscale settings are about the scale set."""
+        group = scale_set.partition("/providers/")[0]
+        return arm.is_autoscaled(
+            self._get(f"{group}/providers/Microsoft.Insights/autoscaleSettings", "2022-10-01"), scale_set
+        )
 
     def addresses(self, nic: str) -> tuple[str | None, str | None]:
-        """Internal and external address of a network interface, by the names in its id."""
-        interfaces = self._network.network_interfaces
-        named = arm.names_in(nic)
-        index = named.get("virtualmachines")
-        found = (
-            interfaces.get(named["resourcegroups"], named["networkinterfaces"])
-            if index is None
-            else interfaces.get_virtual_machine_scale_set_network_interface(
-                *self._where, index, named["networkinterfaces"]
-            )
-        )
-        internal, public = arm.addresses_of(found)
-        return internal, self._public(public) if public else None
+        """Internal and external address of a network interface."""
+        internal, public = arm.addresses_of(self._get(nic, "2018-10-01"))  # the last for interfaces of scale sets
+        return internal, self._get(public, "2018-10-01")["properties"].get("ipAddress") if public else None
 
-    def _public(self, address: str) -> str | None:
-        addresses = self._network.public_ip_addresses
-        named = arm.names_in(address)
-        name = named["publicipaddresses"]
-        if "virtualmachines" not in named:
-            found = addresses.get(named["resourcegroups"], name)
-        else:
-            vm, nic, part = (named[kind] for kind in ("virtualmachines", "networkinterfaces", "ipconfigurations"))
-            found = addresses.get_virtual_machine_scale_set_public_ip_address(*self._where, vm, nic, part, name)
-        return found.properties.ip_address if found.properties else None
+    def _get(self, resource: str, version: str) -> Any:  # noqa: ANN401  (JSON)
+        """Read what has an SDK of its own, ten times the size of all this."""
+        from azure.core.rest import HttpRequest
 
-
-def _all(pages: "ItemPaged[T]") -> list[T]:
-    """Turn the pages, unless they lead in a circle."""
-    items: list[T] = []
-    seen: set[str] = set()
-    by_page: Any = pages.by_page()
-    for page in by_page:
-        items += page
-        if by_page.continuation_token in seen:
-            raise ProviderError("the pages of Azure's list lead in a circle")
-        seen.add(by_page.continuation_token)
-    return items
+        response = self._client.send_request(HttpRequest("GET", f"{resource}?api-version={version}"))
+        response.raise_for_status()
+        return response.json()
 
 
 def _answer(what: str, call: Callable[[], T], *, changing: bool) -> T:
@@ -407,27 +373,31 @@ def _answer(what: str, call: Callable[[], T], *, changing: bool) -> T:
     try:
         return call()
     except (AzureError, AttributeError, LookupError, TypeError, ValueError) as error:  # the rest: what is no answer
-        failure = arm.failure_of(what, _refusal(error), changing=changing)
+        failure = _failure(what, error, changing=changing)
     raise failure  # out here, so that Azure's own words are not in its context: somebody else wrote them
 
 
-def _refusal(error: Exception) -> arm.Refusal:
-    """What the SDK tells about a request that came to nothing."""
+def _failure(what: str, error: Any, *, changing: bool) -> ProviderError:  # noqa: ANN401  (whatever the SDK raises)
     from azure.core.exceptions import ClientAuthenticationError, HttpResponseError, ServiceRequestError
     from urllib3.exceptions import ConnectTimeoutError, NewConnectionError
 
-    response: Any = error.response if isinstance(error, HttpResponseError) else None
-    if isinstance(error, ServiceRequestError):  # which is also what a connection ends in that breaks later
-        reason = getattr(error.inner_exception, "args", None) or [None]
-        never = isinstance(getattr(reason[0], "reason", reason[0]), ConnectTimeoutError | NewConnectionError)
-        return arm.Refusal(sent=not never)
-    if response is None:
-        return arm.Refusal(without_token=isinstance(error, ClientAuthenticationError))
-    told = getattr(error, "error", None)
-    return arm.Refusal(
-        status=response.status_code,
-        code=getattr(told, "code", None) or "",
-        target=getattr(told, "target", None) or "",
-        over_quota=arm.speaks_of_quota(getattr(told, "message", None)),
-        retry_after=arm.retry_after(response.headers),
-    )
+    if isinstance(error, HttpResponseError) and error.response is not None:
+        response: Any = error.response
+        return arm.failure_of(
+            what,
+            status=response.status_code,
+            code=getattr(error.error, "code", None) or "",
+            target=getattr(error.error, "target", None) or "",
+            message=getattr(error.error, "message", None) or "",
+            retry_after=response.headers.get("Retry-After"),
+            changing=changing,
+        )
+    if isinstance(error, ClientAuthenticationError):
+        return AuthFailed("no credentials for Azure were found; log in, or give this machine an identity")
+    if isinstance(
+        error, ServiceRequestError
+    ):  # "not sent", says the SDK of a connection that TLS sees break later, too
+        reason = (getattr(error.inner_exception, "args", None) or [None])[0]
+        if isinstance(getattr(reason, "reason", reason), ConnectTimeoutError | NewConnectionError):
+            return ProviderError(f"Azure cannot be reached to {what}; see to the network and the endpoint")
+    return OutcomeUnknown(f"Azure was asked to {what} and gave no answer that makes sense")
