@@ -209,7 +209,7 @@ class Cloud:
             then()
         path = request.path.lower()
         for method, prefix, route in self._routes():
-            if request.method == method and path.startswith(prefix.lower()):
+            if request.method == method and f"{path}/".startswith(f"{prefix.lower().rstrip('/')}/"):
                 rest = request.path[len(prefix) :].strip("/")
                 if (reply := route(request, rest)) is not None:
                     return reply

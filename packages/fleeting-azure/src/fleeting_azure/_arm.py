@@ -194,7 +194,7 @@ def _winrm(profile: "models.VirtualMachineScaleSetVMProfile") -> str:
     """Prefer https; take plain http only where Azure was told to set up nothing else."""
     windows = _windows(profile)
     listeners = (windows and windows.win_rm and windows.win_rm.listeners) or []
-    return "winrm" if {str(each.protocol).lower() for each in listeners} == {"http"} else "winrm+https"
+    return "winrm" if {each.protocol for each in listeners} == {"Http"} else "winrm+https"
 
 
 def _harm(properties: "models.VirtualMachineScaleSetProperties", *, uniform: bool) -> Iterator[str]:
@@ -211,7 +211,7 @@ def _harm(properties: "models.VirtualMachineScaleSetProperties", *, uniform: boo
 def _advice(properties: "models.VirtualMachineScaleSetProperties") -> Iterator[str]:
     """What may be meant so, and is better not."""
     if (upgrades := properties.upgrade_policy) and upgrades.mode in {"Automatic", "Rolling"}:
-        yield f"its upgrade policy {upgrades.mode} restarts instances whenever the model changes; make it Manual"
+        yield "its upgrade policy restarts instances whenever the model changes; set upgradePolicy.mode to Manual"
     if properties.spot_restore_policy and properties.spot_restore_policy.enabled:
         yield "it restores evicted instances, only for them to be removed again; set spotRestorePolicy.enabled to false"
 

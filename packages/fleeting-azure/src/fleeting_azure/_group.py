@@ -397,7 +397,8 @@ def _failure(what: str, error: Any, *, changing: bool) -> ProviderError:  # noqa
     if isinstance(
         error, ServiceRequestError
     ):  # "not sent", says the SDK of a connection that TLS sees break later, too
-        reason = (getattr(error.inner_exception, "args", None) or [None])[0]
-        if isinstance(getattr(reason, "reason", reason), ConnectTimeoutError | NewConnectionError):
+        inner = error.inner_exception
+        reason = getattr((getattr(inner, "args", None) or [None])[0], "reason", inner)
+        if isinstance(reason, ConnectTimeoutError | NewConnectionError):
             return ProviderError(f"Azure cannot be reached to {what}; see to the network and the endpoint")
     return OutcomeUnknown(f"Azure was asked to {what} and gave no answer that makes sense")

@@ -1,0 +1,437 @@
+"""What the group makes of what happens to a scale set: others who change it, failures, evictions, budgets."""
+
+import socket
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import anyio
+import pytest
+from attrs import evolve
+
+from fleeting import (
+    AuthFailed,
+    Capability,
+    CapacityUnavailable,
+    GroupRefused,
+    InstanceNotFound,
+    OutcomeUnknown,
+    ProblemKind,
+    ProviderError,
+    QuotaExceeded,
+    RateLimited,
+    Settings,
+    State,
+)
+from fleeting.testing import Trouble
+from fleeting_azure import AzureGroup
+from tests.fleeting_azure.arm_cloud import SET, VMS, Mode, Refused, Request
+from tests.fleeting_azure.arm_server import Credential, group_of, running, trouble
+from tests.fleeting_azure.groups import PATIENCE, hurried, opened
+
+pytestmark = pytest.mark.anyio
+
+both = pytest.mark.parametrize("mode", ["Uniform", "Flexible"])
+
+
+def sizes(requests: list[Request]) -> list[int]:
+    """The capacities that were asked for."""
+    return [request.body["sku"]["capacity"] for request in requests]
+
+
+# --- somebody else ---------------------------------------------------------------------------------------
+
+
+@both
+async def test_a_stale_etag_is_looked_up_again(tmp_path: Path, mode: Mode) -> None:
+    """Who changes the capacity between our look and our change loses nothing, and nor do we."""
+    async with opened(tmp_path, mode) as azure:
+        azure.cloud.before_change = lambda: azure.cloud._resize(2)
+        assert await azure.group.increase(3, intent="i") == 3
+        assert sizes(azure.cloud.asked(f"PATCH {SET}")) == [3, 5]
+        await azure.until(*[State.RUNNING] * 5)
+
+
+async def test_who_always_comes_before_us_is_given_way(tmp_path: Path) -> None:
+    """After some tries it is an error that the manager tries again later; nothing was changed."""
+    async with opened(tmp_path) as azure:
+        azure.cloud.refuse[f"PATCH {SET}"] = Refused(412, "ConditionNotMet")
+        with pytest.raises(ProviderError, match="somebody else changed the scale set"):
+            await azure.group.increase(1, intent="i")
+        assert len(azure.cloud.asked(f"PATCH {SET}")) == 4
+        assert azure.cloud.capacity == 0
+
+
+@both
+async def test_what_somebody_else_deletes_meanwhile_keeps_nothing_alive(tmp_path: Path, mode: Mode) -> None:
+    """The request that names an instance that has just gone is made again without it."""
+    async with opened(tmp_path, mode) as azure:
+        gone, doomed, spared = await azure.grow(3)
+        azure.cloud.before_change = lambda: azure.cloud.evict(gone)
+        assert set(await azure.group.decrease([gone, doomed])) == {gone, doomed}
+        assert await azure.until(State.RUNNING) == [spared]
+        assert len(azure.cloud.asked(f"POST {SET}/delete")) == 2
+
+
+async def test_an_instance_id_that_came_back_is_not_taken_for_the_old_one(tmp_path: Path) -> None:
+    """Asked about an instance that is gone, the group does not answer about, or delete, the one that has its name."""
+    async with opened(tmp_path) as azure:
+        (old,) = await azure.grow(1)
+        azure.cloud.evict(old)
+        await azure.cloud.launch(1)
+        (new,) = azure.cloud.instances
+        assert azure.cloud.instances[new].name == azure.group._names[old]
+        for question in (azure.group.connect_info, azure.group.heartbeat):
+            with pytest.raises(InstanceNotFound):
+                await question(old)
+        assert await azure.group.decrease([old]) == [old]
+        assert await azure.until(State.RUNNING) == [new]
+        assert azure.cloud.writes() == 1
+
+
+# --- what does not come ----------------------------------------------------------------------------------
+
+
+@both
+async def test_an_allocation_that_fails_is_a_problem_and_is_not_made_up_for(tmp_path: Path, mode: Mode) -> None:
+    """It is told with Azure's code and time; and what is asked for later brings that much, not the failed ones too."""
+    async with opened(tmp_path, mode) as azure:
+        await azure.grow(1)
+        async with trouble(azure.cloud, Trouble.STOCK_OUT)():
+            assert await azure.group.increase(4, intent="i") == 4
+            (problem,) = (await azure.group.update()).problems
+        assert (problem.kind, problem.since) == (ProblemKind.CAPACITY, 1767323045.0)
+        assert problem.message.startswith("Azure says AllocationFailed: it has no room")
+        assert azure.cloud.capacity == 5
+        assert len(await azure.grow(2)) == 3
+        assert (await azure.group.update()).problems == []
+        assert azure.cloud.victims == []
+
+
+async def test_a_start_without_room_leaves_the_instance_suspended(tmp_path: Path) -> None:
+    """It failed, and still it is what it was, with a problem that names its offering."""
+    async with opened(tmp_path, zones=["2"]) as azure:
+        (instance,) = await azure.grow(1)
+        await azure.group.suspend([instance])
+        await azure.until(State.SUSPENDED)
+        async with trouble(azure.cloud, Trouble.STOCK_OUT)():
+            assert await azure.group.resume([instance]) == [instance]
+            await azure.until(State.SUSPENDED)
+        (problem,) = (await azure.group.update()).problems
+        assert (problem.kind, problem.offering) == (ProblemKind.CAPACITY, "westeurope-2/Standard_D2s_v5")
+
+
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [
+        ("SkuNotAvailable", CapacityUnavailable),
+        ("QuotaExceeded", QuotaExceeded),
+        ("LinkedAuthorizationFailed", AuthFailed),
+        ("Conflict", ProviderError),
+    ],
+)
+async def test_codes_choose_errors(tmp_path: Path, code: str, error: type[ProviderError]) -> None:
+    """Refused outright, a change is an error of the class that says what to do, and none of unknown outcome."""
+    async with opened(tmp_path) as azure:
+        azure.cloud.refuse[f"PATCH {SET}"] = Refused(409, code)
+        with pytest.raises(error, match=f"409 {code}") as caught:
+            await azure.group.increase(1, intent="i")
+        assert type(caught.value) is error
+
+
+@both
+async def test_an_operation_that_never_ends_holds_nothing_up(tmp_path: Path, mode: Mode) -> None:
+    """Its instances stay in creating; more can be asked for, they can be deleted, and no thread waits for it."""
+    async with opened(tmp_path, mode, stuck=True) as azure:
+        threads = {thread.name for thread in threading.enumerate() if "LROPoller" in thread.name}
+        assert await azure.group.increase(1, intent="i") == 1
+        (instance,) = await azure.until(State.CREATING)
+        assert await azure.group.increase(1, intent="i") == 1
+        await azure.until(State.CREATING, State.CREATING)
+        assert await azure.group.decrease([instance]) == [instance]
+        await azure.until(State.DELETING, State.CREATING)
+        assert await azure.group.decrease([instance]) == [instance]
+        assert len(azure.cloud.asked(f"POST {SET}/delete")) == 1
+        assert threads == set()
+        assert not [request for request in azure.cloud.log if "/operations/" in request.path]
+
+
+# --- asked too often, or answered badly ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("header", "advice"), [("37", 37.0), ("0", None), ("soon", None), (None, None)])
+async def test_throttling_is_told_with_azures_advice(tmp_path: Path, header: str | None, advice: float | None) -> None:
+    """With ``Retry-After`` and without, it is asked once, and the manager waits."""
+    async with opened(tmp_path) as azure:
+        headers = {} if header is None else {"Retry_After": header}
+        azure.cloud.refuse[f"PATCH {SET}"] = Refused(429, "OperationNotAllowed", "Too many requests.", **headers)
+        with pytest.raises(RateLimited) as caught:
+            await azure.group.increase(1, intent="i")
+        assert caught.value.retry_after == advice
+        assert len(azure.cloud.asked(f"PATCH {SET}")) == 1
+
+
+@pytest.mark.parametrize("status", [500, 502, 503, 504])
+async def test_a_change_that_failed_after_all_is_not_made_twice(tmp_path: Path, status: int) -> None:
+    """The SDK by itself would repeat it at once, though it may have been carried out."""
+    async with opened(tmp_path) as azure:
+        azure.cloud.refuse[f"PATCH {SET}"] = Refused(status, "InternalExecutionError")
+        with pytest.raises(OutcomeUnknown):
+            await azure.group.increase(1, intent="i")
+        assert len(azure.cloud.asked(f"PATCH {SET}")) == 1
+
+
+async def test_a_lost_answer_is_told_apart_from_a_connection_that_was_never_made(tmp_path: Path) -> None:
+    """Only where nothing was sent is it certain that nothing was done."""
+    async with opened(tmp_path) as azure:
+        async with trouble(azure.cloud, Trouble.LOST_ANSWER)():
+            with pytest.raises(OutcomeUnknown):
+                await azure.group.decrease(["00000000-0000-4000-8000-000000000000"])
+        with nobody() as port:
+            nowhere = group_of(evolve(azure.config, endpoint=f"https://127.0.0.1:{port}"))
+            with pytest.raises(ProviderError, match="cannot be reached") as caught:
+                await nowhere.init(Settings(owner="tests", clock=azure.clock))
+        assert not isinstance(caught.value, OutcomeUnknown)
+
+
+@contextmanager
+def nobody() -> Iterator[int]:
+    """Hold a port, without listening."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        yield held.getsockname()[1]
+
+
+async def test_wishes_that_must_wait_become_one_change(tmp_path: Path) -> None:
+    """Azure allows a few updates a minute: of forty wishes at once, one change is made; each gets its share."""
+    async with opened(tmp_path) as azure:
+        answers: list[int] = []
+
+        async def wish(count: int) -> None:
+            answers.append(await azure.group.increase(count, intent="i"))
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(20):
+                tasks.start_soon(wish, 1)
+                tasks.start_soon(wish, 2)
+        assert sorted(answers) == [1] * 20 + [2] * 20
+        assert len(azure.cloud.asked(f"PATCH {SET}")) <= 2
+        assert azure.cloud.capacity == 60
+
+
+async def test_changes_keep_to_the_budget(tmp_path: Path) -> None:
+    """After a burst, one every fifteen seconds, however they are asked for."""
+    async with opened(tmp_path) as azure:
+        begun = azure.clock.now()
+        for _ in range(12):
+            await azure.group.increase(1, intent="i")
+        assert azure.clock.now() - begun >= 30
+        assert len(azure.cloud.asked(f"PATCH {SET}")) == 12
+
+
+async def test_who_gives_up_while_waiting_is_not_asked_for(tmp_path: Path) -> None:
+    """A wish that was cancelled in the queue is dropped; the others are carried out."""
+    async with opened(tmp_path) as azure:
+        async with trouble(azure.cloud, Trouble.SLOW)(), anyio.create_task_group() as tasks:
+            tasks.start_soon(increase, azure.group, 1)
+            await until(lambda: bool(azure.cloud.asked(f"GET {SET}")))
+            with anyio.CancelScope() as given_up:
+                tasks.start_soon(cancel_soon, given_up)
+                await azure.group.increase(10, intent="i")
+            tasks.start_soon(increase, azure.group, 2)
+        assert azure.cloud.capacity == 3
+
+
+async def increase(group: AzureGroup, count: int) -> None:
+    """Ask for instances."""
+    await group.increase(count, intent="i")
+
+
+async def cancel_soon(scope: anyio.CancelScope) -> None:
+    """Cancel it once everybody else waits."""
+    await anyio.wait_all_tasks_blocked()
+    scope.cancel()
+
+
+async def until(met: Callable[[], bool]) -> None:
+    """Wait for the cloud."""
+    with anyio.fail_after(PATIENCE):
+        while not met():
+            await anyio.lowlevel.checkpoint()
+
+
+async def test_no_more_is_accepted_than_a_scale_set_can_hold(tmp_path: Path) -> None:
+    """Beyond Azure's ceiling a part is, in the order of asking; and nothing is asked for at the ceiling."""
+    async with opened(tmp_path, properties={"singlePlacementGroup": True}, capacity=98, page=100) as azure:
+        assert azure.info.max_size == 100
+        assert await azure.group.increase(5, intent="i") == 2
+        assert await azure.group.increase(5, intent="i") == 0
+        assert sizes(azure.cloud.asked(f"PATCH {SET}")) == [100]
+
+
+# --- eviction, suspension --------------------------------------------------------------------------------
+
+SPOT = {"priority": "Spot", "evictionPolicy": "Delete"}
+
+
+@both
+async def test_an_evicted_instance_is_gone_and_replaced_by_no_more_than_is_asked(tmp_path: Path, mode: Mode) -> None:
+    """Deleted on eviction, it leaves the view; its offering says that it is a spot instance."""
+    async with opened(tmp_path, mode, profile=SPOT) as azure:
+        evicted, left = await azure.grow(2)
+        assert (await azure.shown())[left].offering == "westeurope/Standard_D2s_v5/spot"
+        azure.cloud.evict(evicted)
+        assert await azure.until(State.RUNNING) == [left]
+        assert len(await azure.grow(1)) == 2
+
+
+async def test_where_azure_evicts_by_deallocating_that_is_a_failure(tmp_path: Path) -> None:
+    """It would else be taken for suspended, and its jobs would wait for it; so nothing can be suspended there."""
+    profile = {**SPOT, "evictionPolicy": "Deallocate"}
+    async with opened(tmp_path, profile=profile) as azure:
+        assert Capability.SUSPEND_RESUME not in azure.info.capabilities
+        (instance,) = await azure.grow(1)
+        await azure.cloud.set_state(instance, "Succeeded/deallocated")
+        await azure.until(State.FAILED)
+
+
+@both
+async def test_suspended_and_resumed(tmp_path: Path, mode: Mode) -> None:
+    """Deallocated and started, asked once each; who is there already is accepted, who is gone is not."""
+    async with opened(tmp_path, mode) as azure:
+        assert Capability.SUSPEND_RESUME in azure.info.capabilities
+        one, two = await azure.grow(2)
+        assert set(await azure.group.suspend([one, two, "gone"])) == {one, two}
+        await azure.until(State.SUSPENDED, State.SUSPENDED)
+        assert await azure.group.suspend([one]) == [one]
+        assert await azure.group.resume([two]) == [two]
+        await azure.until(State.SUSPENDED, State.RUNNING)
+        assert await azure.group.resume([two]) == [two]
+        per_set = [request.line for request in azure.cloud.log if request.method == "POST" and SET in request.path]
+        per_vm = [request.line for request in azure.cloud.log if request.method == "POST" and VMS in request.path]
+        assert (len(per_set), len(per_vm)) == ((2, 0) if mode == "Uniform" else (0, 3))
+        assert await azure.group.decrease([one]) == [one]
+        assert await azure.until(State.RUNNING) == [two]
+
+
+# --- opening ---------------------------------------------------------------------------------------------
+
+HARM = [
+    ({"overprovision": True}, "set overprovision to false"),
+    ({"automaticRepairsPolicy": {"enabled": True}}, "automaticRepairsPolicy.enabled"),
+    ({"resiliencyPolicy": {"automaticZoneRebalancingPolicy": {"enabled": True}}}, "automaticZoneRebalancingPolicy"),
+]
+
+
+@pytest.mark.parametrize(("properties", "remedy"), HARM, ids=["overprovision", "repairs", "zones"])
+async def test_a_set_up_that_breaks_jobs_is_refused(tmp_path: Path, properties: object, remedy: str) -> None:
+    """The message says what to change; who only looks gets it as advice."""
+    async with running(tmp_path, "Uniform", properties=properties) as (_, config):
+        with pytest.raises(GroupRefused, match=remedy):
+            await group_of(config).init(Settings(owner="tests", clock=hurried()))
+    async with opened(tmp_path, observe_only=True, properties=properties) as azure:
+        assert any(remedy in advice for advice in azure.info.advice)
+
+
+@both
+@pytest.mark.parametrize(("enabled", "target"), [(True, SET), (True, SET.upper()), (False, SET), (True, f"{SET}-2")])
+async def test_autoscale_settings_of_azures_are_found(
+    tmp_path: Path, mode: Mode, *, enabled: bool, target: str
+) -> None:
+    """Those that are enabled and about this scale set are refused, in whatever case; no others are."""
+    settings = [{"properties": {"enabled": enabled, "targetResourceUri": target}}]
+    refused = enabled and target.lower() == SET.lower()
+    async with running(tmp_path, mode, autoscale=settings) as (_, config):
+        group = group_of(config)
+        if refused:
+            with pytest.raises(GroupRefused, match="autoscale settings"):
+                await group.init(Settings(owner="tests", clock=hurried()))
+        else:
+            assert (await group.init(Settings(owner="tests", clock=hurried()))).advice == ()
+            await group.shutdown()
+
+
+async def test_what_may_not_be_seen_is_said(tmp_path: Path) -> None:
+    """A role that does not include autoscale settings does; the user is told what was not looked at."""
+    async with running(tmp_path, "Uniform", properties={"upgradePolicy": {"mode": "Rolling"}}) as (cloud, config):
+        cloud.refuse["autoscaleSettings"] = Refused(403, "AuthorizationFailed")
+        group = group_of(config)
+        info = await group.init(Settings(owner="tests", clock=hurried()))
+        await group.shutdown()
+    assert [advice.split()[0:3] for advice in info.advice] == [
+        ["its", "upgrade", "policy"],
+        ["whether", "autoscale", "settings"],
+    ]
+
+
+async def test_a_scale_set_that_is_not_there_is_named(tmp_path: Path) -> None:
+    """The user is told which of the settings to look at."""
+    async with running(tmp_path, "Uniform") as (_, config):
+        group = group_of(evolve(config, name="runers"))
+        with pytest.raises(GroupRefused, match="no scale set 'runers' in resource group 'ci'"):
+            await group.init(Settings(owner="tests", clock=hurried()))
+
+
+async def test_the_token_is_asked_for_this_endpoint(tmp_path: Path) -> None:
+    """The SDK's own authentication asks for the scope of the cloud that the endpoint belongs to."""
+    async with running(tmp_path, "Uniform") as (cloud, config):
+        credential = Credential()
+        group = AzureGroup(config, credential=credential)
+        await group.init(Settings(owner="tests", clock=hurried()))
+        await group.shutdown()
+        assert credential.scopes == (f"{cloud.base}/.default",)
+
+
+# --- how to connect --------------------------------------------------------------------------------------
+
+WINDOWS = {"storageProfile": {"osDisk": {"osType": "Windows"}}}
+
+
+def listening(*protocols: str) -> object:
+    """A profile of Windows with listeners for WinRM."""
+    listeners = [{"protocol": protocol} for protocol in protocols]
+    windows = {"windowsConfiguration": {"winRM": {"listeners": listeners}}}
+    return {**WINDOWS, "osProfile": {"adminUsername": "Admin", **windows}}
+
+
+@both
+@pytest.mark.parametrize(
+    ("profile", "expected"),
+    [
+        ({}, ("linux", "ssh", "azureuser")),
+        ({"osProfile": None, **WINDOWS}, ("windows", "winrm+https", None)),
+        (listening("Http", "Https"), ("windows", "winrm+https", "Admin")),
+        (listening("Http"), ("windows", "winrm", "Admin")),
+    ],
+    ids=["linux", "windows", "windows-https", "windows-http"],
+)
+async def test_how_to_connect(tmp_path: Path, mode: Mode, profile: object, expected: tuple[str, str, str]) -> None:
+    """Protocol and user come from the profile, with https preferred; addresses from the primary configuration."""
+    async with opened(tmp_path, mode, profile=profile) as azure:
+        (instance,) = await azure.grow(1)
+        info = await azure.group.connect_info(instance)
+        assert (info.os, info.protocol, info.user) == expected
+        assert (info.internal_addr, info.external_addr) == ("10.1.0.4", "127.0.1.4")
+        assert (azure.info.notice_probe is not None) == (info.os == "linux")
+
+
+async def test_without_a_public_address_there_is_none(tmp_path: Path) -> None:
+    """And the architecture is told by the size's name."""
+    async with opened(tmp_path, public=False, size="Standard_D4pds_v6") as azure:
+        (instance,) = await azure.grow(1)
+        info = await azure.group.connect_info(instance)
+        assert (info.external_addr, info.arch) == (None, "arm64")
+
+
+@pytest.mark.parametrize("call", [AzureGroup.connect_info, AzureGroup.heartbeat])
+async def test_an_instance_of_an_earlier_manager_is_found(
+    tmp_path: Path, call: Callable[[AzureGroup, str], Awaitable[object]]
+) -> None:
+    """Before the first view, its name is looked up."""
+    async with opened(tmp_path) as azure:
+        await azure.cloud.launch(2)
+        azure.cloud.tick()
+        for instance in azure.cloud.instances:
+            await call(azure.group, instance)
+        assert len(azure.cloud.asked(f"GET {SET}/virtualMachines")) == 1
