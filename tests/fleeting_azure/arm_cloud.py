@@ -21,6 +21,7 @@ COMPUTE = f"{GROUP}/providers/Microsoft.Compute"
 NETWORK = f"{GROUP}/providers/Microsoft.Network"
 SET = f"{COMPUTE}/virtualMachineScaleSets/runners"
 VMS = f"{COMPUTE}/virtualMachines"
+LOCATION = f"/subscriptions/{SUBSCRIPTION}/providers/Microsoft.Compute/locations/westeurope"
 AUTOSCALE = f"{GROUP}/providers/Microsoft.Insights/autoscaleSettings"
 SIZE = "Standard_D2s_v5"
 
@@ -228,8 +229,8 @@ class Cloud:
         yield "POST", f"{VMS}/", self._post_vm
         yield "GET", NETWORK, self._get_network
         yield "GET", AUTOSCALE, lambda _, __: Reply(200, {"value": self.autoscale})
-        operations = f"/subscriptions/{SUBSCRIPTION}/providers/Microsoft.Compute/locations/westeurope/operations/"
-        yield "GET", operations, self._get_operation
+        yield "GET", f"{LOCATION}/operations/", self._get_operation
+        yield "GET", f"{LOCATION}/operationResults/", lambda _, __: Reply(200)
 
     def _get_set(self, request: Request, rest: str) -> Reply | None:
         if rest == "networkInterfaces" and self.mode == "Flexible":
@@ -330,8 +331,7 @@ class Cloud:
     def _operation(self, ending: str) -> dict[str, str]:
         name = str(uuid4())
         self.operations[name] = (float("inf") if self.stuck else monotonic() + self.boot_time, ending)
-        where = f"{self.base}/subscriptions/{SUBSCRIPTION}/providers/Microsoft.Compute/locations/westeurope"
-        tail = f"{name}?api-version=2026-04-01"
+        where, tail = f"{self.base}{LOCATION}", f"{name}?api-version=2026-04-01"
         here, there = f"{where}/operations/{tail}", f"{where}/operationResults/{tail}"
         return {"Azure-AsyncOperation": here, "Location": there, "Retry-After": "0"}
 
@@ -345,12 +345,16 @@ class Cloud:
     def _instance_view(self, request: Request, rest: str) -> Reply:
         return Reply(200, {"statuses": self.statuses or [_status("ProvisioningState/succeeded", "")]})
 
-    def _list_uniform(self, request: Request, rest: str) -> Reply:
+    def _list_uniform(self, request: Request, rest: str) -> Reply | None:
+        if rest:
+            return None
         if self.mode == "Flexible":  # which tells names only
             return self._paged(request, [{"name": each.name, "instanceId": each.name} for each in self._sorted()])
         return self._paged(request, [self._vm(each) for each in self._sorted()])
 
-    def _list_flexible(self, request: Request, rest: str) -> Reply:
+    def _list_flexible(self, request: Request, rest: str) -> Reply | None:
+        if rest:
+            return None
         if request.query.get("$filter") != f"'virtualMachineScaleSet/id' eq '{SET}'":
             raise Refused(400, "BadRequest", "A filter is needed here.")
         return self._paged(request, [self._vm(each) for each in self._sorted() if self.mode == "Flexible"])

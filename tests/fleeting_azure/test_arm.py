@@ -1,0 +1,127 @@
+"""The pure part: budgets, capacities, states, errors."""
+
+from collections.abc import Sequence
+
+import pytest
+from azure.mgmt.compute import models
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fleeting import OutcomeUnknown, ProblemKind, ProviderError, RateLimited, State
+from fleeting_azure import _arm as arm
+from tests.fleeting_azure.harness import STATES
+
+times = st.floats(min_value=0, max_value=1e6)
+counts = st.integers(min_value=0, max_value=1000)
+
+
+@given(st.lists(times, max_size=60), st.integers(1, 12), st.floats(min_value=0.1, max_value=60))
+def test_a_budget_is_kept_however_requests_come(gaps: Sequence[float], burst: int, interval: float) -> None:
+    """In no span of time are there more requests than the burst and what the interval adds."""
+    budget, now, made = arm.Budget(interval=interval, burst=burst), 0.0, list[float]()
+    for gap in gaps:
+        now = max(now + gap / 1e4, budget.ready_at(now + gap / 1e4))
+        budget.take(now)
+        made.append(now)
+    for first, begun in enumerate(made):
+        for last in range(first, len(made)):
+            assert last - first + 1 <= burst + (made[last] - begun) / interval + 1e-6
+
+
+@given(times)
+def test_a_budget_that_was_not_used_is_full(now: float) -> None:
+    """Nobody waits for the first burst; the next has to."""
+    budget = arm.Budget(interval=15, burst=10)
+    for _ in range(10):
+        assert budget.ready_at(now) == pytest.approx(now)
+        budget.take(now)
+    assert budget.ready_at(now) == pytest.approx(now + 15)
+
+
+@given(counts, st.one_of(st.none(), counts), st.integers(1, 1000))
+def test_the_capacity_is_never_below_what_lives(capacity: int, live: int | None, wanted: int) -> None:
+    """Azure removes instances of its own choice if it is; and no more come than were accepted."""
+    there = min(capacity, live) if live is not None else capacity
+    target, accepted = arm.capacity_for(capacity, live, wanted, 1000)
+    assert target == there + accepted
+    assert 0 <= accepted <= wanted
+    assert accepted == wanted or target == 1000
+
+
+@given(st.lists(counts, min_size=1), st.floats(0, 1))
+def test_what_was_accepted_is_shared_out(wishes: Sequence[int], part: float) -> None:
+    """All of it, to nobody more than asked for, in the order of asking."""
+    accepted = int(sum(wishes) * part)
+    shares = arm.share(accepted, wishes)
+    assert sum(shares) == accepted
+    assert all(0 <= got <= wish for got, wish in zip(shares, wishes, strict=True))
+    assert all(
+        got == wish for got, wish in zip(shares, wishes, strict=True) if sum(shares[: len(shares)]) == sum(wishes)
+    )
+
+
+words = st.sampled_from(sorted({word for written in STATES for word in written.split("/")} | {"", "new"}))
+
+
+@given(words, st.lists(words, max_size=1), st.booleans())
+def test_only_what_runs_is_shown_as_running(provisioning: str, power: list[str], evicts: bool) -> None:  # noqa: FBT001  (hypothesis)
+    """Whatever the two states say, used is only what runs and is settled, and nothing is ever hidden as deleted."""
+    state = arm.state_of(provisioning, power, evicts_by_deallocating=evicts)
+    settled = provisioning.lower() in {"succeeded", "updating", "failed"}
+    assert (state is State.RUNNING) == (settled and power == ["running"])
+    assert state is not State.DELETED
+
+
+@given(st.integers(200, 599), st.text(max_size=20), st.text(max_size=20), st.booleans(), st.text())
+def test_only_a_no_is_a_no(status: int, code: str, target: str, changing: bool, message: str) -> None:  # noqa: FBT001  (hypothesis)
+    """The outcome of a change is known if the answer is in the 400s; and Azure's own words are in no error."""
+    secret = f"{message} SECRET"
+    error = arm.failure_of(
+        "try", status=status, code=code, target=target, message=secret, retry_after=None, changing=changing
+    )
+    assert isinstance(error, OutcomeUnknown) == (changing and not 400 <= status < 500)
+    assert isinstance(error, RateLimited) == (status == 429)
+    assert "SECRET" not in str(error)
+    assert isinstance(error, ProviderError)
+
+
+@pytest.mark.parametrize(
+    ("code", "message", "kind"),
+    [
+        ("OperationNotAllowed", "exceeding approved Total Regional Cores Quota", ProblemKind.QUOTA),
+        ("OperationNotAllowed", "The instance is protected", ProblemKind.OTHER),
+        ("OSProvisioningTimedOut", None, ProblemKind.IMAGE),
+        ("Failed", None, ProblemKind.OTHER),
+    ],
+)
+def test_problems_have_kinds(code: str, message: str | None, kind: ProblemKind) -> None:
+    """By their codes; only a quota hides behind one that means much else."""
+    statuses = [models.InstanceViewStatus(code=f"ProvisioningState/failed/{code}", message=message)]
+    statuses.append(models.InstanceViewStatus(code="PowerState/running", message="quota"))
+    (problem,) = arm.problems_of(statuses)
+    assert (problem.kind, problem.since) == (kind, None)
+    assert problem.message.startswith(f"Azure says {code}: ")
+
+
+@pytest.mark.parametrize(
+    ("size", "arch"),
+    [
+        ("Standard_D2s_v5", "amd64"),
+        ("Standard_D4ps_v5", "arm64"),
+        ("Standard_E96-24pds_v6", "arm64"),
+        ("Standard_B2pts_v2", "arm64"),
+        ("Standard_NP10s", "amd64"),
+        ("Standard_PB6s", "amd64"),
+        ("Basic_A0", "amd64"),
+    ],
+)
+def test_the_size_tells_the_processor(size: str, arch: str) -> None:
+    """A p among the features means ARM; one in the family does not."""
+    profile = models.VirtualMachineScaleSetVMProfile()
+    found = models.VirtualMachineScaleSet(
+        location="here",
+        sku=models.Sku(name=size, capacity=0),
+        properties=models.VirtualMachineScaleSetProperties(virtual_machine_profile=profile),
+    )
+    found["id"] = "/subscriptions/…"
+    assert arm.scale_set_of(found).arch == arch
