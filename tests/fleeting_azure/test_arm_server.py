@@ -1,6 +1,7 @@
 """Our server is a resource manager as far as the real SDK can tell, used here as anybody would use it."""
 
-from collections.abc import AsyncIterator
+import gc
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -22,11 +23,18 @@ from fleeting.testing import Trouble
 from tests.fleeting_azure.arm_cloud import SET, SUBSCRIPTION, Cloud, Mode, Refused
 from tests.fleeting_azure.arm_server import Credential, running, trouble
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")]
 
 both = pytest.mark.parametrize("mode", ["Uniform", "Flexible"])
 WHERE = ("ci", "runners")
 SIZE: Any = {"sku": {"capacity": 2}}
+
+
+@pytest.fixture(autouse=True)
+def collect() -> Iterator[None]:
+    """Clear up after the SDK, which drops the connections of answers that it tries again for."""
+    yield
+    gc.collect()
 
 
 @asynccontextmanager

@@ -161,7 +161,7 @@ def scale_set_of(found: "models.VirtualMachineScaleSet") -> ScaleSet:
     if (profile := properties.virtual_machine_profile) is None:
         raise GroupRefused(f"scale set {found.name} has no virtual machine profile; make one that has")
     uniform, spot = properties.orchestration_mode != "Flexible", profile.priority == "Spot"
-    windows = _is_windows(profile)
+    protocol = _protocol(profile)
     return ScaleSet(
         id=found.id,
         etag=found.etag,
@@ -170,9 +170,9 @@ def scale_set_of(found: "models.VirtualMachineScaleSet") -> ScaleSet:
         failed=properties.provisioning_state == "Failed",
         uniform=uniform,
         max_size=100 if uniform and properties.single_placement_group else 1000,  # Source: Azure's limits
-        os="windows" if windows else "linux",
+        os="linux" if protocol == "ssh" else "windows",
         arch="arm64" if _ARM_SIZE.match(sku.name or "") else "amd64",
-        protocol=_winrm(profile) if windows else "ssh",
+        protocol=protocol,
         user=profile.os_profile.admin_username if profile.os_profile else None,
         spot=spot,
         evicts_by_deallocating=spot and profile.eviction_policy != "Delete",
@@ -181,18 +181,12 @@ def scale_set_of(found: "models.VirtualMachineScaleSet") -> ScaleSet:
     )
 
 
-def _is_windows(profile: "models.VirtualMachineScaleSetVMProfile") -> bool:
+def _protocol(profile: "models.VirtualMachineScaleSetVMProfile") -> str:
+    """For Windows prefer https; take plain http only where Azure was told to set up nothing else."""
     disk = profile.storage_profile and profile.storage_profile.os_disk
-    return bool(disk and disk.os_type == "Windows") or _windows(profile) is not None
-
-
-def _windows(profile: "models.VirtualMachineScaleSetVMProfile") -> "models.WindowsConfiguration | None":
-    return profile.os_profile.windows_configuration if profile.os_profile else None
-
-
-def _winrm(profile: "models.VirtualMachineScaleSetVMProfile") -> str:
-    """Prefer https; take plain http only where Azure was told to set up nothing else."""
-    windows = _windows(profile)
+    windows = profile.os_profile and profile.os_profile.windows_configuration
+    if not windows and not (disk and disk.os_type == "Windows"):
+        return "ssh"
     listeners = (windows and windows.win_rm and windows.win_rm.listeners) or []
     return "winrm" if {each.protocol for each in listeners} == {"Http"} else "winrm+https"
 
@@ -225,12 +219,8 @@ def is_autoscaled(answer: Any, scale_set: str) -> bool:  # noqa: ANN401  (JSON, 
 def capacity_for(capacity: int, live: int | None, wanted: int, max_size: int) -> tuple[int, int]:
     """What to set the capacity to, and how many of those wanted that gives room for.
 
-    Args:
-        capacity: What it is set to.
-        live: How many instances there are, if the last change failed: Azure does not go on with what that left open,
-            but would, beside what is wanted now, if the capacity were raised from where it stands. None: it did not.
-        wanted: Instances to add.
-        max_size: What a scale set can hold.
+    *live* is how many instances there are if the last change failed, else None: Azure does not go on with what that
+    left open, but would, beside what is wanted now, if the capacity were raised from where it stands.
     """
     base = capacity if live is None else min(capacity, live)
     accepted = max(0, min(wanted, max_size - base))

@@ -75,24 +75,19 @@ class AzureGroup:
             self._set = await self._ask("find the scale set", self._azure.scale_set)
         except arm.Missing as missing:
             raise GroupRefused(self._config.not_found) from missing
-        return self._introduced(await self._is_autoscaled())
-
-    async def _is_autoscaled(self) -> bool | None:
-        """Whether Azure changes the capacity by itself; None: we may not see that."""
-        with suppress(ProviderError):
-            return await self._ask("list autoscale settings", partial(self._azure.is_autoscaled, self._set.id))
-        return None
-
-    def _introduced(self, autoscaled: bool | None) -> GroupInfo:  # noqa: FBT001  (None, True and False differ)
-        """Refuse a set-up that breaks jobs; one that only looks may see it."""
-        harm = [*self._set.harm, *([arm.AUTOSCALED] if autoscaled else [])]
+        harm, advice = [*self._set.harm], [*self._set.advice]
+        try:
+            if await self._ask("list autoscale settings", partial(self._azure.is_autoscaled, self._set.id)):
+                harm.append(arm.AUTOSCALED)
+        except ProviderError:
+            advice.append(arm.NOT_SEEN)
         if harm and not self._observing:
             raise GroupRefused(f"scale set {self._config.name} must not be managed as it is: {'. And '.join(harm)}")
         return GroupInfo(
             identity=f"azure:{self._set.id.lower()}",
             max_size=self._set.max_size,
             capabilities=frozenset([] if self._set.evicts_by_deallocating else [Capability.SUSPEND_RESUME]),
-            advice=(*harm, *self._set.advice, *([arm.NOT_SEEN] if autoscaled is None else [])),
+            advice=(*harm, *advice),
             notice_probe=arm.NOTICE_PROBE if self._set.os == "linux" else None,
         )
 
@@ -203,21 +198,6 @@ class AzureGroup:
             raise Unsupported("the group was opened to observe only; open it to manage it")
 
 
-@define(eq=False)
-class _Wish(Generic[Q, A]):
-    """What one caller wants, and what came of it."""
-
-    what: Q
-    answer: A | None = None
-    error: ProviderError | None = None
-    tries: int = 0
-
-    @property
-    def open(self) -> bool:
-        """Whether it is still to be asked for."""
-        return self.answer is None and self.error is None
-
-
 @define
 class _Together(Generic[Q, A]):
     """Makes one request of those that come while another is under way, or while they must wait."""
@@ -226,37 +206,37 @@ class _Together(Generic[Q, A]):
     _clock: Clock
     _budget: arm.Budget
     _turn: anyio.Lock = field(factory=anyio.Lock)
-    _waiting: list[_Wish[Q, A]] = field(factory=list)
+    _wishes: dict[object, Q] = field(factory=dict)
+    _answers: dict[object, A | ProviderError] = field(factory=dict)
 
-    async def __call__(self, what: Q) -> A:
+    async def __call__(self, wish: Q) -> A:
         """Have it asked for. Who is cancelled meanwhile is dropped, unless Azure is being asked already."""
-        wish = _Wish[Q, A](what)
-        self._waiting.append(wish)
+        me = object()
+        self._wishes[me] = wish
         try:
             async with self._turn:
-                while wish.open:
-                    await self._clock.sleep_until(self._budget.ready_at(self._clock.now()))
-                    await self._ask_for_all()
+                for tries in range(1, TRIES + 1):
+                    if me in self._wishes:
+                        await self._clock.sleep_until(self._budget.ready_at(self._clock.now()))
+                        await self._ask_for_all(last=tries == TRIES)
         finally:
-            self._waiting = [each for each in self._waiting if each is not wish]
-        if wish.answer is None:
-            raise wish.error or AssertionError
-        return wish.answer
+            self._wishes.pop(me, None)
+        answer = self._answers.pop(me)
+        if isinstance(answer, ProviderError):
+            raise answer
+        return answer
 
-    async def _ask_for_all(self) -> None:
-        wishes, self._waiting = self._waiting, []
+    async def _ask_for_all(self, *, last: bool) -> None:
         self._budget.take(self._clock.now())
+        asked = dict(self._wishes)
         try:
-            answers = await self._send([wish.what for wish in wishes])
+            answers: Sequence[A | ProviderError] = await self._send([*asked.values()])
         except ProviderError as error:
-            for wish in wishes:
-                wish.tries += 1
-                wish.error = None if isinstance(error, arm.OutOfDate) and wish.tries < TRIES else error
-        else:
-            for wish, answer in zip(wishes, answers, strict=True):
-                wish.answer = answer
-        finally:
-            self._waiting = [*(wish for wish in wishes if wish.open), *self._waiting]
+            if isinstance(error, arm.OutOfDate) and not last:
+                return
+            answers = [error] * len(asked)
+        self._answers |= {me: answer for me, answer in zip(asked, answers, strict=True) if me in self._wishes}
+        self._wishes = {me: wish for me, wish in self._wishes.items() if me not in asked}
 
 
 @frozen
