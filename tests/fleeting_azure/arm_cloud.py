@@ -115,6 +115,9 @@ class Cloud:
     stuck: bool = False
     """Whether operations never end."""
 
+    garbles: bool = False
+    """Whether answers are lost on the way: what comes instead is not even TLS."""
+
     before_change: Callable[[], object] | None = None
     """What somebody else does just before the next change."""
 

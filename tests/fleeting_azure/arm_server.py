@@ -11,9 +11,9 @@ from urllib.parse import parse_qsl, urlsplit
 
 import anyio
 import trustme
-from anyio.abc import ByteStream, SocketAttribute
+from anyio.abc import SocketAttribute
 from anyio.streams.buffered import BufferedByteReceiveStream
-from anyio.streams.tls import TLSListener
+from anyio.streams.tls import TLSListener, TLSStream
 from azure.core.credentials import AccessToken
 
 from fleeting.testing import Trouble
@@ -83,7 +83,7 @@ def trouble(cloud: Cloud, kind: Trouble) -> Callable[[], AbstractAsyncContextMan
     return having
 
 
-async def _serve(cloud: Cloud, stream: ByteStream) -> None:
+async def _serve(cloud: Cloud, stream: TLSStream) -> None:
     """Answer the requests of one connection."""
     async with stream:
         buffered = BufferedByteReceiveStream(stream)
@@ -94,7 +94,7 @@ async def _serve(cloud: Cloud, stream: ByteStream) -> None:
             return
 
 
-async def _exchange(cloud: Cloud, stream: ByteStream, buffered: BufferedByteReceiveStream) -> bool:
+async def _exchange(cloud: Cloud, stream: TLSStream, buffered: BufferedByteReceiveStream) -> bool:
     """Answer one; returns whether the connection is still good."""
     request = await _read(buffered)
     if silence := cloud.troubles.get(Trouble.SILENCE):
@@ -103,7 +103,9 @@ async def _exchange(cloud: Cloud, stream: ByteStream, buffered: BufferedByteRece
     if Trouble.SLOW in cloud.troubles:
         await anyio.sleep(SLOW)
     reply = cloud.answer(request)
-    if Trouble.LOST_ANSWER in cloud.troubles:
+    if cloud.garbles:
+        await stream.transport_stream.send(b"It works!" * 9)
+    if cloud.garbles or Trouble.LOST_ANSWER in cloud.troubles:
         return False
     if Trouble.GARBAGE in cloud.troubles:
         reply = Reply(502, "<html><h1>Bad gate")

@@ -172,6 +172,25 @@ async def test_throttling_is_told_with_azures_advice(tmp_path: Path, header: str
         assert len(azure.cloud.asked(f"PATCH {SET}")) == 1
 
 
+async def test_the_view_does_without_problems_that_azure_does_not_tell_now(tmp_path: Path) -> None:
+    """If only the scale set itself may not be looked at so often, the instances are shown, and what was told before."""
+    async with opened(tmp_path) as azure:
+        azure.cloud._resize(0, "AllocationFailed")
+        first = (await azure.group.update()).problems
+        azure.cloud.refuse["/instanceView"] = Refused(429, "TooManyRequests")
+        assert (await azure.group.update()).problems == first != []
+
+
+async def test_the_scale_set_is_looked_at_as_often_as_azure_allows(tmp_path: Path) -> None:
+    """However often the view is fetched; the instances are listed each time."""
+    async with opened(tmp_path) as azure:
+        begun = azure.clock.now()
+        for _ in range(30):
+            await azure.group.update()
+        assert len(azure.cloud.asked("/instanceView")) <= 10 + (azure.clock.now() - begun) / 12 + 1
+        assert len(azure.cloud.asked(f"GET {SET}/virtualMachines")) == 30
+
+
 @pytest.mark.parametrize("status", [500, 502, 503, 504])
 async def test_a_change_that_failed_after_all_is_not_made_twice(tmp_path: Path, status: int) -> None:
     """The SDK by itself would repeat it at once, though it may have been carried out."""
@@ -182,16 +201,21 @@ async def test_a_change_that_failed_after_all_is_not_made_twice(tmp_path: Path, 
         assert len(azure.cloud.asked(f"PATCH {SET}")) == 1
 
 
-async def test_a_lost_answer_is_told_apart_from_a_connection_that_was_never_made(tmp_path: Path) -> None:
-    """Only where nothing was sent is it certain that nothing was done."""
+async def test_an_answer_that_breaks_on_the_way_is_a_lost_one(tmp_path: Path) -> None:
+    """The SDK has one class for a connection that TLS sees break and for one that was never made."""
     async with opened(tmp_path) as azure:
-        async with trouble(azure.cloud, Trouble.LOST_ANSWER)():
-            with pytest.raises(OutcomeUnknown):
-                await azure.group.decrease(["00000000-0000-4000-8000-000000000000"])
+        azure.cloud.garbles = True
+        with pytest.raises(OutcomeUnknown):
+            await azure.group.increase(1, intent="i")
+
+
+async def test_where_nobody_listens_nothing_was_done(tmp_path: Path) -> None:
+    """Only where nothing was sent is that certain."""
+    async with running(tmp_path, "Uniform") as (_, config):
         with nobody() as port:
-            nowhere = group_of(evolve(azure.config, endpoint=f"https://127.0.0.1:{port}"))
+            group = group_of(evolve(config, endpoint=f"https://127.0.0.1:{port}"))
             with pytest.raises(ProviderError, match="cannot be reached") as caught:
-                await nowhere.init(Settings(owner="tests", clock=azure.clock))
+                await group.init(Settings(owner="tests", clock=hurried()))
         assert not isinstance(caught.value, OutcomeUnknown)
 
 

@@ -39,9 +39,3 @@ class AzureConfig:
 
     timeout: Duration = field(default=30.0, validator=[gt(0), le(LONGEST_ANSWER)])
     """Seconds that Azure has for one answer."""
-
-    @property
-    def not_found(self) -> str:
-        """What to say if Azure knows no such scale set."""
-        where = f"in resource group {self.resource_group_name!r} of subscription {self.subscription_id}"
-        return f"there is no scale set {self.name!r} {where}; correct one of the three"

@@ -25,6 +25,7 @@ from fleeting import (
     OutcomeUnknown,
     Problem,
     ProviderError,
+    RateLimited,
     Settings,
     State,
     Unsupported,
@@ -59,8 +60,9 @@ class AzureGroup:
         """Look at the scale set, and at who else adds and removes instances."""
         self._clock = settings.clock
         self._observing = settings.observe_only
-        self._looks = arm.Budget(interval=12, burst=10)
-        self._growing = _Together(self._grow, settings.clock, arm.Budget(interval=15, burst=10))
+        self._looks = arm.Budget(interval=12, burst=10)  # Azure's limits: 10 a minute, and 30 saved up
+        updates = arm.Budget(interval=15, burst=10)  # 4 a minute, and 12 saved up
+        self._growing = _Together(self._grow, settings.clock, updates)
         self._shrinking = _Together(self._shrink, settings.clock, arm.Budget(interval=0, burst=1))
         self._azure = await self._offload(_Azure.opened, self._config, self._credential)
         try:
@@ -74,7 +76,10 @@ class AzureGroup:
         try:
             self._set = await self._ask("find the scale set", self._azure.scale_set)
         except arm.Missing as missing:
-            raise GroupRefused(self._config.not_found) from missing
+            where = f"resource group {self._config.resource_group_name!r} of {self._config.subscription_id}"
+            raise GroupRefused(
+                f"there is no scale set {self._config.name!r} in {where}; correct the names"
+            ) from missing
         harm, advice = [*self._set.harm], [*self._set.advice]
         try:
             if await self._ask("list autoscale settings", partial(self._azure.is_autoscaled, self._set.id)):
@@ -97,7 +102,8 @@ class AzureGroup:
         now = self._clock.now()
         if self._looks.ready_at(now) <= now:
             self._looks.take(now)
-            self._problems = await self._ask("look at the scale set", self._azure.problems)
+            with suppress(RateLimited):  # what was known before is still something, and the instances are there
+                self._problems = await self._ask("look at the scale set", self._azure.problems)
         reported = [problem for machine in machines.values() for problem in machine.problems]
         return Observation({each: machine.observed for each, machine in machines.items()}, [*self._problems, *reported])
 
@@ -376,7 +382,7 @@ def _failure(what: str, error: Any, *, changing: bool) -> ProviderError:  # noqa
         return AuthFailed("no credentials for Azure were found; log in, or give this machine an identity")
     if isinstance(
         error, ServiceRequestError
-    ):  # "not sent", says the SDK of a connection that TLS sees break later, too
+    ):  # so the SDK calls it, too, if TLS sees a connection break after the request
         inner = error.inner_exception
         reason = getattr((getattr(inner, "args", None) or [None])[0], "reason", inner)
         if isinstance(reason, ConnectTimeoutError | NewConnectionError):
