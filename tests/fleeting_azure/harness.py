@@ -65,8 +65,5 @@ def harness_for(cloud: Cloud, config: AzureConfig, clock: HurriedClock) -> Harne
         patience=5,
         settle=1,
         poll=0.5,
-        cannot={
-            "troubles": "a scale set's capacity is taken whole or not at all",
-            "notice": "notices are told on the instance itself: test_notices.py",
-        },
+        cannot={"troubles": "a scale set's capacity is taken whole or not at all"},
     )

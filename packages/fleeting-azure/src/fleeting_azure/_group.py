@@ -93,7 +93,6 @@ class AzureGroup:
             max_size=self._set.max_size,
             capabilities=frozenset([] if self._set.evicts_by_deallocating else [Capability.SUSPEND_RESUME]),
             advice=(*harm, *advice),
-            notice_probe=arm.NOTICE_PROBE if self._set.os == "linux" else None,
         )
 
     async def update(self) -> Observation:
