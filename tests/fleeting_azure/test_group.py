@@ -9,6 +9,8 @@ from pathlib import Path
 import anyio
 import pytest
 from attrs import evolve
+from azure.core.credentials import AccessToken
+from azure.identity import CredentialUnavailableError
 
 from fleeting import (
     AuthFailed,
@@ -395,6 +397,31 @@ async def test_a_scale_set_that_is_not_there_is_named(tmp_path: Path) -> None:
         group = group_of(evolve(config, name="runers"))
         with pytest.raises(GroupRefused, match="no scale set 'runers' in resource group 'ci'"):
             await group.init(Settings(owner="tests", clock=hurried()))
+
+
+async def test_a_scale_set_without_a_profile_is_refused(tmp_path: Path) -> None:
+    """A flexible one may have none; then Azure cannot make instances."""
+    async with running(tmp_path, "Flexible", properties={"virtualMachineProfile": None}) as (_, config):
+        with pytest.raises(GroupRefused, match="no virtual machine profile"):
+            await group_of(config).init(Settings(owner="tests", clock=hurried()))
+
+
+class Locked:
+    """A credential chain that finds nothing, and says at length where it has looked."""
+
+    def get_token(self, *scopes: str, **_: object) -> AccessToken:
+        """Find none."""
+        raise CredentialUnavailableError("EnvironmentCredential: hunter2 is wrong. ManagedIdentityCredential: …")
+
+
+async def test_without_credentials_the_user_is_told_what_to_do(tmp_path: Path) -> None:
+    """And not all that was tried, which may name secrets."""
+    async with running(tmp_path, "Uniform") as (cloud, config):
+        with pytest.raises(AuthFailed) as caught:
+            await AzureGroup(config, credential=Locked()).init(Settings(owner="tests", clock=hurried()))
+        said = "no credentials for Azure were found; log in, or give this machine an identity"
+        assert (str(caught.value), caught.value.__context__) == (said, None)
+        assert cloud.log == []
 
 
 async def test_the_token_is_asked_for_this_endpoint(tmp_path: Path) -> None:
