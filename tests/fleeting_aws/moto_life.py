@@ -18,7 +18,6 @@ from attrs import define, field
 from moto.autoscaling import models, responses
 from moto.autoscaling.exceptions import ValidationError
 from moto.backends import get_backend
-from moto.core.exceptions import ServiceException
 from moto.core.responses import ActionResult
 from moto.ec2.models.instances import InstanceBackend
 from moto.ec2.responses.general import General
@@ -32,6 +31,15 @@ COUNTED = ("Pending", "InService")
 
 Group = Any
 Member = Any
+
+
+class Refused(Exception):
+    """An error of AWS's for which moto has no class; the server answers with it."""
+
+    def __init__(self, code: str, message: str) -> None:
+        """Take what the answer says."""
+        super().__init__(message)
+        self.code = code
 
 
 @define
@@ -245,7 +253,7 @@ def _set_desired(_: object, group_name: str, desired_capacity: int) -> None:
 
 def _launch_instances(self: Any) -> ActionResult:
     if not LIFE.offers_launch:
-        raise ServiceException("InvalidAction", "The action LaunchInstances is not valid for this web service.")
+        raise Refused("InvalidAction", "The action LaunchInstances is not valid for this web service.")
     token = self._get_param("ClientToken")
     if token not in LIFE.tokens:
         group, count = find(self._get_param("AutoScalingGroupName")), self._get_int_param("RequestedCapacity")
@@ -322,14 +330,14 @@ def _stop_instances(self: Any, instance_ids: list[str]) -> list[Any]:
 
 def _start_instances(self: Any, instance_ids: list[str]) -> list[Any]:
     if refusal := LIFE.refusal:
-        raise ServiceException(refusal[0], refusal[1])
+        raise Refused(*refusal)
     return [_turn(self.get_instance(each), "pending", "running") for each in instance_ids]
 
 
 def _turn(instance: Any, through: str, to: str) -> tuple[Any, Any]:
     previous = type(instance._state)(instance._state.name, instance._state.code)
     if previous.name == through or previous.name not in {"running", "stopped"}:
-        raise ServiceException("IncorrectInstanceState", f"The instance '{instance.id}' is not in a state for that.")
+        raise Refused("IncorrectInstanceState", f"The instance '{instance.id}' is not in a state for that.")
 
     def put(state: str) -> None:
         instance._state.name, instance._state.code = state, CODES[state]

@@ -81,6 +81,9 @@ class App:
     denied: set[str] = field(factory=set)
     """Operations that are not permitted, as IAM names them."""
 
+    race: int | None = None
+    """What somebody else sets the desired capacity to, right after us."""
+
     page: int = 0
     """Instances on one page of a listing; 0: as many as are asked for."""
 
@@ -137,8 +140,18 @@ class App:
             if "PAGE_LOOP" in self.troubles:
                 smaller.pop("NextToken", None)
             body = urlencode(smaller).encode()
+        if asked.operation == "SetDesiredCapacity" and self.race is not None:
+            answer = self._ask_moto(environ, start, asked, body)
+            life.find("fleet").set_desired_capacity(self.race)
+            return answer
+        return self._ask_moto(environ, start, asked, body)
+
+    def _ask_moto(self, environ: Environ, start: Start, asked: Asked, body: bytes) -> Iterable[bytes]:
         environ = {**environ, "wsgi.input": BytesIO(body), "CONTENT_LENGTH": str(len(body))}
-        return list(self.inner(environ, start))
+        try:
+            return list(self.inner(environ, start))
+        except life.Refused as refused:
+            return _refuse(start, asked.service, 400, refused.code, str(refused))
 
     def _take_key(self, start: Start, asked: dict[str, str]) -> Iterable[bytes]:
         """Do what EC2 Instance Connect does, but for the minute after which it forgets the key."""
@@ -163,7 +176,7 @@ class App:
     def do_reset(self, life_: dict[str, Any], group: dict[str, Any]) -> None:
         """Begin anew."""
         self.troubles, self.faults, self.denied = set(), [], set()
-        self.page, self.keys = 0, ""
+        self.page, self.keys, self.race = 0, "", None
         life.reset(life_, group)
 
     def do_set(self, **values: Any) -> None:  # noqa: ANN401  (of whatever type the attribute is)

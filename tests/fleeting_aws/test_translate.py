@@ -1,0 +1,401 @@
+"""What AWS answers, as states, problems, errors, advice and connection details: pure, so told by examples and rules."""
+
+import base64
+import os
+import subprocess
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from botocore import exceptions
+from botocore.loaders import create_loader
+from botocore.model import ServiceModel
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ed25519, padding, rsa
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fleeting import (
+    AuthFailed,
+    CapacityUnavailable,
+    OutcomeUnknown,
+    ProblemKind,
+    ProviderError,
+    QuotaExceeded,
+    RateLimited,
+    State,
+)
+from fleeting_aws._translate import (
+    Member,
+    NotOffered,
+    advice_on,
+    decrypted,
+    failure_of,
+    host_key_in,
+    info_of,
+    marks_on,
+    mistake_in,
+    problems_of,
+    public_half,
+    state_of,
+)
+
+PROBE = Path(__file__).parents[2] / "packages/fleeting-aws/src/fleeting_aws/notice_probe.sh"
+
+
+def vocabulary(service: str, shape: str) -> list[str]:
+    """The words that the SDK's own description of a service has for something."""
+    model = ServiceModel(create_loader().load_service_model(service, "service-2"))
+    words: list[str] = model.shape_for(shape).enum
+    return words
+
+
+LIFECYCLES = vocabulary("autoscaling", "LifecycleState")
+EC2_STATES = vocabulary("ec2", "InstanceStateName")
+
+# --- states ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lifecycle", LIFECYCLES)
+def test_every_word_of_the_sdk_is_known(lifecycle: str) -> None:
+    """If AWS adds a state to Auto Scaling, an upgrade of the SDK fails here, not at night."""
+    assert any(state_of(lifecycle, ec2) is not None for ec2 in EC2_STATES)
+
+
+@given(st.sampled_from(LIFECYCLES), st.sampled_from(EC2_STATES), st.sampled_from([None, *State]))
+def test_nothing_runs_but_what_both_say_runs(lifecycle: str, ec2: str, wanted: State | None) -> None:
+    """Work is given only to instances that are in service and running, whatever they are being brought to."""
+    running = state_of(lifecycle, ec2, wanted) is State.RUNNING
+    assert running == ((lifecycle, ec2) == ("InService", "running"))
+
+
+@given(st.sampled_from(LIFECYCLES), st.sampled_from([State.SUSPENDED, State.RUNNING]))
+def test_what_ec2_has_ended_is_over(lifecycle: str, wanted: State) -> None:
+    """Auto Scaling hears minutes later of an instance that somebody else has terminated."""
+    assert state_of(lifecycle, "terminated", wanted) is State.DELETED
+    assert state_of(lifecycle, "shutting-down", wanted) is State.DELETING
+
+
+@given(st.text().filter(lambda word: word.partition(":")[0] not in {each.partition(":")[0] for each in LIFECYCLES}))
+def test_a_word_that_nobody_knows_is_no_state(word: str) -> None:
+    """Such an instance is shown as out of service: it gets no work and loses none."""
+    if not word.endswith(":Retained"):
+        assert state_of(word, "running") is None
+        assert member(word, "running").observed(None, None).state is State.SUSPENDING
+
+
+def member(lifecycle: str, ec2: str | None) -> Member:
+    """An instance of which both services say this."""
+    told = {
+        "InstanceId": "i-1",
+        "LifecycleState": lifecycle,
+        "AvailabilityZone": "eu-west-1a",
+        "InstanceType": "t3.nano",
+    }
+    seen = {"State": {"Name": ec2}, "LaunchTime": datetime.now(UTC), "InstanceLifecycle": "spot"} if ec2 else None
+    return Member.of(told, seen)
+
+
+AFTER = {
+    "enter_standby": ("Standby", "running"),
+    "stop_instances": ("Standby", "stopped"),
+    "start_instances": ("Standby", "running"),
+    "exit_standby": ("InService", "running"),
+}
+"""What each request leads to, if it is carried out."""
+
+
+@given(
+    st.sampled_from([("InService", "running"), ("Standby", "running"), ("Standby", "stopped")]),
+    st.sampled_from([State.SUSPENDED, State.RUNNING]),
+)
+def test_each_step_leads_to_what_is_wanted(start: tuple[str, str], wanted: State) -> None:
+    """From wherever it is left, an instance is suspended or woken in two requests, and never stopped in service."""
+    lifecycle, ec2 = start
+    steps = []
+    while change := member(lifecycle, ec2).change_towards(wanted):
+        assert (change, lifecycle) != ("stop_instances", "InService")
+        steps.append(change)
+        lifecycle, ec2 = AFTER[change]
+    assert state_of(lifecycle, ec2) is wanted
+    assert len(steps) <= 2
+
+
+def test_an_offering_says_where_and_what() -> None:
+    """Zone, type, and whether it is spot: what stock-outs are told for."""
+    assert member("InService", "running").offering == "eu-west-1a/t3.nano/spot"
+
+
+@pytest.mark.parametrize(("lifecycle", "hidden"), [("InService", True), ("Standby", True), ("Pending", False)])
+def test_what_ec2_does_not_know_is_left_out(lifecycle: str, *, hidden: bool) -> None:
+    """Absent once costs nothing, and twice is lost; but a launch that EC2 has not heard of yet is a launch."""
+    assert member(lifecycle, None).is_hidden is hidden
+
+
+# --- errors ----------------------------------------------------------------------------------------------
+
+
+def refused(code: str, status: int = 400) -> exceptions.ClientError:
+    """An error as the SDK raises it."""
+    response = {"Error": {"Code": code, "Message": "m"}, "ResponseMetadata": {"HTTPStatusCode": status}}
+    return exceptions.ClientError(response, "Anything")
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (refused("UnauthorizedOperation"), AuthFailed),
+        (refused("Throttling"), RateLimited),
+        (refused("RequestLimitExceeded", 503), RateLimited),
+        (refused("InsufficientInstanceCapacity", 500), CapacityUnavailable),
+        (refused("VcpuLimitExceeded"), QuotaExceeded),
+        (refused("InvalidAction"), NotOffered),
+        (refused("IdempotentCallInProgress"), OutcomeUnknown),
+        (refused("InternalFailure", 500), OutcomeUnknown),
+        (refused("ValidationError"), ProviderError),
+        (exceptions.NoCredentialsError(), AuthFailed),
+        (exceptions.ReadTimeoutError(endpoint_url="http://x"), OutcomeUnknown),
+    ],
+    ids=repr,
+)
+def test_there_is_a_class_for_each_thing_to_do(error: Exception, kind: type[ProviderError]) -> None:
+    """A change that failed is told by what the caller should do about it."""
+    assert type(failure_of(error, "launch", changing=True)) is kind
+
+
+@given(st.text(min_size=1, max_size=20), st.integers(400, 599), st.booleans())
+def test_no_refusal_is_anything_else(code: str, status: int, changing: bool) -> None:  # noqa: FBT001  (hypothesis gives it)
+    """Whatever AWS writes, it is a `ProviderError`; and a read that fails is never of unknown outcome."""
+    failure = failure_of(refused(code, status), "x", changing=changing)
+    assert isinstance(failure, ProviderError)
+    assert changing or not isinstance(failure, OutcomeUnknown) or "InProgress" in code
+
+
+def test_a_mistake_of_ours_is_not_blamed_on_the_cloud() -> None:
+    """What is none of the SDK's errors is raised as it is."""
+    assert failure_of(KeyError("x"), "launch", changing=True) is None
+
+
+# --- problems --------------------------------------------------------------------------------------------
+
+NOW = 1_000_000.0
+
+
+def activity(at: float, message: str = "", zone: str = "eu-west-1a", what: str = "Launching") -> dict[str, Any]:
+    """A scaling activity; without a message, it went well."""
+    return {
+        "Description": f"{what} a new EC2 instance",
+        "StatusCode": "Failed" if message else "Successful",
+        "StatusMessage": message,
+        "StartTime": datetime.fromtimestamp(at, UTC),
+        "Details": f'{{"Subnet ID":"subnet-1","Availability Zone":"{zone}"}}',
+    }
+
+
+STOCK_OUT = "We currently do not have sufficient m5.large capacity in the Availability Zone you requested (eu-west-1a)."
+
+
+@pytest.mark.parametrize(
+    ("message", "kind"),
+    [
+        (STOCK_OUT, ProblemKind.CAPACITY),
+        ("Could not launch Spot Instances. UnfulfillableCapacity - no capacity.", ProblemKind.CAPACITY),
+        ("You have requested more vCPU capacity than your current vCPU limit of 32 allows.", ProblemKind.QUOTA),
+        ("Max spot instance count exceeded. MaxSpotInstanceCountExceeded", ProblemKind.QUOTA),
+        ("The image id '[ami-0abc]' does not exist. Launching EC2 instance failed.", ProblemKind.IMAGE),
+        ("You are not authorized to perform this operation.", ProblemKind.AUTHORISATION),
+        ("Something else.", ProblemKind.OTHER),
+    ],
+)
+def test_what_auto_scaling_says_has_a_kind(message: str, kind: ProblemKind) -> None:
+    """Activities have no codes, only sentences."""
+    (problem,) = problems_of([activity(NOW - 60, message)], NOW)
+    assert problem.kind is kind
+    assert problem.message == message
+
+
+def test_a_problem_lasts_from_its_first_to_its_last_failure() -> None:
+    """The same problem keeps its since, however often the launch is tried; each offering has its own."""
+    other = activity(NOW - 50, STOCK_OUT.replace("1a", "1b"), "eu-west-1b")
+    failures = [activity(NOW - 10, STOCK_OUT), other, activity(NOW - 7000, STOCK_OUT)]
+    found = {problem.offering: problem.since for problem in problems_of(failures, NOW)}
+    assert found == {"eu-west-1a/m5.large": NOW - 7000, "eu-west-1b/m5.large": NOW - 50}
+
+
+def test_a_launch_that_went_well_settles_its_zone() -> None:
+    """What failed before is history there, and only there; and a termination settles nothing."""
+    later = [activity(NOW - 5, what="Terminating"), activity(NOW - 10)]
+    failures = [activity(NOW - 20, STOCK_OUT), activity(NOW - 30, STOCK_OUT.replace("1a", "1b"), "eu-west-1b")]
+    assert [problem.offering for problem in problems_of([*later, *failures], NOW)] == ["eu-west-1b/m5.large"]
+
+
+def test_an_old_failure_is_no_reason() -> None:
+    """What failed hours ago does not tell why nothing comes now."""
+    assert problems_of([activity(NOW - 4000, STOCK_OUT)], NOW) == []
+
+
+# --- the group -------------------------------------------------------------------------------------------
+
+FIT = {
+    "MinSize": 0,
+    "MaxSize": 10,
+    "DefaultCooldown": 0,
+    "NewInstancesProtectedFromScaleIn": True,
+    "AvailabilityZones": ["eu-west-1a", "eu-west-1b"],
+    "SuspendedProcesses": [{"ProcessName": "AZRebalance"}],
+}
+
+
+def test_a_group_that_is_as_it_should_be_needs_no_advice() -> None:
+    """Nothing is said without a reason."""
+    assert advice_on(FIT, []) == []
+    assert mistake_in(FIT) is None
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({"MinSize": 2}, "minimum size is 2"),
+        ({"MaxSize": 0}, "maximum size is 0"),
+        ({"DefaultCooldown": 300}, "cooldown is 300 s"),
+        ({"NewInstancesProtectedFromScaleIn": False}, "not protected"),
+        ({"SuspendedProcesses": []}, "AZRebalance"),
+        ({"WarmPoolConfiguration": {"MinSize": 1}}, "warm pool"),
+    ],
+)
+def test_what_would_harm_is_told(change: dict[str, Any], word: str) -> None:
+    """One sentence for each thing, with what to do about it."""
+    (sentence,) = advice_on({**FIT, **change}, [])
+    assert word in sentence
+    assert ";" in sentence
+
+
+def test_policies_are_named() -> None:
+    """Whatever else changes the group's size fights with us; a policy that is off does not."""
+    (sentence,) = advice_on(FIT, [{"PolicyName": "cpu"}, {"PolicyName": "off", "Enabled": False}])
+    assert "(cpu)" in sentence
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({"Status": "Delete in progress"}, "being deleted"),
+        ({"DesiredCapacityType": "vcpu"}, "weights"),
+        ({"MixedInstancesPolicy": {"LaunchTemplate": {"Overrides": [{"WeightedCapacity": "4"}]}}}, "weights"),
+        ({"SuspendedProcesses": [{"ProcessName": "Launch"}]}, "Launch"),
+    ],
+)
+def test_what_cannot_be_managed_is_a_mistake(change: dict[str, Any], word: str) -> None:
+    """A size that is not counted in instances, or that nothing reaches, would never be what was asked for."""
+    assert word in (mistake_in({**FIT, **change}) or "")
+
+
+def test_marks_are_read_and_what_is_no_time_has_expired() -> None:
+    """Somebody may have written anything into a tag."""
+    tags = [("fleeting:owner:a", "1970-01-01T00:01:40+00:00"), ("fleeting:owner:b", "soon"), ("Name", "fleet")]
+    assert marks_on({"Tags": [{"Key": key, "Value": value} for key, value in tags]}) == {"a": 100.0, "b": 0.0}
+
+
+# --- connecting ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        ({"Architecture": "x86_64"}, ("linux", "amd64", "ssh", "ec2-user")),
+        ({"Architecture": "arm64"}, ("linux", "arm64", "ssh", "ec2-user")),
+        ({"Architecture": "arm64_mac"}, ("darwin", "arm64", "ssh", "ec2-user")),
+        ({"Platform": "windows", "Architecture": "x86_64"}, ("windows", "amd64", "winrm+https", "Administrator")),
+    ],
+)
+def test_what_it_is_decides_how_to_connect(told: dict[str, str], expected: tuple[str, ...]) -> None:
+    """System, architecture, protocol and user follow from EC2's description."""
+    info = info_of({"InstanceId": "i-1", "PrivateIpAddress": "10.0.0.1", "PublicIpAddress": "", **told})
+    assert (info.os, info.arch, info.protocol, info.user) == expected
+    assert (info.internal_addr, info.external_addr) == ("10.0.0.1", None)
+
+
+def console(lines: Iterable[str]) -> str:
+    """What cloud-init writes."""
+    block = ["-----BEGIN SSH HOST KEY KEYS-----", *lines, "-----END SSH HOST KEY KEYS-----"]
+    return "\r\n".join(["[ 1.0] booting", *block, "login: "])
+
+
+def test_the_best_host_key_of_the_first_block_counts() -> None:
+    """Later blocks may have been written by whoever works there."""
+    first = console(["ecdsa-sha2-nistp256 BBBB root@ip", "ssh-ed25519 AAAA root@ip", "ssh-rsa CCCC"])
+    assert host_key_in(first + console(["ssh-ed25519 EVIL"])) == "ssh-ed25519 AAAA"
+    assert host_key_in("nothing yet") is None
+    assert host_key_in(console([])) is None
+
+
+def test_a_password_comes_back_as_it_was() -> None:
+    """EC2 encrypts it with the public half of the key pair."""
+    key = rsa.generate_private_key(65537, 2048)
+    form = serialization.Encoding.PEM, serialization.PrivateFormat.TraditionalOpenSSL, serialization.NoEncryption()
+    data = base64.b64encode(key.public_key().encrypt(b"pa$$", padding.PKCS1v15())).decode()
+    assert decrypted(data, key.private_bytes(*form).decode()) == "pa$$"
+
+
+def test_no_password_was_encrypted_for_a_key_of_another_kind() -> None:
+    """The wrong kind of key is told, not guessed at."""
+    key = ed25519.Ed25519PrivateKey.generate()
+    form = serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
+    text = key.private_bytes(*form).decode()
+    with pytest.raises(ValueError, match="RSA"):
+        decrypted("", text)
+    assert public_half(text).startswith("ssh-ed25519 ")
+
+
+# --- the probe -------------------------------------------------------------------------------------------
+
+CURL = """#!/bin/sh
+for url; do :; done
+case $url in
+  */api/token) echo token; exit 0;;
+esac
+file="$METADATA/$(echo "${url#*/meta-data/}" | tr / _)"
+[ -e "$file" ] && cat "$file" || exit 22
+"""
+
+
+def probe(directory: Path, metadata: dict[str, str]) -> list[str]:
+    """Run the probe on an instance with this metadata; returns the words that it prints."""
+    (directory / "curl").write_text(CURL)
+    (directory / "curl").chmod(0o755)
+    for name, text in metadata.items():
+        (directory / name.replace("/", "_")).write_text(text)
+    env = {"PATH": f"{directory}:{os.environ['PATH']}", "METADATA": str(directory)}
+    done = subprocess.run(["/bin/sh", "-c", PROBE.read_text()], env=env, capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+    return done.stdout.split()
+
+
+def test_the_probe_is_silent_if_there_is_nothing(tmp_path: Path) -> None:
+    """An instance that stays prints nothing and exits with 0."""
+    assert probe(tmp_path, {"autoscaling/target-lifecycle-state": "InService"}) == []
+
+
+@given(at=st.datetimes(min_value=datetime(2020, 1, 1), max_value=datetime(2099, 12, 31)))  # noqa: DTZ001  (made UTC below)
+def test_the_probe_reckons_as_the_calendar_does(tmp_path_factory: pytest.TempPathFactory, at: datetime) -> None:
+    """Seconds until a spot interruption, on any day of the century, without a command that reads dates."""
+    at = at.replace(microsecond=0, tzinfo=UTC)
+    told = f'{{"action": "terminate", "time": "{at:%Y-%m-%dT%H:%M:%SZ}"}}'
+    before = datetime.now(UTC).timestamp()
+    kind, left = probe(tmp_path_factory.mktemp("probe"), {"spot/instance-action": told})
+    after = datetime.now(UTC).timestamp()
+    assert kind == "preemption"
+    assert int(before) <= at.timestamp() - int(left) <= after
+
+
+def test_the_probe_tells_the_end_that_auto_scaling_intends(tmp_path: Path) -> None:
+    """Whatever else is announced, an instance that is to be terminated goes."""
+    told = {"autoscaling/target-lifecycle-state": "Terminated", "events/recommendations/rebalance": "{}"}
+    assert probe(tmp_path, told) == ["preemption", "120"]
+
+
+def test_the_probe_tells_a_rebalance_recommendation(tmp_path: Path) -> None:
+    """It is no end yet, but new work had better go elsewhere."""
+    assert probe(tmp_path, {"events/recommendations/rebalance": '{"noticeTime": "x"}'}) == ["rebalance", "3600"]
