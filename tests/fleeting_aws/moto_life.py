@@ -70,8 +70,8 @@ class Life:
     protected: bool = False
     """Whether terminations are refused."""
 
-    address: str | None = None
-    """What all instances have for an address; None: each its own."""
+    addresses: list[str] = field(factory=list)
+    """What instances get for an address, one after the other; once there are no more, moto's own."""
 
     spot: bool = False
     console: str = ""
@@ -164,8 +164,8 @@ def _begin(group: Group, each: Member) -> None:
     become(each, "Pending", "pending")
     each.instance.platform = LIFE.platform
     each.instance.lifecycle = "spot" if LIFE.spot else None
-    if LIFE.address is not None:
-        each.instance.nics[0].private_ip_address = LIFE.address
+    if LIFE.addresses:
+        each.instance.nics[0].private_ip_address = LIFE.addresses.pop(0)
     words = f"Launching a new EC2 instance: {each.instance_id}"
     activity = LIFE.write_down(group, words, "PreInService", zone=each.availability_zone)
 

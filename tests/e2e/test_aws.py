@@ -1,0 +1,114 @@
+"""A batch on an Auto Scaling group: real boto3 against moto's server, real jobs over OpenSSH's own server."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from getpass import getuser
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+
+from tests.fleeting.sshd import Server, sshd
+from tests.fleeting_aws.clouds import ENVIRONMENT, Cloud, new_cloud, running_server
+
+ADDRESSES = [f"127.0.0.{number}" for number in range(2, 18)]
+"""One for each instance that may come; all are this machine's own, and sshd listens on 16 at most."""
+
+PATIENCE = 120.0
+"""Seconds after which the command counts as stuck."""
+
+JOBS = """
+[autoscaler]
+plugin = "aws"
+capacity_per_instance = 2
+max_instances = 4
+max_use_count = 4
+update_interval_when_expecting = "100ms"
+
+[autoscaler.plugin_config]
+name = "fleet"
+region = "eu-west-1"
+endpoint_url = "http://127.0.0.1:{cloud}"
+
+[autoscaler.connector_config]
+username = "{user}"
+protocol_port = {ssh}
+
+[[autoscaler.policy]]
+idle_time = "1s"
+
+[[jobs]]
+name = "job"
+copies = 20
+script = "echo $TASKSCALER_INSTANCE"
+"""
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    """What answers at every instance's address, in a directory for each; it lets in whose key AWS was sent."""
+    keys, homes = tmp_path / "keys", tmp_path / "homes"
+    keys.touch(mode=0o600)
+    home = f'home={homes}/$(echo "$SSH_CONNECTION" | cut -d" " -f3); mkdir -p "$home"'
+    settings = [f'ForceCommand {home}; cd "$home" && eval "$SSH_ORIGINAL_COMMAND"', f"AuthorizedKeysFile {keys}"]
+    with sshd(tmp_path / "sshd", *settings, *(f"ListenAddress {address}" for address in ADDRESSES)) as server:
+        yield server
+
+
+@pytest.fixture
+def cloud(tmp_path: Path, server: Server) -> Iterator[Cloud]:
+    """A cloud whose instances take a moment to come and to go, and tell their host key on the console."""
+    console = f"-----BEGIN SSH HOST KEY KEYS-----\n{server.host_key}\n-----END SSH HOST KEY KEYS-----"
+    with running_server() as port:
+        cloud = new_cloud(port, launch_delay=0.3, terminate_delay=0.3, addresses=ADDRESSES, console=console)
+        cloud.do("set", keys=str(tmp_path / "keys"))
+        yield cloud
+
+
+def run(directory: Path, cloud: Cloud, server: Server) -> list[dict[str, Any]]:
+    """Run the batch as a user would; returns its results."""
+    jobs = directory / "jobs.toml"
+    jobs.write_text(JOBS.format(cloud=cloud.port, ssh=server.port, user=getuser()))
+    done = subprocess.run(
+        [str(Path(sys.executable).with_name("taskscaler")), "run", str(jobs), "--output", str(directory / "out")],
+        env={**os.environ, **ENVIRONMENT, "XDG_STATE_HOME": str(directory / "state")},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    results: list[dict[str, Any]] = json.loads((directory / "out" / "results.json").read_text())["jobs"]
+    return results
+
+
+def left(cloud: Cloud) -> tuple[int, list[str], list[str]]:
+    """What moto's own record has, asked by way of the SDK: the desired capacity, members, and what is paid for."""
+    where = {
+        "endpoint_url": f"http://127.0.0.1:{cloud.port}",
+        "region_name": ENVIRONMENT["AWS_DEFAULT_REGION"],
+        "aws_access_key_id": "x",
+        "aws_secret_access_key": "x",
+    }
+    (group,) = boto3.client("autoscaling", **where).describe_auto_scaling_groups()["AutoScalingGroups"]
+    lots = boto3.client("ec2", **where).describe_instances()["Reservations"]
+    paid = [each["InstanceId"] for lot in lots for each in lot["Instances"] if each["State"]["Name"] != "terminated"]
+    return group["DesiredCapacity"], [each["InstanceId"] for each in group["Instances"]], paid
+
+
+def test_a_batch_grows_runs_and_leaves_nothing(tmp_path: Path, cloud: Cloud, server: Server) -> None:
+    """20 jobs on at most four instances that take four each: at least five come, all go, and each was logged in to."""
+    results = run(tmp_path, cloud, server)
+    assert [job["state"] for job in results] == ["succeeded"] * 20
+    used = {attempt["instance"] for job in results for attempt in job["attempts"]}
+    assert len(used) >= 5
+    assert left(cloud) == (0, [], [])
+    calls = cloud.calls()
+    assert calls["ec2-instance-connect:SendSSHPublicKey"] >= len(used)
+    assert "autoscaling:SetDesiredCapacity" not in calls
