@@ -20,6 +20,7 @@ from fleeting import Observation, State
 from fleeting.cli import main
 from fleeting.commandline import fitted
 from fleeting.groups.local import LocalGroup
+from tests.clouds import hide_clouds
 from tests.fleeting.fleets import COMMAND, Fleet, local_fleet
 from tests.fleeting.local_agents import PATIENCE, opened, started
 
@@ -193,8 +194,9 @@ def test_what_cannot_be_done_is_told(fleet: Fleet, arguments: list[str], status:
         ("[[runners]]\nautoscaler = {}\n[[runners]]\nautoscaler = {}", "runners: found 2 with [runners.autoscaler]"),
     ],
 )
-def test_a_wrong_file_is_told(fleet: Fleet, text: str, told: str) -> None:
+def test_a_wrong_file_is_told(fleet: Fleet, text: str, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the key path, and status 2."""
+    hide_clouds(monkeypatch)
     fleet.config.write_text(text)
     done = fleet.fleeting("list")
     fleet.config.write_text(f'plugin = "local"\nplugin_config.directory = "{fleet.group}"')

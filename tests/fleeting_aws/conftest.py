@@ -5,13 +5,16 @@ from collections.abc import Iterator
 import pytest
 
 from tests.fleeting_aws.clouds import ENVIRONMENT, Cloud, new_cloud, running_server
+from tests.fleeting_aws.policy import NEVER_ASKED_FOR, permitted
 
 
 @pytest.fixture(scope="session")
 def moto_port() -> Iterator[int]:
-    """One process for all tests: to start it takes seconds."""
+    """One process for all tests: to start it takes seconds. Whatever any of them asked for must be in the policy."""
     with running_server() as port:
         yield port
+        asked = {*new_cloud(port).calls()} - NEVER_ASKED_FOR
+        assert asked <= permitted(), "the README's policy lacks what the group asks for"
 
 
 @pytest.fixture

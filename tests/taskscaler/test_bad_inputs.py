@@ -8,10 +8,11 @@ import pytest
 from attrs import field, frozen
 from click.testing import CliRunner
 
-from fleeting import available_groups, available_plugins
+from fleeting import available_plugins
 from taskscaler._jobsfile import read_jobs_file
 from taskscaler.cli import main
 from taskscaler.executors import available_executors
+from tests.clouds import WITHOUT_CLOUDS, hide_clouds
 
 FLEET = '[autoscaler]\nplugin = "local"\n'
 FLEET_HERE = f'{FLEET}plugin_config = {{ directory = "<here>/fleet" }}\n'
@@ -19,7 +20,7 @@ JOB = '[[jobs]]\nname = "a"\nscript = "true"\n'
 POLICY = "[[autoscaler.policy]]\n"
 RUN = ("run", "jobs.toml")
 PLACES = {
-    "<groups>": ", ".join(available_groups()),
+    "<groups>": ", ".join(WITHOUT_CLOUDS),
     "<connectors>": ", ".join(available_plugins("fleeting.connectors")),
     "<executors>": ", ".join(available_executors()),
 }
@@ -1021,6 +1022,7 @@ def test_a_bad_input_is_told_in_a_line_and_leaves_nothing(
     here, home = tmp_path / "here", tmp_path / "home"
     here.mkdir()
     home.mkdir()
+    hide_clouds(monkeypatch)
     monkeypatch.chdir(here)
     places = {**PLACES, "<here>": str(here)}
 

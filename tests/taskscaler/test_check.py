@@ -27,6 +27,7 @@ from taskscaler.cli._check import _Look
 from taskscaler.cli._fleet import fleet_rows
 from taskscaler.cli._paragraphs import Paragraphs
 from taskscaler.config import Autoscaler, StateStorage
+from tests.clouds import hide_clouds
 
 FILES = Path(__file__).parent / "config"
 QUICKSTART = Path(__file__).parents[2] / "examples" / "quickstart" / "jobs.toml"
@@ -57,8 +58,9 @@ def rows(output: str) -> dict[str, list[str]]:
 # --- files -----------------------------------------------------------------------------------------------
 
 
-def test_a_file_is_told_without_its_cloud() -> None:
+def test_a_file_is_told_without_its_cloud(monkeypatch: pytest.MonkeyPatch) -> None:
     """Settings in words; what is ignored, unsupported, left unsaid."""
+    hide_clouds(monkeypatch)
     result = check(FILES / "aws-mac.toml", "--offline")
     assert (result.exit_code, result.stderr) == (0, "")
     said = rows(result.stdout)

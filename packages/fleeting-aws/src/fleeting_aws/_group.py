@@ -69,7 +69,7 @@ FRESH = 2.0
 KEY_LIFE = 50.0
 """Seconds for which a key that was given to an instance is used; EC2 Instance Connect keeps it for 60."""
 
-NOTICE_INTERVAL = 15.0
+NOTICE_INTERVAL = 5.0
 """Seconds between two looks for instances that Auto Scaling has begun to end."""
 
 NO_HOOK = 30.0
