@@ -8,12 +8,13 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from http.client import HTTPConnection
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from anyio import to_thread
 from attrs import define, evolve
 
-from fleeting import State
+from fleeting import Completed, State
 from fleeting.testing import Harness, Trouble
 from fleeting_aws import AwsConfig, AwsGroup
 
@@ -97,6 +98,12 @@ class Cloud:
         reads = ("Describe", "Get")
         return sum(number for name, number in self.calls().items() if not name.partition(":")[2].startswith(reads))
 
+    def probe(self, instance: str) -> Completed:
+        """Run the command for notices as on an instance, whose metadata is served by a `curl` of its own."""
+        with TemporaryDirectory() as directory:
+            target = self.do("lifecycle", instance=instance).partition(":")[0].replace("Terminating", "Terminated")
+            return run_probe(Path(directory), {"autoscaling/target-lifecycle-state": target})
+
     def trouble(self, kind: Trouble) -> Callable[[], AbstractAsyncContextManager[None]]:
         """Have a trouble from entering to leaving."""
 
@@ -116,6 +123,9 @@ class Cloud:
         async def notice(instance: str) -> None:
             await self.ado("state", instance=instance, written="Terminating:Wait/running")
 
+        async def probed(instance: str) -> Completed:
+            return await to_thread.run_sync(self.probe, instance)
+
         async def set_state(instance: str, written: str) -> None:
             await self.ado("state", instance=instance, written=written)
 
@@ -132,6 +142,7 @@ class Cloud:
             "states": STATES,
             "set_state": set_state,
             "notice": notice,
+            "probed": probed,
             "writes": self.writes,
             "secrets": [SECRET],
             "deadline": 10,
@@ -140,6 +151,28 @@ class Cloud:
             "poll": 0.01,
         }
         return Harness(**{**hooks, **other})
+
+
+PROBE = ROOT / "packages/fleeting-aws/src/fleeting_aws/notice_probe.sh"
+CURL = """#!/bin/sh
+for url; do :; done
+case $url in
+  */api/token) echo token; exit 0;;
+esac
+file="$METADATA/$(echo "${url#*/meta-data/}" | tr / _)"
+[ -e "$file" ] && cat "$file" || exit 22
+"""
+
+
+def run_probe(directory: Path, metadata: Mapping[str, str]) -> Completed:
+    """Run the command for notices on an instance with this metadata."""
+    (directory / "curl").write_text(CURL)
+    (directory / "curl").chmod(0o755)
+    for name, text in metadata.items():
+        (directory / name.replace("/", "_")).write_text(text)
+    env = {"PATH": f"{directory}:{os.environ['PATH']}", "METADATA": str(directory)}
+    done = subprocess.run(["/bin/sh", "-c", PROBE.read_text()], env=env, capture_output=True, check=False)
+    return Completed(exit_status=done.returncode, stdout=done.stdout, stderr=done.stderr)
 
 
 @contextmanager

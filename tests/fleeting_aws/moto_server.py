@@ -226,6 +226,11 @@ class App:
         lifecycle, _, state = written.partition("/")
         life.become(life.member(instance)[1], lifecycle, state or "running")
 
+    def do_lifecycle(self, instance: str) -> str:
+        """Tell Auto Scaling's word for an instance's state."""
+        lifecycle: str = life.member(instance)[1].lifecycle_state
+        return lifecycle
+
     def do_rebalance(self, instance: str, zone: str) -> None:
         """Move an instance to another zone, as AZRebalance does."""
         life.rebalance(instance, zone)

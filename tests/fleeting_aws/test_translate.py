@@ -1,8 +1,6 @@
 """What AWS answers, as states, problems, errors, advice and connection details: pure, so told by examples and rules."""
 
 import base64
-import os
-import subprocess
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -41,8 +39,7 @@ from fleeting_aws._translate import (
     public_half,
     state_of,
 )
-
-PROBE = Path(__file__).parents[2] / "packages/fleeting-aws/src/fleeting_aws/notice_probe.sh"
+from tests.fleeting_aws.clouds import run_probe
 
 
 def vocabulary(service: str, shape: str) -> list[str]:
@@ -83,7 +80,7 @@ def test_a_word_that_nobody_knows_is_no_state(word: str) -> None:
     """Such an instance is shown as out of service: it gets no work and loses none."""
     if not word.endswith(":Retained"):
         assert state_of(word, "running") is None
-        assert member(word, "running").observed(None, None).state is State.SUSPENDING
+        assert member(word, "running").observed(None).state is State.SUSPENDING
 
 
 def member(lifecycle: str, ec2: str | None) -> Member:
@@ -351,26 +348,12 @@ def test_no_password_was_encrypted_for_a_key_of_another_kind() -> None:
 
 # --- the probe -------------------------------------------------------------------------------------------
 
-CURL = """#!/bin/sh
-for url; do :; done
-case $url in
-  */api/token) echo token; exit 0;;
-esac
-file="$METADATA/$(echo "${url#*/meta-data/}" | tr / _)"
-[ -e "$file" ] && cat "$file" || exit 22
-"""
-
 
 def probe(directory: Path, metadata: dict[str, str]) -> list[str]:
     """Run the probe on an instance with this metadata; returns the words that it prints."""
-    (directory / "curl").write_text(CURL)
-    (directory / "curl").chmod(0o755)
-    for name, text in metadata.items():
-        (directory / name.replace("/", "_")).write_text(text)
-    env = {"PATH": f"{directory}:{os.environ['PATH']}", "METADATA": str(directory)}
-    done = subprocess.run(["/bin/sh", "-c", PROBE.read_text()], env=env, capture_output=True, text=True, check=True)
-    assert done.stderr == ""
-    return done.stdout.split()
+    done = run_probe(directory, metadata)
+    assert (done.exit_status, done.stderr) == (0, b"")
+    return done.stdout.decode().split()
 
 
 def test_the_probe_is_silent_if_there_is_nothing(tmp_path: Path) -> None:

@@ -63,9 +63,6 @@ STANDBY_BATCH = 20
 ACTIVITIES = 100
 """How many of the group's latest activities are read."""
 
-FRESH = 2.0
-"""Seconds for which one look at the group answers all who ask whether an instance is healthy."""
-
 KEY_LIFE = 50.0
 """Seconds for which a key that was given to an instance is used; EC2 Instance Connect keeps it for 60."""
 
@@ -95,15 +92,17 @@ class AwsGroup:
     _members: Mapping[str, Member] = field(factory=dict, init=False)
     """As of the last look, as the group itself."""
 
-    _looked_at: float = field(default=0.0, init=False)
     _looking: anyio.Lock = field(factory=anyio.Lock, init=False)
+    _looks: int = field(default=0, init=False)
+    """How many were begun."""
+
+    _seen: int = field(default=0, init=False)
+    """Which of them was the last to end well."""
+
     _launches: bool = field(default=True, init=False)
     """Whether AWS lets us launch; else the desired capacity is all that can be changed."""
 
     _grace: float = field(default=NO_HOOK, init=False)
-    _intents: dict[str, str] = field(factory=dict, init=False)
-    """What instances were asked for by, by id, as far as AWS told at once which those are."""
-
     _wanted: dict[str, State] = field(factory=dict, init=False)
     """Instances that are being suspended or woken, which takes several requests, by id."""
 
@@ -139,7 +138,7 @@ class AwsGroup:
             for error in (await self._go_on([*self._wanted])).values():
                 log.warning("change_failed", extra={"group": self._config.name, "error": str(error)})
         shown = {each.id: each for each in self._members.values() if not each.is_hidden}
-        view = {id_: each.observed(self._wanted.get(id_), self._intents.get(id_)) for id_, each in shown.items()}
+        view = {each: member.observed(self._wanted.get(each)) for each, member in shown.items()}
         self._forget(view.keys())
         return Observation(view, [*self._find_strange(shown.values()), *await self._find_problems()])
 
@@ -215,8 +214,7 @@ class AwsGroup:
 
     async def heartbeat(self, instance: str) -> None:
         """Return if it runs and Auto Scaling takes it for healthy; many who ask at once cost one look."""
-        if self._now() - self._looked_at > FRESH:
-            await self._look()
+        await self._look()
         member = self._members.get(instance)
         if member is None:
             raise InstanceNotFound(instance)
@@ -301,16 +299,20 @@ class AwsGroup:
         return group
 
     async def _look(self) -> None:
-        """Ask both services, EC2 in slices."""
+        """Ask both services, EC2 in slices; one look that began since then answers all who have asked meanwhile."""
+        asked = self._looks
         async with self._looking:
-            now, group = self._now(), await self._read_group()
+            if self._seen > asked:
+                return
+            self._looks = look = self._looks + 1
+            group = await self._read_group()
             seen: dict[str, Json] = {}
             for ids in _batches([each["InstanceId"] for each in group["Instances"]], SLICE):
                 filters = [{"Name": "instance-id", "Values": ids}]
                 answer = await self._sdk.read("ec2", "describe_instances", Filters=filters, MaxResults=SLICE)
                 seen |= {each["InstanceId"]: each for lot in answer["Reservations"] for each in lot["Instances"]}
             both = (Member.of(each, seen.get(each["InstanceId"])) for each in group["Instances"])
-            self._members, self._group, self._looked_at = {each.id: each for each in both}, group, now
+            self._members, self._group, self._seen = {each.id: each for each in both}, group, look
 
     async def _find_problems(self) -> list[Problem]:
         """Ask why instances do not come, if some do not."""
@@ -330,7 +332,7 @@ class AwsGroup:
         """Report states that we cannot read, each with when it was first met."""
         unread = [each for each in members if state_of(each.lifecycle, each.ec2) is None]
         words = [f"{each.id} is {each.lifecycle} at Auto Scaling and {each.ec2} at EC2" for each in unread]
-        self._strange = {each: self._strange.get(each, self._looked_at) for each in words}
+        self._strange = {each: self._strange.get(each, self._now()) for each in words}
         hint = "which this release cannot read"
         return [
             Problem(kind=ProblemKind.OTHER, message=f"{each}, {hint}", since=since)
@@ -345,7 +347,7 @@ class AwsGroup:
         gone = self._shown - {*shown}
         self._shown = {*shown}
         for each in gone:
-            for kept in (self._intents, self._host_keys, self._passwords):
+            for kept in (self._host_keys, self._passwords):
                 kept.pop(each, None)
 
     # --- changing ----------------------------------------------------------------------------------------
@@ -363,9 +365,7 @@ class AwsGroup:
             except ProviderError as error:
                 refused = error
             else:
-                ids = [each for lot in answer.get("Instances", []) for each in lot["InstanceIds"]]
-                self._intents |= dict.fromkeys(ids, intent)
-                launched += len(ids)
+                launched += sum(len(lot["InstanceIds"]) for lot in answer.get("Instances", []))
                 refused = next((refusal(error, "a launch") for error in answer.get("Errors", [])), None)
             if launched >= count or not isinstance(refused, CapacityUnavailable):
                 break

@@ -124,10 +124,10 @@ class Member:
         """Tell what to ask for next; None: nothing, or nothing yet."""
         return _CHANGES.get((wanted, self.lifecycle, self.ec2))
 
-    def observed(self, wanted: State | None, intent: str | None) -> Observed:
+    def observed(self, wanted: State | None) -> Observed:
         """Show it; one in a state that we cannot read as suspending: it gets no work, and loses none."""
         state = state_of(self.lifecycle, self.ec2, wanted) or State.SUSPENDING
-        return Observed(state=state, created_at=self.created_at, intent=intent, offering=self.offering)
+        return Observed(state=state, created_at=self.created_at, offering=self.offering)
 
 
 def state_of(lifecycle: str, ec2: str | None, wanted: State | None = None) -> State | None:
