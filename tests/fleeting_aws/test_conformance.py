@@ -1,12 +1,24 @@
-"""The group of an Auto Scaling group keeps the contract: real boto3 against moto's server."""
+"""The group keeps the contract: real boto3 against moto's server."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
 
-from fleeting.testing import GroupConformance, Harness, MakeHarness
-from tests.fleeting_aws.clouds import ENVIRONMENT, new_cloud
+from fleeting.testing import CHECKS, Check, GroupConformance, Harness, MakeHarness, judge, name_of
+from tests.fleeting_aws.clouds import ENVIRONMENT, Cloud, new_cloud
+
+OF_SIZES = (
+    "increase_brings_what_it_accepted",
+    "increase_stops_at_max_size",
+    "partial_success_is_told",
+    "lost_answer_is_an_unknown_outcome",
+    "stock_out_is_told",
+    "quota_is_told",
+    "withdraw_spares_instances",
+    "withdraw_takes_requests_back",
+)
+"""Checks whose outcome depends on how instances are asked for."""
 
 
 class TestAws(GroupConformance):
@@ -25,3 +37,16 @@ class TestAws(GroupConformance):
             yield cloud.harness()
 
         return make
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("check", [check for check in CHECKS if name_of(check) in OF_SIZES], ids=name_of)
+async def test_the_desired_capacity_will_do(cloud: Cloud, check: Check) -> None:
+    """Where AWS does not launch when it is told to, what hangs on that holds as well."""
+    new_cloud(cloud.port, group={"max_size": 8}, offers_launch=False)
+    await judge(check, cloud.harness())
+
+
+def test_all_of_those_checks_exist() -> None:
+    """One that is renamed is not left out silently."""
+    assert {*OF_SIZES} <= {name_of(check) for check in CHECKS}

@@ -451,6 +451,16 @@ async def test_what_there_is_no_room_for_sleeps_on(cloud: Cloud) -> None:
         assert (await group.update()).instances[instance].state is State.SUSPENDED
 
 
+async def test_a_spot_instance_does_not_sleep(cloud: Cloud) -> None:
+    """A group's spot instances cannot be stopped: half-way, one would be out of service for ever."""
+    await cloud.ado("set", spot=True)
+    async with opened(cloud.group()) as group:
+        (instance,) = await grown(group, 1)
+        assert list(await group.suspend([instance])) == []
+        observed = (await group.update()).instances[instance]
+    assert (observed.state, observed.offering) == (State.RUNNING, "eu-west-1a/m5.large/spot")
+
+
 async def test_only_what_lives_sleeps(cloud: Cloud) -> None:
     """What is gone or leaving is not accepted."""
     new_cloud(cloud.port, terminate_delay=3600.0)

@@ -31,25 +31,9 @@ from fleeting import (
     State,
     Unsupported,
 )
+from fleeting_aws import _translate
 from fleeting_aws._config import AwsConfig, Sdk
-from fleeting_aws._translate import (
-    OWNER_TAG,
-    Change,
-    Json,
-    Member,
-    NoSuchGroup,
-    NotOffered,
-    advice_on,
-    decrypted,
-    host_key_in,
-    info_of,
-    marks_on,
-    mistake_in,
-    problems_of,
-    public_half,
-    refusal,
-    state_of,
-)
+from fleeting_aws._translate import Change, Json, Member, NoSuchGroup, NotOffered
 
 SLICE = 200
 """Instances that one request describes: the most values that EC2 takes in a filter."""
@@ -74,9 +58,6 @@ NO_HOOK = 30.0
 
 PROBE = Path(__file__).with_name("notice_probe.sh")
 """Asks an instance's own metadata; see `GroupInfo.notice_probe`."""
-
-LIVING = frozenset({State.RUNNING, State.SUSPENDING, State.SUSPENDED, State.RESUMING})
-"""What can be suspended or woken."""
 
 log = logging.getLogger("fleeting.aws")
 
@@ -109,7 +90,6 @@ class AwsGroup:
     _ended: set[str] = field(factory=set, init=False)
     """Instances that we have had terminated, and that are still there."""
 
-    _shown: set[str] = field(factory=set, init=False)
     _strange: dict[str, float] = field(factory=dict, init=False)
     """States that we cannot read, in words, with when each was first met."""
 
@@ -169,7 +149,7 @@ class AwsGroup:
         smallest: int = group["MinSize"]
         taken = max(0, min(count, _missing_in(group), desired - smallest))
         if taken:
-            await self._set_desired(desired - taken)
+            await self._change("set_desired_capacity", DesiredCapacity=desired - taken)
         return taken
 
     async def decrease(self, instances: Sequence[str]) -> Sequence[str]:
@@ -204,7 +184,7 @@ class AwsGroup:
         """Tell how to connect, with a key that the instance takes for a minute, or its Windows password."""
         seen = await self._describe_one(instance)
         connector = self._settings.connector
-        told = info_of(seen)
+        told = _translate.info_of(seen)
         info = evolve(told, user=connector.username or told.user, protocol=connector.protocol or told.protocol)
         own = connector.use_static_credentials or connector.password is not None or self._settings.observe_only
         if info.protocol == "ssh":
@@ -235,7 +215,7 @@ class AwsGroup:
     async def mark_owner(self, until: float | None) -> None:
         """Put a tag on the group. A newcomer looks once more after that: of two at once, both are refused."""
         self._refuse_if_observing()
-        owner, marks = self._settings.owner, marks_on(await self._read_group())
+        owner, marks = self._settings.owner, _translate.marks_on(await self._read_group())
         if until is None:
             return await self._unmark([owner] if owner in marks else [])
         self._refuse_if_marked(marks)
@@ -257,7 +237,7 @@ class AwsGroup:
             self._group = group = await self._read_group()
         except NoSuchGroup as error:
             raise GroupRefused(str(error)) from error
-        if mistake := mistake_in(group):
+        if mistake := _translate.mistake_in(group):
             raise GroupRefused(f"{self._config.name} cannot be managed: {mistake}")
         lacking: list[str] = []
         policies = (await self._read_if_permitted("describe_policies", lacking)).get("ScalingPolicies", [])
@@ -270,7 +250,7 @@ class AwsGroup:
             identity=group["AutoScalingGroupARN"],
             max_size=group["MaxSize"],
             capabilities=frozenset({*always, Capability.WITHDRAW} if protected else always),
-            advice=[*advice_on(group, policies), *lacking],
+            advice=[*_translate.advice_on(group, policies), *lacking],
             notice_probe=await self._sdk.offload(PROBE.read_text),
         )
 
@@ -318,37 +298,29 @@ class AwsGroup:
         """Ask why instances do not come, if some do not."""
         if _missing_in(self._group) <= 0:
             return []
-        limit = {"MaxItems": ACTIVITIES, "PageSize": ACTIVITIES}
-        name = self._config.name
+        latest = {"AutoScalingGroupName": self._config.name, "PaginationConfig": {"MaxItems": ACTIVITIES}}
         try:
-            answer = await self._sdk.read(
-                "autoscaling", "describe_scaling_activities", AutoScalingGroupName=name, PaginationConfig=limit
-            )
+            answer = await self._sdk.read("autoscaling", "describe_scaling_activities", **latest)
         except AuthFailed as error:
             return [Problem(kind=ProblemKind.AUTHORISATION, message=str(error))]
-        return problems_of(answer["Activities"], self._now())
+        return _translate.problems_of(answer["Activities"], self._now())
 
     def _find_strange(self, members: Iterable[Member]) -> list[Problem]:
         """Report states that we cannot read, each with when it was first met."""
-        unread = [each for each in members if state_of(each.lifecycle, each.ec2) is None]
-        words = [f"{each.id} is {each.lifecycle} at Auto Scaling and {each.ec2} at EC2" for each in unread]
-        self._strange = {each: self._strange.get(each, self._now()) for each in words}
+        unread = [each for each in members if each.state is None]
         hint = "which this release cannot read"
-        return [
-            Problem(kind=ProblemKind.OTHER, message=f"{each}, {hint}", since=since)
-            for each, since in self._strange.items()
-        ]
+        words = [f"{each.id} is {each.lifecycle} at Auto Scaling and {each.ec2} at EC2, {hint}" for each in unread]
+        self._strange = {each: self._strange.get(each, self._now()) for each in words}
+        return [Problem(kind=ProblemKind.OTHER, message=each, since=since) for each, since in self._strange.items()]
 
     def _forget(self, shown: Collection[str]) -> None:
         """Drop what was kept of instances that are gone, and of those that are what they were to become."""
-        states = {each.id: state_of(each.lifecycle, each.ec2) for each in self._members.values() if each.id in shown}
+        states = {each: self._members[each].state for each in shown}
         self._wanted = {each: to for each, to in self._wanted.items() if each in states and states[each] is not to}
         self._ended &= self._members.keys()
-        gone = self._shown - {*shown}
-        self._shown = {*shown}
-        for each in gone:
-            for kept in (self._host_keys, self._passwords):
-                kept.pop(each, None)
+        for kept in (self._host_keys, self._passwords):
+            for gone in kept.keys() - self._members.keys():
+                del kept[gone]
 
     # --- changing ----------------------------------------------------------------------------------------
 
@@ -359,58 +331,35 @@ class AwsGroup:
         launched, refused = 0, None
         for zone in sorted(group["AvailabilityZones"], key=lambda zone: used[zone]):
             try:
-                answer = await self._launch_in(zone, count - launched, intent)
+                left = count - launched
+                token = sha256(f"{intent}/{zone}/{left}".encode()).hexdigest()
+                one = {"AvailabilityZones": [zone], "RequestedCapacity": left, "RetryStrategy": "none"}
+                answer = await self._change("launch_instances", ClientToken=token, **one)
             except OutcomeUnknown:
                 raise
             except ProviderError as error:
                 refused = error
             else:
                 launched += sum(len(lot["InstanceIds"]) for lot in answer.get("Instances", []))
-                refused = next((refusal(error, "a launch") for error in answer.get("Errors", [])), None)
+                refused = next((_translate.refusal(error, "a launch") for error in answer.get("Errors", [])), None)
             if launched >= count or not isinstance(refused, CapacityUnavailable):
                 break
         if refused is not None and not launched:
             raise refused
         return launched
 
-    async def _launch_in(self, zone: str, count: int, intent: str) -> Json:
-        return await self._sdk.change(
-            "autoscaling",
-            "launch_instances",
-            AutoScalingGroupName=self._config.name,
-            RequestedCapacity=count,
-            ClientToken=sha256(f"{intent}/{zone}/{count}".encode()).hexdigest(),
-            AvailabilityZones=[zone],
-            RetryStrategy="none",
-        )
-
     async def _raise_desired(self, count: int) -> int:
         """Have Auto Scaling launch by itself; tells what came of it, for somebody may set the capacity too."""
         before: int = self._group["DesiredCapacity"]
-        await self._set_desired(before + count)
+        await self._change("set_desired_capacity", DesiredCapacity=before + count)
         after: int = (await self._read_group())["DesiredCapacity"]
         return max(0, min(count, after - before))
-
-    async def _set_desired(self, capacity: int) -> None:
-        name = self._config.name
-        await self._sdk.change(
-            "autoscaling",
-            "set_desired_capacity",
-            AutoScalingGroupName=name,
-            DesiredCapacity=capacity,
-            HonorCooldown=False,
-        )
 
     async def _terminate(self, instances: Sequence[str], *, decrement: bool) -> dict[str, ProviderError]:
         """Have a batch terminated; if that is refused, one after the other. Returns why, for those that are not."""
         try:
-            await self._sdk.change(
-                "autoscaling",
-                "terminate_instance_in_auto_scaling_group",
-                AutoScalingGroupName=self._config.name,
-                InstanceIds=instances,
-                ShouldDecrementDesiredCapacity=decrement,
-            )
+            operation = "terminate_instance_in_auto_scaling_group"
+            await self._change(operation, InstanceIds=instances, ShouldDecrementDesiredCapacity=decrement)
         except ProviderError as error:
             if len(instances) == 1 or isinstance(error, AuthFailed | OutcomeUnknown | RateLimited):
                 return dict.fromkeys(instances, error)
@@ -424,8 +373,7 @@ class AwsGroup:
         """Begin to suspend or wake instances; returns those that are on the way."""
         self._refuse_if_observing()
         await self._look()
-        there = [self._members[each] for each in instances if each in self._members]
-        able = [each.id for each in there if state_of(each.lifecycle, each.ec2) in LIVING]
+        able = [each for each in instances if each in self._members and self._members[each].can_sleep]
         self._wanted |= dict.fromkeys(able, wanted)
         refused = await self._go_on(able)
         for each in refused:
@@ -444,18 +392,21 @@ class AwsGroup:
         for change, ids in todo.items():
             for batch in _batches(ids, STANDBY_BATCH):
                 try:
-                    await self._change(change, batch)
+                    await self._step(change, batch)
                 except ProviderError as error:
                     refused |= dict.fromkeys(batch, error)
         return refused
 
-    async def _change(self, change: Change, instances: Sequence[str]) -> None:
+    async def _step(self, change: Change, instances: Sequence[str]) -> None:
         if change in {"start_instances", "stop_instances"}:
             await self._sdk.change("ec2", change, InstanceIds=instances)
-            return
-        lower = {"ShouldDecrementDesiredCapacity": True} if change == "enter_standby" else {}
-        name = self._config.name
-        await self._sdk.change("autoscaling", change, AutoScalingGroupName=name, InstanceIds=instances, **lower)
+        else:
+            lower = {"ShouldDecrementDesiredCapacity": True} if change == "enter_standby" else {}
+            await self._change(change, InstanceIds=instances, **lower)
+
+    async def _change(self, operation: str, **parameters: object) -> Json:
+        """Ask Auto Scaling to change something about the group."""
+        return await self._sdk.change("autoscaling", operation, AutoScalingGroupName=self._config.name, **parameters)
 
     # --- connecting --------------------------------------------------------------------------------------
 
@@ -479,7 +430,7 @@ class AwsGroup:
             except AuthFailed as error:
                 log.info("console_not_permitted", extra={"group": self._config.name, "error": str(error)})
                 break
-            if key := host_key_in(answer.get("Output", "")):
+            if key := _translate.host_key_in(answer.get("Output", "")):
                 self._host_keys[instance] = key
         return self._host_keys.get(instance)
 
@@ -487,14 +438,9 @@ class AwsGroup:
         """Have the instance take a key for a minute: the user's own, or one that is made for this."""
         private, public = await self._sdk.offload(_make_key, self._settings.connector.key_path, info.id)
         expires_at = self._now() + KEY_LIFE
-        await self._sdk.change(
-            "ec2-instance-connect",
-            "send_ssh_public_key",
-            InstanceId=info.id,
-            InstanceOSUser=info.user,
-            SSHPublicKey=public,
-            AvailabilityZone=seen["Placement"]["AvailabilityZone"],
-        )
+        there = {"InstanceId": info.id, "AvailabilityZone": seen["Placement"]["AvailabilityZone"]}
+        key = {"InstanceOSUser": info.user, "SSHPublicKey": public}
+        await self._sdk.change("ec2-instance-connect", "send_ssh_public_key", **there, **key)
         return evolve(info, key=private, expires_at=expires_at)
 
     async def _with_password(self, info: ConnectInfo) -> ConnectInfo:
@@ -514,7 +460,7 @@ class AwsGroup:
 
     async def _settle_marks(self, owner: str) -> None:
         """Look whether somebody else has marked the group meanwhile, and clear away what has expired."""
-        marks = marks_on(await self._read_group())
+        marks = _translate.marks_on(await self._read_group())
         try:
             self._refuse_if_marked(marks)
         except GroupRefused:
@@ -533,7 +479,8 @@ class AwsGroup:
             await self._sdk.change("autoscaling", "delete_tags", Tags=[self._tag(owner) for owner in owners])
 
     def _tag(self, owner: str) -> dict[str, object]:
-        return {"ResourceId": self._config.name, "ResourceType": "auto-scaling-group", "Key": f"{OWNER_TAG}{owner}"}
+        key = f"{_translate.OWNER_TAG}{owner}"
+        return {"ResourceId": self._config.name, "ResourceType": "auto-scaling-group", "Key": key}
 
 
 def _members_of(group: Json) -> list[Member]:
@@ -561,7 +508,7 @@ def _make_key(path: str | None, instance: str) -> tuple[str, str]:
     """Give a private key and its public half: the one in the file, or a new one."""
     if path is not None:
         private = Path(path).read_text()
-        return private, _read_key(partial(public_half, private), path, instance)
+        return private, _read_key(partial(_translate.public_half, private), path, instance)
     from fleeting.connectors.ssh import generate_key
 
     pair = generate_key()
@@ -569,7 +516,7 @@ def _make_key(path: str | None, instance: str) -> tuple[str, str]:
 
 
 def _decrypt(data: str, path: str, instance: str) -> str:
-    return _read_key(partial(decrypted, data, Path(path).read_text()), path, instance)
+    return _read_key(partial(_translate.decrypted, data, Path(path).read_text()), path, instance)
 
 
 def _read_key(read: Callable[[], str], path: str, instance: str) -> str:

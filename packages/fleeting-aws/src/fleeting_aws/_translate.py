@@ -63,6 +63,7 @@ _STATES: Mapping[str, Mapping[str | None, State]] = {
     },
     "Warmed": dict.fromkeys(("pending", "running", "stopping", "stopped"), State.SUSPENDED),
 }
+_LIVING = frozenset({State.RUNNING, State.SUSPENDING, State.SUSPENDED, State.RESUMING})
 _ASLEEP = frozenset({State.CREATING, State.SUSPENDING, State.SUSPENDED})
 """What an instance that is being woken seems to be, if one does not know that."""
 
@@ -106,6 +107,11 @@ class Member:
         )
 
     @property
+    def state(self) -> State | None:
+        """What it is; None: we cannot read that."""
+        return state_of(self.lifecycle, self.ec2)
+
+    @property
     def is_leaving(self) -> bool:
         """Whether Auto Scaling is ending it."""
         return self.lifecycle.startswith(("Terminat", "Detach")) and not self.lifecycle.endswith(":Retained")
@@ -114,6 +120,11 @@ class Member:
     def is_standing_by(self) -> bool:
         """Whether it is out of service for a while, and not counted by the group's desired capacity."""
         return self.lifecycle in {"EnteringStandby", "Standby"}
+
+    @property
+    def can_sleep(self) -> bool:
+        """Whether it lives, and is of a kind that can be stopped; a group's spot instances cannot."""
+        return self.state in _LIVING and not self.offering.endswith("/spot")
 
     @property
     def is_hidden(self) -> bool:
