@@ -235,6 +235,16 @@ async def test_an_empty_group_would_be_filled() -> None:
 
 
 @pytest.mark.anyio
+@pytest.mark.parametrize(("wanted", "advised"), [(0, False), (20, False), (21, True)])
+async def test_a_ceiling_below_ours_is_told(wanted: int, *, advised: bool) -> None:
+    """What the cloud does not let the group have never comes, whatever the file says."""
+    talk = Talk()
+    assert await look(FakeGroup(FakeCloud(max_size=20)), talk, max_instances=wanted) == 0
+    sentence = "the cloud lets the group have 20 instances at most, fewer than max_instances = 21; raise that"
+    assert talk.rows.get("advice", []) == ([sentence] if advised else [])
+
+
+@pytest.mark.anyio
 async def test_a_group_with_instances_is_dialled() -> None:
     """One of them; they count, and what becomes of them at the start is told."""
     cloud, talk = cloud_with(2), Talk()

@@ -160,6 +160,9 @@ class _Look:
         info = scaler.groups[self.fleet.name]
         yield "group", info.identity + (f", at most {counted(info.max_size, 'instance')}" if info.max_size else "")
         yield from (("advice", sentence) for sentence in info.advice)
+        if info.max_size is not None and info.max_size < self.fleet.max_instances:
+            ceiling = f"the cloud lets the group have {counted(info.max_size, 'instance')} at most"
+            yield "advice", f"{ceiling}, fewer than max_instances = {self.fleet.max_instances}; raise that"
 
     def _start_rows(self, view: Observation) -> Iterator[Row]:
         """What becomes of the instances when a manager starts: the decision takes them for usable."""
