@@ -49,6 +49,7 @@ def a_plan(
     now: float = EPOCH,
     named: bool = False,
     withdraws: bool = False,
+    suspends: bool = False,
     recovered: Mapping[str, Mapping[str, Any]] | None = None,
     random: Callable[[], float] = lambda: 0.5,
     life: int = 1,
@@ -63,6 +64,7 @@ def a_plan(
         random=random,
         named=named,
         withdraws=withdraws,
+        suspends=suspends,
         recovered=recovered,
         observing=observing,
     )

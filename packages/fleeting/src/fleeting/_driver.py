@@ -26,7 +26,7 @@ from fleeting._errors import (
     Unsupported,
 )
 from fleeting._plugins import check_interface
-from fleeting._protocols import Connection, GivesNotice, InstanceGroup, Withdraws
+from fleeting._protocols import Connection, GivesNotice, InstanceGroup, Suspends, Withdraws
 from fleeting._types import Capability, ConnectInfo, ConnectorConfig, GroupInfo, Settings
 from fleeting.connectors import overridden
 
@@ -127,6 +127,10 @@ class GroupDriver:
                 self._start_change(self._decrease, action)
             case facts.Withdraw():
                 self._start_change(self._withdraw, action)
+            case facts.Suspend():
+                self._start_change(self._suspend, action)
+            case facts.Resume():
+                self._start_change(self._resume, action)
             case facts.Prepare(_, instance):
                 start(self._within, self._scope_of(instance), self._prepare, instance, name=f"prepare {instance}")
             case facts.Heartbeat(_, instance):
@@ -334,6 +338,42 @@ class GroupDriver:
         except (ProviderError, OSError) as error:
             log.warning("withdraw_failed", extra={"pool": self.pool, "error": _words(error)})
         self._feed(facts.Withdrawn(action.count, taken))
+
+    async def _suspend(self, action: facts.Suspend) -> None:
+        """Have instances suspended."""
+        asked = action.instances
+        try:
+            with anyio.fail_after(CHANGE_TIMEOUT):
+                accepted = await self._suspender.suspend(asked)
+        except (ProviderError, OSError) as error:
+            log.warning("suspend_failed", extra={"pool": self.pool, "instances": asked, "error": _words(error)})
+            self._feed(facts.SuspendFailed(asked, _words(error), _retry_after(error)))
+        else:
+            log.info("suspended", extra={"pool": self.pool, "instances": asked, "accepted": list(accepted)})
+            self._feed(facts.SuspendAccepted(asked, tuple(accepted)))
+
+    async def _resume(self, action: facts.Resume) -> None:
+        """Have suspended instances run again."""
+        asked = action.instances
+        try:
+            with anyio.fail_after(CHANGE_TIMEOUT):
+                accepted = await self._suspender.resume(asked)
+        except (ProviderError, OSError) as error:
+            log.warning("resume_failed", extra={"pool": self.pool, "instances": asked, "error": _words(error)})
+            self._feed(facts.ResumeFailed(asked, _words(error), _retry_after(error)))
+        else:
+            log.info("resumed", extra={"pool": self.pool, "instances": asked, "accepted": list(accepted)})
+            self._feed(facts.ResumeAccepted(asked, tuple(accepted)))
+
+    @property
+    def _suspender(self) -> Suspends:
+        """The group, as one that can suspend."""
+        group = self.group
+        if not isinstance(group, Suspends):
+            raise Unsupported(
+                f"{self.info.identity} claims {Capability.SUSPEND_RESUME} but has no suspend() and resume()"
+            )
+        return group
 
 
 def _words(error: Exception) -> str:

@@ -1,10 +1,11 @@
 """One instance, as the plan and the journal know it."""
 
 from enum import Enum
+from math import inf
 
 from attrs import define, frozen
 
-from fleeting._types import State
+from fleeting._types import NoticeKind, State
 
 
 class Origin(Enum):
@@ -24,6 +25,9 @@ class Stage(Enum):
     PREPARING = "preparing"
     READY = "ready"
     UNHEALTHY = "unhealthy"
+    ASLEEP = "asleep"
+    """Suspended, or about to be. Woken, it is WAITING again."""
+
     REMOVING = "removing"
     HELD = "held"
     """Done for, but not to be deleted for now: it is retained, or the plan only observes."""
@@ -42,6 +46,11 @@ class InstanceRecord:
 
     retained: str | None = None
     """Why it must not be deleted, in the words of whoever said so; None: it may be."""
+
+    asleep: str = ""
+    """Why it is, or is to be, suspended; empty if it is not."""
+
+    asleep_since: float | None = None
 
 
 @frozen(kw_only=True)
@@ -72,7 +81,7 @@ class Instance:
     """Whether it passed the readiness steps."""
 
     announced: bool = False
-    """Whether those on top were told of it, and are owed a `Gone`."""
+    """Whether those on top were told of it, awake or asleep, and are owed a `Gone`."""
 
     paused: str = ""
     """Why it gets no new work for now; empty if it may."""
@@ -93,6 +102,22 @@ class Instance:
     deadline: float | None = None
     """When it goes, if notice was given."""
 
+    notice: NoticeKind = NoticeKind.PREEMPTION
+    """Which, if it was given."""
+
+    asleep: str = ""
+    """Why it is, or is to be, suspended; empty if it is not."""
+
+    asleep_since: float | None = None
+    resumed: bool = False
+    """Whether we had it resumed when it was last on its way to being ready."""
+
+    coming_since: float | None = None
+    """When it was asked for, or to be resumed; None if that is not known."""
+
+    unsure_since: float = -inf
+    """From when on a view has to be to show whether it runs: nobody knows what came of a call."""
+
     removing: str = ""
     """Why it is done for; empty if it is not."""
 
@@ -108,6 +133,11 @@ class Instance:
     removal_sent: bool = False
     """Whether the cloud was asked."""
 
+    @property
+    def up(self) -> bool:
+        """Whether those on top count on it: it is ready, or was until it turned out unhealthy."""
+        return self.stage in {Stage.READY, Stage.UNHEALTHY}
+
     def record(self, pool: str) -> InstanceRecord:
         """For the journal."""
         return InstanceRecord(
@@ -117,4 +147,6 @@ class Instance:
             first_seen=self.first_seen,
             removing=self.removing,
             retained=self.retained,
+            asleep=self.asleep,
+            asleep_since=self.asleep_since,
         )

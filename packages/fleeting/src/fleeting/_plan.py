@@ -13,6 +13,10 @@ The way of an instance::
                                   ▼                                     │             │
       gone ◄── not in the view ── REMOVING ◄── remove ──────────────────┴─────────────┘
 
+Where the group can suspend, one that is READY may be put to sleep: it is ASLEEP from the moment at which that is
+decided, and WAITING again once it is woken, by us or by somebody else; so it passes the readiness steps once more. One
+that cannot be suspended is woken at once; one that cannot be resumed is ASLEEP again.
+
 One that is retained is never asked to be deleted, whatever the reason: where it would be REMOVING it is HELD, as
 long as it is retained, and like any other it is gone once the view no longer shows it.
 
@@ -44,6 +48,9 @@ from fleeting._types import NoticeKind, Observation, Observed, Problem, State
 
 REMEMBER_LOST = 3600.0
 """Seconds for which a gone instance is remembered, so that a stale view cannot bring it back to work."""
+
+RESTING = frozenset({State.SUSPENDING, State.SUSPENDED})
+"""How the cloud shows what sleeps."""
 
 LEAVING = frozenset({Stage.REMOVING, Stage.HELD})
 """Instances that are done for; nothing else is done with them."""
@@ -99,6 +106,9 @@ class _Turn:
     deletions: list[str] = field(factory=list)
     """Asked for in one `Decrease` at the end."""
 
+    suspensions: list[str] = field(factory=list)
+    resumptions: list[str] = field(factory=list)
+
 
 class Plan:
     """The pure core of one group."""
@@ -113,6 +123,7 @@ class Plan:
         max_size: int | None = None,
         named: bool = False,
         withdraws: bool = False,
+        suspends: bool = False,
         recovered: Mapping[str, Mapping[str, Any]] | None = None,
         observing: bool = False,
     ) -> None:
@@ -126,6 +137,7 @@ class Plan:
             max_size: The cloud's own ceiling, if it has one.
             named: Whether a repeated increase is idempotent per intent (`NAMED_CREATE`).
             withdraws: Whether unfilled requests can be taken back (`WITHDRAW`).
+            suspends: Whether instances can be suspended and resumed (`SUSPEND_RESUME`).
             recovered: Records by kind and key, of this pool only.
             observing: Whether to ask for views and nothing else, and to take what they show as ours and usable. What
                 those on top request or remove would be believed to have been asked for: they must not, either.
@@ -137,16 +149,29 @@ class Plan:
         self._random = random
         self._named = named
         self._withdraws = withdraws
+        self.suspends = suspends
         ceilings = [ceiling for ceiling in (config.max_instances or None, max_size) if ceiling is not None]
         self.ceiling = min(ceilings, default=None)
         throttle = config.scale_throttle
         burst = throttle.burst if throttle.burst is not None else config.max_instances
         self._bucket = TokenBucket.full(throttle.limit, burst or max(1.0, throttle.limit), now)
         self._backoff = Backoff(config.backoff_initial, config.backoff_cap, random)
+        self.suspending = Backoff(config.backoff_initial, config.backoff_cap, random)
+        """Whether suspending went wrong, so that it is not to be tried for a while; to be read."""
+
+        self.resuming = Backoff(config.backoff_initial, config.backoff_cap, random)
+        """The same of resuming."""
+
         self._timers: Timers[tuple[str, str]] = Timers()
         self._instances: dict[str, Instance] = {}
         self._by_stage: Counter[Stage] = Counter()
         self._paused = 0
+        self._falling: set[str] = set()
+        """Those ASLEEP that no view has shown as suspended yet."""
+
+        self._asked_to_turn: set[str] = set()
+        """Those of which the cloud has not answered yet whether they are suspended, or resumed."""
+
         self._lost: dict[str, float] = {}
         self._departures: dict[str, Departure] = {}
         self._intents = Intents()
@@ -197,6 +222,11 @@ class Plan:
         return self._intents.outstanding + self._by_stage[Stage.WAITING] + self._by_stage[Stage.PREPARING]
 
     @property
+    def asleep(self) -> int:
+        """Instances that are suspended or about to be, which count against the ceiling. O(1)."""
+        return self._by_stage[Stage.ASLEEP]
+
+    @property
     def removing(self) -> int:
         """Instances on their way out, which still count against the ceiling. O(1)."""
         return self._by_stage[Stage.REMOVING]
@@ -238,6 +268,9 @@ class Plan:
             match kind:
                 case "update":
                     yield at, facts.Update(self.pool)
+                case "sleep":
+                    if not self._updating:
+                        yield at, facts.Update(self.pool)
                 case "intent":
                     intent = self._intents[key]
                     if not intent.in_flight and not self._updating:
@@ -318,6 +351,44 @@ class Plan:
             self._delete(known, now)
         return self._end()
 
+    def suspend(self, reasons: Mapping[str, str], now: float) -> Step:
+        """Put these to sleep, each for its reason, in one request; none may run any work. Passes over what is not up.
+
+        That of one that somebody else has suspended is only noted.
+        """
+        for known in self._known(reasons):
+            if self.may_suspend(known.id):
+                self._fall_asleep(known, reasons[known.id], now)
+                if known.state is State.RUNNING:
+                    self._asked_to_turn.add(known.id)
+                    self._turn.suspensions.append(known.id)
+                self._expect(now)
+        return self._end()
+
+    def may_suspend(self, instance: str) -> bool:
+        """Whether it is in a state in which `suspend` has an effect."""
+        known = self._instances[instance]
+        at_hand = known.stage is Stage.READY and not known.missed and instance not in self._asked_to_turn
+        return self.suspends and at_hand and known.state in {State.RUNNING, *RESTING}
+
+    def resume(self, instances: Iterable[str], now: float) -> Step:
+        """Let these run again, in one request. Passes over those that are not known to be suspended."""
+        for known in self._known(instances):
+            if self.may_resume(known.id):
+                self._wake_up(known, now)
+                known.resumed = True
+                known.coming_since = now
+                self._asked_to_turn.add(known.id)
+                self._turn.resumptions.append(known.id)
+                self._expect(now)
+        return self._end()
+
+    def may_resume(self, instance: str) -> bool:
+        """Whether it is in a state in which `resume` has an effect."""
+        known = self._instances[instance]
+        at_hand = known.stage is Stage.ASLEEP and not known.missed and instance not in self._asked_to_turn
+        return at_hand and known.state is State.SUSPENDED
+
     def ask_heartbeat(self, instance: str) -> Step:
         """Ask for a heartbeat now, unless one is being asked for; `Alive`, `Paused` or `Unhealthy` tells the answer."""
         self._hasten_heartbeat(instance)
@@ -347,6 +418,8 @@ class Plan:
                     self._turn.events.append(facts.Aged(key))
                 case "delete":
                     self._delete(self._instances[key], now)
+                case "sleep":
+                    self._not_suspended(self._instances[key], "it had no effect", now)
                 case "ask":
                     self._ask_again(self._intents[key], now)
                 case "intent":
@@ -375,6 +448,10 @@ class Plan:
                 self._decrease_failed(asked, retry_after, now)
             case facts.Withdrawn(asked, taken):
                 self._withdrawn(asked, taken)
+            case facts.SuspendAccepted() | facts.SuspendFailed():
+                self._suspend_answered(fact, now)
+            case facts.ResumeAccepted() | facts.ResumeFailed():
+                self._resume_answered(fact, now)
             case facts.Prepared(instance):
                 self._prepared(instance, now)
             case facts.PrepareFailed():
@@ -422,9 +499,7 @@ class Plan:
             self._watch_age(known)
         match observed.state:
             case State.RUNNING:
-                self._resume(known, now)
-                if known.stage is Stage.WAITING:
-                    self._prepare(known, now)
+                self._shown_running(known, now)
             case State.DELETED:
                 self._gone(known, facts.LossKind.DELETED, "the cloud reports it as deleted", now)
             case State.FAILED:
@@ -432,9 +507,35 @@ class Plan:
             case State.DELETING:
                 self._deleted_by_others(known, now)
             case State.SUSPENDING | State.SUSPENDED | State.RESUMING:
-                self._pause(known, f"it is {observed.state.value}")
+                self._shown_resting(known, now)
             case State.CREATING:
                 pass
+
+    def _shown_running(self, known: Instance, now: float) -> None:
+        """The view shows it running; as long as nobody knows what came of a call, only one fetched later counts."""
+        about_to_sleep = known.id in self._asked_to_turn or ("sleep", known.id) in self._timers
+        if known.stage is Stage.ASLEEP and not about_to_sleep:
+            self._wake_up(known, now)  # somebody else did
+        self._unpause(known, now)
+        if known.stage is Stage.WAITING and known.unsure_since <= self._update_started:
+            self._prepare(known, now)
+
+    def _shown_resting(self, known: Instance, now: float) -> None:
+        """The view shows it suspended, or on the way there or back; not all of that is our doing."""
+        resting = known.state in RESTING
+        boots = known.stage is Stage.PREPARING or (known.stage is Stage.WAITING and not known.resumed)
+        if known.stage is Stage.ASLEEP:
+            self._unpause(known, now)
+            self._timers.cancel(("sleep", known.id))
+            if known.state is State.SUSPENDED:
+                self._falling.discard(known.id)
+                self.suspending.succeeded()
+            elif not resting:
+                self._wake_up(known, now)
+        elif self.suspends and resting and boots:
+            self._fall_asleep(known, f"the cloud shows it as {known.state.value}", now)
+        elif known.stage is not Stage.WAITING or not self.suspends:
+            self._pause(known, f"it is {known.state.value}")
 
     def _absent(self, known: Instance, now: float) -> None:
         """It is not in the view: gone if that was to be expected, or if this is no single bad read."""
@@ -483,6 +584,7 @@ class Plan:
             now,
             observed.state,
             intent=intent.id if intent is not None else None,
+            coming_since=intent.requested_at if intent is not None else None,
             offering=observed.offering,
             created_at=observed.created_at,
         )
@@ -526,7 +628,7 @@ class Plan:
     def _expecting(self) -> bool:
         """Whether the view should change soon."""
         waiting = self._by_stage[Stage.WAITING] + self._by_stage[Stage.REMOVING]
-        return bool(self._intents.outstanding or waiting or self._paused)
+        return bool(self._intents.outstanding or waiting or self._paused or self._falling)
 
     def _start_update(self, now: float) -> None:
         """Fetch the view, unless that is under way: then once more after it."""
@@ -581,14 +683,19 @@ class Plan:
         self._timers.set(("heartbeat", known.id), now + self.config.heartbeat_interval * self._random())
         self._move(known, Stage.READY)
         known.ready_since = now
-        known.announced = True
+        self._note_awake(known)
+        slept, known.announced = known.announced, True
         too_old = self._too_old_at(known) <= now
-        if not too_old:
+        if slept:
+            self.resuming.succeeded()
+        elif not too_old:
             self._backoff.succeeded()
-            self._watch_age(known)
         elif known.origin is Origin.REQUESTED and known.first_seen >= self._began:  # its like would be no younger
             self._backoff.failed(f"instance {known.id} was older than max_instance_age before it was ready", now)
+        if not too_old:
+            self._watch_age(known)
         self._turn.events.append(facts.Ready(known.id, too_old))
+        self._recall_notice(known, now)
 
     def _too_old_at(self, known: Instance) -> float:
         """When it may be given no more work; infinite if there is no such time."""
@@ -597,7 +704,7 @@ class Plan:
 
     def _watch_age(self, known: Instance) -> None:
         """Those on top are told when it is too old, if they know of it."""
-        if known.announced and self.config.max_instance_age:
+        if known.up and self.config.max_instance_age:
             self._timers.set(("age", known.id), self._too_old_at(known))
 
     def _prepare_failed(self, fact: facts.PrepareFailed, now: float) -> None:
@@ -606,18 +713,25 @@ class Plan:
         if known is None or known.stage is not Stage.PREPARING:
             return
         if fact.final:
-            self._backoff.failed(f"instance {known.id} did not become ready: {fact.error}", now)
-            self._remove(known, f"it did not become ready: {fact.error}", now)
+            self._never_ready(known, f"it did not become ready: {fact.error}", now)
         else:
             known.trouble = fact.error
             wait = max(self.config.update_interval_when_expecting, fact.retry_after or 0.0)
             self._timers.set(("prepare", known.id), now + wait)
 
     def _ready_overdue(self, known: Instance, now: float) -> None:
-        """It hangs on its way to being ready."""
+        """It hangs on its way to being ready; one that still sleeps there need not be lost."""
         trouble = f": {known.trouble}" if known.trouble else ""
         reason = f"it was not ready within {self.config.instance_ready_timeout:g} s{trouble}"
-        self._backoff.failed(f"instance {known.id}: {reason}", now)
+        if known.stage is Stage.WAITING and known.resumed and known.state in RESTING:
+            self._not_resumed(known, reason, now)
+        else:
+            self._never_ready(known, reason, now)
+
+    def _never_ready(self, known: Instance, reason: str, now: float) -> None:
+        """It is of no use, and neither is what slept there."""
+        (self.resuming if known.announced else self._backoff).failed(f"instance {known.id}: {reason}", now)
+        self._announce_loss(known, facts.Loss(facts.LossKind.UNHEALTHY, reason))
         self._remove(known, reason, now)
 
     # --- health and notices ------------------------------------------------------------------------------
@@ -662,16 +776,23 @@ class Plan:
             return
         if known.deadline is not None and known.deadline <= deadline:
             return
-        known.deadline = deadline
-        if known.announced:
+        known.deadline, known.notice = deadline, kind
+        if known.up:
             self._turn.events.append(facts.Doomed(instance, deadline, kind))
-        else:
+        elif not known.announced:
             self._remove(known, "it goes before it was of use", now)
+
+    def _recall_notice(self, known: Instance, now: float) -> None:
+        """Tell of a notice that was given while it slept, unless it has outlived that."""
+        if known.deadline is not None and known.deadline > now:
+            self._turn.events.append(facts.Doomed(known.id, known.deadline, known.notice))
+        else:
+            known.deadline = None
 
     def _connection_died(self, instance: str, now: float) -> None:
         """See at once whether it is still there, and whether it is healthy: not every cloud knows when it is gone."""
         known = self._instances.get(instance)
-        if known is None:
+        if known is None or known.stage is Stage.ASLEEP:  # of which nothing else is to be expected
             return
         known.connection_dead = True
         if known.missed and known.stage not in LEAVING:
@@ -686,18 +807,109 @@ class Plan:
         if known.paused != reason:
             self._paused += not known.paused
             known.paused = reason
-            if known.announced:
+            if known.up:
                 self._turn.events.append(facts.Paused(known.id, reason, briefly=known.missed > 0))
 
-    def _resume(self, known: Instance, now: float) -> None:
+    def _unpause(self, known: Instance, now: float) -> None:
         """All is well (again)."""
         if known.paused:
             known.paused = ""
             self._paused -= 1
-            if known.announced:
+            if known.up:
                 self._turn.events.append(self._paused_as_suspect(known) if known.suspect else facts.Resumed(known.id))
             elif known.prepared and known.stage is Stage.PREPARING:
                 self._become_ready(known, now)
+
+    # --- sleeping ----------------------------------------------------------------------------------------
+
+    def _fall_asleep(self, known: Instance, why: str, now: float) -> None:
+        """It sleeps, or is about to; nothing else is done with it."""
+        known.asleep = known.asleep or why
+        known.asleep_since = now if known.asleep_since is None else known.asleep_since
+        known.prepared = known.resumed = known.suspect = known.cut_off = False
+        known.failures = 0
+        self._unpause_unheard(known)
+        self._stop(known)
+        self._move(known, Stage.ASLEEP)
+        if known.state is not State.SUSPENDED:
+            self._falling.add(known.id)
+        known.announced = True
+        self._write_instance(known)
+        self._turn.actions.append(facts.Forget(self.pool, known.id))
+        self._turn.events.append(facts.Asleep(known.id, known.asleep))
+
+    def _unpause_unheard(self, known: Instance) -> None:
+        """For whoever hears of it is told more than that."""
+        self._paused -= bool(known.paused)
+        known.paused = ""
+
+    def _stop(self, known: Instance) -> None:
+        """Nothing is due for it any more, but perhaps its deletion."""
+        for kind in ("ready", "heartbeat", "prepare", "age", "sleep"):
+            self._timers.cancel((kind, known.id))
+        self._falling.discard(known.id)
+
+    def _wake_up(self, known: Instance, now: float) -> None:
+        """It is to run; it has to become ready as if it were new."""
+        self._stop(known)
+        self._note_awake(known)
+        known.coming_since = None
+        self._move(known, Stage.WAITING)
+        self._timers.set(("ready", known.id), now + self.config.instance_ready_timeout)
+        self._turn.events.append(facts.Waking(known.id))
+
+    def _note_awake(self, known: Instance) -> None:
+        """There is no reason for it to sleep any more."""
+        if known.asleep:
+            known.asleep, known.asleep_since = "", None
+            self._write_instance(known)
+
+    def _suspend_answered(self, fact: facts.SuspendAccepted | facts.SuspendFailed, now: float) -> None:
+        """Those that the cloud did not take go on running; whether those that it took fall asleep, views tell."""
+        accepted: tuple[str, ...] = ()
+        error, retry_after = "the cloud did not accept it", None
+        match fact:
+            case facts.SuspendAccepted():
+                accepted = fact.accepted
+            case facts.SuspendFailed():
+                error, retry_after = fact.error, fact.retry_after
+        self._asked_to_turn.difference_update(fact.asked)
+        for known in self._known(fact.asked):
+            if known.id not in self._falling or known.state in RESTING:
+                continue
+            if known.id in accepted:
+                self._timers.set(("sleep", known.id), now + self.config.deletion_retry_interval)
+            else:
+                self._not_suspended(known, error, now, retry_after)
+        self._expect(now)
+
+    def _not_suspended(self, known: Instance, error: str, now: float, retry_after: float | None = None) -> None:
+        """It goes on running, as far as is known: a view tells."""
+        self.suspending.failed(f"instance {known.id} could not be suspended: {error}", now, retry_after)
+        self._wake_up(known, now)
+        known.unsure_since = now
+        self._start_update(now)
+
+    def _resume_answered(self, fact: facts.ResumeAccepted | facts.ResumeFailed, now: float) -> None:
+        """Those that the cloud did not take sleep on."""
+        accepted: tuple[str, ...] = ()
+        error, retry_after = "the cloud did not accept it", None
+        match fact:
+            case facts.ResumeAccepted():
+                accepted = fact.accepted
+            case facts.ResumeFailed():
+                error, retry_after = fact.error, fact.retry_after
+        self._asked_to_turn.difference_update(fact.asked)
+        for known in self._known(fact.asked):
+            still = known.stage is Stage.WAITING and known.resumed and known.state is State.SUSPENDED
+            if still and known.id not in accepted:
+                self._not_resumed(known, error, now, retry_after)
+        self._expect(now)
+
+    def _not_resumed(self, known: Instance, error: str, now: float, retry_after: float | None = None) -> None:
+        """It sleeps on, as far as is known."""
+        self.resuming.failed(f"instance {known.id} could not be resumed: {error}", now, retry_after)
+        self._fall_asleep(known, f"it could not be resumed: {error}", now)
 
     # --- growing -----------------------------------------------------------------------------------------
 
@@ -824,8 +1036,7 @@ class Plan:
         """It is on its way out; nothing else is done with it."""
         self._move(known, Stage.HELD if self.observing or known.retained is not None else Stage.REMOVING)
         known.removing = known.removing or reason
-        for kind in ("ready", "heartbeat", "prepare", "age"):
-            self._timers.cancel((kind, known.id))
+        self._stop(known)
         self._write_instance(known)
         self._turn.actions.append(facts.Forget(self.pool, known.id))
 
@@ -862,8 +1073,9 @@ class Plan:
         self._paused -= bool(known.paused)
         self._by_stage[known.stage] -= 1
         del self._instances[known.id]
-        for timer in ("ready", "heartbeat", "prepare", "age", "delete"):
-            self._timers.cancel((timer, known.id))
+        self._stop(known)
+        self._timers.cancel(("delete", known.id))
+        self._asked_to_turn.discard(known.id)
         until = now + REMEMBER_LOST
         self._lost[known.id] = until
         self._departures[known.id] = Departure(now, known.removing or detail)
@@ -919,6 +1131,8 @@ class Plan:
             State.CREATING,
             intent=record.intent,
             retained=record.retained,
+            asleep=record.asleep,
+            asleep_since=record.asleep_since,
         )
         self._instances[instance] = known
         self._by_stage[known.stage] += 1
@@ -964,4 +1178,8 @@ class Plan:
             return Step((), [each for each in turn.actions if isinstance(each, facts.Update)], turn.events)
         if turn.deletions:
             turn.actions.append(facts.Decrease(self.pool, tuple(turn.deletions)))
+        if turn.suspensions:
+            turn.actions.append(facts.Suspend(self.pool, tuple(turn.suspensions)))
+        if turn.resumptions:
+            turn.actions.append(facts.Resume(self.pool, tuple(turn.resumptions)))
         return Step(turn.writes, turn.actions, turn.events)

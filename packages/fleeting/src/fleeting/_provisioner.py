@@ -49,6 +49,7 @@ def build_plan(
         max_size=info.max_size,
         named=Capability.NAMED_CREATE in info.capabilities,
         withdraws=Capability.WITHDRAW in info.capabilities,
+        suspends=Capability.SUSPEND_RESUME in info.capabilities,
         recovered=own,
         observing=observing,
     )

@@ -63,6 +63,36 @@ class Withdrawn(NamedTuple):
     taken: int
 
 
+class SuspendAccepted(NamedTuple):
+    """Of those asked for, the cloud accepted to suspend these."""
+
+    asked: tuple[str, ...]
+    accepted: tuple[str, ...]
+
+
+class SuspendFailed(NamedTuple):
+    """The cloud suspends none of these, or said nothing."""
+
+    asked: tuple[str, ...]
+    error: str
+    retry_after: float | None = None
+
+
+class ResumeAccepted(NamedTuple):
+    """Of those asked for, the cloud accepted to let these run again."""
+
+    asked: tuple[str, ...]
+    accepted: tuple[str, ...]
+
+
+class ResumeFailed(NamedTuple):
+    """The cloud lets none of these run again, or said nothing."""
+
+    asked: tuple[str, ...]
+    error: str
+    retry_after: float | None = None
+
+
 class Prepared(NamedTuple):
     """The instance can be connected to and passed every readiness step."""
 
@@ -114,6 +144,10 @@ Fact = (
     | Decreased
     | DecreaseFailed
     | Withdrawn
+    | SuspendAccepted
+    | SuspendFailed
+    | ResumeAccepted
+    | ResumeFailed
     | Prepared
     | PrepareFailed
     | HeartbeatPassed
@@ -154,6 +188,20 @@ class Withdraw(NamedTuple):
     count: int  # type: ignore[assignment]  # (hides the tuple's own method, which nobody wants here)
 
 
+class Suspend(NamedTuple):
+    """Suspend these, on which nothing runs."""
+
+    pool: str
+    instances: tuple[str, ...]
+
+
+class Resume(NamedTuple):
+    """Let these, which are suspended, run again."""
+
+    pool: str
+    instances: tuple[str, ...]
+
+
 class Prepare(NamedTuple):
     """Fetch the connection details and run the readiness steps."""
 
@@ -169,13 +217,13 @@ class Heartbeat(NamedTuple):
 
 
 class Forget(NamedTuple):
-    """Stop whatever is under way for the instance; it is gone, or going. Has no outcome."""
+    """Stop whatever is under way for the instance; it is gone or going, or to sleep. Has no outcome."""
 
     pool: str
     instance: str
 
 
-Action = Update | Increase | Decrease | Withdraw | Prepare | Heartbeat | Forget
+Action = Update | Increase | Decrease | Withdraw | Suspend | Resume | Prepare | Heartbeat | Forget
 
 
 # --- events: what changed, for the core on top ----------------------------------------------------------
@@ -211,7 +259,7 @@ class Loss(NamedTuple):
 
 
 class Ready(NamedTuple):
-    """The instance may be given work."""
+    """The instance may be given work; comes again each time that it was asleep."""
 
     instance: str
     too_old: bool = False
@@ -229,6 +277,19 @@ class Paused(NamedTuple):
 
 class Resumed(NamedTuple):
     """The instance may be given work again."""
+
+    instance: str
+
+
+class Asleep(NamedTuple):
+    """The instance is suspended, or about to be; no new work until it is `Ready`. May be the first heard of it."""
+
+    instance: str
+    why: str
+
+
+class Waking(NamedTuple):
+    """The instance, which was `Asleep`, is on its way to be `Ready`, or `Asleep` again."""
 
     instance: str
 
@@ -270,7 +331,7 @@ class Doomed(NamedTuple):
 
 
 class Gone(NamedTuple):
-    """The instance is lost to work. Comes only after `Ready`, and once."""
+    """The instance is lost to work. Comes only after `Ready` or `Asleep`, and once."""
 
     instance: str
     loss: Loss | None
@@ -289,4 +350,4 @@ class Refused(NamedTuple):
     instances: tuple[str, ...]
 
 
-Event = Ready | Paused | Resumed | Alive | Unhealthy | Aged | Doomed | Gone | Ended | Refused
+Event = Ready | Paused | Resumed | Asleep | Waking | Alive | Unhealthy | Aged | Doomed | Gone | Ended | Refused
