@@ -29,6 +29,8 @@ def pool_settings(draw: st.DrawFn) -> list[PoolSettings]:
             preexisting=draw(st.sampled_from([Preexisting.REMOVE, Preexisting.ADOPT])),
             unhealthy_breaks_jobs=draw(st.booleans()),
             instance_cleanup_command=draw(st.sampled_from([None, "clean up"])),
+            suspended_count=draw(st.sampled_from([0, 0, 1, 3])),
+            suspended_time=draw(st.sampled_from([25.0, 1e5])),
             max_instance_age=draw(st.sampled_from([0.0, 0.0, 15.0])),
             scale_throttle=NO_THROTTLE,
             failure_threshold=2,

@@ -24,7 +24,7 @@ from taskscaler._explain_instance import InstanceExplanation, explain_instance
 from taskscaler._explain_key import KeyExplanation, explain_key
 from taskscaler._forecast import Next, Upcoming, forecast
 from taskscaler._observe import GONE, DecisionEvent, InstanceEvent, label_of
-from taskscaler._slots import DIRTY, FINAL, LEASE, USES, Break, Check, Clean, Closed, Deliver, Held, Host, LeaseRecord
+from taskscaler._slots import DIRTY, FINAL, LEASE, USES, Break, Check, Clean, Closed, Deliver, Held, LeaseRecord
 from taskscaler._types import Policy, PoolSettings
 from tests.strategies import EPOCH, NO_THROTTLE, QUICK, Records, a_plan, of_type, seeds
 from tests.taskscaler.strategies import policies, pool_settings
@@ -47,6 +47,28 @@ class Machine:
     runs_at: float
     deleted: bool = False
     sick: bool = False
+    turned: State = State.RUNNING
+    """What it was told to become last: SUSPENDED or RUNNING."""
+
+    turns_at: float = -inf
+    """When it is that."""
+
+    def state(self, now: float) -> State:
+        """What the cloud shows."""
+        if now < self.runs_at:
+            return State.CREATING
+        if now >= self.turns_at:
+            return self.turned
+        return State.SUSPENDING if self.turned is State.SUSPENDED else State.RESUMING
+
+    def turn(self, state: State, now: float) -> None:
+        """Have it suspended or resumed, if it can be."""
+        if self.state(now) is (State.RUNNING if state is State.SUSPENDED else State.SUSPENDED):
+            self.turned, self.turns_at = state, now + TURN
+
+
+TURN = 1.5
+"""Seconds that it takes to suspend or resume a machine."""
 
 
 @define
@@ -63,6 +85,9 @@ class Cloud:
     bad_cleanups: int = 0
     """Clean-ups to come that fail."""
 
+    bad_turns: int = 0
+    """Suspensions and resumptions to come that are refused."""
+
     bad_reads: int = 0
     """Views to come that do not show one of the machines."""
 
@@ -76,7 +101,7 @@ class Cloud:
         """What is shown: all, or one less."""
         shown = {
             id_: Observed(
-                state=State.CREATING if now < machine.runs_at else State.RUNNING,
+                state=machine.state(now),
                 created_at=machine.created_at,
                 intent=machine.intent,
             )
@@ -99,8 +124,10 @@ class World:
         boot: float = 6.0,
         *,
         keep_used: bool = False,
+        suspends: bool = False,
     ) -> None:
         """Start the first manager, over empty clouds."""
+        self.suspends = suspends
         self.keep_used = keep_used
         self.pools = {pool.name: pool for pool in pools}
         self.policy = policy
@@ -111,6 +138,12 @@ class World:
         self.events: list[tuple[float, int, Callable[[], None]]] = []
         self.numbers = count(1)
         self.running: dict[str, Held] = {}
+        self.sleeping: dict[str, tuple[str, int]] = {}
+        """Jobs that were suspended, and the host and slot that they have to come back to."""
+
+        self.called: set[str] = set()
+        """Of those, jobs that are to be resumed."""
+
         self.durations: dict[str, float] = {}
         """Of all jobs that were asked for and are not done."""
 
@@ -120,7 +153,7 @@ class World:
         self.life = 0
         self.journal_works = True
         self.changes: list[facts.Action] = []
-        """Increases and decreases so far."""
+        """All that the clouds were told to change so far."""
 
         self.start()
 
@@ -145,6 +178,7 @@ class World:
                 },
                 random=self.random.random,
                 life=self.life,
+                suspends=self.suspends,
             )
             for name, pool in self.pools.items()
         }
@@ -159,10 +193,16 @@ class World:
         )
         self.told: dict[tuple[str, str], str] = {}
         self.running.clear()
+        self.called.clear()
+        asleep = {key: (held.host.id, held.slot) for key, held in self.core.ledger.leases.items()}
+        assert asleep == {key: place for key, place in self.sleeping.items() if key in asleep}, "woke up elsewhere"
+        kept = {key for key, record in self.records[LEASE].items() if record.suspended}
+        assert kept == set(asleep), "a suspended lease was forgotten"
+        self.sleeping = asleep
         self.settle()
-        for key in list(self.durations):
+        for key in [key for key in self.durations if key not in asleep]:
             self.durations[f"job-{next(self.numbers)}"] = self.durations.pop(key)
-        for key in self.durations:
+        for key in [key for key in self.durations if key not in asleep]:
             self.take(self.core.acquire(key, self.now))
         self.settle()
 
@@ -174,9 +214,15 @@ class World:
             assert not of_type(Check, step.actions), "handed out while the journal fails"
         for action in step.actions:
             if isinstance(action, Deliver | Check):
-                assert action.held.host.cordoned is None, "handed out though its instance is cordoned"
+                resumed = action.held.resuming
+                assert resumed or action.held.host.cordoned is None, "handed out though its instance is cordoned"
         for action in of_type(facts.Decrease, step.actions):
             self.check_decrease(action)
+        for suspend in of_type(facts.Suspend, step.actions):
+            leases = self.core.ledger.leases.values()
+            under_work = {held.host.instance for held in leases if not held.suspended}
+            assert self.suspends
+            assert not under_work.intersection(suspend.instances), "suspended under a job"
         for increase in of_type(facts.Increase, step.actions):
             plan = self.core.plans[increase.pool]
             assert plan.viewed, "asked for more before the group was seen"
@@ -261,7 +307,7 @@ class World:
 
     # --- performing ------------------------------------------------------------------------------------------
 
-    def perform(self, action: object) -> None:  # noqa: C901  (an arm for each kind)
+    def perform(self, action: object) -> None:  # noqa: C901, PLR0912  (an arm for each kind)
         """Begin it; its outcome comes a little later."""
         match action:
             case Check(held):
@@ -269,8 +315,13 @@ class World:
             case Deliver(held):
                 self.deliver(held)
             case Break(held, _):
-                assert self.running.pop(held.key) is held
+                if self.sleeping.pop(held.key, None) is None:
+                    assert self.running.pop(held.key) is held
+                self.called.discard(held.key)
                 self.submit(self.durations.pop(held.key))
+            case facts.Suspend() | facts.Resume():
+                self.changes.append(action)
+                self.after(LATENCY, lambda: self.turn(action))
             case facts.Increase() | facts.Decrease():
                 self.changes.append(action)
                 self.after(LATENCY, lambda: self.change(action))
@@ -305,6 +356,11 @@ class World:
         if not self.core.ledger.deliver(held):
             return
         assert self.records[LEASE][held.key] == LeaseRecord(held.host.id, held.slot, held.since)
+        if held.key in self.sleeping:
+            assert self.sleeping.pop(held.key) == (held.host.id, held.slot), "resumed elsewhere"
+            self.called.discard(held.key)
+            self.run(held)
+            return
         assert self.records[USES][held.host.id].uses >= 1
         pool = self.pools[held.host.pool]
         machine = self.clouds[pool.name].machines.get(held.host.instance)
@@ -315,6 +371,11 @@ class World:
         assert (held.host.instance, held.slot) not in self.dirty, "given a slot that was not cleaned"
         if pool.cleans:
             self.dirty.add((held.host.instance, held.slot))
+        self.run(held)
+
+    def run(self, held: Held) -> None:
+        """A job goes on, or begins."""
+        pool = self.pools[held.host.pool]
         assert held.key not in self.running
         self.running[held.key] = held
         on_host = [each for each in self.running.values() if each.host is held.host]
@@ -347,11 +408,25 @@ class World:
     def heartbeat(self, pool: str, instance: str) -> None:
         """The machine is healthy, or does not show it."""
         machine = self.clouds[pool].machines.get(instance)
-        if machine is None or machine.sick:
+        if machine is None or machine.sick or machine.state(self.now) is not State.RUNNING:
             self.feed(pool, facts.HeartbeatFailed(instance, "no answer"))
         else:
             self.alive_at[f"{pool}/{instance}"] = self.now
             self.feed(pool, facts.HeartbeatPassed(instance))
+
+    def turn(self, action: facts.Suspend | facts.Resume) -> None:
+        """The cloud suspends or resumes what it was asked to, or does not."""
+        cloud, asked = self.clouds[action.pool], action.instances
+        refused, cloud.bad_turns = bool(cloud.bad_turns), max(0, cloud.bad_turns - 1)
+        sleeps = isinstance(action, facts.Suspend)
+        for machine in [cloud.machines[id_] for id_ in asked if id_ in cloud.machines and not refused]:
+            machine.turn(State.SUSPENDED if sleeps else State.RUNNING, self.now)
+        if refused:
+            why = "no capacity"
+            self.feed(action.pool, facts.SuspendFailed(asked, why) if sleeps else facts.ResumeFailed(asked, why))
+        else:
+            accepted = facts.SuspendAccepted(asked, asked) if sleeps else facts.ResumeAccepted(asked, asked)
+            self.feed(action.pool, accepted)
 
     def change(self, action: facts.Increase | facts.Decrease) -> None:
         """The cloud does what it was asked, or what its trouble makes of it."""
@@ -386,6 +461,17 @@ class World:
         self.take(self.core.acquire(key, self.now))
         return key
 
+    def suspend(self, key: str) -> None:
+        """A job that runs is to sleep."""
+        held = self.running.pop(key)
+        self.sleeping[key] = held.host.id, held.slot
+        self.take(self.core.suspend(held, self.now))
+
+    def resume(self, key: str) -> None:
+        """A job that sleeps is to go on."""
+        self.called.add(key)
+        self.take(self.core.resume(key))
+
     def forget(self, key: str) -> None:
         """Whoever waits, or was just handed a slot, wants it no more."""
         del self.durations[key]
@@ -397,7 +483,7 @@ class World:
         self.journal_works = True
         for cloud in self.clouds.values():
             cloud.trouble.clear()
-            cloud.bad_reads = cloud.bad_cleanups = 0
+            cloud.bad_reads = cloud.bad_cleanups = cloud.bad_turns = 0
             for machine in cloud.machines.values():
                 machine.sick = False
         for name, plan in self.core.plans.items():
@@ -423,16 +509,22 @@ Thing = tuple[str, str, str]
 
 def next_actions(core: Core, now: float, *, routine: bool) -> tuple[float, list[Thing]]:
     """Let time pass for a core alone, until it does something, be it routine or not, or an instance grows too old."""
-    aged, tell_of = [], core._tell_of
+    told, tell = [], core._tell
 
-    def told(host: Host, event: facts.Event, now: float) -> None:
-        if isinstance(event, facts.Aged) and host.closed not in FINAL:
-            aged.append(("age", host.pool, host.instance))
-        tell_of(host, event, now)
+    def hear(pool: str, event: facts.Event, now: float) -> None:
+        match event:
+            case facts.Aged(instance) if core.ledger.hosts[f"{pool}/{instance}"].closed not in FINAL:
+                told.append(("age", pool, instance))
+            case facts.Asleep(instance) | facts.Waking(instance):
+                told.append(("unturned", pool, instance))
+        tell(pool, event, now)
 
-    core._tell_of = told  # type: ignore[method-assign]
+    core._tell = hear  # type: ignore[method-assign]
     for _ in range(1000):
-        done = [thing for action in core.tick(now).actions for thing in things_done(action)] + aged
+        done = [thing for action in core.tick(now).actions for thing in things_done(action)]
+        turned = {thing[1:] for thing in done if thing[0] in {"suspend", "resume"}}
+        done += [thing for thing in told if thing[0] == "age" or thing[1:] not in turned]
+        told.clear()
         if happened := [thing for thing in done if routine or thing[0] not in {"look", "check"}]:
             return now, happened
         if core.wake_at is None:
@@ -454,6 +546,10 @@ def things_done(action: object) -> Iterator[Thing]:
             yield "ask", pool, str(number)
         case facts.Withdraw(pool, number):
             yield "withdraw", pool, str(number)
+        case facts.Suspend(pool, instances):
+            yield from (("suspend", pool, instance) for instance in instances)
+        case facts.Resume(pool, instances):
+            yield from (("resume", pool, instance) for instance in instances)
         case facts.Decrease(pool, instances):
             yield from (("delete", pool, instance) for instance in instances)
         case Break(held, _):
@@ -469,10 +565,19 @@ def things(item: Upcoming) -> list[Thing]:
 class CoreMachine(RuleBasedStateMachine):
     """Jobs come and go, clouds misbehave, managers die."""
 
-    @initialize(pools=pool_settings(), policy=policies, seed=seeds, jobs=st.integers(0, 4), keep_used=st.booleans())
-    def start(self, *, pools: list[PoolSettings], policy: Policy, seed: int, jobs: int, keep_used: bool) -> None:
+    @initialize(
+        pools=pool_settings(),
+        policy=policies,
+        seed=seeds,
+        jobs=st.integers(0, 4),
+        keep_used=st.booleans(),
+        suspends=st.booleans(),
+    )
+    def start(
+        self, *, pools: list[PoolSettings], policy: Policy, seed: int, jobs: int, keep_used: bool, suspends: bool
+    ) -> None:
         """A fleet, with some jobs under way."""
-        self.world = World(pools, policy, seed, keep_used=keep_used)
+        self.world = World(pools, policy, seed, keep_used=keep_used, suspends=suspends)
         self.reserved: list[str] = []
         self.submit([60.0] * jobs)
         self.world.pass_time(20)
@@ -499,9 +604,67 @@ class CoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.world.durations)
     @rule(pick=PICKS)
     def cancel(self, pick: int) -> None:
-        """A job is not wanted any more, wherever it stands."""
+        """A job is not wanted any more, wherever it stands; one that sleeps is only not to be resumed."""
         jobs = sorted(self.world.durations)
-        self.world.forget(jobs[pick % len(jobs)])
+        key = jobs[pick % len(jobs)]
+        if key not in self.world.sleeping:
+            self.world.forget(key)
+        elif key in self.world.called and self.world.core.ledger.leases[key].resuming:
+            self.world.called.discard(key)
+            self.world.take(self.world.core.cancel(key, self.world.now))
+
+    @precondition(lambda self: self.world.running)
+    @rule(pick=PICKS, seconds=st.sampled_from([0.0, 0.3, 2.0, 30.0]))
+    def suspend(self, pick: int, seconds: float) -> None:
+        """A job falls asleep."""
+        jobs = sorted(self.world.running)
+        self.world.suspend(jobs[pick % len(jobs)])
+        self.world.pass_time(seconds)
+
+    @precondition(lambda self: len(self.world.durations) < 10)
+    @rule(
+        pick=PICKS,
+        jobs=st.integers(1, 3),
+        seconds=st.sampled_from([0.3, 4.0, 15.0, 70.0]),
+        meanwhile=st.sampled_from(["", "", "", "crash", "bad turn", "misfortune", "a job"]),
+        wakes=st.booleans(),
+    )
+    def jobs_sleep(self, pick: int, jobs: int, seconds: float, meanwhile: str, wakes: bool) -> None:  # noqa: FBT001  (drawn)
+        """Jobs begin and fall asleep, all goes well or not, and they go on, or not yet."""
+        before = set(self.world.running)
+        self.submit([90.0] * jobs)
+        self.world.pass_time(15)
+        for key in sorted(set(self.world.running) - before):
+            self.world.suspend(key)
+        self.world.pass_time(1.0 if pick % 2 else 10.0)
+        match meanwhile:
+            case "crash":
+                self.crash()
+            case "bad turn":
+                self.bad_turn_ahead(pick)
+            case "misfortune":
+                self.misfortune(pick, ["vanish", "dead connection", "suspend", "resume"][pick % 4])
+            case "a job":
+                self.submit([20.0] * jobs)
+        self.world.pass_time(seconds)
+        for _ in range(len(self.world.sleeping) if wakes else 0):
+            if self.world.sleeping.keys() - self.world.called:
+                self.resume(pick)
+        self.world.pass_time(seconds)
+
+    @precondition(lambda self: self.world.sleeping.keys() - self.world.called)
+    @rule(pick=PICKS)
+    def resume(self, pick: int) -> None:
+        """A job that sleeps goes on in its slot, as soon as its instance runs."""
+        jobs = sorted(self.world.sleeping.keys() - self.world.called)
+        key = jobs[pick % len(jobs)]
+        if key in self.world.core.ledger.leases:  # else it is about to hear that it was lost
+            self.world.resume(key)
+
+    @rule(pick=PICKS)
+    def bad_turn_ahead(self, pick: int) -> None:
+        """The next suspension or resumption is refused."""
+        self.a_cloud(pick).bad_turns = 1
 
     @rule()
     def reserve(self) -> None:
@@ -566,7 +729,7 @@ class CoreMachine(RuleBasedStateMachine):
         """The cloud adds a machine by itself."""
         self.a_cloud(pick).create(None, self.world.now)
 
-    @rule(pick=PICKS, how=st.sampled_from(["vanish", "sick", "notice", "dead connection"]))
+    @rule(pick=PICKS, how=st.sampled_from(["vanish", "sick", "notice", "dead connection", "suspend", "resume"]))
     def misfortune(self, pick: int, how: str) -> None:
         """Something befalls a machine."""
         hit = self.a_machine(pick)
@@ -578,6 +741,10 @@ class CoreMachine(RuleBasedStateMachine):
                 del cloud.machines[id_]
             case "sick":
                 cloud.machines[id_].sick = True
+            case "suspend" | "resume":
+                if self.world.suspends:
+                    turned = State.SUSPENDED if how == "suspend" else State.RUNNING
+                    cloud.machines[id_].turn(turned, self.world.now)
             case "notice":
                 self.world.feed(cloud.pool, facts.Noticed(id_, self.world.now + 10, NoticeKind.PREEMPTION))
             case _:
@@ -639,6 +806,9 @@ class CoreMachine(RuleBasedStateMachine):
         for key in self.reserved:
             world.take(world.core.unreserve(key, world.now))
         self.reserved.clear()
+        for key in world.sleeping.keys() - world.called:
+            if key in world.core.ledger.leases:
+                world.resume(key)
         for _ in range(60):
             if not world.durations:
                 return
@@ -704,6 +874,27 @@ class CoreMachine(RuleBasedStateMachine):
                 assert host.instance in plan.instances
                 if plan.instances[host.instance].paused:
                     assert not host.usable
+
+    @invariant()
+    def no_job_outlives_a_doomed_instance(self) -> None:
+        """None of them declared that it would be done in time."""
+        core, now = self.world.core, self.world.now
+        if any(step.actions for step in self.world.waiting):
+            return
+        for held in self.world.running.values():
+            doom = core.doomed.get(held.host.id)
+            assert doom is None or now < doom.deadline
+
+    @invariant()
+    def what_sleeps_at_the_cloud_runs_no_job(self) -> None:
+        """No instance is put to sleep under a job, and none sleeps for ever for whom somebody waits."""
+        for name, plan in self.world.core.plans.items():
+            for id_, instance in plan.instances.items():
+                if instance.stage is Stage.ASLEEP:
+                    host = self.world.core.ledger.hosts[f"{name}/{id_}"]
+                    assert host.rests
+                    assert not host.usable
+                    assert host.closed is Closed.ASLEEP
 
     @invariant()
     def observers_know_the_state_of_every_instance(self) -> None:

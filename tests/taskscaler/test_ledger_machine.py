@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from pytest import raises  # noqa: PT013  (reads as a sentence)
 
-from fleeting import Drop, Loss, LossKind, Put, Step
+from fleeting import NOTHING, Drop, Loss, LossKind, Put, Step
 from taskscaler._errors import KeyInUse, NoCapacity, NotSuspended
 from taskscaler._ledger import Ledger
 from taskscaler._slots import (
+    AWAY,
     CORDON,
     DIRTY,
     LEASE,
@@ -94,7 +95,12 @@ class ModelHost:
     @property
     def kept(self) -> bool:
         """Whether it counts as capacity."""
-        return bool(self.busy or self.usable or self.paused)
+        return bool(self.busy or self.usable or self.paused) and self.closed not in AWAY
+
+    @property
+    def offered(self) -> int:
+        """Slots that could be handed out, were it not asleep."""
+        return 0 if self.cordoned else self.room
 
     @property
     def to_be_removed(self) -> bool:
@@ -187,6 +193,9 @@ class LedgerMachine(RuleBasedStateMachine):
         self.broken: list[Held] = []
         self.asleep: set[str] = set()
         self.resuming: set[str] = set()
+        self.called: set[str] = set()
+        """Those that sleep, and that somebody waits for."""
+
         self.tickets = 0
         self.added = 0
         self.shut = self.over = ""
@@ -276,14 +285,19 @@ class LedgerMachine(RuleBasedStateMachine):
         host = lease.host
         self.asleep.discard(key)
         self.resuming.discard(key)
+        self.called.discard(key)
         del host.taken[lease.slot]
         if self.cleans and lease.delivered:
             host.dirty[lease.slot] = key
             if not (broken or host.closed in FOR_GOOD or host.worn_out):
                 host.cleaning[lease.slot] = NOT_YET
-        if not host.busy:
+        if self.rests(host):
             host.idle_since = self.now
         return lease
+
+    def rests(self, host: ModelHost) -> bool:
+        """Whether nothing runs there."""
+        return not host.cleaning and self.asleep.issuperset(host.taken.values())
 
     def gave_back(self, step: Step) -> None:
         """Follow what comes of a slot that was given back: exactly those that have to be are cleaned."""
@@ -459,9 +473,11 @@ class LedgerMachine(RuleBasedStateMachine):
     def suspend(self, pick: int) -> None:
         """A lease sleeps, and leaves the scaling maths."""
         awake = self.awake()
-        key = awake[pick % len(awake)]
-        self.asleep.add(key)
-        self.took(self.ledger.suspend(self.leases[key].held))
+        lease = self.leases[awake[pick % len(awake)]]
+        self.asleep.add(lease.held.key)
+        if self.rests(lease.host):
+            lease.host.idle_since = self.now
+        self.took(self.ledger.suspend(lease.held, self.now))
 
     def awake(self) -> list[str]:
         """Those that are in somebody's hands."""
@@ -474,13 +490,70 @@ class LedgerMachine(RuleBasedStateMachine):
             with raises(NotSuspended):
                 self.ledger.resume(key)
             return
+        if key in self.called:
+            with raises(NotSuspended):
+                self.ledger.resume(key)
+            return
+        step = self.ledger.resume(key)
+        if self.leases[key].host.closed in AWAY:
+            self.called.add(key)
+            assert step == NOTHING
+            return
         self.asleep.discard(key)
         self.resuming.add(key)
-        step = self.ledger.resume(key)
         self.records.apply(step.writes)
         (deliver,) = of_type(Deliver, step.actions)
         assert deliver.held is self.leases[key].held
         self.deliveries.append(deliver)
+
+    @precondition(lambda self: self.called)
+    @rule(pick=PICKS)
+    def give_up_resuming(self, pick: int) -> None:
+        """Whoever waits for a sleeping instance does so no more; the lease sleeps on."""
+        key = sorted(self.called)[pick % len(self.called)]
+        self.called.discard(key)
+        assert self.ledger.cancel(key, self.now) == NOTHING
+
+    @precondition(lambda self: any(self.may_sleep(host) for host in self.hosts.values()))
+    @rule(pick=PICKS)
+    def fall_asleep(self, pick: int) -> None:
+        """An instance on which nothing runs is suspended, or could not be resumed."""
+        model, host = self.a_host(pick, filter(self.may_sleep, self.hosts.values()))
+        model.closed = Closed.ASLEEP
+        self.ledger.sleep(host.pool, host.instance, "nothing runs there")
+
+    def may_sleep(self, host: ModelHost) -> bool:
+        """Whether its instance may be suspended."""
+        return self.rests(host) and host.closed not in FOR_GOOD
+
+    @rule()
+    def appear_asleep(self) -> None:
+        """An instance that was never ready is suspended."""
+        slots, max_uses = self.pools["p0"]
+        id_, self.added = f"p0/{self.added}", self.added + 1
+        uses, cordoned = self.uses.get(id_, 0), id_ in self.cordons
+        self.hosts[id_] = ModelHost(id_, "p0", slots, uses, max_uses, 0.0, Closed.ASLEEP, cordoned=cordoned)
+        self.ledger.sleep("p0", id_.partition("/")[2], "somebody else did it")
+
+    @precondition(lambda self: any(host.closed in AWAY for host in self.hosts.values()))
+    @rule(pick=PICKS, ready=st.booleans(), draining=st.sampled_from(["", "", "too old"]))
+    def wake(self, pick: int, ready: bool, draining: str) -> None:  # noqa: FBT001  (drawn)
+        """A suspended instance is on its way, and perhaps ready: who waits for a lease there is handed its slot."""
+        model, host = self.a_host(pick, [host for host in self.hosts.values() if host.closed in AWAY])
+        model.closed = Closed.WAKING
+        self.ledger.wake(host)
+        if not ready:
+            return
+        model.closed, model.idle_since = Closed.DRAINING if draining else None, self.now
+        step = self.ledger.add(host.pool, host.instance, self.now, draining=draining)
+        woken = [each for each in of_type(Deliver, step.actions) if each.held.key in self.called]
+        assert {each.held.key for each in woken} == self.called & set(model.taken.values())
+        for each in woken:
+            self.called.discard(each.held.key)
+            self.asleep.discard(each.held.key)
+            self.resuming.add(each.held.key)
+        self.deliveries += woken
+        self.took(Step(step.writes, [each for each in step.actions if each not in woken]))
 
     @precondition(lambda self: self.deliveries)
     @rule()
@@ -494,8 +567,9 @@ class LedgerMachine(RuleBasedStateMachine):
     def close(self, pick: int, closed: Closed) -> None:
         """A host takes no new work."""
         model, host = self.a_host(pick)
-        model.close(closed)
-        self.ledger.close(host, closed, "a reason")
+        if model.closed not in AWAY:
+            model.close(closed)
+            self.ledger.close(host, closed, "a reason")
 
     @precondition(lambda self: any(host.closed or self.shut for host in self.hosts.values()))
     @rule(pick=PICKS)
@@ -509,6 +583,8 @@ class LedgerMachine(RuleBasedStateMachine):
     def reopen(self, pick: int) -> None:
         """A host takes new work again, unless closed for good."""
         model, host = self.a_host(pick)
+        if model.closed in AWAY:
+            return
         if model.closed not in FOR_GOOD:
             model.closed = None
         self.took(self.ledger.reopen(host, self.now))
@@ -518,6 +594,8 @@ class LedgerMachine(RuleBasedStateMachine):
     def doom(self, pick: int, seconds: float) -> None:
         """A host goes at a deadline; work that ends before it stays."""
         model, host = self.a_host(pick)
+        if model.closed in AWAY:
+            return
         model.close(Closed.DOOMED)
         deadline = self.now + seconds
         self.ledger.close(host, Closed.DOOMED, "notice was given")
@@ -705,11 +783,25 @@ class LedgerMachine(RuleBasedStateMachine):
             assert shelf.suspended == sum(key in self.asleep for key in taken)
             assert shelf.acquired == len(taken) - shelf.suspended
             assert shelf.cleaning == sum(len(host.cleaning) for host in hosts)
-            assert shelf.blocked == sum(host.free - host.usable for host in hosts if host.busy)
+            assert shelf.blocked == sum(host.free - host.usable for host in hosts if not self.rests(host))
+            assert shelf.asleep == sum(host.offered for host in hosts if host.closed is Closed.ASLEEP)
+            assert shelf.returning == sum(host.offered for host in hosts if host.closed is Closed.WAKING)
+            assert shelf.returners == sum(host.closed is Closed.WAKING for host in hosts)
             assert shelf.paused == sum(host.paused for host in hosts)
             assert shelf.kept == sum(host.kept for host in hosts)
             assert shelf.unhealthy == sum(host.free for host in hosts if host.closed is Closed.UNHEALTHY)
         assert self.ledger.usable == self.usable
+
+    @invariant()
+    def what_sleeps_or_might_is_known(self) -> None:
+        """No index misses a host, nor holds one that does not belong there."""
+        hosts, ledger = self.hosts.values(), self.ledger
+        asleep = {host.id for host in hosts if host.closed is Closed.ASLEEP and (host.offered or not host.busy)}
+        held = [host for host in hosts if self.rests(host) and host.taken and not (host.cordoned or host.retained)]
+        wears = [host for host in held if host.closed is None or (host.closed is Closed.DRAINING and not host.dirty)]
+        assert set(ledger.asleep) == asleep
+        assert set(ledger.dormant) == {host.id for host in wears}
+        assert set(ledger.called) == {self.leases[key].host.id for key in self.called}
 
     @invariant()
     def the_longest_idle_is_given_up_first(self) -> None:

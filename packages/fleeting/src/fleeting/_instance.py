@@ -109,6 +109,9 @@ class Instance:
     """Why it is, or is to be, suspended; empty if it is not."""
 
     asleep_since: float | None = None
+    resume_failed: bool = False
+    """Whether the last attempt to resume it came to nothing."""
+
     resumed: bool = False
     """Whether we had it resumed when it was last on its way to being ready."""
 

@@ -282,6 +282,12 @@ class Plan:
         """When which instances that those on top know of grow too old; in no order. For people: O(n)."""
         return ((at, key) for (kind, key), at in self._timers.items() if kind == "age")
 
+    def turning(self) -> Iterator[tuple[float, str]]:
+        """When calls to suspend or resume which instances count as failed, unless done by then; in no order. O(n)."""
+        for (kind, key), at in self._timers.items():
+            if kind == "sleep" or (kind == "ready" and self._sleeps_on(self._instances[key])):
+                yield at, key
+
     def _chore(self, kind: str, key: str) -> Iterator[facts.Action]:
         """What a timer leads to that is not about the view."""
         match kind:
@@ -289,6 +295,8 @@ class Plan:
                 yield facts.Heartbeat(self.pool, key)
             case "prepare":
                 yield facts.Prepare(self.pool, key)
+            case "ready" if self._sleeps_on(self._instances[key]):
+                pass
             case "ready" | "delete" if self._instances[key].retained is None:
                 yield facts.Decrease(self.pool, (key,))
             case "ask" if self._may_ask_again:
@@ -723,10 +731,14 @@ class Plan:
         """It hangs on its way to being ready; one that still sleeps there need not be lost."""
         trouble = f": {known.trouble}" if known.trouble else ""
         reason = f"it was not ready within {self.config.instance_ready_timeout:g} s{trouble}"
-        if known.stage is Stage.WAITING and known.resumed and known.state in RESTING:
+        if self._sleeps_on(known):
             self._not_resumed(known, reason, now)
         else:
             self._never_ready(known, reason, now)
+
+    def _sleeps_on(self, known: Instance) -> bool:
+        """Whether it was to be resumed, and no view shows that it is."""
+        return known.stage is Stage.WAITING and known.resumed and known.state in RESTING
 
     def _never_ready(self, known: Instance, reason: str, now: float) -> None:
         """It is of no use, and neither is what slept there."""
@@ -860,6 +872,7 @@ class Plan:
 
     def _note_awake(self, known: Instance) -> None:
         """There is no reason for it to sleep any more."""
+        known.resume_failed = False
         if known.asleep:
             known.asleep, known.asleep_since = "", None
             self._write_instance(known)
@@ -901,14 +914,14 @@ class Plan:
                 error, retry_after = fact.error, fact.retry_after
         self._asked_to_turn.difference_update(fact.asked)
         for known in self._known(fact.asked):
-            still = known.stage is Stage.WAITING and known.resumed and known.state is State.SUSPENDED
-            if still and known.id not in accepted:
+            if self._sleeps_on(known) and known.id not in accepted:
                 self._not_resumed(known, error, now, retry_after)
         self._expect(now)
 
     def _not_resumed(self, known: Instance, error: str, now: float, retry_after: float | None = None) -> None:
         """It sleeps on, as far as is known."""
         self.resuming.failed(f"instance {known.id} could not be resumed: {error}", now, retry_after)
+        known.resume_failed = True
         self._fall_asleep(known, f"it could not be resumed: {error}", now)
 
     # --- growing -----------------------------------------------------------------------------------------

@@ -31,12 +31,13 @@ from fleeting import (
     facts,
     refusal_of,
 )
-from taskscaler._decide import Decision, Removal, Supply, decide
+from taskscaler._decide import Choice, Decision, PoolDecision, Removal, Sleep, Supply, Wake, decide
 from taskscaler._errors import NoCapacity, NoSuchInstance, TaskscalerError
 from taskscaler._ledger import Ledger
 from taskscaler._observe import DecisionEvent, Watch
 from taskscaler._schedule import Schedule
 from taskscaler._slots import (
+    AWAY,
     CORDON,
     DIRTY,
     LEASE,
@@ -53,6 +54,9 @@ from taskscaler._slots import (
     host_id,
 )
 from taskscaler._types import Policy, PoolSettings
+from taskscaler._wording import enumerated
+
+RESTING = frozenset({State.SUSPENDING, State.SUSPENDED})
 
 IDLES_AT_ZERO = Policy()
 """What holds where no policy matches."""
@@ -73,6 +77,17 @@ NOT_NEEDED = "not needed"
 """Why idle instances are given up that are to spare."""
 TOO_OLD = "older than max_instance_age"
 """Why an instance that has reached its age gets no more work."""
+
+ONLY_SLEEPERS = "all leases on it sleep"
+"""Why an instance is suspended that is kept for them."""
+
+SPARED = "not needed for now"
+"""Why one is suspended that would be given up otherwise."""
+
+TOO_MANY = "more than suspended_count"
+TOO_LONG = "suspended for longer than suspended_time"
+UNRESUMABLE = "it could not be resumed"
+"""Why suspended instances are given up that hold no leases."""
 
 KEPT_DECISIONS = 100
 """How many of the last decisions are kept for `explain`."""
@@ -196,7 +211,11 @@ class Core:
     def release(self, key: str, now: float) -> Step:
         """See `Ledger.release`."""
         self._changed = True
-        return self.ledger.release(key, now)
+        held = self.ledger.leases.get(key)
+        self._add(self.ledger.release(key, now))
+        if held is not None:
+            self._note_rest(held.host, now)
+        return self._end()
 
     def check(self, held: Held, now: float) -> Step:
         """Have a slot handed over once a heartbeat of its instance has passed."""
@@ -262,10 +281,12 @@ class Core:
         self._actions += [Refuse(each.key, why) for each in self.ledger.leases.values() if each.resuming]
         return self._end()
 
-    def suspend(self, held: Held) -> Step:
+    def suspend(self, held: Held, now: float) -> Step:
         """See `Ledger.suspend`."""
         self._changed = True
-        return self.ledger.suspend(held)
+        self._add(self.ledger.suspend(held, now))
+        self._note_rest(held.host, now)
+        return self._end()
 
     def resume(self, key: str) -> Step:
         """See `Ledger.resume`."""
@@ -283,7 +304,7 @@ class Core:
     def distrust(self, host: Host, now: float) -> Step:
         """Give the host no new work, and replace it once it is free: it could not be reached."""
         self._changed = True
-        if host.id in self.ledger.hosts:
+        if host.id in self.ledger.hosts and host.closed not in AWAY:  # else it has to become ready first
             self._doubt(host, "it could not be reached", now)
         return self._end()
 
@@ -385,16 +406,32 @@ class Core:
         policy = self._policy if at < self._policy_until else self._schedule.at(at).policy or IDLES_AT_ZERO
         supplies = [self._supply(pool, at) for pool in self.pools]
         decision = decide(supplies, self.ledger.reserved, self.ledger.pending, policy, at)
-        removals, look_again_at = [], decision.look_again_at
-        for due, removal in self.to_give_up(decision, policy, at):
+        removals: list[Removal] = []
+        sleeps: list[Sleep] = []
+        look_again_at = decision.look_again_at
+        wakes = tuple(self._to_wake(decision, at))
+        for due, choice in self.to_give_up(decision, policy, at):
             if due > at:
                 look_again_at = min(look_again_at, due)
                 break
-            removals.append(removal)
-        return policy, evolve(decision, removals=tuple(removals), look_again_at=look_again_at, observed=self.observing)
+            if isinstance(choice, Sleep):
+                sleeps.append(choice)
+            else:
+                removals.append(choice)
+        if self.ledger.called:
+            waits_until = [plan.resuming.until for plan in self.plans.values() if plan.resuming.active(at)]
+            look_again_at = min([look_again_at, *waits_until])
+        return policy, evolve(
+            decision,
+            removals=tuple(removals),
+            sleeps=tuple(sleeps),
+            wakes=wakes,
+            look_again_at=look_again_at,
+            observed=self.observing,
+        )
 
-    def to_give_up(self, decision: Decision, policy: Policy, at: float) -> Iterator[tuple[float, Removal]]:
-        """What the decision made then gives up, and what later ones do if nothing else happens; soonest first."""
+    def to_give_up(self, decision: Decision, policy: Policy, at: float) -> Iterator[tuple[float, Removal | Sleep]]:
+        """What is given up or suspended then, and what later if nothing else happens; soonest first."""
         if self.removing_all:
             yield from ((at, removal) for removal in self._everything_free())
             return
@@ -492,6 +529,11 @@ class Core:
             case facts.Ready(instance, too_old):
                 self._add(ledger.add(pool, instance, now, draining=TOO_OLD if too_old else ""))
                 self._keep_if_retained(self.plans[pool], instance)
+            case facts.Asleep(instance, why):
+                ledger.sleep(pool, instance, why)
+                self._keep_if_retained(self.plans[pool], instance)
+            case facts.Waking(instance):
+                ledger.wake(ledger.hosts[host_id(pool, instance)])
             case facts.Ended(instance):
                 self._add(ledger.end(host_id(pool, instance), now))
             case facts.Refused():
@@ -508,6 +550,7 @@ class Core:
                 ledger.close(host, Closed.PAUSED if briefly else Closed.LEAVING, reason)
                 if self.pools[host.pool].heartbeat_on_acquire:  # a sign of life may not come for long
                     self._add(ledger.take_back(host, now))
+                self._note_rest(host, now)
             case facts.Alive():
                 self._add(ledger.vouch(host) if host.cordoned is None else ledger.take_back(host, now))
             case facts.Resumed():
@@ -530,6 +573,12 @@ class Core:
                 self._breaks.cancel(host.id)
                 self.doomed.pop(host.id, None)
                 self._add(ledger.lose(host, cause or Loss(LossKind.KILLED, "it was removed"), now))
+
+    def _note_rest(self, host: Host, now: float) -> None:
+        """Where somebody else has suspended an instance on which nothing runs, it is taken for asleep."""
+        known = self.plans[host.pool].instances.get(host.instance)
+        if host.closed is Closed.LEAVING and host.rests and known is not None and known.state in RESTING:
+            self._route(host.pool, self.plans[host.pool].suspend({known.id: host.why_closed}, now), now)
 
     def _doubt(self, host: Host, why: str, now: float) -> None:
         """No new work for the host; who has work there and waits for a connection need not wait longer."""
@@ -565,29 +614,102 @@ class Core:
         if self.observing:
             yield from self._plans_removals()
 
-    def _to_spare(self, decision: Decision, policy: Policy, at: float) -> Iterator[tuple[float, Removal]]:
+    def _to_spare(self, decision: Decision, policy: Policy, at: float) -> Iterator[tuple[float, Removal | Sleep]]:
         """What is over the ceiling, at once; what is cordoned or to spare, once it is idle for long enough.
 
         Of what falls due together, the least preferred pool's goes first.
         """
-        spare, cordoned, idle = decision.spare, [], []
+        spare = decision.spare
+        others: list[tuple[float, Removal | Sleep]] = []
+        idle: list[Iterable[tuple[float, Host]]] = []
+        places: dict[str, int] = {}
         for pool in reversed(decision.pools):
             excess = pool.excess
+            for due, removal in self._stopped(pool, policy, at):
+                others.append((due, removal))
+                excess = max(0, excess - (due <= at))
+            places[pool.pool] = self._places(pool.pool, at)
             for host in self.ledger.idle_cordoned(pool.pool):
                 due = at if excess else _due(host, policy, at)
-                cordoned.append((due, Removal(host.pool, host.instance, "cordoned, and idle")))
+                others.append((due, Removal(host.pool, host.instance, "cordoned, and idle")))
                 excess = max(0, excess - (due <= at))
             hosts = (host for host in self.ledger.longest_idle(pool.pool) if not host.retained)
             for host in islice(hosts, excess):
                 spare -= host.usable
                 yield at, Removal(host.pool, host.instance, "over the ceiling")
-            idle.append(hosts)
-        idle_first = heapq.merge(*idle, key=lambda host: _due(host, policy, at))
-        not_needed = (
-            (_due(host, policy, at), Removal(host.pool, host.instance, NOT_NEEDED))
-            for host in _fitting(idle_first, spare)
-        )
-        yield from heapq.merge(sorted(cordoned, key=itemgetter(0)), not_needed, key=itemgetter(0))
+            idle.append((_due(host, policy, at), host) for host in hosts)
+        dormant = sorted(self._dormant(policy, at), key=itemgetter(0))
+        others += ((due, _with_its_leases(host)) for due, host in dormant if not host.usable)
+        idle.append((due, host) for due, host in dormant if host.usable)
+        idle_first = heapq.merge(*idle, key=itemgetter(0))
+        not_needed = ((due, self._spared(host, places)) for due, host in _fitting(idle_first, spare))
+        yield from heapq.merge(sorted(others, key=itemgetter(0)), not_needed, key=itemgetter(0))
+
+    def _dormant(self, policy: Policy, at: float) -> Iterator[tuple[float, Host]]:
+        """Hosts that are kept only for leases that sleep, and when their instances are to be suspended. O(such hosts).
+
+        Those that nobody else can use sleep at once, the others as late as idle ones would go.
+        """
+        for host in self.ledger.dormant.values():
+            plan = self.plans[host.pool]
+            if plan.may_suspend(host.instance):
+                due = _due(host, policy, at) if host.usable else at
+                yield max(due, plan.suspending.until), host
+
+    def _spared(self, host: Host, places: dict[str, int]) -> Removal | Sleep:
+        """What becomes of a host that is not needed: it sleeps, if leases do or there is a place for it, or goes."""
+        if host.busy:
+            return _with_its_leases(host)
+        if places[host.pool] > 0 and self.plans[host.pool].may_suspend(host.instance):
+            places[host.pool] -= 1
+            return Sleep(host.pool, host.instance, SPARED)
+        return Removal(host.pool, host.instance, NOT_NEEDED)
+
+    def _places(self, pool: str, at: float) -> int:
+        """How many more idle instances of the pool may be suspended, rather than given up."""
+        plan = self.plans[pool]
+        if not plan.suspends or plan.suspending.active(at):
+            return 0
+        return self.pools[pool].suspended_count - sum(not host.busy for host in self._asleep(pool))
+
+    def _asleep(self, pool: str) -> list[Host]:
+        """The pool's suspended hosts that are of use, the first to fall asleep first. O(such hosts of all pools)."""
+        return [host for host in self.ledger.asleep.values() if host.pool == pool]
+
+    def _stopped(self, pool: PoolDecision, policy: Policy, at: float) -> Iterator[tuple[float, Removal]]:
+        """Suspended instances that hold no leases, and when they are given up."""
+        settings, plan = self.pools[pool.pool], self.plans[pool.pool]
+        stopped = [host for host in self._asleep(pool.pool) if not (host.busy or host.retained)]
+        for number, host in enumerate(stopped):
+            known = plan.instances[host.instance]
+            since = at if known.asleep_since is None else known.asleep_since
+            if known.resume_failed:
+                yield at, Removal(host.pool, host.instance, UNRESUMABLE)
+            elif number < pool.excess:
+                yield at, Removal(host.pool, host.instance, "over the ceiling")
+            elif number < len(stopped) - settings.suspended_count:
+                yield max(at, since + policy.idle_time), Removal(host.pool, host.instance, TOO_MANY)
+            else:
+                yield max(at, since + settings.suspended_time), Removal(host.pool, host.instance, TOO_LONG)
+
+    def _to_wake(self, decision: Decision, at: float) -> Iterator[Wake]:
+        """Suspended instances to resume: for whoever waits for a lease there, and for what is missing."""
+        if self.removing_all:
+            return
+        called = [host for host in self.ledger.called.values() if self._may_wake(host, at)]
+        yield from (Wake(host.pool, host.instance, f"{_called_by(host)} is to be resumed") for host in called)
+        for pool in decision.pools:
+            missing = 0 if self.ledger.over else pool.wake
+            for host in reversed(self._asleep(pool.pool) if missing else []):
+                if missing > 0 and host.asleep and host not in called and self._may_wake(host, at):
+                    missing -= host.asleep
+                    yield Wake(host.pool, host.instance, "more slots are needed")
+
+    def _may_wake(self, host: Host, at: float) -> bool:
+        """Whether its instance can be resumed then, as far as is known."""
+        plan = self.plans[host.pool]
+        blocked = plan.resuming.active(at) or not plan.viewed
+        return not blocked and host.closed is Closed.ASLEEP and plan.may_resume(host.instance)
 
     def _everything_free(self) -> Iterator[Removal]:
         """All instances that hold no work, whatever they are for, but not those that are retained."""
@@ -610,6 +732,10 @@ class Core:
             self._take_everything_back()
         elif not self.ledger.over:
             self._grow(decision, now)
+        for pool, reasons in _by_pool(decision.wakes).items():
+            self._route(pool, self.plans[pool].resume(reasons, now), now)
+        for pool, reasons in _by_pool(decision.sleeps).items():
+            self._route(pool, self.plans[pool].suspend(reasons, now), now)
         self._give_up(decision.removals, now)
 
     def _grow(self, decision: Decision, now: float) -> None:
@@ -631,14 +757,13 @@ class Core:
 
     def _give_up(self, removals: Iterable[Removal], now: float) -> None:
         """Remove instances that hold no work, all of a pool in one request."""
-        reasons: dict[str, dict[str, str]] = {}
-        for removal in removals:
-            host = self.ledger.hosts.get(host_id(removal.pool, removal.instance))
-            if host is not None:
-                self.ledger.retire(host)
-            reasons.setdefault(removal.pool, {})[removal.instance] = removal.why
-        for pool, instances in reasons.items():
-            self._route(pool, self.plans[pool].remove(instances, now), now)
+        by_pool = _by_pool(removals)
+        for pool, reasons in by_pool.items():
+            for instance in reasons:
+                host = self.ledger.hosts.get(host_id(pool, instance))
+                if host is not None:
+                    self.ledger.retire(host)
+            self._route(pool, self.plans[pool].remove(reasons, now), now)
 
     def _give_up_if_free(self, host: Host, now: float) -> None:
         """Remove a host whose work was broken in the same turn: after a crash it must not be used again."""
@@ -646,20 +771,25 @@ class Core:
             self._give_up([Removal(host.pool, host.instance, host.why_closed)], now)
 
     def _supply(self, pool: str, now: float) -> Supply:
-        """The counters of one pool. O(1)."""
+        """The counters of one pool. O(1), but for what sleeps there and could be woken."""
         shelf, plan = self.ledger.shelves[pool], self.plans[pool]
         returning = -(-shelf.paused // shelf.slots)
+        called = [host for host in self.ledger.called.values() if host.pool == pool and self._may_wake(host, now)]
+        asleep = [host for host in (self._asleep(pool) if shelf.asleep else []) if self._may_wake(host, now)]
+        to_come = sum(host.asleep for host in called)
         leaving = plan.removing + sum(host.pool == pool for host in self.ledger.retirable.values())
         over = 0 if plan.ceiling is None else plan.total - leaving - plan.ceiling
         return Supply(
             pool=pool,
             slots=shelf.fresh,
             kept=shelf.kept,
-            coming=plan.coming + returning,
+            coming=plan.coming + returning + len(called),
             usable=shelf.usable,
             in_use=shelf.acquired + shelf.cleaning + shelf.blocked,
             excess=max(0, over),
             limits=plan.limits(now),
+            short=(shelf.returners + len(called)) * shelf.fresh - shelf.returning - to_come,
+            asleep=sum(host.asleep for host in asleep) - to_come,
         )
 
     def _potential(self, now: float, *, heed_throttle: bool) -> int:
@@ -702,16 +832,33 @@ class Core:
         return step
 
 
+def _by_pool(choices: Iterable[Choice]) -> dict[str, dict[str, str]]:
+    """Why what is to be done with which instance, by pool."""
+    by_pool: dict[str, dict[str, str]] = {}
+    for choice in choices:
+        by_pool.setdefault(choice.pool, {})[choice.instance] = choice.why
+    return by_pool
+
+
+def _with_its_leases(host: Host) -> Sleep:
+    return Sleep(host.pool, host.instance, ONLY_SLEEPERS)
+
+
+def _called_by(host: Host) -> str:
+    """Who waits for it."""
+    return enumerated([held.key for held in host.held if held.resuming])
+
+
 def _due(host: Host, policy: Policy, at: float) -> float:
     """When an idle host that nothing calls for is to be given up, *at* being now."""
     return max(at, host.idle_since + policy.idle_time)
 
 
-def _fitting(hosts: Iterable[Host], spare: int) -> Iterator[Host]:
+def _fitting(hosts: Iterable[tuple[float, Host]], spare: int) -> Iterator[tuple[float, Host]]:
     """Those that leave enough, whichever of them go; one behind another may have fewer uses left, and fit."""
-    for host in hosts:
+    for due, host in hosts:
         if spare <= 0:
             return
         if host.usable <= spare:
             spare -= host.usable
-            yield host
+            yield due, host

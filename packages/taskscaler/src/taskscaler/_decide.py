@@ -2,8 +2,8 @@
 
 The target of all pools together is what is in use, what is reserved, what waits, and what the policy
 wants idle. What is missing is asked of the pools in their order of preference, each as far as its limits
-allow; what is to spare is given up in the opposite order, idle instances only, and only once they have
-been idle for the policy's `idle_time`.
+allow, and of each what is suspended there before anything new; what is to spare is given up in the opposite
+order, idle instances only, and only once they have been idle for the policy's `idle_time`.
 
 Instances on their way count when more is to be asked for, and not when some are to be given up: what is
 not there yet may never come.
@@ -47,6 +47,17 @@ class Supply:
 
     limits: Limits
 
+    short: int = 0
+    """Slots that those on their way offer less than new ones would: some hold leases that sleep."""
+
+    asleep: int = 0
+    """Slots that can be had by resuming suspended instances."""
+
+    @property
+    def arriving(self) -> int:
+        """Slots that those on their way offer."""
+        return max(0, self.coming * self.slots - self.short)
+
 
 @frozen
 class Demand:
@@ -85,14 +96,29 @@ class PoolDecision:
     excess: int
     """Idle instances to give up whatever the policy says."""
 
+    wake: int = 0
+    """Slots to be had by resuming suspended instances, before any more are asked for."""
+
 
 @frozen
-class Removal:
-    """An instance to give up, and why."""
+class Choice:
+    """An instance with which something is to be done, and why."""
 
     pool: str
     instance: str
     why: str
+
+
+class Removal(Choice):
+    """An instance to give up."""
+
+
+class Sleep(Choice):
+    """An instance to suspend."""
+
+
+class Wake(Choice):
+    """An instance to resume."""
 
 
 @frozen
@@ -122,6 +148,12 @@ class Decision:
     removals: tuple[Removal, ...] = ()
     """Instances to give up now, none of which is in use."""
 
+    sleeps: tuple[Sleep, ...] = ()
+    """Instances to suspend now, on which nothing runs."""
+
+    wakes: tuple[Wake, ...] = ()
+    """Instances to resume now."""
+
     observed: bool = False
     """Whether it is there to be looked at only, and nothing of it was carried out."""
 
@@ -145,17 +177,20 @@ class Decision:
                 parts.append(f"{pool.pool}: {pool.excess} over the ceiling")
         if self.spare and not self.increase:
             parts.append(f"{counted(self.spare, 'slot')} to spare")
-        return "; ".join([*parts, *self._words_on_removals()])
+        for verb, choices in (("resume", self.wakes), ("suspend", self.sleeps), ("remove", self.removals)):
+            parts += _words_on(f"would {verb}" if self.observed else f"{verb}s", choices)
+        return "; ".join(parts)
 
-    def _words_on_removals(self) -> Iterator[str]:
-        """Which instances go, those that do so for the same reason together."""
-        by_reason: dict[str, list[str]] = {}
-        for removal in self.removals:
-            by_reason.setdefault(removal.why, []).append(removal.instance)
-        for why, instances in by_reason.items():
-            some, more = ", ".join(instances[:FEW]), len(instances) - FEW
-            among = f"{some} and {more} more" if more > 0 else some
-            yield f"{'would remove' if self.observed else 'removes'} {among}: {why}"
+
+def _words_on(does: str, choices: Sequence[Choice]) -> Iterator[str]:
+    """With which instances what is done, those for the same reason together."""
+    by_reason: dict[str, list[str]] = {}
+    for choice in choices:
+        by_reason.setdefault(choice.why, []).append(choice.instance)
+    for why, instances in by_reason.items():
+        some, more = ", ".join(instances[:FEW]), len(instances) - FEW
+        among = f"{some} and {more} more" if more > 0 else some
+        yield f"{does} {among}: {why}"
 
 
 def decide(supplies: Sequence[Supply], reserved: int, pending: int, policy: Policy, now: float) -> Decision:
@@ -172,11 +207,13 @@ def decide(supplies: Sequence[Supply], reserved: int, pending: int, policy: Poli
     idle_target = idle_slots(policy, demand.in_use)
     usable = sum(supply.usable for supply in supplies)
     missing = reserved + pending + idle_target - usable
-    missing -= sum(supply.coming * supply.slots for supply in supplies)
+    missing -= sum(supply.arriving for supply in supplies)
     withdrawals = _withdrawals(supplies, surplus=-missing)
     pools = []
     look_again_at = math.inf
     for supply, withdraw in zip(supplies, withdrawals, strict=True):
+        wake = max(0, min(missing, supply.asleep))
+        missing -= wake
         wanted = max(0, math.ceil(missing / supply.slots))
         increase = supply.limits.allowed(wanted)
         missing -= increase * supply.slots
@@ -191,6 +228,7 @@ def decide(supplies: Sequence[Supply], reserved: int, pending: int, policy: Poli
                 limited_by=limited_by,
                 withdraw=withdraw,
                 excess=supply.excess,
+                wake=wake,
             )
         )
     first = supplies[0]

@@ -26,8 +26,9 @@ class InstanceView:
     id: str
     pool: str
     state: str
-    """``creating``, ``pending`` (running, not ready yet), ``running`` or ``deleting``, as in the metrics; or
-    ``unusable``: it would be removed, but is retained, or the scaler only observes."""
+    """``creating``, ``pending`` (running, not ready yet), ``running``, ``suspended`` (or about to be), ``resuming`` or
+    ``deleting``, as in the metrics; or ``unusable``: it would be removed, but is retained, or the scaler only
+    observes."""
 
     slots: tuple[str | None, ...]
     """By slot number: the key that holds it, or None. Empty until the instance is ready."""
@@ -63,6 +64,8 @@ STATES: Mapping[str, str] = {
     "creating": "booting",
     "pending": "getting ready",
     "running": "ready",
+    "suspended": "suspended",
+    "resuming": "being resumed",
     "deleting": "being removed",
     "unusable": "of no use",
     "gone": "gone",

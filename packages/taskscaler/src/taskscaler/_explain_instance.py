@@ -10,7 +10,7 @@ from taskscaler._core import Core
 from taskscaler._explain import SCHEMA_VERSION, in_lines, view_of
 from taskscaler._forecast import Next, Upcoming, forecast
 from taskscaler._observe import label_of
-from taskscaler._slots import FINAL, Closed, Held, Host, host_id
+from taskscaler._slots import AWAY, FINAL, Held, Host, host_id
 from taskscaler._wording import counted, enumerated, iso, span
 
 
@@ -130,6 +130,8 @@ _BEGINNINGS = {
     "creating": "is booting",
     "pending": "is not ready yet",
     "running": "is there",
+    "suspended": "sleeps",
+    "resuming": "is being resumed",
     "deleting": "is being removed",
     "unusable": "is of no use",
     "gone": "is gone",
@@ -188,7 +190,7 @@ def _known(core: Core, plan: Plan, instance: Instance, now: float) -> InstanceEx
         jobs=tuple(_job(each) for each in held),
         uses=host.uses if host else 0,
         max_uses=core.pools[plan.pool].max_use_count,
-        why=_Reasons(core, instance, now, items).why(host),
+        why=_Reasons(core, plan.pool, instance, now, items).why(host),
         why_no_work=_why_no_work(core, host),
         holds=view_of(core, plan, instance).holds,
         next=tuple(items),
@@ -216,6 +218,7 @@ class _Reasons:
     """Why an instance is as it is."""
 
     core: Core
+    pool: str
     instance: Instance
     now: float
     items: list[Upcoming]
@@ -225,7 +228,9 @@ class _Reasons:
         """In one sentence without its subject."""
         if self.instance.stage in {Stage.REMOVING, Stage.HELD}:
             return self._leaving()
-        if host is None or host.closed is Closed.RETURNING:
+        if self.instance.stage is Stage.ASLEEP:
+            return self._asleep()
+        if host is None or host.closed in AWAY:
             return self._coming()
         return self._busy(host) if host.busy else self._free(host)
 
@@ -241,6 +246,16 @@ class _Reasons:
             return f"{instance.removing}; its deletion was asked for {tries}, without effect so far"
         answered = "" if instance.removal_sent else ", and the cloud has not answered"
         return f"{instance.removing}; its deletion was asked for {ago} ago{answered}"
+
+    def _asleep(self) -> str:
+        instance, resuming = self.instance, self.core.plans[self.pool].resuming
+        since = self.now if instance.asleep_since is None else instance.asleep_since
+        parts = [f"{instance.asleep}, for {span(self.now - since)} so far"]
+        if instance.state is not State.SUSPENDED:
+            parts.append(f"the cloud shows it as {instance.state.value}")
+        if resuming.active(self.now):
+            parts.append(f"nothing is resumed for {span(resuming.until - self.now)}: {resuming.reason}")
+        return "; ".join(parts)
 
     def _coming(self) -> str:
         instance = self.instance

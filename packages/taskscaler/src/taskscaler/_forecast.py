@@ -13,8 +13,8 @@ from typing import Any
 from attrs import evolve, frozen
 
 from fleeting import Plan, Stage, facts
-from taskscaler._core import COALESCE, NOT_NEEDED, TOO_OLD, Core
-from taskscaler._decide import Decision, Removal, limit
+from taskscaler._core import COALESCE, NOT_NEEDED, SPARED, TOO_OLD, Core
+from taskscaler._decide import Choice, Decision, Sleep, limit
 from taskscaler._schedule import zone
 from taskscaler._slots import FINAL, host_id
 from taskscaler._types import Policy
@@ -38,6 +38,15 @@ class Next(Enum):
 
     GIVE_UP = "give_up"
     """An instance is given up."""
+
+    SUSPEND = "suspend"
+    """An instance is suspended."""
+
+    RESUME = "resume"
+    """An instance is resumed."""
+
+    UNTURNED = "unturned"
+    """That an instance is to be suspended or resumed counts as having failed, unless it is by then."""
 
     OVERDUE = "overdue"
     """An instance is given up, unless it is ready by then."""
@@ -72,6 +81,9 @@ _SENTENCES = {
     Next.ASK_AGAIN: "the cloud is asked again for {instances_wanted}",
     Next.WITHDRAW: "requests for {instances_wanted} are taken back",
     Next.GIVE_UP: "{instances} {are} given up",
+    Next.SUSPEND: "{instances} {are} suspended",
+    Next.RESUME: "{instances} {are} resumed",
+    Next.UNTURNED: "to suspend or resume {instances} has failed unless done by then",
     Next.OVERDUE: "{instances} {are} given up unless ready by then",
     Next.DELETE: "the deletion of {instances} is asked for again, unless gone by then",
     Next.BREAK: "{keys} on {instances} {keys_are} broken, unless done by then",
@@ -190,6 +202,9 @@ class _Foresight:
         for plan in self.core.plans.values():
             for at, action in plan.agenda():
                 yield self._chore(plan, at, action)
+                yield from self._lost_with(at, action)
+            for at, instance in plan.turning():
+                yield self._item(at, Next.UNTURNED, plan.pool, instance)
         yield from self._announced()
         yield from self._grown_old()
         yield from self._decided()
@@ -215,6 +230,15 @@ class _Foresight:
                 leaves = plan.instances[instances[0]].stage is Stage.REMOVING
                 return self._item(at, Next.DELETE if leaves else Next.OVERDUE, pool, *instances)
         return self._item(at, Next.LOOK, plan.pool)
+
+    def _lost_with(self, at: float, action: facts.Action) -> Iterator[Upcoming]:
+        """Leases that sleep on an instance which is not ready again in time."""
+        match action:
+            case facts.Decrease(pool, (instance, *_)) if host := self.core.ledger.hosts.get(host_id(pool, instance)):
+                keys = tuple(held.key for held in host.held)
+                if keys:
+                    why = "not ready again in time"
+                    yield self._item(at, Next.BREAK, pool, instance, keys=keys, why=why)
 
     # --- what becomes of what the cloud takes away -------------------------------------------------------
 
@@ -246,7 +270,9 @@ class _Foresight:
         policy, decision = core.foresee(at)
         grows = core.observing or not (core.removing_all or core.ledger.over)
         change = core.policy_change(self.now) if grows else None
-        given_up = set()
+        given_up: set[Choice] = set()
+        for wake in decision.wakes:
+            yield self._item(at, Next.RESUME, wake.pool, wake.instance, why=wake.why)
         for due, removal in core.to_give_up(decision, policy, at):
             if change is None or due < change[0]:
                 given_up.add(removal)
@@ -283,7 +309,7 @@ class _Foresight:
                     yield self._item(lifted_at, Next.ASK, limited.pool, count=later.increase, why=why)
 
     def _when_changed(
-        self, before: Policy, at: float, after: Policy, given_up: Container[Removal]
+        self, before: Policy, at: float, after: Policy, given_up: Container[Choice]
     ) -> Iterator[Upcoming]:
         """Another policy, and what it leads to at once and later."""
         clock = datetime.fromtimestamp(at, zone(after.timezone))
@@ -295,8 +321,9 @@ class _Foresight:
             if removal not in given_up:
                 yield self._give_up(due, removal, after)
 
-    def _give_up(self, at: float, removal: Removal, policy: Policy) -> Upcoming:
-        why = removal.why
-        if why == NOT_NEEDED and policy.idle_time:
+    def _give_up(self, at: float, choice: Choice, policy: Policy) -> Upcoming:
+        why = choice.why
+        if why in {NOT_NEEDED, SPARED} and policy.idle_time:
             why = f"{why}, and idle for {span(policy.idle_time)} by then (idle_time)"
-        return self._item(at, Next.GIVE_UP, removal.pool, removal.instance, why=why)
+        what = Next.SUSPEND if isinstance(choice, Sleep) else Next.GIVE_UP
+        return self._item(at, what, choice.pool, choice.instance, why=why)

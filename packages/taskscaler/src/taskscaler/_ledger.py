@@ -9,7 +9,7 @@ counters of `Capacity` always add up to all slots:
 - *idle*: free, usable, and for whoever comes;
 - *unhealthy*: free, on a host that failed its heartbeats;
 - *unavailable*: to be used by nobody: it is being cleaned, or it is free but its host is used up, paused, draining,
-  doomed, cordoned or being removed.
+  doomed, asleep, cordoned or being removed.
 
 Reservations and acquires wait in one queue, first come, first served. A reservation at its head is given
 a slot to keep (it is then *backed*); an acquire under the same key takes over the reservation's place. So
@@ -23,6 +23,8 @@ Every change is O(1), or O(log n) where somebody waits: hosts with room stand on
 their slots are taken. The fullest are used first, so that others can fall idle; among idle ones the last
 to fall idle is used first, so that the first can be given up.
 
+A host whose instance is suspended is *asleep*: whoever wants to resume a lease there waits until it is ready again.
+
 What only the owner of the ledger can know, it is told: how many slots could still be created, when an
 instance is gone, that the journal cannot be written.
 """
@@ -35,6 +37,7 @@ from math import inf
 from fleeting import NOTHING, Drop, Loss, LossKind, Put, Step, Write
 from taskscaler._errors import KeyInUse, NoCapacity, NotSuspended
 from taskscaler._slots import (
+    AWAY,
     CORDON,
     DIRTY,
     FINAL,
@@ -94,6 +97,16 @@ class Ledger:
 
         self.cordoned: dict[str, Host] = {}
         """Hosts that get no new work because an operator wants it so."""
+
+        self.dormant: dict[str, Host] = {}
+        """Hosts that are kept only for leases that sleep, and whose instances might as well be suspended."""
+
+        self.asleep: dict[str, Host] = {}
+        """Hosts whose instances are suspended or about to be, and that are free or could be used if they were not; the
+        last to fall asleep last."""
+
+        self.called: dict[str, Host] = {}
+        """Hosts that are away though somebody waits to resume a lease there."""
 
         self.lost: OrderedDict[str, LostLease] = OrderedDict()
         """The last leases that were lost, by key, oldest first; whatever became of the key since."""
@@ -165,21 +178,21 @@ class Ledger:
         held = self.leases.get(key)
         if held is not None and held.resuming:
             held.resuming = False
-            return self.suspend(held)
+            self._note_called(held.host)
+            return self.suspend(held, now)
         if waiter is None:
             return self.release(key, now)
         self._backed.pop(key, None)
         self.pending -= not waiter.reserves
         return self._serve(now)
 
-    def suspend(self, held: Held) -> Step:
+    def suspend(self, held: Held, now: float) -> Step:
         """Let a lease sleep: it keeps its slot and its host, and counts as demand no more."""
         if self.leases.get(held.key) is not held or held.suspended:
             return NOTHING
-        shelf = self.shelves[held.host.pool]
-        held.suspended = True
-        shelf.acquired -= 1
-        shelf.suspended += 1
+        self._fall_asleep(held, 1)
+        if held.host.rests:
+            held.host.idle_since = now
         return Step((Put(LEASE, held.key, held.record()),))
 
     def resume(self, key: str) -> Step:
@@ -192,7 +205,8 @@ class Ledger:
         if held is None or not held.suspended or held.resuming:
             raise NotSuspended(key)
         held.resuming = True
-        return NOTHING if held.host.closed is Closed.RETURNING else self._wake(held)
+        self._note_called(held.host)
+        return NOTHING if held.host.closed in AWAY else self._wake(held)
 
     def reserve(self, key: str, now: float, potential: int) -> Step:
         """Keep a slot for an acquire to come.
@@ -245,8 +259,23 @@ class Ledger:
         cleaning = tuple(host.cleaning.values())
         self._reclose(host, Closed.DRAINING if draining else None, draining)
         woken = [self._wake(held) for held in host.held if held.resuming]
+        self._note_called(host)
         steps = (*woken, Step((), cleaning), self._serve(now))
         return Step([write for step in steps for write in step.writes], [act for step in steps for act in step.actions])
+
+    def sleep(self, pool: str, instance: str, why: str) -> None:
+        """The instance, which need not be a host yet, is suspended or about to be; nothing runs there."""
+        host = self.hosts.get(host_id(pool, instance))
+        if host is None:
+            host = self._make(pool, instance)
+        self.asleep.pop(host.id, None)
+        self._reclose(host, Closed.ASLEEP, why)
+        self._unback()
+        self._note_called(host)
+
+    def wake(self, host: Host) -> None:
+        """Its instance is on its way to being ready again."""
+        self._reclose(host, Closed.WAKING, "it is being resumed")
 
     def cleaned(self, clean: Clean, now: float) -> Step:
         """Take a slot back that is clean again; nothing happens if that is not wanted any more."""
@@ -335,8 +364,8 @@ class Ledger:
         self._unback()
         step = self.break_all(host, loss, now)
         step = Step(step.writes, (*step.actions, *given_up))
-        self.retirable.pop(host.id, None)
-        self.cordoned.pop(host.id, None)
+        for index in (self.retirable, self.cordoned, self.called):
+            index.pop(host.id, None)
         del self.hosts[host.id], self.shelves[host.pool].hosts[host.id]
         if not host.dirty:
             return step
@@ -464,6 +493,7 @@ class Ledger:
                 held = Held(key, host, record.slot, since, 0, since, inf, delivered=True, suspended=True)
                 host.slots[record.slot] = self.leases[key] = held
                 host.busy += 1
+                host.suspended += 1
                 self.shelves[pool].suspended += 1
             self._settle(host, self.shelves[pool])
 
@@ -511,11 +541,26 @@ class Ledger:
 
     def _wake(self, held: Held) -> Step:
         """Give a suspended lease back to whoever waits for it."""
-        shelf = self.shelves[held.host.pool]
-        held.suspended = False
-        shelf.suspended -= 1
-        shelf.acquired += 1
+        self._fall_asleep(held, -1)
         return Step((Put(LEASE, held.key, held.record()),), (Deliver(held),))
+
+    def _fall_asleep(self, held: Held, by: int) -> None:
+        """One lease more that sleeps, or less."""
+        host, shelf = held.host, self.shelves[held.host.pool]
+        held.suspended = by > 0
+        shelf.acquired -= by
+        shelf.suspended += by
+        if host.usable:
+            del shelf.by_busy[host.busy][host.id]
+        host.suspended += by
+        self._settle(host, shelf)
+
+    def _note_called(self, host: Host) -> None:
+        """Somebody waits, or waits no more, for a host that is away."""
+        if host.closed in AWAY and any(held.resuming for held in host.held):
+            self.called[host.id] = host
+        else:
+            self.called.pop(host.id, None)
 
     def _convert(self, reservation: Waiter, now: float, expected: float) -> Step:
         """Turn a reservation into an acquire, at its place in the queue."""
@@ -627,6 +672,7 @@ class Ledger:
         held.host.slots[held.slot] = None
         if held.suspended:
             shelf.suspended -= 1
+            held.host.suspended -= 1
         else:
             shelf.acquired -= 1
 
@@ -637,8 +683,9 @@ class Ledger:
             del shelf.by_busy[host.busy][host.id]
         heapq.heappush(host.vacant, slot)
         host.busy -= 1
-        if not host.busy:
+        if host.rests:
             host.idle_since = now
+        if not host.busy:
             host.idle_rank = self._next_idle_rank()
         self._settle(host, shelf)
 
@@ -695,19 +742,40 @@ class Ledger:
             unhealthy = free if closed is Closed.UNHEALTHY else 0
             shelf.unhealthy += unhealthy - host.unhealthy
             host.unhealthy = unhealthy
-        blocked = free - usable if host.busy else 0
+        blocked = 0 if host.rests else free - usable
         if blocked != host.blocked:
             shelf.blocked += blocked - host.blocked
             host.blocked = blocked
-        kept = bool(host.busy or usable or host.paused)
+        kept = bool(host.busy or usable or host.paused) and closed not in AWAY
         if kept is not host.kept:
             shelf.kept += 1 if kept else -1
             host.kept = kept
-        if (closed in FINAL or not room) and not (kept or host.retained or closed is Closed.RETIRED):
+        if (closed in FINAL or not room) and not (host.busy or kept or host.retained or closed is Closed.RETIRED):
             self.retirable[host.id] = host
+        if host.away or host.suspended or closed in AWAY or host.id in self.dormant:
+            self._settle_sleep(host, shelf, offered)
         if usable:
             shelf.by_busy[host.busy][host.id] = host
             shelf.fullest = max(shelf.fullest, host.busy)
+
+    def _settle_sleep(self, host: Host, shelf: Shelf, offered: int) -> None:
+        """The same for what sleeps, or might."""
+        asleep, returning = host.closed is Closed.ASLEEP, host.closed in AWAY - {Closed.ASLEEP}
+        shelf.asleep += offered * asleep - host.asleep
+        host.asleep = offered * asleep
+        shelf.returning += offered * returning - host.returning
+        host.returning = offered * returning
+        shelf.returners += returning - host.returns
+        host.returns, host.away = returning, asleep or returning
+        if asleep and (offered or not host.busy):
+            self.asleep[host.id] = host
+        else:
+            self.asleep.pop(host.id, None)
+        wears = host.closed is None or (host.closed is Closed.DRAINING and not host.dirty)
+        if host.suspended and host.rests and wears and host.cordoned is None and not host.retained:
+            self.dormant[host.id] = host
+        else:
+            self.dormant.pop(host.id, None)
 
     def _break(self, broken: Iterable[Held], loss: Loss | None, now: float) -> Step:
         """Break leases; *loss* may be None where none was delivered.

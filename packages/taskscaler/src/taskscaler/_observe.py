@@ -15,6 +15,7 @@ _LABELS: Mapping[Stage, str] = {
     Stage.PREPARING: "pending",
     Stage.READY: "running",
     Stage.UNHEALTHY: "running",
+    Stage.ASLEEP: "suspended",
     Stage.REMOVING: "deleting",
     Stage.HELD: "unusable",
 }
@@ -42,8 +43,8 @@ class InstanceEvent:
     pool: str
     instance: str
     state: str
-    """``creating``, ``pending`` (running, not ready yet), ``running`` or ``deleting``, as in the metrics; ``unusable``
-    (it would be deleted, but is retained); ``gone``."""
+    """``creating``, ``pending`` (running, not ready yet), ``running``, ``suspended`` (or about to be), ``resuming`` or
+    ``deleting``, as in the metrics; ``unusable`` (it would be deleted, but is retained); ``gone``."""
 
     why: str = ""
     """Why it is there, is deleted, or is gone; empty if it simply went on."""
@@ -111,7 +112,8 @@ class Observers:
 
 def label_of(instance: Instance) -> str:
     """The state of an instance as the metrics call it; ``unusable`` if it is done for, but not to be deleted."""
-    return _LABELS[instance.stage]
+    comes_back = instance.stage is Stage.WAITING and instance.announced
+    return "resuming" if comes_back else _LABELS[instance.stage]
 
 
 class Watch:
@@ -153,7 +155,9 @@ class Watch:
 def _why(known: Instance | None) -> str:
     if known is None:
         return ""
-    return _ORIGINS[known.origin] if known.stage is Stage.WAITING else known.removing
+    if known.stage is Stage.WAITING:
+        return "it was asleep" if known.announced else _ORIGINS[known.origin]
+    return known.removing or known.asleep
 
 
 def _touched(pool: str, step: Step) -> Iterator[str]:
@@ -165,5 +169,5 @@ def _touched(pool: str, step: Step) -> Iterator[str]:
         if isinstance(action, facts.Prepare):
             yield action.instance
     for event in step.events:
-        if isinstance(event, facts.Ready | facts.Ended):
+        if isinstance(event, facts.Ready | facts.Waking | facts.Ended):
             yield event.instance

@@ -551,7 +551,7 @@ class Taskscaler:
         self._leases.pop(lease.held, None)
         if self._core.ledger.leases.get(lease.key) is lease.held:
             self._tell_later(lease.held, "suspended")
-            self._take(self._core.suspend(lease.held))
+            self._take(self._core.suspend(lease.held, self._now()))
         self._note_end()
 
     def forsake(self, lease: Lease, loss: Loss) -> None:

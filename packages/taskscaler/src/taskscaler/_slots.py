@@ -69,12 +69,22 @@ class Closed(Enum):
     RETURNING = "returning"
     """It holds suspended leases or dirty slots of an earlier manager and is not ready yet."""
 
+    ASLEEP = "asleep"
+    """The instance is suspended, or about to be."""
+
+    WAKING = "waking"
+    """It was, and is on its way to being ready again."""
+
     RETIRED = "retired"
     """Given up; its removal is under way."""
 
 
 FINAL = frozenset({Closed.UNHEALTHY, Closed.DRAINING, Closed.DOOMED, Closed.RETIRED})
 """What a host never comes back from."""
+
+
+AWAY = frozenset({Closed.RETURNING, Closed.ASLEEP, Closed.WAKING})
+"""What a host comes back from by becoming ready once more."""
 
 
 @define(eq=False)
@@ -98,7 +108,7 @@ class Host:
 
     ready_since: float
     idle_since: float
-    """When its last lease ended, or when it became ready."""
+    """When its last lease ended or fell asleep, or when it became ready."""
 
     idle_rank: int
     """Grows with each time that any host falls idle."""
@@ -114,8 +124,23 @@ class Host:
     busy: int = 0
     """How many of its slots are held, awake or asleep, or being cleaned."""
 
+    suspended: int = 0
+    """How many of its slots are held by leases that sleep."""
+
     usable: int = 0
     """How many of its slots may be handed out now."""
+
+    asleep: int = 0
+    """How many could be, were the instance not suspended."""
+
+    returning: int = 0
+    """How many can be, once it is ready again."""
+
+    returns: bool = False
+    """Whether it is on its way there."""
+
+    away: bool = False
+    """Whether it is, or sleeps."""
 
     paused: int = 0
     """How many could be, were it not paused for a moment."""
@@ -134,6 +159,11 @@ class Host:
 
     cleaning: "dict[int, Clean]" = Factory(dict)
     """By slot number: the clean-ups that are under way."""
+
+    @property
+    def rests(self) -> bool:
+        """Whether nothing runs on it: it is free, or all its leases sleep."""
+        return self.busy == self.suspended
 
     @property
     def held(self) -> "list[Held]":
@@ -286,6 +316,15 @@ class Shelf:
 
     blocked: int = 0
     """Free slots of busy hosts that may not be handed out."""
+
+    asleep: int = 0
+    """Slots that could be handed out, were their instances not suspended."""
+
+    returning: int = 0
+    """Slots of hosts that are on their way back to being ready."""
+
+    returners: int = 0
+    """How many these are."""
 
     cleans: bool = False
     """Whether slots are cleaned between jobs."""

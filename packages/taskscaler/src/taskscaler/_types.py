@@ -95,6 +95,12 @@ class PoolSettings(PlanConfig):
     heartbeat_timeout: Duration = field(default=10.0, validator=gt(0))
     """Seconds that a heartbeat, its command included, may take."""
 
+    suspended_count: int = field(default=0, validator=ge(0))
+    """So many idle instances that are not needed are suspended instead of deleted, where the group can do that."""
+
+    suspended_time: Duration = field(default=86400.0, validator=gt(0))
+    """How long such an instance stays suspended before it is deleted."""
+
     shutdown_deletion_retries: int = field(default=3, validator=ge(0))
     connector_config: ConnectorConfig = field(factory=ConnectorConfig, validator=is_a(ConnectorConfig))
 
