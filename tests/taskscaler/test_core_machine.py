@@ -194,10 +194,8 @@ class World:
         self.told: dict[tuple[str, str], str] = {}
         self.running.clear()
         self.called.clear()
-        asleep = {key: (held.host.id, held.slot) for key, held in self.core.ledger.leases.items()}
-        assert asleep == {key: place for key, place in self.sleeping.items() if key in asleep}, "woke up elsewhere"
-        kept = {key for key, record in self.records[LEASE].items() if record.suspended}
-        assert kept == set(asleep), "a suspended lease was forgotten"
+        asleep = {key: (record.host, record.slot) for key, record in self.records[LEASE].items() if record.suspended}
+        assert asleep == {key: place for key, place in self.sleeping.items() if key in asleep}, "it sleeps elsewhere"
         self.sleeping = asleep
         self.settle()
         for key in [key for key in self.durations if key not in asleep]:

@@ -288,6 +288,12 @@ class Plan:
             if kind == "sleep" or (kind == "ready" and self._sleeps_on(self._instances[key])):
                 yield at, key
 
+    def giving_up(self) -> Iterator[tuple[float, str]]:
+        """When which instances are done for unless they are ready by then, retained or not; in no order. O(n)."""
+        for (kind, key), at in self._timers.items():
+            if kind == "ready" and not self._sleeps_on(self._instances[key]):
+                yield at, key
+
     def _chore(self, kind: str, key: str) -> Iterator[facts.Action]:
         """What a timer leads to that is not about the view."""
         match kind:

@@ -202,9 +202,10 @@ class _Foresight:
         for plan in self.core.plans.values():
             for at, action in plan.agenda():
                 yield self._chore(plan, at, action)
-                yield from self._lost_with(at, action)
             for at, instance in plan.turning():
                 yield self._item(at, Next.UNTURNED, plan.pool, instance)
+            for at, instance in plan.giving_up():
+                yield from self._lost_with(at, plan.pool, instance)
         yield from self._announced()
         yield from self._grown_old()
         yield from self._decided()
@@ -231,14 +232,12 @@ class _Foresight:
                 return self._item(at, Next.DELETE if leaves else Next.OVERDUE, pool, *instances)
         return self._item(at, Next.LOOK, plan.pool)
 
-    def _lost_with(self, at: float, action: facts.Action) -> Iterator[Upcoming]:
+    def _lost_with(self, at: float, pool: str, instance: str) -> Iterator[Upcoming]:
         """Leases that sleep on an instance which is not ready again in time."""
-        match action:
-            case facts.Decrease(pool, (instance, *_)) if host := self.core.ledger.hosts.get(host_id(pool, instance)):
-                keys = tuple(held.key for held in host.held)
-                if keys:
-                    why = "not ready again in time"
-                    yield self._item(at, Next.BREAK, pool, instance, keys=keys, why=why)
+        host = self.core.ledger.hosts.get(host_id(pool, instance))
+        if host is not None and host.held:
+            keys = tuple(held.key for held in host.held)
+            yield self._item(at, Next.BREAK, pool, instance, keys=keys, why="not ready again in time")
 
     # --- what becomes of what the cloud takes away -------------------------------------------------------
 

@@ -13,6 +13,9 @@ A runner ends its tree when the command has ended, when its client hangs up, or 
 sees at once even after ``kill -9``: the agent alone holds the other end of a pipe. Runner and agent are
 subreapers, so a process that lost its parent falls to the runner, and to the agent if the runner was killed.
 
+Suspended, an instance is a directory without an agent, as a stopped machine is a disk: what ran there has ended, files
+stay. Resumed, it gets a new agent, under the same name and with the same files.
+
 The agent's directory is locked for as long as it lives. That is the one proof of life, and it keeps out programs
 that clear away old temporary files.
 
@@ -22,7 +25,7 @@ hangs up cancels. What cannot be understood gets one line that says why, and the
 """
 
 # Importing pathlib would cost a third of the boot.
-# ruff: noqa: PTH101, PTH104, PTH106, PTH110, PTH114, PTH118, PTH119, PTH120, PTH123, PTH208
+# ruff: noqa: PTH101, PTH104, PTH106, PTH107, PTH110, PTH114, PTH118, PTH119, PTH120, PTH123, PTH208
 from __future__ import annotations
 
 import ctypes
@@ -49,6 +52,13 @@ LOG = "agent.log"
 
 DELETING = "deleting"
 """Exists once the instance was told to end; an agent that finds it ends."""
+
+SUSPENDED = "suspended"
+"""Exists from when the instance is told to sleep until it is told to wake; an agent that finds it ends and leaves the
+directory behind."""
+
+RESUMING = "resuming"
+"""Takes its place until the next agent listens; one that is killed before that has left the instance asleep."""
 
 WORK = "work"
 """Where commands run if they are not told otherwise."""
@@ -114,6 +124,13 @@ def mark_deleting(directory: str) -> None:
     """Say that the instance is told to end; it may be gone already."""
     with suppress(FileNotFoundError), open(os.path.join(directory, DELETING), "w"):
         pass
+
+
+def forget_agent(directory: str) -> None:
+    """Remove what says where an agent is; there is none."""
+    for name in (SOCKET, PID):
+        with suppress(FileNotFoundError):
+            os.remove(os.path.join(directory, name))
 
 
 class Signals:
@@ -405,6 +422,8 @@ class Agent:
         self._listener.setblocking(False)
         self._watch(self._listener, self._accept)
         os.rename(booting, SOCKET)
+        with suppress(FileNotFoundError):
+            os.remove(RESUMING)
 
     def _accept(self) -> None:
         with suppress(OSError):  # the client went away before we came to it
@@ -492,8 +511,12 @@ def main(directory: str, lock: str, leash: str, boot_time: str, orphan_ttl: str)
     agent = Agent(socket.socket(fileno=int(leash)), boot_time=float(boot_time), orphan_ttl=float(orphan_ttl))
     with open(PID, "w") as file:
         file.write(str(os.getpid()))
-    if not os.path.exists(DELETING):  # whoever made it before there was a process id could not tell us
+    if not (os.path.exists(DELETING) or os.path.exists(SUSPENDED)):  # made before anybody could tell our process id
         agent.serve()
+    if os.path.exists(SUSPENDED) and not os.path.exists(DELETING):
+        agent.end()
+        forget_agent(directory)
+        os._exit(0)
     mark_deleting(directory)
     agent.end()
     discard(directory)

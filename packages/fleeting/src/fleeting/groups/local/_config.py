@@ -26,9 +26,13 @@ class LocalConfig:
     boot_time: Duration = field(default=0.0, validator=ge(0))
     """Seconds from the creation of an instance until it runs."""
 
+    resume_time: Duration = field(default=0.0, validator=ge(0))
+    """Seconds from when a suspended instance is told to resume until it runs."""
+
     orphan_ttl: Duration = field(default=30.0, validator=ge(0))
-    """Seconds that an instance lives on without a manager. Should be longer than a restart of the manager takes,
-    and longer than `boot_time` if instances are to survive a restart while they boot."""
+    """Seconds that an instance lives on without a manager; one that is suspended stays until it is deleted. Should be
+    longer than a restart of the manager takes, and longer than `boot_time` if instances are to survive a restart while
+    they boot."""
 
     max_size: int | None = field(default=None, validator=optional(ge(1)))
     """How many instances there may be at once; None: no limit."""

@@ -3,7 +3,7 @@
 import platform
 import socket
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -56,7 +56,7 @@ class LocalGroup:
         return GroupInfo(  # without another await: cancelled there, the directory would stay locked
             identity=f"local:{socket.gethostname()}:{root}",
             max_size=self._config.max_size,
-            capabilities=frozenset({Capability.NAMED_CREATE}),
+            capabilities=frozenset({Capability.NAMED_CREATE, Capability.SUSPEND_RESUME}),
         )
 
     async def update(self) -> Observation:
@@ -73,6 +73,16 @@ class LocalGroup:
         self._refuse_if_observing()
         await self._offload(self._end, instances)
         return instances
+
+    async def suspend(self, instances: Sequence[str]) -> Sequence[str]:
+        """Tell agents to end, with all that runs in them; their directories stay."""
+        self._refuse_if_observing()
+        return await self._offload(self._put_to_sleep, instances)
+
+    async def resume(self, instances: Sequence[str]) -> Sequence[str]:
+        """Start new agents in the directories of suspended instances."""
+        self._refuse_if_observing()
+        return await self._offload(self._wake, instances)
 
     async def connect_info(self, instance: str) -> ConnectInfo:
         """Tell where the instance's agent listens."""
@@ -130,7 +140,7 @@ class LocalGroup:
         _instance.clear_away(self._config.root)
         for instance, leash in tuple(self._leashes.items()):
             if has_hung_up(leash):
-                self._leashes.pop(instance).close()
+                self._let_go_of(instance)
         present = dict.fromkeys((*_instance.find_all(self._config.root), *self._leashes))
         return {instance.id: self._look_at(instance) for instance in present}
 
@@ -175,6 +185,33 @@ class LocalGroup:
         for instance in instances:
             with suppress(InstanceNotFound):
                 self._find(instance).end()
+
+    def _put_to_sleep(self, instances: Sequence[str]) -> Sequence[str]:
+        return [found.id for found in self._those_there(instances) if found.suspend()]
+
+    def _wake(self, instances: Sequence[str]) -> Sequence[str]:
+        accepted = []
+        for found in self._those_there(instances):
+            try:
+                leash = _instance.resume(found, self._config)
+            except OSError as error:
+                raise ProviderError(f"no agent could be started for {found.id}: {error.strerror}") from error
+            if leash is not None:
+                self._let_go_of(found)
+                self._leashes[found] = leash
+            if leash is not None or found.observe().state in {State.RESUMING, State.RUNNING}:
+                accepted.append(found.id)
+        return accepted
+
+    def _those_there(self, instances: Sequence[str]) -> Iterator[Instance]:
+        for instance in instances:
+            with suppress(InstanceNotFound):
+                yield self._find(instance)
+
+    def _let_go_of(self, instance: Instance) -> None:
+        leash = self._leashes.pop(instance, None)
+        if leash is not None:
+            leash.close()
 
     def _find(self, instance: str) -> Instance:
         found = Instance.load(self._config.root / instance)

@@ -64,8 +64,22 @@ class Instance:
 
     def end(self) -> None:
         """Tell the agent to end; the second time, kill it."""
-        number = signal.SIGKILL if self._is_ending() else signal.SIGTERM
+        number = signal.SIGKILL if self._has(_agent.DELETING) else signal.SIGTERM
         _agent.mark_deleting(str(self.directory))
+        self._signal(number)
+
+    def suspend(self) -> bool:
+        """Tell the agent to end and to leave the directory; returns whether the instance sleeps, or will."""
+        match self._state():
+            case State.RUNNING:
+                (self.directory / _agent.SUSPENDED).touch(mode=0o600)
+                self._signal(signal.SIGTERM)
+                return True
+            case State.SUSPENDING | State.SUSPENDED:
+                return True
+        return False
+
+    def _signal(self, number: int) -> None:
         with (
             suppress(FileNotFoundError, ProcessLookupError, ValueError),  # it has ended, or takes no signals yet
             _process(int((self.directory / _agent.PID).read_text())) as process,
@@ -79,13 +93,22 @@ class Instance:
 
     def _state(self) -> State:
         if not _is_locked(self.directory):
-            return State.DELETED
-        if self._is_ending():
+            return State.SUSPENDED if self.sleeps() else State.DELETED
+        if self._has(_agent.DELETING):
             return State.DELETING
-        return State.RUNNING if Path(self.socket).exists() else State.CREATING
+        if self._has(_agent.SUSPENDED):
+            return State.SUSPENDING
+        if self._has(_agent.SOCKET):
+            return State.RUNNING
+        return State.RESUMING if self._has(_agent.RESUMING) else State.CREATING
 
-    def _is_ending(self) -> bool:
-        return (self.directory / _agent.DELETING).exists()
+    def sleeps(self) -> bool:
+        """Whether it does, given that there is no agent."""
+        kept = self._has(_agent.SUSPENDED) or self._has(_agent.RESUMING)
+        return kept and not self._has(_agent.DELETING)
+
+    def _has(self, name: str) -> bool:
+        return (self.directory / name).exists()
 
 
 def create(config: LocalConfig, *, intent: str, now: float) -> tuple[Instance, socket.socket]:
@@ -113,9 +136,34 @@ def start(directory: Path, config: LocalConfig, *, intent: str, now: float) -> t
         undo.enter_context(leash)
         ours.enter_context(agent_end)
         leash.setblocking(False)
-        _children.add(_start_agent(config, directory, lock, agent_end.fileno()))
+        _children.add(_start_agent(config, directory, lock, agent_end.fileno(), config.boot_time))
         undo.pop_all()
     return Instance(directory=directory, created_at=now, intent=intent), leash
+
+
+def resume(instance: Instance, config: LocalConfig) -> socket.socket | None:
+    """Start an agent for an instance that sleeps; returns its leash, or None if it does not.
+
+    Whatever interrupts this, the instance sleeps on, or an agent is there.
+
+    Raises:
+        OSError: Nothing was started.
+    """
+    directory = instance.directory
+    with ExitStack() as undo, ExitStack() as ours:
+        lock = ours.enter_context(_locked(directory))
+        if lock is None or not instance.sleeps():
+            return None
+        _agent.forget_agent(str(directory))
+        with suppress(FileNotFoundError):  # an earlier agent was killed while it booted
+            (directory / _agent.SUSPENDED).rename(directory / _agent.RESUMING)
+        leash, agent_end = socket.socketpair()
+        undo.enter_context(leash)
+        ours.enter_context(agent_end)
+        leash.setblocking(False)
+        _children.add(_start_agent(config, directory, lock, agent_end.fileno(), config.resume_time))
+        undo.pop_all()
+    return leash
 
 
 def find_all(root: Path) -> Iterator[Instance]:
@@ -166,6 +214,19 @@ def _prepared(directory: Path, record: dict[str, object]) -> Iterator[int]:
         os.close(lock)
 
 
+@contextmanager
+def _locked(directory: Path) -> Iterator[int | None]:
+    """Lock an instance's directory as its agent does, and yield the lock's descriptor; None if an agent lives there."""
+    lock = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield lock
+    except BlockingIOError:
+        yield None
+    finally:
+        os.close(lock)
+
+
 def _is_locked(directory: Path) -> bool:
     """Tell whether an agent lives there. Shared, so that two who ask do not take each other for the agent."""
     try:
@@ -181,9 +242,9 @@ def _is_locked(directory: Path) -> bool:
     return False
 
 
-def _start_agent(config: LocalConfig, directory: Path, lock: int, leash: int) -> int:
+def _start_agent(config: LocalConfig, directory: Path, lock: int, leash: int, boot_time: float) -> int:
     """Start an agent that outlives us, in a session of its own, and return its process id."""
-    arguments = (directory, lock, leash, config.boot_time, config.orphan_ttl)
+    arguments = (directory, lock, leash, boot_time, config.orphan_ttl)
     log = str(directory / _agent.LOG)
     return os.posix_spawn(
         sys.executable,
