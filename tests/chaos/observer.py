@@ -98,6 +98,9 @@ class Observer:
         self.starts: dict[str, int] = {}
         """By instance: how many jobs were really started there."""
 
+        self.sleeping: dict[str, tuple[str, int]] = {}
+        """By the key of each job that was suspended: the instance and the slot that it has to come back to."""
+
         self.tainted: set[str] = set()
         """Instances on which a job ran when its manager died."""
 
@@ -272,10 +275,47 @@ class Observer:
         self.running[job.key] = run = Run(job, life, lease)
         return run
 
+    def suspended(self, run: Run) -> None:
+        """A job sleeps, as far as its manager knows."""
+        self.ended(run)
+        if run.undisturbed:
+            self.sleeping[run.job.key] = run.lease.instance, run.lease.slot
+
+    def resumed(self, job: Job, life: "Life", lease: Lease) -> Run:
+        """A job goes on; check that it does so where it slept, and that nobody else is there."""
+        place = lease.instance, lease.slot
+        where = f"{job.key} goes on on {lease.instance} slot {lease.slot}"
+        if self.sleeping.pop(job.key, place) != place:
+            self.violate(f"{where}, and slept elsewhere")
+        if job.key in self.running:
+            self.violate(f"{where}, and runs already")
+        if any((run.lease.instance, run.lease.slot) == place for run in self.running.values()):
+            self.violate(f"{where}, which is in use")
+        if lease.instance in self.deleting:
+            self.violate(f"{where}, whose deletion was asked for")
+        if job.key not in self._stored("lease"):
+            self.violate(f"{where}, and its lease is not in the journal")
+        self.running[job.key] = run = Run(job, life, lease)
+        return run
+
+    def lost_asleep(self, job: Job) -> None:
+        """A job that slept is told that its instance is lost."""
+        self.sleeping.pop(job.key, None)
+
+    def suspending(self, instances: Sequence[str]) -> None:
+        """A suspension is asked for; check that nothing runs there."""
+        self.say(f"suspend({', '.join(instances)}) is called")
+        for run in self.running.values():
+            if run.lease.instance in instances and run.undisturbed:
+                self.violate(f"suspend of {run.lease.instance}, on which {run.job.key} runs")
+        self.unreachable.update(instances)
+
     def _check_wear(self, where: str, life: "Life", lease: Lease) -> None:
         """The slot is clean, the instance not too old, and it has shown that it lives, as far as that is wanted."""
         pool, instance = self._pool, lease.instance
         slot = instance, lease.slot
+        if slot in self.sleeping.values():
+            self.violate(f"{where}, in which another job sleeps")
         if pool.cleans:
             if slot in self.dirty:
                 self.violate(f"{where}, which was not cleaned since its last job")
@@ -320,8 +360,11 @@ class Observer:
     def died(self, life: "Life") -> int:
         """A manager was killed; what ran under it is not to be trusted. Returns how many jobs that were."""
         cut_off = [run for run in self.running.values() if run.life is life]
+        leases = self._records.get("lease", {}).values()
+        spared = {lease.host.partition("/")[2] for lease in leases if lease.suspended and self._pool.cleans}
         for run in cut_off:
-            self.tainted.add(run.lease.instance)
+            if run.lease.instance not in spared:  # else the slot is cleaned, for the sake of what sleeps beside it
+                self.tainted.add(run.lease.instance)
             del self.running[run.job.key]
         return len(cut_off)
 

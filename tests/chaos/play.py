@@ -2,8 +2,8 @@
 
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, suppress
 from math import inf
 from random import Random
 from typing import Any, Literal, cast
@@ -14,7 +14,7 @@ from attrs import Factory, asdict, define
 
 from fleeting import Completed, GroupRefused, LoopClock, Unreachable
 from fleeting.testing import Command, virtual_run
-from taskscaler import LeaseLost, NoCapacity, Pool, Taskscaler
+from taskscaler import Lease, LeaseLost, NoCapacity, NotSuspended, Pool, Taskscaler
 from tests.chaos.observer import EPOCH, Observer, Run, WatchedCloud
 from tests.chaos.process import Disk, Killed, Life, MortalGroup, MortalJournal
 from tests.chaos.story import CLEANUP_COMMAND, READY_COMMAND, Job, Story, Wish
@@ -341,13 +341,20 @@ class Play:
         try:
             if job.wish in {Wish.RESERVE, Wish.UNRESERVE} and not await self._reserve(life, job):
                 return True
-            async with life.scaler.acquire(
-                job.key,
-                timeout=job.patience if job.wish is Wish.IMPATIENT else inf,
-                expected_duration=job.duration if job.declared else inf,
-            ) as lease:
-                await self._work(life, job, lease)
+            if job.sleeps:
+                await self._work_with_a_break(life, job)
+            else:
+                async with life.scaler.acquire(
+                    job.key,
+                    timeout=job.patience if job.wish is Wish.IMPATIENT else inf,
+                    expected_duration=job.duration if job.declared else inf,
+                ) as lease:
+                    await self._work(life, job, lease)
+        except NotSuspended:  # what slept is lost
+            self._lost_asleep(life, job)
+            return self._retry(life, "after a loss in its sleep")
         except LeaseLost:
+            self._lost_asleep(life, job)
             return self._retry(life, "after a loss")
         except Unreachable:
             return self._retry(life, "after a broken connection")
@@ -379,18 +386,60 @@ class Play:
             return False
         return True
 
-    async def _work(self, life: Life, job: Job, lease: Any) -> None:  # noqa: ANN401
-        """Run the job where the lease says."""
+    async def _work_with_a_break(self, life: Life, job: Job) -> None:
+        """Run the job, let it sleep half-way, and go on; what slept when a manager died goes on under the next."""
+        lease = await self._lease_asleep(life, job)
+        if lease is None:
+            lease = await life.scaler.acquire_lease(job.key, timeout=inf)
+            async with lease.unless_lost(), self._giving_up(lease):
+                await self._work(life, job, lease, sleeps=True)
+                lease.suspend()
+                self.say(f"{job.key} sleeps")
+            await anyio.sleep(job.sleeps)
+            lease = await life.scaler.resume(job.key)
+        async with lease.hold():
+            await self._work(life, job, lease, resumed=True)
+
+    async def _lease_asleep(self, life: Life, job: Job) -> Lease | None:
+        """The job's lease that an earlier manager left, if it did."""
+        if self.observer.sleeping.get(job.key) is None:
+            return None
+        with suppress(NotSuspended):
+            lease = await life.scaler.resume(job.key)
+            self.result.met["job: resumed after a crash"] += 1
+            return lease
+        self._lost_asleep(life, job)
+        return None
+
+    @asynccontextmanager
+    async def _giving_up(self, lease: Lease) -> AsyncIterator[None]:
+        """Release the lease if anything goes wrong; it may sleep else."""
+        try:
+            yield
+        except BaseException:
+            lease.release()
+            raise
+
+    def _lost_asleep(self, life: Life, job: Job) -> None:
+        """What slept is lost, if anybody lives to hear of it."""
+        if not life.dead:
+            self.observer.lost_asleep(job)
+
+    async def _work(self, life: Life, job: Job, lease: Any, *, sleeps: bool = False, resumed: bool = False) -> None:  # noqa: ANN401
+        """Run the job, or half of it, where the lease says."""
         if life.dead:
             await anyio.sleep_forever()
-        self.say(f"{job.key} starts on {lease.instance} slot {lease.slot}")
-        run = self._runs[job.key] = self.observer.started(job, life, lease)
+        self.say(f"{job.key} {'goes on' if resumed else 'starts'} on {lease.instance} slot {lease.slot}")
+        begin = self.observer.resumed if resumed else self.observer.started
+        run = self._runs[job.key] = begin(job, life, lease)
         try:
             if job.wish is Wish.DIAL:
                 async with lease.dial() as connection:
                     await connection.run(f"work {job.duration}", check=True)
             else:
                 await anyio.sleep(job.duration)
+            if sleeps:
+                self.observer.suspended(run)
         finally:
             self.observer.ended(run)
 

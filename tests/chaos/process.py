@@ -163,6 +163,19 @@ class MortalGroup(FakeGroup):
         self._observer.decreasing(instances)
         return await super().decrease(instances)
 
+    async def suspend(self, instances: Sequence[str]) -> Sequence[str]:
+        """Check that nothing runs there."""
+        if self._life.dead:
+            raise Killed("dead processes suspend nothing")
+        self._observer.suspending(instances)
+        return await super().suspend(instances)
+
+    async def resume(self, instances: Sequence[str]) -> Sequence[str]:
+        """Only while the process lives."""
+        if self._life.dead:
+            raise Killed("dead processes resume nothing")
+        return await super().resume(instances)
+
     async def heartbeat(self, instance: str) -> None:
         """Note when an instance showed that it lives."""
         await super().heartbeat(instance)

@@ -18,6 +18,9 @@ JOBS = 100
 FAULTS = 20
 """At least so many are met in a story."""
 
+SLEEPY = 0.4
+"""Share of the stories in which jobs and instances sleep."""
+
 READY_COMMAND = "are you ready"
 
 CLEANUP_COMMAND = "clean up"
@@ -58,6 +61,9 @@ class Job:
     wish: Wish = Wish.PLAIN
     patience: float = inf
     """Seconds: from reserving to acquiring, to the cancellation, or of waiting."""
+
+    sleeps: float = 0.0
+    """Seconds for which it is suspended half-way; 0: it is not."""
 
 
 @frozen(kw_only=True)
@@ -115,15 +121,21 @@ class Story:
         return FakeCloud(**self.cloud)  # type: ignore[arg-type]
 
 
-def story_of(seed: int, kinds: Mapping[str, frozenset[Capability]], cleanup_kinds: Sequence[str] = ()) -> Story:
+def story_of(
+    seed: int,
+    kinds: Mapping[str, frozenset[Capability]],
+    cleanup_kinds: Sequence[str] = (),
+    sleep_kinds: Sequence[str] = (),
+) -> Story:
     """Make up the story of a seed.
 
     Args:
         seed: Decides everything.
         kinds: What can go wrong, and which capabilities a cloud needs for it.
         cleanup_kinds: What can go wrong besides where slots are cleaned between jobs.
+        sleep_kinds: What can go wrong besides where instances can be suspended.
     """
-    return _worn(_plain_story(seed, kinds), cleanup_kinds)
+    return _sleepy(_worn(_plain_story(seed, kinds), cleanup_kinds), sleep_kinds)
 
 
 def _plain_story(seed: int, kinds: Mapping[str, frozenset[Capability]]) -> Story:
@@ -171,6 +183,40 @@ def _worn(story: Story, cleanup_kinds: Sequence[str]) -> Story:
         keep_used=cleans and random.random() < 0.3,
         troubles=tuple(sorted([*story.troubles, *troubles], key=lambda trouble: trouble.at)),
     )
+
+
+def _sleepy(story: Story, sleep_kinds: Sequence[str]) -> Story:
+    """The same, but in some stories jobs and instances sleep. Drawn by itself, as what wears is."""
+    random = Random(f"{story.seed}/sleep")
+    if not sleep_kinds or random.random() > SLEEPY:
+        return story
+    length = max(trouble.at for trouble in story.troubles)
+    troubles = [Trouble(at=random.uniform(0, length), kind=random.choice(sleep_kinds)) for _ in range(8)]
+    capabilities = story.cloud["capabilities"]
+    assert isinstance(capabilities, frozenset)
+    latency = story.cloud["latency"]
+    assert isinstance(latency, Mapping)
+    return evolve(
+        story,
+        pool=evolve(
+            story.pool, suspended_count=random.choice([0, 0, 1, 3]), suspended_time=random.choice([20.0, 100.0])
+        ),
+        jobs=tuple(_perhaps_asleep(random, job) for job in story.jobs),
+        troubles=tuple(sorted([*story.troubles, *troubles], key=lambda trouble: trouble.at)),
+        cloud={
+            **story.cloud,
+            "capabilities": capabilities | {Capability.SUSPEND_RESUME},
+            "suspend_time": random.choice([0.0, 2.0, 8.0]),
+            "resume_time": random.choice([0.0, 1.0, 6.0]),
+            "latency": {**latency, "suspend": random.choice([0.0, 1.0]), "resume": random.choice([0.0, 1.0])},
+        },
+    )
+
+
+def _perhaps_asleep(random: Random, job: Job) -> Job:
+    """One in five that nobody gives up sleeps half-way."""
+    sleeps = random.choice([0.1, 3.0, 20.0, 60.0]) if random.random() < 0.2 else 0.0
+    return evolve(job, sleeps=sleeps) if job.wish in {Wish.PLAIN, Wish.DIAL} else job
 
 
 def _cloud(random: Random, capabilities: frozenset[Capability], max_instances: int) -> Mapping[str, object]:

@@ -6,6 +6,7 @@ counts at once, if there is an instance that it could befall; else it is tried a
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from random import Random
 from typing import Generic, Protocol, TypeVar
 
@@ -24,7 +25,7 @@ from fleeting import (
     State,
     Unreachable,
 )
-from fleeting.testing import DecreaseFault, Fault, IncreaseFault, UpdateFault
+from fleeting.testing import DecreaseFault, Fault, IncreaseFault, SuspendFault, UpdateFault
 from tests.chaos.observer import WatchedCloud
 from tests.chaos.process import Disk, Life
 
@@ -113,6 +114,8 @@ def lay_ambushes(scene: Scene) -> None:
     scripts.update = Ambush(scene, UpdateFault())  # type: ignore[assignment]
     scripts.increase = Ambush(scene, IncreaseFault())  # type: ignore[assignment]
     scripts.decrease = Ambush(scene, DecreaseFault())  # type: ignore[assignment]
+    scripts.suspend = Ambush(scene, SuspendFault())  # type: ignore[assignment]
+    scripts.resume = Ambush(scene, SuspendFault())  # type: ignore[assignment]
     for method in ("init", "connect_info", "heartbeat", "withdraw", "dial"):
         setattr(scripts, method, Ambush(scene, Fault()))
 
@@ -426,6 +429,42 @@ def _cleanups() -> Iterator[tuple[str, Kind]]:
     yield "crash while a slot was cleaned", Kind(_crash_cleaning, counts_itself=True)
 
 
+def _sleeping() -> Iterator[tuple[str, Kind]]:
+    faults = {
+        "refused": lambda: SuspendFault(refuse=ProviderError("internal error")),
+        "no capacity": lambda: SuspendFault(refuse=CapacityUnavailable("none of this left")),
+        "throttled for a time": lambda: SuspendFault(refuse=RateLimited("slow down", retry_after=12.0)),
+        "unknown, done": lambda: SuspendFault(lose=True),
+        "unknown, not done": lambda: SuspendFault(refuse=OutcomeUnknown("connection reset")),
+        "accepted none": lambda: SuspendFault(accept=0),
+        "had no effect": lambda: SuspendFault(ignore=True),
+        "slow": lambda: SuspendFault(slow=12.0),
+    }
+    for method in ("suspend", "resume"):
+        for what, make in faults.items():
+            kind = f"{method} {what}"
+            yield kind, Kind(_ambush(method, kind, make), counts_itself=True)
+        for after in (False, True):
+            kind = f"crash {'after' if after else 'before'} {method}"
+            yield kind, Kind(_crash_at(method, after=after), counts_itself=True)
+    asleep = _in(State.SUSPENDED)
+    yield "instance vanishes, asleep", Kind(_befalls(asleep, lambda scene, id_: scene.cloud.vanish(id_)))
+    yield "instance fails, asleep", Kind(_befalls(asleep, lambda scene, id_: scene.cloud.fail(id_)))
+    yield "somebody else suspends one", Kind(_befalls(running, _suspend_for_a_while))
+    yield "somebody else resumes one", Kind(_befalls(asleep, _resume))
+
+
+def _suspend_for_a_while(scene: Scene, instance: str) -> None:
+    scene.cloud.observer.unreachable.add(instance)
+    scene.cloud.suspend([instance], SuspendFault())
+    scene.later(scene.random.choice([5.0, 40.0]), lambda: _resume(scene, instance))
+
+
+def _resume(scene: Scene, instance: str) -> None:
+    with suppress(CapacityUnavailable):
+        scene.cloud.resume([instance], SuspendFault())
+
+
 def _bad_cleanup(what: str) -> Happen:
     def happen(scene: Scene) -> bool:
         scene.bad_cleanups.append(what)
@@ -434,13 +473,16 @@ def _bad_cleanup(what: str) -> Happen:
     return happen
 
 
-KINDS: Mapping[str, Kind] = dict([*_calls(), *_views(), *_instances(), *_processes(), *_cleanups()])
+KINDS: Mapping[str, Kind] = dict([*_calls(), *_views(), *_instances(), *_processes(), *_cleanups(), *_sleeping()])
 """All kinds of trouble, by name."""
 
 CLEANUP_KINDS = tuple(name for name, _ in _cleanups())
 """Those that only stories with clean-ups have."""
 
-NEEDS = {name: kind.needs for name, kind in KINDS.items() if name not in CLEANUP_KINDS}
+SLEEP_KINDS = tuple(name for name, _ in _sleeping())
+"""Those that only stories have in which instances can be suspended."""
+
+NEEDS = {name: kind.needs for name, kind in KINDS.items() if name not in {*CLEANUP_KINDS, *SLEEP_KINDS}}
 """What a cloud has to be able to for one of the others."""
 
 

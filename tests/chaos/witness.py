@@ -38,6 +38,13 @@ REQUIRED = (
     "instance: ready -> suspect",
     "instance: suspect -> ready",
     "instance: suspect -> unhealthy",
+    "instance: ready -> asleep",
+    "instance: paused -> asleep",
+    "instance: asleep -> waking",
+    "instance: asleep -> removing",
+    "instance: asleep -> gone",
+    "instance: waking -> asleep",
+    "instance: waking -> preparing",
     "instance: recovered",
     "instance: recovered, removing",
     # intents
@@ -78,6 +85,8 @@ REQUIRED = (
     "reservation: given up",
     "job: done",
     "job: retried after a loss",
+    "job: retried after a loss in its sleep",
+    "job: resumed after a crash",
     "job: retried after a broken connection",
     "job: retried after a crash",
     "last call: LeaseLost",
@@ -212,6 +221,10 @@ class Witness:
                 self._move(instance, "ready")
             case facts.Paused(instance, why, _):
                 self._move(instance, "suspect" if "heartbeat" in why else "paused")
+            case facts.Asleep(instance):
+                self._move(instance, "asleep")
+            case facts.Waking(instance):
+                self._move(instance, "waking")
             case facts.Aged(instance):
                 self._move(instance, "old")
             case facts.Unhealthy(instance):

@@ -72,7 +72,7 @@ async def test_init_tells_the_directory_and_what_the_group_can_do(tmp_path: Path
     group = LocalGroup(LocalConfig(directory=str(tmp_path / "link" / "group"), max_size=5))
     info = await group.init(Settings(owner="test", clock=LoopClock()))
     assert info.identity == f"local:{os.uname().nodename}:{tmp_path / 'group'}"
-    assert (info.max_size, info.capabilities) == (5, {Capability.NAMED_CREATE, Capability.SUSPEND_RESUME})
+    assert (info.max_size, set(info.capabilities)) == (5, {Capability.NAMED_CREATE, Capability.SUSPEND_RESUME})
     await group.shutdown()
 
 

@@ -197,6 +197,8 @@ class World:
         asleep = {key: (record.host, record.slot) for key, record in self.records[LEASE].items() if record.suspended}
         assert asleep == {key: place for key, place in self.sleeping.items() if key in asleep}, "it sleeps elsewhere"
         self.sleeping = asleep
+        for key in asleep:  # it may have been resumed and done, and only that may not have been durable
+            self.durations.setdefault(key, 0.0)
         self.settle()
         for key in [key for key in self.durations if key not in asleep]:
             self.durations[f"job-{next(self.numbers)}"] = self.durations.pop(key)
