@@ -8,7 +8,8 @@ other is a defect and ends the manager.
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING
+from math import inf
+from typing import TYPE_CHECKING, cast
 
 import anyio
 
@@ -25,8 +26,9 @@ from fleeting._errors import (
     Unreachable,
     Unsupported,
 )
+from fleeting._notices import parse_notices
 from fleeting._plugins import check_interface
-from fleeting._protocols import Connection, GivesNotice, InstanceGroup, Suspends, Withdraws
+from fleeting._protocols import Connection, GivesNotice, InstanceGroup, MarksOwner, Suspends, Withdraws
 from fleeting._types import Capability, ConnectInfo, ConnectorConfig, GroupInfo, Settings
 from fleeting.connectors import overridden
 
@@ -41,6 +43,12 @@ READ_TIMEOUT = 120.0
 
 NOTICES_RETRY = 10.0
 """Seconds before a stream of notices that broke is opened again."""
+
+PROBE_TIMEOUT = 10.0
+"""Seconds after which a probe for notices, which ends by itself within 5, counts as failed."""
+
+SAME_NOTICE = 1.0
+"""Seconds by which two probes may differ on the end of an instance and still tell of the same notice."""
 
 LOGIN_RETRY = 30.0
 """Seconds before a new instance that refused the login is tried again: its user or key may be set up late in the boot,
@@ -68,8 +76,10 @@ class GroupDriver:
         ready_hook: ReadyHook | None = None,
         heartbeat_command: str | None = None,
         heartbeat_timeout: float = 10.0,
+        notice_interval: float = 10.0,
     ) -> None:
         """Prepare; nothing is called yet."""
+        self._notice_interval = notice_interval
         self.group = group
         self.pool = pool
         self.connector = connector
@@ -89,7 +99,8 @@ class GroupDriver:
         info = await self.group.init(settings)
         try:
             check_interface(type(self.group).__module__, info.interface_version)
-        except InterfaceMismatch:
+            _check_claims(self.group, info)
+        except (InterfaceMismatch, Unsupported):
             await self.group.shutdown()
             raise
         self.info = info
@@ -102,7 +113,8 @@ class GroupDriver:
         self._tasks = tasks
         self._feed = feed
         self._unchanging = anyio.Event()
-        if Capability.NOTICES in self.info.capabilities and not self._observing:  # a notice may be told only once
+        told = Capability.NOTICES in self.info.capabilities and isinstance(self.group, GivesNotice)
+        if told and not self._observing:  # a notice may be told only once
             tasks.start_soon(self._listen, name=f"notices of {self.pool}")
 
     async def quiesce(self, timeout: float) -> None:
@@ -170,6 +182,9 @@ class GroupDriver:
             self._feed(facts.PrepareFailed(instance, _words(error), final, _retry_after(error)))
         else:
             self._feed(facts.Prepared(instance))
+            if self.info.notice_probe is not None:
+                scope, watch = self._scope_of(instance), self._watch_for_notices
+                self._tasks.start_soon(self._within, scope, watch, instance, name=f"notices of {instance}")
 
     async def clean(
         self,
@@ -242,12 +257,43 @@ class GroupDriver:
             return _words(error)
         return ""
 
+    async def _watch_for_notices(self, instance: str) -> None:
+        """Look for notices on the instance itself for as long as it is there; that this fails is no news of it."""
+        told, failing = inf, False
+        while True:
+            try:
+                async with self.dial(await self.connect_info(instance), self.connector) as connection:
+                    while True:
+                        told = await self._probe(instance, connection, told)
+                        failing = False
+                        await anyio.sleep(self._notice_interval)
+            except (FleetingError, OSError) as error:
+                if not failing:
+                    extra = {"pool": self.pool, "instance": instance, "error": _words(error)}
+                    log.warning("notice_probe_failed", extra=extra)
+                failing = True
+            await anyio.sleep(self._notice_interval)
+
+    async def _probe(self, instance: str, connection: Connection, told: float) -> float:
+        """Run the probe once, and pass on what goes sooner than *told*; returns the soonest end told by now."""
+        with anyio.fail_after(PROBE_TIMEOUT):
+            completed = await connection.run(self.info.notice_probe or "")
+        if not completed.ok:
+            raise CommandFailed("notice_probe", completed)
+        heard = parse_notices(completed.stdout)
+        for kind, seconds in heard.notices:
+            deadline = self._clock.now() + seconds
+            if deadline < told - SAME_NOTICE:
+                told = deadline
+                self._feed(facts.Noticed(instance, deadline, kind))
+        if heard.strange:
+            raise ProviderError(f"the probe for notices printed {heard.strange[0][:100]!r}, not KIND SECONDS")
+        return told
+
     async def _listen(self) -> None:
         """Pass on notices as they come."""
         group = self.group
-        if not isinstance(group, GivesNotice):
-            raise Unsupported(f"{self.info.identity} claims {Capability.NOTICES} but has no notices()")
-        while True:
+        while isinstance(group, GivesNotice):
             try:
                 async for notice in group.notices():
                     self._feed(facts.Noticed(notice.instance, notice.deadline, notice.kind))
@@ -344,7 +390,7 @@ class GroupDriver:
         asked = action.instances
         try:
             with anyio.fail_after(CHANGE_TIMEOUT):
-                accepted = await self._suspender.suspend(asked)
+                accepted = await cast("Suspends", self.group).suspend(asked)
         except (ProviderError, OSError) as error:
             log.warning("suspend_failed", extra={"pool": self.pool, "instances": asked, "error": _words(error)})
             self._feed(facts.SuspendFailed(asked, _words(error), _retry_after(error)))
@@ -357,7 +403,7 @@ class GroupDriver:
         asked = action.instances
         try:
             with anyio.fail_after(CHANGE_TIMEOUT):
-                accepted = await self._suspender.resume(asked)
+                accepted = await cast("Suspends", self.group).resume(asked)
         except (ProviderError, OSError) as error:
             log.warning("resume_failed", extra={"pool": self.pool, "instances": asked, "error": _words(error)})
             self._feed(facts.ResumeFailed(asked, _words(error), _retry_after(error)))
@@ -365,15 +411,20 @@ class GroupDriver:
             log.info("resumed", extra={"pool": self.pool, "instances": asked, "accepted": list(accepted)})
             self._feed(facts.ResumeAccepted(asked, tuple(accepted)))
 
-    @property
-    def _suspender(self) -> Suspends:
-        """The group, as one that can suspend."""
-        group = self.group
-        if not isinstance(group, Suspends):
+
+def _check_claims(group: InstanceGroup, info: GroupInfo) -> None:
+    """See that the group has what it says it can do.
+
+    Raises:
+        Unsupported: It has not.
+    """
+    needs = {Capability.SUSPEND_RESUME: Suspends, Capability.OWNER_MARK: MarksOwner, Capability.NOTICES: GivesNotice}
+    for capability in info.capabilities & needs.keys():
+        probed = capability is Capability.NOTICES and info.notice_probe is not None
+        if not (probed or isinstance(group, needs[capability])):
             raise Unsupported(
-                f"{self.info.identity} claims {Capability.SUSPEND_RESUME} but has no suspend() and resume()"
+                f"{info.identity} claims {capability} but lacks the methods of {needs[capability].__name__}"
             )
-        return group
 
 
 def _words(error: Exception) -> str:

@@ -81,6 +81,7 @@ class Provisioner:
         ready_hook: ReadyHook | None = None,
         heartbeat_command: str | None = None,
         heartbeat_timeout: float = 10.0,
+        notice_interval: float = 10.0,
         journal: Journal | None = None,
         clock: Clock | None = None,
         random: Callable[[], float] | None = None,
@@ -97,6 +98,7 @@ class Provisioner:
             ready_hook: The caller's own last readiness step.
             heartbeat_command: Run on an instance with each heartbeat; failure counts as one of the group's does.
             heartbeat_timeout: Seconds that a heartbeat, command included, may take.
+            notice_interval: Seconds between two looks for notices on an instance, where the group has a probe for them.
             journal: None: in memory.
             clock: None: the event loop's time.
             random: Gives numbers from 0 to 1, for jitter. None: as they come.
@@ -113,6 +115,7 @@ class Provisioner:
             ready_hook=ready_hook,
             heartbeat_command=heartbeat_command,
             heartbeat_timeout=heartbeat_timeout,
+            notice_interval=notice_interval,
         )
         self._shell = Shell([self._driver], self._build, self._tell, kinds=PLAN_RECORDS, journal=journal, clock=clock)
 

@@ -129,6 +129,7 @@ class Taskscaler:
                 ready_hook=pool.ready_hook,
                 heartbeat_command=pool.instance_heartbeat_command,
                 heartbeat_timeout=pool.heartbeat_timeout,
+                notice_interval=pool.notice_interval,
             )
             for pool in self._pools
         ]

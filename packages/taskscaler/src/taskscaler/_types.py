@@ -95,6 +95,9 @@ class PoolSettings(PlanConfig):
     heartbeat_timeout: Duration = field(default=10.0, validator=gt(0))
     """Seconds that a heartbeat, its command included, may take."""
 
+    notice_interval: Duration = field(default=10.0, validator=gt(0))
+    """Seconds between two looks for notices on an instance, where the cloud announces there what it takes away."""
+
     suspended_count: int = field(default=0, validator=ge(0))
     """So many idle instances that are not needed are suspended instead of deleted, where the group can do that."""
 
