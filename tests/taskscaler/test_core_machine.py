@@ -199,10 +199,11 @@ class World:
         self.sleeping = asleep
         for key in asleep:  # it may have been resumed and done, and only that may not have been durable
             self.durations.setdefault(key, 0.0)
-        self.settle()
         for key in [key for key in self.durations if key not in asleep]:
             self.durations[f"job-{next(self.numbers)}"] = self.durations.pop(key)
-        for key in [key for key in self.durations if key not in asleep]:
+        again = [key for key in self.durations if key not in asleep]
+        self.settle()
+        for key in again:
             self.take(self.core.acquire(key, self.now))
         self.settle()
 
@@ -892,7 +893,8 @@ class CoreMachine(RuleBasedStateMachine):
             for id_, instance in plan.instances.items():
                 if instance.stage is Stage.ASLEEP:
                     host = self.world.core.ledger.hosts[f"{name}/{id_}"]
-                    assert host.rests
+                    assert host.rests or host.cleaning
+                    assert all(held.suspended for held in host.held)
                     assert not host.usable
                     assert host.closed is Closed.ASLEEP
 

@@ -35,6 +35,7 @@ from taskscaler._decide import Choice, Decision, PoolDecision, Removal, Sleep, S
 from taskscaler._errors import NoCapacity, NoSuchInstance, TaskscalerError
 from taskscaler._ledger import Ledger
 from taskscaler._observe import DecisionEvent, Watch
+from taskscaler._payoff import Payoff, Verdict
 from taskscaler._schedule import Schedule
 from taskscaler._slots import (
     AWAY,
@@ -179,6 +180,8 @@ class Core:
 
         self.observing = observing
         """Whether nothing of what is decided is carried out."""
+
+        self._payoffs = {name: Payoff() for name in self.pools}
 
         self._breaks: Timers[str] = Timers()
         """When the work on them that would last longer is broken."""
@@ -451,6 +454,10 @@ class Core:
             until = current.until
         return None
 
+    def payoff(self, pool: str, now: float) -> Verdict:
+        """Whether it pays to suspend idle instances of the pool."""
+        return self._payoffs[pool].verdict(now)
+
     def breaks(self) -> Iterable[tuple[Host, float]]:
         """Hosts that will go before all work on them may be done, and when the rest of it is broken."""
         return ((self.ledger.hosts[host], at) for host, at in self._breaks.items())
@@ -527,6 +534,7 @@ class Core:
         ledger = self.ledger
         match event:
             case facts.Ready(instance, too_old):
+                self._note_time(pool, instance, now)
                 self._add(ledger.add(pool, instance, now, draining=TOO_OLD if too_old else ""))
                 self._keep_if_retained(self.plans[pool], instance)
             case facts.Asleep(instance, why):
@@ -541,6 +549,12 @@ class Core:
             case _:
                 host = ledger.hosts[host_id(pool, event.instance)]
                 self._tell_of(host, event, now)
+
+    def _note_time(self, pool: str, instance: str, now: float) -> None:
+        """How long the instance took to be ready, if that is known."""
+        known = self.plans[pool].instances[instance]
+        if known.coming_since is not None:
+            self._payoffs[pool].note(now - known.coming_since, now, resumed=known.resumed)
 
     def _tell_of(self, host: Host, event: facts.Event, now: float) -> None:  # noqa: C901  (an arm for each kind)
         """Tell the ledger what changed about a host."""
@@ -670,7 +684,11 @@ class Core:
         plan = self.plans[pool]
         if not plan.suspends or plan.suspending.active(at):
             return 0
-        return self.pools[pool].suspended_count - sum(not host.busy for host in self._asleep(pool))
+        return self._places_in_all(pool, at) - sum(not host.busy for host in self._asleep(pool))
+
+    def _places_in_all(self, pool: str, at: float) -> int:
+        """How many idle instances of the pool may be suspended; none where resuming them does not pay."""
+        return self.pools[pool].suspended_count if self.payoff(pool, at).pays else 0
 
     def _asleep(self, pool: str) -> list[Host]:
         """The pool's suspended hosts that are of use, the first to fall asleep first. O(such hosts of all pools)."""
@@ -679,6 +697,8 @@ class Core:
     def _stopped(self, pool: PoolDecision, policy: Policy, at: float) -> Iterator[tuple[float, Removal]]:
         """Suspended instances that hold no leases, and when they are given up."""
         settings, plan = self.pools[pool.pool], self.plans[pool.pool]
+        places, verdict = self._places_in_all(pool.pool, at), self.payoff(pool.pool, at)
+        too_many = TOO_MANY if verdict.pays else f"suspending does not pay: {verdict}"
         stopped = [host for host in self._asleep(pool.pool) if not (host.busy or host.retained)]
         for number, host in enumerate(stopped):
             known = plan.instances[host.instance]
@@ -687,8 +707,8 @@ class Core:
                 yield at, Removal(host.pool, host.instance, UNRESUMABLE)
             elif number < pool.excess:
                 yield at, Removal(host.pool, host.instance, "over the ceiling")
-            elif number < len(stopped) - settings.suspended_count:
-                yield max(at, since + policy.idle_time), Removal(host.pool, host.instance, TOO_MANY)
+            elif number < len(stopped) - places:
+                yield max(at, since + policy.idle_time), Removal(host.pool, host.instance, too_many)
             else:
                 yield max(at, since + settings.suspended_time), Removal(host.pool, host.instance, TOO_LONG)
 
@@ -697,7 +717,7 @@ class Core:
         if self.removing_all:
             return
         called = [host for host in self.ledger.called.values() if self._may_wake(host, at)]
-        yield from (Wake(host.pool, host.instance, f"{_called_by(host)} is to be resumed") for host in called)
+        yield from (Wake(host.pool, host.instance, _why_called(host)) for host in called)
         for pool in decision.pools:
             missing = 0 if self.ledger.over else pool.wake
             for host in reversed(self._asleep(pool.pool) if missing else []):
@@ -844,9 +864,10 @@ def _with_its_leases(host: Host) -> Sleep:
     return Sleep(host.pool, host.instance, ONLY_SLEEPERS)
 
 
-def _called_by(host: Host) -> str:
-    """Who waits for it."""
-    return enumerated([held.key for held in host.held if held.resuming])
+def _why_called(host: Host) -> str:
+    """Why it is waited for."""
+    keys = [held.key for held in host.held if held.resuming]
+    return f"{enumerated(keys)} {'is' if len(keys) == 1 else 'are'} to be resumed" if keys else "to be cleaned"
 
 
 def _due(host: Host, policy: Policy, at: float) -> float:

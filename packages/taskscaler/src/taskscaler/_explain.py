@@ -123,6 +123,9 @@ class PoolView:
     troubles: tuple[str, ...]
     """What keeps instances from becoming ready, so far."""
 
+    sleep: str
+    """What is suspended there instead of deleted, and why nothing is at the moment; empty if nothing ever is."""
+
     last_failure: str
     """Why growing failed last, whatever has succeeded since; empty if it never did."""
 
@@ -159,6 +162,8 @@ class PoolView:
         if self.cleaning:
             are = _verb(self.cleaning, "is", "are")
             yield f"pool {self.name}: {counted(self.cleaning, 'slot')} in use {are} being cleaned after a job"
+        if self.sleep:
+            yield f"pool {self.name}: {self.sleep}"
         if self.backoff:
             long = f" for {span(self.backoff_left)}" if self.backoff_left < inf else ""
             yield f"pool {self.name} asks for no more{long}: {self.backoff}"
@@ -186,6 +191,7 @@ class PoolView:
             "backoff_left": finite(self.backoff_left),
             "problems": list(self.problems),
             "troubles": list(self.troubles),
+            "sleep": self.sleep,
             "last_failure": self.last_failure,
             "last_failure_ago": finite(self.last_failure_ago) if self.last_failure else None,
         }
@@ -351,6 +357,8 @@ def decision_dict(decision: Decision) -> dict[str, object]:
         "spare": decision.spare,
         "pools": [asdict(pool) for pool in decision.pools],
         "removals": [asdict(removal) for removal in decision.removals],
+        "sleeps": [asdict(sleep) for sleep in decision.sleeps],
+        "wakes": [asdict(wake) for wake in decision.wakes],
         "observed": decision.observed,
     }
 
@@ -423,9 +431,24 @@ def _view_pool(core: Core, decision: PoolDecision, now: float) -> PoolView:
         backoff_left=max(0.0, (limits.blocked_until or now) - now),
         problems=tuple(problem.message for problem in plan.problems),
         troubles=tuple(dict.fromkeys(each.trouble for each in plan.instances.values() if _is_troubled(each))),
+        sleep=_on_sleep(core, plan, now),
         last_failure=failure,
         last_failure_ago=now - failed_at,
     )
+
+
+def _on_sleep(core: Core, plan: Plan, now: float) -> str:
+    """What is to be said of suspending and resuming in a pool that can."""
+    count, verdict = core.pools[plan.pool].suspended_count, core.payoff(plan.pool, now)
+    parts = []
+    if plan.suspends and count:
+        measured = f" ({verdict})" if str(verdict) else ""
+        kept = f"up to {counted(count, 'idle instance')} {_verb(count, 'is', 'are')} suspended instead of deleted"
+        parts.append(f"{kept}{measured}" if verdict.pays else f"idle instances are deleted: it does not pay{measured}")
+    for backoff, what in ((plan.suspending, "suspended"), (plan.resuming, "resumed")):
+        if backoff.active(now):
+            parts.append(f"nothing is {what} for {span(backoff.until - now)}: {backoff.reason}")
+    return "; ".join(parts)
 
 
 def _is_troubled(instance: Instance) -> bool:

@@ -106,7 +106,7 @@ class Ledger:
         last to fall asleep last."""
 
         self.called: dict[str, Host] = {}
-        """Hosts that are away though somebody waits to resume a lease there."""
+        """Hosts that are away though somebody waits to resume a lease there, or a slot there has to be cleaned."""
 
         self.lost: OrderedDict[str, LostLease] = OrderedDict()
         """The last leases that were lost, by key, oldest first; whatever became of the key since."""
@@ -556,8 +556,8 @@ class Ledger:
         self._settle(host, shelf)
 
     def _note_called(self, host: Host) -> None:
-        """Somebody waits, or waits no more, for a host that is away."""
-        if host.closed in AWAY and any(held.resuming for held in host.held):
+        """Somebody waits for a host that is away, or nobody does any more."""
+        if host.closed in AWAY and (host.cleaning or any(held.resuming for held in host.held)):
             self.called[host.id] = host
         else:
             self.called.pop(host.id, None)

@@ -1,0 +1,68 @@
+"""Whether it pays to suspend idle instances: how long resuming takes, against how long booting takes. Pure."""
+
+from collections import deque
+from collections.abc import Iterable
+from statistics import median
+
+from attrs import define, field, frozen
+
+from taskscaler._wording import span
+
+KEPT = 20
+"""So many of the last of each are looked at."""
+
+ENOUGH = 3
+"""So many of each say something; with fewer it is taken to pay."""
+
+WORTH = 0.8
+"""Resuming pays if it takes no more than this share of what booting takes."""
+
+FORGET = 6 * 3600.0
+"""Seconds after which a time says nothing any more: where resuming did not pay, it is tried again then."""
+
+
+@frozen
+class Verdict:
+    """What the times of one pool say."""
+
+    boots: float | None
+    """Median seconds from when an instance was asked for until it was ready; None: too few to say."""
+
+    resumes: float | None
+    """The same from when a suspended one was told to resume."""
+
+    @property
+    def pays(self) -> bool:
+        """Whether idle instances are worth being suspended."""
+        return self.boots is None or self.resumes is None or self.resumes <= WORTH * self.boots
+
+    def __str__(self) -> str:
+        """In words: ``resuming takes 4 s, booting 41 s``."""
+        words = [f"{what} {span(took)}" for what, took in self._known() if took is not None]
+        return f"{words[0].replace(' ', ' takes ', 1)}{''.join(f', {each}' for each in words[1:])}" if words else ""
+
+    def _known(self) -> Iterable[tuple[str, float | None]]:
+        return ("resuming", self.resumes), ("booting", self.boots)
+
+
+@define
+class Payoff:
+    """The last times of one pool."""
+
+    _boots: deque[tuple[float, float]] = field(factory=lambda: deque(maxlen=KEPT))
+    """When it was ready, and how many seconds that took."""
+
+    _resumes: deque[tuple[float, float]] = field(factory=lambda: deque(maxlen=KEPT))
+
+    def note(self, took: float, now: float, *, resumed: bool) -> None:
+        """An instance became ready so many seconds after it was asked for, or told to resume."""
+        (self._resumes if resumed else self._boots).append((now, took))
+
+    def verdict(self, now: float) -> Verdict:
+        """What they say by now."""
+        return Verdict(_typical(self._boots, now), _typical(self._resumes, now))
+
+
+def _typical(times: Iterable[tuple[float, float]], now: float) -> float | None:
+    fresh = [took for at, took in times if now < at + FORGET]
+    return median(fresh) if len(fresh) >= ENOUGH else None

@@ -1,0 +1,267 @@
+"""Instances that sleep with their leases, or instead of being deleted; over the fake cloud, in virtual time."""
+
+import anyio
+import pytest
+
+from fleeting import Capability, CapacityUnavailable, MemoryJournal, ProviderError, State
+from fleeting.testing import FakeCloud, SuspendFault, virtual_time
+from taskscaler import LeaseLost, NoCapacity, NotSuspended, Policy, Taskscaler
+from tests.taskscaler.scaling import asked, scaling, work
+
+pytestmark = pytest.mark.anyio
+anyio_backend = virtual_time
+
+
+def a_cloud(*, boot_time: float = 0.0, suspend_time: float = 0.0, resume_time: float = 0.0) -> FakeCloud:
+    """One that can suspend."""
+    capabilities = frozenset({Capability.NAMED_CREATE, Capability.SUSPEND_RESUME})
+    return FakeCloud(capabilities=capabilities, boot_time=boot_time, suspend_time=suspend_time, resume_time=resume_time)
+
+
+def states(cloud: FakeCloud) -> dict[str, State | None]:
+    """Of all that exist."""
+    return {id_: cloud.machines[id_].state(cloud.now) for id_ in sorted(cloud.alive)}
+
+
+def called(cloud: FakeCloud, method: str) -> list[object]:
+    """For which instances, call by call."""
+    return [call.arguments["instances"] for call in cloud.calls if call.method == method]
+
+
+async def asleep(scaler: Taskscaler, key: str = "job") -> str:
+    """Suspend a new lease, and wait a little; returns its instance."""
+    lease = await scaler.acquire_lease(key)
+    lease.suspend()
+    await anyio.sleep(10)
+    return lease.instance
+
+
+# --- with their leases ------------------------------------------------------------------------------------
+
+
+async def test_an_instance_sleeps_with_its_lease_and_wakes_with_it() -> None:
+    """The same slot; and resuming waits until the instance is ready."""
+    cloud = a_cloud(suspend_time=5, resume_time=20)
+    async with scaling(cloud) as scaler:
+        instance = await asleep(scaler)
+        assert states(cloud) == {instance: State.SUSPENDED}
+        assert "i-1 sleeps: all leases on it sleep" in str(scaler.explain(instance=instance))
+        await anyio.sleep(5000)
+        begun = anyio.current_time()
+        lease = await scaler.resume("job")
+        assert anyio.current_time() - begun >= 20
+        assert (lease.instance, lease.slot) == (instance, 0)
+        assert states(cloud) == {instance: State.RUNNING}
+        lease.release()
+    assert called(cloud, "suspend") == called(cloud, "resume") == [("i-1",)]
+
+
+async def test_without_the_capability_nothing_is_suspended() -> None:
+    """The lease keeps its slot, and the instance runs on."""
+    cloud = FakeCloud()
+    async with scaling(cloud, suspended_count=5) as scaler:
+        instance = await asleep(scaler)
+        assert states(cloud) == {instance: State.RUNNING}
+        (await scaler.resume("job")).release()
+
+
+async def test_an_instance_with_work_does_not_sleep() -> None:
+    """Only once all its leases are suspended or released."""
+    cloud = a_cloud()
+    async with scaling(cloud, capacity_per_instance=2) as scaler:
+        other = await scaler.acquire_lease("other")
+        instance = await asleep(scaler)
+        assert states(cloud) == {instance: State.RUNNING}
+        other.release()
+        await anyio.sleep(10)
+        assert states(cloud) == {instance: State.SUSPENDED}
+        (await scaler.resume("job")).release()
+
+
+async def test_free_slots_are_kept_awake_while_they_are_wanted() -> None:
+    """What is to be kept idle, and idle_time, hold beside a lease that sleeps, too."""
+    cloud = a_cloud()
+    policies = [Policy(idle_count=1, idle_time=100)]
+    async with scaling(cloud, capacity_per_instance=2, policies=policies) as scaler:
+        instance = await asleep(scaler)
+        await anyio.sleep(500)
+        assert states(cloud) == {instance: State.RUNNING}
+        scaler.configure(policies=[Policy(idle_time=100)])
+        await anyio.sleep(20)
+        assert states(cloud) == {instance: State.SUSPENDED}
+        await work(scaler, "another", 1.0)  # there is room beside the lease that sleeps
+        assert asked(cloud) == [1]
+        (await scaler.resume("job")).release()
+
+
+async def test_what_sleeps_counts_towards_the_ceiling_and_takes_no_work() -> None:
+    """There is no other slot, and there may be no other instance."""
+    cloud = a_cloud()
+    async with scaling(cloud, max_instances=1) as scaler:
+        await asleep(scaler)
+        with pytest.raises(NoCapacity, match="max_instances allows no more than 1 instance"):
+            await scaler.acquire_lease("another", timeout=100)
+        (await scaler.resume("job")).release()
+
+
+async def test_uses_are_kept_over_sleep() -> None:
+    """Resuming is no use of its own, and a worn out instance is no fresher for it."""
+    cloud = a_cloud()
+    async with scaling(cloud, max_use_count=2, policies=[Policy(idle_time=1000)]) as scaler:
+        instance = await asleep(scaler)
+        (await scaler.resume("job")).release()
+        async with scaler.acquire("second") as lease:
+            assert lease.instance == instance
+        await anyio.sleep(10)
+        assert instance not in cloud.alive
+
+
+async def test_what_cannot_be_suspended_runs_on() -> None:
+    """Its lease is resumed there as if nothing had been tried; later it is tried again."""
+    cloud = a_cloud()
+    cloud.faults.suspend.once(SuspendFault(refuse=ProviderError("internal error")))
+    async with scaling(cloud) as scaler:
+        lease = await scaler.acquire_lease("job")
+        lease.suspend()
+        await anyio.sleep(1)
+        assert "nothing is suspended for" in str(scaler.explain())
+        assert states(cloud) == {"i-1": State.RUNNING}
+        (await scaler.resume("job")).suspend()
+        await anyio.sleep(60)
+        assert states(cloud) == {"i-1": State.SUSPENDED}
+        (await scaler.resume("job")).release()
+
+
+async def test_what_cannot_be_resumed_sleeps_on_and_others_are_bought() -> None:
+    """It is explained; the job beside gets another instance, and the lease is resumed once that is possible."""
+    cloud = a_cloud()
+    cloud.faults.resume.always(SuspendFault(refuse=CapacityUnavailable("none of this left")))
+    async with scaling(cloud, capacity_per_instance=2) as scaler, anyio.create_task_group() as tasks:
+        instance = await asleep(scaler)
+
+        async def resume() -> None:
+            (await scaler.resume("job")).release()
+
+        tasks.start_soon(resume)
+        await anyio.sleep(100)
+        said = str(scaler.explain(instance=instance))
+        assert f"{instance} sleeps: it could not be resumed: none of this left" in said
+        assert f"instance {instance} could not be resumed: none of this left" in str(scaler.explain())
+        async with scaler.acquire("another") as lease:
+            assert lease.instance != instance
+        cloud.faults.resume.clear()
+    assert asked(cloud) == [1, 1]
+
+
+async def test_what_is_lost_in_its_sleep_is_told() -> None:
+    """Whoever waits for it, and whoever comes later."""
+    cloud = a_cloud(resume_time=1000)
+    async with scaling(cloud) as scaler, anyio.create_task_group() as tasks:
+        instance = await asleep(scaler)
+
+        async def resume() -> None:
+            with pytest.raises(LeaseLost, match="the cloud no longer shows it"):
+                await scaler.resume("job")
+
+        tasks.start_soon(resume)
+        await anyio.sleep(50)
+        cloud.vanish(instance)
+        await anyio.sleep(100)
+        with pytest.raises(NotSuspended):
+            await scaler.resume("job")
+
+
+async def test_a_sleeping_instance_outlives_its_manager() -> None:
+    """It is not waited for as if it booted; the next manager resumes it when somebody wants it."""
+    cloud, journal = a_cloud(), MemoryJournal()
+    async with scaling(cloud, journal=journal) as scaler:
+        instance = await asleep(scaler)
+    async with scaling(cloud, journal=journal) as scaler:
+        await anyio.sleep(5000)
+        assert states(cloud) == {instance: State.SUSPENDED}
+        assert called(cloud, "resume") == []
+        lease = await scaler.resume("job")
+        assert (lease.instance, lease.slot) == (instance, 0)
+        lease.release()
+
+
+async def test_a_retained_instance_is_kept_awake() -> None:
+    """Whoever wants to look at it needs it to run; released, it may sleep."""
+    cloud = a_cloud()
+    async with scaling(cloud) as scaler:
+        lease = await scaler.acquire_lease("job")
+        scaler.retain(lease.instance, "to look at it")
+        lease.suspend()
+        await anyio.sleep(100)
+        assert states(cloud) == {"i-1": State.RUNNING}
+        scaler.unretain(lease.instance)
+        await anyio.sleep(100)
+        assert states(cloud) == {"i-1": State.SUSPENDED}
+        (await scaler.resume("job")).release()
+
+
+async def test_what_somebody_else_suspends_is_woken_when_it_is_wanted() -> None:
+    """Under a running job it is only waited for; one on which nothing runs is taken for asleep, and resumed."""
+    cloud = a_cloud()
+    async with scaling(cloud, update_interval=10, heartbeat_interval=3600) as scaler:
+        lease = await scaler.acquire_lease("job")
+        cloud.suspend(["i-1"], SuspendFault())
+        await anyio.sleep(30)
+        assert called(cloud, "resume") == []
+        lease.suspend()
+        await anyio.sleep(10)
+        (await scaler.resume("job")).release()
+    assert called(cloud, "suspend") == []
+    assert called(cloud, "resume") == [("i-1",)]
+
+
+# --- instead of being deleted -----------------------------------------------------------------------------
+
+
+async def test_idle_instances_sleep_instead_of_being_deleted() -> None:
+    """As many as may; they are resumed before any are asked for, and go when they have slept for long enough."""
+    cloud = a_cloud(boot_time=60, resume_time=5)
+    async with scaling(cloud, suspended_count=1, suspended_time=600) as scaler:
+        async with anyio.create_task_group() as jobs:
+            for number in range(2):
+                jobs.start_soon(work, scaler, f"job-{number}", 10.0)
+        await anyio.sleep(10)
+        (sleeper,) = cloud.alive
+        assert states(cloud) == {sleeper: State.SUSPENDED}
+        assert "up to 1 idle instance is suspended instead of deleted" in str(scaler.explain())
+        begun = anyio.current_time()
+        async with scaler.acquire("next") as lease:
+            assert lease.instance == sleeper
+            assert anyio.current_time() - begun < 20
+        await anyio.sleep(300)
+        assert cloud.alive == {sleeper}
+        await anyio.sleep(400)
+        assert not cloud.alive
+    assert asked(cloud) == [1, 1] or asked(cloud) == [2]
+
+
+async def test_one_that_cannot_be_resumed_is_replaced() -> None:
+    """It holds nothing, and must not stand in the way of one that can be had."""
+    cloud = a_cloud()
+    async with scaling(cloud, suspended_count=1, max_instances=1) as scaler:
+        await work(scaler, "job", 10.0)
+        await anyio.sleep(10)
+        assert set(states(cloud).values()) == {State.SUSPENDED}
+        cloud.faults.resume.always(SuspendFault(refuse=ProviderError("the disk is gone")))
+        async with scaler.acquire("next", timeout=100) as lease:
+            assert lease.instance == "i-2"
+
+
+async def test_the_tier_is_off_where_resuming_does_not_pay() -> None:
+    """Once that was measured often enough; what sleeps goes, too, and explain says why."""
+    cloud = a_cloud(boot_time=10, resume_time=30)
+    async with scaling(cloud, suspended_count=4) as scaler:
+        async with anyio.create_task_group() as jobs:
+            for number in range(3):
+                jobs.start_soon(work, scaler, f"job-{number}", 10.0)
+        for number in range(3):
+            await anyio.sleep(60)
+            await work(scaler, f"later-{number}", 10.0)
+        await anyio.sleep(60)
+        assert not cloud.alive
+        assert "idle instances are deleted: it does not pay (resuming takes 3" in str(scaler.explain())
