@@ -322,6 +322,8 @@ class PlanMachine(RuleBasedStateMachine):
 
     def check_event(self, event: facts.Event) -> None:  # noqa: C901  (an arm for each kind)
         """Ready, then anything but Ready, until it slept; then Gone. Ended is the last that is heard of it."""
+        if isinstance(event, facts.Disowned):
+            return
         if isinstance(event, facts.Refused):
             assert self.views == 1, "refused later than at the first view"
             assert self.journal_was_empty, "what the journal explains may not be refused"
@@ -455,6 +457,7 @@ class PlanMachine(RuleBasedStateMachine):
         assert record.count == count, "asked for before it was written"
         asked = self.asked[intent]
         asked.asked_at = self.now
+        assert not self.plan.disowned, "asked for in somebody else's group"
         assert self.views, "asked for before the group was seen"
         if self.config.max_instances:
             outstanding = sum(each.outstanding for each in self.asked.values())
@@ -869,6 +872,13 @@ class PlanMachine(RuleBasedStateMachine):
             self.seen[id_].dead = self.seen[id_].cut = True
         self.feed(facts.ConnectionDied(id_, "reset by peer"))
 
+    @rule(error=st.sampled_from(["", "it is somebody else's"]))
+    def disown(self, error: str) -> None:
+        """Somebody else took the group, or it is ours again."""
+        step = self.feed(facts.Disowned(error))
+        assert of_type(facts.Disowned, step.events) == [facts.Disowned(error)]
+        assert (self.plan.limits(self.now).allowed(1) == 0) or not error
+
     @rule(there=st.booleans())
     def problem(self, there: bool) -> None:  # noqa: FBT001  (drawn)
         """The cloud says why it does not deliver, or that all is well again."""
@@ -892,6 +902,7 @@ class PlanMachine(RuleBasedStateMachine):
     def all_settles_once_the_cloud_behaves(self) -> None:
         """No intent stays open, no removal unfinished, and every adopted or requested instance is ready, or sleeps."""
         self.problems = ()
+        self.disown("")
         for machine in self.cloud.machines.values():
             if machine.state not in {State.DELETING, State.DELETED}:
                 machine.state = State.RUNNING

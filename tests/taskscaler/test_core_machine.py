@@ -315,7 +315,7 @@ class World:
                 self.take(self.core.check(held, self.now))
             case Deliver(held):
                 self.deliver(held)
-            case Break(held, _):
+            case Break(held, _) if held.key in self.durations:  # else it was done before it could be told
                 if self.sleeping.pop(held.key, None) is None:
                     assert self.running.pop(held.key) is held
                 self.called.discard(held.key)
@@ -337,7 +337,7 @@ class World:
                     self.after(CLEANUP, lambda: self.clean(action))
             case InstanceEvent():
                 self.hear(action)
-            case facts.Forget() | InstanceLost() | Doubt() | DecisionEvent():
+            case Break() | facts.Forget() | InstanceLost() | Doubt() | DecisionEvent():
                 pass
             case _:
                 raise AssertionError(f"{action} was not to be expected")

@@ -300,7 +300,10 @@ class LedgerMachine(RuleBasedStateMachine):
         return not host.cleaning and self.asleep.issuperset(host.taken.values())
 
     def gave_back(self, step: Step) -> None:
-        """Follow what comes of a slot that was given back: exactly those that have to be are cleaned."""
+        """Follow what comes of a slot that was given back: exactly those that have to be are cleaned, if they can."""
+        for away in [host for host in self.hosts.values() if host.closed in AWAY]:
+            away.cleaning = dict(self.ledger.hosts[away.id].cleaning)
+            assert away.cleaning.keys() <= away.dirty.keys()
         for clean in of_type(Clean, step.actions):
             host = self.hosts[clean.host.id]
             assert host.cleaning[clean.slot] is NOT_YET
@@ -801,7 +804,8 @@ class LedgerMachine(RuleBasedStateMachine):
         wears = [host for host in held if host.closed is None or (host.closed is Closed.DRAINING and not host.dirty)]
         assert set(ledger.asleep) == asleep
         assert set(ledger.dormant) == {host.id for host in wears}
-        assert set(ledger.called) == {self.leases[key].host.id for key in self.called}
+        to_be_cleaned = {host.id for host in hosts if host.closed in AWAY and host.cleaning}
+        assert set(ledger.called) == {self.leases[key].host.id for key in self.called} | to_be_cleaned
 
     @invariant()
     def the_longest_idle_is_given_up_first(self) -> None:

@@ -49,7 +49,7 @@ from fleeting._errors import (
 )
 from fleeting._instance import Instance, InstanceRecord, Origin, Stage
 from fleeting._intents import Intent
-from fleeting._journal import Journal, MemoryJournal, Recovered
+from fleeting._journal import Journal, MemoryJournal, Placed, Recovered
 from fleeting._offload import Offload
 from fleeting._plan import PLAN_RECORDS, Limits, Plan
 from fleeting._plan_config import PlanConfig, Preexisting, ScaleThrottle
@@ -160,6 +160,7 @@ __all__ = [
     "OpensTerminals",
     "Origin",
     "OutcomeUnknown",
+    "Placed",
     "Plan",
     "PlanConfig",
     "PluginBroken",

@@ -18,6 +18,7 @@ from fleeting._durations import format_duration
 from fleeting._errors import (
     CommandFailed,
     FleetingError,
+    GroupRefused,
     InterfaceMismatch,
     LoginRejected,
     OutcomeUnknown,
@@ -40,6 +41,12 @@ CHANGE_TIMEOUT = 300.0
 
 READ_TIMEOUT = 120.0
 """Seconds that fetching the view or connection details may take."""
+
+MARK_LASTS = 300.0
+"""Seconds after which the mark of a manager that has died is no obstacle to another any more; renewed at half of it."""
+
+MARK_RETRY = 10.0
+"""Seconds before a mark is tried to be renewed once more that could not be."""
 
 NOTICES_RETRY = 10.0
 """Seconds before a stream of notices that broke is opened again."""
@@ -91,6 +98,8 @@ class GroupDriver:
         self._infos: dict[str, ConnectInfo] = {}
         self._scopes: dict[str, set[anyio.CancelScope]] = {}
         self._changing = 0
+        self._disowned = ""
+        """Why nothing is changed: the group is not known to be ours."""
 
     async def open(self, settings: Settings) -> GroupInfo:
         """Open the group and check that its plugin fits."""
@@ -108,11 +117,38 @@ class GroupDriver:
             log.warning("group_advice", extra={"group": info.identity, "advice": advice})
         return info
 
+    @property
+    def _marks(self) -> bool:
+        """Whether the group carries a mark of ours."""
+        return Capability.OWNER_MARK in self.info.capabilities and not self._observing
+
+    async def mark(self) -> None:
+        """Put our mark on the group, where that is possible.
+
+        Raises:
+            GroupRefused: Somebody else manages it.
+        """
+        if self._marks:
+            until = self._clock.now() + MARK_LASTS
+            try:
+                with anyio.fail_after(READ_TIMEOUT):
+                    await cast("MarksOwner", self.group).mark_owner(until)
+            except TimeoutError as error:
+                raise ProviderError(f"{self.info.identity} did not answer when it was to be marked as ours") from error
+            self._marked_until = until
+
+    async def unmark(self) -> None:
+        """Take our mark away, if it is there."""
+        if self._marks:
+            await cast("MarksOwner", self.group).mark_owner(None)
+
     def start(self, tasks: "TaskGroup", feed: Callable[[facts.Fact], None]) -> None:
         """From now on actions may be performed: in *tasks*, their outcomes given to *feed*."""
         self._tasks = tasks
         self._feed = feed
         self._unchanging = anyio.Event()
+        if self._marks:
+            tasks.start_soon(self._keep_marked, name=f"mark on {self.pool}")
         told = Capability.NOTICES in self.info.capabilities and isinstance(self.group, GivesNotice)
         if told and not self._observing:  # a notice may be told only once
             tasks.start_soon(self._listen, name=f"notices of {self.pool}")
@@ -290,6 +326,34 @@ class GroupDriver:
             raise ProviderError(f"the probe for notices printed {heard.strange[0][:100]!r}, not KIND SECONDS")
         return told
 
+    async def _keep_marked(self) -> None:
+        """Renew our mark. When it is lost, or may be, nothing is changed until we have it again."""
+        wait = MARK_LASTS / 2
+        while True:
+            await anyio.sleep(wait)
+            wait = MARK_LASTS / 2
+            try:
+                await self.mark()
+            except GroupRefused as error:
+                self._disown(f"the group is not ours any more: {error}")
+            except (ProviderError, OSError) as error:
+                log.warning("mark_failed", extra={"pool": self.pool, "error": _words(error)})
+                wait = MARK_RETRY
+                if self._clock.now() >= self._marked_until:
+                    self._disown(f"nobody knows whether the group is still ours: {_words(error)}")
+            else:
+                self._disown("")
+
+    def _disown(self, error: str) -> None:
+        """Note whether the group is ours, and tell if that has changed."""
+        if error != self._disowned:
+            self._disowned = error
+            if error:
+                log.error("group_lost", extra={"pool": self.pool, "error": error})
+            else:
+                log.warning("group_regained", extra={"pool": self.pool})
+            self._feed(facts.Disowned(error))
+
     async def _listen(self) -> None:
         """Pass on notices as they come."""
         group = self.group
@@ -327,7 +391,10 @@ class GroupDriver:
     # --- changing ----------------------------------------------------------------------------------------
 
     def _start_change(self, change: Callable[..., Awaitable[None]], action: facts.Action) -> None:
-        """Run a change to its end in the background, and count it until then."""
+        """Run a change to its end in the background, and count it until then; refuse it if the group is not ours."""
+        if self._disowned:
+            self._feed(_refusal(action, self._disowned))
+            return
         self._changing += 1
         self._tasks.start_soon(self._run_change, change, action, name=f"{type(action).__name__} {self.pool}")
 
@@ -425,6 +492,22 @@ def _check_claims(group: InstanceGroup, info: GroupInfo) -> None:
             raise Unsupported(
                 f"{info.identity} claims {capability} but lacks the methods of {needs[capability].__name__}"
             )
+
+
+def _refusal(action: facts.Action, why: str) -> facts.Fact:
+    """What becomes of a change that is not begun."""
+    match action:
+        case facts.Increase(_, intent):
+            return facts.IncreaseFailed(intent, why)
+        case facts.Decrease(_, instances):
+            return facts.DecreaseFailed(instances, why)
+        case facts.Suspend(_, instances):
+            return facts.SuspendFailed(instances, why)
+        case facts.Resume(_, instances):
+            return facts.ResumeFailed(instances, why)
+        case facts.Withdraw(_, count):
+            return facts.Withdrawn(count, 0)
+    raise AssertionError(f"{action} changes nothing")
 
 
 def _words(error: Exception) -> str:

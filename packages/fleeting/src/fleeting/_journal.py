@@ -5,7 +5,7 @@ what is in a record; the journal never looks inside.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from attrs import Factory, define, frozen
 
@@ -50,6 +50,16 @@ class Journal(Protocol):
 
     async def close(self) -> None:
         """Give up the lock. Records stay."""
+        ...
+
+
+@runtime_checkable
+class Placed(Protocol):
+    """A journal that outlives its process: whoever opens it again is the same manager to the cloud."""
+
+    @property
+    def place(self) -> str:
+        """Where it is, unlike any other on this host."""
         ...
 
 

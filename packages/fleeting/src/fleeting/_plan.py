@@ -181,6 +181,9 @@ class Plan:
         self._update_again = False
         self._viewed = False
         self._refused: frozenset[str] = frozenset()
+        self.disowned = ""
+        """Why nothing may be changed at the cloud, as long as the group is not known to be ours; empty if it is."""
+
         self._withdrawing: list[Intent] = []
         self._withdrawable = withdraws
         self._shutting_down = False
@@ -310,8 +313,9 @@ class Plan:
 
     def limits(self, now: float) -> Limits:
         """What stands between a wish for more instances and asking for them. O(1)."""
-        if not self._viewed or self._refused:
+        if not self._viewed or self._refused or self.disowned:
             why = "the group was refused" if self._refused else "what the group holds is not known yet"
+            why = self.disowned or why
             return Limits(room=0, tokens=0, tokens_at=None, blocked_until=inf, blocked_why=why)
         return Limits(
             room=None if self.ceiling is None else max(0, self.ceiling - self.total),
@@ -476,6 +480,9 @@ class Plan:
                 self._heartbeat_ended(instance, error, now)
             case facts.Noticed(instance, deadline, kind):
                 self._noticed(instance, deadline, kind, now)
+            case facts.Disowned(error):
+                self.disowned = error
+                self._turn.events.append(fact)
             case facts.ConnectionDied(instance):
                 self._connection_died(instance, now)
         return self._end()
@@ -990,7 +997,7 @@ class Plan:
     def _may_ask_again(self) -> bool:
         """Whether there is room for what a repeated request may bring, and a view does not show that it was heard."""
         room = self.ceiling is None or self.total <= self.ceiling
-        return self._viewed and room and not self._shutting_down
+        return self._viewed and room and not (self._shutting_down or self.disowned)
 
     def _ask_again(self, intent: Intent, now: float) -> None:
         """Repeat a request that was never answered, once there is room for what it may bring."""

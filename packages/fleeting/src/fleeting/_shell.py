@@ -19,7 +19,7 @@ from fleeting._clock import LoopClock
 from fleeting._driver import GroupDriver
 from fleeting._engine import Core, Engine
 from fleeting._errors import FleetingError, GroupRefused
-from fleeting._journal import Journal, MemoryJournal, Recovered
+from fleeting._journal import Journal, MemoryJournal, Placed, Recovered
 from fleeting._step import Step
 from fleeting._types import Clock, GroupInfo, Settings
 
@@ -92,13 +92,14 @@ class Shell(Generic[C]):
         self._journal: Journal = journal if journal is not None else MemoryJournal()
         self._given_clock = clock
         self._observe_only = observe_only
-        self.owner = f"{os.uname().nodename}-{os.urandom(4).hex()}"
+        self.owner = f"{os.uname().nodename}-{_token(self._journal)}"
 
     async def __aenter__(self) -> Self:
-        """Open the groups, lock and read the journal, build the core, start, and see each group once.
+        """Open the groups, lock and read the journal, mark the groups, build the core, start, and see each group once.
 
         Raises:
-            GroupRefused: What the group holds may be neither used nor removed; nothing was changed.
+            GroupRefused: Somebody else manages the group, or what it holds may be neither used nor removed; nothing
+                was changed.
         """
         self._stack = AsyncExitStack()
         try:
@@ -131,6 +132,9 @@ class Shell(Generic[C]):
         identities = [info.identity for info in infos.values()]
         recovered = await self._journal.open(identities, self.owner, self._kinds)
         stack.push_async_callback(self._close, "the journal", self._journal.close)
+        for driver in self.drivers.values():
+            stack.push_async_callback(self._close, f"the mark on {driver.info.identity}", driver.unmark)
+            await driver.mark()
         self.core = self._build(infos, recovered, self.clock.now())
         self.engine = Engine(self.core, self._journal, self.clock, self._perform, self._is_urgent)
         stack.push_async_callback(self._close, "the engine", self.engine.close)
@@ -202,3 +206,12 @@ class Shell(Generic[C]):
                 log.error("close_failed", extra={"what": what, "error": str(error)})  # noqa: TRY400  (expected)
         if scope.cancelled_caught:
             log.error("close_timed_out", extra={"what": what})
+
+
+def _token(journal: Journal) -> str:
+    """What tells managers of one host apart: whoever opens the same journal again is the same one."""
+    if not isinstance(journal, Placed):
+        return os.urandom(4).hex()
+    from hashlib import sha256  # that a bare ``import fleeting`` need not pay for
+
+    return sha256(journal.place.encode()).hexdigest()[:8]

@@ -63,6 +63,11 @@ class SqliteJournal:
         self._epoch = 0
         self._offload = Offload(limit=1)  # so the connection is used by one thread at a time
 
+    @property
+    def place(self) -> str:
+        """See `Placed`."""
+        return str(self.path.absolute())
+
     async def open(self, identities: Sequence[str], owner: str, kinds: Mapping[str, type]) -> Recovered:
         """See `Journal.open`."""
         return await self._offload(self._open, identities, owner, kinds)

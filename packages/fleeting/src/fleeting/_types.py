@@ -189,7 +189,7 @@ class Settings:
     """What a group is told when it is opened."""
 
     owner: str
-    """Who manages: a stable id of this manager, to be put on what it creates."""
+    """Who manages: an id of this manager, to be put on what it creates; the same when its journal is opened again."""
 
     clock: Clock
     connector: ConnectorConfig = ConnectorConfig()

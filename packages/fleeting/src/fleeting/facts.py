@@ -129,6 +129,15 @@ class Noticed(NamedTuple):
     kind: NoticeKind
 
 
+class Disowned(NamedTuple):
+    """The group is not known to be ours any more: nothing may be changed there. Empty *error*: it is ours again.
+
+    A fact, and an event as well: whoever hears of it must give nobody anything new there.
+    """
+
+    error: str
+
+
 class ConnectionDied(NamedTuple):
     """An open connection to the instance broke."""
 
@@ -153,6 +162,7 @@ Fact = (
     | HeartbeatPassed
     | HeartbeatFailed
     | Noticed
+    | Disowned
     | ConnectionDied
 )
 
@@ -350,4 +360,6 @@ class Refused(NamedTuple):
     instances: tuple[str, ...]
 
 
-Event = Ready | Paused | Resumed | Asleep | Waking | Alive | Unhealthy | Aged | Doomed | Gone | Ended | Refused
+Event = (
+    Ready | Paused | Resumed | Asleep | Waking | Alive | Unhealthy | Aged | Doomed | Gone | Ended | Refused | Disowned
+)

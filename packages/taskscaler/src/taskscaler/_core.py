@@ -181,6 +181,9 @@ class Core:
         self.observing = observing
         """Whether nothing of what is decided is carried out."""
 
+        self._held_back = ""
+        """Why nothing new is handed out for the moment; empty if it is."""
+
         self._payoffs = {name: Payoff() for name in self.pools}
 
         self._breaks: Timers[str] = Timers()
@@ -495,17 +498,17 @@ class Core:
         self._route(pool, self.plans[pool].handle(fact, now), now)
         return self._end()
 
-    def journal_failed(self, error: str, _now: float) -> Step:
+    def journal_failed(self, error: str, now: float) -> Step:
         """Hand out nothing that would not be remembered."""
         self.journal_error = f"the journal cannot be written: {error}"
-        self.ledger.hold_back(self.journal_error)
+        self._hold_back(now)
         return self._end()
 
     def journal_recovered(self, now: float) -> Step:
         """Go on."""
         self._changed = True
-        self._add(self.ledger.hand_out_again(self.journal_error, now))
         self.journal_error = ""
+        self._hold_back(now)
         return self._end()
 
     # --- between plan and ledger -------------------------------------------------------------------------
@@ -546,9 +549,20 @@ class Core:
                 self._add(ledger.end(host_id(pool, instance), now))
             case facts.Refused():
                 self.refusal = refusal_of(event)
+            case facts.Disowned():
+                self._hold_back(now)
             case _:
                 host = ledger.hosts[host_id(pool, event.instance)]
                 self._tell_of(host, event, now)
+
+    def _hold_back(self, now: float) -> None:
+        """Hand out nothing new while nothing can be remembered, or a group may be somebody else's; else do it again."""
+        disowned = next((plan.disowned for plan in self.plans.values() if plan.disowned), "")
+        before, self._held_back = self._held_back, self.journal_error or disowned
+        if self._held_back:
+            self.ledger.hold_back(self._held_back)
+        elif before:
+            self._add(self.ledger.hand_out_again(before, now))
 
     def _note_time(self, pool: str, instance: str, now: float) -> None:
         """How long the instance took to be ready, if that is known."""

@@ -414,8 +414,8 @@ class Ledger:
         return Step((), refused)
 
     def hold_back(self, why: str) -> None:
-        """Hand out nothing until `hand_out_again`; whoever waits goes on waiting."""
-        self.shut = self.shut or why
+        """Hand out nothing until `hand_out_again`, for this reason from now on; whoever waits goes on waiting."""
+        self.shut = self.over or why
 
     def hand_out_again(self, why: str, now: float) -> Step:
         """Undo `hold_back` with the same reason."""
@@ -654,7 +654,8 @@ class Ledger:
         self._let_go(held)
         self.shelves[host.pool].cleaning += 1
         clean = host.cleaning[held.slot] = Clean(host, held.slot, held.key)
-        return Step(writes, (clean,))
+        self._note_called(host)
+        return Step(writes, () if host.closed in AWAY else (clean,))  # else once it is back
 
     def _soil(self, held: Held) -> Put:
         """Note that the slot was used."""

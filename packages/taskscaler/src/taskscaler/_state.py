@@ -59,6 +59,11 @@ class StateJournal:
             await self._journal.close()
             self._journal = None
 
+    @property
+    def place(self) -> str:
+        """See `fleeting.Placed`."""
+        return str(self.directory.absolute())
+
     def path(self, identities: Sequence[str]) -> Path:
         """Tell where the state of these groups is kept, in whichever order they are named."""
         names = "\n".join(sorted(identities))
