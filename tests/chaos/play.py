@@ -33,7 +33,7 @@ LONGEST_DECREASE = 20.0
 QUIET_UPDATES = 5
 """So many intervals between updates are watched at the end: nothing else happens in them."""
 
-CALM = frozenset({"update", "heartbeat"})
+CALM = frozenset({"update", "heartbeat", "mark_owner"})
 """Calls that are made while nothing happens."""
 
 RENEWAL = frozenset({"increase", "decrease", "connect_info", "dial", "withdraw"})

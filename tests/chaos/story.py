@@ -205,7 +205,7 @@ def _sleepy(story: Story, sleep_kinds: Sequence[str]) -> Story:
         troubles=tuple(sorted([*story.troubles, *troubles], key=lambda trouble: trouble.at)),
         cloud={
             **story.cloud,
-            "capabilities": capabilities | {Capability.SUSPEND_RESUME},
+            "capabilities": capabilities | {Capability.SUSPEND_RESUME, Capability.OWNER_MARK},
             "suspend_time": random.choice([0.0, 2.0, 8.0]),
             "resume_time": random.choice([0.0, 1.0, 6.0]),
             "latency": {**latency, "suspend": random.choice([0.0, 1.0]), "resume": random.choice([0.0, 1.0])},

@@ -116,7 +116,7 @@ def lay_ambushes(scene: Scene) -> None:
     scripts.decrease = Ambush(scene, DecreaseFault())  # type: ignore[assignment]
     scripts.suspend = Ambush(scene, SuspendFault())  # type: ignore[assignment]
     scripts.resume = Ambush(scene, SuspendFault())  # type: ignore[assignment]
-    for method in ("init", "connect_info", "heartbeat", "withdraw", "dial"):
+    for method in ("init", "connect_info", "heartbeat", "withdraw", "dial", "mark_owner"):
         setattr(scripts, method, Ambush(scene, Fault()))
 
 

@@ -46,6 +46,9 @@ async def test_an_instance_sleeps_with_its_lease_and_wakes_with_it() -> None:
         instance = await asleep(scaler)
         assert states(cloud) == {instance: State.SUSPENDED}
         assert "i-1 sleeps: all leases on it sleep" in str(scaler.explain(instance=instance))
+        assert str(scaler.explain(key="job")).startswith(
+            "job sleeps in slot 0 of i-1 for 10 s: its instance sleeps, too"
+        )
         await anyio.sleep(5000)
         begun = anyio.current_time()
         lease = await scaler.resume("job")

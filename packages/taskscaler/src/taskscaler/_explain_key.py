@@ -8,7 +8,7 @@ from fleeting.wording import did_you_mean
 from taskscaler._core import Core
 from taskscaler._explain import SCHEMA_VERSION, explain, in_lines
 from taskscaler._forecast import Next, Upcoming, forecast
-from taskscaler._slots import Held, LostLease, Waiter
+from taskscaler._slots import Closed, Held, LostLease, Waiter
 from taskscaler._wording import iso, span
 
 
@@ -60,7 +60,7 @@ class KeyExplanation:
                 return f"{self.key} is being handed slot {self.slot} of {self.instance}{for_}: {self.why}"
             case "holding" | "suspended":
                 does = "holds" if self.state == "holding" else "sleeps in"
-                return f"{self.key} {does} slot {self.slot} of {self.instance}{for_}"
+                return f"{self.key} {does} slot {self.slot} of {self.instance}{for_}" + (self.why and f": {self.why}")
             case "lost":
                 return f"{self.key} {self.lost}; nobody has asked for a slot under this key since"
         return f"{self.key} is not known: {self.why}"
@@ -133,10 +133,21 @@ def _holding(core: Core, held: Held, lost: str, now: float) -> KeyExplanation:
         instance=host.instance,
         pool=host.pool,
         slot=held.slot,
-        why="" if held.delivered else core.journal_error or "that is remembered first",
+        why=_on_its_sleep(held) if held.delivered else core.journal_error or "that is remembered first",
         lost=lost,
         next=tuple(item for item in on_host if item.what is not Next.CHECK),
     )
+
+
+def _on_its_sleep(held: Held) -> str:
+    """How far it is with the instance of a lease that sleeps, if that sleeps, too."""
+    waits = "it is to be resumed, and " if held.resuming else ""
+    match held.host.closed if held.suspended else None:
+        case Closed.ASLEEP:
+            return f"{waits}its instance sleeps, too"
+        case Closed.WAKING:
+            return f"{waits}its instance is being resumed"
+    return ""
 
 
 def _waiting(core: Core, waiter: Waiter, lost: str, now: float) -> KeyExplanation:
