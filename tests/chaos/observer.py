@@ -31,6 +31,7 @@ class Run:
     job: Job
     life: "Life"
     lease: Lease
+    began: float
 
     @property
     def undisturbed(self) -> bool:
@@ -272,7 +273,7 @@ class Observer:
         self._check_wear(where, life, lease)
         if job.key not in self._stored("lease"):
             self.violate(f"{where}, and its lease is not in the journal")
-        self.running[job.key] = run = Run(job, life, lease)
+        self.running[job.key] = run = Run(job, life, lease, self.cloud.now)
         return run
 
     def suspended(self, run: Run) -> None:
@@ -295,7 +296,7 @@ class Observer:
             self.violate(f"{where}, whose deletion was asked for")
         if job.key not in self._stored("lease"):
             self.violate(f"{where}, and its lease is not in the journal")
-        self.running[job.key] = run = Run(job, life, lease)
+        self.running[job.key] = run = Run(job, life, lease, self.cloud.now)
         return run
 
     def lost_asleep(self, job: Job) -> None:
@@ -350,8 +351,19 @@ class Observer:
         if not life.dead:
             self.dirty.discard((instance, slot))
 
+    def _check_notices(self, run: Run) -> None:
+        """No job outlives the end of its instance that was announced, unless it declared that it would not."""
+        if run.job.declared and not run.job.sleeps:
+            return
+        for notice in self.cloud.notices_given:
+            late = notice.deadline + self._late < self.cloud.now
+            if notice.instance == run.lease.instance and run.began < notice.deadline and late and not run.life.dead:
+                self.violate(f"{run.job.key} ran on {notice.instance} beyond {notice.deadline - EPOCH:.2f}, its end")
+
     def ended(self, run: Run) -> None:
         """A job runs no more, for whatever reason."""
+        if Capability.NOTICES in self.cloud.capabilities:
+            self._check_notices(run)
         if run.lease.loss is not None:
             self.broke.add((run.life.number, run.lease.instance))
         if self.running.get(run.job.key) is run:

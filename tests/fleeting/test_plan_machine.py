@@ -263,6 +263,9 @@ class PlanMachine(RuleBasedStateMachine):
         self.refused: set[str] = set()
         self.views = 0
         self.view_began = -1e9
+        self.early: dict[str, float] = {}
+        """Notices to this manager: when which instance goes."""
+
         self.wanted_asleep = ""
         self.tick()
 
@@ -300,7 +303,8 @@ class PlanMachine(RuleBasedStateMachine):
         id_ = write.key.removeprefix("default/")
         match write:
             case Put("instance", _, record) if id_ not in self.seen:
-                self.seen[id_] = Seen(first_seen=self.now, state=self.shown[id_].state)
+                noticed = self.early.get(id_, -1e9) > self.now
+                self.seen[id_] = Seen(first_seen=self.now, state=self.shown[id_].state, noticed=noticed)
                 if record.intent is not None:
                     self.check_match(id_, record.intent)
             case Put("intent", _, record) if id_ not in self.asked:
@@ -322,13 +326,8 @@ class PlanMachine(RuleBasedStateMachine):
 
     def check_event(self, event: facts.Event) -> None:  # noqa: C901  (an arm for each kind)
         """Ready, then anything but Ready, until it slept; then Gone. Ended is the last that is heard of it."""
-        if isinstance(event, facts.Disowned):
-            return
-        if isinstance(event, facts.Refused):
-            assert self.views == 1, "refused later than at the first view"
-            assert self.journal_was_empty, "what the journal explains may not be refused"
-            assert self.config.preexisting is Preexisting.REFUSE
-            self.refused |= set(event.instances)
+        if isinstance(event, facts.Refused | facts.Disowned):
+            self.check_group_event(event)
             return
         known = self.seen[event.instance]
         match event:
@@ -339,6 +338,8 @@ class PlanMachine(RuleBasedStateMachine):
                 assert not known.asleep, "ready though it sleeps"
                 assert not known.missed, "ready while the view does not show it"
                 assert self.ended.get(id_, -1e9) + REMEMBER_LOST <= self.now, "a lost instance was used again"
+                goes_at = self.plan.instances[id_].deadline
+                assert known.up or goes_at is None, "ready for the first time though it is about to go"
                 known.up = known.ready = True
             case facts.Paused():
                 assert known.ready
@@ -373,6 +374,14 @@ class PlanMachine(RuleBasedStateMachine):
                 self.check_end(known)
                 self.ended[id_] = self.now
                 del self.seen[id_]
+
+    def check_group_event(self, event: facts.Refused | facts.Disowned) -> None:
+        """A group is refused at the first view, and only where the journal explains nothing."""
+        if isinstance(event, facts.Refused):
+            assert self.views == 1, "refused later than at the first view"
+            assert self.journal_was_empty, "what the journal explains may not be refused"
+            assert self.config.preexisting is Preexisting.REFUSE
+            self.refused |= set(event.instances)
 
     def check_sleep(self, event: facts.Asleep | facts.Waking, known: Seen) -> None:
         """Asleep because those on top want it, or a view shows it; nothing else is said of it until it wakes."""
@@ -506,7 +515,7 @@ class PlanMachine(RuleBasedStateMachine):
         if self.ended.get(id_, -1e9) + REMEMBER_LOST > self.now:
             assert known.stage is Stage.REMOVING, "a lost instance that came back is deleted"
         elif known.intent is None:
-            adopted = self.config.preexisting is Preexisting.ADOPT
+            adopted = self.config.preexisting is Preexisting.ADOPT and not self.seen[id_].noticed
             spoilt = observed.state in {State.FAILED, State.DELETING, State.DELETED}
             assert (known.stage is not Stage.REMOVING) == (adopted and not spoilt)
 
@@ -857,10 +866,12 @@ class PlanMachine(RuleBasedStateMachine):
     @rule(pick=PICKS, seconds=st.sampled_from([10.0, 100.0]))
     def notice(self, pick: int, seconds: float) -> None:
         """The cloud announces that a machine will go."""
-        ids = [*self.plan.instances, "unknown"]
+        ids = [*self.cloud.machines, *self.plan.instances, "unknown"]
         id_ = ids[pick % len(ids)]
         if id_ in self.seen:
             self.seen[id_].noticed = True
+        earlier = self.early.get(id_, -1e9)
+        self.early[id_] = min(earlier if earlier > self.now else 1e12, self.now + seconds)
         self.feed(facts.Noticed(id_, self.now + seconds, NoticeKind.PREEMPTION))
 
     @rule(pick=PICKS)

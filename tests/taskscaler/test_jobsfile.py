@@ -311,7 +311,7 @@ def test_all_that_contradicts_is_told_at_once(tmp_path: Path) -> None:
     ) == [
         (
             "autoscaler.plugin_config.boot: found an unknown key, "
-            "expected one of name, directory, boot_time, orphan_ttl, max_size; did you mean boot_time?"
+            "expected one of name, directory, boot_time, resume_time, orphan_ttl, max_size; did you mean boot_time?"
         ),
         (
             f'defaults.executor: found string "instanc", expected the name of an installed plugin ({executors}); '

@@ -175,6 +175,9 @@ class Plan:
         self._lost: dict[str, float] = {}
         self._departures: dict[str, Departure] = {}
         self._intents = Intents()
+        self._early_notices: dict[str, facts.Noticed] = {}
+        """Of instances that no view has shown yet."""
+
         self._problems: tuple[Problem, ...] = ()
         self._updating = False
         self._update_started = self._began = now
@@ -589,6 +592,9 @@ class Plan:
             self._remove(known, "nothing of ours explains it", now)
         else:
             self._refresh(known, observed, now)
+        notice = self._early_notices.pop(instance, None)
+        if notice is not None and notice.deadline > now:
+            self._noticed(*notice, now)
         return True
 
     def _match(self, observed: Observed) -> Intent | None:
@@ -795,8 +801,13 @@ class Plan:
         return facts.Paused(known.id, "its last heartbeat failed", briefly=False)
 
     def _noticed(self, instance: str, deadline: float, kind: NoticeKind, now: float) -> None:
-        """It goes at *deadline*; of several notices the earliest counts."""
+        """It goes at *deadline*; of several notices the earliest counts. One may come before the view that shows it."""
         known = self._instances.get(instance)
+        if known is None:
+            early = {id_: each for id_, each in self._early_notices.items() if each.deadline > now}
+            notice = facts.Noticed(instance, deadline, kind)
+            early[instance] = min(early.get(instance, notice), notice, key=lambda each: each.deadline)
+            self._early_notices = early
         if known is None or known.stage in LEAVING:
             return
         if known.deadline is not None and known.deadline <= deadline:
