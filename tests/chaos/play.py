@@ -401,9 +401,7 @@ class Play:
             await self._work(life, job, lease, resumed=True)
 
     async def _lease_asleep(self, life: Life, job: Job) -> Lease | None:
-        """The job's lease that an earlier manager left, if it did."""
-        if self.observer.sleeping.get(job.key) is None:
-            return None
+        """The job's lease that an earlier manager left, if it did; also one of whose loss only that one knew."""
         with suppress(NotSuspended):
             lease = await life.scaler.resume(job.key)
             self.result.met["job: resumed after a crash"] += 1

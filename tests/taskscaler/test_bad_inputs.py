@@ -358,7 +358,7 @@ WRONG_FILES = {
         f'{FLEET}plugin_config = {{ boot_tme = "1s" }}\n{JOB}',
         (
             "autoscaler.plugin_config.boot_tme: found an unknown key, expected one of name, directory, boot_time, "
-            "orphan_ttl, max_size; did you mean boot_time? [FL112]"
+            "resume_time, orphan_ttl, max_size; did you mean boot_time? [FL112]"
         ),
     ),
     "name of the local group": wrong_file(

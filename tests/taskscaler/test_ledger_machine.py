@@ -548,6 +548,8 @@ class LedgerMachine(RuleBasedStateMachine):
         if not ready:
             return
         model.closed, model.idle_since = Closed.DRAINING if draining else None, self.now
+        if draining:
+            model.cleaning.clear()
         step = self.ledger.add(host.pool, host.instance, self.now, draining=draining)
         woken = [each for each in of_type(Deliver, step.actions) if each.held.key in self.called]
         assert {each.held.key for each in woken} == self.called & set(model.taken.values())

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from taskscaler import Decision, DecisionEvent, InstanceEvent, LeaseEvent, ScalerEvent
-from taskscaler._decide import Demand, PoolDecision
+from taskscaler._decide import Demand, PoolDecision, Removal, Sleep, Wake
 from taskscaler.batch import FleetRecord, Opened, PoolFacts, RecordUnreadable, read_record
 
 POOL = PoolFacts(name="default", plugin="local", capacity_per_instance=2, max_instances=4)
@@ -40,6 +40,9 @@ decisions = st.builds(
     spare=counts,
     pools=st.lists(pools, max_size=2).map(tuple),
     look_again_at=times | st.just(inf),
+    removals=st.lists(st.builds(Removal, names, names, names), max_size=2).map(tuple),
+    sleeps=st.lists(st.builds(Sleep, names, names, names), max_size=2).map(tuple),
+    wakes=st.lists(st.builds(Wake, names, names, names), max_size=2).map(tuple),
 )
 events: st.SearchStrategy[ScalerEvent] = st.one_of(
     st.builds(InstanceEvent, at=times, pool=names, instance=names, state=names, why=names, lost=st.booleans()),

@@ -654,7 +654,9 @@ class Ledger:
         self._let_go(held)
         self.shelves[host.pool].cleaning += 1
         clean = host.cleaning[held.slot] = Clean(host, held.slot, held.key)
-        self._note_called(host)
+        if held.suspended:  # it was given up in its sleep
+            self._reclose(host, host.closed, host.why_closed)
+            self._note_called(host)
         return Step(writes, () if host.closed in AWAY else (clean,))  # else once it is back
 
     def _soil(self, held: Held) -> Put:

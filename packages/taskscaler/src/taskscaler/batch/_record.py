@@ -22,7 +22,7 @@ from typing import Any
 
 from attrs import asdict, frozen
 
-from taskscaler._decide import Decision, Demand, PoolDecision, Removal
+from taskscaler._decide import Decision, Demand, PoolDecision, Removal, Sleep, Wake
 from taskscaler._errors import RecordUnreadable
 from taskscaler._observe import DecisionEvent, InstanceEvent, LeaseEvent, ScalerEvent
 
@@ -153,6 +153,8 @@ def _decision(*, at: float, decision: dict[str, Any], text: str) -> DecisionEven
         "demand": Demand(**decision["demand"]),
         "pools": tuple(PoolDecision(**pool) for pool in decision["pools"]),
         "removals": tuple(Removal(**removal) for removal in decision["removals"]),
+        "sleeps": tuple(Sleep(**sleep) for sleep in decision.get("sleeps", ())),  # earlier releases had none
+        "wakes": tuple(Wake(**wake) for wake in decision.get("wakes", ())),
         "look_again_at": inf if again is None else again,
     }
     return DecisionEvent(at=at, decision=Decision(**{**decision, **values}))
