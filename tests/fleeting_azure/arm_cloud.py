@@ -131,6 +131,9 @@ class Cloud:
     operations: dict[str, tuple[float, str]] = field(factory=dict)
     log: list[Request] = field(factory=list)
     used: set[str] = field(factory=set)
+    announced: list[str] = field(factory=list)
+    """Instances that will be evicted."""
+
     victims: list[str] = field(factory=list)
     """Instances that Azure chose to remove because the capacity was lowered."""
 
@@ -140,6 +143,10 @@ class Cloud:
         """Let somebody add instances with tools of their own."""
         self._resize(self.capacity + number)
         self.tick()
+
+    async def announce(self, instance: str) -> None:
+        """Tell the machine itself that it will be evicted."""
+        self.announced.append(instance)
 
     async def kill(self, instance: str) -> None:
         """Let one be gone at once."""

@@ -1,13 +1,19 @@
 """What the conformance suite may do to the cloud."""
 
+import json
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from functools import partial
+
 import anyio
 from attrs import define
 
-from fleeting import Settings, State
+from fleeting import Completed, Settings, State
 from fleeting.testing import Harness, Trouble
 from fleeting_azure import AzureConfig
 from tests.fleeting_azure.arm_cloud import TOKEN, Cloud
 from tests.fleeting_azure.arm_server import group_of, trouble
+from tests.fleeting_azure.metadata import event, metadata
 
 STATES = {
     "Creating": State.CREATING,
@@ -47,6 +53,16 @@ class HurriedClock:
         await anyio.sleep(max(0.0, (at - self.now()) / 50))
 
 
+async def probed(cloud: Cloud, instance: str) -> Completed:
+    """Run the probe as on an instance, with the events that the cloud has announced."""
+    soon = format_datetime(datetime.now(UTC) + timedelta(seconds=30), usegmt=True)
+    name = cloud.instances[instance].name
+    events = [event("Preempt", soon, cloud.instances[each].name) for each in cloud.announced]
+    async with metadata(json.dumps({"DocumentIncarnation": 1, "Events": events}), name) as probe:
+        ended = await anyio.run_process(["sh", "-c", probe], check=False)
+    return Completed(exit_status=ended.returncode, signal=None, stdout=ended.stdout, stderr=ended.stderr)
+
+
 def harness_for(cloud: Cloud, config: AzureConfig, clock: HurriedClock) -> Harness:
     """All that it may do."""
     return Harness(
@@ -65,5 +81,7 @@ def harness_for(cloud: Cloud, config: AzureConfig, clock: HurriedClock) -> Harne
         patience=5,
         settle=1,
         poll=0.5,
+        notice=cloud.announce,
+        probed=partial(probed, cloud),
         cannot={"troubles": "a scale set's capacity is taken whole or not at all"},
     )

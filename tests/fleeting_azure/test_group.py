@@ -464,6 +464,7 @@ async def test_how_to_connect(tmp_path: Path, mode: Mode, profile: object, expec
         info = await azure.group.connect_info(instance)
         assert (info.os, info.protocol, info.user) == expected
         assert (info.internal_addr, info.external_addr) == ("10.1.0.4", "127.0.1.4")
+        assert (azure.info.notice_probe is not None) == (info.os == "linux")
 
 
 async def test_without_a_public_address_there_is_none(tmp_path: Path) -> None:

@@ -88,11 +88,14 @@ class AzureGroup:
             advice.append(arm.NOT_SEEN)
         if harm and not self._observing:
             raise GroupRefused(f"scale set {self._config.name} must not be managed as it is: {'. And '.join(harm)}")
+        probe = arm.NOTICE_PROBE if self._set.os == "linux" else None
+        has = {Capability.NOTICES: probe, Capability.SUSPEND_RESUME: not self._set.evicts_by_deallocating}
         return GroupInfo(
             identity=f"azure:{self._set.id.lower()}",
             max_size=self._set.max_size,
-            capabilities=frozenset([] if self._set.evicts_by_deallocating else [Capability.SUSPEND_RESUME]),
+            capabilities=frozenset(capability for capability, it in has.items() if it),
             advice=(*harm, *advice),
+            notice_probe=probe,
         )
 
     async def update(self) -> Observation:
