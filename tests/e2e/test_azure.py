@@ -88,9 +88,12 @@ def write_jobs(directory: Path, config: AzureConfig, host: Server) -> Path:
 
 @contextmanager
 def hosts(directory: Path) -> Iterator[Server]:
-    """Run one server at the addresses of sixteen instances, each with a home of its own."""
+    """Run one server at the addresses of sixteen instances, each with a home of its own, where curl reaches nobody."""
     addresses = [f"ListenAddress 127.0.0.{number}" for number in range(4, 20)]
-    home = f'set -- $SSH_CONNECTION; mkdir -p {directory}/$3; cd {directory}/$3; eval "$SSH_ORIGINAL_COMMAND"'
+    (directory / "bin").mkdir(parents=True)
+    (directory / "bin" / "curl").symlink_to("/bin/false")
+    home = f"set -- $SSH_CONNECTION; mkdir -p {directory}/$3; cd {directory}/$3; PATH={directory}/bin:$PATH"
+    home += '; eval "$SSH_ORIGINAL_COMMAND"'
     with sshd(directory, f"ForceCommand {home}", *addresses) as host:
         yield host
 
