@@ -1,0 +1,357 @@
+"""Pure: what Google's answers mean here, and what is written where an instance looks for it.
+
+Google's messages may repeat what was sent, and change: only codes are told on.
+"""
+
+import json
+import re
+from base64 import b64decode, b64encode
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, TypeAlias
+
+from attrs import evolve, frozen
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import padding, rsa
+
+import fleeting
+from fleeting import Observed, Problem, ProblemKind, ProviderError, State
+from fleeting_gcp._config import GcpConfig
+
+Message: TypeAlias = Any
+"""One of the SDK's; it is not imported here."""
+
+NOTICE_PROBE = r"""
+ask() { curl -fsm 2 -H Metadata-Flavor:Google "http://metadata.google.internal/computeMetadata/v1/instance/$1"; }
+[ "$(ask preempted)" = TRUE ] && echo preemption 25
+[ "$(ask maintenance-event)" = TERMINATE_ON_HOST_MAINTENANCE ] && echo maintenance 55
+true
+"""
+"""A preempted machine has 30 s, one that ends for maintenance 60 s; the probe itself may take 5 s of them."""
+
+# --- instances -------------------------------------------------------------------------------------------
+
+_ACTIONS = {
+    State.CREATING: "CREATING CREATING_WITHOUT_RETRIES VERIFYING",
+    State.SUSPENDING: "SUSPENDING",
+    State.RESUMING: "RESUMING",
+    State.DELETING: "DELETING ABANDONING",
+    State.FAILED: "RECREATING RESTARTING STARTING STOPPING",
+}
+ACTIONS = {action: state for state, actions in _ACTIONS.items() for action in actions.split()}
+"""What the group does with an instance; any other leaves it as its status says. What ran on a machine that is made,
+started or stopped once more is lost."""
+
+_STATUSES = {
+    State.CREATING: "PENDING PROVISIONING STAGING",
+    State.RUNNING: "RUNNING",
+    State.SUSPENDING: "SUSPENDING",
+    State.SUSPENDED: "SUSPENDED",
+    State.FAILED: "PENDING_STOP STOPPING STOPPED TERMINATED DEPROVISIONING REPAIRING",
+}
+STATUSES = {status: state for state, statuses in _STATUSES.items() for status in statuses.split()} | {"": State.FAILED}
+"""What the machine itself does; empty where there is none."""
+
+_NAME = re.compile(r"fleeting-([a-z0-9](?:[-a-z0-9]{0,46}[a-z0-9])?)-([0-9]{1,3})")
+
+
+def state_of(action: str, status: str) -> State:
+    """Tell what an instance is; what nobody has heard of is neither running nor gone."""
+    return ACTIONS.get(action) or STATUSES.get(status, State.CREATING)
+
+
+def names_for(intent: str, count: int) -> list[str]:
+    """Name the instances of an intent: the same each time, and for no other intent.
+
+    Raises:
+        ProviderError: An instance's name cannot hold the intent.
+    """
+    names = [f"fleeting-{intent}-{number}" for number in range(count)]
+    if intent_of(names[0]) != intent:
+        raise ProviderError(f"intent {intent!r} is not of at most 48 lower-case letters, digits and dashes")
+    return names
+
+
+def intent_of(name: str) -> str | None:
+    """Read the intent back; None: the instance was not asked for by a manager."""
+    found = _NAME.fullmatch(name)
+    return found[1] if found else None
+
+
+@frozen
+class Fault:
+    """Why an instance does not come."""
+
+    code: str
+    zone: str | None
+    limit: str = ""
+    """Which quota is reached, as far as Google tells."""
+
+
+@frozen(kw_only=True)
+class Managed:
+    """An instance as its group lists it."""
+
+    name: str
+    number: int = 0
+    """Google's own id, never used twice; 0 while there is no machine."""
+
+    url: str = ""
+    """Such as ``zones/europe-west1-b/instances/x``; empty as long as no zone is chosen."""
+
+    state: State
+    is_ill: bool = False
+    """Whether the group's health check fails."""
+
+    faults: tuple[Fault, ...] = ()
+
+    @property
+    def zone(self) -> str | None:
+        """Where it is, or is to be."""
+        return self.url.split("/")[1] if self.url else None
+
+    @property
+    def observed(self) -> Observed:
+        """What everybody may know of it."""
+        return Observed(state=self.state, intent=intent_of(self.name), offering=self.zone)
+
+
+def read_managed(answer: Message) -> Managed:
+    """Read an item of the listing."""
+    _, below, place = answer.instance.partition("zones/")
+    url = f"{below}{place}"
+    errors = answer.last_attempt.errors.errors
+    return Managed(
+        name=answer.name or url.rpartition("/")[2],
+        number=answer.id,
+        url=url,
+        state=state_of(answer.current_action, answer.instance_status),
+        is_ill=any(health.detailed_health_state in ("UNHEALTHY", "TIMEOUT") for health in answer.instance_health),
+        faults=tuple(Fault(error.code, url.split("/")[1] if url else None, _limit(error)) for error in errors),
+    )
+
+
+def _limit(error: Message) -> str:
+    quotas = (each.quota_info for each in error.error_details if each.quota_info.metric_name)
+    return " and ".join(f"{quota.metric_name} is limited to {quota.limit:g}" for quota in quotas)
+
+
+def risen(instance: Managed, known: Mapping[str, int]) -> Managed:
+    """Show an instance as failed once a second machine bears its name, or is to: what ran on the first is lost."""
+    same = known.get(instance.name, instance.number) == instance.number
+    return instance if same or instance.state is State.DELETING else evolve(instance, state=State.FAILED)
+
+
+# --- problems --------------------------------------------------------------------------------------------
+
+KINDS = {
+    ProblemKind.QUOTA: "QUOTA|LIMIT_EXCEEDED",
+    ProblemKind.CAPACITY: "RESOURCE_POOL_EXHAUSTED|STOCKOUT|IP_SPACE_EXHAUSTED|UNAVAILABLE",
+    ProblemKind.AUTHORISATION: "PERMISSION|UNAUTHORIZED|FORBIDDEN|DENIED|CONSTRAINT|POLICY",
+    ProblemKind.IMAGE: "NOT_FOUND|NOT_READY|INVALID|UNSUPPORTED",
+    ProblemKind.OTHER: "",
+}
+"""What is in the error codes of Compute Engine; the first that fits."""
+
+_WORDS = {
+    ProblemKind.QUOTA: "a quota is reached",
+    ProblemKind.CAPACITY: "Google has no room for more instances",
+    ProblemKind.AUTHORISATION: "the group may not create instances",
+    ProblemKind.IMAGE: "the instance template cannot be used",
+    ProblemKind.OTHER: "instances cannot be created",
+}
+
+
+def kind_of(code: str) -> ProblemKind:
+    """Tell what an error code is about."""
+    return next(kind for kind, pattern in KINDS.items() if re.search(pattern, code))
+
+
+def faults_of(instances: Iterable[Managed]) -> frozenset[Fault]:
+    """Gather why those that are wanted do not come, each reason once."""
+    return frozenset(fault for each in instances if each.state is not State.DELETING for fault in each.faults)
+
+
+def problem_of(fault: Fault, since: float) -> Problem:
+    """Put it into words."""
+    kind, where = kind_of(fault.code), f" in {fault.zone}" if fault.zone else ""
+    message = f"{_WORDS[kind]}{where} ({fault.code}{'; ' if fault.limit else ''}{fault.limit})"
+    return Problem(kind=kind, message=message, since=since, offering=fault.zone)
+
+
+# --- errors ----------------------------------------------------------------------------------------------
+
+NOT_FOUND, CONFLICT, CHANGED, TOO_MANY, BROKEN = 404, 409, 412, 429, 500
+_REFUSALS: Mapping[ProblemKind, type[ProviderError]] = {
+    ProblemKind.CAPACITY: fleeting.CapacityUnavailable,
+    ProblemKind.QUOTA: fleeting.QuotaExceeded,
+    ProblemKind.AUTHORISATION: fleeting.AuthFailed,
+}
+
+
+class Refused(ProviderError):
+    """Google did nothing, for a reason that has no error of its own here."""
+
+    def __init__(self, message: str, status: int = CONFLICT) -> None:
+        """Take HTTP's status."""
+        self.status = status
+        super().__init__(message)
+
+
+def error_for(error: Message, what: str, *, changes: bool) -> ProviderError:
+    """Choose the error for an answer that says no.
+
+    Args:
+        error: The SDK's. Of its message nothing is told on but the permission that lacks.
+        what: The method that was called.
+        changes: Whether it would have changed something.
+    """
+    reasons = sorted({*(each["reason"] for each in error.errors), error.reason or ""} - {""})
+    said = " ".join((f"Google answers {what} with {error.code:d}", *reasons))
+    told = said.lower().replace("_", "")
+    if error.code == TOO_MANY or "ratelimit" in told:
+        wait = error.response.headers.get("retry-after", "")
+        return fleeting.RateLimited(said, retry_after=float(wait) if wait.isdecimal() and int(wait) else None)
+    if "quota" in told:
+        return fleeting.QuotaExceeded(said)
+    if error.code in (401, 403):
+        lacking = re.search(r"\bcompute\.\w+\.\w+", error.message)
+        return fleeting.AuthFailed(f"{said}; it takes {lacking[0]}" if lacking else said)
+    if error.code < BROKEN:
+        return Refused(said, error.code)
+    return fleeting.OutcomeUnknown(said) if changes else ProviderError(said)
+
+
+def error_in(codes: Sequence[str], what: str) -> ProviderError:
+    """Choose the error for an operation that ended with these error codes, at least one."""
+    return _REFUSALS.get(kind_of(codes[0]), Refused)(f"Google could not finish {what}: {', '.join(codes)}")
+
+
+# --- the group itself ------------------------------------------------------------------------------------
+
+
+def refusal(group: Message, config: GcpConfig) -> str | None:
+    """Say why the group may not be managed as it is, and what to do; None: it may."""
+    if group.status.autoscaler:
+        return f"an autoscaler decides on the size of {config.name}; delete it: {_gcloud(config, 'stop-autoscaling')}"
+    if config.region and group.update_policy.instance_redistribution_type != "NONE":
+        moves = f"{config.name} deletes running instances of one zone to make others in another"
+        return f"{moves}; switch that off: {_gcloud(config, 'update')} --instance-redistribution-type=none"
+    return None
+
+
+def advice(group: Message, config: GcpConfig) -> Iterator[str]:
+    """Say what should be changed, one sentence each."""
+    update = f"{config.name} {{}}; better: {_gcloud(config, 'update')} --{{}}"
+    if group.auto_healing_policies:
+        yield update.format("recreates instances that fail its health check, with what runs", "clear-autohealing")
+    if group.instance_lifecycle_policy.default_action_on_failure != "DO_NOTHING":
+        yield update.format("brings back what was preempted, to be deleted", "default-action-on-vm-failure=do-nothing")
+    if group.update_policy.type_ == "PROACTIVE":
+        yield update.format("replaces running instances when its template changes", "update-policy-type=opportunistic")
+    if config.region and group.distribution_policy.target_shape in ("", "EVEN"):
+        yield update.format("waits for a zone that has no room while others have", "target-distribution-shape=any")
+
+
+def _gcloud(config: GcpConfig, verb: str) -> str:
+    place = " ".join(f"--{kind}={name}" for kind, name in config.place.items())
+    return f"gcloud compute instance-groups managed {verb} {config.name} {place}"
+
+
+def max_size(group: Message, config: GcpConfig) -> int:
+    """Tell how many instances the group may have."""
+    return 2000 if config.region or group.list_managed_instances_results == "PAGINATED" else 1000
+
+
+# --- one instance's machine ------------------------------------------------------------------------------
+
+HOST_KEYS = ("ssh-ed25519", "ecdsa-sha2-nistp256", "ssh-rsa")
+"""The best first."""
+
+
+def platform_of(machine: Message) -> tuple[str, str]:
+    """Tell os and arch by the disk that it boots from."""
+    boot = [disk for disk in machine.disks if disk.boot]
+    told = [word for disk in boot for word in (*disk.licenses, *(each.type_ for each in disk.guest_os_features))]
+    windows = any("windows" in word.lower() for word in told)
+    return "windows" if windows else "linux", "arm64" if any(disk.architecture == "ARM64" for disk in boot) else "amd64"
+
+
+def addresses(machine: Message) -> tuple[str | None, str | None]:
+    """Tell the internal and the external address, IPv6 where there is no other."""
+    cards = machine.network_interfaces
+    access = [each for card in cards for each in (*card.access_configs, *card.ipv6_access_configs)]
+    inside = [address for card in cards for address in (card.network_i_p, card.ipv6_address) if address]
+    outside = [address for each in access for address in (each.nat_i_p, each.external_ipv6) if address]
+    return next(iter(inside), None), next(iter(outside), None)
+
+
+def started_at(machine: Message) -> float:
+    """Tell when it was started last, in seconds since the epoch."""
+    return datetime.fromisoformat(machine.last_start_timestamp or machine.creation_timestamp).timestamp()
+
+
+def is_on(machine: Message, key: str) -> bool:
+    """Tell whether a switch in the metadata is on."""
+    return any(each.key == key and each.value.upper() in ("TRUE", "1", "Y", "YES") for each in machine.metadata.items)
+
+
+def best_host_key(keys: Mapping[str, str]) -> str | None:
+    """Choose among public keys by type; returns one ``type base64`` line."""
+    return next((f"{kind} {keys[kind]}" for kind in HOST_KEYS if kind in keys), None)
+
+
+def printed_host_keys(output: str) -> dict[str, str]:
+    """Find what cloud-init printed on the serial port, at the last boot."""
+    shown = output.rpartition("BEGIN SSH HOST KEY KEYS")[2].partition("END SSH HOST KEY KEYS")[0]
+    return {kind: key for kind, key in re.findall(r"(\S+) (AAAA\S+)", shown) if output != shown}
+
+
+# --- what is written into the metadata -------------------------------------------------------------------
+
+
+def with_ssh_key(lines: str, user: str, public: str, until: float, now: float) -> str:
+    """Add a key that the guest agent lets nobody in with after its end, and drop those that are over."""
+    rule = json.dumps({"userName": user, "expireOn": _written(until)})
+    others = [line for line in _current(lines, now) if public not in line]
+    return "\n".join([*others, f"{user}:{public} google-ssh {rule}"])
+
+
+def with_windows_key(lines: str, user: str, key: rsa.RSAPrivateKey, until: float, now: float) -> str:
+    """Ask the guest agent for a new password, encrypted for the key."""
+    asked = {"userName": user, **_public(key), "expireOn": _written(until)}
+    return "\n".join([*_current(lines, now), json.dumps(asked)])
+
+
+def windows_password(output: str, key: rsa.RSAPrivateKey) -> str | None:
+    """Find the guest agent's answer on the serial port 4; None: it has not come."""
+    for answer in map(_object, output.splitlines()):
+        if answer.get("modulus") == _public(key)["modulus"] and answer.get("encryptedPassword"):
+            sha1 = hashes.SHA1()  # noqa: S303  (the guest agent knows no other)
+            padded = padding.OAEP(padding.MGF1(sha1), sha1, None)
+            return key.decrypt(b64decode(str(answer["encryptedPassword"])), padded).decode()
+    return None
+
+
+def _public(key: rsa.RSAPrivateKey) -> dict[str, str]:
+    numbers = key.public_key().public_numbers()
+    parts = {"modulus": numbers.n, "exponent": numbers.e}
+    return {part: b64encode(n.to_bytes((n.bit_length() + 7) // 8, "big")).decode() for part, n in parts.items()}
+
+
+def _current(lines: str, now: float) -> list[str]:
+    """The lines that have no end, or have not come to it."""
+    ends = {line: str(_object(line[line.find("{") :]).get("expireOn", "9999-12-31")) for line in lines.splitlines()}
+    return [line for line, end in ends.items() if end > _written(now)]
+
+
+def _object(text: str) -> dict[str, object]:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _written(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%S+0000")

@@ -1,0 +1,110 @@
+"""Managed instance groups keep the contract, zonal and regional: the real SDK over an endpoint of our own."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fleeting.testing import GroupConformance, Harness, MakeHarness, Trouble
+from fleeting_gcp import GcpGroup
+from fleeting_gcp._answers import ACTIONS, STATUSES
+from tests.fleeting_gcp.clouds import REGIONAL, config, private_key, serving, write_credentials
+from tests.fleeting_gcp.compute_endpoint import Cloud, Fault
+
+ALL_OR_NOTHING = "createInstances plans all of the instances that it is asked for, or none"
+STATES = {f"{action}/RUNNING": state for action, state in ACTIONS.items()} | {
+    f"NONE/{status}": state for status, state in STATUSES.items()
+}
+TROUBLES = {
+    Trouble.ERROR: Fault.ERROR,
+    Trouble.GARBAGE: Fault.GARBAGE,
+    Trouble.AUTH: Fault.AUTH,
+    Trouble.RATE_LIMIT: Fault.RATE_LIMIT,
+    Trouble.QUOTA: Fault.QUOTA,
+    Trouble.PROTECTED: Fault.PROTECTED,
+    Trouble.LOST_ANSWER: Fault.LOST_ANSWER,
+    Trouble.SILENCE: Fault.SILENCE,
+    Trouble.SLOW: Fault.SLOW,
+    Trouble.BROKEN_PAGE: Fault.BROKEN_PAGE,
+    Trouble.PAGE_LOOP: Fault.PAGE_LOOP,
+}
+
+
+def during(make: Callable[[], AbstractContextManager[None]]) -> Callable[[], AbstractAsyncContextManager[None]]:
+    """Let a trouble be entered as the suite does it."""
+
+    @asynccontextmanager
+    async def having() -> AsyncIterator[None]:
+        with make():
+            yield
+
+    return having
+
+
+def harness_for(cloud: Cloud, credentials: Path) -> Harness:
+    """Tell the suite what it may do to the cloud."""
+
+    async def kill(instance: str) -> None:
+        cloud.preempt(instance)
+
+    async def alive() -> list[str]:
+        return cloud.alive()
+
+    async def launch(number: int) -> None:
+        cloud.launch(number)
+
+    async def set_state(instance: str, state: str) -> None:
+        cloud.set_state(instance, state)
+
+    troubles = {trouble: during(partial(cloud.fault, fault)) for trouble, fault in TROUBLES.items()}
+    return Harness(
+        make=lambda: GcpGroup(config(cloud, credentials)),
+        kill=kill,
+        alive=alive,
+        launch=launch,
+        troubles=troubles | {Trouble.STOCK_OUT: during(cloud.stock_out)},
+        states=STATES,
+        set_state=set_state,
+        writes=cloud.writes,
+        secrets=cloud.tokens,
+        unknown_id="fleeting-0123456789-1-0",
+        deadline=8,
+        patience=6,
+        settle=0.05,
+        poll=0.01,
+        cannot={"troubles": ALL_OR_NOTHING},
+    )
+
+
+def make_clouds(directory: Path, **kind: Any) -> MakeHarness:  # noqa: ANN401  (as the cloud knows them)
+    """Run a cloud for each check, with an instance in it that somebody else made, and three on a page."""
+
+    @asynccontextmanager
+    async def make() -> AsyncIterator[Harness]:
+        cloud = Cloud(page=3, boot=0.02, delay=0.02, tokens={private_key()}, **kind)
+        cloud.launch(1)
+        async with serving(cloud):
+            yield harness_for(cloud, write_credentials(directory))
+
+    return make
+
+
+class TestZonal(GroupConformance):
+    """The suite, over a group in one zone."""
+
+    @pytest.fixture
+    def make_harness(self, tmp_path: Path) -> MakeHarness:
+        """Run clouds with a zonal group."""
+        return make_clouds(tmp_path)
+
+
+class TestRegional(GroupConformance):
+    """The suite, over a group in three zones."""
+
+    @pytest.fixture
+    def make_harness(self, tmp_path: Path) -> MakeHarness:
+        """Run clouds with a regional group."""
+        return make_clouds(tmp_path, **REGIONAL)

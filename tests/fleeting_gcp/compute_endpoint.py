@@ -1,0 +1,574 @@
+"""The Compute Engine REST API on a port of this machine: managed instance groups, their machines, operations.
+
+A cloud in memory that behaves as Google documents it: operations are done when what they asked for is planned, not
+when it has happened; lists come in pages; metadata is changed under a fingerprint; a request that was seen before is
+not carried out again; what a group has lost it makes once more under the same name. Standard library only. It runs in
+threads of its own, so that clients may block; whoever looks into it or changes it holds `Cloud.lock`.
+
+``python compute_endpoint.py INSTANCES`` runs it by itself, over a group of that many, and prints its URL.
+"""
+
+import json
+import re
+import socket
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from enum import Enum
+from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import count
+from threading import Event, RLock
+from time import monotonic
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+SLOW = 0.5
+"""Seconds that each answer takes in `Fault.SLOW`."""
+
+Json = dict[str, Any]
+
+PERMISSIONS = {
+    "get": "compute.instanceGroupManagers.get",
+    "listManagedInstances": "compute.instanceGroupManagers.list",
+    "createInstances": "compute.instanceGroupManagers.update",
+    "deleteInstances": "compute.instanceGroupManagers.update",
+    "suspendInstances": "compute.instanceGroupManagers.update",
+    "resumeInstances": "compute.instanceGroupManagers.update",
+    "instances.get": "compute.instances.get",
+    "setMetadata": "compute.instances.setMetadata",
+    "getGuestAttributes": "compute.instances.getGuestAttributes",
+    "serialPort": "compute.instances.getSerialPortOutput",
+    "zones.operations": "compute.zoneOperations.get",
+    "regions.operations": "compute.regionOperations.get",
+}
+"""What IAM has to grant for each method, as Google's reference says."""
+
+READS = frozenset({"get", "listManagedInstances", "instances.get", "getGuestAttributes", "serialPort"})
+
+
+class Fault(Enum):
+    """What may be wrong with the cloud."""
+
+    ERROR = "answers with an error of its own"
+    GARBAGE = "answers with half a page of HTML"
+    NONSENSE = "answers with half a page of HTML, and says that all is well"
+    AUTH = "refuses the credentials"
+    RATE_LIMIT = "refuses requests as too many, in the way that the Compute API has for that"
+    TOO_MANY = "refuses requests as too many, with HTTP's own status"
+    QUOTA = "makes no machines because of a quota"
+    PROTECTED = "does not delete"
+    LOST_ANSWER = "does what changes something, and breaks the connection"
+    LOST_OPERATION = "knows nothing of the operations that it began"
+    SILENCE = "never answers"
+    SLOW = "takes its time"
+    BROKEN_PAGE = "answers pages but the first with an error"
+    PAGE_LOOP = "says of every page that the second comes next"
+
+
+class Refusal(Exception):
+    """Ends a request with an error of the API's."""
+
+    def __init__(self, status: int, reason: str, message: str) -> None:
+        """Take what the answer says."""
+        super().__init__(message)
+        error = {"message": message, "domain": "global", "reason": reason}
+        self.status = status
+        self.body: Json = {"error": {"code": status, "message": message, "errors": [error]}}
+
+
+@dataclass(kw_only=True)
+class Machine:
+    """A managed instance, and the machine that it is, if there is one."""
+
+    name: str
+    zone: str
+    number: int = 0
+    action: str = "CREATING"
+    status: str = ""
+    since: float = field(default_factory=monotonic)
+    created: str = ""
+    address: str = "127.0.0.1"
+    metadata: dict[str, str] = field(default_factory=dict)
+    fingerprint: str = "fp-0"
+    errors: list[Json] = field(default_factory=list)
+    health: str = ""
+    windows: bool = False
+    arch: str = "X86_64"
+    guest_attributes: dict[str, str] = field(default_factory=dict)
+    serial: dict[int, str] = field(default_factory=dict)
+
+    def turn(self, action: str, status: str) -> None:
+        """Let something begin."""
+        self.action, self.status, self.since = action, status, monotonic()
+
+
+@dataclass(kw_only=True)
+class Operation:
+    """What was begun."""
+
+    body: Json
+    since: float = field(default_factory=monotonic)
+
+
+@dataclass(kw_only=True)
+class Cloud:
+    """One project with one managed instance group."""
+
+    project: str = "acme"
+    group: str = "runners"
+    place: str = "zones/europe-west1-b"
+    zones: tuple[str, ...] = ("europe-west1-b",)
+    page: int = 500
+    boot: float = 0.0
+    """Seconds that it takes to make, delete, suspend or resume a machine."""
+
+    delay: float = 0.0
+    """Seconds for which an operation runs."""
+
+    settings: Json = field(default_factory=dict)
+    """What the group's resource says beside what all do."""
+
+    template: dict[str, str] = field(default_factory=dict)
+    """The metadata that new machines have."""
+
+    granted: frozenset[str] = frozenset(PERMISSIONS.values())
+    on_metadata: Callable[[Machine], None] = lambda _: None
+    """What is done on a machine when its metadata has changed: the guest agent's part."""
+
+    on_boot: Callable[[Machine], None] = lambda _: None
+    """What is done when a machine runs, for the first time or once more."""
+
+    on_end: Callable[[Machine], None] = lambda _: None
+    port: int = 0
+    target: int = 0
+    machines: dict[str, Machine] = field(default_factory=dict)
+    operations: dict[str, Operation] = field(default_factory=dict)
+    requests: dict[str, Json] = field(default_factory=dict)
+    """What was answered, by request id."""
+
+    log: list[tuple[str, str, Json]] = field(default_factory=list)
+    """Every request that was understood: method, path, body."""
+
+    methods: list[str] = field(default_factory=list)
+    """Their names, as in `PERMISSIONS`."""
+
+    faults: dict[Fault, Event] = field(default_factory=dict)
+    out_of_stock: set[str] = field(default_factory=set)
+    tokens: set[str] = field(default_factory=set)
+    """Every token that was shown; refusals repeat them."""
+
+    lock: RLock = field(default_factory=RLock)
+    numbers: Iterator[int] = field(default_factory=lambda: count(4_000_000_000_000_000_001))
+
+    @property
+    def url(self) -> str:
+        """Where it answers."""
+        return f"http://127.0.0.1:{self.port}"
+
+    # --- what a test does to it --------------------------------------------------------------------------
+
+    @contextmanager
+    def fault(self, kind: Fault) -> Iterator[None]:
+        """Be so from entering to leaving."""
+        self.faults[kind] = Event()
+        try:
+            yield
+        finally:
+            self.faults.pop(kind).set()
+
+    @contextmanager
+    def stock_out(self, *zones: str) -> Iterator[None]:
+        """Have no room in these zones, or in all, from entering to leaving."""
+        self.out_of_stock = set(zones or self.zones)
+        try:
+            yield
+        finally:
+            self.out_of_stock = set()
+
+    def launch(self, number: int) -> list[str]:
+        """Let somebody resize the group upwards: the names are the group's own."""
+        with self.lock:
+            names = [f"runners-{next(self.numbers) % 36**4:04x}" for _ in range(number)]
+            for name in names:
+                self._add(name)
+            self.tick()
+            return names
+
+    def preempt(self, name: str) -> None:
+        """Take a machine away; the group makes it once more, under its name, as soon as there is room."""
+        with self.lock:
+            self.on_end(self.machines[name])
+            self.machines[name].turn("RECREATING", "STOPPING")
+            self.machines[name].number = 0
+
+    def delete_machine(self, name: str) -> None:
+        """Let somebody delete an instance from the group."""
+        with self.lock:
+            self._delete(self.machines[name])
+
+    def set_state(self, name: str, state: str) -> None:
+        """Show an instance in a state, such as ``NONE/RUNNING``, and leave it there."""
+        with self.lock:
+            machine = self.machines[name]
+            machine.action, _, machine.status = state.partition("/")
+            machine.since = float("inf")
+
+    def alive(self) -> list[str]:
+        """Tell what is paid for."""
+        with self.lock:
+            self.tick()
+            return [each.name for each in self.machines.values() if each.number]
+
+    def writes(self) -> int:
+        """Count the requests that would change something."""
+        return sum(name not in READS and "operations" not in name for name in self.methods)
+
+    def forget(self) -> None:
+        """Know request ids no more, as after a while."""
+        self.requests.clear()
+
+    # --- time --------------------------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """Let happen what takes time."""
+        for machine in list(self.machines.values()):
+            if monotonic() - machine.since >= self.boot:
+                self._advance(machine)
+
+    def _advance(self, machine: Machine) -> None:
+        match machine.action:
+            case "CREATING" | "RECREATING":
+                self._create(machine)
+            case "DELETING":
+                self.on_end(machine)
+                del self.machines[machine.name]
+            case "SUSPENDING":
+                machine.turn("NONE", "SUSPENDED")
+            case "RESUMING":
+                machine.turn("NONE", "RUNNING")
+                self.on_boot(machine)
+
+    def _create(self, machine: Machine) -> None:
+        if machine.zone in self.out_of_stock:
+            message = f"The zone '{machine.zone}' does not have enough resources available."
+            machine.errors = [{"code": "ZONE_RESOURCE_POOL_EXHAUSTED", "message": message}]
+        elif Fault.QUOTA in self.faults:
+            quota = {"metricName": "CPUS", "limit": 24.0, "limitName": "CPUS-per-project-region"}
+            message = "Quota 'CPUS' exceeded.  Limit: 24.0 in region europe-west1."
+            machine.errors = [
+                {"code": "QUOTA_EXCEEDED", "message": message, "errorDetails": [{"quotaInfo": quota}]},
+            ]
+        else:
+            machine.number, machine.errors = next(self.numbers), []
+            machine.created = datetime.now(UTC).isoformat(timespec="milliseconds")
+            machine.turn("NONE", "RUNNING")
+            self.on_boot(machine)
+
+    def _add(self, name: str) -> None:
+        zone = self.zones[self.target % len(self.zones)]
+        self.machines[name] = Machine(name=name, zone=zone, metadata=dict(self.template))
+        self.target += 1
+
+    def _delete(self, machine: Machine) -> None:
+        if machine.action != "DELETING":
+            self.target -= 1
+            machine.turn("DELETING", "STOPPING" if machine.number else "")
+
+    # --- the API -----------------------------------------------------------------------------------------
+
+    def answer(self, method: str, url: str, headers: Mapping[str, str], body: Json) -> tuple[int, Json]:
+        """Answer a request with a status and JSON."""
+        token = headers.get("authorization", "").removeprefix("Bearer ")
+        try:
+            with self.lock:
+                self._refuse_as_faulty(token)
+                self.tick()
+                return 200, self._route(method, urlsplit(url).path, dict(parse_qsl(urlsplit(url).query)), body)
+        except Refusal as refusal:
+            refusal.body["error"]["message"] += f" (asked with {token})"
+            return refusal.status, refusal.body
+
+    def _refuse_as_faulty(self, token: str) -> None:
+        if token:
+            self.tokens.add(token)
+        if Fault.ERROR in self.faults:
+            raise Refusal(503, "backendError", "Backend Error")
+        if Fault.AUTH in self.faults or not token:
+            raise Refusal(401, "authError", "Invalid Credentials")
+        if Fault.RATE_LIMIT in self.faults:
+            raise Refusal(403, "rateLimitExceeded", "Quota exceeded for quota group 'ReadGroup' and limit 'per 100 s'.")
+        if Fault.TOO_MANY in self.faults:
+            raise Refusal(429, "rateLimitExceeded", "Too many requests")
+
+    def _route(self, method: str, path: str, query: dict[str, str], body: Json) -> Json:
+        base = f"/compute/v1/projects/{self.project}/"
+        where = path.removeprefix(base).split("/") if path.startswith(base) else []
+        found = self._find_method(method, where, query, body)
+        if found is None:
+            raise Refusal(404, "notFound", f"no such path: {method} {path}")
+        name, reply = found
+        self.log.append((method, path, body))
+        self.methods.append(name)
+        if PERMISSIONS[name] not in self.granted:
+            raise Refusal(403, "forbidden", f"Required '{PERMISSIONS[name]}' permission for '{path}'")
+        if "instanceGroupManagers" in where and where[:4] != [*self.place.split("/"), where[2], self.group]:
+            raise Refusal(404, "notFound", f"The resource '{path}' was not found")
+        return reply()
+
+    def _find_method(  # noqa: PLR0911  (a table)
+        self, method: str, where: list[str], query: dict[str, str], body: Json
+    ) -> tuple[str, Callable[[], Json]] | None:
+        match method, where:
+            case "GET", [kind, _, "instanceGroupManagers", _]:
+                return "get", partial(self._show_group, kind)
+            case "POST", [_, _, "instanceGroupManagers", _, "listManagedInstances"]:
+                return "listManagedInstances", partial(self._page, query)
+            case "POST", [_, _, "instanceGroupManagers", _, name] if name in PERMISSIONS:
+                return name, partial(self._once, query, name, partial(self._plan, name, body))
+            case "GET", [kind, _, "operations", operation]:
+                return f"{kind}.operations", partial(self._show_operation, operation)
+            case "GET", ["zones", zone, "instances", machine]:
+                return "instances.get", partial(self._show_machine, zone, machine)
+            case "POST", ["zones", zone, "instances", machine, "setMetadata"]:
+                return "setMetadata", partial(self._set_metadata, zone, machine, body)
+            case "GET", ["zones", zone, "instances", machine, "getGuestAttributes"]:
+                return "getGuestAttributes", partial(self._show_guest, zone, machine, query)
+            case "GET", ["zones", zone, "instances", machine, "serialPort"]:
+                return "serialPort", partial(self._show_serial, zone, machine, query)
+        return None
+
+    def _show_group(self, kind: str) -> Json:
+        shown: Json = {
+            "name": self.group,
+            "targetSize": self.target,
+            "baseInstanceName": "runners",
+            "listManagedInstancesResults": "PAGINATED",
+            "status": {"isStable": all(each.action == "NONE" for each in self.machines.values())},
+            "updatePolicy": {"type": "OPPORTUNISTIC", "instanceRedistributionType": "NONE"},
+            "instanceLifecyclePolicy": {"defaultActionOnFailure": "DO_NOTHING"},
+            "distributionPolicy": {"targetShape": "ANY"} if kind == "regions" else {},
+        }
+        return shown | self.settings
+
+    def _page(self, query: dict[str, str]) -> Json:
+        start = int(query.get("pageToken", 0))
+        if start and Fault.BROKEN_PAGE in self.faults:
+            raise Refusal(503, "backendError", "Backend Error")
+        size = min(int(query.get("maxResults", 500)), self.page)
+        names = sorted(self.machines)
+        page: Json = {"managedInstances": [self._show_managed(self.machines[n]) for n in names[start : start + size]]}
+        if Fault.PAGE_LOOP in self.faults:
+            return page | {"nextPageToken": str(size)}
+        return page | ({"nextPageToken": str(start + size)} if start + size < len(names) else {})
+
+    def _show_managed(self, machine: Machine) -> Json:
+        shown: Json = {"instance": self._url(machine), "name": machine.name, "currentAction": machine.action}
+        if machine.number:
+            shown |= {"id": str(machine.number), "instanceStatus": machine.status}
+        if machine.errors:
+            shown["lastAttempt"] = {"errors": {"errors": machine.errors}}
+        if machine.health:
+            shown["instanceHealth"] = [{"detailedHealthState": machine.health}]
+        return shown
+
+    def _url(self, machine: Machine) -> str:
+        if not machine.zone:
+            return ""
+        base = f"https://www.googleapis.com/compute/v1/projects/{self.project}"
+        return f"{base}/zones/{machine.zone}/instances/{machine.name}"
+
+    def _once(self, query: dict[str, str], name: str, act: Callable[[], list[Json]]) -> Json:
+        """Carry out what was not asked for before, and begin an operation."""
+        key = query.get("requestId", "")
+        if key not in self.requests:
+            self.requests[key] = self._begin(name, act())
+        return self.requests[key] if key else self.requests.pop(key)
+
+    def _plan(self, name: str, body: Json) -> list[Json]:
+        match name:
+            case "createInstances":
+                return self._create_named([each["name"] for each in body["instances"]])
+            case "deleteInstances":
+                members = self._members(body, skip=body.get("skipInstancesOnValidationError", False))
+                if Fault.PROTECTED in self.faults:
+                    return [{"code": "RESOURCE_IN_USE", "message": "It is protected against deletion."}]
+                for machine in members:
+                    self._delete(machine)
+            case "suspendInstances":
+                for machine in self._members(body):
+                    self.on_end(machine)
+                    machine.turn("SUSPENDING", "SUSPENDING")
+            case "resumeInstances":
+                for machine in self._members(body):
+                    if machine.zone in self.out_of_stock:
+                        return [{"code": "ZONE_RESOURCE_POOL_EXHAUSTED", "message": "no room"}]
+                    machine.turn("RESUMING", "PROVISIONING")
+        return []
+
+    def _create_named(self, names: list[str]) -> list[Json]:
+        for name in names:
+            if not re.fullmatch(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?", name):
+                raise Refusal(400, "invalid", f"Invalid value for field 'instances[].name': '{name}'.")
+            if name in self.machines:
+                raise Refusal(409, "alreadyExists", f"The resource '{name}' already exists")
+        for name in names:
+            self._add(name)
+        self.tick()
+        return []
+
+    def _members(self, body: Json, *, skip: bool = False) -> list[Machine]:
+        found = []
+        if len(body["instances"]) > 1000:
+            raise Refusal(400, "invalid", "Invalid value for field 'instances': at most 1000.")
+        for url in body["instances"]:
+            match url.split("/"):
+                case ["zones", zone, "instances", name] if zone in self.zones:
+                    member = self.machines.get(name)
+                case _:
+                    raise Refusal(400, "invalid", f"Invalid value for field 'instances': '{url}'.")
+            if member and member.zone == zone and member.action != "DELETING":
+                found.append(member)
+            elif not skip:
+                raise Refusal(400, "invalid", f"Instance '{url}' is not a member of the managed instance group.")
+        return found
+
+    def _begin(self, kind: str, errors: list[Json], place: str = "") -> Json:
+        name = f"operation-{next(self.numbers)}"
+        place = place or self.place
+        body: Json = {"kind": "compute#operation", "name": name, "operationType": kind, "place": place}
+        if errors:
+            body["error"] = {"errors": errors}
+        self.operations[name] = Operation(body=body)
+        return self._shown(name)
+
+    def _shown(self, name: str) -> Json:
+        operation = self.operations[name]
+        done = monotonic() - operation.since >= self.delay
+        shown = {key: value for key, value in operation.body.items() if key not in ("place", "error")}
+        error = {"error": operation.body["error"]} if done and "error" in operation.body else {}
+        return shown | error | {"status": "DONE" if done else "RUNNING", "progress": 100 if done else 0}
+
+    def _show_operation(self, name: str) -> Json:
+        if name not in self.operations or Fault.LOST_OPERATION in self.faults:
+            raise Refusal(404, "notFound", f"The resource '{name}' was not found")
+        return self._shown(name)
+
+    def _find(self, zone: str, name: str) -> Machine:
+        machine = self.machines.get(name)
+        if machine is None or machine.zone != zone or not machine.number:
+            raise Refusal(404, "notFound", f"The resource 'zones/{zone}/instances/{name}' was not found")
+        return machine
+
+    def _show_machine(self, zone: str, name: str) -> Json:
+        machine = self._find(zone, name)
+        items = [{"key": key, "value": value} for key, value in machine.metadata.items()]
+        features = [{"type": "WINDOWS"}] if machine.windows else [{"type": "VIRTIO_SCSI_MULTIQUEUE"}]
+        access = [{"natIP": "192.0.2.7", "type": "ONE_TO_ONE_NAT"}]
+        return {
+            "id": str(machine.number),
+            "name": machine.name,
+            "status": machine.status,
+            "creationTimestamp": machine.created,
+            "lastStartTimestamp": machine.created,
+            "metadata": {"fingerprint": machine.fingerprint, "items": items},
+            "disks": [{"boot": True, "architecture": machine.arch, "guestOsFeatures": features}],
+            "networkInterfaces": [{"networkIP": machine.address, "accessConfigs": access}],
+        }
+
+    def _set_metadata(self, zone: str, name: str, body: Json) -> Json:
+        machine = self._find(zone, name)
+        if body.get("fingerprint") != machine.fingerprint:
+            raise Refusal(412, "conditionNotMet", "Supplied fingerprint does not match current metadata fingerprint.")
+        machine.metadata = {each["key"]: each["value"] for each in body.get("items", [])}
+        machine.fingerprint = f"fp-{next(self.numbers)}"
+        self.on_metadata(machine)
+        return self._begin("setMetadata", [], f"zones/{machine.zone}")
+
+    def _show_guest(self, zone: str, name: str, query: dict[str, str]) -> Json:
+        machine = self._find(zone, name)
+        prefix = query.get("queryPath", "")
+        on = machine.metadata.get("enable-guest-attributes") == "TRUE"
+        if not on or not machine.guest_attributes:
+            raise Refusal(404, "notFound", f"The resource '{prefix}' of type 'Guest Attribute' was not found.")
+        items = [{"namespace": "hostkeys", "key": k, "value": v} for k, v in machine.guest_attributes.items()]
+        return {"queryPath": prefix, "queryValue": {"items": items}}
+
+    def _show_serial(self, zone: str, name: str, query: dict[str, str]) -> Json:
+        return {"contents": self._find(zone, name).serial.get(int(query.get("port", 1)), ""), "start": "0", "next": "0"}
+
+
+def _handler(cloud: Cloud) -> type[BaseHTTPRequestHandler]:  # noqa: C901  (the class counts as one)
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True
+
+        def _serve(self) -> None:
+            body = self.rfile.read(int(self.headers.get("content-length") or 0))
+            if silence := cloud.faults.get(Fault.SILENCE):
+                silence.wait()
+                return self._hang_up()
+            if Fault.SLOW in cloud.faults:
+                Event().wait(SLOW)
+            for fault, status in ((Fault.GARBAGE, 502), (Fault.NONSENSE, 200)):
+                if fault in cloud.faults:
+                    return self._send(status, b"<html><h1>Welcome")
+            headers = {name.lower(): value for name, value in self.headers.items()}
+            before = cloud.writes()
+            status, answer = cloud.answer(self.command, self.path, headers, json.loads(body or "{}"))
+            if Fault.LOST_ANSWER in cloud.faults and cloud.writes() > before:
+                return self._hang_up()
+            return self._send(status, json.dumps(answer).encode())
+
+        do_GET = do_POST = _serve  # noqa: N815  (the names that http.server looks for)
+
+        def _send(self, status: int, body: bytes) -> None:
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            if status == 429:
+                self.send_header("Retry-After", "7")
+            self.end_headers()
+            self.wfile.write(body)
+
+        def _hang_up(self) -> None:
+            self.close_connection = True
+            with suppress(OSError):
+                self.connection.shutdown(socket.SHUT_RDWR)
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002  (as http.server has it)
+            """Say nothing."""
+
+    return Handler
+
+
+class Server(ThreadingHTTPServer):
+    """Serves a cloud; a client that is gone is nobody's mistake."""
+
+    daemon_threads = True
+    request_queue_size = 128
+
+    def __init__(self, cloud: Cloud) -> None:
+        """Listen on a free port of loopback."""
+        super().__init__(("127.0.0.1", 0), _handler(cloud))
+        cloud.port = self.server_address[1]
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Tell of mistakes only."""
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            super().handle_error(request, client_address)  # type: ignore[arg-type]
+
+
+def main() -> None:
+    """Run a cloud for another process, until that closes our input."""
+    cloud = Cloud()
+    cloud.launch(int(sys.argv[1]))
+    with Server(cloud) as server:
+        print(cloud.url, flush=True)  # noqa: T201  (for whoever started us)
+        server.serve_forever()
+
+
+if __name__ == "__main__":
+    main()
