@@ -86,7 +86,7 @@ def make_clouds(directory: Path, **kind: Any) -> MakeHarness:  # noqa: ANN401  (
     async def make() -> AsyncIterator[Harness]:
         cloud = Cloud(page=3, boot=0.02, delay=0.02, tokens={private_key()}, **kind)
         cloud.launch(1)
-        async with serving(cloud):
+        with serving(cloud):
             yield harness_for(cloud, write_credentials(directory))
 
     return make

@@ -68,6 +68,15 @@ class Fault(Enum):
     PAGE_LOOP = "says of every page that the second comes next"
 
 
+REFUSALS = {
+    Fault.ERROR: (503, "backendError", "Backend Error"),
+    Fault.AUTH: (401, "authError", "Invalid Credentials"),
+    Fault.RATE_LIMIT: (403, "rateLimitExceeded", "Quota exceeded for quota group 'ReadGroup' and limit 'per 100 s'."),
+    Fault.TOO_MANY: (429, "rateLimitExceeded", "Too many requests"),
+}
+"""Those that concern every request: status, reason and message."""
+
+
 class Refusal(Exception):
     """Ends a request with an error of the API's."""
 
@@ -142,6 +151,17 @@ class Cloud:
     """What is done when a machine runs, for the first time or once more."""
 
     on_end: Callable[[Machine], None] = lambda _: None
+    """What is done when a machine ends, or sleeps."""
+
+    on_guest: Callable[[Machine], None] = lambda _: None
+    """What is done on a machine before its guest attributes are shown."""
+
+    before_change: Callable[[], None] = lambda: None
+    """What somebody else does just before metadata is changed."""
+
+    stumbles: list[Fault] = field(default_factory=list)
+    """What is wrong when an operation is looked at, once each."""
+
     port: int = 0
     target: int = 0
     machines: dict[str, Machine] = field(default_factory=dict)
@@ -294,14 +314,10 @@ class Cloud:
     def _refuse_as_faulty(self, token: str) -> None:
         if token:
             self.tokens.add(token)
-        if Fault.ERROR in self.faults:
-            raise Refusal(503, "backendError", "Backend Error")
-        if Fault.AUTH in self.faults or not token:
-            raise Refusal(401, "authError", "Invalid Credentials")
-        if Fault.RATE_LIMIT in self.faults:
-            raise Refusal(403, "rateLimitExceeded", "Quota exceeded for quota group 'ReadGroup' and limit 'per 100 s'.")
-        if Fault.TOO_MANY in self.faults:
-            raise Refusal(429, "rateLimitExceeded", "Too many requests")
+        for fault in REFUSALS.keys() & self.faults:
+            raise Refusal(*REFUSALS[fault])
+        if not token:
+            raise Refusal(*REFUSALS[Fault.AUTH])
 
     def _route(self, method: str, path: str, query: dict[str, str], body: Json) -> Json:
         base = f"/compute/v1/projects/{self.project}/"
@@ -452,6 +468,8 @@ class Cloud:
         return shown | error | {"status": "DONE" if done else "RUNNING", "progress": 100 if done else 0}
 
     def _show_operation(self, name: str) -> Json:
+        if self.stumbles:
+            raise Refusal(*REFUSALS[self.stumbles.pop()])
         if name not in self.operations or Fault.LOST_OPERATION in self.faults:
             raise Refusal(404, "notFound", f"The resource '{name}' was not found")
         return self._shown(name)
@@ -480,6 +498,7 @@ class Cloud:
 
     def _set_metadata(self, zone: str, name: str, body: Json) -> Json:
         machine = self._find(zone, name)
+        self.before_change()
         if body.get("fingerprint") != machine.fingerprint:
             raise Refusal(412, "conditionNotMet", "Supplied fingerprint does not match current metadata fingerprint.")
         machine.metadata = {each["key"]: each["value"] for each in body.get("items", [])}
@@ -489,6 +508,7 @@ class Cloud:
 
     def _show_guest(self, zone: str, name: str, query: dict[str, str]) -> Json:
         machine = self._find(zone, name)
+        self.on_guest(machine)
         prefix = query.get("queryPath", "")
         on = machine.metadata.get("enable-guest-attributes") == "TRUE"
         if not on or not machine.guest_attributes:
@@ -517,7 +537,9 @@ def _handler(cloud: Cloud) -> type[BaseHTTPRequestHandler]:  # noqa: C901  (the 
                     return self._send(status, b"<html><h1>Welcome")
             headers = {name.lower(): value for name, value in self.headers.items()}
             before = cloud.writes()
-            status, answer = cloud.answer(self.command, self.path, headers, json.loads(body or "{}"))
+            status, answer = cloud.answer(
+                self.command, self.path, headers, json.loads(body if body.startswith(b"{") else "{}")
+            )
             if Fault.LOST_ANSWER in cloud.faults and cloud.writes() > before:
                 return self._hang_up()
             return self._send(status, json.dumps(answer).encode())
@@ -554,6 +576,12 @@ class Server(ThreadingHTTPServer):
         """Listen on a free port of loopback."""
         super().__init__(("127.0.0.1", 0), _handler(cloud))
         cloud.port = self.server_address[1]
+        self.started = Event()
+        """Set when it serves; to shut it down before would be to wait for ever."""
+
+    def service_actions(self) -> None:
+        """Serve."""
+        self.started.set()
 
     def handle_error(self, request: object, client_address: object) -> None:
         """Tell of mistakes only."""

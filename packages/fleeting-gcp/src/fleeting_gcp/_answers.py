@@ -206,10 +206,10 @@ def error_for(error: Message, what: str, *, changes: bool) -> ProviderError:
         what: The method that was called.
         changes: Whether it would have changed something.
     """
-    reasons = sorted({*(each["reason"] for each in error.errors), error.reason or ""} - {""})
+    reasons = sorted({*(each.get("reason", "") for each in error.errors), error.reason or ""} - {""})
     said = " ".join((f"Google answers {what} with {error.code:d}", *reasons))
     told = said.lower().replace("_", "")
-    if error.code == TOO_MANY or "ratelimit" in told:
+    if error.code == TOO_MANY or "limitexceeded" in told:
         wait = error.response.headers.get("retry-after", "")
         return fleeting.RateLimited(said, retry_after=float(wait) if wait.isdecimal() and int(wait) else None)
     if "quota" in told:

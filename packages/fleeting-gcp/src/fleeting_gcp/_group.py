@@ -184,23 +184,23 @@ class GcpGroup:
 
     async def connect_info(self, instance: str) -> ConnectInfo:
         """Tell where it is, and make a way in, unless the settings have one or we only look."""
-        machine = await self._find(instance)
+        machine, own = await self._find(instance), self._settings.connector
         system, arch = answers.platform_of(machine)
         inside, outside = answers.addresses(machine)
+        protocol = own.protocol or ("winrm+https" if system == "windows" else "ssh")
         info = ConnectInfo(
             id=instance,
             os=system,
             arch=arch,
-            protocol="winrm+https" if system == "windows" else "ssh",
+            protocol=protocol,
             internal_addr=inside,
             external_addr=outside,
-            user=self._settings.connector.username or USER,
-            host_key=await self._host_key(instance, machine) if system == "linux" else None,
+            user=own.username or USER,
+            host_key=await self._host_key(instance, machine) if protocol == "ssh" else None,
         )
-        own = self._settings.connector
         if self._settings.observe_only or own.use_static_credentials or own.password or own.key_path:
             return info
-        if system == "windows":
+        if protocol != "ssh":
             return evolve(info, password=await self._new_password(info))
         return info if answers.is_on(machine, "enable-oslogin") else await self._let_in(info)
 

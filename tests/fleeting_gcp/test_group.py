@@ -1,0 +1,557 @@
+"""The `googlecloud` group over the endpoint of our own: what goes wrong at Google, and ways into instances."""
+
+import json
+import os
+import subprocess
+import sys
+from base64 import b64decode, b64encode
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+
+import pytest
+from anyio.lowlevel import checkpoint
+from attrs import define, evolve, field
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import padding, rsa
+
+import fleeting
+from fleeting import (
+    AuthFailed,
+    CapacityUnavailable,
+    ConnectorConfig,
+    GroupRefused,
+    InstanceNotFound,
+    LoopClock,
+    OutcomeUnknown,
+    ProblemKind,
+    ProviderError,
+    RateLimited,
+    Settings,
+    State,
+    Unsupported,
+)
+from fleeting_gcp import GcpGroup
+from fleeting_gcp._group import _credentials
+from tests.fleeting_gcp.clouds import REGIONAL, config, serving, write_credentials
+from tests.fleeting_gcp.compute_endpoint import PERMISSIONS, Cloud, Fault, Machine
+
+pytestmark = pytest.mark.anyio
+
+README = Path(__file__).parents[2] / "packages" / "fleeting-gcp" / "README.md"
+
+
+@define
+class Haste:
+    """A clock on which waiting takes no time."""
+
+    time: float = field(factory=lambda: LoopClock().now())
+
+    def now(self) -> float:
+        """Tell the time."""
+        return self.time
+
+    async def sleep_until(self, at: float) -> None:
+        """Let it be that time."""
+        await checkpoint()
+        self.time = max(at, self.time)
+
+
+Open = Callable[..., AbstractAsyncContextManager[GcpGroup]]
+
+
+@pytest.fixture(params=[{}, REGIONAL], ids=["zonal", "regional"])
+def cloud(request: pytest.FixtureRequest) -> Cloud:
+    """A cloud in which nothing takes time."""
+    return Cloud(**request.param)
+
+
+@pytest.fixture
+def zonal() -> Cloud:
+    """One of them, where it makes no difference which."""
+    return Cloud()
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Open:
+    """Serve a cloud and open its group; in the end nothing of it is left open."""
+
+    @asynccontextmanager
+    async def opening(
+        cloud: Cloud, *, observe_only: bool = False, connector: ConnectorConfig | None = None, **more: object
+    ) -> AsyncIterator[GcpGroup]:
+        settings = Settings(owner="us", clock=Haste(), connector=connector or ConnectorConfig())
+        with serving(cloud):
+            group = GcpGroup(config(cloud, write_credentials(tmp_path, cloud.url), **more))
+            await group.init(evolve(settings, observe_only=observe_only))
+            try:
+                yield group
+            finally:
+                await group.shutdown()
+
+    return opening
+
+
+async def grow(group: GcpGroup, count: int = 1, *, intent: str = "a-1") -> list[str]:
+    """Have instances made, and look; returns their ids."""
+    assert await group.increase(count, intent=intent) == count
+    return sorted((await group.update()).instances)
+
+
+async def states(group: GcpGroup) -> dict[str, State]:
+    """Look."""
+    return {name: each.state for name, each in (await group.update()).instances.items()}
+
+
+# --- what goes wrong -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("fault", "advice"), [(Fault.RATE_LIMIT, None), (Fault.TOO_MANY, 7.0)])
+async def test_one_request_too_many_is_no_denial(
+    zonal: Cloud, opened: Open, fault: Fault, advice: float | None
+) -> None:
+    """Google has 403 for both; with Google's advice how long to wait, if it gives any."""
+    async with opened(zonal) as group:
+        with zonal.fault(fault), pytest.raises(RateLimited) as caught:
+            await group.update()
+        assert caught.value.retry_after == advice
+        with zonal.fault(Fault.AUTH), pytest.raises(AuthFailed):
+            await group.update()
+
+
+async def test_a_reached_quota_is_a_problem_with_its_name(cloud: Cloud, opened: Open) -> None:
+    """It keeps the time when it was first met, and goes when it is over."""
+    async with opened(cloud) as group:
+        with cloud.fault(Fault.QUOTA):
+            await grow(group, 3)
+            first, later = (await group.update()).problems, (await group.update()).problems
+        assert first == later
+        assert {problem.kind for problem in first} == {ProblemKind.QUOTA}
+        assert all("CPUS is limited to 24" in problem.message for problem in first)
+        assert {problem.offering for problem in first} == set(cloud.zones)
+        assert (await group.update()).problems == []
+        assert set((await states(group)).values()) == {State.RUNNING}
+
+
+async def test_a_zone_without_room_is_named_and_the_others_deliver(opened: Open) -> None:
+    """What waits can be deleted, and then is no problem any more."""
+    cloud = Cloud(**REGIONAL)
+    async with opened(cloud) as group:
+        with cloud.stock_out("europe-west1-c"):
+            names = await grow(group, 3)
+            view = await group.update()
+            (problem,) = view.problems
+            assert (problem.kind, problem.offering) == (ProblemKind.CAPACITY, "europe-west1-c")
+            waiting = [name for name in names if view.instances[name].state is State.CREATING]
+            assert [view.instances[name].offering for name in waiting] == ["europe-west1-c"]
+            assert await group.decrease(waiting) == waiting
+            after = await group.update()
+        assert after.problems == []
+        assert sorted(after.instances) == sorted(set(names) - set(waiting))
+
+
+async def test_a_preempted_instance_stays_lost_when_the_group_brings_it_back(cloud: Cloud, opened: Open) -> None:
+    """It is shown as failed until it is deleted, whatever runs under its name; then the name is gone."""
+    async with opened(cloud) as group:
+        (name,) = await grow(group)
+        cloud.preempt(name)
+        assert await states(group) == {name: State.FAILED}
+        assert cloud.machines[name].status == "RUNNING"
+        with pytest.raises(ProviderError, match="is failed"):
+            await group.heartbeat(name)
+        assert await group.decrease([name]) == [name]
+        assert await states(group) == {}
+
+
+async def test_a_lost_operation_leaves_the_outcome_open_and_the_repeat_settles_it(cloud: Cloud, opened: Open) -> None:
+    """Google was asked twice, and made one."""
+    cloud.delay = 0.01
+    async with opened(cloud) as group:
+        with cloud.fault(Fault.LOST_OPERATION), pytest.raises(OutcomeUnknown, match="knows nothing any more"):
+            await group.increase(1, intent="a-1")
+        assert await group.increase(1, intent="a-1") == 1
+        assert list(await states(group)) == ["fleeting-a-1-0"]
+        assert cloud.methods.count("createInstances") == 2
+
+
+async def test_an_operation_that_does_not_end_is_not_waited_for_for_ever(zonal: Cloud, opened: Open) -> None:
+    """After two minutes the outcome is unknown; in between Google is asked less and less often."""
+    zonal.delay = 3600
+    async with opened(zonal) as group:
+        with pytest.raises(OutcomeUnknown, match="within 120 s"):
+            await group.increase(1, intent="a-1")
+        assert zonal.methods.count("zones.operations") < 50
+
+
+async def test_an_operation_that_cannot_be_seen_for_a_moment_is_looked_at_again(zonal: Cloud, opened: Open) -> None:
+    """One answer that is lost on the way tells nothing."""
+    zonal.delay, zonal.stumbles = 0.01, [Fault.ERROR, Fault.TOO_MANY]
+    async with opened(zonal) as group:
+        assert await group.increase(1, intent="a-1") == 1
+    assert zonal.stumbles == []
+
+
+async def test_a_repeat_whose_request_google_has_forgotten_finds_what_is_there(cloud: Cloud, opened: Open) -> None:
+    """The names are taken; they are counted, and nothing new is made."""
+    async with opened(cloud) as group:
+        await grow(group, 3)
+        cloud.forget()
+        assert await group.increase(3, intent="a-1") == 3
+        assert cloud.target == 3
+
+
+async def test_a_refusal_for_another_reason_stays_one(zonal: Cloud, opened: Open) -> None:
+    """If no instance carries the intent, Google's answer is passed on."""
+    async with opened(zonal) as group:
+        zonal.group = "renamed"
+        with pytest.raises(ProviderError, match="404 notFound"):
+            await group.increase(1, intent="a-1")
+
+
+async def test_more_than_a_request_holds_is_not_accepted(zonal: Cloud, opened: Open) -> None:
+    """The rest is asked for under another intent."""
+    async with opened(zonal) as group:
+        assert await group.increase(1200, intent="a-1") == 1000
+        assert zonal.target == 1000
+        names = list(await states(group))
+        zonal.methods.clear()
+        zonal.launch(200)
+        assert len(await group.decrease([*names, *(await states(group)).keys() - set(names)])) == 1200
+        assert zonal.methods.count("deleteInstances") == 2
+        assert await states(group) == {}
+
+
+async def test_metadata_that_others_change_is_read_again(zonal: Cloud, opened: Open) -> None:
+    """What they wrote stays; who is never fast enough gives up."""
+    async with opened(zonal) as group:
+        (name,) = await grow(group)
+        machine, rivals = zonal.machines[name], iter(range(2))
+
+        def interfere(number: int | None) -> None:
+            if number is not None:
+                machine.metadata[f"rival-{number}"] = "was here"
+                machine.fingerprint = f"rival-{number}"
+
+        zonal.before_change = lambda: interfere(next(rivals, None))
+        info = await group.connect_info(name)
+        assert info.key
+        assert machine.metadata.keys() == {"rival-0", "rival-1", "ssh-keys"}
+        zonal.before_change = lambda: interfere(len(machine.metadata))
+        with pytest.raises(ProviderError, match="somebody else changes the metadata"):
+            await group.connect_info(name)
+
+
+async def test_what_somebody_else_deletes_is_gone(cloud: Cloud, opened: Open) -> None:
+    """Whoever was faster: it is accepted, the other goes too, and to ask for it says that it is not there."""
+    async with opened(cloud) as group:
+        one, other = await grow(group, 2)
+        cloud.delete_machine(one)
+        assert await group.decrease([one, other]) == [one, other]
+        assert await states(group) == {}
+        for call in (group.connect_info, group.heartbeat):
+            with pytest.raises(InstanceNotFound):
+                await call(one)
+
+
+async def test_an_answer_that_makes_no_sense_is_told_as_such(zonal: Cloud, opened: Open) -> None:
+    """Also if it comes with the status of success; whether something was changed is unknown then."""
+    async with opened(zonal) as group:
+        with zonal.fault(Fault.NONSENSE):
+            with pytest.raises(ProviderError, match="no answer to listManagedInstances that makes sense"):
+                await group.update()
+            with pytest.raises(OutcomeUnknown, match="no answer to create_instances that makes sense"):
+                await group.increase(1, intent="a-1")
+
+
+async def test_an_instance_without_a_zone_yet_is_deleted_later(opened: Open) -> None:
+    """It has no URL by which it could be named; it is not accepted, and nothing is asked of Google for it."""
+    cloud = Cloud(**REGIONAL, boot=3600)
+    async with opened(cloud) as group:
+        (name,) = await grow(group)
+        zone, cloud.machines[name].zone = cloud.machines[name].zone, ""
+        assert (await group.update()).instances[name].offering is None
+        assert await group.decrease([name]) == []
+        with pytest.raises(InstanceNotFound):
+            await group.connect_info(name)
+        cloud.machines[name].zone = zone
+        await group.update()
+        assert await group.decrease([name]) == [name]
+
+
+async def test_a_failing_health_check_fails_the_heartbeat(zonal: Cloud, opened: Open) -> None:
+    """Where the group has one."""
+    async with opened(zonal) as group:
+        (name,) = await grow(group)
+        await group.heartbeat(name)
+        zonal.machines[name].health = "UNHEALTHY"
+        await group.update()
+        with pytest.raises(ProviderError, match="fails the group's health check"):
+            await group.heartbeat(name)
+
+
+async def test_one_list_answers_all_heartbeats_of_a_second(zonal: Cloud, opened: Open) -> None:
+    """However many instances there are: the API's quota is one for all."""
+    async with opened(zonal) as group:
+        names = await grow(group, 20)
+        zonal.methods.clear()
+        await group._clock.sleep_until(group._clock.now() + 5)
+        for name in names:
+            await group.heartbeat(name)
+        assert zonal.methods == ["listManagedInstances"]
+
+
+# --- suspending ------------------------------------------------------------------------------------------
+
+
+async def test_an_instance_is_suspended_and_resumed(cloud: Cloud, opened: Open) -> None:
+    """It is the same before and after; what is there already is accepted and not asked for; others are not touched."""
+    async with opened(cloud) as group:
+        name, other = await grow(group, 2)
+        cloud.boot = 3600
+        assert await group.suspend([name, "fleeting-gone-0"]) == [name]
+        assert await states(group) == {name: State.SUSPENDING, other: State.RUNNING}
+        assert await group.resume([name]) == [], "it is on its way down"
+        cloud.boot = 0
+        assert await states(group) == {name: State.SUSPENDED, other: State.RUNNING}
+        cloud.methods.clear()
+        assert await group.suspend([name]) == [name]
+        assert await group.resume([other]) == [other]
+        assert cloud.writes() == 0
+        cloud.boot = 3600
+        assert await group.resume([name]) == [name]
+        assert (await states(group))[name] is State.RESUMING
+        cloud.boot = 0
+        assert await states(group) == {name: State.RUNNING, other: State.RUNNING}
+
+
+async def test_without_room_a_suspended_instance_stays_so(zonal: Cloud, opened: Open) -> None:
+    """The error says that another zone or type might do."""
+    async with opened(zonal) as group:
+        (name,) = await grow(group)
+        await group.suspend([name])
+        with zonal.stock_out(), pytest.raises(CapacityUnavailable):
+            await group.resume([name])
+        assert await states(group) == {name: State.SUSPENDED}
+        assert await group.resume([name]) == [name]
+
+
+# --- ways in ---------------------------------------------------------------------------------------------
+
+
+async def test_a_key_is_put_where_the_guest_agent_looks(cloud: Cloud, opened: Open) -> None:
+    """It ends by itself, the manager fetches another before that, and what stood there stays."""
+    cloud.template = {"ssh-keys": "joe:ssh-rsa AAAAj joe@desk", "startup-script": "true"}
+    async with opened(cloud, connector=ConnectorConfig(username="ci")) as group:
+        (name,) = await grow(group)
+        info = await group.connect_info(name)
+        assert (info.user, info.os, info.arch, info.protocol) == ("ci", "linux", "amd64", "ssh")
+        assert (info.internal_addr, info.external_addr) == ("127.0.0.1", "192.0.2.7")
+        assert info.key
+        assert "PRIVATE" in info.key
+        metadata = cloud.machines[name].metadata
+        joe, ours = metadata["ssh-keys"].splitlines()
+        assert (joe, metadata["startup-script"]) == ("joe:ssh-rsa AAAAj joe@desk", "true")
+        assert ours.startswith("ci:ssh-ed25519 ")
+        assert info.expires_at is not None
+        assert 11 * 3600 < info.expires_at - group._clock.now() < 12 * 3600
+        await group.connect_info(name)
+        assert len(metadata["ssh-keys"].splitlines()) == 2
+
+
+@pytest.mark.parametrize(
+    "connector",
+    [ConnectorConfig(use_static_credentials=True), ConnectorConfig(key_path="key"), ConnectorConfig(password="p")],
+)
+async def test_who_has_a_way_in_is_given_none(zonal: Cloud, opened: Open, connector: ConnectorConfig) -> None:
+    """Metadata is left alone then."""
+    async with opened(zonal, connector=connector) as group:
+        (name,) = await grow(group)
+        assert (await group.connect_info(name)).key is None
+        assert "setMetadata" not in zonal.methods
+
+
+async def test_os_login_is_left_alone(zonal: Cloud, opened: Open) -> None:
+    """Where it is on, the guest agent reads no keys in the metadata."""
+    zonal.template = {"enable-oslogin": "TRUE"}
+    async with opened(zonal) as group:
+        (name,) = await grow(group)
+        assert (await group.connect_info(name)).key is None
+        assert "setMetadata" not in zonal.methods
+
+
+async def test_who_observes_changes_no_metadata(zonal: Cloud, opened: Open) -> None:
+    """And cannot suspend either."""
+    zonal.launch(1)
+    async with opened(zonal, observe_only=True) as group:
+        (name,) = await states(group)
+        assert (await group.connect_info(name)).key is None
+        for call in (group.suspend, group.resume, group.decrease):
+            with pytest.raises(Unsupported, match="observe only"):
+                await call([name])
+        assert zonal.writes() == 0
+
+
+async def test_a_host_key_is_waited_for_where_the_guest_publishes_it(zonal: Cloud, opened: Open) -> None:
+    """A machine that has just started has not got there yet; one that never does is connected to all the same."""
+    zonal.template = {"enable-guest-attributes": "TRUE"}
+    async with opened(zonal) as group:
+        quick, mute = await grow(group, 2)
+        keys = {"ssh-rsa": "AAAAr", "ssh-ed25519": "AAAAe"}
+        asked = iter(range(3))
+        zonal.on_guest = lambda machine: (
+            None if next(asked, None) is not None else machine.guest_attributes.update(keys)
+        )
+        assert (await group.connect_info(quick)).host_key == "ssh-ed25519 AAAAe"
+        assert zonal.methods.count("getGuestAttributes") == 4
+        zonal.on_guest = lambda _: None
+        zonal.methods.clear()
+        assert (await group.connect_info(mute)).host_key is None
+        assert zonal.methods.count("getGuestAttributes") < 10
+
+
+async def test_a_host_key_is_read_from_the_serial_port(zonal: Cloud, opened: Open) -> None:
+    """Where cloud-init prints it; whoever may not read the port does without."""
+    async with opened(zonal) as group:
+        (name,) = await grow(group)
+        printed = "-----BEGIN SSH HOST KEY KEYS-----\nssh-ed25519 AAAAe root\n-----END SSH HOST KEY KEYS-----"
+        zonal.machines[name].serial[1] = printed
+        assert (await group.connect_info(name)).host_key == "ssh-ed25519 AAAAe"
+        zonal.granted -= {"compute.instances.getSerialPortOutput"}
+        assert (await group.connect_info(name)).host_key is None
+
+
+def set_password(machine: Machine) -> None:
+    """Do as the guest agent of a Windows machine."""
+    asked = json.loads(machine.metadata["windows-keys"].splitlines()[-1])
+    modulus, exponent = (int.from_bytes(b64decode(asked[part]), "big") for part in ("modulus", "exponent"))
+    sha1 = hashes.SHA1()  # noqa: S303  (as it does)
+    public = rsa.RSAPublicNumbers(exponent, modulus).public_key()
+    secret = public.encrypt(b"s3cret", padding.OAEP(padding.MGF1(sha1), sha1, None))
+    answer = {"userName": asked["userName"], "modulus": asked["modulus"], "passwordFound": True}
+    line = json.dumps(answer | {"encryptedPassword": b64encode(secret).decode()})
+    machine.serial[4] = f"ready\n{line}\n"
+
+
+async def test_windows_is_given_a_password_that_only_we_can_read(zonal: Cloud, opened: Open) -> None:
+    """The key that it is encrypted for is of the moment; no SSH key is written."""
+    zonal.on_metadata = set_password
+    async with opened(zonal) as group:
+        (name,) = await grow(group)
+        zonal.machines[name].windows = True
+        info = await group.connect_info(name)
+        assert (info.os, info.protocol, info.user, info.password) == ("windows", "winrm+https", "fleeting", "s3cret")
+        assert "s3cret" not in repr(info)
+        assert zonal.machines[name].metadata.keys() == {"windows-keys"}
+
+
+async def test_a_windows_guest_that_does_not_answer_is_not_waited_for_for_ever(zonal: Cloud, opened: Open) -> None:
+    """The manager tries again later."""
+    async with opened(zonal) as group:
+        (name,) = await grow(group)
+        zonal.machines[name].windows = True
+        with pytest.raises(ProviderError, match="has not set a password within 90 s"):
+            await group.connect_info(name)
+
+
+# --- opening ---------------------------------------------------------------------------------------------
+
+
+async def test_a_group_that_is_not_there_is_refused(zonal: Cloud, opened: Open) -> None:
+    """With where it was looked for."""
+    with pytest.raises(GroupRefused, match=r"no projects/acme/zones/europe-west1-b/instanceGroupManagers/others"):
+        async with opened(zonal, name="others"):
+            pass
+
+
+async def test_a_group_with_an_autoscaler_is_refused(zonal: Cloud, opened: Open) -> None:
+    """Before anything is asked of it."""
+    zonal.settings = {"status": {"autoscaler": "https://www.googleapis.com/compute/v1/x/autoscalers/web"}}
+    with pytest.raises(GroupRefused, match="an autoscaler decides on the size of runners"):
+        async with opened(zonal):
+            pass
+    assert zonal.methods == ["get"]
+
+
+async def test_a_group_is_told_what_to_change(zonal: Cloud, tmp_path: Path) -> None:
+    """In `GroupInfo.advice`, and its size follows from how it lists."""
+    zonal.settings = {"updatePolicy": {"type": "PROACTIVE"}, "listManagedInstancesResults": "PAGELESS"}
+    with serving(zonal):
+        group = GcpGroup(config(zonal, write_credentials(tmp_path)))
+        info = await group.init(Settings(owner="us", clock=LoopClock()))
+        await group.shutdown()
+    (advice,) = info.advice
+    assert "--update-policy-type=opportunistic" in advice
+    assert info.max_size == 1000
+    assert info.identity == "googlecloud:projects/acme/zones/europe-west1-b/instanceGroupManagers/runners"
+
+
+async def test_credentials_that_cannot_be_read_are_named(zonal: Cloud, tmp_path: Path, opened: Open) -> None:
+    """The file may be missing, or hold something else; its text is not shown."""
+    (tmp_path / "other.json").write_text('{"type": "secret"}')
+    for name in ("missing.json", "other.json"):
+        with pytest.raises(AuthFailed, match=f"credentials_file .*{name} is no key of a service account") as caught:
+            async with opened(zonal, credentials_file=str(tmp_path / name)):
+                pass
+        assert "secret" not in str(caught.value)
+
+
+async def test_application_default_credentials_are_used_if_none_are_named(
+    zonal: Cloud, tmp_path: Path, opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Google's own tools find them."""
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(write_credentials(tmp_path)))
+    async with opened(zonal, credentials_file=None) as group:
+        assert await states(group) == {}
+
+
+def test_a_service_account_can_be_impersonated(tmp_path: Path) -> None:
+    """Whoever has the credentials asks for tokens of that account's, for the same scope."""
+    account = "runners@acme.iam.gserviceaccount.com"
+    found = _credentials(config(Cloud(), write_credentials(tmp_path), impersonate_service_account=account))
+    assert type(found).__module__ == "google.auth.impersonated_credentials"
+    assert found.service_account_email == account
+
+
+def test_the_sdk_is_not_imported_before_a_group_is_opened() -> None:
+    """It takes a second, and more memory than all else together; loading the plugin and making a group take neither."""
+    program = (
+        "import sys, fleeting;"
+        "fleeting.load('googlecompute', {'name': 'a', 'project': 'b', 'zone': 'c', 'credentials_file': 'd'});"
+        "print([name for name in sys.modules if name.startswith(('google', 'requests', 'grpc'))])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], env=os.environ, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_the_plugin_is_found_by_both_names() -> None:
+    """GitLab's older name for it too."""
+    settings = {"name": "runners", "project": "acme", "zone": "europe-west1-b"}
+    assert all(isinstance(fleeting.load(name, settings), GcpGroup) for name in ("googlecloud", "googlecompute"))
+
+
+# --- permissions -----------------------------------------------------------------------------------------
+
+
+def permissions_in_readme() -> set[str]:
+    """The role that the README lists."""
+    role = README.read_text().partition("includedPermissions:")[2].partition("```")[0]
+    return {line.removeprefix("- ") for line in role.split("\n") if line.startswith("- ")}
+
+
+async def test_the_role_in_the_readme_is_enough_and_not_more(cloud: Cloud, opened: Open) -> None:
+    """Everything that the group can do is done with it, and each of its permissions is asked for."""
+    cloud.granted, cloud.delay = frozenset(permissions_in_readme()), 0.01
+    cloud.template = {"enable-guest-attributes": "TRUE"}
+    async with opened(cloud) as group:
+        linux, windows = await grow(group, 2)
+        await group.connect_info(linux)
+        cloud.machines[windows].windows = True
+        cloud.on_metadata = set_password
+        await group.connect_info(windows)
+        await group.heartbeat(linux)
+        await group.suspend([linux])
+        await group.resume([linux])
+        await group.decrease([linux, windows])
+    used = {PERMISSIONS[method] for method in cloud.methods}
+    of_the_other_kind = set() if cloud.place.startswith("regions/") else {"compute.regionOperations.get"}
+    assert used | of_the_other_kind == permissions_in_readme()
