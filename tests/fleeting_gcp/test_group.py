@@ -150,6 +150,16 @@ async def test_a_zone_without_room_is_named_and_the_others_deliver(opened: Open)
         assert sorted(after.instances) == sorted(set(names) - set(waiting))
 
 
+async def test_an_instance_that_is_seen_being_created_comes_to_run(cloud: Cloud, opened: Open) -> None:
+    """It has no number of Google's before it has a machine; that it gets one is no replacement."""
+    cloud.boot = 3600
+    async with opened(cloud) as group:
+        (name,) = await grow(group)
+        assert await states(group) == {name: State.CREATING}
+        cloud.boot = 0
+        assert await states(group) == {name: State.RUNNING}
+
+
 async def test_a_preempted_instance_stays_lost_when_the_group_brings_it_back(cloud: Cloud, opened: Open) -> None:
     """It is shown as failed until it is deleted, whatever runs under its name; then the name is gone."""
     async with opened(cloud) as group:

@@ -60,7 +60,7 @@ USER = "fleeting"
 """Who logs in, if the settings do not say; the guest agent makes the account."""
 
 SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
-CAPABILITIES = frozenset({Capability.NAMED_CREATE, Capability.SUSPEND_RESUME, Capability.NOTICES})
+CAPABILITIES = frozenset({Capability.NAMED_CREATE, Capability.SUSPEND_RESUME})
 
 T = TypeVar("T")
 log = logging.getLogger("fleeting.gcp")
@@ -235,7 +235,8 @@ class GcpGroup:
         found = await self._in_thread(self._pages, "listManagedInstances")
         self._listing = {each.name: answers.risen(each, self._numbers) for each in found}
         self._listed_at = now
-        self._numbers = {each.name: self._numbers.get(each.name) or each.number for each in found}
+        numbers = {each.name: self._numbers.get(each.name, each.number) for each in found}
+        self._numbers = {name: number for name, number in numbers.items() if number}
         self._since = {fault: self._since.get(fault, now) for fault in answers.faults_of(found)}
         return self._listing
 

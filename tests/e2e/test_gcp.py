@@ -1,0 +1,173 @@
+"""A batch on Google Cloud as its user runs it: the command, the real SDK, and instances that answer over SSH.
+
+The cloud is the endpoint of our own. Each of its machines is an OpenSSH server of this machine, on an address of its
+own, that lets in whom the metadata lets in: no key is known to the test.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from getpass import getuser
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+from attrs import define, field
+
+from tests.fleeting.sshd import Server, free_port, sshd
+from tests.fleeting_gcp.clouds import REGIONAL, serving, write_credentials
+from tests.fleeting_gcp.compute_endpoint import Cloud, Machine
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+
+JOBS = """
+[autoscaler]
+plugin = "googlecompute"
+capacity_per_instance = 2
+max_instances = 3
+update_interval_when_expecting = "100ms"
+deletion_retry_interval = "1s"
+
+[autoscaler.plugin_config]
+name = "runners"
+project = "acme"
+{place}
+credentials_file = "{credentials}"
+endpoint = "{endpoint}"
+
+[autoscaler.connector_config]
+username = "{user}"
+protocol_port = {port}
+
+[[autoscaler.policy]]
+idle_time = "1s"
+
+[[jobs]]
+name = "hello"
+copies = 20
+script = 'echo "$TASKSCALER_INSTANCE"; sleep 0.3'
+retries = 3
+"""
+
+
+@define
+class Site:
+    """Where the cloud's machines stand."""
+
+    directory: Path
+    port: int = field(factory=free_port)
+    servers: dict[str, tuple[Server, ExitStack]] = field(factory=dict)
+    numbers: Iterator[int] = field(factory=lambda: count(1))
+    started: list[str] = field(factory=list)
+
+    def boot(self, machine: Machine) -> None:
+        """Start a machine, and let it publish its host key."""
+        number = next(self.numbers)
+        machine.address = f"127.1.0.{number}"
+        home = self.directory / f"{machine.name}.{number}"
+        (home / "home").mkdir(parents=True)
+        tools = self.directory / "tools"  # without a metadata server, so that no probe asks for one
+        tools.mkdir(exist_ok=True)
+        (tools / "curl").write_text("#!/bin/sh\nexit 6\n")
+        (tools / "curl").chmod(0o755)
+        command = f'ForceCommand export PATH={tools}:$PATH && cd {home}/home && eval "$SSH_ORIGINAL_COMMAND"'
+        stack = ExitStack()
+        settings = (f"ListenAddress {machine.address}", command)
+        server = stack.enter_context(sshd(home / "sshd", *settings, port=self.port))
+        self.servers[machine.name] = server, stack
+        self.started.append(machine.name)
+        kind, key = server.host_key.split()[:2]
+        machine.guest_attributes = {kind: key}
+        self.let_in(machine)
+
+    def let_in(self, machine: Machine) -> None:
+        """Do as the guest agent: let in whom the metadata names."""
+        lines = machine.metadata.get("ssh-keys", "").splitlines()
+        home = next(self.directory.glob(f"{machine.name}.*"))
+        (home / "sshd" / "authorized_keys").write_text("".join(f"{line.partition(':')[2]}\n" for line in lines))
+
+    def end(self, machine: Machine) -> None:
+        """Switch a machine off."""
+        if found := self.servers.pop(machine.name, None):
+            server, stack = found
+            server.lose()
+            stack.close()
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    """A site that is empty in the end, whatever happened."""
+    site = Site(tmp_path / "site")
+    site.directory.mkdir()
+    yield site
+    for _, stack in site.servers.values():
+        stack.close()
+
+
+def run(directory: Path, cloud: Cloud, site: Site, *, preempt: bool) -> str:
+    """Run the batch, and take a machine away once a job has succeeded on it; returns what was said."""
+    kind, _, place = cloud.place.partition("/")
+    jobs = directory / "jobs.toml"
+    jobs.write_text(
+        JOBS.format(
+            place=f'{kind.removesuffix("s")} = "{place}"',
+            credentials=write_credentials(directory),
+            endpoint=cloud.url,
+            user=getuser(),
+            port=site.port,
+        )
+    )
+    command = [str(Path(sys.executable).with_name("taskscaler")), "run", str(jobs), "--output", str(directory / "out")]
+    env = {**os.environ, "XDG_STATE_HOME": str(directory / "state")}
+    said = []
+    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        assert process.stdout is not None
+        try:
+            for line in process.stdout:
+                said.append(line)
+                if preempt and " succeeded on " in line:
+                    preempt = False
+                    cloud.preempt(line.partition(" succeeded on ")[2].split()[0])
+        except BaseException:
+            process.kill()
+            raise
+    assert process.returncode == 0, "".join(said)
+    return "".join(said)
+
+
+def results(directory: Path) -> list[dict[str, Any]]:
+    """Read what became of the jobs."""
+    jobs: list[dict[str, Any]] = json.loads((directory / "out" / "results.json").read_text())["jobs"]
+    return jobs
+
+
+@pytest.mark.parametrize("preempt", [False, True], ids=["calm", "preempted"])
+@pytest.mark.parametrize("kind", [{}, REGIONAL], ids=["zonal", "regional"])
+def test_twenty_jobs_leave_nothing_behind(tmp_path: Path, site: Site, kind: dict[str, Any], *, preempt: bool) -> None:
+    """All succeed, be a machine lost or not; in the end the cloud has no instance, and none was asked for by number."""
+    cloud = Cloud(
+        boot=0.2,
+        delay=0.05,
+        template={"enable-guest-attributes": "TRUE"},
+        on_boot=site.boot,
+        on_end=site.end,
+        on_metadata=site.let_in,
+        **kind,
+    )
+    with serving(cloud):
+        said = run(tmp_path, cloud, site, preempt=preempt)
+    jobs = results(tmp_path)
+    assert [job["state"] for job in jobs] == ["succeeded"] * 20, said
+    instances = {attempt["instance"] for job in jobs for attempt in job["attempts"]}
+    assert instances <= set(site.started)
+    assert len(set(site.started)) <= (4 if preempt else 3)
+    assert all(name.startswith("fleeting-") for name in site.started)
+    lost = [attempt for job in jobs for attempt in job["attempts"] if attempt["state"] == "lost"]
+    assert bool(lost) <= preempt
+    assert (cloud.target, cloud.alive(), cloud.machines, site.servers) == (0, [], {}, {})
+    asked = {path.rpartition("/")[2] for method, path, _ in cloud.log if method == "POST"}
+    assert asked == {"listManagedInstances", "createInstances", "deleteInstances", "setMetadata"}
