@@ -499,7 +499,7 @@ async def test_credentials_that_cannot_be_read_are_named(zonal: Cloud, tmp_path:
     """The file may be missing, or hold something else; its text is not shown."""
     (tmp_path / "other.json").write_text('{"type": "secret"}')
     for name in ("missing.json", "other.json"):
-        with pytest.raises(AuthFailed, match=f"credentials_file .*{name} is no key of a service account") as caught:
+        with pytest.raises(AuthFailed, match=f"credentials_file .*{name} is no file of credentials") as caught:
             async with opened(zonal, credentials_file=str(tmp_path / name)):
                 pass
         assert "secret" not in str(caught.value)
@@ -512,6 +512,14 @@ async def test_application_default_credentials_are_used_if_none_are_named(
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(write_credentials(tmp_path)))
     async with opened(zonal, credentials_file=None) as group:
         assert await states(group) == {}
+
+
+def test_the_file_that_gcloud_writes_at_a_login_is_one_of_credentials(tmp_path: Path) -> None:
+    """Existing configurations name it."""
+    login = {"type": "authorized_user", "client_id": "a", "client_secret": "b", "refresh_token": "c"}
+    path = tmp_path / "application_default_credentials.json"
+    path.write_text(json.dumps(login | {"quota_project_id": "acme"}))
+    assert _credentials(config(Cloud(), path)).refresh_token == "c"
 
 
 def test_a_service_account_can_be_impersonated(tmp_path: Path) -> None:

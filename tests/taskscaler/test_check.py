@@ -142,8 +142,9 @@ def test_a_wrong_file(tmp_path: Path, text: str, arguments: Sequence[str], messa
     assert result.stderr.count("\n") == 1
 
 
-def test_a_missing_plugin_is_no_fault_of_the_file() -> None:
+def test_a_missing_plugin_is_no_fault_of_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
     """But the cloud cannot be asked without it."""
+    hide_clouds(monkeypatch)
     result = check(FILES / "google-docker.toml")
     assert result.exit_code == 1
     assert result.stderr.endswith("; pip install fleeting-gcp [FL120]\n")

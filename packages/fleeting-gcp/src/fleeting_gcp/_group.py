@@ -1,6 +1,6 @@
 """The `googlecloud` group: what is asked of Google through its SDK, in which order, and within what time.
 
-The SDK blocks, and takes a second and 150 MiB to import: it is imported when a group is opened, and runs in worker
+The SDK blocks, and takes a second and 140 MiB to import: it is imported when a group is opened, and runs in worker
 threads. It repeats nothing, for the manager does that. Nor does it wait for operations: for that it would ask the
 public API, whatever `endpoint` says.
 """
@@ -89,15 +89,15 @@ class _Sdk:
 
 
 def _credentials(config: GcpConfig) -> Message:
+    auth = import_module("google.auth")
     if config.credentials_file is None:
-        found, _ = import_module("google.auth").default(scopes=SCOPES)
+        found, _ = auth.default(scopes=SCOPES)
     else:
         path = Path(config.credentials_file).expanduser()
-        accounts = import_module("google.oauth2.service_account")
         try:
-            found = accounts.Credentials.from_service_account_file(str(path), scopes=SCOPES)
-        except (OSError, ValueError):
-            raise AuthFailed(f"credentials_file {path} is no key of a service account that can be read") from None
+            found, _ = auth.load_credentials_from_file(str(path), scopes=SCOPES)
+        except (auth.exceptions.GoogleAuthError, OSError, ValueError):
+            raise AuthFailed(f"credentials_file {path} is no file of credentials for Google that can be read") from None
     if (account := config.impersonate_service_account) is None:
         return found
     impersonated = import_module("google.auth.impersonated_credentials")
