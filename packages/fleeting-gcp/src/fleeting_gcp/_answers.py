@@ -144,27 +144,27 @@ def risen(instance: Managed, known: Mapping[str, int]) -> Managed:
 
 # --- problems --------------------------------------------------------------------------------------------
 
-KINDS = {
-    ProblemKind.QUOTA: "QUOTA|LIMIT_EXCEEDED",
-    ProblemKind.CAPACITY: "RESOURCE_POOL_EXHAUSTED|STOCKOUT|IP_SPACE_EXHAUSTED|UNAVAILABLE",
-    ProblemKind.AUTHORISATION: "PERMISSION|UNAUTHORIZED|FORBIDDEN|DENIED|CONSTRAINT|POLICY",
-    ProblemKind.IMAGE: "NOT_FOUND|NOT_READY|INVALID|UNSUPPORTED",
-    ProblemKind.OTHER: "",
+KINDS: Mapping[ProblemKind, tuple[str, str, type[ProviderError] | None]] = {
+    ProblemKind.QUOTA: ("QUOTA|LIMIT_EXCEEDED", "a quota is reached", fleeting.QuotaExceeded),
+    ProblemKind.CAPACITY: (
+        "RESOURCE_POOL_EXHAUSTED|STOCKOUT|IP_SPACE_EXHAUSTED|UNAVAILABLE",
+        "Google has no room for more instances",
+        fleeting.CapacityUnavailable,
+    ),
+    ProblemKind.AUTHORISATION: (
+        "PERMISSION|UNAUTHORIZED|FORBIDDEN|DENIED|CONSTRAINT|POLICY",
+        "the group may not create instances",
+        fleeting.AuthFailed,
+    ),
+    ProblemKind.IMAGE: ("NOT_FOUND|NOT_READY|INVALID|UNSUPPORTED", "the instance template cannot be used", None),
+    ProblemKind.OTHER: ("", "instances cannot be created", None),
 }
-"""What is in the error codes of Compute Engine; the first that fits."""
-
-_WORDS = {
-    ProblemKind.QUOTA: "a quota is reached",
-    ProblemKind.CAPACITY: "Google has no room for more instances",
-    ProblemKind.AUTHORISATION: "the group may not create instances",
-    ProblemKind.IMAGE: "the instance template cannot be used",
-    ProblemKind.OTHER: "instances cannot be created",
-}
+"""By what is in the error codes of Compute Engine, the first that fits: what it is in words, and as an error."""
 
 
 def kind_of(code: str) -> ProblemKind:
     """Tell what an error code is about."""
-    return next(kind for kind, pattern in KINDS.items() if re.search(pattern, code))
+    return next(kind for kind, (pattern, _, _) in KINDS.items() if re.search(pattern, code))
 
 
 def faults_of(instances: Iterable[Managed]) -> frozenset[Fault]:
@@ -175,18 +175,13 @@ def faults_of(instances: Iterable[Managed]) -> frozenset[Fault]:
 def problem_of(fault: Fault, since: float) -> Problem:
     """Put it into words."""
     kind, where = kind_of(fault.code), f" in {fault.zone}" if fault.zone else ""
-    message = f"{_WORDS[kind]}{where} ({fault.code}{'; ' if fault.limit else ''}{fault.limit})"
+    message = f"{KINDS[kind][1]}{where} ({fault.code}{'; ' if fault.limit else ''}{fault.limit})"
     return Problem(kind=kind, message=message, since=since, offering=fault.zone)
 
 
 # --- errors ----------------------------------------------------------------------------------------------
 
 NOT_FOUND, CONFLICT, CHANGED, TOO_MANY, BROKEN = 404, 409, 412, 429, 500
-_REFUSALS: Mapping[ProblemKind, type[ProviderError]] = {
-    ProblemKind.CAPACITY: fleeting.CapacityUnavailable,
-    ProblemKind.QUOTA: fleeting.QuotaExceeded,
-    ProblemKind.AUTHORISATION: fleeting.AuthFailed,
-}
 
 
 class Refused(ProviderError):
@@ -224,7 +219,7 @@ def error_for(error: Message, what: str, *, changes: bool) -> ProviderError:
 
 def error_in(codes: Sequence[str], what: str) -> ProviderError:
     """Choose the error for an operation that ended with these error codes, at least one."""
-    return _REFUSALS.get(kind_of(codes[0]), Refused)(f"Google could not finish {what}: {', '.join(codes)}")
+    return (KINDS[kind_of(codes[0])][2] or Refused)(f"Google could not finish {what}: {', '.join(codes)}")
 
 
 # --- the group itself ------------------------------------------------------------------------------------
