@@ -25,7 +25,7 @@ from time import monotonic
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
-SLOW = 0.5
+SLOW = 0.35
 """Seconds that each answer takes in `Fault.SLOW`."""
 
 Json = dict[str, Any]

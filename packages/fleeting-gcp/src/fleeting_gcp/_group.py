@@ -41,9 +41,6 @@ from fleeting_gcp._config import GcpConfig
 PAGE, BATCH = 500, 1000
 """Instances on a page of the listing, and in one request: the most that the API takes."""
 
-FRESH = 1.0
-"""Seconds for which one listing answers all who ask about single instances."""
-
 OPERATION_TIMEOUT, FIRST_PAUSE, LONGEST_PAUSE = 120.0, 0.1, 3.0
 """Seconds that an operation may take, and between two looks at it."""
 
@@ -117,6 +114,8 @@ class GcpGroup:
     _looking: anyio.Lock = field(factory=anyio.Lock, init=False)
     _listing: Mapping[str, Managed] = field(factory=dict, init=False, repr=False)
     _listed_at: float = field(default=0.0, init=False)
+    """When the listing was asked for."""
+
     _numbers: Mapping[str, int] = field(factory=dict, init=False, repr=False)
     """Google's ids of the machines that were the first to bear these names."""
 
@@ -206,9 +205,9 @@ class GcpGroup:
 
     async def heartbeat(self, instance: str) -> None:
         """Return if the group lists it as running, and its health check, if it has one, does not fail."""
-        async with self._looking:
-            fresh = self._clock.now() - self._listed_at < FRESH
-            listed = (self._listing if fresh else await self._fetch()).get(instance)
+        asked_at = self._clock.now()
+        async with self._looking:  # all who wait here are answered by one listing, the next
+            listed = (await self._fetch() if self._listed_at < asked_at else self._listing).get(instance)
         if listed is None:
             raise InstanceNotFound(instance)
         if listed.state is not State.RUNNING or listed.is_ill:
