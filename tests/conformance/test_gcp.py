@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from anyio import to_thread
 
+from fleeting import Completed
 from fleeting.testing import GroupConformance, Harness, MakeHarness, Trouble
 from fleeting_gcp import GcpGroup
 from fleeting_gcp._answers import ACTIONS, STATUSES
-from tests.fleeting_gcp.clouds import REGIONAL, config, private_key, serving, write_credentials
+from tests.fleeting_gcp.clouds import REGIONAL, config, private_key, run_probe, serving, write_credentials
 from tests.fleeting_gcp.compute_endpoint import Cloud, Fault
 
 ALL_OR_NOTHING = "createInstances plans all of the instances that it is asked for, or none"
@@ -59,6 +61,15 @@ def harness_for(cloud: Cloud, credentials: Path) -> Harness:
     async def set_state(instance: str, state: str) -> None:
         cloud.set_state(instance, state)
 
+    async def notice(instance: str) -> None:
+        announced.add(instance)
+
+    async def probed(instance: str) -> Completed:
+        told = {"preempted": "TRUE" if instance in announced else "FALSE", "maintenance_event": "NONE"}
+        done = await to_thread.run_sync(lambda: run_probe(credentials.parent / "tools", **told))
+        return Completed(exit_status=done.returncode, stdout=done.stdout)
+
+    announced = set[str]()
     troubles = {trouble: during(partial(cloud.fault, fault)) for trouble, fault in TROUBLES.items()}
     return Harness(
         make=lambda: GcpGroup(config(cloud, credentials)),
@@ -68,6 +79,8 @@ def harness_for(cloud: Cloud, credentials: Path) -> Harness:
         troubles=troubles | {Trouble.STOCK_OUT: during(cloud.stock_out)},
         states=STATES,
         set_state=set_state,
+        notice=notice,
+        probed=probed,
         writes=cloud.writes,
         secrets=cloud.tokens,
         unknown_id="fleeting-0123456789-1-0",

@@ -1,6 +1,7 @@
 """Clouds for the tests of the `googlecloud` group: the endpoint, credentials for it, and groups on it."""
 
 import json
+import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from fleeting_gcp import GcpConfig
+from fleeting_gcp._answers import NOTICE_PROBE
 from tests.fleeting_gcp.compute_endpoint import Cloud, Server
 
 REGIONAL: dict[str, Any] = {
@@ -64,3 +66,20 @@ def serving(cloud: Cloud) -> Iterator[Cloud]:
             yield cloud
         finally:
             server.shutdown()
+
+
+CURL = """#!/bin/sh
+for last; do :; done
+cat "$(dirname "$0")/${last##*/}"
+"""
+
+
+def run_probe(directory: Path, **told: str) -> "subprocess.CompletedProcess[bytes]":
+    """Run the group's probe where a metadata server has these values; it has no other."""
+    directory.mkdir(exist_ok=True)
+    for name, value in told.items():
+        (directory / name.replace("_", "-")).write_text(value)
+    (directory / "curl").write_text(CURL)
+    (directory / "curl").chmod(0o755)
+    env = {"PATH": f"{directory}:/usr/bin:/bin"}
+    return subprocess.run(["/bin/sh", "-c", NOTICE_PROBE], env=env, capture_output=True, check=False)

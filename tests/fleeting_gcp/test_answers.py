@@ -2,7 +2,6 @@
 
 import json
 import re
-import subprocess
 from base64 import b64encode
 from importlib import import_module
 from pathlib import Path
@@ -29,6 +28,7 @@ from fleeting import (
 from fleeting_gcp import GcpConfig
 from fleeting_gcp import _answers as answers
 from fleeting_gcp._answers import Fault, Managed, Refused
+from tests.fleeting_gcp.clouds import run_probe
 
 gcp: Any = import_module("google.cloud.compute_v1")
 from_http_status: Any = import_module("google.api_core.exceptions").from_http_status
@@ -390,11 +390,6 @@ def test_a_windows_password_is_read_by_whom_it_was_encrypted_for() -> None:
 
 # --- notices ---------------------------------------------------------------------------------------------
 
-CURL = """#!/bin/sh
-for last; do :; done
-cat "$(dirname "$0")/${last##*/}"
-"""
-
 
 @pytest.mark.parametrize(
     ("preempted", "maintenance", "told"),
@@ -411,13 +406,6 @@ def test_the_probe_tells_what_the_metadata_server_announces(
     tmp_path: Path, preempted: str | None, maintenance: str | None, told: str
 ) -> None:
     """A migration costs nothing; and a metadata server that does not answer announces nothing."""
-    for name, value in (("preempted", preempted), ("maintenance-event", maintenance)):
-        if value is not None:
-            (tmp_path / name).write_text(value)
-    (tmp_path / "curl").write_text(CURL)
-    (tmp_path / "curl").chmod(0o755)
-    path = f"{tmp_path}:/usr/bin:/bin"
-    done = subprocess.run(
-        ["/bin/sh", "-c", answers.NOTICE_PROBE], env={"PATH": path}, capture_output=True, text=True, check=True
-    )
-    assert done.stdout == told
+    values = {"preempted": preempted, "maintenance_event": maintenance}
+    done = run_probe(tmp_path, **{name: value for name, value in values.items() if value is not None})
+    assert (done.returncode, done.stdout.decode()) == (0, told)
