@@ -108,8 +108,8 @@ def site(tmp_path: Path) -> Iterator[Site]:
         stack.close()
 
 
-def run(directory: Path, cloud: Cloud, site: Site, *, preempt: bool) -> str:
-    """Run the batch, and take a machine away once a job has succeeded on it; returns what was said."""
+def run(directory: Path, cloud: Cloud, site: Site, *, preempt: bool) -> tuple[str, str]:
+    """Run the batch, and take a machine away once a job has succeeded on it; returns what was said, and which."""
     kind, _, place = cloud.place.partition("/")
     jobs = directory / "jobs.toml"
     jobs.write_text(
@@ -123,20 +123,20 @@ def run(directory: Path, cloud: Cloud, site: Site, *, preempt: bool) -> str:
     )
     command = [str(Path(sys.executable).with_name("taskscaler")), "run", str(jobs), "--output", str(directory / "out")]
     env = {**os.environ, "XDG_STATE_HOME": str(directory / "state")}
-    said = []
+    said, victim = [], ""
     with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         assert process.stdout is not None
         try:
             for line in process.stdout:
                 said.append(line)
-                if preempt and " succeeded on " in line:
-                    preempt = False
-                    cloud.preempt(line.partition(" succeeded on ")[2].split()[0])
+                if preempt and not victim and " succeeded on " in line:
+                    victim = line.partition(" succeeded on ")[2].split()[0]
+                    cloud.preempt(victim)
         except BaseException:
             process.kill()
             raise
     assert process.returncode == 0, "".join(said)
-    return "".join(said)
+    return "".join(said), victim
 
 
 def results(directory: Path) -> list[dict[str, Any]]:
@@ -159,15 +159,15 @@ def test_twenty_jobs_leave_nothing_behind(tmp_path: Path, site: Site, kind: dict
         **kind,
     )
     with serving(cloud):
-        said = run(tmp_path, cloud, site, preempt=preempt)
+        said, victim = run(tmp_path, cloud, site, preempt=preempt)
     jobs = results(tmp_path)
     assert [job["state"] for job in jobs] == ["succeeded"] * 20, said
     instances = {attempt["instance"] for job in jobs for attempt in job["attempts"]}
     assert instances <= set(site.started)
     assert len(set(site.started)) <= (4 if preempt else 3)
     assert all(name.startswith("fleeting-") for name in site.started)
-    lost = [attempt for job in jobs for attempt in job["attempts"] if attempt["state"] == "lost"]
-    assert bool(lost) <= preempt
+    lost = {attempt["instance"] for job in jobs for attempt in job["attempts"] if attempt["state"] == "lost"}
+    assert lost == ({victim} if preempt else set())
     assert (cloud.target, cloud.alive(), cloud.machines, site.servers) == (0, [], {}, {})
     asked = {path.rpartition("/")[2] for method, path, _ in cloud.log if method == "POST"}
     assert asked == {"listManagedInstances", "createInstances", "deleteInstances", "setMetadata"}

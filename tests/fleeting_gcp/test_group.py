@@ -502,10 +502,20 @@ async def test_credentials_that_cannot_be_read_are_named(zonal: Cloud, tmp_path:
     """The file may be missing, or hold something else; its text is not shown."""
     (tmp_path / "other.json").write_text('{"type": "secret"}')
     for name in ("missing.json", "other.json"):
-        with pytest.raises(AuthFailed, match=f"credentials_file .*{name} is no file of credentials") as caught:
+        with pytest.raises(AuthFailed, match=f"credentials_file .*{name} holds none of Google's") as caught:
             async with opened(zonal, credentials_file=str(tmp_path / name)):
                 pass
         assert "secret" not in str(caught.value)
+
+
+async def test_missing_application_default_credentials_are_told(
+    zonal: Cloud, tmp_path: Path, opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With what to do about it."""
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "missing.json"))
+    with pytest.raises(AuthFailed, match="application default credentials of Google's are missing; log in"):
+        async with opened(zonal, credentials_file=None):
+            pass
 
 
 async def test_application_default_credentials_are_used_if_none_are_named(

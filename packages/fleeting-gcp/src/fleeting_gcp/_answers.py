@@ -35,22 +35,23 @@ _ACTIONS = {
     State.CREATING: "CREATING CREATING_WITHOUT_RETRIES VERIFYING",
     State.SUSPENDING: "SUSPENDING",
     State.RESUMING: "RESUMING",
-    State.DELETING: "DELETING ABANDONING",
-    State.FAILED: "RECREATING RESTARTING STARTING STOPPING",
+    State.DELETING: "DELETING ABANDONING STOPPING",
+    State.FAILED: "RECREATING RESTARTING STARTING",
 }
 ACTIONS = {action: state for state, actions in _ACTIONS.items() for action in actions.split()}
-"""What the group does with an instance; any other leaves it as its status says. What ran on a machine that is made,
-started or stopped once more is lost."""
+"""What the group does with an instance; any other leaves it as its status says. What ran on a machine that is made or
+started once more is lost."""
 
 _STATUSES = {
     State.CREATING: "PENDING PROVISIONING STAGING",
     State.RUNNING: "RUNNING",
     State.SUSPENDING: "SUSPENDING",
     State.SUSPENDED: "SUSPENDED",
-    State.FAILED: "PENDING_STOP STOPPING STOPPED TERMINATED DEPROVISIONING REPAIRING",
+    State.DELETING: "PENDING_STOP STOPPING DEPROVISIONING",
+    State.FAILED: "STOPPED TERMINATED REPAIRING",
 }
 STATUSES = {status: state for state, statuses in _STATUSES.items() for status in statuses.split()} | {"": State.FAILED}
-"""What the machine itself does; empty where there is none."""
+"""What the machine itself does; empty where there is none. While it stops, what runs on it may still end well."""
 
 _NAME = re.compile(r"fleeting-([a-z0-9](?:[-a-z0-9]{0,46}[a-z0-9])?)-([0-9]{1,3})")
 
@@ -167,9 +168,9 @@ def kind_of(code: str) -> ProblemKind:
     return next(kind for kind, (pattern, _, _) in KINDS.items() if re.search(pattern, code))
 
 
-def faults_of(instances: Iterable[Managed]) -> frozenset[Fault]:
+def faults_of(instances: Iterable[Managed]) -> Iterable[Fault]:
     """Gather why those that are wanted do not come, each reason once."""
-    return frozenset(fault for each in instances if each.state is not State.DELETING for fault in each.faults)
+    return dict.fromkeys(fault for each in instances if each.state is not State.DELETING for fault in each.faults)
 
 
 def problem_of(fault: Fault, since: float) -> Problem:

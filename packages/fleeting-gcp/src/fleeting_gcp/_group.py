@@ -86,15 +86,15 @@ class _Sdk:
 
 
 def _credentials(config: GcpConfig) -> Message:
-    auth = import_module("google.auth")
-    if config.credentials_file is None:
-        found, _ = auth.default(scopes=SCOPES)
-    else:
-        path = Path(config.credentials_file).expanduser()
-        try:
-            found, _ = auth.load_credentials_from_file(str(path), scopes=SCOPES)
-        except (auth.exceptions.GoogleAuthError, OSError, ValueError):
-            raise AuthFailed(f"credentials_file {path} is no file of credentials for Google that can be read") from None
+    auth, named = import_module("google.auth"), config.credentials_file
+    try:
+        if named is None:
+            found, _ = auth.default(scopes=SCOPES)
+        else:
+            found, _ = auth.load_credentials_from_file(str(Path(named).expanduser()), scopes=SCOPES)
+    except (auth.exceptions.GoogleAuthError, OSError, ValueError):
+        default = "the application default credentials of Google's are missing; log in with gcloud"
+        raise AuthFailed(f"credentials_file {named} holds none of Google's" if named else default) from None
     if (account := config.impersonate_service_account) is None:
         return found
     impersonated = import_module("google.auth.impersonated_credentials")
