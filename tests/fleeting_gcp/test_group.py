@@ -33,7 +33,7 @@ from fleeting import (
     Unsupported,
 )
 from fleeting_gcp import GcpGroup
-from fleeting_gcp._group import _credentials
+from fleeting_gcp._group import _credentials, _Sdk
 from tests.fleeting_gcp.clouds import REGIONAL, config, serving, write_credentials
 from tests.fleeting_gcp.compute_endpoint import PERMISSIONS, Cloud, Fault, Machine
 
@@ -181,8 +181,9 @@ async def test_a_lost_operation_leaves_the_outcome_open_and_the_repeat_settles_i
         with cloud.fault(Fault.LOST_OPERATION), pytest.raises(OutcomeUnknown, match="knows nothing any more"):
             await group.increase(1, intent="a-1")
         assert await group.increase(1, intent="a-1") == 1
-        assert list(await states(group)) == ["fleeting-a-1-0"]
         assert cloud.methods.count("createInstances") == 2
+        assert "listManagedInstances" not in cloud.methods, "Google knows the request again"
+        assert list(await states(group)) == ["fleeting-a-1-0"]
 
 
 async def test_an_operation_that_does_not_end_is_not_waited_for_for_ever(zonal: Cloud, opened: Open) -> None:
@@ -533,6 +534,14 @@ def test_the_file_that_gcloud_writes_at_a_login_is_one_of_credentials(tmp_path: 
     path = tmp_path / "application_default_credentials.json"
     path.write_text(json.dumps(login | {"quota_project_id": "acme"}))
     assert _credentials(config(Cloud(), path)).refresh_token == "c"
+
+
+def test_credentials_for_another_cloud_than_the_public_one_lead_there(tmp_path: Path) -> None:
+    """Sovereign clouds have the same API elsewhere; their files of credentials tell where."""
+    sdk = _Sdk(config(Cloud(), write_credentials(tmp_path), endpoint=None))
+    clients = (sdk.groups, sdk.operations, sdk.machines, sdk.machine_operations)
+    assert {client.api_endpoint for client in clients} == {"compute.cloud.example"}
+    sdk.close()
 
 
 def test_a_service_account_can_be_impersonated(tmp_path: Path) -> None:
