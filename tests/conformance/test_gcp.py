@@ -92,12 +92,12 @@ def harness_for(cloud: Cloud, credentials: Path) -> Harness:
     )
 
 
-def make_clouds(directory: Path, delay: float, **kind: Any) -> MakeHarness:  # noqa: ANN401  (as the cloud knows them)
+def make_clouds(directory: Path, moment: float, **kind: Any) -> MakeHarness:  # noqa: ANN401  (as the cloud knows them)
     """Run a cloud for each check, with an instance in it that somebody else made, and three on a page."""
 
     @asynccontextmanager
     async def make() -> AsyncIterator[Harness]:
-        cloud = Cloud(page=3, boot=0.02, delay=delay, tokens={private_key()}, **kind)
+        cloud = Cloud(page=3, boot=moment, delay=moment, tokens={private_key()}, **kind)
         cloud.launch(1)
         with serving(cloud):
             yield harness_for(cloud, write_credentials(directory))
@@ -110,7 +110,7 @@ class TestZonal(GroupConformance):
 
     @pytest.fixture
     def make_harness(self, tmp_path: Path) -> MakeHarness:
-        """Run clouds with a zonal group, whose operations take a moment."""
+        """Run clouds with a zonal group, in which everything takes a moment."""
         return make_clouds(tmp_path, 0.02)
 
 
@@ -119,5 +119,5 @@ class TestRegional(GroupConformance):
 
     @pytest.fixture
     def make_harness(self, tmp_path: Path) -> MakeHarness:
-        """Run clouds with a regional group, whose operations are done at once."""
+        """Run clouds with a regional group, in which everything is done at once."""
         return make_clouds(tmp_path, 0.0, **REGIONAL)
