@@ -57,7 +57,7 @@ USER = "fleeting"
 """Who logs in, if the settings do not say; the guest agent makes the account."""
 
 SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
-CAPABILITIES = frozenset({Capability.NAMED_CREATE, Capability.SUSPEND_RESUME})
+CAPABILITIES = frozenset({Capability.NAMED_CREATE, Capability.SUSPEND_RESUME, Capability.NOTICES})
 
 T = TypeVar("T")
 log = logging.getLogger("fleeting.gcp")
@@ -140,6 +140,7 @@ class GcpGroup:
             max_size=answers.max_size(group, self._config),
             capabilities=CAPABILITIES,
             advice=tuple(answers.advice(group, self._config)),
+            notice_probe=answers.NOTICE_PROBE,
         )
 
     async def update(self) -> Observation:
