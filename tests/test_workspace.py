@@ -46,6 +46,17 @@ def test_continuous_integration_runs_the_readmes_test_command() -> None:
     assert commands[1] in (ROOT / ".ci" / "run").read_text().splitlines()
 
 
+def test_the_first_command_fetches_no_sdk() -> None:
+    """Who tries the quickstart, with --no-dev, does not wait for hundreds of megabytes of clouds that it does not use."""
+    seen: set[tuple[str, str]] = set()
+    for requirement in map(Requirement, read(ROOT)["project"]["dependencies"]):
+        collect(requirement, seen)
+    names = {name for name, _ in seen}
+    assert {"taskscaler", "paramiko", "matplotlib"} <= names
+    assert not names & {"boto3", "google-cloud-compute", "azure-mgmt-compute", "pytest"}
+    assert "uv run --no-dev taskscaler run" in (ROOT / "README.md").read_text()
+
+
 def test_every_version_is_pinned_and_the_pinned_one_is_installed() -> None:
     """What the workspace needs, indirectly too, has its version in the root pyproject.toml."""
     project = read(ROOT)
