@@ -28,7 +28,7 @@ from fleeting import (
     RateLimited,
     Settings,
     State,
-    Unsupported,
+    undone_on_failure,
 )
 from fleeting_azure import _arm as arm
 from fleeting_azure._config import AzureConfig
@@ -59,18 +59,14 @@ class AzureGroup:
     async def init(self, settings: Settings) -> GroupInfo:
         """Look at the scale set, and at who else adds and removes instances."""
         self._clock = settings.clock
-        self._observing = settings.observe_only
+        self._settings = settings
         self._looks = arm.Budget(interval=12, burst=10)  # Azure's limits: 10 a minute, and 30 saved up
         updates = arm.Budget(interval=15, burst=10)  # 4 a minute, and 12 saved up
         self._growing = _Together(self._grow, settings.clock, updates)
         self._shrinking = _Together(self._shrink, settings.clock, arm.Budget(interval=0, burst=1))
         self._azure = await self._offload(_Azure.opened, self._config, self._credential)
-        try:
+        async with undone_on_failure(self.shutdown):
             return await self._look_around()
-        except BaseException:
-            with anyio.CancelScope(shield=True):
-                await self.shutdown()
-            raise
 
     async def _look_around(self) -> GroupInfo:
         try:
@@ -86,7 +82,7 @@ class AzureGroup:
                 harm.append(arm.AUTOSCALED)
         except ProviderError:
             advice.append(arm.NOT_SEEN)
-        if harm and not self._observing:
+        if harm and not self._settings.observe_only:
             raise GroupRefused(f"scale set {self._config.name} must not be managed as it is: {'. And '.join(harm)}")
         probe = arm.NOTICE_PROBE if self._set.os == "linux" else None
         has = {Capability.NOTICES: probe, Capability.SUSPEND_RESUME: not self._set.evicts_by_deallocating}
@@ -111,12 +107,12 @@ class AzureGroup:
 
     async def increase(self, count: int, *, intent: str) -> int:  # noqa: ARG002  (a capacity carries none)
         """Raise the capacity, together with whoever else asks before Azure may be asked again."""
-        self._refuse_if_observing()
+        self._settings.refuse_if_observing()
         return await self._growing(count)
 
     async def decrease(self, instances: Sequence[str]) -> Sequence[str]:
         """Delete them, together with those that others name while a deletion is under way."""
-        self._refuse_if_observing()
+        self._settings.refuse_if_observing()
         return await self._shrinking(instances)
 
     async def suspend(self, instances: Sequence[str]) -> Sequence[str]:
@@ -174,7 +170,7 @@ class AzureGroup:
         self, action: str, instances: Sequence[str], before: State, after: Collection[State]
     ) -> Sequence[str]:
         """Change the power state of those that are in the state before. In a flexible set, each is asked by itself."""
-        self._refuse_if_observing()
+        self._settings.refuse_if_observing()
         machines = await self._list()
         there = {each: machines[each] for each in instances if each in machines}
         names = [machine.name for machine in there.values() if machine.observed.state is before]
@@ -200,10 +196,6 @@ class AzureGroup:
 
     async def _ask(self, what: str, call: Callable[[], T], *, changing: bool = False) -> T:
         return await self._offload(_answer, what, call, changing=changing)
-
-    def _refuse_if_observing(self) -> None:
-        if self._observing:
-            raise Unsupported("the group was opened to observe only; open it to manage it")
 
 
 @define

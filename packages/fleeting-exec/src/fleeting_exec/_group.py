@@ -26,7 +26,7 @@ from fleeting import (
     ProviderError,
     Settings,
     State,
-    Unsupported,
+    accepted,
 )
 from fleeting_exec._book import UNSETTLED, Book, Fate, Request
 from fleeting_exec._config import ExecConfig
@@ -60,7 +60,7 @@ class ExecGroup:
     _store: Store = field(init=False)
     _book: Book = field(init=False)
     _clock: Clock = field(init=False)
-    _observing: bool = field(default=False, init=False)
+    _settings: Settings = field(init=False)
     _offload: Offload = field(factory=lambda: Offload(limit=1), init=False)
     _limiter: anyio.CapacityLimiter = field(init=False)
     _asking: dict[str, anyio.Lock] = field(factory=dict, init=False)
@@ -84,13 +84,13 @@ class ExecGroup:
     async def init(self, settings: Settings) -> GroupInfo:
         """Find the program, read what was asked for before, keep other managers out, and look once."""
         self._clock = settings.clock
-        self._observing = settings.observe_only
+        self._settings = settings
         self._limiter = anyio.CapacityLimiter(self._config.concurrency)
         self._program = self._find_program(settings.owner)
         self._store = self._find_store()
         here = f"exec:{socket.gethostname()}:{await self._offload(self._store.root.resolve)}"
         try:
-            await self._offload(self._store.check if self._observing else self._store.open)
+            await self._offload(self._store.check if self._settings.observe_only else self._store.open)
             await self._begin()
         except BaseException:
             self._store.close()
@@ -103,11 +103,11 @@ class ExecGroup:
 
     async def update(self) -> Observation:
         """Have everything listed."""
-        if self._observing:
+        if self._settings.observe_only:
             self._book = await self._offload(self._store.read, self._config.name)
         async with self._looking:
             listing = await self._list()
-        if not self._observing:
+        if not self._settings.observe_only:
             await self._replace(self._book.forgetting(listing.instances, self._clock.now()))
         view = self._book.view(listing.instances.values(), self._states)
         self._states = {name: seen.state for name, seen in view.items()}
@@ -115,7 +115,7 @@ class ExecGroup:
 
     async def increase(self, count: int, *, intent: str) -> int:
         """Have instances made, as many as there is room for; none for an intent that has brought some before."""
-        self._refuse_if_observing()
+        self._settings.refuse_if_observing()
         await checkpoint()
         with anyio.CancelScope(shield=True):
             async with self._one_at_a_time(intent):
@@ -125,16 +125,14 @@ class ExecGroup:
 
     async def decrease(self, instances: Sequence[str]) -> Sequence[str]:
         """Have instances destroyed; one that is still being made goes as soon as it is made."""
-        self._refuse_if_observing()
+        self._settings.refuse_if_observing()
         await checkpoint()
         errors: dict[str, ProviderError] = {}
         with anyio.CancelScope(shield=True):
             async with anyio.create_task_group() as tasks:
                 for name in instances:
                     tasks.start_soon(self._remove, name, errors)
-        if len(errors) == len(instances):
-            raise next(iter(errors.values()))
-        return [name for name in instances if name not in errors]
+        return accepted(instances, errors)
 
     async def connect_info(self, instance: str) -> ConnectInfo:
         """Tell how to connect: as ``list`` has it if that says enough, else as ``status`` does."""
@@ -195,12 +193,8 @@ class ExecGroup:
         """Read the book and look once; what an earlier manager had not finished is taken for failed."""
         self._book = await self._offload(self._store.read, self._config.name)
         listing = await self._list()
-        if not self._observing:
+        if not self._settings.observe_only:
             await self._replace(self._book.taken_over().forgetting(listing.instances, self._clock.now()))
-
-    def _refuse_if_observing(self) -> None:
-        if self._observing:
-            raise Unsupported(f"the group {self._config.name} was opened to observe only; open it to manage it")
 
     # --- looking -----------------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ How the parts lie on each other; each imports only from those below it:
 
 from typing import TYPE_CHECKING
 
+from fleeting._batches import accepted, ask_in_batches
 from fleeting._clock import LoopClock
 from fleeting._config import structure
 from fleeting._driver import Dial, GroupDriver, ReadyHook
@@ -50,7 +51,7 @@ from fleeting._errors import (
 from fleeting._instance import Instance, InstanceRecord, Origin, Stage
 from fleeting._intents import Intent
 from fleeting._journal import Journal, MemoryJournal, Placed, Recovered
-from fleeting._offload import Offload
+from fleeting._offload import Offload, undone_on_failure
 from fleeting._plan import PLAN_RECORDS, Limits, Plan
 from fleeting._plan_config import PlanConfig, Preexisting, ScaleThrottle
 from fleeting._plugins import (
@@ -193,6 +194,8 @@ __all__ = [
     "Withdraws",
     "Write",
     "WrongArguments",
+    "accepted",
+    "ask_in_batches",
     "ask_plugin",
     "available_groups",
     "available_plugins",
@@ -207,6 +210,7 @@ __all__ = [
     "parse_duration",
     "refusal_of",
     "structure",
+    "undone_on_failure",
 ]
 
 

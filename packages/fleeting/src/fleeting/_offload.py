@@ -1,6 +1,7 @@
-"""The one door through which blocking SDK calls leave the event loop."""
+"""What most plugins need: the one door through which blocking SDK calls leave the event loop, and a way back."""
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import ParamSpec, TypeVar
 
@@ -31,3 +32,17 @@ class Offload:
         if self._limiter is None:  # a limiter belongs to the event loop it is made in
             self._limiter = anyio.CapacityLimiter(self._limit)
         return await to_thread.run_sync(partial(call, *args, **kwargs), limiter=self._limiter)
+
+
+@asynccontextmanager
+async def undone_on_failure(undo: Callable[[], Awaitable[object]]) -> AsyncIterator[None]:
+    """Undo what was begun in here if it fails or is cancelled; what is undone is not cut off.
+
+    For `InstanceGroup.init`, which gives back what it took if it raises: ``shutdown`` is not called then.
+    """
+    try:
+        yield
+    except BaseException:
+        with anyio.CancelScope(shield=True):
+            await undo()
+        raise

@@ -14,6 +14,7 @@ from attrs import field, frozen
 from attrs.validators import ge, gt, le, optional
 
 from fleeting._durations import Duration
+from fleeting._errors import Unsupported
 
 INTERFACE_VERSION = 1
 """The version of the plugin interface that this release defines."""
@@ -196,6 +197,15 @@ class Settings:
 
     observe_only: bool = False
     """Whether the group is opened only to be looked at, maybe beside its manager; see `InstanceGroup.init`."""
+
+    def refuse_if_observing(self) -> None:
+        """To be called first by whatever asks the cloud for a change.
+
+        Raises:
+            Unsupported: The group was opened to observe only.
+        """
+        if self.observe_only:
+            raise Unsupported("the group was opened to observe only; open it to manage it")
 
 
 @frozen(kw_only=True)

@@ -11,7 +11,7 @@ How the parts lie on each other; each imports only from those below it:
     _transport              paramiko's transport without its waits; supervision
     _channel  _tap          what tasks and the reading thread share; the socket
     _bell                   from threads to the event loop
-    _command  _known_hosts  pure: what is sent to the shell; OpenSSH's file
+    _command  _known_hosts  _printed    pure: what is sent to the shell; OpenSSH's file; what a boot prints
 """
 
 from typing import TYPE_CHECKING
@@ -22,7 +22,8 @@ from fleeting._protocols import Connector
 if TYPE_CHECKING:
     from fleeting.connectors.ssh._connector import SshConnector
     from fleeting.connectors.ssh._host_keys import FileHostKeys, HostKeys, MemoryHostKeys
-    from fleeting.connectors.ssh._keys import KeyPair, generate_key
+    from fleeting.connectors.ssh._keys import KeyPair, generate_key, read_key_pair
+    from fleeting.connectors.ssh._printed import best_host_key, printed_host_key
 
 _PARTS = {
     "FileHostKeys": "_host_keys",
@@ -30,10 +31,23 @@ _PARTS = {
     "KeyPair": "_keys",
     "MemoryHostKeys": "_host_keys",
     "SshConnector": "_connector",
+    "best_host_key": "_printed",
     "generate_key": "_keys",
+    "printed_host_key": "_printed",
+    "read_key_pair": "_keys",
 }
 
-__all__ = ["FileHostKeys", "HostKeys", "KeyPair", "MemoryHostKeys", "SshConnector", "generate_key"]
+__all__ = [
+    "FileHostKeys",
+    "HostKeys",
+    "KeyPair",
+    "MemoryHostKeys",
+    "SshConnector",
+    "best_host_key",
+    "generate_key",
+    "printed_host_key",
+    "read_key_pair",
+]
 
 
 @hookimpl

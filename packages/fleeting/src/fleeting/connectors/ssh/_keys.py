@@ -2,6 +2,7 @@
 
 import re
 from io import StringIO
+from pathlib import Path
 
 import paramiko
 from attrs import field, frozen
@@ -28,6 +29,21 @@ def generate_key() -> KeyPair:
     key = ed25519.Ed25519PrivateKey.generate()
     public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
     return KeyPair(private=_openssh(key), public=public.decode())
+
+
+def read_key_pair(path: str, instance: str) -> KeyPair:
+    """Read a private key from a file, and tell its public half. Blocks.
+
+    Raises:
+        LoginRejected: There is none that can be read.
+    """
+    try:
+        text = Path(path).expanduser().read_text("ascii")
+    except (OSError, RuntimeError, UnicodeDecodeError) as error:  # the second if there is no such user
+        reason = error.strerror if isinstance(error, OSError) else "it is no text file"
+        raise LoginRejected(f"the private key in {path} cannot be read: {reason}; correct key_path") from error
+    key = load_key(text, instance)
+    return KeyPair(private=text, public=f"{key.get_name()} {key.get_base64()}")
 
 
 def load_key(text: str, instance: str) -> paramiko.PKey:

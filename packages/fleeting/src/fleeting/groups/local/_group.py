@@ -10,7 +10,7 @@ from pathlib import Path
 import anyio
 from attrs import define, evolve, field
 
-from fleeting._errors import InstanceNotFound, ProviderError, Unreachable, Unsupported
+from fleeting._errors import InstanceNotFound, ProviderError, Unreachable
 from fleeting._offload import Offload
 from fleeting._types import Capability, Clock, ConnectInfo, GroupInfo, Observation, Observed, Settings, State
 from fleeting.groups._directory import Directory
@@ -42,7 +42,7 @@ class LocalGroup:
 
     _directory: Directory = field(init=False)
     _clock: Clock = field(init=False)
-    _observing: bool = field(default=False, init=False)
+    _settings: Settings = field(init=False)
 
     @_directory.default
     def _its_directory(self) -> Directory:
@@ -51,8 +51,8 @@ class LocalGroup:
     async def init(self, settings: Settings) -> GroupInfo:
         """Make the group's directory, and take over the instances that are there; or only look at them."""
         self._clock = settings.clock
-        self._observing = settings.observe_only
-        root = await self._offload(self._look_in if self._observing else self._take_over)
+        self._settings = settings
+        root = await self._offload(self._look_in if self._settings.observe_only else self._take_over)
         return GroupInfo(  # without another await: cancelled there, the directory would stay locked
             identity=f"local:{socket.gethostname()}:{root}",
             max_size=self._config.max_size,
@@ -61,27 +61,27 @@ class LocalGroup:
 
     async def update(self) -> Observation:
         """Look at every instance; one whose agent died is reported as deleted once, then its directory is gone."""
-        return Observation(await self._offload(self._look_on if self._observing else self._look))
+        return Observation(await self._offload(self._look_on if self._settings.observe_only else self._look))
 
     async def increase(self, count: int, *, intent: str) -> int:
         """Start agents, as many as there is room for; none for an intent that was carried out before."""
-        self._refuse_if_observing()
+        self._settings.refuse_if_observing()
         return await self._offload(self._start, count, intent, self._clock.now())
 
     async def decrease(self, instances: Sequence[str]) -> Sequence[str]:
         """Tell agents to end, with all that runs in them; those asked a second time are killed."""
-        self._refuse_if_observing()
+        self._settings.refuse_if_observing()
         await self._offload(self._end, instances)
         return instances
 
     async def suspend(self, instances: Sequence[str]) -> Sequence[str]:
         """Tell agents to end, with all that runs in them; their directories stay."""
-        self._refuse_if_observing()
+        self._settings.refuse_if_observing()
         return await self._offload(self._put_to_sleep, instances)
 
     async def resume(self, instances: Sequence[str]) -> Sequence[str]:
         """Start new agents in the directories of suspended instances."""
-        self._refuse_if_observing()
+        self._settings.refuse_if_observing()
         return await self._offload(self._wake, instances)
 
     async def connect_info(self, instance: str) -> ConnectInfo:
@@ -107,12 +107,8 @@ class LocalGroup:
 
     async def shutdown(self) -> None:
         """Let go of the instances, and remove the group's directory if there are none."""
-        if not self._observing:
+        if not self._settings.observe_only:
             await self._offload(self._close)
-
-    def _refuse_if_observing(self) -> None:
-        if self._observing:
-            raise Unsupported(f"the group in {self._config.root} was opened to observe only; open it to manage it")
 
     def _take_over(self) -> Path:
         self._directory.claim()

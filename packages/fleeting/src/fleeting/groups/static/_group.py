@@ -20,7 +20,6 @@ from fleeting._errors import (
     InstanceNotFound,
     LoginRejected,
     ProviderError,
-    Unsupported,
 )
 from fleeting._offload import Offload
 from fleeting._plugins import load_connector
@@ -97,7 +96,7 @@ class StaticGroup:
 
     async def increase(self, count: int, *, intent: str) -> int:
         """Take hosts that are free and can be reached; none for an intent that was carried out before."""
-        self._refuse_if_observing()
+        self._settings.refuse_if_observing()
         async with self._growing:
             if intent not in self._accepted:
                 reachable = await self._find_reachable(count)
@@ -106,7 +105,7 @@ class StaticGroup:
 
     async def decrease(self, instances: Sequence[str]) -> Sequence[str]:
         """Give hosts back, each after its reset; those whose reset fails are not accepted yet."""
-        self._refuse_if_observing()
+        self._settings.refuse_if_observing()
         await self._offload(self._give_back, instances, self._now())
         async with anyio.create_task_group() as resets:
             for instance in instances:
@@ -128,10 +127,6 @@ class StaticGroup:
     async def shutdown(self) -> None:
         """Let the next manager have the hosts; those that are taken stay so."""
         await self._offload(self._store.close)
-
-    def _refuse_if_observing(self) -> None:
-        if self._settings.observe_only:
-            raise Unsupported(f"the group in {self._config.root} was opened to observe only; open it to manage it")
 
     # --- which host is whose, in a worker thread ---------------------------------------------------------
 
