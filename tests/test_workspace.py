@@ -1,7 +1,9 @@
 """The workspace keeps its own promises: one test command, pinned versions, complete packages, guarded tests."""
 
+import ast
 import re
 import socket
+import tokenize
 import tomllib
 from importlib.metadata import requires, version
 from pathlib import Path
@@ -88,6 +90,41 @@ def test_a_package_is_complete(package: Path) -> None:
     assert "Typing :: Typed" in project["classifiers"]
     assert (package / "src" / package.name.replace("-", "_") / "py.typed").is_file()
     assert (package / "CHANGELOG.md").is_file()
+
+
+NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENCODING}
+"""Tokens that make no line one of code; a docstring is found by the parser."""
+
+
+def lines_of_code(source: Path) -> int:
+    """Count the lines with code on them: not blank, not only a comment, and not of a docstring."""
+    with source.open("rb") as file:
+        tokens = [each for each in tokenize.tokenize(file.readline) if each.type not in NO_CODE and each.string]
+    lines = {line for each in tokens for line in range(each.start[0], each.end[0] + 1)}
+    strings = [
+        each
+        for each in ast.walk(ast.parse(source.read_text()))
+        if isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant) and isinstance(each.value.value, str)
+    ]
+    return len(lines - {line for each in strings for line in range(each.lineno, (each.end_lineno or each.lineno) + 1)})
+
+
+def test_lines_of_code_are_counted_as_the_readmes_say(tmp_path: Path) -> None:
+    """A module with one statement on two lines has two."""
+    source = tmp_path / "module.py"
+    source.write_text('"""About."""\n\n# why\nX = (\n    1)  # one\n"""What it is,\nat length."""\n')
+    assert lines_of_code(source) == 2
+
+
+CLOUDS = [package for package in PACKAGES if package.name in {"fleeting-aws", "fleeting-azure", "fleeting-gcp"}]
+
+
+@pytest.mark.parametrize("package", CLOUDS, ids=lambda package: package.name)
+def test_a_clouds_plugin_stays_small(package: Path) -> None:
+    """Three files beside the root, and fewer than 600 lines of code in all four."""
+    sources = sorted(package.glob("src/*/**/*.py"))
+    assert len([source for source in sources if source.name != "__init__.py"]) == 3
+    assert sum(lines_of_code(source) for source in sources) < 600
 
 
 def test_fleeting_never_imports_what_is_above_it() -> None:

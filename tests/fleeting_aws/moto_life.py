@@ -112,9 +112,14 @@ def ec2() -> Any:
     return get_backend("ec2")[ACCOUNT][REGION]
 
 
-def groups() -> dict[str, Group]:
+def autoscaling() -> Any:
     """Auto Scaling's own record."""
-    found: dict[str, Group] = get_backend("autoscaling")[ACCOUNT][REGION].autoscaling_groups
+    return get_backend("autoscaling")[ACCOUNT][REGION]
+
+
+def groups() -> dict[str, Group]:
+    """The groups in it."""
+    found: dict[str, Group] = autoscaling().autoscaling_groups
     return found
 
 
@@ -396,7 +401,8 @@ def reset(life: dict[str, Any], group: dict[str, Any]) -> None:
     ec2().reservations.clear()
     if not ec2().launch_template_name_to_ids:
         ec2().create_launch_template("fleet", "", {"ImageId": IMAGE, "InstanceType": "m5.large"}, {})
-    get_backend("autoscaling")[ACCOUNT][REGION].create_auto_scaling_group(
+    autoscaling().lifecycle_hooks.clear()
+    autoscaling().create_auto_scaling_group(
         **{
             "name": "fleet",
             "availability_zones": [f"{REGION}a", f"{REGION}b"],

@@ -76,7 +76,8 @@ class App:
 
     troubles: set[str] = field(factory=set)
     faults: list[dict[str, Any]] = field(factory=list)
-    """Errors for operations that are to fail so many times: ``operation``, ``times``, ``status``, ``code``."""
+    """Errors for operations that are to fail so many times: ``operation``, ``times``, ``status``, ``code``;
+    the first ``after`` go well."""
 
     denied: set[str] = field(factory=set)
     """Operations that are not permitted, as IAM names them."""
@@ -126,7 +127,9 @@ class App:
         if "BROKEN_PAGE" in self.troubles and "NextToken" in asked.parameters:
             return ERRORS["BROKEN_PAGE"]
         for fault in self.faults:
-            if fault["operation"] == asked.operation and fault["times"]:
+            if fault["operation"] == asked.operation and fault.get("after"):
+                fault["after"] -= 1
+            elif fault["operation"] == asked.operation and fault["times"]:
                 fault["times"] -= 1
                 return fault["status"], fault["code"], fault.get("message", "")
         return None
@@ -238,6 +241,11 @@ class App:
     def do_health(self, instance: str, status: str) -> None:
         """Have Auto Scaling take an instance for healthy or not."""
         life.member(instance)[1].health_status = status
+
+    def do_hook(self, seconds: int) -> None:
+        """Have a life-cycle hook delay the end of instances."""
+        transition = "autoscaling:EC2_INSTANCE_TERMINATING"
+        life.autoscaling().create_lifecycle_hook("drain", "fleet", transition, seconds, "CONTINUE")
 
     def do_activity(self, zone: str, status: str, message: str) -> None:
         """Have a launch written down."""

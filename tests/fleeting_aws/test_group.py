@@ -16,7 +16,6 @@ from cryptography.hazmat.primitives.asymmetric import padding, rsa
 
 from fleeting import (
     AuthFailed,
-    Capability,
     CapacityUnavailable,
     ConnectorConfig,
     GroupRefused,
@@ -122,7 +121,6 @@ async def test_it_says_what_it_is_and_what_to_change(cloud: Cloud) -> None:
     await group.shutdown()
     assert info.identity.startswith("arn:aws:autoscaling:eu-west-1:123456789012:autoScalingGroup:")
     assert info.max_size == 7
-    assert Capability.WITHDRAW not in info.capabilities, "to lower the capacity could cost an unprotected instance"
     words = " ".join(info.advice)
     assert all(each in words for each in ("scale-in", "AZRebalance", "minimum size is 1", "cooldown is 300 s"))
     assert len(info.advice) == 4
@@ -254,11 +252,83 @@ async def test_a_stock_out_behind_the_capacity_is_a_problem_and_can_be_withdrawn
         assert list((await seen(group, is_in(instance, State.RUNNING))).instances) == [instance]
 
 
+async def test_nothing_is_taken_back_where_that_may_cost_an_instance(cloud: Cloud) -> None:
+    """What is not protected from scale-in is ended if it comes just when the capacity is lowered."""
+    new_cloud(
+        cloud.port, offers_launch=False, refusal=STOCK_OUT, group={"new_instances_protected_from_scale_in": False}
+    )
+    async with opened(cloud.group()) as group:
+        assert await group.increase(2, intent="x") == 2
+        assert await group.withdraw(2) == 0
+
+
+async def test_a_problem_keeps_its_time_though_its_first_failures_are_forgotten(cloud: Cloud) -> None:
+    """Only so many activities are read, and a new time would be a new failure to the manager, which then waits on."""
+    await cloud.ado("set", offers_launch=False, refusal=STOCK_OUT)
+    async with opened(cloud.group()) as group:
+        await group.increase(1, intent="x")
+        (first,) = (await group.update()).problems
+        for _ in range(100):
+            await cloud.ado("activity", zone="eu-west-1a", status="Failed", message=STOCK_OUT[1])
+        (later,) = (await group.update()).problems
+    assert later == first
+
+
 async def test_somebody_who_lowers_the_capacity_at_the_same_time_is_noticed(cloud: Cloud) -> None:
     """What was accepted is what the group wants afterwards, not what we have asked for."""
     await cloud.ado("set", offers_launch=False, race=1)
     async with opened(cloud.group()) as group:
         assert await group.increase(3, intent="x") == 1
+
+
+async def test_what_was_set_counts_though_it_could_not_be_looked_at(cloud: Cloud) -> None:
+    """The look is for others who set the capacity too; that it is refused takes nothing back."""
+    await cloud.ado("set", offers_launch=False)
+    async with opened(cloud.group()) as group:
+        assert await group.increase(1, intent="x") == 1
+        fault = {"operation": "DescribeAutoScalingGroups", "after": 1, "times": 1, "status": 400, "code": "Throttling"}
+        await cloud.ado("set", faults=[fault])
+        assert await group.increase(2, intent="y") == 2
+    assert (await cloud.ado("group"))["desired"] == 3
+
+
+async def test_our_own_changes_of_the_capacity_do_not_overwrite_each_other(cloud: Cloud) -> None:
+    """A manager that replaces an ill instance ends one and asks for another at the same time."""
+    await cloud.ado("set", offers_launch=False)
+    async with opened(cloud.group()) as group:
+        ill = await grown(group, 3)
+
+        async def replace(instance: str) -> None:
+            await group.decrease([instance])
+
+        async def ask() -> None:
+            assert await group.increase(1, intent="x") == 1
+
+        async with anyio.create_task_group() as tasks:
+            for instance in ill:
+                tasks.start_soon(replace, instance)
+                tasks.start_soon(ask)
+    assert (await cloud.ado("group"))["desired"] == 3
+
+
+async def test_a_launch_that_aws_may_not_make_is_told_and_tried_again(cloud: Cloud) -> None:
+    """That a key or a role is missing behind the launch does not mean that launching is not offered."""
+    await cloud.ado("set", refusal=["UnauthorizedOperation", "You are not authorized to use the launch template."])
+    async with opened(cloud.group()) as group:
+        with pytest.raises(AuthFailed, match="launch template"):
+            await group.increase(1, intent="x")
+        await cloud.ado("set", refusal=None)
+        before = cloud.calls()["autoscaling:LaunchInstances"]
+        assert await group.increase(1, intent="y") == 1
+        assert cloud.calls()["autoscaling:LaunchInstances"] == before + 1
+
+
+async def test_a_subnet_without_addresses_is_passed_over(cloud: Cloud) -> None:
+    """The next zone has another subnet."""
+    refusal = ["InsufficientFreeAddressesInSubnet", "There are not enough free addresses in subnet 'subnet-1'."]
+    await cloud.ado("set", refusal=refusal, full_zones=["eu-west-1a"])
+    async with opened(cloud.group()) as group:
+        assert len(await grown(group, 1)) == 1
 
 
 async def test_two_who_launch_at_once_both_get_theirs(cloud: Cloud) -> None:
@@ -294,9 +364,30 @@ async def test_nothing_is_removed_below_the_minimum(cloud: Cloud) -> None:
         await cloud.ado("group", min_size=1)
         accepted = await group.decrease(instances)
         assert len(accepted) == 2
-        with pytest.raises(ProviderError, match="minimum size of 1"):
+        with pytest.raises(ProviderError, match="group's min size"):
             await group.decrease([*{*instances} - {*accepted}])
     assert (await cloud.ado("group"))["desired"] == 1
+
+
+async def test_what_the_group_has_too_many_of_is_removed_all_the_same(cloud: Cloud) -> None:
+    """Somebody has lowered the capacity, and protected instances stayed: there is nothing left to lower by them."""
+    async with opened(cloud.group()) as group:
+        instances = await grown(group, 3)
+        await cloud.ado("group", desired_capacity=1)
+        assert list(await group.decrease(instances)) == instances
+        assert not (await seen(group, lambda shown: not shown)).instances
+    assert await cloud.ado("group") == {"desired": 0, "there": 0}
+
+
+async def test_one_that_is_gone_between_the_look_and_the_request_is_gone_as_asked(cloud: Cloud) -> None:
+    """Auto Scaling refuses the batch because of it; the others go, and it is accepted."""
+    async with opened(cloud.group()) as group:
+        instances = await grown(group, 2)
+        message = f"Instance Id not found - No managed instance found for instance ID: {instances[0]}"
+        fault = {"operation": "TerminateInstanceInAutoScalingGroup", "status": 400, "code": "ValidationError"}
+        await cloud.ado("set", faults=[{**fault, "times": 2, "message": message}])
+        assert list(await group.decrease(instances)) == instances
+    assert (await cloud.ado("group"))["there"] == 1
 
 
 async def test_many_are_removed_in_batches(cloud: Cloud) -> None:
@@ -344,17 +435,21 @@ async def test_a_zone_that_is_rebalanced_ends_an_instance_with_notice(cloud: Clo
         assert {each.offering for each in view.values()} == {"eu-west-1a/m5.large", "eu-west-1b/m5.large"}
 
 
-async def test_what_we_end_ourselves_is_no_notice(cloud: Cloud) -> None:
-    """Notices tell what nobody here has asked for, and each once."""
+async def test_each_end_is_told_once_and_when_it_comes(cloud: Cloud) -> None:
+    """As long as the slowest hook may take; where the hooks are over, at once. Whose wish it was, the manager knows."""
     new_cloud(cloud.port, terminate_delay=3600.0)
-    async with opened(cloud.group(), clock=Clock()) as group:
-        ours, other = await grown(group, 2)
-        await group.decrease([ours])
-        await cloud.ado("state", instance=other, written="Terminating:Wait/running")
-        await cloud.ado("launch", count=0)  # what goes is replaced
-        (late,) = running((await seen(group, lambda shown: len(running(shown)) == 1)).instances)
+    await cloud.ado("hook", seconds=600)
+    clock = Clock()
+    async with opened(cloud.group(), clock=clock) as group:
+        waiting, over, late = await grown(group, 3)
+        await cloud.ado("state", instance=waiting, written="Terminating:Wait/running")
+        await cloud.ado("state", instance=over, written="Terminating:Proceed/running")
+        begun, notices = clock.now(), group.notices()
+        first = [await anext(notices), await anext(notices)]
         await cloud.ado("state", instance=late, written="Terminating/running")
-        assert sorted(notice.instance for notice in await heard(group, 2)) == sorted([other, late])
+        with anyio.fail_after(30):
+            assert (await anext(notices)).instance == late
+        assert {notice.instance: notice.deadline - begun for notice in first} == {waiting: 600.0, over: 30.0}
 
 
 async def test_a_state_that_nobody_knows_is_a_problem_that_stays_the_same(cloud: Cloud) -> None:
@@ -437,6 +532,15 @@ async def test_nothing_sleeps_below_the_minimum(cloud: Cloud) -> None:
         with pytest.raises(ProviderError, match="min size"):
             await group.suspend([instance])
         assert (await group.update()).instances[instance].state is State.RUNNING
+
+
+async def test_as_many_sleep_as_the_minimum_lets(cloud: Cloud) -> None:
+    """A batch that is refused because of one does not keep the others awake."""
+    new_cloud(cloud.port, group={"min_size": 1, "desired_capacity": 1})
+    async with opened(cloud.group()) as group:
+        await grown(group, 2)
+        instances = running((await group.update()).instances)
+        assert len(await group.suspend(instances)) == 2
 
 
 async def test_what_there_is_no_room_for_sleeps_on(cloud: Cloud) -> None:
@@ -601,6 +705,20 @@ async def test_an_older_type_has_no_current_console(cloud: Cloud) -> None:
         assert (await group.connect_info(instance)).host_key == "ssh-ed25519 AAAA"
 
 
+@pytest.mark.parametrize(("name", "content"), [("missing", None), ("binary", b"\x30\x82\xff"), ("no key", b"hello")])
+async def test_a_key_that_cannot_be_read_is_told(
+    cloud: Cloud, tmp_path: Path, name: str, content: bytes | None
+) -> None:
+    """It is a mistake in the settings, not in the plugin, and its text is not repeated."""
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    async with opened(cloud.group(), connector=ConnectorConfig(key_path=str(tmp_path / name))) as group:
+        (instance,) = await grown(group, 1)
+        with pytest.raises(LoginRejected) as failure:
+            await group.connect_info(instance)
+    assert "hello" not in str(failure.value)
+
+
 def windows_key(directory: Path) -> tuple[Path, str]:
     """A key pair's private half in a file, and a password encrypted for it."""
     key = rsa.generate_private_key(65537, 2048)
@@ -611,7 +729,7 @@ def windows_key(directory: Path) -> tuple[Path, str]:
 
 
 async def test_windows_tells_its_password_once_it_has_one(cloud: Cloud, tmp_path: Path) -> None:
-    """It is decrypted with the key pair, kept, and shown to nobody."""
+    """It is decrypted with the key pair, and shown to nobody."""
     path, data = windows_key(tmp_path)
     await cloud.ado("set", platform="windows")
     async with opened(cloud.group(), connector=ConnectorConfig(key_path=str(path))) as group:
@@ -620,8 +738,7 @@ async def test_windows_tells_its_password_once_it_has_one(cloud: Cloud, tmp_path
             await group.connect_info(instance)
         await cloud.ado("set", password=data)
         info = await group.connect_info(instance)
-        await cloud.ado("set", password="")
-        assert (await group.connect_info(instance)).password == "pa$$word"
+        assert info.password == "pa$$word"
         assert "pa$$word" not in repr(group)
     assert (info.os, info.protocol, info.user, info.password) == (
         "windows",
@@ -637,7 +754,7 @@ async def test_a_password_without_its_key_is_of_no_use(cloud: Cloud, tmp_path: P
     wrong = tmp_path / "wrong.pem"
     wrong.write_text(generate_key().private)
     await cloud.ado("set", platform="windows", password=data)
-    for connector, word in ((ConnectorConfig(), "set key_path"), (ConnectorConfig(key_path=str(wrong)), "RSA")):
+    for connector, word in ((ConnectorConfig(), "set key_path"), (ConnectorConfig(key_path=str(wrong)), "key pair")):
         async with opened(cloud.group(), connector=connector) as group:
             instance = next(iter((await group.update()).instances), None) or (await grown(group, 1))[0]
             with pytest.raises(LoginRejected, match=word):

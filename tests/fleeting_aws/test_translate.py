@@ -1,7 +1,6 @@
 """What AWS answers, as states, problems, errors, advice and connection details: pure, so told by examples and rules."""
 
 import base64
-from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,9 @@ from hypothesis import strategies as st
 from fleeting import (
     AuthFailed,
     CapacityUnavailable,
+    ConnectorConfig,
+    InstanceNotFound,
+    LoginRejected,
     OutcomeUnknown,
     ProblemKind,
     ProviderError,
@@ -31,12 +33,11 @@ from fleeting_aws._translate import (
     advice_on,
     decrypted,
     failure_of,
-    host_key_in,
     info_of,
+    is_weighted,
     marks_on,
-    mistake_in,
     problems_of,
-    public_half,
+    refusal,
     state_of,
 )
 from tests.fleeting_aws.clouds import run_probe
@@ -91,7 +92,9 @@ def member(lifecycle: str, ec2: str | None) -> Member:
         "AvailabilityZone": "eu-west-1a",
         "InstanceType": "t3.nano",
     }
-    seen = {"State": {"Name": ec2}, "LaunchTime": datetime.now(UTC), "InstanceLifecycle": "spot"} if ec2 else None
+    seen: dict[str, object] = (
+        {"State": {"Name": ec2}, "LaunchTime": datetime.now(UTC), "InstanceLifecycle": "spot"} if ec2 else {}
+    )
     return Member.of(told, seen)
 
 
@@ -128,7 +131,7 @@ def test_an_offering_says_where_and_what() -> None:
 @pytest.mark.parametrize(("lifecycle", "hidden"), [("InService", True), ("Standby", True), ("Pending", False)])
 def test_what_ec2_does_not_know_is_left_out(lifecycle: str, *, hidden: bool) -> None:
     """Absent once costs nothing, and twice is lost; but a launch that EC2 has not heard of yet is a launch."""
-    assert member(lifecycle, None).is_hidden is hidden
+    assert (member(lifecycle, None).state is None) is hidden
 
 
 # --- errors ----------------------------------------------------------------------------------------------
@@ -170,9 +173,35 @@ def test_no_refusal_is_anything_else(code: str, status: int, changing: bool) -> 
     assert changing or not isinstance(failure, OutcomeUnknown) or "InProgress" in code
 
 
+def test_the_request_is_not_repeated() -> None:
+    """To a wrong signature AWS answers with what should have been signed, and that holds the session's token."""
+    message = "The signature does not match.\n\nThe canonical string\nx-amz-security-token:4711"
+    response = {"Error": {"Code": "SignatureDoesNotMatch", "Message": message}}
+    words = str(failure_of(exceptions.ClientError(response, "x"), "x", changing=False))
+    assert words == "AWS says SignatureDoesNotMatch to x: The signature does not match."
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"Code": "InvalidInstanceID.NotFound", "Message": "The instance ID 'i-0abc' does not exist"},
+        {
+            "Code": "ValidationError",
+            "Message": "Instance Id not found - No managed instance found for instance ID: i-0abc",
+        },
+    ],
+)
+def test_both_services_tell_what_is_gone_in_their_own_way(told: dict[str, str]) -> None:
+    """The instance's id stands in the message only."""
+    failure = refusal(told, "x")
+    assert isinstance(failure, InstanceNotFound)
+    assert failure.instance == "i-0abc"
+
+
 def test_a_mistake_of_ours_is_not_blamed_on_the_cloud() -> None:
     """What is none of the SDK's errors is raised as it is."""
-    assert failure_of(KeyError("x"), "launch", changing=True) is None
+    mistake = KeyError("x")
+    assert failure_of(mistake, "launch", changing=True) is mistake
 
 
 # --- problems --------------------------------------------------------------------------------------------
@@ -247,19 +276,16 @@ FIT = {
 
 def test_a_group_that_is_as_it_should_be_needs_no_advice() -> None:
     """Nothing is said without a reason."""
-    assert advice_on(FIT, []) == []
-    assert mistake_in(FIT) is None
+    assert list(advice_on(FIT, [])) == []
 
 
 @pytest.mark.parametrize(
     ("change", "word"),
     [
         ({"MinSize": 2}, "minimum size is 2"),
-        ({"MaxSize": 0}, "maximum size is 0"),
         ({"DefaultCooldown": 300}, "cooldown is 300 s"),
         ({"NewInstancesProtectedFromScaleIn": False}, "not protected"),
         ({"SuspendedProcesses": []}, "AZRebalance"),
-        ({"WarmPoolConfiguration": {"MinSize": 1}}, "warm pool"),
     ],
 )
 def test_what_would_harm_is_told(change: dict[str, Any], word: str) -> None:
@@ -276,22 +302,21 @@ def test_policies_are_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "word"),
+    "change",
     [
-        ({"Status": "Delete in progress"}, "being deleted"),
-        ({"DesiredCapacityType": "vcpu"}, "weights"),
-        ({"MixedInstancesPolicy": {"LaunchTemplate": {"Overrides": [{"WeightedCapacity": "4"}]}}}, "weights"),
-        ({"SuspendedProcesses": [{"ProcessName": "Launch"}]}, "Launch"),
+        {"DesiredCapacityType": "vcpu"},
+        {"MixedInstancesPolicy": {"LaunchTemplate": {"Overrides": [{"WeightedCapacity": "4"}]}}},
     ],
 )
-def test_what_cannot_be_managed_is_a_mistake(change: dict[str, Any], word: str) -> None:
-    """A size that is not counted in instances, or that nothing reaches, would never be what was asked for."""
-    assert word in (mistake_in({**FIT, **change}) or "")
+def test_a_size_that_is_not_counted_in_instances_is_seen(change: dict[str, Any]) -> None:
+    """What is asked for would not be what comes."""
+    assert is_weighted({**FIT, **change})
+    assert not is_weighted(FIT)
 
 
 def test_marks_are_read_and_what_is_no_time_has_expired() -> None:
     """Somebody may have written anything into a tag."""
-    tags = [("fleeting:owner:a", "1970-01-01T00:01:40+00:00"), ("fleeting:owner:b", "soon"), ("Name", "fleet")]
+    tags = [("fleeting:owner:a", "100"), ("fleeting:owner:b", "soon"), ("Name", "fleet")]
     assert marks_on({"Tags": [{"Key": key, "Value": value} for key, value in tags]}) == {"a": 100.0, "b": 0.0}
 
 
@@ -309,23 +334,11 @@ def test_marks_are_read_and_what_is_no_time_has_expired() -> None:
 )
 def test_what_it_is_decides_how_to_connect(told: dict[str, str], expected: tuple[str, ...]) -> None:
     """System, architecture, protocol and user follow from EC2's description."""
-    info = info_of({"InstanceId": "i-1", "PrivateIpAddress": "10.0.0.1", "PublicIpAddress": "", **told})
+    info = info_of(
+        {"InstanceId": "i-1", "PrivateIpAddress": "10.0.0.1", "PublicIpAddress": "", **told}, ConnectorConfig()
+    )
     assert (info.os, info.arch, info.protocol, info.user) == expected
     assert (info.internal_addr, info.external_addr) == ("10.0.0.1", None)
-
-
-def console(lines: Iterable[str]) -> str:
-    """What cloud-init writes."""
-    block = ["-----BEGIN SSH HOST KEY KEYS-----", *lines, "-----END SSH HOST KEY KEYS-----"]
-    return "\r\n".join(["[ 1.0] booting", *block, "login: "])
-
-
-def test_the_best_host_key_of_the_first_block_counts() -> None:
-    """Later blocks may have been written by whoever works there."""
-    first = console(["ecdsa-sha2-nistp256 BBBB root@ip", "ssh-ed25519 AAAA root@ip", "ssh-rsa CCCC"])
-    assert host_key_in(first + console(["ssh-ed25519 EVIL"])) == "ssh-ed25519 AAAA"
-    assert host_key_in("nothing yet") is None
-    assert host_key_in(console([])) is None
 
 
 def test_a_password_comes_back_as_it_was() -> None:
@@ -333,17 +346,17 @@ def test_a_password_comes_back_as_it_was() -> None:
     key = rsa.generate_private_key(65537, 2048)
     form = serialization.Encoding.PEM, serialization.PrivateFormat.TraditionalOpenSSL, serialization.NoEncryption()
     data = base64.b64encode(key.public_key().encrypt(b"pa$$", padding.PKCS1v15())).decode()
-    assert decrypted(data, key.private_bytes(*form).decode()) == "pa$$"
+    assert decrypted(data, key.private_bytes(*form).decode(), "i-1") == "pa$$"
 
 
-def test_no_password_was_encrypted_for_a_key_of_another_kind() -> None:
-    """The wrong kind of key is told, not guessed at."""
-    key = ed25519.Ed25519PrivateKey.generate()
+@pytest.mark.parametrize("other", [ed25519.Ed25519PrivateKey.generate(), rsa.generate_private_key(65537, 2048)])
+def test_no_password_was_encrypted_for_another_key(other: ed25519.Ed25519PrivateKey | rsa.RSAPrivateKey) -> None:
+    """The wrong key is told, not guessed at, whatever its kind."""
+    public = rsa.generate_private_key(65537, 2048).public_key()
+    data = base64.b64encode(public.encrypt(b"pa$$", padding.PKCS1v15())).decode()
     form = serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
-    text = key.private_bytes(*form).decode()
-    with pytest.raises(ValueError, match="RSA"):
-        decrypted("", text)
-    assert public_half(text).startswith("ssh-ed25519 ")
+    with pytest.raises(LoginRejected, match="not that of i-1's key pair"):
+        decrypted(data, other.private_bytes(*form).decode(), "i-1")
 
 
 # --- the probe -------------------------------------------------------------------------------------------

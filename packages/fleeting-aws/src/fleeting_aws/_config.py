@@ -80,7 +80,7 @@ class Sdk:
                 return dict(client.get_paginator(operation).paginate(**parameters).build_full_result())
             return dict(getattr(client, operation)(**parameters))
         except Exception as error:
-            raise (failure_of(error, operation, changing=changing) or error) from error
+            raise failure_of(error, operation, changing=changing) from error
 
 
 @cache
@@ -103,7 +103,6 @@ def _make_clients(config: AwsConfig) -> Mapping[str, Any]:
         connect_timeout=config.timeout / 2,
         read_timeout=config.timeout,
         max_pool_connections=THREADS,
-        user_agent_extra="fleeting-aws",
     )
     try:
         inner = Session(profile=config.profile)
