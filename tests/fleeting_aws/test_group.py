@@ -4,7 +4,7 @@ import base64
 import subprocess
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import aclosing, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -89,15 +89,11 @@ async def grown(group: AwsGroup, count: int) -> list[str]:
     return [each for each in view.instances if each not in before]
 
 
-async def heard(group: AwsGroup, count: int) -> list[Notice]:
-    """Listen until so many notices have come."""
+def heard(group: AwsGroup) -> AsyncGenerator[Notice, None]:
+    """Listen; to be closed in the end."""
     notices = group.notices()
     assert isinstance(notices, AsyncGenerator)
-    try:
-        with anyio.fail_after(30):
-            return [await anext(notices) for _ in range(count)]
-    finally:
-        await notices.aclose()
+    return notices
 
 
 def running(shown: Mapping[str, Observed]) -> list[str]:
@@ -427,7 +423,8 @@ async def test_a_zone_that_is_rebalanced_ends_an_instance_with_notice(cloud: Clo
         (instance,) = await grown(group, 1)
         await cloud.ado("rebalance", instance=instance, zone="eu-west-1b")
         begun = LoopClock().now()
-        notice = (await heard(group, 1))[0]
+        async with aclosing(heard(group)) as notices:
+            notice = await anext(notices)
         assert notice.instance == instance
         assert notice.deadline > begun
         view = (await group.update()).instances
@@ -440,16 +437,16 @@ async def test_each_end_is_told_once_and_when_it_comes(cloud: Cloud) -> None:
     new_cloud(cloud.port, terminate_delay=3600.0)
     await cloud.ado("hook", seconds=600)
     clock = Clock()
-    async with opened(cloud.group(), clock=clock) as group:
+    async with opened(cloud.group(), clock=clock) as group, aclosing(heard(group)) as notices:
         waiting, over, late = await grown(group, 3)
         await cloud.ado("state", instance=waiting, written="Terminating:Wait/running")
         await cloud.ado("state", instance=over, written="Terminating:Proceed/running")
-        begun, notices = clock.now(), group.notices()
+        begun = clock.now()
         first = [await anext(notices), await anext(notices)]
+        assert {notice.instance: notice.deadline - begun for notice in first} == {waiting: 600.0, over: 30.0}
         await cloud.ado("state", instance=late, written="Terminating/running")
         with anyio.fail_after(30):
             assert (await anext(notices)).instance == late
-        assert {notice.instance: notice.deadline - begun for notice in first} == {waiting: 600.0, over: 30.0}
 
 
 async def test_a_state_that_nobody_knows_is_a_problem_that_stays_the_same(cloud: Cloud) -> None:
