@@ -16,7 +16,6 @@ from fleeting import (
     ProviderError,
     Settings,
     State,
-    Unsupported,
 )
 
 from fleeting_puddle._cloud import Cloud
@@ -35,11 +34,10 @@ class Group:
         self._config = config
         self._cloud = Cloud(config)
         self._pool = f"/pools/{config.pool}"
-        self._observing = False
 
     async def init(self, settings: Settings) -> GroupInfo:
         """Look whether the pool is there."""
-        self._observing = settings.observe_only
+        self._settings = settings
         pool = await self._cloud.call("GET", self._pool)
         identity = f"puddle:{self._config.url}{self._pool}"
         return GroupInfo(identity=identity, max_size=pool["limit"], capabilities=CAPABILITIES)
@@ -59,13 +57,13 @@ class Group:
 
     async def increase(self, count: int, *, intent: str) -> int:
         """Ask for instances that carry the intent as their label."""
-        self._refuse_if_observing()
+        self._settings.refuse_if_observing()
         body = {"count": count, "label": intent}
         return int((await self._cloud.call("POST", f"{self._pool}/instances", body, key=intent))["accepted"])
 
     async def decrease(self, instances: Sequence[str]) -> Sequence[str]:
         """Delete one after the other."""
-        self._refuse_if_observing()
+        self._settings.refuse_if_observing()
         for instance in instances:
             with suppress(InstanceNotFound):
                 await self._cloud.call("DELETE", f"/instances/{instance}")
@@ -73,7 +71,7 @@ class Group:
 
     async def withdraw(self, count: int) -> int:
         """Take back what is not filled."""
-        self._refuse_if_observing()
+        self._settings.refuse_if_observing()
         return int((await self._cloud.call("POST", f"{self._pool}/withdraw", {"count": count}))["withdrawn"])
 
     async def connect_info(self, instance: str) -> ConnectInfo:
@@ -98,10 +96,6 @@ class Group:
     def _problem(self, each: dict[str, str]) -> Problem:
         kind = PROBLEMS.get(each["code"], ProblemKind.OTHER)
         return Problem(kind=kind, message=each["code"], since=_time(each["since"]))
-
-    def _refuse_if_observing(self) -> None:
-        if self._observing:
-            raise Unsupported("the pool was opened to observe only; open it to manage it")
 
 
 def _time(written: str) -> float:
