@@ -49,7 +49,7 @@ def test_continuous_integration_runs_the_readmes_test_command() -> None:
 
 
 def test_the_first_command_fetches_no_sdk() -> None:
-    """Who tries the quickstart, with --no-dev, does not wait for hundreds of megabytes of clouds that it does not use."""
+    """Who tries the quickstart, with --no-dev, does not wait for hundreds of megabytes of clouds nobody asked for."""
     seen: set[tuple[str, str]] = set()
     for requirement in map(Requirement, read(ROOT)["project"]["dependencies"]):
         collect(requirement, seen)
