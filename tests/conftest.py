@@ -4,10 +4,14 @@ import ipaddress
 import signal
 import socket
 import sys
-from typing import Any
+from collections.abc import AsyncIterator, Iterator
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+if TYPE_CHECKING:
+    from tests.fleeting_docker.daemons import Daemon
 
 settings.register_profile(
     "workspace",
@@ -33,6 +37,23 @@ def anyio_backend(request: pytest.FixtureRequest) -> str:
 def stay_on_this_machine() -> None:
     """Make every connection to another machine fail the test; once installed, an audit hook stays."""
     sys.addaudithook(_refuse_other_machines)
+
+
+@pytest.fixture(scope="session")
+def docker() -> "Iterator[Daemon]":
+    """Run a Docker daemon, with an image to use, for all tests that need one."""
+    from tests.fleeting_docker.daemons import daemon
+
+    with daemon() as running:
+        yield running
+
+
+@pytest.fixture
+async def nothing_left(docker: "Daemon") -> AsyncIterator[None]:
+    """Look whether all containers, networks and volumes of the daemon are as before."""
+    before = await docker.holdings()
+    yield
+    assert await docker.holdings() == before
 
 
 def _refuse_other_machines(event: str, args: tuple[Any, ...]) -> None:

@@ -537,8 +537,8 @@ WRONG_FILES = {
         ),
     ),
     "settings of an unknown executor": wrong_file(
-        f'{FLEET}{JOB}[executors.dokcer]\nimage = "x"\n',
-        'executors.dokcer: found string "dokcer", expected the name of an installed plugin (<executors>) [FL120]',
+        f'{FLEET}{JOB}[executors.kubernetes]\nimage = "x"\n',
+        'executors.kubernetes: found string "dokcer", expected the name of an installed plugin (<executors>) [FL120]',
     ),
     "executor without a directory": wrong_file(
         f'{FLEET}{JOB}[executors.instance]\nbase = ""\n',

@@ -302,7 +302,7 @@ def test_all_that_contradicts_is_told_at_once(tmp_path: Path) -> None:
         [[jobs]]
         name = "a"
         script = "true"
-        executor = "dokcer"
+        executor = "kubernetes"
         env = { 1ST = "x" }
 
         [executors.instance]
@@ -317,7 +317,7 @@ def test_all_that_contradicts_is_told_at_once(tmp_path: Path) -> None:
             f'defaults.executor: found string "instanc", expected the name of an installed plugin ({executors}); '
             "did you mean instance?"
         ),
-        f'jobs[1].executor: found string "dokcer", expected the name of an installed plugin ({executors})',
+        f'jobs[1].executor: found string "kubernetes", expected the name of an installed plugin ({executors})',
         (
             "executors.instance.bas: found an unknown key, "
             "expected one of base, cleanup_script, cleanup_timeout, artifact_limit; did you mean base?"

@@ -1,1 +1,26 @@
-"""x"""
+"""The *docker* executor: runs jobs in containers on leased instances, through the connection to each.
+
+What is where::
+
+    _executor   one job from its admission to the last trace of it
+    _rules      pure: what a job wishes, held against what the operator allows
+    _bodies     pure: what the Engine API is told
+    _script     pure: what runs in the container, and what it reports of itself
+    _owner      who made what is found on a daemon, and whether it still lives
+    _images  _network  _services  _caches  _artifacts      one step each
+    _way        the way to the daemon, and what is wrong with it
+"""
+
+from executor_docker._config import DockerConfig, PullPolicy, Registry
+from executor_docker._errors import DockerError
+from executor_docker._executor import DockerExecutor
+from executor_docker._options import DockerOptions, Service
+from taskscaler.executors import ExecutorPlugin, hookimpl
+
+__all__ = ["DockerConfig", "DockerError", "DockerExecutor", "DockerOptions", "PullPolicy", "Registry", "Service"]
+
+
+@hookimpl
+def taskscaler_executor() -> ExecutorPlugin:
+    """Register the executor."""
+    return ExecutorPlugin(config=DockerConfig, executor=DockerExecutor, options=DockerOptions)

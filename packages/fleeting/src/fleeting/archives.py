@@ -37,9 +37,9 @@ class Packed:
     _chunks: Iterator[bytes]
 
     @classmethod
-    def of(cls, files: Mapping[str, Path], *, last: str | None = None) -> "Packed":
+    def of(cls, files: Mapping[str, Path], *, last: str | None = None, owner: tuple[int, int] = (0, 0)) -> "Packed":
         """Pack files and directories, as `pack` says."""
-        return cls(pack(files, last=last))
+        return cls(pack(files, last=last, owner=owner))
 
     def __aiter__(self) -> AsyncIterator[bytes]:
         """Read it; once."""
@@ -53,12 +53,13 @@ class Packed:
         return chunk
 
 
-def pack(files: Mapping[str, Path], *, last: str | None = None) -> Iterator[bytes]:
-    """Pack files and directories, owned by nobody in particular; what is neither, nor a link, is left out.
+def pack(files: Mapping[str, Path], *, last: str | None = None, owner: tuple[int, int] = (0, 0)) -> Iterator[bytes]:
+    """Pack files and directories, without the names of their owners; what is neither, nor a link, is left out.
 
     Args:
         files: By the path that each shall have in the archive.
         last: The name of an empty file at the end: where it has come, all has.
+        owner: Ids of the user and group that they belong to; who unpacks as another user than root passes over them.
 
     Yields:
         The archive. Tar of GNU's kind, which every tar reads, whatever bytes are in names.
@@ -67,7 +68,7 @@ def pack(files: Mapping[str, Path], *, last: str | None = None) -> Iterator[byte
         OSError: Something cannot be read, or got shorter meanwhile.
     """
     block = bytearray()
-    for part in _parts(files, last):
+    for part in _parts(files, last, owner):
         block += part
         if len(block) >= CHUNK:
             yield bytes(block)
@@ -102,11 +103,11 @@ def unpack(archive: Path, target: Path, *, size: float = inf, members: float = i
     _refuse_links_that_leave(target, [target / link.name for link in links])
 
 
-def _parts(files: Mapping[str, Path], last: str | None) -> Iterator[bytes]:
+def _parts(files: Mapping[str, Path], last: str | None, owner: tuple[int, int]) -> Iterator[bytes]:
     with tarfile.open(fileobj=io.BytesIO(), mode="w", format=tarfile.GNU_FORMAT) as tar:
         for name, top in files.items():
             for path, inner in _walk(top, name):
-                yield from _entry(tar.gettarinfo(path, inner), path)
+                yield from _entry(tar.gettarinfo(path, inner), path, owner)
     if last is not None:
         yield _header(tarfile.TarInfo(last))
     yield _END
@@ -124,8 +125,8 @@ def _walk(top: Path, name: str) -> Iterator[tuple[Path, str]]:
             left += [(entry, f"{inner}/{entry.name}") for entry in sorted(path.iterdir(), reverse=True)]
 
 
-def _entry(member: tarfile.TarInfo, path: Path) -> Iterator[bytes]:
-    member.uid = member.gid = 0
+def _entry(member: tarfile.TarInfo, path: Path, owner: tuple[int, int]) -> Iterator[bytes]:
+    member.uid, member.gid = owner
     member.uname = member.gname = ""
     member.mode = member.mode & 0o777 | (0o700 if member.isdir() else 0)
     yield _header(member)

@@ -2,7 +2,7 @@
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from attrs import Attribute
@@ -20,7 +20,7 @@ def state_home() -> Path:
     return given if given.is_absolute() else Path.home() / ".local" / "state"  # one that is relative is passed over
 
 
-def is_absolute(_: object, __: "Attribute[str | None]", value: str | None) -> None:
+def is_absolute(_: object, __: "Attribute[Any]", value: str | None) -> None:
     """Refuse, as a validator of a setting, a path that depends on where the manager was started.
 
     Raises:

@@ -31,7 +31,7 @@ from fleeting.files import read_toml
 from fleeting.wording import describe, quoted
 from taskscaler.batch import Job
 from taskscaler.config._autoscaler import Autoscaler, some
-from taskscaler.executors import Executor, JobSpec, load_executor
+from taskscaler.executors import Executor, JobSpec, find_executor, load_executor
 
 T = TypeVar("T")
 D = TypeVar("D")
@@ -97,6 +97,8 @@ class Defaults:
     files: tuple[str, ...] = field(default=(), validator=_inside)
     artifacts: tuple[str, ...] = field(default=(), validator=_globs)
     expected_duration: Duration | None = None
+    options: dict[str, dict[str, object]] = field(factory=dict, repr=False)
+    """What jobs wish of executors, by the executors' names; a job's own are added, key by key."""
 
 
 @frozen(kw_only=True)
@@ -125,6 +127,7 @@ class JobTable:
     """What it leaves; a job that does not leave all of it has failed."""
 
     expected_duration: Duration | None = None
+    options: dict[str, dict[str, object]] = field(factory=dict, repr=False)
 
     @property
     def names(self) -> list[str]:
@@ -213,6 +216,7 @@ def read_jobs_file(path: Path) -> JobsFile:
     if tables is None:
         raise ConfigError(problems, source=str(path))
     executors = _executors(tables, problems)
+    options = _options(tables, problems)
     problems += [
         *_unusable_connector(tables.autoscaler.connector_config),
         *_repeated_names(tables),
@@ -226,7 +230,11 @@ def read_jobs_file(path: Path) -> JobsFile:
         path=path,
         autoscaler=tables.autoscaler,
         group=group,
-        jobs=[job for table in tables.jobs for job in _jobs(table, tables.defaults, path.parent)],
+        jobs=[
+            job
+            for table, wishes in zip(tables.jobs, options, strict=True)
+            for job in _jobs(table, tables.defaults, wishes, path.parent)
+        ],
         executors=executors,
         report=tables.report,
         text=text,
@@ -279,6 +287,38 @@ def _executors(tables: _Tables, problems: list[ConfigProblem]) -> Mapping[str, E
         except PluginNotFound as error:
             problems.append(_not_installed(path, error))
     return executors
+
+
+def _options(tables: _Tables, problems: list[ConfigProblem]) -> Sequence[Mapping[str, object]]:
+    """Read what each job wishes of executors, by their names: of those that it does not use too."""
+    before = len(problems)
+    for name, wishes in tables.defaults.options.items():
+        _read_options(name, wishes, f"defaults.options.{name}", problems)
+    if len(problems) > before:  # every job would repeat it
+        return []
+    return [_options_of(index, table, tables.defaults, problems) for index, table in enumerate(tables.jobs)]
+
+
+def _options_of(index: int, table: JobTable, defaults: Defaults, problems: list[ConfigProblem]) -> Mapping[str, object]:
+    named = {**defaults.options, **table.options}
+    merged = {name: {**defaults.options.get(name, {}), **table.options.get(name, {})} for name in named}
+    return {
+        name: _read_options(name, wishes, f"jobs[{index}].options.{name}", problems) for name, wishes in merged.items()
+    }
+
+
+def _read_options(name: str, wishes: Mapping[str, object], path: str, problems: list[ConfigProblem]) -> object:
+    try:
+        schema = find_executor(name).options
+        if schema is not None:
+            return structure(wishes, schema, path=path)
+        found = f"options of the executor {quoted(name)}"
+        problems.append(ConfigProblem(path=path, found=found, expected="no such table", hint="that executor has none"))
+    except ConfigError as error:
+        problems += error.problems
+    except PluginNotFound as error:
+        problems.append(_not_installed(path, error))
+    return None
 
 
 def _executors_named(tables: _Tables) -> Mapping[str, str]:
@@ -365,8 +405,9 @@ def _may_be_run(program: str, directory: Path, files: Sequence[str]) -> bool:
     return any(path.is_relative_to(file) for file in files) and shutil.which(directory / path) is not None
 
 
-def _jobs(table: JobTable, defaults: Defaults, directory: Path) -> Iterator[Job]:
+def _jobs(table: JobTable, defaults: Defaults, options: Mapping[str, object], directory: Path) -> Iterator[Job]:
     names = table.names
+    executor = _first(table.executor, defaults.executor)
     files = defaults.files if table.files is None else table.files
     for index, name in enumerate(names):
         spec = JobSpec(
@@ -382,10 +423,11 @@ def _jobs(table: JobTable, defaults: Defaults, directory: Path) -> Iterator[Job]
             files={str(PurePosixPath(file)): directory / file for file in files},
             artifacts=_first(table.artifacts, defaults.artifacts),
             timeout=_first(table.timeout, defaults.timeout),
+            options=options.get(executor),
         )
         yield Job(
             spec=spec,
-            executor=_first(table.executor, defaults.executor),
+            executor=executor,
             retries=_first(table.retries, defaults.retries),
             expected_duration=_first(table.expected_duration, defaults.expected_duration),
         )

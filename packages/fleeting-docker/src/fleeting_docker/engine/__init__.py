@@ -1,14 +1,16 @@
 """A client of Docker's Engine API over any byte stream: a local socket, or a tunnel through a connection.
 
-    _client     requests, their answers and errors; the version is agreed on with the daemon
-    _wire       one HTTP/1.1 connection: h11 does the protocol, a byte stream the transport
-    _frames     pure: tells a container's two outputs apart
-    _names      pure: what image references mean
-    _archives   pure: small tar archives that are made here
+What is where::
+
+_client     requests, their answers and errors; the version is agreed on with the daemon
+_wire       one HTTP/1.1 connection: h11 does the protocol, a byte stream the transport
+_frames     pure: tells a container's two outputs apart
+_names      pure: what image references mean
+_archives   pure: small tar archives that are made here
 """
 
 from fleeting_docker.engine._archives import Entry, tar_of
-from fleeting_docker.engine._client import Dial, Engine
+from fleeting_docker.engine._client import Dial, Engine, quoted
 from fleeting_docker.engine._errors import EngineRefused, EngineUnreachable
 from fleeting_docker.engine._frames import STDERR, STDOUT, Demultiplexer
 from fleeting_docker.engine._names import canonical, registry_of
@@ -25,6 +27,7 @@ __all__ = [
     "EngineUnreachable",
     "Entry",
     "canonical",
+    "quoted",
     "registry_of",
     "tar_of",
 ]

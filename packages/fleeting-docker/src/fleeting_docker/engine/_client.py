@@ -87,7 +87,7 @@ class Engine:
         """
         limit = self.patience if patience is None else patience
         with anyio.move_on_after(limit):
-            async with self._asked(method, path, query, json, body, headers) as wire:
+            async with self._asked(method, path, query, data=json, body=body, headers=headers) as wire:
                 return _parsed(await _body_of(wire))
         raise EngineUnreachable(f"the Docker daemon did not answer within {format_duration(limit)}")
 
@@ -105,7 +105,7 @@ class Engine:
         Raises:
             EngineRefused: Also if it fails half-way, which only a line tells.
         """
-        async with self._asked(method, path, query, None, body, headers) as wire:
+        async with self._asked(method, path, query, body=body, headers=headers) as wire:
             lines = [json.loads(line) for line in (await _body_of(wire)).splitlines() if line]
         for line in lines:
             if "error" in line:
@@ -130,6 +130,7 @@ class Engine:
         method: str,
         path: str,
         query: Query | None = None,
+        *,
         data: object = None,
         body: Body = b"",
         headers: Headers = (),

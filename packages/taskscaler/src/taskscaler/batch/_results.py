@@ -125,6 +125,8 @@ def _attempt(attempt: Attempt) -> Mapping[str, object]:
         "state": attempt.state.value,
         "exit_code": attempt.exit_code,
         "why": attempt.why,
+        "cpu_time": None if attempt.cpu_time is None else round(attempt.cpu_time, 3),
+        "peak_memory": attempt.peak_memory,
         "interrupted": attempt.interrupted,
         "started": iso(attempt.started),
         "ended": None if attempt.ended is None else iso(attempt.ended),

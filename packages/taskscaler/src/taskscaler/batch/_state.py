@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from types import MappingProxyType
+from typing import Any
 
 from attrs import define, evolve, field, frozen
 
@@ -64,6 +65,12 @@ class Attempt:
 
     exit_code: int | None = None
     why: str = ""
+    cpu_time: float | None = None
+    """Seconds of CPU that it used; None: its executor does not tell."""
+
+    peak_memory: int | None = None
+    """Bytes of memory that it had at the most at once."""
+
     interrupted: bool = False
     """Whether it is lost because the manager was stopped: nothing that a job has only so many tries for."""
 
@@ -197,7 +204,15 @@ class BatchState:
         record = self._records[name]
         record.warnings = outcome.warnings
         state = JobState(outcome.verdict.value)
-        self._end_attempt(record, state, now, why=outcome.why, exit_code=outcome.exit_code)
+        self._end_attempt(
+            record,
+            state,
+            now,
+            why=outcome.why,
+            exit_code=outcome.exit_code,
+            cpu_time=outcome.cpu_time,
+            peak_memory=outcome.peak_memory,
+        )
         return self._move(record, state, now, outcome.why)
 
     def fail(self, name: str, why: str, *, now: float) -> JobChanged:
@@ -218,12 +233,10 @@ class BatchState:
         self._end_attempt(record, state, now, why=why)
         return self._move(record, state, now, why)
 
-    def _end_attempt(
-        self, record: JobRecord, state: JobState, now: float, *, why: str, exit_code: int | None = None
-    ) -> None:
+    def _end_attempt(self, record: JobRecord, state: JobState, now: float, **known: Any) -> None:  # noqa: ANN401  (fields of `Attempt`)
         if record.state is JobState.RUNNING:
             attempt = record.attempts[-1]
-            record.attempts[-1] = evolve(attempt, ended=now, state=state, why=why, exit_code=exit_code)
+            record.attempts[-1] = evolve(attempt, ended=now, state=state, **known)
             del self._running[attempt.instance, attempt.slot]
 
     def _move(self, record: JobRecord, state: JobState, now: float, why: str = "") -> JobChanged:

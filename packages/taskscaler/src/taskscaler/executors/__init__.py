@@ -10,7 +10,7 @@ whose module has a hook::
         return ExecutorPlugin(config=MyConfig, executor=MyExecutor)
 """
 
-from taskscaler.executors._hooks import available_executors, hookimpl, load_executor
+from taskscaler.executors._hooks import available_executors, find_executor, hookimpl, load_executor
 from taskscaler.executors._protocol import Executor, ExecutorPlugin, JobOutcome, JobSpec, Leased, Verdict
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "Leased",
     "Verdict",
     "available_executors",
+    "find_executor",
     "hookimpl",
     "load_executor",
 ]

@@ -42,8 +42,19 @@ def load_executor(name: str, config: Mapping[str, object], *, path: str = "", so
         PluginBroken: Reinstall it, or tell its author.
         ConfigError: Correct the settings.
     """
+    plugin = find_executor(name)
+    return plugin.executor(structure(config, plugin.config, path=path, source=source))
+
+
+def find_executor(name: str) -> ExecutorPlugin:
+    """Find what an executor's plugin says of itself.
+
+    Raises:
+        PluginNotFound: Install it, or correct the name.
+        PluginBroken: Reinstall it, or tell its author.
+    """
     entry = find_plugin(EXECUTORS, name)
     plugin = ask_plugin(entry, "taskscaler_executor", project=_PROJECT, specs=_Specs)
     if not isinstance(plugin, ExecutorPlugin):
         raise PluginBroken(entry.name, reason=f"its taskscaler_executor hook gives {plugin!r}, not an ExecutorPlugin")
-    return plugin.executor(structure(config, plugin.config, path=path, source=source))
+    return plugin

@@ -31,6 +31,9 @@ class JobSpec:
     timeout: float | None = None
     """Seconds that the job may take on the instance; None: no limit."""
 
+    options: object = None
+    """The job's own wishes of its executor: an instance of the plugin's `ExecutorPlugin.options`, or None."""
+
 
 class Verdict(Enum):
     """How a job that ran to an end has ended."""
@@ -53,6 +56,12 @@ class JobOutcome:
 
     warnings: tuple[str, ...] = ()
     """What went wrong without changing the verdict, such as a failed clean-up; one sentence each."""
+
+    cpu_time: float | None = None
+    """Seconds of CPU that the job has used, on all CPUs together; None: not known."""
+
+    peak_memory: int | None = None
+    """Bytes of memory that it had at the most at once; None: not known."""
 
 
 class Leased(Protocol):
@@ -108,3 +117,6 @@ class ExecutorPlugin:
 
     executor: Callable[[Any], Executor]
     """Makes the executor from an instance of `config`. Imports nothing heavy, connects to nothing."""
+
+    options: type[Any] | None = None
+    """The attrs class that is the schema of what a job may wish for; None: a job has nothing to wish for."""

@@ -17,17 +17,15 @@ from anyio import to_thread
 from attrs import Attribute, evolve, field, frozen, validators
 
 from fleeting import Completed, ConnectError, Connection, Duration, Sink, Unreachable, format_duration
-from fleeting.archives import ArchiveRefused, ArchiveTooLarge, Packed, unpack
+from fleeting.archives import ArchiveRefused, Packed
 from taskscaler.executors import ExecutorPlugin, JobOutcome, JobSpec, Leased, Verdict, hookimpl
+from taskscaler.executors.artifacts import take_in, without_artifacts
 
 COLLECT_TIMEOUT = 600.0
 """Seconds that bringing back the artifacts of one job may take."""
 
 TAR_OVERHEAD = 2**27
 """Bytes that a tar archive may have beyond its contents: headers and padding of very many small files."""
-
-MOST_ARTIFACTS = 100_000
-"""So many files, directories and links a job may leave at most."""
 
 HASTY_CLEANUP = 10.0
 """Seconds for which the clean-up after a cancelled job may hold up the cancellation."""
@@ -155,17 +153,9 @@ class InstanceExecutor:
             return outcome
         try:
             missing = await _fetch(slot, job.artifacts, artifacts, limit=self._config.artifact_limit)
-        except ArchiveTooLarge as error:
-            problem = f"the artifacts were refused: {error}; raise artifact_limit"
         except ArchiveRefused as error:
-            problem = f"the artifacts were refused: {error}"
-        else:
-            if not missing:
-                return outcome
-            problem = f"no such artifact: {', '.join(missing)}"
-        if outcome.verdict is Verdict.SUCCEEDED:
-            return evolve(outcome, verdict=Verdict.FAILED, why=problem)
-        return evolve(outcome, warnings=(*outcome.warnings, problem))
+            return without_artifacts(outcome, error)
+        return without_artifacts(outcome, missing)
 
     async def _clean_up(self, slot: _Slot, output: Sink) -> tuple[str, ...]:
         """Leave the slot as the next job may find it. The job has ended: what fails here is only reported."""
@@ -228,7 +218,7 @@ async def _fetch(slot: _Slot, patterns: Sequence[str], target: Path, *, limit: i
     async with anyio.TemporaryDirectory(dir=str(target.parent), prefix=f".{target.name}-") as temporary:
         archive, contents = Path(temporary, "archive.tar"), Path(temporary, "contents")
         await _download(slot, patterns, archive, limit=limit)
-        return await to_thread.run_sync(partial(_move_in, archive, contents, target, patterns, limit=limit))
+        return await to_thread.run_sync(partial(take_in, archive, contents, target, patterns, limit=limit))
 
 
 async def _download(slot: _Slot, patterns: Sequence[str], archive: Path, *, limit: int) -> None:
@@ -250,19 +240,6 @@ async def _download(slot: _Slot, patterns: Sequence[str], archive: Path, *, limi
         raise ArchiveRefused(f"they exceed artifact_limit by far, or took longer than {took}; leave less")
     if not completed.ok:
         raise ArchiveRefused(f"tar {completed.account}")
-
-
-def _move_in(archive: Path, contents: Path, target: Path, patterns: Sequence[str], *, limit: int) -> list[str]:
-    if archive.stat().st_size == 0:
-        return list(patterns)
-    contents.mkdir()
-    unpack(archive, contents, size=limit, members=MOST_ARTIFACTS)
-    contents.rename(target)
-    return [pattern for pattern in patterns if not _matches(target, pattern)]
-
-
-def _matches(directory: Path, pattern: str) -> bool:
-    return any(True for _ in directory.glob(str(PurePosixPath(pattern))))
 
 
 def _raise_unless_ok(completed: Completed, what: str) -> None:

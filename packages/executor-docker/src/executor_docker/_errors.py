@@ -1,0 +1,36 @@
+"""What keeps a job from being run in a container; of a job that ran, the outcome tells."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from fleeting import ConnectError, Unreachable
+from fleeting_docker.engine import EngineRefused, EngineUnreachable
+
+_FULL: Final = "no space left on device"
+
+
+class DockerError(ConnectError):
+    """The job cannot be run in a container there, and trying again would not help."""
+
+
+@contextmanager
+def told_of(instance: str, what: str) -> Iterator[None]:
+    """Say of the daemon's errors what was being done, and where.
+
+    Args:
+        instance: Its id.
+        what: What did not work, such as ``the container cannot be made``.
+
+    Raises:
+        DockerError: The daemon refused.
+        Unreachable: The way to it broke, and the job may be tried elsewhere.
+    """
+    try:
+        yield
+    except EngineRefused as error:
+        if _FULL in error.message:
+            raise DockerError(f"the disk of {instance} is full: {what}; make room there, or remove images") from error
+        raise DockerError(f"{what} on {instance}: {error.message}") from error
+    except EngineUnreachable as error:
+        raise Unreachable(f"{error} ({instance})") from error

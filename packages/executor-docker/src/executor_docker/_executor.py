@@ -1,0 +1,315 @@
+"""One job, from its admission to the last trace of it."""
+
+import math
+import posixpath
+import signal
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import anyio
+from anyio import to_thread
+from attrs import define, evolve, field
+
+from executor_docker import _caches, _images, _network, _services
+from executor_docker._artifacts import fetch
+from executor_docker._bodies import Place, job_container
+from executor_docker._config import DockerConfig
+from executor_docker._errors import DockerError, told_of
+from executor_docker._options import DockerOptions
+from executor_docker._owner import UNIT, Owner, Unit
+from executor_docker._remains import clear
+from executor_docker._rules import Admitted, admit
+from executor_docker._script import (
+    BY_SIGNAL,
+    DIRECTORY,
+    LARGEST,
+    NOT_EXECUTABLE,
+    NOT_FOUND,
+    PATH,
+    Report,
+    read_report,
+)
+from executor_docker._sizes import in_words
+from executor_docker._users import ids_of
+from executor_docker._way import daemon
+from fleeting import Sink, Unreachable, format_duration
+from fleeting.archives import ArchiveRefused, Packed
+from fleeting_docker.engine import (
+    STDOUT,
+    Demultiplexer,
+    Engine,
+    EngineRefused,
+    EngineUnreachable,
+    Entry,
+    quoted,
+    tar_of,
+)
+from taskscaler.executors import JobOutcome, JobSpec, Leased, Verdict
+from taskscaler.executors.artifacts import without_artifacts
+
+HASTY_CLEANUP = 20.0
+"""Seconds for which the clean-up after a cancelled job may hold up the cancellation."""
+
+MISSING = 404
+
+
+class DockerExecutor:
+    """Runs jobs in containers. One serves all slots at once."""
+
+    def __init__(self, config: DockerConfig, owner: Owner | None = None) -> None:
+        """Take the settings, and whose containers they are; None: those of this user's managers."""
+        self._config = config
+        self._owner = owner or Owner()
+        self._claiming: anyio.Lock | None = None
+
+    async def run(self, job: JobSpec, lease: Leased, *, output: Sink, artifacts: Path) -> JobOutcome:
+        """See `Executor.run`. The time-out covers the upload of the files and the script, not what precedes it."""
+        options = job.options if isinstance(job.options, DockerOptions) else DockerOptions()
+        admitted = admit(self._config, options)
+        await to_thread.run_sync(self._owner.claim)
+        with self._owner.at_work(job.name, lease.instance, lease.slot) as unit:
+            async with lease.dial() as connection, daemon(connection, self._config, lease.instance) as engine:
+                with told_of(lease.instance, "what an earlier job has left cannot be cleared away"):
+                    await clear(engine, lambda found: self._owner.is_leftover(found, unit.labels))
+                work = _Work(self._config, engine, admitted, job, unit, lease, output)
+                return await self._run(work, artifacts)
+
+    async def _run(self, work: "_Work", artifacts: Path) -> JobOutcome:
+        try:
+            outcome = await work.do(artifacts)
+        except Unreachable:
+            raise
+        except BaseException:
+            with anyio.move_on_after(HASTY_CLEANUP, shield=True):
+                await self._clean_up(work)
+            raise
+        warnings = await self._clean_up(work)
+        return evolve(outcome, warnings=(*outcome.warnings, *warnings))
+
+    async def _clean_up(self, work: "_Work") -> tuple[str, ...]:
+        """Leave nothing of a job. It has ended: what fails here is only reported, and found by the next job there."""
+        limit = self._config.cleanup_timeout
+        try:
+            with anyio.fail_after(limit):
+                await clear(work.engine, lambda _: True, label=f"{UNIT}={work.unit.id}")
+        except TimeoutError:
+            return (f"the clean-up took longer than {format_duration(limit)}",)
+        except (EngineRefused, EngineUnreachable) as error:
+            return (f"the clean-up failed: {error}",)
+        return ()
+
+
+@define(eq=False)
+class _Work:
+    """All that is done for one job on a daemon."""
+
+    config: DockerConfig
+    engine: Engine
+    admitted: Admitted
+    job: JobSpec
+    unit: Unit
+    lease: Leased
+    output: Sink
+    _container: str = field(default="", init=False)
+    _report: bytearray = field(factory=bytearray, init=False)
+
+    async def do(self, artifacts: Path) -> JobOutcome:
+        """Prepare, run, and bring back."""
+        caches = await self._prepare()
+        outcome = await self._run_in_time()
+        with told_of(self.instance, "the artifacts cannot be brought back"):
+            outcome = await self._collect(outcome, artifacts)
+        with told_of(self.instance, "the caches cannot be kept"):
+            if outcome.verdict is Verdict.SUCCEEDED:
+                warnings = await _caches.keep(self.engine, self.config, caches, self._container)
+                outcome = evolve(outcome, warnings=(*outcome.warnings, *warnings))
+        return outcome
+
+    @property
+    def instance(self) -> str:
+        """Where."""
+        return self.lease.instance
+
+    # --- before -----------------------------------------------------------------------------------------
+
+    async def _prepare(self) -> _caches.Caches:
+        """Make all but the script's run."""
+        options, config, engine = self.admitted.options, self.config, self.engine
+        with told_of(self.instance, f"the image {self.admitted.image} cannot be looked up or pulled"):
+            image = await _images.get(engine, config, self.admitted.image, self.instance)
+        await self._check_volumes()
+        with told_of(self.instance, "the job's network cannot be made"):
+            place = await _network.prepare(engine, config.network, self.unit)
+        with told_of(self.instance, "the job's limits cannot be told"):
+            limits = await self._limits()
+        with told_of(self.instance, "a service of the job cannot be started"):
+            await _services.start(
+                engine,
+                config,
+                options.services,
+                self.unit,
+                place=place,
+                limits=limits.limits,
+                instance=self.instance,
+                output=self.output,
+            )
+        with told_of(self.instance, "the job's caches cannot be made"):
+            caches = await _caches.prepare(engine, options.caches)
+        with told_of(self.instance, "the job's container cannot be made"):
+            pinned = evolve(limits, image=image.reference)
+            await self._make_container(pinned, place, caches, options.user or image.user)
+            await _caches.fill(engine, config, caches, self._container)
+        return caches
+
+    async def _check_volumes(self) -> None:
+        """See that named volumes are there: Docker would make them, and nobody would remove them."""
+        for volume in self.admitted.volumes:
+            if not volume.is_bind:
+                with told_of(self.instance, f"the volume {volume.source} cannot be used"):
+                    await self.engine.ask("GET", f"/volumes/{quoted(volume.source)}")
+
+    async def _limits(self) -> Admitted:
+        """Lower the limits to the slot's share of the instance."""
+        if self.config.shares == 1:
+            return self.admitted
+        info = await self.engine.ask("GET", "/info")
+        share = self.admitted.limits.within(cpus=info["NCPU"], memory=info["MemTotal"], shares=self.config.shares)
+        return evolve(self.admitted, limits=share)
+
+    async def _make_container(self, admitted: Admitted, place: Place, caches: _caches.Caches, user: str) -> None:
+        env = {**self.job.env, "TASKSCALER_INSTANCE": self.instance, "TASKSCALER_SLOT": str(self.lease.slot)}
+        body = job_container(admitted, self.job, self.unit, place, env=env, caches=caches.volumes)
+        self._container = (await self.engine.ask("POST", "/containers/create", json=body))["Id"]
+        owner = await ids_of(self.engine, self._container, user)
+        directory = admitted.options.working_dir
+        entries = {
+            directory.lstrip("/"): Entry(mode=0o755, owner=owner),
+            DIRECTORY.lstrip("/"): Entry(mode=0o755),
+            PATH.lstrip("/"): Entry(self.job.script.encode(), mode=0o700, owner=owner),
+            **{place.lstrip("/"): Entry(mode=0o755, owner=owner) for place in caches.places.values()},
+        }
+        await self._put("/", tar_of(entries))
+        self._owner = owner
+
+    _owner: tuple[int, int] = field(default=(0, 0), init=False)
+
+    async def _put(self, path: str, body: Any) -> None:  # noqa: ANN401  (as `Engine.ask` takes it)
+        await self.engine.ask("PUT", f"{self._path}/archive", query={"path": path}, body=body, patience=math.inf)
+
+    @property
+    def _path(self) -> str:
+        return f"/containers/{quoted(self._container)}"
+
+    # --- the run ----------------------------------------------------------------------------------------
+
+    async def _run_in_time(self) -> JobOutcome:
+        with anyio.move_on_after(self.job.timeout):
+            if self.job.files:
+                with told_of(self.instance, "the job's files cannot be uploaded"):
+                    await self._put(self.admitted.options.working_dir, Packed.of(self.job.files, owner=self._owner))
+            return await self._run()
+        with told_of(self.instance, "the job took too long, and cannot be ended"):
+            report = await self._end()
+        why = f"took longer than {format_duration(self.job.timeout or 0)}"
+        return _with_use(JobOutcome(verdict=Verdict.TIMED_OUT, why=why), report)
+
+    async def _run(self) -> JobOutcome:
+        with told_of(self.instance, "the job's output cannot be followed"):
+            async with self._attached() as receive:
+                await self._start()
+                await self._stream(receive)
+            ended = await self.engine.ask("POST", f"{self._path}/wait", patience=math.inf)
+            state = (await self.engine.ask("GET", f"{self._path}/json"))["State"]
+        report = read_report(bytes(self._report))
+        if report.remarks:
+            await self.output(report.remarks)
+        return self._outcome(ended["StatusCode"], state, report)
+
+    @asynccontextmanager
+    async def _attached(self) -> AsyncIterator[Any]:
+        async with self.engine.attached(self._container) as wire:
+            yield wire.receive_raw
+
+    async def _start(self) -> None:
+        try:
+            await self.engine.ask("POST", f"{self._path}/start")
+        except EngineRefused as error:
+            raise _why_not_started(error, self.admitted.image, self.instance) from error
+
+    async def _stream(self, receive: Any) -> None:  # noqa: ANN401
+        frames = Demultiplexer()
+        while data := await receive():
+            for source, chunk in frames.feed(data):
+                if source == STDOUT:
+                    await self.output(chunk)
+                else:
+                    self._report += chunk[: LARGEST - len(self._report)]
+
+    async def _end(self) -> Report:
+        """Kill all that runs in the container; returns what it had used by then."""
+        stats = await self.engine.ask("GET", f"{self._path}/stats", query={"stream": False, "one-shot": True})
+        with suppress(EngineRefused):  # it has just ended
+            await self.engine.ask("POST", f"{self._path}/kill")
+        await self.engine.ask("POST", f"{self._path}/wait")
+        return _report_of(stats or {})
+
+    def _outcome(self, code: int, state: Mapping[str, Any], report: Report) -> JobOutcome:
+        killed = bool(report.killed_for_memory or state.get("OOMKilled"))
+        if code == 0:
+            warnings = ("processes of the job were killed because it had no memory left",) if killed else ()
+            return _with_use(JobOutcome(verdict=Verdict.SUCCEEDED, exit_code=0, warnings=warnings), report)
+        why = self._out_of_memory(code) if killed else _exited(code)
+        return _with_use(JobOutcome(verdict=Verdict.FAILED, exit_code=code, why=why), report)
+
+    def _out_of_memory(self, code: int) -> str:
+        limit = self.admitted.limits.memory
+        most = f"its {in_words(limit)}" if limit else "what it may have"
+        return f"exited with {code}: it needed more memory than {most} and was killed for that; raise memory"
+
+    # --- after ------------------------------------------------------------------------------------------
+
+    async def _collect(self, outcome: JobOutcome, target: Path) -> JobOutcome:
+        if not self.job.artifacts:
+            return outcome
+        directory = posixpath.normpath(self.admitted.options.working_dir)
+        limit = self.config.artifact_limit
+        try:
+            missing = await fetch(self.engine, self._container, directory, self.job.artifacts, target, limit=limit)
+        except ArchiveRefused as error:
+            return without_artifacts(outcome, error)
+        return without_artifacts(outcome, missing)
+
+
+def _with_use(outcome: JobOutcome, report: Report) -> JobOutcome:
+    return evolve(outcome, cpu_time=report.cpu_time, peak_memory=report.peak_memory)
+
+
+def _report_of(stats: Mapping[str, Any]) -> Report:
+    """What the daemon tells of a container that runs."""
+    cpu = stats.get("cpu_stats", {}).get("cpu_usage", {}).get("total_usage")
+    memory = stats.get("memory_stats", {})
+    peak = memory.get("max_usage", memory.get("usage"))
+    return Report(cpu_time=None if cpu is None else cpu / 1e9, peak_memory=peak)
+
+
+def _exited(code: int) -> str:
+    """In words, with what a shell means by the code."""
+    if code == NOT_FOUND:
+        return "exited with 127: a command was not found; see the log for which"
+    if code == NOT_EXECUTABLE:
+        return "exited with 126: a command could not be executed; see the log for which"
+    with suppress(ValueError):
+        return f"exited with {code}, as after {signal.Signals(code - BY_SIGNAL).name}"
+    return f"exited with {code}"
+
+
+def _why_not_started(error: EngineRefused, image: str, instance: str) -> Exception:
+    said = error.message
+    if "no such file or directory" in said or "executable file not found" in said:
+        if '"/bin/sh"' in said:
+            return DockerError(f"the command /bin/sh was not found in the image {image}; use one that has a shell")
+        if "docker-init" in said:
+            return DockerError(f"{instance} has no docker-init; install it there, or set init = false for the job")
+    return error

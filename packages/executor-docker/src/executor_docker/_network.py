@@ -1,0 +1,17 @@
+"""The network that a job's containers are put on."""
+
+from executor_docker._bodies import Place
+from executor_docker._config import NetworkMode
+from executor_docker._owner import Unit
+from fleeting_docker.engine import Engine
+
+_SETTLED = {"bridge": Place("bridge"), "none": Place("none")}
+
+
+async def prepare(engine: Engine, mode: NetworkMode, unit: Unit) -> Place:
+    """Make a network of the job's own, unless there is one for all."""
+    if mode != "job":
+        return _SETTLED[mode]
+    name = f"taskscaler-{unit.id}"
+    await engine.ask("POST", "/networks/create", json={"Name": name, "Labels": unit.of_kind("network")})
+    return Place(name, is_own=True)

@@ -1,0 +1,178 @@
+"""What one job wishes, the table ``[jobs.options.docker]``. Whether it gets it is the operator's to say."""
+
+import re
+from pathlib import PurePosixPath
+
+from attrs import Attribute, field, frozen
+from attrs.validators import ge, gt, min_len, optional
+
+from executor_docker._config import Namespace, as_capabilities
+from executor_docker._sizes import is_size
+from fleeting import Duration
+
+NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]{0,62}")
+"""What names a volume, a cache, or a host on a network."""
+
+OUR_LABELS = "taskscaler."
+
+
+def is_inside_path(path: str) -> bool:
+    """Tell whether it may be a place in a container: absolute, no detours, not the root."""
+    parts = PurePosixPath(path).parts
+    return path.startswith("/") and len(parts) > 1 and ".." not in parts and path.isprintable()
+
+
+def _places(_: object, __: "Attribute[dict[str, str]]", value: dict[str, str]) -> None:
+    if bad := [path for path in value if not is_inside_path(path)]:
+        raise ValueError(f"absolute paths in the container ({bad[0]!r} is none)")
+
+
+def _a_place(_: object, __: "Attribute[str]", value: str) -> None:
+    if not is_inside_path(value):
+        raise ValueError("an absolute path in the container")
+
+
+def _caches(_: object, __: "Attribute[dict[str, str]]", value: dict[str, str]) -> None:
+    if bad := [name for name, path in value.items() if not (NAME.fullmatch(name) and is_inside_path(path))]:
+        raise ValueError(f"names, and for each an absolute path in the container ({bad[0]!r} is wrong)")
+
+
+@frozen
+class Volume:
+    """Something of the instance's in the container."""
+
+    source: str
+    """A directory's or file's absolute path, or a volume's name."""
+
+    target: str
+    read_only: bool
+
+    @property
+    def is_bind(self) -> bool:
+        """Whether it is part of the instance's own file system."""
+        return self.source.startswith("/")
+
+    @classmethod
+    def parse(cls, text: str) -> "Volume":
+        """Read ``source:/target`` or ``source:/target:ro``.
+
+        Raises:
+            ValueError: It is none of them.
+        """
+        source, _, rest = text.partition(":")
+        target, _, mode = rest.partition(":")
+        known = source.startswith("/") or NAME.fullmatch(source)
+        if not known or not is_inside_path(target) or mode not in ("", "ro", "rw"):
+            raise ValueError(f"volumes as source:/target or source:/target:ro ({text!r} is none)")
+        return cls(source, target, mode == "ro")
+
+
+@frozen
+class Device:
+    """A device of the instance's in the container."""
+
+    source: str
+    target: str
+    permissions: str
+
+    @classmethod
+    def parse(cls, text: str) -> "Device":
+        """Read ``/dev/x``, ``/dev/x:/dev/y`` or ``/dev/x:/dev/y:rw``.
+
+        Raises:
+            ValueError: It is none of them.
+        """
+        source, *rest = text.split(":")
+        target, permissions, *more = [*rest, "", ""]
+        right = is_inside_path(source) and is_inside_path(target or source) and set(permissions) <= set("rwm")
+        if not right or any(more):
+            raise ValueError(f"devices as /dev/x, /dev/x:/dev/y or /dev/x:/dev/y:rw ({text!r} is none)")
+        return cls(source, target or source, permissions or "rwm")
+
+
+def _volumes(_: object, __: "Attribute[tuple[str, ...]]", value: tuple[str, ...]) -> None:
+    for text in value:
+        Volume.parse(text)
+
+
+def _devices(_: object, __: "Attribute[tuple[str, ...]]", value: tuple[str, ...]) -> None:
+    for text in value:
+        Device.parse(text)
+
+
+def _aliases(_: object, __: "Attribute[tuple[str, ...]]", value: tuple[str, ...]) -> None:
+    if bad := [alias for alias in value if not NAME.fullmatch(alias)]:
+        raise ValueError(f"names of hosts ({bad[0]!r} is none)")
+
+
+@frozen(kw_only=True)
+class Service:
+    """A container beside the job's, which the job reaches by name."""
+
+    image: str = field(validator=min_len(1))
+    aliases: tuple[str, ...] = field(default=(), validator=_aliases)
+    """Names that it has on the job's network; none: one made of the image's, ``redis`` for ``library/redis:7``."""
+
+    env: dict[str, str] = field(factory=dict, repr=False)
+    entrypoint: tuple[str, ...] = ()
+    """Instead of the image's own."""
+
+    command: tuple[str, ...] = ()
+    """The same."""
+
+    health: str | None = field(default=None, validator=optional(min_len(1)))
+    """A shell command that succeeds in the container once it serves; None: the image's own check, if it has one."""
+
+    health_timeout: Duration = field(default=60.0, validator=gt(0))
+    """Seconds within which it must be healthy; one without a check, running."""
+
+    memory: str | None = field(default=None, validator=is_size)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names that it has on the job's network."""
+        plain = self.image.partition("@")[0].rpartition("/")[2].partition(":")[0]
+        return self.aliases or (plain,)
+
+
+@frozen(kw_only=True)
+class DockerOptions:
+    """What a job wishes of the docker executor."""
+
+    image: str | None = field(default=None, validator=optional(min_len(1)))
+    entrypoint: tuple[str, ...] = ()
+    """A program and its arguments that is given the script's command; the image's own is not run."""
+
+    user: str | None = field(default=None, validator=optional(min_len(1)))
+    """As whom the script runs: ``name``, ``uid`` or ``uid:gid``. None: the image's user."""
+
+    working_dir: str = field(default="/job", validator=_a_place)
+    memory: str | None = field(default=None, validator=is_size)
+    cpus: float | None = field(default=None, validator=optional(gt(0)))
+    pids: int | None = field(default=None, validator=optional(ge(1)))
+    shm_size: str | None = field(default=None, validator=is_size)
+    volumes: tuple[str, ...] = field(default=(), validator=_volumes)
+    """``source:/target`` or ``source:/target:ro``: a directory of the instance, or a volume that is there."""
+
+    caches: dict[str, str] = field(factory=dict, validator=_caches)
+    """Directories that are kept for the next job with a cache of that name, by the names."""
+
+    tmpfs: dict[str, str] = field(factory=dict, validator=_places)
+    """File systems in memory: where, and mount options such as ``"size=64m"``."""
+
+    services: tuple[Service, ...] = ()
+    labels: dict[str, str] = field(factory=dict)
+    init: bool = True
+    """Whether process 1 is Docker's small init, which reaps what nobody waits for."""
+
+    privileged: bool = False
+    devices: tuple[str, ...] = field(default=(), validator=_devices)
+    capabilities: tuple[str, ...] = field(default=(), converter=as_capabilities)
+    drop_capabilities: tuple[str, ...] = field(default=(), converter=as_capabilities)
+    namespaces: tuple[Namespace, ...] = ()
+    """Namespaces of the instance that it shares."""
+
+    @labels.validator
+    def _not_ours(self, _: object, value: dict[str, str]) -> None:
+        if bad := [label for label in value if label.startswith(OUR_LABELS)]:
+            raise ValueError(f"labels that do not begin with {OUR_LABELS} ({bad[0]!r} does)")

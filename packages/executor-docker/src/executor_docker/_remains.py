@@ -1,0 +1,55 @@
+"""Finding and removing what was made for jobs: containers, then networks, then volumes."""
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+
+from executor_docker._owner import CACHE, KIND, UNIT
+from fleeting_docker.engine import Engine, EngineRefused, quoted
+
+_GONE = (404, 409)
+"""It is not there any more, or is just being removed by somebody else."""
+
+Wanted = Callable[[Mapping[str, str]], bool]
+"""Tells by its labels whether something is to be removed."""
+
+
+async def clear(engine: Engine, unwanted: Wanted, *, label: str = UNIT) -> None:
+    """Remove all that bears our labels and is not wanted, caches excepted.
+
+    Args:
+        engine: The daemon.
+        unwanted: Chooses among what bears the label.
+        label: What to look for: ``name`` or ``name=value``.
+    """
+    filters = {"label": [label]}
+    for found in await engine.ask("GET", "/containers/json", query={"all": True, "filters": filters}):
+        if unwanted(found["Labels"]):
+            await _remove_container(engine, found["Id"])
+    for found in await engine.ask("GET", "/networks", query={"filters": filters}):
+        if unwanted(found["Labels"] or {}):
+            await _remove(engine, f"/networks/{quoted(found['Id'])}")
+    volumes = (await engine.ask("GET", "/volumes", query={"filters": filters}))["Volumes"]
+    for found in volumes or ():
+        labels = found["Labels"] or {}
+        if labels.get(KIND) != CACHE and unwanted(labels):
+            await _remove(engine, f"/volumes/{quoted(found['Name'])}")
+
+
+async def _remove_container(engine: Engine, container: str) -> None:
+    """Remove a container and its nameless volumes; returns once it is gone, whoever removes it."""
+    path = f"/containers/{quoted(container)}"
+    try:
+        await engine.ask("DELETE", path, query={"force": True, "v": True})
+    except EngineRefused as error:
+        if error.status not in _GONE:
+            raise
+        with suppress(EngineRefused):
+            await engine.ask("POST", f"{path}/wait", query={"condition": "removed"})
+
+
+async def _remove(engine: Engine, path: str) -> None:
+    try:
+        await engine.ask("DELETE", path)
+    except EngineRefused as error:
+        if error.status not in _GONE:
+            raise

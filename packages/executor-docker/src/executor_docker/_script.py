@@ -1,0 +1,81 @@
+"""What runs in a job's container, and what it reports of itself in the end. Pure.
+
+Both outputs of a job are one stream, in the order of writing: the container's standard output. Its standard error is
+left for a small shell around the job, which reads from the container's own control group what the job has used: once
+the container is gone, nobody can tell any more. The image needs no more for it than a POSIX shell.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from attrs import field, frozen
+
+DIRECTORY = "/.taskscaler"
+PATH = f"{DIRECTORY}/script"
+
+_MARK: Final = "taskscaler"
+
+AROUND: Final = f"""
+"$@" 2>&1
+code=$?
+v1=/sys/fs/cgroup/memory v2=/sys/fs/cgroup
+tell() {{ [ -r "$1" ] && while read -r key value; do echo "{_MARK} ${{2:-$key}} ${{value:-$key}}"; done <"$1"; }}
+{{
+    echo
+    tell $v2/cpu.stat || tell /sys/fs/cgroup/cpuacct/cpuacct.usage usage_nsec
+    tell $v2/memory.peak memory || tell $v1/memory.max_usage_in_bytes memory
+    tell $v2/memory.events || tell $v1/memory.oom_control
+}} >&2 2>/dev/null
+exit $code
+"""
+
+NOT_EXECUTABLE = 126
+NOT_FOUND = 127
+BY_SIGNAL = 128
+"""A shell's exit codes: what they are for, and what is added to a signal's number."""
+
+LARGEST = 1 << 16
+"""Bytes of a report that are kept: more can only be a job that writes there on purpose."""
+
+
+def around(entrypoint: Sequence[str], script: str) -> list[str]:
+    """Make the container's command: ours around the entrypoint, and that around the script."""
+    interpreter = () if script.startswith("#!") else ("/bin/sh", "-e")
+    return ["/bin/sh", "-c", AROUND, "sh", *entrypoint, *interpreter, PATH]
+
+
+@frozen(kw_only=True)
+class Report:
+    """What a container has told of itself; nothing if it was killed before it could."""
+
+    cpu_time: float | None = None
+    """Seconds."""
+
+    peak_memory: int | None = None
+    """Bytes."""
+
+    killed_for_memory: int = 0
+    """So many of its processes."""
+
+    remarks: bytes = field(default=b"", repr=False)
+    """What was said beside that, such as a shell's complaints."""
+
+
+def read_report(data: bytes) -> Report:
+    """Read what came on the container's standard error; of what makes no sense, nothing is believed."""
+    lines = data.splitlines(keepends=True)
+    told = dict(filter(None, map(_told, lines)))
+    micro, nano = told.get("usage_usec"), told.get("usage_nsec")
+    return Report(
+        cpu_time=micro / 1e6 if micro is not None else nano / 1e9 if nano is not None else None,
+        peak_memory=told.get("memory"),
+        killed_for_memory=told.get("oom_kill", 0),
+        remarks=b"".join(line for line in lines if line.strip() and not line.startswith(_MARK.encode())),
+    )
+
+
+def _told(line: bytes) -> tuple[str, int] | None:
+    match line.decode(errors="replace").split():
+        case [mark, key, value] if mark == _MARK and value.isascii() and value.isdigit() and len(value) < 20:  # noqa: PLR2004  (64 bits)
+            return key, int(value)
+    return None

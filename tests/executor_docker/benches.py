@@ -1,0 +1,85 @@
+"""An instance with a Docker daemon, and everything to run jobs on it."""
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+from attrs import define, evolve, field
+
+from executor_docker import DockerConfig, DockerExecutor, DockerOptions
+from executor_docker._owner import Owner
+from fleeting import Connection
+from taskscaler.executors import JobOutcome, JobSpec
+from tests.fleeting.local_agents import Heard, dialled, opened, started
+from tests.fleeting_docker.daemons import IMAGE, Daemon
+
+PATIENCE = 30.0
+"""Seconds after which a test gives up."""
+
+
+@define
+class Slot:
+    """A lease, as far as an executor sees it."""
+
+    instance: str
+    connect: Callable[[], AbstractAsyncContextManager[Connection]]
+    slot: int = 0
+
+    def dial(self) -> AbstractAsyncContextManager[Connection]:
+        """Connect to the instance."""
+        return self.connect()
+
+
+@define
+class Bench:
+    """One instance, whose daemon is the tests'."""
+
+    docker: Daemon
+    slot: Slot
+    directory: Path
+    output: Heard = field(factory=Heard)
+
+    def executor(self, **config: Any) -> DockerExecutor:  # noqa: ANN401
+        """Make an executor, whose manager is this test."""
+        given = {"socket": self.docker.socket, "image": IMAGE, "network": "none"}
+        return DockerExecutor(DockerConfig(**{**given, **config}), Owner(self.directory / "owner"))
+
+    async def run(
+        self,
+        script: str,
+        *,
+        slot: int = 0,
+        config: dict[str, Any] | None = None,
+        options: dict[str, Any] | None = None,
+        executor: DockerExecutor | None = None,
+        **spec: Any,  # noqa: ANN401
+    ) -> JobOutcome:
+        """Run a job made from these."""
+        executor = executor or self.executor(**(config or {}))
+        job = JobSpec(name="job", script=script, options=DockerOptions(**(options or {})), **spec)
+        with anyio.fail_after(PATIENCE):
+            return await executor.run(job, evolve(self.slot, slot=slot), output=self.output, artifacts=self.artifacts)
+
+    @property
+    def artifacts(self) -> Path:
+        """Where artifacts are put."""
+        return self.directory / "artifacts"
+
+    @property
+    def said(self) -> str:
+        """What the jobs have printed."""
+        return self.output.data.decode()
+
+    def lines(self) -> Sequence[str]:
+        """The same, line by line."""
+        return self.said.splitlines()
+
+
+@asynccontextmanager
+async def bench_on(docker: Daemon, directory: Path) -> AsyncIterator[Bench]:
+    """Start an agent of one's own beside the daemon."""
+    async with opened(directory / "group") as group:
+        (instance,) = await started(group)
+        yield Bench(docker, Slot(instance, lambda: dialled(group, instance)), directory)

@@ -1,0 +1,157 @@
+"""A Docker daemon for tests: the one that is there, or one of our own with all that is its in one directory."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tarfile
+import tempfile
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from attrs import frozen
+
+from fleeting_docker.engine import Engine, Entry, tar_of
+
+IMAGE = "taskscaler-test/busybox:1"
+"""What every container of the tests is made from: a shell and its tools in one program."""
+
+BUSYBOX = Path("/usr/bin/busybox")
+DOCKERD = Path("/usr/sbin/dockerd")
+
+START_TIMEOUT = 60.0
+
+USERS = b"root:x:0:0:root:/root:/bin/sh\nworker:x:1000:1001::/home/worker:/bin/sh\nsshd:x:100:65534::/run/sshd:/bin/false\n"
+
+
+@frozen
+class Daemon:
+    """A daemon that runs."""
+
+    socket: str
+
+    def engine(self) -> Engine:
+        """Make a client."""
+        return Engine(partial(anyio.connect_unix, self.socket))
+
+    def ask(self, method: str, path: str, **request: Any) -> Any:  # noqa: ANN401  (JSON)
+        """Ask one thing, from outside of any event loop."""
+
+        async def ask(engine: Engine) -> object:
+            return await engine.ask(method, path, **request)
+
+        return self.use(ask)
+
+    def use(self, use: Callable[[Engine], Awaitable[Any]]) -> Any:  # noqa: ANN401  (JSON)
+        """Use a client, from outside of any event loop."""
+
+        async def main() -> object:
+            async with self.engine() as engine:
+                return await use(engine)
+
+        return anyio.run(main)
+
+    async def holdings(self) -> set[str]:
+        """All containers, networks and volumes, by their names."""
+        async with self.engine() as engine:
+            containers = await engine.ask("GET", "/containers/json", query={"all": True})
+            networks = await engine.ask("GET", "/networks")
+            volumes = (await engine.ask("GET", "/volumes"))["Volumes"] or []
+        names = {f"container {each['Names'][0]} {each['State']}" for each in containers}
+        return names | {f"network {each['Name']}" for each in networks} | {f"volume {each['Name']}" for each in volumes}
+
+
+@contextmanager
+def daemon() -> Iterator[Daemon]:
+    """Run a daemon with the tests' image, or use the one that ``DOCKER_HOST`` or the usual socket leads to."""
+    given = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock").removeprefix("unix://")
+    if _answers(given):
+        found = Daemon(given)
+        import_image(found)
+        yield found
+        return
+    if not (DOCKERD.exists() and BUSYBOX.exists() and os.geteuid() == 0):
+        pytest.skip("there is no Docker daemon; apt-get install docker.io busybox-static, as root")
+    directory = Path(tempfile.mkdtemp(prefix="dockerd-"))
+    try:
+        with started(directory) as own:
+            import_image(own)
+            yield own
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+@contextmanager
+def started(directory: Path) -> Iterator[Daemon]:
+    """Run a daemon of our own."""
+    path = directory / "docker.sock"
+    command = [
+        str(DOCKERD),
+        f"--data-root={directory}/data",
+        f"--exec-root={directory}/exec",
+        f"--pidfile={directory}/pid",
+        f"--host=unix://{path}",
+        "--exec-opt=native.cgroupdriver=cgroupfs",
+        "--default-address-pool=base=10.213.0.0/16,size=24",
+    ]
+    ready = directory / "ready.sock"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notified, (directory / "log").open("wb") as log:
+        notified.bind(str(ready))
+        notified.settimeout(START_TIMEOUT)
+        env = {**os.environ, "NOTIFY_SOCKET": str(ready)}
+        with subprocess.Popen(command, stdout=log, stderr=log, env=env) as process:
+            try:
+                _await_ready(notified, directory / "log")
+                yield Daemon(str(path))
+            finally:
+                process.send_signal(signal.SIGTERM)
+                process.wait(60)
+    subprocess.run(["ip", "link", "delete", "docker0"], check=False, capture_output=True)
+
+
+def _await_ready(notified: socket.socket, log: Path) -> None:
+    try:
+        while b"READY=1" not in notified.recv(4096):
+            pass
+    except TimeoutError:
+        pytest.skip(f"dockerd does not start here: {log.read_text()[-500:]}")
+
+
+def _answers(path: str) -> bool:
+    with socket.socket(socket.AF_UNIX) as sock, suppress(OSError):
+        sock.connect(path)
+        return True
+    return False
+
+
+def import_image(target: Daemon, name: str = IMAGE) -> None:
+    """Make the image from busybox alone; nothing is pulled."""
+    repository, _, tag = name.rpartition(":")
+
+    async def load(engine: Engine) -> None:
+        query = {"fromSrc": "-", "repo": repository, "tag": tag}
+        await engine.progress("POST", "/images/create", query=query, body=root_file_system())
+
+    target.use(load)
+
+
+def root_file_system() -> bytes:
+    """A root file system of one program with many names, and a user."""
+    directories = {name: Entry(mode=0o755) for name in ("bin", "etc", "root", "home", "home/worker")}
+    files = {"bin/busybox": Entry(BUSYBOX.read_bytes(), 0o755), "etc/passwd": Entry(USERS)}
+    buffer = BytesIO(tar_of({**directories, "tmp": Entry(mode=0o1777), **files}))
+    names = subprocess.run([str(BUSYBOX), "--list"], check=True, capture_output=True, text=True).stdout.split()
+    with tarfile.open(fileobj=buffer, mode="a") as tar:
+        for name in names:
+            if name != "busybox":
+                link = tarfile.TarInfo(f"bin/{name}")
+                link.type, link.linkname = tarfile.SYMTYPE, "busybox"
+                tar.addfile(link)
+    return buffer.getvalue()
