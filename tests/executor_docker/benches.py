@@ -11,6 +11,7 @@ from attrs import define, evolve, field
 from executor_docker import DockerConfig, DockerExecutor, DockerOptions
 from executor_docker._owner import Owner
 from fleeting import Connection
+from fleeting_docker.engine import Entry, tar_of
 from taskscaler.executors import JobOutcome, JobSpec
 from tests.fleeting.local_agents import Heard, dialled, opened, started
 from tests.fleeting_docker.daemons import IMAGE, Daemon
@@ -71,6 +72,23 @@ class Bench:
     def said(self) -> str:
         """What the jobs have printed."""
         return self.output.data.decode()
+
+    async def halves(self) -> tuple[int, float]:
+        """Half of what the daemon's host has: bytes of memory, and CPUs."""
+        async with self.docker.engine() as engine:
+            info = await engine.ask("GET", "/info")
+        return info["MemTotal"] // 2, info["NCPU"] / 2
+
+    async def import_empty(self, repository: str, tag: str) -> None:
+        """Make an image in which there is nothing."""
+        async with self.docker.engine() as engine:
+            query = {"fromSrc": "-", "repo": repository, "tag": tag}
+            await engine.progress("POST", "/images/create", query=query, body=tar_of({"etc": Entry(mode=0o755)}))
+
+    async def remove_volume(self, name: str) -> None:
+        """Remove a cache, which outlives its jobs."""
+        async with self.docker.engine() as engine:
+            await engine.ask("DELETE", f"/volumes/{name}")
 
     def lines(self) -> Sequence[str]:
         """The same, line by line."""

@@ -1,5 +1,6 @@
 """What a job gets in its container, and what is told of it afterwards; on a real daemon."""
 
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -44,3 +45,157 @@ async def test_the_first_command_that_fails_ends_a_script(bench: Bench) -> None:
     outcome = await bench.run("echo before\n(exit 3)\necho after")
     assert (outcome.verdict, outcome.exit_code, outcome.why) == (Verdict.FAILED, 3, "exited with 3")
     assert bench.said == "before\n"
+
+
+async def test_a_shebang_is_respected_and_standard_input_is_empty(bench: Bench) -> None:
+    """The interpreter that the script names runs it, with its own rules."""
+    outcome = await bench.run("#!/bin/busybox sh\nfalse\ncat\necho after\nkill -TERM $$\n")
+    assert (outcome.exit_code, outcome.why, bench.said) == (143, "exited with 143, as after SIGTERM", "after\n")
+
+
+async def test_the_environment_is_the_image_s_the_job_s_and_the_place(bench: Bench) -> None:
+    """Beside the job's own variables it is told instance and slot; the working directory is its own, and empty."""
+    await bench.run('echo "$A|$TASKSCALER_INSTANCE|$TASKSCALER_SLOT|$PWD"; ls -A', env={"A": "a b $HOME"}, slot=3)
+    assert bench.said == f"a b $HOME|{bench.slot.instance}|3|/job\n"
+
+
+async def test_a_great_deal_of_output_arrives_whole(bench: Bench) -> None:
+    """Every byte, in order, whatever they are."""
+    await bench.run("head -c 5000000 /dev/zero | tr '\\0' 'x'; printf '\\377\\000end'")
+    assert len(bench.output.data) == 5_000_000 + 5
+    assert bench.output.data.endswith(b"x\xff\0end")
+    assert not bench.output.data[:-5].strip(b"x")
+
+
+async def test_output_is_told_while_the_job_runs_and_a_cancelled_job_is_gone(bench: Bench) -> None:
+    """What was printed is there before the job ends; cancelling leaves nothing, and does not wait for the job."""
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(bench.run, f"echo here; {NAP}")
+        await bench.output.lines(1)
+        tasks.cancel_scope.cancel()
+
+
+async def test_a_job_that_takes_too_long_is_ended_and_its_artifacts_are_brought_back(bench: Bench) -> None:
+    """What it had used by then is told; what it leaves may tell why it took so long."""
+    outcome = await bench.run(f"echo x >left; {NAP}", timeout=1.0, artifacts=("left",))
+    assert (outcome.verdict, outcome.why) == (Verdict.TIMED_OUT, "took longer than 1s")
+    assert outcome.peak_memory
+    assert (bench.artifacts / "left").read_text() == "x\n"
+
+
+async def test_files_belong_to_the_job_s_user(bench: Bench) -> None:
+    """By name, too: the files, the directory and the script are his, and he is no one else."""
+    source = bench.directory / "source"
+    (source / "data").mkdir(parents=True)
+    (source / "data" / "a b").write_text("content")
+    (source / "tool.sh").write_text("#!/bin/sh\ncat 'sub/data/a b'\n")
+    (source / "tool.sh").chmod(0o755)
+    script = (
+        "./tool.sh; echo; id -u; id -g; echo more >>'sub/data/a b'; touch new; stat -c %u:%g . tool.sh sub/data new"
+    )
+    outcome = await bench.run(
+        script,
+        files={"tool.sh": source / "tool.sh", "sub/data": source / "data"},
+        options={"user": "worker", "working_dir": "/home/worker/deep/place"},
+    )
+    assert (outcome.verdict, bench.lines()) == (Verdict.SUCCEEDED, ["content", "1000", "1001", *["1000:1001"] * 4])
+
+
+async def test_an_entrypoint_is_given_the_script(bench: Bench) -> None:
+    """It prepares the environment, and runs what it is given."""
+    entrypoint = ("/bin/env", "FROM=entrypoint")
+    outcome = await bench.run("echo $FROM; exit 7", options={"entrypoint": entrypoint})
+    assert (outcome.exit_code, bench.said) == (7, "entrypoint\n")
+
+
+async def test_artifacts_are_brought_back_and_nothing_else_is(bench: Bench) -> None:
+    """Files, directories and globs, hidden ones only by name, long names, and links that stay inside."""
+    long = "n" * 120
+    script = (
+        f"mkdir -p out/{long} deep/er; echo 1 >'out/{long}/a b'; echo 2 >x.log; echo 3 >'y z.log'; ln -s x.log last;"
+        " echo 4 >.hidden.log; echo 5 >deep/er/one.txt; echo 6 >deep/er/two.bin; ln out/*/a* hard; echo 7 >other"
+    )
+    outcome = await bench.run(script, artifacts=("out", "*.log", "last", "deep/*/*.txt", "hard"))
+    assert (outcome.verdict, outcome.why) == (Verdict.SUCCEEDED, "")
+    found = {str(path.relative_to(bench.artifacts)) for path in bench.artifacts.rglob("*") if not path.is_dir()}
+    assert found == {f"out/{long}/a b", "x.log", "y z.log", "last", "deep/er/one.txt", "hard"}
+    assert (bench.artifacts / "last").read_text() == "2\n"
+
+
+@pytest.mark.parametrize(
+    ("script", "why"),
+    [
+        ("echo > a", r"no such artifact: gone, none/\*"),
+        ("ln -s /etc/passwd gone", "the artifacts were refused: the archive is broken or unsafe: .*"),
+        ("head -c 200000 /dev/zero >gone", "the artifacts were refused: .* 100000 bytes; raise artifact_limit"),
+    ],
+    ids=["missing", "a link that leaves", "too large"],
+)
+async def test_artifacts_that_cannot_be_taken_fail_the_job(bench: Bench, script: str, why: str) -> None:
+    """As with the instance executor; nothing is taken then."""
+    outcome = await bench.run(script, artifacts=("gone", "none/*"), config={"artifact_limit": 100_000})
+    assert outcome.verdict is Verdict.FAILED
+    assert re.fullmatch(why, outcome.why)
+
+
+async def test_limits_hold_and_a_slot_has_its_share(bench: Bench) -> None:
+    """A job may ask for less than it could have; of two slots each has a half of what there is."""
+    script = """
+    cd /sys/fs/cgroup
+    cat memory/memory.limit_in_bytes || cat memory.max
+    cat pids/pids.max || cat pids.max
+    cat cpu/cpu.cfs_quota_us || cut -d ' ' -f 1 cpu.max
+    df -k /dev/shm | tail -n 1 | awk '{print $2}'
+    """
+    config = {"memory": "128m", "cpus": 0.5, "pids": 50, "shm_size": "1m"}
+    await bench.run(script, config=config, options={"memory": "64m"})
+    assert bench.lines() == [str(64 << 20), "50", "50000", "1024"]
+    memory, cpus, *_ = await bench.halves()
+    bench.output.data = b""
+    await bench.run(script, config={"shares": 2})
+    found = bench.lines()
+    assert abs(int(found[0]) - memory) < 2**20
+    assert found[2] == str(int(cpus * 100_000))
+
+
+async def test_a_job_that_needs_too_much_memory_is_told_so(bench: Bench) -> None:
+    """Whatever was killed for it: here a child, whose parent went on to fail."""
+    outcome = await bench.run("head -c 200m /dev/zero | tail", config={"memory": "32m"})
+    why = "exited with 137: it needed more memory than its 32 MiB and was killed for that; raise memory"
+    assert (outcome.verdict, outcome.exit_code, outcome.why) == (Verdict.FAILED, 137, why)
+
+
+async def test_volumes_caches_and_tmpfs_are_where_they_are_wanted(bench: Bench) -> None:
+    """A directory of the instance, read-only; a cache that the next job finds, whoever it is; memory as a disk."""
+    shared = bench.directory / "shared"
+    shared.mkdir()
+    (shared / "file").write_text("of the instance\n")
+    options = {
+        "volumes": (f"{shared}:/shared:ro",),
+        "caches": {"test-kept": "/var/kept"},
+        "tmpfs": {"/fast": "size=1m"},
+    }
+    config = {"allowed_volumes": (f"{bench.directory}/*",)}
+    try:
+        first = "cat /shared/file; touch /shared/x 2>&1 || ls /var/kept; echo kept >/var/kept/it; df /fast | tail -n 1"
+        await bench.run(first, options={**options, "user": "1000:1000"}, config=config)
+        assert bench.lines()[0] == "of the instance"
+        assert bench.lines()[1].endswith("Read-only file system")
+        assert bench.lines()[2].startswith("tmpfs ")
+        await bench.run("cat /var/kept/it", options=options, config=config)
+        assert bench.lines()[3:] == ["kept"]
+    finally:
+        await bench.remove_volume("taskscaler-cache-test-kept")
+
+
+async def test_a_cache_outlives_its_instance_on_the_manager(bench: Bench) -> None:
+    """What a job that succeeds leaves there, the first job on another instance finds; a device is not kept."""
+    config = {"cache_dir": str(bench.directory / "caches"), "allowed_capabilities": ("mknod",)}
+    options = {"caches": {"test-moved": "/var/moved"}}
+    for script in ("mkdir /var/moved/d; echo it >/var/moved/d/f; mknod /var/moved/null c 1 3", "cd /var/moved; find"):
+        try:
+            outcome = await bench.run(script, options=options, config=config)
+            assert (outcome.verdict, outcome.warnings) == (Verdict.SUCCEEDED, ())
+        finally:
+            await bench.remove_volume("taskscaler-cache-test-moved")
+    assert sorted(bench.lines()) == [".", "./d", "./d/f"]

@@ -28,7 +28,9 @@ DOCKERD = Path("/usr/sbin/dockerd")
 
 START_TIMEOUT = 60.0
 
-USERS = b"root:x:0:0:root:/root:/bin/sh\nworker:x:1000:1001::/home/worker:/bin/sh\nsshd:x:100:65534::/run/sshd:/bin/false\n"
+USERS = (
+    b"root:x:0:0:root:/root:/bin/sh\nworker:x:1000:1001::/home/worker:/bin/sh\nsshd:x:100:65534::/run/sshd:/bin/false\n"
+)
 
 
 @frozen

@@ -16,7 +16,7 @@ from executor_docker import _caches, _images, _network, _services
 from executor_docker._artifacts import fetch
 from executor_docker._bodies import Place, job_container
 from executor_docker._config import DockerConfig
-from executor_docker._errors import DockerError, told_of
+from executor_docker._errors import told_of
 from executor_docker._options import DockerOptions
 from executor_docker._owner import UNIT, Owner, Unit
 from executor_docker._remains import clear
@@ -216,27 +216,18 @@ class _Work:
         return _with_use(JobOutcome(verdict=Verdict.TIMED_OUT, why=why), report)
 
     async def _run(self) -> JobOutcome:
-        with told_of(self.instance, "the job's output cannot be followed"):
+        with told_of(self.instance, "the job's container cannot be run"):
             async with self._attached() as receive:
-                await self._start()
+                await self.engine.ask("POST", f"{self._path}/start")
                 await self._stream(receive)
             ended = await self.engine.ask("POST", f"{self._path}/wait", patience=math.inf)
             state = (await self.engine.ask("GET", f"{self._path}/json"))["State"]
-        report = read_report(bytes(self._report))
-        if report.remarks:
-            await self.output(report.remarks)
-        return self._outcome(ended["StatusCode"], state, report)
+        return self._outcome(ended["StatusCode"], state, read_report(bytes(self._report)))
 
     @asynccontextmanager
     async def _attached(self) -> AsyncIterator[Any]:
         async with self.engine.attached(self._container) as wire:
             yield wire.receive_raw
-
-    async def _start(self) -> None:
-        try:
-            await self.engine.ask("POST", f"{self._path}/start")
-        except EngineRefused as error:
-            raise _why_not_started(error, self.admitted.image, self.instance) from error
 
     async def _stream(self, receive: Any) -> None:  # noqa: ANN401
         frames = Demultiplexer()
@@ -260,7 +251,10 @@ class _Work:
         if code == 0:
             warnings = ("processes of the job were killed because it had no memory left",) if killed else ()
             return _with_use(JobOutcome(verdict=Verdict.SUCCEEDED, exit_code=0, warnings=warnings), report)
-        why = self._out_of_memory(code) if killed else _exited(code)
+        if code in (NOT_FOUND, NOT_EXECUTABLE) and not report.is_complete:
+            why = f"the command /bin/sh was not found in the image {self.admitted.image}; use one that has a shell"
+        else:
+            why = self._out_of_memory(code) if killed else _exited(code)
         return _with_use(JobOutcome(verdict=Verdict.FAILED, exit_code=code, why=why), report)
 
     def _out_of_memory(self, code: int) -> str:
@@ -303,13 +297,3 @@ def _exited(code: int) -> str:
     with suppress(ValueError):
         return f"exited with {code}, as after {signal.Signals(code - BY_SIGNAL).name}"
     return f"exited with {code}"
-
-
-def _why_not_started(error: EngineRefused, image: str, instance: str) -> Exception:
-    said = error.message
-    if "no such file or directory" in said or "executable file not found" in said:
-        if '"/bin/sh"' in said:
-            return DockerError(f"the command /bin/sh was not found in the image {image}; use one that has a shell")
-        if "docker-init" in said:
-            return DockerError(f"{instance} has no docker-init; install it there, or set init = false for the job")
-    return error

@@ -8,7 +8,7 @@ the container is gone, nobody can tell any more. The image needs no more for it 
 from collections.abc import Sequence
 from typing import Final
 
-from attrs import field, frozen
+from attrs import frozen
 
 DIRECTORY = "/.taskscaler"
 PATH = f"{DIRECTORY}/script"
@@ -16,12 +16,12 @@ PATH = f"{DIRECTORY}/script"
 _MARK: Final = "taskscaler"
 
 AROUND: Final = f"""
-"$@" 2>&1
+(exec "$@" 2>&1)
 code=$?
 v1=/sys/fs/cgroup/memory v2=/sys/fs/cgroup
 tell() {{ [ -r "$1" ] && while read -r key value; do echo "{_MARK} ${{2:-$key}} ${{value:-$key}}"; done <"$1"; }}
 {{
-    echo
+    echo; echo "{_MARK} ended $code"
     tell $v2/cpu.stat || tell /sys/fs/cgroup/cpuacct/cpuacct.usage usage_nsec
     tell $v2/memory.peak memory || tell $v1/memory.max_usage_in_bytes memory
     tell $v2/memory.events || tell $v1/memory.oom_control
@@ -54,23 +54,22 @@ class Report:
     peak_memory: int | None = None
     """Bytes."""
 
+    is_complete: bool = False
+    """Whether the shell around the job was there to tell, and saw the job's end."""
+
     killed_for_memory: int = 0
     """So many of its processes."""
 
-    remarks: bytes = field(default=b"", repr=False)
-    """What was said beside that, such as a shell's complaints."""
-
 
 def read_report(data: bytes) -> Report:
-    """Read what came on the container's standard error; of what makes no sense, nothing is believed."""
-    lines = data.splitlines(keepends=True)
-    told = dict(filter(None, map(_told, lines)))
+    """Read what came on the container's standard error; a shell's own remarks there, such as *Terminated*, are dropped."""
+    told = dict(filter(None, map(_told, data.splitlines())))
     micro, nano = told.get("usage_usec"), told.get("usage_nsec")
     return Report(
         cpu_time=micro / 1e6 if micro is not None else nano / 1e9 if nano is not None else None,
         peak_memory=told.get("memory"),
+        is_complete="ended" in told,
         killed_for_memory=told.get("oom_kill", 0),
-        remarks=b"".join(line for line in lines if line.strip() and not line.startswith(_MARK.encode())),
     )
 
 
