@@ -13,7 +13,9 @@ from executor_docker._owner import Owner
 from fleeting import Connection
 from fleeting_docker.engine import Entry, tar_of
 from taskscaler.executors import JobOutcome, JobSpec
+from tests.fleeting import sshd as ssh
 from tests.fleeting.local_agents import Heard, dialled, opened, started
+from tests.fleeting.sshd import Server, sshd
 from tests.fleeting_docker.daemons import IMAGE, Daemon
 
 PATIENCE = 30.0
@@ -93,6 +95,13 @@ class Bench:
     def lines(self) -> Sequence[str]:
         """The same, line by line."""
         return self.said.splitlines()
+
+
+@asynccontextmanager
+async def bench_over_ssh(docker: Daemon, directory: Path) -> AsyncIterator[tuple[Bench, Server]]:
+    """Be an instance that is reached over SSH, and can be lost."""
+    with sshd(directory / "sshd") as server:
+        yield Bench(docker, Slot(server.info.id, lambda: ssh.dialled(server.info)), directory), server
 
 
 @asynccontextmanager

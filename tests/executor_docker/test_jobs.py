@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from taskscaler.executors import Verdict
-from tests.executor_docker.benches import Bench, bench_on
+from tests.executor_docker.benches import PATIENCE, Bench, bench_on, bench_over_ssh
 from tests.fleeting_docker.daemons import Daemon
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("nothing_left")]
@@ -71,7 +71,8 @@ async def test_output_is_told_while_the_job_runs_and_a_cancelled_job_is_gone(ben
     """What was printed is there before the job ends; cancelling leaves nothing, and does not wait for the job."""
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(bench.run, f"echo here; {NAP}")
-        await bench.output.lines(1)
+        with anyio.fail_after(PATIENCE):
+            await bench.output.lines(1)
         tasks.cancel_scope.cancel()
 
 
@@ -199,3 +200,14 @@ async def test_a_cache_outlives_its_instance_on_the_manager(bench: Bench) -> Non
         finally:
             await bench.remove_volume("taskscaler-cache-test-moved")
     assert sorted(bench.lines()) == [".", "./d", "./d/f"]
+
+
+async def test_the_way_to_the_daemon_may_be_a_tunnel_through_ssh(docker: Daemon, tmp_path: Path) -> None:
+    """The same job, with files, much output and artifacts, as far away as SSH leads."""
+    (tmp_path / "in").write_text("content")
+    async with bench_over_ssh(docker, tmp_path) as (bench, _):
+        outcome = await bench.run(
+            "head -c 1000000 /dev/zero; cp in out", files={"in": tmp_path / "in"}, artifacts=("o*",)
+        )
+    assert (outcome.verdict, len(bench.output.data)) == (Verdict.SUCCEEDED, 1_000_000)
+    assert (bench.artifacts / "out").read_text() == "content"

@@ -3,7 +3,6 @@
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -47,14 +46,18 @@ async def refusal(bench: Bench, script: str = "true", **given: Any) -> str:  # n
         (
             {"volumes": ("/:/host",)},
             {"allowed_volumes": ("/srv/*",)},
-            "the job may not have the directory of the instance /; add it to allowed_volumes in [executors.docker]"
-            " if it may",
+            (
+                "the job may not have the directory of the instance /; add it to allowed_volumes in [executors.docker]"
+                " if it may"
+            ),
         ),
         (
             {"volumes": ("/srv/../etc:/host",)},
             {"allowed_volumes": ("/srv/*",)},
-            "the job may not have the directory of the instance /etc; add it to allowed_volumes in [executors.docker]"
-            " if it may",
+            (
+                "the job may not have the directory of the instance /etc; add it to allowed_volumes in [executors.docker]"
+                " if it may"
+            ),
         ),
         (
             {"volumes": ("nosuch:/data",)},
@@ -64,8 +67,10 @@ async def refusal(bench: Bench, script: str = "true", **given: Any) -> str:  # n
         (
             {"volumes": ("/nosuch/here:/data",)},
             {"allowed_volumes": ("*",)},
-            'the job\'s container cannot be made on i-1: invalid mount config for type "bind": bind source path does'
-            " not exist: /nosuch/here",
+            (
+                'the job\'s container cannot be made on i-1: invalid mount config for type "bind": bind source path does'
+                " not exist: /nosuch/here"
+            ),
         ),
         (
             {"image": "taskscaler-test/nosuch:1"},

@@ -62,7 +62,6 @@ class DockerExecutor:
         """Take the settings, and whose containers they are; None: those of this user's managers."""
         self._config = config
         self._owner = owner or Owner()
-        self._claiming: anyio.Lock | None = None
 
     async def run(self, job: JobSpec, lease: Leased, *, output: Sink, artifacts: Path) -> JobOutcome:
         """See `Executor.run`. The time-out covers the upload of the files and the script, not what precedes it."""

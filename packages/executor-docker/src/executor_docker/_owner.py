@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from threading import Lock
 
 from attrs import define, field, frozen
 
@@ -61,9 +62,11 @@ class Owner:
         Raises:
             OSError: The directory cannot be used.
         """
-        if self._manager:
-            return
-        root = self.root
+        with self._claiming:
+            if not self._manager:
+                self._claim(self.root)
+
+    def _claim(self, root: Path) -> None:
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
         identity = root / "manager"
         fresh = root / f".{self._run}"
@@ -76,6 +79,8 @@ class Owner:
             if not _is_held(path):
                 path.unlink(missing_ok=True)
         self._manager = identity.read_text()
+
+    _claiming: Lock = field(factory=Lock, init=False)
 
     @property
     def root(self) -> Path:
