@@ -83,7 +83,7 @@ def daemon() -> Iterator[Daemon]:
         pytest.skip("there is no Docker daemon; apt-get install docker.io busybox-static, as root")
     directory = Path(tempfile.mkdtemp(prefix="dockerd-"))
     try:
-        with started(directory) as own:
+        with bridge() as network, started(directory, network) as own:
             import_image(own)
             yield own
     finally:
@@ -91,7 +91,24 @@ def daemon() -> Iterator[Daemon]:
 
 
 @contextmanager
-def started(directory: Path) -> Iterator[Daemon]:
+def bridge() -> Iterator[str]:
+    """Make a bridge of our own: another daemon may have the usual one."""
+    name = f"dockertest{os.getpid() % 100_000}"
+    _ip("link", "add", "name", name, "type", "bridge")
+    try:
+        _ip("address", "add", f"10.214.{os.getpid() % 256}.1/24", "dev", name)
+        _ip("link", "set", name, "up")
+        yield name
+    finally:
+        _ip("link", "delete", name)
+
+
+def _ip(*arguments: str) -> None:
+    subprocess.run(["/sbin/ip", *arguments], check=True)
+
+
+@contextmanager
+def started(directory: Path, bridge: str) -> Iterator[Daemon]:
     """Run a daemon of our own."""
     path = directory / "docker.sock"
     command = [
@@ -101,6 +118,7 @@ def started(directory: Path) -> Iterator[Daemon]:
         f"--pidfile={directory}/pid",
         f"--host=unix://{path}",
         "--exec-opt=native.cgroupdriver=cgroupfs",
+        f"--bridge={bridge}",
         "--default-address-pool=base=10.213.0.0/16,size=24",
     ]
     ready = directory / "ready.sock"
@@ -115,7 +133,6 @@ def started(directory: Path) -> Iterator[Daemon]:
             finally:
                 process.send_signal(signal.SIGTERM)
                 process.wait(60)
-    subprocess.run(["ip", "link", "delete", "docker0"], check=False, capture_output=True)
 
 
 def _await_ready(notified: socket.socket, log: Path) -> None:

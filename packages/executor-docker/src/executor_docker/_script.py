@@ -62,7 +62,7 @@ class Report:
 
 
 def read_report(data: bytes) -> Report:
-    """Read what came on the container's standard error; a shell's own remarks there, such as *Terminated*, are dropped."""
+    """Read what came on the container's standard error; a shell's own remarks there, as *Terminated*, are dropped."""
     told = dict(filter(None, map(_told, data.splitlines())))
     micro, nano = told.get("usage_usec"), told.get("usage_nsec")
     return Report(

@@ -116,9 +116,8 @@ class _Commands:
         up: MemoryObjectReceiveStream[bytes],
         down: MemoryObjectSendStream[bytes],
     ) -> None:
-        with scope, up, down:
-            with suppress(ConnectError, anyio.BrokenResourceError):  # whoever reads notices the end
-                await self._connection.run(self._command, stdin=up, stdout=down.send, stderr=_ignore)
+        with scope, up, down, suppress(ConnectError, anyio.BrokenResourceError):  # whoever reads notices the end
+            await self._connection.run(self._command, stdin=up, stdout=down.send, stderr=_ignore)
 
 
 async def _ignore(_: bytes) -> None:

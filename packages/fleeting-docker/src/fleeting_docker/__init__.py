@@ -1,1 +1,21 @@
-"""x"""
+"""A group whose instances are containers with an SSH server on one Docker host; and a client of Docker's API.
+
+What is where::
+
+    _group      the group: what is asked, made and shown
+    _container  pure: what the API is told to make, and what its states mean
+    _image      the instances' image: the user's own, or made from this machine's OpenSSH
+    engine      the API's client, over any byte stream; the docker executor uses it too
+"""
+
+from fleeting import GroupPlugin, hookimpl
+from fleeting_docker._config import DockerGroupConfig
+from fleeting_docker._group import DockerGroup
+
+__all__ = ["DockerGroup", "DockerGroupConfig"]
+
+
+@hookimpl
+def fleeting_group() -> GroupPlugin:
+    """Describe the group to the loader."""
+    return GroupPlugin(config=DockerGroupConfig, group=DockerGroup)

@@ -22,6 +22,7 @@ _OTHER_NAMES = {"googlecompute": "googlecloud"}
 _DISTRIBUTIONS = {
     "aws": "fleeting-aws",
     "azure": "fleeting-azure",
+    "docker": "fleeting-docker",
     "exec": "fleeting-exec",
     "googlecloud": "fleeting-gcp",
 }

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterable, Sequence
 
 import anyio
 import h11
-from anyio.abc import ByteStream
+from anyio.abc import ByteStream, SocketAttribute
 from attrs import define, field
 
 from fleeting_docker.engine._errors import EngineUnreachable
@@ -113,11 +113,21 @@ class Wire:
 
     async def _read(self) -> bytes:
         try:
-            return await self._stream.receive(READ)
+            return await receive_from(self._stream)
         except anyio.EndOfStream:
             return b""
         except (anyio.BrokenResourceError, anyio.ClosedResourceError) as error:
             raise EngineUnreachable("the connection to the Docker daemon broke") from error
+
+
+async def receive_from(stream: ByteStream) -> bytes:
+    """Wait for the next bytes of a stream; may be cancelled, whatever it is."""
+    sock = stream.extra(SocketAttribute.raw_socket, None)
+    if sock is not None:
+        # A receive of anyio's that is cancelled on asyncio while data arrives ends in an InvalidStateError that
+        # nobody can catch (as in https://github.com/agronholm/anyio/issues/1267); waiting like this does not.
+        await anyio.wait_readable(sock)
+    return await stream.receive(READ)
 
 
 SWITCHING = 101

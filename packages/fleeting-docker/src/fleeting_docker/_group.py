@@ -1,0 +1,228 @@
+"""The `docker` group: instances that are containers with an SSH server."""
+
+import io
+import tarfile
+import uuid
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from typing import Any
+
+import anyio
+from anyio.lowlevel import checkpoint
+from attrs import define, field
+
+from fleeting import (
+    AuthFailed,
+    Clock,
+    ConnectInfo,
+    FleetingError,
+    GroupInfo,
+    InstanceNotFound,
+    Observation,
+    OutcomeUnknown,
+    ProviderError,
+    Settings,
+    Unsupported,
+)
+from fleeting.connectors.ssh import generate_key
+from fleeting_docker import _image
+from fleeting_docker._config import DockerGroupConfig
+from fleeting_docker._container import GROUP, HOST_KEY, SSH, USER_KEY, Keys, body, files, name_of, observed
+from fleeting_docker.engine import Engine, EngineRefused, EngineUnreachable, quoted
+
+AT_ONCE = 4
+"""So many containers are made or removed at the same time; a daemon does most of it one by one."""
+
+NOT_FOUND = 404
+IN_PROGRESS = 409
+ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+
+
+@define(eq=False)
+class DockerGroup:
+    """Makes, lists and removes containers. Nothing is remembered here: the daemon knows everything."""
+
+    _config: DockerGroupConfig
+    _clock: Clock = field(init=False)
+    _owner: str = field(default="", init=False)
+    _image: str = field(default="", init=False)
+    _arch: str = field(default="amd64", init=False)
+    _observing: bool = field(default=False, init=False)
+
+    async def init(self, settings: Settings) -> GroupInfo:
+        """See that the daemon answers, and that there is an image, or make one."""
+        self._clock, self._owner = settings.clock, settings.owner
+        self._observing = settings.observe_only
+        async with self._engine() as engine:
+            info = await engine.ask("GET", "/info")
+            if not self._observing:
+                self._image = await _image.ensure(engine, self._config)
+        self._arch = ARCHITECTURES.get(info["Architecture"], info["Architecture"])
+        return GroupInfo(identity=f"docker:{info['ID']}:{self._config.name}", max_size=self._config.max_size)
+
+    async def update(self) -> Observation:
+        """List the group's containers."""
+        async with self._engine() as engine:
+            listed = await self._listed(engine)
+        now = self._clock.now()
+        return Observation({name: observed(each, now) for name, each in listed.items()})
+
+    async def increase(self, count: int, *, intent: str) -> int:
+        """Make and start containers, as many as there is room for; one that cannot be started is removed again."""
+        self._refuse_if_observing()
+        await checkpoint()
+        errors: list[FleetingError] = []
+        with anyio.CancelScope(shield=True):
+            async with self._engine(changes=True) as engine:
+                room = count
+                if self._config.max_size is not None:
+                    room = min(count, max(0, self._config.max_size - len(await self._listed(engine))))
+                limiter = anyio.CapacityLimiter(AT_ONCE)
+                async with anyio.create_task_group() as tasks:
+                    for _ in range(room):
+                        tasks.start_soon(self._make, engine, intent, limiter, errors)
+            if errors and len(errors) == room:
+                raise self._translated(errors[0], changes=True) from errors[0]
+        return room - len(errors)
+
+    async def decrease(self, instances: Sequence[str]) -> Sequence[str]:
+        """Remove containers, and their nameless volumes; one that is not there any more is removed."""
+        self._refuse_if_observing()
+        await checkpoint()
+        errors: dict[str, FleetingError] = {}
+        with anyio.CancelScope(shield=True):
+            async with self._engine(changes=True) as engine:
+                listed = await self._listed(engine)
+                limiter = anyio.CapacityLimiter(AT_ONCE)
+                async with anyio.create_task_group() as tasks:
+                    for name in listed.keys() & {*instances}:
+                        tasks.start_soon(self._remove, engine, name, limiter, errors)
+        if instances and len(errors) == len(instances):
+            error = next(iter(errors.values()))
+            raise self._translated(error, changes=True) from error
+        return [name for name in instances if name not in errors]
+
+    async def connect_info(self, instance: str) -> ConnectInfo:
+        """Tell the port of the instance's SSH server on this host, and the key that is in the instance."""
+        async with self._engine() as engine:
+            found = await self._inspected(engine, instance)
+            ports = found["NetworkSettings"]["Ports"].get(SSH)
+            if not found["State"]["Running"] or not ports:
+                raise ProviderError(f"{instance} does not run: its state is {found['State']['Status']}")
+            key = await _read(engine, instance, USER_KEY)
+        address = "127.0.0.1" if self._config.address == "0.0.0.0" else self._config.address  # noqa: S104
+        return ConnectInfo(
+            id=instance,
+            arch=self._arch,
+            internal_addr=address,
+            external_addr=address,
+            port=int(ports[0]["HostPort"]),
+            user=self._config.user,
+            key=key,
+            host_key=found["Config"]["Labels"][HOST_KEY],
+        )
+
+    async def heartbeat(self, instance: str) -> None:
+        """Return if the container runs."""
+        async with self._engine() as engine:
+            state = (await self._inspected(engine, instance))["State"]
+        if not state["Running"] or state["Paused"]:
+            raise ProviderError(f"{instance} does not run: its state is {state['Status']}")
+
+    async def shutdown(self) -> None:
+        """Nothing is open between two calls."""
+        await checkpoint()
+
+    # --- the daemon -------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def _engine(self, *, changes: bool = False) -> AsyncIterator[Engine]:
+        """Reach the daemon, and say of its errors what to do about them."""
+        engine = Engine(partial(anyio.connect_unix, self._config.socket), patience=self._config.timeout)
+        try:
+            async with engine:
+                yield engine
+        except (EngineRefused, EngineUnreachable) as error:
+            raise self._translated(error, changes=changes) from error
+
+    def _translated(self, error: FleetingError, *, changes: bool) -> FleetingError:
+        if isinstance(error.__cause__, PermissionError):
+            remedy = "become a member of the group that it belongs to (docker), or set socket"
+            return AuthFailed(f"this user may not use {self._config.socket}; {remedy}")
+        if isinstance(error, EngineUnreachable):
+            unknown = changes and not isinstance(error.__cause__, OSError)  # who did not connect has changed nothing
+            return (OutcomeUnknown if unknown else ProviderError)(f"{error} ({self._config.socket})")
+        return ProviderError(str(error)) if isinstance(error, EngineRefused) else error
+
+    async def _listed(self, engine: Engine) -> Mapping[str, Mapping[str, Any]]:
+        """All containers of the group, by their names."""
+        query = {"all": True, "filters": {"label": [f"{GROUP}={self._config.name}"]}}
+        listed = await engine.ask("GET", "/containers/json", query=query)
+        try:
+            return {name_of(each): each for each in listed}
+        except (TypeError, KeyError, IndexError) as error:
+            raise EngineUnreachable("what was answered is no list of containers; is this a Docker daemon?") from error
+
+    async def _inspected(self, engine: Engine, instance: str) -> Mapping[str, Any]:
+        try:
+            found: Mapping[str, Any] = await engine.ask("GET", f"/containers/{quoted(instance)}/json")
+            ours = found["Config"]["Labels"].get(GROUP) == self._config.name
+        except EngineRefused as error:
+            if error.status == NOT_FOUND:
+                raise InstanceNotFound(instance) from error
+            raise
+        except (TypeError, KeyError) as error:
+            raise EngineUnreachable("what was answered is no container; is this a Docker daemon?") from error
+        if not ours:
+            raise InstanceNotFound(instance)
+        return found
+
+    async def _make(
+        self, engine: Engine, intent: str, limiter: anyio.CapacityLimiter, errors: list[FleetingError]
+    ) -> None:
+        name = f"{self._config.name}-{uuid.uuid4().hex[:12]}"
+        path = f"/containers/{name}"
+        host, user = generate_key(), generate_key()
+        keys = Keys(
+            host_private=host.private, host_public=host.public, user_private=user.private, user_public=user.public
+        )
+        async with limiter:
+            try:
+                described = body(self._config, self._image, keys, intent=intent, owner=self._owner)
+                await engine.ask("POST", "/containers/create", query={"name": name}, json=described)
+                await engine.ask("PUT", f"{path}/archive", query={"path": "/"}, body=files(keys))
+                await engine.ask("POST", f"{path}/start")
+            except (EngineRefused, EngineUnreachable) as error:
+                errors.append(error)
+                with suppress(EngineRefused, EngineUnreachable):
+                    await engine.ask("DELETE", path, query={"force": True, "v": True})
+
+    async def _remove(
+        self, engine: Engine, name: str, limiter: anyio.CapacityLimiter, errors: dict[str, FleetingError]
+    ) -> None:
+        async with limiter:
+            try:
+                await engine.ask("DELETE", f"/containers/{quoted(name)}", query={"force": True, "v": True})
+            except EngineRefused as error:
+                if error.status not in (NOT_FOUND, IN_PROGRESS):
+                    errors[name] = error
+            except EngineUnreachable as error:
+                errors[name] = error
+
+    def _refuse_if_observing(self) -> None:
+        if self._observing:
+            raise Unsupported(f"the group {self._config.name} was opened to observe only; open it to manage it")
+
+
+async def _read(engine: Engine, container: str, path: str) -> str:
+    """Read a small file of a container's."""
+    archive = bytearray()
+
+    async def store(chunk: bytes) -> None:
+        archive.extend(chunk)
+
+    await engine.download(f"/containers/{quoted(container)}/archive", store, query={"path": path})
+    with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
+        file = tar.extractfile(tar.getmembers()[0])
+        return "" if file is None else file.read().decode()
