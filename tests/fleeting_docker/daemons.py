@@ -94,7 +94,8 @@ def daemon() -> Iterator[Daemon]:
 def bridge() -> Iterator[str]:
     """Make a bridge of our own: another daemon may have the usual one."""
     name = f"dockertest{os.getpid() % 100_000}"
-    _ip("link", "add", "name", name, "type", "bridge")
+    mac = f"02:42:0a:d6:{os.getpid() % 256:02x}:01"  # set, else it changes whenever the container with the lowest goes
+    _ip("link", "add", "name", name, "address", mac, "type", "bridge")
     try:
         _ip("address", "add", f"10.214.{os.getpid() % 256}.1/24", "dev", name)
         _ip("link", "set", name, "up")

@@ -112,7 +112,7 @@ async def harness(docker: Daemon, directory: Path) -> AsyncIterator[Harness]:
     """Tell the conformance suite what it may do; in the end no container of the group may be left."""
     name = f"test-{uuid4().hex[:8]}"
     async with way_to(docker, directory) as way:
-        config = DockerGroupConfig(name=name, socket=way.socket, max_size=12, timeout=1.0)
+        config = DockerGroupConfig(name=name, socket=way.socket, max_size=12, timeout=1.5)
 
         async def alive() -> Sequence[str]:
             return await containers(docker, name, "running")
@@ -143,7 +143,7 @@ async def harness(docker: Daemon, directory: Path) -> AsyncIterator[Harness]:
                 troubles={kind: (lambda kind=kind: trouble(kind)) for kind in kinds},
                 writes=lambda: way.writes,
                 deadline=20,
-                patience=4,
+                patience=6,
                 settle=0.5,
                 poll=0.05,
                 crowd=2,

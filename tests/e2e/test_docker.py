@@ -1,0 +1,111 @@
+"""Jobs in containers, on instances that are containers, through SSH; and nothing is left of either."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from tests.fleeting_docker.daemons import IMAGE, Daemon
+
+COMMAND = (str(Path(sys.executable).with_name("taskscaler")), "run")
+GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "docker.md"
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+BATCH = """
+[autoscaler]
+plugin = "docker"
+capacity_per_instance = 2
+max_instances = 3
+update_interval = "1s"
+update_interval_when_expecting = "200ms"
+
+[autoscaler.plugin_config]
+name = "e2e"
+socket = "{socket}"
+volumes = ["{socket}:/var/run/docker.sock"]
+
+[executors.docker]
+image = "{image}"
+memory = "64m"
+shares = 2
+
+[defaults]
+executor = "{executor}"
+files = ["in.txt"]
+artifacts = ["out"]
+timeout = "2m"
+
+[defaults.options.docker]
+tmpfs = {{ "/fast" = "size=1m" }}
+
+[[jobs]]
+name = "job"
+copies = 30
+script = '''
+echo job $TASKSCALER_JOB_INDEX on $TASKSCALER_INSTANCE
+mkdir out
+sed "s/content/job $TASKSCALER_JOB_INDEX/" in.txt >out/$TASKSCALER_JOB_INDEX
+sleep 0.5
+'''
+"""
+
+
+def write_jobs(directory: Path, docker: Daemon, *, executor: str = "docker") -> Path:
+    """Write the batch's file."""
+    (directory / "in.txt").write_text("content\n")
+    path = directory / "jobs.toml"
+    path.write_text(BATCH.format(socket=docker.socket, image=IMAGE, executor=executor))
+    return path
+
+
+def run(jobs: Path, docker: Daemon, *, kill: bool = False) -> list[dict[str, Any]]:
+    """Run it; kill the first instance that has two jobs once ten are done. Returns what became of the jobs."""
+    output = jobs.parent / "out"
+    said: list[str] = []
+    running = Counter[str]()
+    command = [*COMMAND, str(jobs), "--output", str(output)]
+    env = {**os.environ, "XDG_STATE_HOME": str(jobs.parent / "state")}
+    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            said.append(line)
+            found = re.search(r"(runs|succeeded) on (e2e-[0-9a-f]+)", line)
+            if found:
+                running[found[2]] += 1 if found[1] == "runs" else -1
+                if kill and running[found[2]] == 2 and "".join(said).count(" succeeded on ") >= 10:
+                    docker.ask("POST", f"/containers/{found[2]}/kill")
+                    kill = False
+    assert process.returncode == 0, "".join(said)
+    assert not kill, "there was nothing to kill:\n" + "".join(said)
+    results: list[dict[str, Any]] = json.loads((output / "results.json").read_text())["jobs"]
+    return results
+
+
+def test_killing_an_instance_costs_no_job_and_leaves_nothing(tmp_path: Path, docker: Daemon) -> None:
+    """Thirty of thirty, with their artifacts and what they used; containers, networks and volumes are as before."""
+    before = anyio.run(docker.holdings)
+    jobs = run(write_jobs(tmp_path, docker), docker, kill=True)
+    assert [job["state"] for job in jobs] == ["succeeded"] * 30
+    assert [attempt for job in jobs for attempt in job["attempts"] if attempt["state"] == "lost"]
+    for index, job in enumerate(jobs):
+        made = tmp_path / "out" / "artifacts" / job["name"] / "out" / str(index)
+        assert made.read_text() == f"job {index}\n"
+        assert job["attempts"][-1]["cpu_time"] > 0
+        assert job["attempts"][-1]["peak_memory"] > 0
+    assert anyio.run(docker.holdings) == before
+
+
+def test_the_same_file_runs_with_the_other_executor(tmp_path: Path, docker: Daemon) -> None:
+    """One key is changed: the jobs run on the instances themselves."""
+    before = anyio.run(docker.holdings)
+    jobs = run(write_jobs(tmp_path, docker, executor="instance"), docker)
+    assert [job["state"] for job in jobs] == ["succeeded"] * 30
+    assert anyio.run(docker.holdings) == before
