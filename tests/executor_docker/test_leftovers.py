@@ -1,6 +1,5 @@
 """What a manager that was killed has left is found by its labels; what others need is left alone."""
 
-import subprocess
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -58,11 +57,12 @@ async def test_what_a_killed_run_has_left_is_cleared_away_and_not_before(bench: 
     """Another run of the same manager keeps what is its own for as long as it lives: the kernel tells."""
     root = bench.directory / "owner"
     before = await bench.docker.holdings()
-    with subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(root)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as other:
+    async with await anyio.open_process([sys.executable, "-c", HOLD, str(root)]) as other:
         assert other.stdout is not None
-        labels = dict(line.strip().split("=", 1) for line in iter(other.stdout.readline, "\n"))
+        said = b""
+        while not said.endswith(b"\n\n"):
+            said += await other.stdout.receive()
+        labels = dict(line.split("=", 1) for line in said.decode().split())
         name = await leave(bench, labels)
         await bench.run("true")
         assert await remains(bench, name) == 3

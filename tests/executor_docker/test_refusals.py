@@ -1,6 +1,7 @@
 """What keeps a job from running: each with one clear sentence."""
 
 import re
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -10,7 +11,7 @@ import anyio
 import pytest
 from attrs import evolve
 
-from executor_docker import DockerError
+from executor_docker import DockerError, PullPolicy, Service
 from fleeting import Connection, Unsupported
 from taskscaler.executors import Verdict
 from tests.executor_docker.benches import Bench, Slot, bench_on
@@ -55,8 +56,8 @@ async def refusal(bench: Bench, script: str = "true", **given: Any) -> str:  # n
             {"volumes": ("/srv/../etc:/host",)},
             {"allowed_volumes": ("/srv/*",)},
             (
-                "the job may not have the directory of the instance /etc; add it to allowed_volumes in [executors.docker]"
-                " if it may"
+                "the job may not have the directory of the instance /etc; add it to allowed_volumes in"
+                " [executors.docker] if it may"
             ),
         ),
         (
@@ -68,8 +69,8 @@ async def refusal(bench: Bench, script: str = "true", **given: Any) -> str:  # n
             {"volumes": ("/nosuch/here:/data",)},
             {"allowed_volumes": ("*",)},
             (
-                'the job\'s container cannot be made on i-1: invalid mount config for type "bind": bind source path does'
-                " not exist: /nosuch/here"
+                'the job\'s container cannot be made on i-1: invalid mount config for type "bind": bind source path'
+                " does not exist: /nosuch/here"
             ),
         ),
         (
@@ -89,8 +90,6 @@ async def test_what_keeps_a_job_from_running_is_told_in_one_sentence(
     bench: Bench, options: dict[str, Any], config: dict[str, Any], why: str
 ) -> None:
     """What was found and, where something can be done about it, what."""
-    from executor_docker import PullPolicy, Service
-
     if "services" in options:
         command = ("/bin/sh", "-c", "echo starting; sleep 1000")
         options = {"services": tuple(Service(**each, command=command) for each in options["services"])}
@@ -109,13 +108,8 @@ async def test_an_instance_without_a_daemon_is_told_from_one_that_may_not_be_use
     wrong = f"{place} on i-1 is no socket; set socket in [executors.docker]"
     assert await refusal(bench, config={"socket": str(place)}) == wrong
     place.unlink()
-    async with await anyio.create_unix_listener(place):
-        pass
-    if not place.exists():
-        import socket
-
-        with socket.socket(socket.AF_UNIX) as dead:
-            dead.bind(str(place))
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(place))
     dead_one = f"the Docker daemon on i-1 is not running: nobody answers at {place}; start it"
     assert await refusal(bench, config={"socket": str(place)}) == dead_one
 

@@ -1,7 +1,8 @@
 """Groups of containers for tests, and a way to their daemon on which there is trouble on demand."""
 
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from uuid import uuid4
 
@@ -130,9 +131,6 @@ async def harness(docker: Daemon, directory: Path) -> AsyncIterator[Harness]:
                     await engine.ask("POST", "/containers/create", query={"name": other}, json=body)
                     await engine.ask("POST", f"/containers/{other}/start")
 
-        def trouble(kind: Trouble) -> AbstractAsyncContextManager[object]:
-            return way.having(kind)
-
         kinds = (Trouble.ERROR, Trouble.GARBAGE, Trouble.LOST_ANSWER, Trouble.SILENCE, Trouble.SLOW)
         try:
             yield Harness(
@@ -140,7 +138,7 @@ async def harness(docker: Daemon, directory: Path) -> AsyncIterator[Harness]:
                 kill=kill,
                 alive=alive,
                 launch=launch,
-                troubles={kind: (lambda kind=kind: trouble(kind)) for kind in kinds},
+                troubles={kind: partial(way.having, kind) for kind in kinds},
                 writes=lambda: way.writes,
                 deadline=20,
                 patience=6,

@@ -1,0 +1,130 @@
+"""What a job may have, held against what the operator allows: no daemon is needed to say no."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from executor_docker import DockerConfig, DockerError, DockerOptions
+from executor_docker._rules import admit
+from executor_docker._sizes import in_words, size_of
+from fleeting import ConfigError, structure
+from fleeting_docker.engine import canonical, registry_of
+
+IMAGE = "busybox:1"
+
+
+def why_not(config: dict[str, Any], options: dict[str, Any]) -> str:
+    """Say why a job may not have its wishes."""
+    with pytest.raises(DockerError) as error:
+        admit(DockerConfig(**{"image": IMAGE, **config}), DockerOptions(**options))
+    return str(error.value)
+
+
+NAMES = st.lists(st.sampled_from(["srv", "data", "..", ".", "etc", "a b"]), max_size=5).map("/".join)
+
+
+@given(NAMES, st.sampled_from(["/srv/*", "/srv/data", "/srv/data/*"]))
+def test_no_detour_leads_out_of_an_allowed_directory(path: str, pattern: str) -> None:
+    """Whatever a job writes: what it gets is below what the pattern begins with."""
+    import posixpath
+
+    try:
+        admitted = admit(
+            DockerConfig(image=IMAGE, allowed_volumes=(pattern,)), DockerOptions(volumes=(f"/{path}:/in/there",))
+        )
+    except DockerError:
+        return
+    (volume,) = admitted.volumes
+    assert posixpath.normpath(volume.source).startswith(pattern.rstrip("*").rstrip("/"))
+
+
+@pytest.mark.parametrize(
+    ("options", "setting"),
+    [
+        ({"image": "other:1"}, "allowed_images"),
+        ({"volumes": ("named:/x",)}, "allowed_volumes"),
+        ({"devices": ("/dev/kvm",)}, "allowed_devices"),
+        ({"capabilities": ("net_admin",)}, "allowed_capabilities"),
+        ({"namespaces": ("pid",)}, "allowed_namespaces"),
+        ({"privileged": True}, "allow_privileged"),
+    ],
+)
+def test_what_is_not_allowed_is_refused_and_the_setting_named(options: dict[str, Any], setting: str) -> None:
+    """By default nothing is; once it is allowed, the job has it."""
+    assert setting in why_not({}, options)
+    allowed: Any = True if setting == "allow_privileged" else ("pid",) if "name" in setting else ("*",)
+    allowed = ("CAP_NET_ADMIN",) if setting == "allowed_capabilities" else allowed
+    admitted = admit(DockerConfig(image=IMAGE, **{setting: allowed}), DockerOptions(**options))
+    assert admitted.options == DockerOptions(**options)
+
+
+def test_the_operator_s_own_image_is_always_allowed() -> None:
+    """Also if a job names it, with its tag or without where that is the usual one."""
+    for image, wish in ((IMAGE, IMAGE), ("busybox", "busybox:latest"), ("busybox:latest", "busybox")):
+        assert admit(DockerConfig(image=image), DockerOptions(image=wish)).image == canonical(wish)
+    with pytest.raises(DockerError, match="no image is named"):
+        admit(DockerConfig(), DockerOptions())
+
+
+@given(most=st.none() | st.integers(1, 2**40), wish=st.none() | st.integers(1, 2**40), shares=st.integers(1, 8))
+def test_a_job_never_gets_more_memory_than_the_operator_s_limit_or_its_share(
+    most: int | None, wish: int | None, shares: int
+) -> None:
+    """It may ask for less; asking for more is refused, not cut down."""
+    total = 2**36
+    config = DockerConfig(image=IMAGE, memory=None if most is None else str(most), shares=shares)
+    options = DockerOptions(memory=None if wish is None else str(wish))
+    if most is not None and wish is not None and wish > most:
+        with pytest.raises(DockerError, match=r"of memory, and .* is the most; ask for less"):
+            admit(config, options)
+        return
+    got = admit(config, options).limits.within(cpus=4, memory=total, shares=shares).memory
+    bounds = [bound for bound in (most, wish, total // shares if shares > 1 else None) if bound is not None]
+    assert got == (min(bounds) if bounds else None)
+
+
+@pytest.mark.parametrize(
+    ("table", "found"),
+    [
+        ({"volumes": ["data"]}, "volumes as source:/target or source:/target:ro"),
+        ({"volumes": ["data:relative"]}, "volumes as source:/target"),
+        ({"volumes": ["/a:/b/../..:ro"]}, "volumes as source:/target"),
+        ({"caches": {"a b": "/x"}}, "names, and for each an absolute path in the container"),
+        ({"memory": "lots"}, 'a size such as "512m" or "2g"'),
+        ({"working_dir": "/"}, "an absolute path in the container"),
+        ({"labels": {"taskscaler.run": "x"}}, "labels that do not begin with taskscaler."),
+        ({"imag": "x"}, "did you mean image?"),
+        ({"services": [{"image": "x", "aliases": ["a b"]}]}, "names of hosts"),
+    ],
+)
+def test_a_bad_wish_is_told_when_the_file_is_read(table: dict[str, Any], found: str) -> None:
+    """Before anything is started."""
+    with pytest.raises(ConfigError) as error:
+        structure(table, DockerOptions, path="jobs[0].options.docker")
+    assert found in str(error.value)
+    assert str(error.value).startswith("jobs[0].options.docker.")
+
+
+@given(st.integers(1, 2**50))
+def test_a_size_in_bytes_is_read_as_it_is(size: int) -> None:
+    """Units are powers of 1024."""
+    assert size_of(str(size)) == size_of(f"{size}b") == size
+    assert size_of(f"{size}k") == size * 1024
+    assert in_words(64 << 20) == "64 MiB"
+
+
+@pytest.mark.parametrize(
+    ("image", "registry", "full"),
+    [
+        ("busybox", "docker.io", "busybox:latest"),
+        ("library/busybox:1", "docker.io", "library/busybox:1"),
+        ("localhost/x", "localhost", "localhost/x:latest"),
+        ("host:5000/a/b", "host:5000", "host:5000/a/b:latest"),
+        ("registry.example/a@sha256:0", "registry.example", "registry.example/a@sha256:0"),
+    ],
+)
+def test_an_image_s_registry_and_tag(image: str, registry: str, full: str) -> None:
+    """As Docker reads them."""
+    assert (registry_of(image), canonical(image)) == (registry, full)
