@@ -6,15 +6,19 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import anyio
 import pytest
 from attrs import evolve
 
 from executor_docker import DockerError, PullPolicy, Service
-from fleeting import Connection, Unsupported
+from fleeting import Connection, LoopClock, Settings, Unsupported
+from fleeting_docker import DockerGroup, DockerGroupConfig, _image
+from fleeting_docker.engine import Entry
 from taskscaler.executors import Verdict
 from tests.executor_docker.benches import Bench, Slot, bench_on
+from tests.fleeting.sshd import dialled
 from tests.fleeting_docker.daemons import IMAGE, Daemon
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("nothing_left")]
@@ -112,6 +116,29 @@ async def test_an_instance_without_a_daemon_is_told_from_one_that_may_not_be_use
         dead.bind(str(place))
     dead_one = f"the Docker daemon on i-1 is not running: nobody answers at {place}; start it"
     assert await refusal(bench, config={"socket": str(place)}) == dead_one
+
+
+async def test_a_user_who_may_not_use_the_socket_is_told(docker: Daemon, tmp_path: Path) -> None:
+    """He is logged in over SSH, on an instance where the socket is root's."""
+    entries, links = await _image.own_root_file_system()
+    entries["etc/passwd"] = Entry((entries["etc/passwd"].content or b"") + b"ci:x:1000:1000::/:/bin/sh\n")
+    async with docker.engine() as engine:
+        image = await _image._make(engine, "with-a-user", _image._with_links(entries, links))
+    name = f"test-{uuid4().hex[:8]}"
+    volumes = (f"{docker.socket}:/var/run/docker.sock",)
+    config = DockerGroupConfig(name=name, socket=docker.socket, image=image, user="ci", volumes=volumes)
+    group = DockerGroup(config)
+    await group.init(Settings(owner="test", clock=LoopClock()))
+    try:
+        await group.increase(1, intent="a")
+        (instance,) = (await group.update()).instances
+        info = await group.connect_info(instance)
+        bench = Bench(docker, Slot(instance, lambda: dialled(info)), tmp_path)
+        said = await refusal(bench, config={"socket": "/var/run/docker.sock"})
+    finally:
+        await group.decrease([*(await group.update()).instances])
+    remedy = "make the user a member of its group (docker)"
+    assert said == f"the user of the connection may not use /var/run/docker.sock on i-1; {remedy}"
 
 
 async def test_whoever_answers_must_be_a_docker_daemon(bench: Bench) -> None:

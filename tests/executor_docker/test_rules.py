@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from executor_docker import DockerConfig, DockerError, DockerOptions
-from executor_docker._rules import admit
+from executor_docker import DockerConfig, DockerError, DockerOptions, Service
+from executor_docker._rules import Limits, admit
 from executor_docker._sizes import in_words, size_of
 from fleeting import ConfigError, structure
 from fleeting_docker.engine import canonical, registry_of
@@ -83,6 +83,14 @@ def test_a_job_never_gets_more_memory_than_the_operator_s_limit_or_its_share(
     got = admit(config, options).limits.within(cpus=4, memory=total, shares=shares).memory
     bounds = [bound for bound in (most, wish, total // shares if shares > 1 else None) if bound is not None]
     assert got == (min(bounds) if bounds else None)
+
+
+def test_a_service_has_no_more_memory_than_its_job_may_have() -> None:
+    """Asking for more is refused; of a share that is smaller, it gets that."""
+    services = (Service(image="db", memory="2g"),)
+    said = why_not({"memory": "1g", "allowed_services": ("db",)}, {"services": services})
+    assert said == "the job asks for 2 GiB of memory for the service db, and 1 GiB is the most; ask for less"
+    assert Limits(memory=100).of_service(200).memory == Limits().of_service(100).memory == 100
 
 
 @pytest.mark.parametrize(

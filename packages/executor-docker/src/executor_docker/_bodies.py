@@ -76,7 +76,7 @@ def job_container(
 def service_container(service: Service, image: str, unit: Unit, place: Place, limits: Limits) -> Body:
     """Describe a service's container."""
     health = {"Healthcheck": _health(service.health)} if service.health else {}
-    memory = size_of(service.memory) if service.memory else limits.memory
+    asked = size_of(service.memory) if service.memory else None
     return {
         "Image": image,
         **({"Entrypoint": [*service.entrypoint]} if service.entrypoint else {}),
@@ -85,7 +85,7 @@ def service_container(service: Service, image: str, unit: Unit, place: Place, li
         "Labels": unit.of_kind("service"),
         **health,
         "HostConfig": {
-            **_limited(Limits(memory=memory, cpus=limits.cpus, pids=limits.pids)),
+            **_limited(limits.of_service(asked)),
             "Init": True,
             "LogConfig": _SHORT_LOG,
             "NetworkMode": place.network,

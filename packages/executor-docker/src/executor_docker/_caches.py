@@ -10,10 +10,11 @@ import anyio
 from anyio import to_thread
 from attrs import frozen
 
-from executor_docker._artifacts import save
+from executor_docker._artifacts import COLLECT_TIMEOUT, save
 from executor_docker._config import DockerConfig
 from executor_docker._owner import CACHE, KIND
 from executor_docker._selection import END
+from fleeting import format_duration
 from fleeting.archives import CHUNK, ArchiveRefused
 from fleeting_docker.engine import Engine, EngineRefused, quoted
 
@@ -73,14 +74,15 @@ async def keep(engine: Engine, config: DockerConfig, caches: Caches, container: 
     for name, place in caches.places.items():
         archive = _archive(config, name)
         if archive:
-            try:
-                await _keep(engine, container, place, archive, config.cache_limit)
-            except ArchiveRefused as error:
-                warnings.append(f"the cache {name} was not kept on the manager: {error}")
+            why = f"it took longer than {format_duration(COLLECT_TIMEOUT)}"
+            with anyio.move_on_after(COLLECT_TIMEOUT):
+                why = await _keep(engine, container, place, archive, config.cache_limit)
+            warnings += [f"the cache {name} was not kept on the manager: {why}"] if why else []
     return warnings
 
 
-async def _keep(engine: Engine, container: str, place: str, archive: Path, limit: int) -> None:
+async def _keep(engine: Engine, container: str, place: str, archive: Path, limit: int) -> str:
+    """Keep one cache, whole or not at all; returns why not, or nothing."""
     top = PurePosixPath(place).name
 
     def below(name: str) -> str | None:
@@ -95,8 +97,11 @@ async def _keep(engine: Engine, container: str, place: str, archive: Path, limit
             await save(engine, container, place, below, file, limit=limit)
             await file.write(END)
         await to_thread.run_sync(draft.replace, archive)
+    except ArchiveRefused as error:
+        return str(error)
     finally:
         draft.unlink(missing_ok=True)
+    return ""
 
 
 def _archive(config: DockerConfig, name: str) -> Path | None:

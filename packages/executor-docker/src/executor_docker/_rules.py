@@ -28,6 +28,11 @@ class Limits:
     shm: int | None = None
     """Bytes."""
 
+    def of_service(self, memory: int | None) -> "Limits":
+        """Limits of a service that asks for so much memory, of which it gets at most what the job may have."""
+        known = [each for each in (memory, self.memory) if each is not None]
+        return Limits(memory=min(known, default=None), cpus=self.cpus, pids=self.pids)
+
     def within(self, *, cpus: int, memory: int, shares: int) -> "Limits":
         """Lower them to one of so many equal parts of an instance."""
         if shares == 1:
@@ -89,6 +94,7 @@ def _image(config: DockerConfig, options: DockerOptions) -> str:
 def _check_services(config: DockerConfig, options: DockerOptions) -> None:
     for service in options.services:
         _allow_image("service's image", service.image, config.allowed_services, "allowed_services")
+        _size(f"memory for the service {service.names[0]}", service.memory, config.memory)
     if options.services and (config.network != "job" or "network" in options.namespaces):
         raise DockerError('the job has services, for which it needs a network of its own; set network = "job"')
 
