@@ -538,7 +538,7 @@ WRONG_FILES = {
     ),
     "settings of an unknown executor": wrong_file(
         f'{FLEET}{JOB}[executors.kubernetes]\nimage = "x"\n',
-        'executors.kubernetes: found string "dokcer", expected the name of an installed plugin (<executors>) [FL120]',
+        'executors.kubernetes: found string "kubernetes", expected the name of an installed plugin (<executors>) [FL120]',
     ),
     "executor without a directory": wrong_file(
         f'{FLEET}{JOB}[executors.instance]\nbase = ""\n',
