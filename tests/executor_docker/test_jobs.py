@@ -7,6 +7,7 @@ from pathlib import Path
 import anyio
 import pytest
 
+from executor_docker import DockerError
 from taskscaler.executors import Verdict
 from tests.executor_docker.benches import PATIENCE, Bench, bench_on, bench_over_ssh
 from tests.fleeting_docker.daemons import Daemon
@@ -211,3 +212,80 @@ async def test_the_way_to_the_daemon_may_be_a_tunnel_through_ssh(docker: Daemon,
         )
     assert (outcome.verdict, len(bench.output.data)) == (Verdict.SUCCEEDED, 1_000_000)
     assert (bench.artifacts / "out").read_text() == "content"
+
+
+async def test_a_working_directory_may_be_the_instance_s(bench: Bench) -> None:
+    """Then it stays whose it is, and what the job leaves stays there."""
+    place = bench.directory / "work"
+    place.mkdir(mode=0o777)
+    place.chmod(0o777)
+    config = {"allowed_volumes": (str(place),)}
+    options = {"volumes": (f"{place}:/job",), "user": "worker"}
+    outcome = await bench.run("echo here >left", config=config, options=options, artifacts=("left",))
+    assert outcome.verdict is Verdict.SUCCEEDED
+    assert ((place / "left").read_text(), place.stat().st_mode & 0o777, place.stat().st_uid) == ("here\n", 0o777, 0)
+
+
+async def test_what_the_operator_allows_of_the_instance_a_job_has(bench: Bench) -> None:
+    """A device, a capability, the instance's processes; and of Docker's usual capabilities one less."""
+    config = {
+        "allowed_devices": ("/dev/n*",),
+        "allowed_capabilities": ("SYS_TIME",),
+        "allowed_namespaces": ("pid",),
+        "allow_privileged": True,
+    }
+    options = {
+        "devices": ("/dev/null:/dev/nothing",),
+        "capabilities": ("CAP_SYS_TIME",),
+        "drop_capabilities": ("chown",),
+        "namespaces": ("pid",),
+    }
+    script = (
+        "ls /dev/nothing; grep CapEff /proc/self/status | cut -f 2; grep -c . /proc/1/cmdline; ls -d /dev/kmsg || true"
+    )
+    await bench.run(script, config=config, options=options)
+    device, capabilities, *_, last = bench.lines()
+    assert (device, last) == ("/dev/nothing", "ls: /dev/kmsg: No such file or directory")
+    assert int(capabilities, 16) >> 25 & 1, "no CAP_SYS_TIME"
+    assert not int(capabilities, 16) & 1, "CAP_CHOWN is still there"
+    if has_every_capability():
+        bench.output.data = b""
+        await bench.run(script.partition(";")[2], config=config, options={"privileged": True})
+        assert bench.lines()[-1] == "/dev/kmsg"
+    else:  # nor can this machine give it to anyone
+        with pytest.raises(DockerError, match="unable to apply caps: operation not permitted"):
+            await bench.run("true", config=config, options={"privileged": True})
+
+
+def has_every_capability() -> bool:
+    """Tell whether this machine lets its root have all that the kernel knows."""
+    (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("CapBnd"))
+    last = int(Path("/proc/sys/kernel/cap_last_cap").read_text())
+    return int(line.split()[1], 16) == (1 << last + 1) - 1
+
+
+async def test_everything_that_is_made_bears_labels(bench: Bench) -> None:
+    """While the job runs: its container, with labels of its own too, its network, its cache."""
+    config, options = {"network": "job"}, {"labels": {"mine": "x"}, "caches": {"test-labels": "/cache"}}
+    try:
+        async with anyio.create_task_group() as tasks, bench.docker.engine() as engine:
+
+            async def run() -> None:
+                await bench.run(f"echo up; {NAP}", config=config, options=options)
+
+            tasks.start_soon(run)
+            with anyio.fail_after(PATIENCE):
+                await bench.output.lines(1)
+            query = {"filters": {"label": [f"taskscaler.instance={bench.slot.instance}"]}}
+            (container,) = await engine.ask("GET", "/containers/json", query=query)
+            (network,) = await engine.ask("GET", "/networks", query=query)
+            (volume,) = (await engine.ask("GET", "/volumes", query={"filters": {"label": ["taskscaler.kind=cache"]}}))[
+                "Volumes"
+            ]
+            tasks.cancel_scope.cancel()
+        assert container["Labels"]["mine"] == "x"
+        assert container["Labels"]["taskscaler.job"] == network["Labels"]["taskscaler.job"] == "job"
+        assert container["Labels"]["taskscaler.unit"] == network["Labels"]["taskscaler.unit"]
+        assert volume["Name"] == "taskscaler-cache-test-labels"
+    finally:
+        await bench.remove_volume("taskscaler-cache-test-labels")

@@ -537,8 +537,8 @@ WRONG_FILES = {
         ),
     ),
     "settings of an unknown executor": wrong_file(
-        f'{FLEET}{JOB}[executors.kubernetes]\nimage = "x"\n',
-        'executors.kubernetes: found string "kubernetes", expected the name of an installed plugin (<executors>) [FL120]',
+        f'{FLEET}{JOB}[executors.podman]\nimage = "x"\n',
+        'executors.podman: found string "podman", expected the name of an installed plugin (<executors>) [FL120]',
     ),
     "executor without a directory": wrong_file(
         f'{FLEET}{JOB}[executors.instance]\nbase = ""\n',

@@ -3,8 +3,8 @@
 import math
 import posixpath
 import signal
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,7 @@ from fleeting import Sink, Unreachable, format_duration
 from fleeting.archives import ArchiveRefused, Packed
 from fleeting_docker.engine import (
     STDOUT,
+    Body,
     Demultiplexer,
     Engine,
     EngineRefused,
@@ -51,8 +52,6 @@ from taskscaler.executors.artifacts import without_artifacts
 
 HASTY_CLEANUP = 20.0
 """Seconds for which the clean-up after a cancelled job may hold up the cancellation."""
-
-MISSING = 404
 
 
 class DockerExecutor:
@@ -112,6 +111,9 @@ class _Work:
     lease: Leased
     output: Sink
     _container: str = field(default="", init=False)
+    _owner: tuple[int, int] = field(default=(0, 0), init=False)
+    """Ids of the user that the script runs as, and of his group."""
+
     _report: bytearray = field(factory=bytearray, init=False)
 
     async def do(self, artifacts: Path) -> JobOutcome:
@@ -142,7 +144,7 @@ class _Work:
         with told_of(self.instance, "the job's network cannot be made"):
             place = await _network.prepare(engine, config.network, self.unit)
         with told_of(self.instance, "the job's limits cannot be told"):
-            limits = await self._limits()
+            await self._lower_limits()
         with told_of(self.instance, "a service of the job cannot be started"):
             await _services.start(
                 engine,
@@ -150,15 +152,14 @@ class _Work:
                 options.services,
                 self.unit,
                 place=place,
-                limits=limits.limits,
+                limits=self.admitted.limits,
                 instance=self.instance,
                 output=self.output,
             )
         with told_of(self.instance, "the job's caches cannot be made"):
             caches = await _caches.prepare(engine, options.caches)
         with told_of(self.instance, "the job's container cannot be made"):
-            pinned = evolve(limits, image=image.reference)
-            await self._make_container(pinned, place, caches, options.user or image.user)
+            await self._make_container(image, place, caches)
             await _caches.fill(engine, config, caches, self._container)
         return caches
 
@@ -169,32 +170,37 @@ class _Work:
                 with told_of(self.instance, f"the volume {volume.source} cannot be used"):
                     await self.engine.ask("GET", f"/volumes/{quoted(volume.source)}")
 
-    async def _limits(self) -> Admitted:
-        """Lower the limits to the slot's share of the instance."""
-        if self.config.shares == 1:
-            return self.admitted
-        info = await self.engine.ask("GET", "/info")
-        share = self.admitted.limits.within(cpus=info["NCPU"], memory=info["MemTotal"], shares=self.config.shares)
-        return evolve(self.admitted, limits=share)
+    async def _lower_limits(self) -> None:
+        """Give the job no more than its slot's share of the instance."""
+        if self.config.shares > 1:
+            info = await self.engine.ask("GET", "/info")
+            share = self.admitted.limits.within(cpus=info["NCPU"], memory=info["MemTotal"], shares=self.config.shares)
+            self.admitted = evolve(self.admitted, limits=share)
 
-    async def _make_container(self, admitted: Admitted, place: Place, caches: _caches.Caches, user: str) -> None:
+    async def _make_container(self, image: _images.Image, place: Place, caches: _caches.Caches) -> None:
+        """Make the job's container of the image as it is now, with all that it needs to start."""
         env = {**self.job.env, "TASKSCALER_INSTANCE": self.instance, "TASKSCALER_SLOT": str(self.lease.slot)}
-        body = job_container(admitted, self.job, self.unit, place, env=env, caches=caches.volumes)
+        pinned = evolve(self.admitted, image=image.reference)
+        body = job_container(pinned, self.job, self.unit, place, env=env, caches=caches.volumes)
         self._container = (await self.engine.ask("POST", "/containers/create", json=body))["Id"]
-        owner = await ids_of(self.engine, self._container, user)
-        directory = admitted.options.working_dir
-        entries = {
-            directory.lstrip("/"): Entry(mode=0o755, owner=owner),
+        self._owner = await ids_of(self.engine, self._container, self.admitted.options.user or image.user)
+        await self._put("/", tar_of(self._furniture(caches)))
+
+    def _furniture(self, caches: _caches.Caches) -> Mapping[str, Entry]:
+        """What the container has beside its image: the script, and directories that its user may write to.
+
+        A working directory that is a volume stays as it is.
+        """
+        mounted = {posixpath.normpath(volume.target) for volume in self.admitted.volumes}
+        places = {posixpath.normpath(self.admitted.options.working_dir), *caches.places.values()} - mounted
+        return {
+            **{place.lstrip("/"): Entry(mode=0o755, owner=self._owner) for place in places},
             DIRECTORY.lstrip("/"): Entry(mode=0o755),
-            PATH.lstrip("/"): Entry(self.job.script.encode(), mode=0o700, owner=owner),
-            **{place.lstrip("/"): Entry(mode=0o755, owner=owner) for place in caches.places.values()},
+            PATH.lstrip("/"): Entry(self.job.script.encode(), mode=0o700, owner=self._owner),
         }
-        await self._put("/", tar_of(entries))
-        self._owner = owner
 
-    _owner: tuple[int, int] = field(default=(0, 0), init=False)
-
-    async def _put(self, path: str, body: Any) -> None:  # noqa: ANN401  (as `Engine.ask` takes it)
+    async def _put(self, path: str, body: Body) -> None:
+        """Have an archive unpacked in the container."""
         await self.engine.ask("PUT", f"{self._path}/archive", query={"path": path}, body=body, patience=math.inf)
 
     @property
@@ -216,19 +222,15 @@ class _Work:
 
     async def _run(self) -> JobOutcome:
         with told_of(self.instance, "the job's container cannot be run"):
-            async with self._attached() as receive:
+            async with self.engine.attached(self._container) as outputs:
                 await self.engine.ask("POST", f"{self._path}/start")
-                await self._stream(receive)
+                await self._stream(outputs.receive_raw)
             ended = await self.engine.ask("POST", f"{self._path}/wait", patience=math.inf)
             state = (await self.engine.ask("GET", f"{self._path}/json"))["State"]
         return self._outcome(ended["StatusCode"], state, read_report(bytes(self._report)))
 
-    @asynccontextmanager
-    async def _attached(self) -> AsyncIterator[Any]:
-        async with self.engine.attached(self._container) as wire:
-            yield wire.receive_raw
-
-    async def _stream(self, receive: Any) -> None:  # noqa: ANN401
+    async def _stream(self, receive: Callable[[], Awaitable[bytes]]) -> None:
+        """Pass on what the job prints, until all that could print has ended."""
         frames = Demultiplexer()
         while data := await receive():
             for source, chunk in frames.feed(data):

@@ -42,6 +42,9 @@ class Selector:
     _extension: bytes = field(default=b"", init=False)
     """The type of the extension that is being read; empty: it is a member's content, or nothing."""
 
+    _size: int = field(default=0, init=False)
+    """Of what the extension says, without padding."""
+
     _said: bytearray = field(factory=bytearray, init=False)
     _known: dict[str, str] = field(factory=dict, init=False)
     """What extensions have said of the next member."""
@@ -95,8 +98,6 @@ class Selector:
             raise ArchiveRefused("the archive is broken: a header has no sensible size")
         self._extension, self._size, self._left = member.type, member.size, _padded(member.size)
         self._said.clear()
-
-    _size: int = field(default=0, init=False)
 
     def _end_extension(self) -> None:
         said = bytes(self._said[: self._size])

@@ -14,6 +14,9 @@ Body = bytes | AsyncIterable[bytes]
 
 READ = 1 << 16
 
+SWITCHING = 101
+"""HTTP's status for a switch of protocols."""
+
 CLOSE_TIMEOUT = 5.0
 """Seconds that closing may take, when nobody waits for it any more."""
 
@@ -26,6 +29,11 @@ class Wire:
 
     _stream: ByteStream
     _http: h11.Connection = field(factory=lambda: h11.Connection(h11.CLIENT), init=False)
+    headers: dict[str, str] = field(factory=dict, init=False)
+    """Of the last answer, by their names in lower case."""
+
+    _early_taken: bool = field(default=False, init=False)
+    """Whether what came together with the answer to a switch of protocols was received."""
 
     async def ask(self, method: str, target: str, headers: Headers, body: Body) -> int:
         """Send a request and wait for the head of its answer; returns the status.
@@ -45,9 +53,6 @@ class Wire:
             raise EngineUnreachable("the Docker daemon closed the connection instead of answering")
         self.headers = {name.decode().lower(): value.decode() for name, value in event.headers}
         return event.status_code
-
-    headers: dict[str, str] = field(factory=dict, init=False)
-    """Of the last answer, by their names in lower case."""
 
     async def receive(self) -> bytes:
         """Wait for more of the answer's body; empty at its end.
@@ -74,8 +79,6 @@ class Wire:
             self._early_taken = True
             return early
         return await self._read()
-
-    _early_taken: bool = field(default=False, init=False)
 
     @property
     def is_reusable(self) -> bool:
@@ -128,6 +131,3 @@ async def receive_from(stream: ByteStream) -> bytes:
         # nobody can catch (as in https://github.com/agronholm/anyio/issues/1267); waiting like this does not.
         await anyio.wait_readable(sock)
     return await stream.receive(READ)
-
-
-SWITCHING = 101
