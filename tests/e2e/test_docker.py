@@ -108,3 +108,20 @@ def test_the_same_file_runs_with_the_other_executor(tmp_path: Path, docker: Daem
     jobs = run(write_jobs(tmp_path, docker, executor="instance", copies=8), docker)
     assert [job["state"] for job in jobs] == ["succeeded"] * 8
     assert anyio.run(docker.holdings) == before
+
+
+def test_what_a_killed_manager_has_left_is_gone_after_the_next(tmp_path: Path, docker: Daemon) -> None:
+    """Killed while jobs run: their containers go on without it, until the batch is gone on with."""
+    before = anyio.run(docker.holdings)
+    jobs = write_jobs(tmp_path, docker, copies=4)
+    jobs.write_text(jobs.read_text().replace("sleep 0.2", "sleep 2"))
+    env = {**os.environ, "XDG_STATE_HOME": str(tmp_path / "state")}
+    with subprocess.Popen([*COMMAND, str(jobs), "--output", str(tmp_path / "out")], env=env) as process:
+        filters = {"label": ["taskscaler.kind=job"]}
+        while len(docker.ask("GET", "/containers/json", query={"filters": filters})) < 2:
+            assert process.poll() is None
+        process.kill()
+    assert any("container" in each for each in anyio.run(docker.holdings) - before)
+    resumed = subprocess.run([*COMMAND, "--resume", str(tmp_path / "out")], env=env, check=False, capture_output=True)
+    assert resumed.returncode == 0, resumed.stderr
+    assert anyio.run(docker.holdings) == before
