@@ -1,6 +1,5 @@
 """What keeps a job from running: each with one clear sentence."""
 
-import re
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -218,6 +217,6 @@ async def test_without_tunnels_a_command_on_the_instance_leads_to_the_daemon(ben
     without = evolve(bench, slot=Slot(bench.slot.instance, dial))
     outcome = await without.run("head -c 300000 /dev/zero; exit 3")
     assert (outcome.exit_code, len(bench.output.data)) == (3, 300_000)
-    assert re.match(
-        "the Docker daemon on i-1 is not running", await refusal(without, config={"stdio_command": ("true",)})
-    )
+    said = await refusal(without, config={"stdio_command": ("/bin/sh", "-c", "echo no such thing >&2; exit 5")})
+    remedy = "install that command there, or set stdio_command"
+    assert said == f"nothing leads to the Docker daemon on i-1: /bin/sh exited with 5: no such thing; {remedy}"

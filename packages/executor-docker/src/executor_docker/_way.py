@@ -37,11 +37,16 @@ async def daemon(connection: Connection, config: DockerConfig, instance: str) ->
         DockerError: There is none that answers us, and why.
         Unreachable: The connection to the instance is dead.
     """
-    async with _dial(connection, config) as dial:
-        engine = Engine(dial)
+    async with _ways(connection, config) as commands:
+        engine = Engine(partial(_either, partial(connection.open_unix, config.socket), commands.dial))
         try:
             await engine.__aenter__()
         except (EngineUnreachable, Unreachable) as error:
+            if commands.failed:
+                remedy = "install that command there, or set stdio_command"
+                raise DockerError(
+                    f"nothing leads to the Docker daemon on {instance}: {commands.failed}; {remedy}"
+                ) from error
             raise await _diagnosis(connection, config.socket, instance, error) from error
         except EngineRefused as error:
             raise DockerError(f"the Docker daemon on {instance} cannot be used: {error.message}") from error
@@ -61,12 +66,11 @@ async def _diagnosis(connection: Connection, socket: str, instance: str, error: 
 
 
 @asynccontextmanager
-async def _dial(connection: Connection, config: DockerConfig) -> AsyncIterator[Dial]:
-    """Find the way: a tunnel, or a command on connections that have none."""
+async def _ways(connection: Connection, config: DockerConfig) -> AsyncIterator["_Commands"]:
+    """Be ready to run commands, for connections that have no tunnels; what is raised meanwhile is raised as it is."""
     try:
         async with _Commands.running(connection, config) as commands:
-            dial = partial(connection.open_unix, config.socket)
-            yield partial(_either, dial, commands.dial)
+            yield commands
     except BaseExceptionGroup as group:
         error = _only_one(group)
         raise error from error.__cause__
@@ -94,6 +98,8 @@ class _Commands:
     _connection: Connection
     _command: Sequence[str]
     _tasks: TaskGroup
+    failed: str = field(default="", init=False)
+    """How the last command went wrong that did not end well by itself; empty if none did."""
 
     @classmethod
     @asynccontextmanager
@@ -117,11 +123,8 @@ class _Commands:
         down: MemoryObjectSendStream[bytes],
     ) -> None:
         with scope, up, down, suppress(ConnectError, anyio.BrokenResourceError):  # whoever reads notices the end
-            await self._connection.run(self._command, stdin=up, stdout=down.send, stderr=_ignore)
-
-
-async def _ignore(_: bytes) -> None:
-    """What the command complains about shows as a daemon that does not answer."""
+            completed = await self._connection.run(self._command, stdin=up, stdout=down.send)
+            self.failed = "" if completed.ok else f"{self._command[0]} {completed.account}"
 
 
 @define(eq=False)
