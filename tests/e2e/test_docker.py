@@ -113,8 +113,8 @@ def test_the_same_file_runs_with_the_other_executor(tmp_path: Path, docker: Daem
 def test_what_a_killed_manager_has_left_is_gone_after_the_next(tmp_path: Path, docker: Daemon) -> None:
     """Killed while jobs run: their containers go on without it, until the batch is gone on with."""
     before = anyio.run(docker.holdings)
-    jobs = write_jobs(tmp_path, docker, copies=4)
-    jobs.write_text(jobs.read_text().replace("sleep 0.2", "sleep 2"))
+    jobs = write_jobs(tmp_path, docker, copies=2)
+    jobs.write_text(jobs.read_text().replace("sleep 0.2", "sleep 1"))
     env = {**os.environ, "XDG_STATE_HOME": str(tmp_path / "state")}
     with subprocess.Popen([*COMMAND, str(jobs), "--output", str(tmp_path / "out")], env=env) as process:
         filters = {"label": ["taskscaler.kind=job"]}
