@@ -13,9 +13,14 @@ import pytest
 import fleeting
 from fleeting import ConnectInfo
 from fleeting.connectors.ssh import MemoryHostKeys, SshConnector
+from fleeting.connectors.winrm import WinrmConnector
 from fleeting.testing import CONNECTOR_CHECKS, ConnectorCheck, ConnectorConformance, DialInstance, MakeDial
 from tests.fleeting import local_agents
 from tests.fleeting.sshd import configured, sshd
+from tests.fleeting.winrm_host import winrm_host
+
+WITHOUT_SIGNALS = [check for check in CONNECTOR_CHECKS if check.__name__ != "check_the_signal_is_told"]
+"""What applies to WinRM: it tells an exit status in any case."""
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "connector"
 
@@ -51,6 +56,27 @@ class TestSsh(ConnectorConformance):
                 yield lambda: connector.dial(server.info, configured())
 
         return make
+
+
+class TestWinrm(ConnectorConformance):
+    """The `winrm` connector, to a server of ours whose commands are this host's."""
+
+    @pytest.fixture
+    def make_dial(self, tmp_path: Path) -> MakeDial:
+        """Start a server, and leave none."""
+
+        @asynccontextmanager
+        async def make() -> AsyncIterator[DialInstance]:
+            connector = WinrmConnector()
+            with winrm_host(tmp_path) as host:
+                yield lambda: connector.dial(host.info, configured())
+
+        return make
+
+    @pytest.mark.parametrize("check", WITHOUT_SIGNALS, ids=lambda check: check.__name__.removeprefix("check_"))
+    async def test_contract(self, check: ConnectorCheck, make_dial: MakeDial) -> None:
+        """All clauses hold, except that there are no signals to tell of."""
+        await super().test_contract(check, make_dial)
 
 
 class TestExample(ConnectorConformance):

@@ -73,6 +73,7 @@ from fleeting._protocols import (
     Sink,
     Source,
     Suspends,
+    TellsSystem,
     Terminal,
     Withdraws,
 )
@@ -187,6 +188,7 @@ __all__ = [
     "Step",
     "Suspends",
     "SystemRefused",
+    "TellsSystem",
     "Terminal",
     "Timers",
     "Unreachable",

@@ -292,6 +292,16 @@ class OpensTerminals(Protocol):
         ...
 
 
+@runtime_checkable
+class TellsSystem(Protocol):
+    """A connection that knows what kind of system it leads to; one that does not leads to a POSIX host."""
+
+    @property
+    def os(self) -> str:
+        """Such as ``windows``, where a string that is run is a line for cmd.exe."""
+        ...
+
+
 class Connector(Protocol):
     """Speaks one protocol. Registered under ``fleeting.connectors`` by the protocol's name."""
 

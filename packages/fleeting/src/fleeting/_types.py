@@ -11,7 +11,7 @@ from enum import Enum
 from typing import Protocol
 
 from attrs import field, frozen
-from attrs.validators import ge, gt, le, optional
+from attrs.validators import ge, gt, le, matches_re, optional
 
 from fleeting._durations import Duration
 from fleeting._errors import Unsupported
@@ -21,6 +21,8 @@ INTERFACE_VERSION = 1
 
 SUPPORTED_INTERFACE_VERSIONS = (1,)
 """The current version and, once there is one, the previous."""
+
+_FINGERPRINT = "[0-9A-Fa-f]{2}(:?[0-9A-Fa-f]{2}){31}"
 
 
 class Clock(Protocol):
@@ -154,8 +156,8 @@ class GroupInfo:
 class ConnectorConfig:
     """How to connect: overrides what the plugin reports, or fills what it cannot know.
 
-    The names, meanings and defaults are those of GitLab's ``connector_config``; `keepalive_misses`, `known_hosts` and
-    `use_agent` are ours.
+    The names, meanings and defaults are those of GitLab's ``connector_config``; `keepalive_misses` and what follows
+    `use_external_addr` are ours.
     """
 
     os: str | None = None
@@ -183,6 +185,15 @@ class ConnectorConfig:
 
     use_agent: bool = False
     """Whether the keys of the user's SSH agent are tried too."""
+
+    ca_file: str | None = None
+    """PEM file of the authorities that may vouch for a WinRM host's certificate; None: those that the public trusts."""
+
+    certificate: str | None = field(default=None, validator=optional(matches_re(_FINGERPRINT)))
+    """SHA-256 of the certificate that a WinRM host shows, in hexadecimal; with it, no authority is asked."""
+
+    allow_plaintext: bool = False
+    """Whether WinRM may show the password and all data to everybody on the way."""
 
 
 @frozen(kw_only=True)

@@ -13,6 +13,7 @@ from fleeting.connectors._collect import Collector as Collector
 from fleeting.connectors._stdin import arriving as arriving
 
 _DEFAULTS = ConnectorConfig()
+_SSH = "ssh"
 
 
 def dial(info: ConnectInfo, config: ConnectorConfig = _DEFAULTS) -> AbstractAsyncContextManager[Connection]:
@@ -41,12 +42,18 @@ async def overridden(info: ConnectInfo, config: ConnectorConfig) -> ConnectInfo:
         info,
         os=config.os or info.os,
         arch=config.arch or info.arch,
-        protocol=config.protocol or info.protocol,
+        protocol=config.protocol or _protocol(info, config.os),
         port=config.protocol_port or info.port,
         user=config.username or info.user,
         password=config.password or info.password,
         key=key or info.key,
     )
+
+
+def _protocol(info: ConnectInfo, configured_os: str | None) -> str:
+    """Windows speaks WinRM unless somebody says otherwise; a group that tells the system tells the protocol too."""
+    is_news = configured_os == "windows" and info.os != "windows"
+    return "winrm" if is_news and info.protocol == _SSH else info.protocol
 
 
 async def _key_in(path: str) -> str:

@@ -1,0 +1,229 @@
+"""One protocol object of pywinrm, with bounds that it lacks: for one thread at a time.
+
+pywinrm waits as long as a host keeps sending something, reads whatever it sends, goes where it redirects, takes proxies
+from the environment, and encrypts for a connection that may have been replaced meanwhile.
+"""
+
+import socket
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any, Literal
+
+from attrs import define, field, frozen
+from requests import PreparedRequest, Request, Response, Session
+from requests.adapters import HTTPAdapter
+from urllib3 import HTTPConnectionPool, HTTPSConnectionPool
+from urllib3.connection import HTTPConnection, HTTPSConnection
+from winrm.protocol import Protocol
+from winrm.transport import Transport
+
+LONGEST_ANSWER = 1 << 20
+"""Bytes of one answer; a host is told that we take 150 KiB."""
+
+CONNECT_TIMEOUT = 10.0
+"""Seconds to connect to a host that may not even refuse."""
+
+Auth = Literal["ntlm", "basic"]
+
+
+class Stale(Exception):
+    """The connection was closed while it was idle; nothing has been sent."""
+
+
+class TooMuch(Exception):
+    """The host sends more than an answer can be."""
+
+
+@frozen(kw_only=True)
+class Way:
+    """Where to send requests, and as whom."""
+
+    endpoint: str
+    user: str
+    password: str = field(repr=False)
+    ca_file: str | None
+    fingerprint: str | None
+    """Of the only certificate that is accepted, SHA-256 in hexadecimal; None: one that an authority vouches for."""
+
+    operation_timeout: float
+    """Seconds after which the host answers in any case."""
+
+    patience: float
+    """Seconds that the answer may take beyond that."""
+
+    @property
+    def is_encrypted(self) -> bool:
+        """Whether TLS is spoken."""
+        return self.endpoint.startswith("https:")
+
+
+@define(eq=False)
+class Line:
+    """The socket under a wire, so that another thread can cut it."""
+
+    _sock: socket.socket | None = field(default=None, init=False)
+    is_cut: bool = field(default=False, init=False)
+    may_replace: bool = field(default=True, init=False)
+    """Whether a connection that was lost may be replaced by another one."""
+
+    def hold(self, sock: socket.socket) -> None:
+        """Watch a connection from now on. A copy of the descriptor: TLS takes the socket itself apart."""
+        self.let_go()
+        self._sock = sock.dup()
+        if self.is_cut:
+            self.cut()
+
+    def cut(self) -> None:
+        """Make whoever waits for the connection wait no more."""
+        self.is_cut = True
+        if (sock := self._sock) is not None:
+            with suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+
+    def let_go(self) -> None:
+        """Forget the connection."""
+        sock, self._sock = self._sock, None
+        if sock is not None:
+            sock.close()
+
+
+class _Adapter(HTTPAdapter):
+    """One connection, which can be cut, to a host with the right certificate."""
+
+    def __init__(self, line: Line, fingerprint: str | None) -> None:
+        self._line, self._fingerprint = line, fingerprint
+        super().__init__(pool_connections=1, pool_maxsize=1)
+
+    def init_poolmanager(self, *args: Any, **options: Any) -> None:  # noqa: ANN401  (requests' own)
+        if self._fingerprint:
+            options["assert_fingerprint"] = self._fingerprint
+        super().init_poolmanager(*args, **options)
+        self.poolmanager.pool_classes_by_scheme = _pools(self._line)
+
+    def send(self, request: PreparedRequest, *args: Any, **options: Any) -> Response:  # noqa: ANN401  (requests' own)
+        response = super().send(request, *args, **options)
+        stream = response.raw.stream
+        response.raw.stream = lambda *sizes, **how: _bounded(stream(*sizes, **how))
+        return response
+
+
+def _bounded(chunks: Iterator[bytes]) -> Iterator[bytes]:
+    size = 0
+    for chunk in chunks:
+        size += len(chunk)
+        if size > LONGEST_ANSWER:
+            raise TooMuch(f"it sends more than {LONGEST_ANSWER >> 10} KiB in one answer")
+        yield chunk
+
+
+def _pools(line: Line) -> dict[str, type[HTTPConnectionPool]]:
+    """Pools of connections that hand their sockets to *line*."""
+
+    class Held(HTTPConnection):
+        def _new_conn(self) -> socket.socket:
+            if not line.may_replace:
+                raise Stale
+            sock = super()._new_conn()
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            line.hold(sock)
+            return sock
+
+        def close(self) -> None:
+            line.let_go()
+            super().close()
+
+    class HeldSecure(Held, HTTPSConnection):
+        pass
+
+    class Plain(HTTPConnectionPool):
+        ConnectionCls = Held
+
+    class Secure(HTTPSConnectionPool):
+        ConnectionCls = HeldSecure
+
+    return {"http": Plain, "https": Secure}
+
+
+class _Transport(Transport):
+    """pywinrm's, on the adapter."""
+
+    def __init__(self, way: Way, auth: Auth, line: Line) -> None:
+        self._way, self._line = way, line
+        super().__init__(
+            endpoint=way.endpoint,
+            username=way.user,
+            password=way.password,
+            auth_method=auth,
+            ca_trust_path=None,  # type: ignore[arg-type]  # pywinrm's documentation has it: no path from the environment
+            read_timeout_sec=round(way.operation_timeout + way.patience),
+            message_encryption="always" if auth == "ntlm" and not way.is_encrypted else "never",
+            proxy=None,
+        )
+
+    def build_session(self) -> Session:
+        return self.session or prepared(super().build_session(), self._way, self._line)
+
+    def setup_encryption(self, session: Session) -> None:
+        prepared(session, self._way, self._line)
+        super().setup_encryption(session)
+        self._line.may_replace = False
+
+    def send_message(self, message: str | bytes) -> bytes:
+        text = message if isinstance(message, str) else message.decode()
+        return super().send_message(text.replace("\r", "&#13;"))  # XML's readers make line feeds of them
+
+
+def prepared(session: Session, way: Way, line: Line) -> Session:
+    """Let a session use our connection, and take nothing from the environment."""
+    if not isinstance(session.get_adapter(way.endpoint), _Adapter):
+        session.trust_env = False
+        session.verify = False if way.fingerprint else way.ca_file or True
+        session.headers["Accept-Encoding"] = "identity"
+        session.max_redirects = 0  # nobody else gets our credentials
+        session.mount(way.endpoint, _Adapter(line, way.fingerprint))
+    return session
+
+
+@define(eq=False)
+class Wire:
+    """A protocol object with the line that it uses."""
+
+    protocol: Protocol
+    line: Line
+    used_at: float = field(default=0.0, init=False)
+    """When it was last used, by the event loop's clock."""
+
+    @classmethod
+    def to(cls, way: Way, auth: Auth) -> "Wire":
+        """Make one; connects to nothing yet."""
+        line = Line()
+        operation_timeout = max(1, round(way.operation_timeout))
+        protocol = Protocol(
+            endpoint=way.endpoint,
+            transport=auth,
+            username=way.user,
+            password=way.password,
+            operation_timeout_sec=operation_timeout,
+            read_timeout_sec=operation_timeout + max(1, round(way.patience)),
+            proxy=None,
+        )
+        protocol.transport = _Transport(way, auth, line)
+        return cls(protocol, line)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self.protocol.transport.close_session()
+        self.line.let_go()
+
+
+def ask_for_schemes(way: Way, line: Line) -> str:
+    """Ask, as nobody, who may log in and how; returns what the host offers, in lower case.
+
+    The host proves who it is before anything else, if it can.
+    """
+    with prepared(Session(), way, line) as session:
+        request = session.prepare_request(Request("POST", way.endpoint, data=b""))
+        response = session.send(request, timeout=(CONNECT_TIMEOUT, way.patience), allow_redirects=False)
+        if response.status_code != 401:  # noqa: PLR2004  (HTTP's)
+            raise ConnectionError(f"it answers with HTTP status {response.status_code}, as no WinRM service would")
+        return str(response.headers.get("WWW-Authenticate", "")).lower()
