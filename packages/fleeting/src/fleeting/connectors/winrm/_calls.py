@@ -64,7 +64,10 @@ class Calls:
     async def ask_for_schemes(self) -> str:
         """Learn how one may log in; see `_wire.ask_for_schemes`."""
         wire = Wire.to(self.way, self.auth)
-        return await self._watched(wire, partial(ask_for_schemes, self.way, wire.line), 0.0)
+        try:
+            return await self._watched(wire, partial(ask_for_schemes, self.way, wire.line), 0.0)
+        finally:
+            wire.close()
 
     def give_up(self) -> None:
         """Cut all requests short: the host is dead."""

@@ -4,14 +4,17 @@ A host that boots refuses, does not answer, or has no service yet: all of these 
 certificate that is not trusted and a refused password are not: accounts get locked.
 """
 
+import os
 import random
+import ssl
 from collections.abc import Sequence
 
 import anyio
+from anyio import to_thread
 from attrs import frozen
 
 from fleeting._durations import format_duration
-from fleeting._errors import LoginRejected, Unreachable, Unsupported
+from fleeting._errors import ConfigError, ConfigProblem, LoginRejected, Unreachable, Unsupported
 from fleeting._types import ConnectInfo, ConnectorConfig
 from fleeting.connectors.winrm._calls import Calls
 from fleeting.connectors.winrm._shells import Shells
@@ -59,7 +62,7 @@ class Target:
             endpoint=f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}/wsman",
             user=info.user or USER,
             password=info.password,
-            ca_file=config.ca_file,
+            ca_file=config.ca_file and os.path.expanduser(config.ca_file),  # noqa: PTH111  (as text)
             fingerprint=config.certificate and config.certificate.replace(":", "").lower(),
             operation_timeout=operation_timeout,
             patience=patience,
@@ -79,7 +82,10 @@ async def dial(target: Target, shells: int) -> Shells:
         HostKeyMismatch: Somebody else answers.
         LoginRejected: The credentials are refused, or would have to be shown to everybody.
         ConnectError: The host refuses for another reason.
+        ConfigError: The file of authorities cannot be used.
     """
+    if target.way.ca_file is not None:
+        await to_thread.run_sync(_check_authorities, target.way.ca_file)
     pause, last, timeout = FIRST_PAUSE, "nothing answers", target.config.timeout
     with anyio.move_on_after(timeout):
         while True:
@@ -90,6 +96,14 @@ async def dial(target: Target, shells: int) -> Shells:
             await anyio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311  (spreads attempts, keeps no secret)
             pause = min(pause * GROWTH, LONGEST_PAUSE)
     raise Unreachable(f"{target} could not be reached within {format_duration(timeout)}: {last}")
+
+
+def _check_authorities(path: str) -> None:
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(path)
+    except OSError as error:
+        problem = ConfigProblem(path="ca_file", found=path, expected=f"a file of certificates ({error.strerror})")
+        raise ConfigError([problem]) from error
 
 
 async def _attempt(target: Target, limit: int) -> Shells:

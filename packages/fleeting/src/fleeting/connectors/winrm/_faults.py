@@ -78,7 +78,7 @@ def translated(error: Exception, host: str) -> Exception:
 
 
 def _trouble(error: Exception) -> str:
-    """Say what is wrong with a host that is not to be worked with; it may answer anything, and pywinrm raise anything."""
+    """Say what is wrong with a host; it may answer anything, and pywinrm raise anything then."""
     match error:
         case requests.exceptions.ReadTimeout() | requests.exceptions.ConnectTimeout():
             return "does not answer"

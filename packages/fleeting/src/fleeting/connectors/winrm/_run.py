@@ -17,6 +17,9 @@ PIECE = 96 << 10
 BUSY_PAUSE = 0.2
 """Seconds before input is offered again that the host was too busy to take."""
 
+EMPTY_PAUSE = 0.05
+"""Seconds before a host is asked again that has answered at once with nothing."""
+
 
 @define(eq=False)
 class Running:
@@ -55,6 +58,8 @@ class Running:
                     await stderr(err)
                 if is_over:
                     return status
+                if not (out or err):
+                    await anyio.sleep(EMPTY_PAUSE)
 
     async def _receive(self) -> tuple[bytes, bytes, int, bool]:
         try:

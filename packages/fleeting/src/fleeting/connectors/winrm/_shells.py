@@ -32,6 +32,9 @@ LONGEST_PAUSE = 2.0
 END_TIMEOUT = 8.0
 """Seconds for the end of a command or of a shell."""
 
+DOUBT_TIMEOUT = 2.0
+"""The same where the last that was heard of the host is that it does not answer."""
+
 IDLE_TIMEOUT = 900
 """Seconds of silence after which the host itself ends a shell: what a manager that was killed has left."""
 
@@ -82,7 +85,7 @@ class Shells:
                 yield shell, command
                 await self._end_command(shell, command)
             except BaseException:
-                with anyio.move_on_after(END_TIMEOUT, shield=True):
+                with anyio.move_on_after(self._patience, shield=True):
                     await self._end_command(shell, command)
                     await self._delete(shell)
                 raise
@@ -102,6 +105,11 @@ class Shells:
             for shell in self._idle:
                 tasks.start_soon(self._delete, shell)
             self._idle.clear()
+
+    @property
+    def _patience(self) -> float:
+        """Seconds for the end of what was started; a host that cannot be reached is not worth many."""
+        return min(END_TIMEOUT, DOUBT_TIMEOUT) if self.calls.is_doubted else END_TIMEOUT
 
     async def _start(self, line: Line) -> tuple[Shell, str]:
         """Start it in a shell; in a new one, if there is something wrong with one that was used before."""
@@ -130,7 +138,7 @@ class Shells:
         except Fault:
             raise
         except BaseException as error:
-            with anyio.move_on_after(END_TIMEOUT, shield=True):
+            with anyio.move_on_after(self._patience, shield=True):
                 await self._delete(shell)
             if isinstance(error, OperationTimeout):
                 raise Unreachable(f"{self.calls.host} does not start commands; whether it did is unknown") from error

@@ -23,11 +23,18 @@ LONGEST_ANSWER = 1 << 20
 CONNECT_TIMEOUT = 10.0
 """Seconds to connect to a host that may not even refuse."""
 
+_HEAD = 512
+"""Bytes within which an answer says what it is."""
+
 Auth = Literal["ntlm", "basic"]
 
 
 class Stale(Exception):
     """The connection was closed while it was idle; nothing has been sent."""
+
+
+class NoEnvelope(Exception):
+    """The host answers something that is no message of the protocol."""
 
 
 class TooMuch(Exception):
@@ -59,16 +66,18 @@ class Way:
 
 @define(eq=False)
 class Line:
-    """The socket under a wire, so that another thread can cut it."""
+    """The connection under a wire, so that another thread can cut it."""
 
     _sock: socket.socket | None = field(default=None, init=False)
+    _connections: list[HTTPConnection] = field(factory=list, init=False)
     is_cut: bool = field(default=False, init=False)
     may_replace: bool = field(default=True, init=False)
     """Whether a connection that was lost may be replaced by another one."""
 
-    def hold(self, sock: socket.socket) -> None:
+    def hold(self, connection: HTTPConnection, sock: socket.socket) -> None:
         """Watch a connection from now on. A copy of the descriptor: TLS takes the socket itself apart."""
         self.let_go()
+        self._connections.append(connection)
         self._sock = sock.dup()
         if self.is_cut:
             self.cut()
@@ -85,6 +94,12 @@ class Line:
         sock, self._sock = self._sock, None
         if sock is not None:
             sock.close()
+
+    def close(self) -> None:
+        """Close the connection; requests leaves one open on which an answer was not read to its end."""
+        while self._connections:
+            self._connections.pop().close()
+        self.let_go()
 
 
 class _Adapter(HTTPAdapter):
@@ -125,7 +140,7 @@ def _pools(line: Line) -> dict[str, type[HTTPConnectionPool]]:
                 raise Stale
             sock = super()._new_conn()
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            line.hold(sock)
+            line.hold(self, sock)
             return sock
 
         def close(self) -> None:
@@ -184,6 +199,16 @@ def prepared(session: Session, way: Way, line: Line) -> Session:
     return session
 
 
+class _Protocol(Protocol):
+    """pywinrm's, which takes an answer without anything in it for one that has nothing to tell."""
+
+    def send_message(self, message: str) -> bytes:
+        answer = super().send_message(message)
+        if b"Envelope" not in answer[:_HEAD]:
+            raise NoEnvelope
+        return answer
+
+
 @define(eq=False)
 class Wire:
     """A protocol object with the line that it uses."""
@@ -198,7 +223,7 @@ class Wire:
         """Make one; connects to nothing yet."""
         line = Line()
         operation_timeout = max(1, round(way.operation_timeout))
-        protocol = Protocol(
+        protocol = _Protocol(
             endpoint=way.endpoint,
             transport=auth,
             username=way.user,
@@ -213,7 +238,7 @@ class Wire:
     def close(self) -> None:
         """Close the connection."""
         self.protocol.transport.close_session()
-        self.line.let_go()
+        self.line.close()
 
 
 def ask_for_schemes(way: Way, line: Line) -> str:
