@@ -4,6 +4,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -215,10 +216,10 @@ async def test_the_environment_of_the_process_is_not_asked(host: Host, monkeypat
 # --- where to, as whom -----------------------------------------------------------------------------------
 
 
-def target(config: ConnectorConfig = QUICK, **info: object) -> Target:
+def target(config: ConnectorConfig = QUICK, **info: Any) -> Target:  # noqa: ANN401  (those of `ConnectInfo`)
     """Decide where to dial."""
-    known: dict[str, object] = {"id": "i", "protocol": "winrm", "internal_addr": "10.0.0.5", "password": "pw", **info}
-    return Target.of(ConnectInfo(**known), config, operation_timeout=20.0, patience=15.0)  # type: ignore[arg-type]
+    known = {"id": "i", "protocol": "winrm", "internal_addr": "10.0.0.5", "password": "pw", **info}
+    return Target.of(ConnectInfo(**known), config, operation_timeout=20.0, patience=15.0)
 
 
 def test_ports_and_users_have_defaults() -> None:
@@ -238,7 +239,7 @@ def test_ports_and_users_have_defaults() -> None:
         ({"protocol": "winrm+carrier"}, Unsupported, r"write winrm or winrm\+https"),
     ],
 )
-def test_what_is_missing_is_told(info: dict[str, object], error: type[Exception], message: str) -> None:
+def test_what_is_missing_is_told(info: dict[str, Any], error: type[Exception], message: str) -> None:
     """Before anything is dialled."""
     with pytest.raises(error, match=message):
         target(**info)

@@ -66,7 +66,7 @@ class Options:
     programs: str | None = None
     """Directory that comes first on the path of commands."""
 
-    directory: str | None = None
+    home: str | None = None
     """Where commands start; None: where the server was started."""
 
 
@@ -228,7 +228,7 @@ class Service:
                 words = argv(line, rest, env, shell.cwd)
             else:
                 words = ["/bin/sh", "-c", line]
-            cwd = shell.cwd or self.options.directory
+            cwd = shell.cwd or self.options.home
             if cwd and not await anyio.Path(cwd).is_dir():
                 raise NotADirectoryError(cwd)
             command = await Command.start(words, env, cwd, self.tasks)

@@ -1,24 +1,25 @@
 """The *instance* executor: runs a job's script on the leased instance itself, over any connection.
 
 Each slot has its own working directory ``<base>/slot-<n>``, empty when a job starts and emptied when it has
-ended. A script that starts with ``#!`` is run by what it names; any other by ``/bin/sh -e``, which stops at the
-first command that fails. The instance needs a POSIX shell and ``tar``.
+ended. How scripts are run, and what the instance needs, is its system's business: see `_posix` and `_windows`.
 
 Beside its own environment and the job's, the script sees ``TASKSCALER_INSTANCE`` and ``TASKSCALER_SLOT``.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
-from pathlib import Path, PurePosixPath
-from typing import Final
+from pathlib import Path
 
 import anyio
 from anyio import to_thread
 from attrs import Attribute, evolve, field, frozen, validators
 
-from fleeting import Completed, ConnectError, Connection, Duration, Sink, Unreachable, format_duration
-from fleeting.archives import ArchiveRefused, Packed
+from fleeting import Completed, ConnectError, Connection, Duration, Sink, TellsSystem, Unreachable, format_duration
+from fleeting.archives import ArchiveRefused
 from taskscaler.executors import ExecutorPlugin, JobOutcome, JobSpec, Leased, Verdict, hookimpl
+from taskscaler.executors._posix import PosixSlot
+from taskscaler.executors._slot import Slot, Wanted
+from taskscaler.executors._windows import WindowsSlot
 from taskscaler.executors.artifacts import take_in, without_artifacts
 
 COLLECT_TIMEOUT = 600.0
@@ -29,45 +30,6 @@ TAR_OVERHEAD = 2**27
 
 HASTY_CLEANUP = 10.0
 """Seconds for which the clean-up after a cancelled job may hold up the cancellation."""
-
-# A job may leave directories that it took its own permissions from, hence the second try.
-_EMPTY: Final = """
-empty() { rm -rf -- "$1" 2>/dev/null || { chmod -R u+rwX -- "$1" && rm -rf -- "$1"; }; }
-"""
-
-_PREPARE: Final = f"""set -eu
-{_EMPTY}
-umask 077
-mkdir -p -- "$1"
-cd -- "$1"
-empty "$2"
-mkdir -- "$2"
-cat > "$2.script"
-chmod 700 "$2.script"
-pwd -P
-"""
-
-_REMOVE: Final = f"""{_EMPTY}
-empty "$1" && rm -f -- "$1.script"
-"""
-
-# An empty IFS keeps names with spaces whole while their globs are still expanded.
-_COLLECT: Final = """
-cd -- "$1" || exit
-shift
-IFS=
-asked=$#
-for pattern do
-    for path in $pattern; do
-        if [ -e "$path" ] || [ -L "$path" ]; then set -- "$@" "./$path"; fi
-    done
-done
-shift "$asked"
-[ $# -eq 0 ] || exec tar -cf - "$@"
-"""
-
-_IN_ONE_STREAM: Final = 'exec "$@" 2>&1'
-"""What a job prints on its two outputs is in order only if they are one."""
 
 
 def _not_empty(_: object, __: "Attribute[str]", value: str) -> None:
@@ -84,29 +46,14 @@ class InstanceConfig:
     each instance has a directory of its own in it, since instances may share a file system."""
 
     cleanup_script: str = ""
-    """Run by ``/bin/sh -e`` in the slot's directory after each job; its output goes to the job's log."""
+    """Run like a job's script in the slot's directory after each job; its output goes to the job's log. On POSIX
+    instances it is ``/bin/sh``'s in any case."""
 
     cleanup_timeout: Duration = 60.0
     """Seconds that cleaning up after a job may take."""
 
     artifact_limit: int = field(default=2**30, validator=validators.gt(0))
     """Bytes that the artifacts of one job may have."""
-
-
-@frozen
-class _Slot:
-    """The slot's directory on the instance, ready for a job."""
-
-    connection: Connection
-    directory: str
-    """Absolute."""
-
-    env: Mapping[str, str] = field(repr=False)
-
-    @property
-    def script(self) -> str:
-        """Where the job's script is: beside the directory, which is the job's alone."""
-        return f"{self.directory}.script"
 
 
 class InstanceExecutor:
@@ -132,22 +79,20 @@ class InstanceExecutor:
             warnings = await self._clean_up(slot, output)
             return evolve(outcome, warnings=(*outcome.warnings, *warnings))
 
-    async def _prepare(self, connection: Connection, job: JobSpec, lease: Leased) -> _Slot:
+    async def _prepare(self, connection: Connection, job: JobSpec, lease: Leased) -> Slot:
         """Empty the slot's directory and put the script beside it."""
-        base, name = self._base(lease), f"slot-{lease.slot}"
-        command = ("/bin/sh", "-c", _PREPARE, "sh", base, name)
-        completed = await connection.run(command, stdin=job.script.encode())
-        _raise_unless_ok(completed, f"cannot prepare {base}/{name} on {lease.instance}")
-        base = completed.stdout.decode().removesuffix("\n")
-        env = {**job.env, "TASKSCALER_INSTANCE": lease.instance, "TASKSCALER_SLOT": str(lease.slot)}
-        return _Slot(connection, f"{base}/{name}", env)
+        wanted = Wanted(
+            instance=lease.instance,
+            base=self._config.base,
+            number=lease.slot,
+            script=job.script,
+            env={**job.env, "TASKSCALER_INSTANCE": lease.instance, "TASKSCALER_SLOT": str(lease.slot)},
+        )
+        if isinstance(connection, TellsSystem) and connection.os == "windows":
+            return await WindowsSlot.prepared(connection, wanted)
+        return await PosixSlot.prepared(connection, wanted)
 
-    def _base(self, lease: Leased) -> str:
-        """Where the instance's slots are. Instances may share a file system, and so whatever is absolute."""
-        base = self._config.base
-        return f"{base}/{lease.instance}" if PurePosixPath(base).is_absolute() else base
-
-    async def _collect(self, slot: _Slot, job: JobSpec, outcome: JobOutcome, artifacts: Path) -> JobOutcome:
+    async def _collect(self, slot: Slot, job: JobSpec, outcome: JobOutcome, artifacts: Path) -> JobOutcome:
         """Bring back what the job was to leave; a job that succeeded but left it not has failed."""
         if not job.artifacts:
             return outcome
@@ -157,16 +102,16 @@ class InstanceExecutor:
             return without_artifacts(outcome, error)
         return without_artifacts(outcome, missing)
 
-    async def _clean_up(self, slot: _Slot, output: Sink) -> tuple[str, ...]:
+    async def _clean_up(self, slot: Slot, output: Sink) -> tuple[str, ...]:
         """Leave the slot as the next job may find it. The job has ended: what fails here is only reported."""
         warnings: list[str] = []
         script = self._config.cleanup_script
         try:
             with anyio.fail_after(self._config.cleanup_timeout):
                 if script:
-                    cleaned = await _shell(slot, script, output)
+                    cleaned = await slot.run_cleanup(script, output)
                     warnings += [] if cleaned.ok else [f"the clean-up script {cleaned.outcome}"]
-                removed = await slot.connection.run(("/bin/sh", "-c", _REMOVE, "sh", slot.directory))
+                removed = await slot.remove()
                 warnings += [] if removed.ok else [f"{slot.directory} could not be emptied: {removed.account}"]
         except TimeoutError:
             warnings.append(f"the clean-up took longer than {format_duration(self._config.cleanup_timeout)}")
@@ -181,30 +126,13 @@ def taskscaler_executor() -> ExecutorPlugin:
     return ExecutorPlugin(config=InstanceConfig, executor=InstanceExecutor)
 
 
-async def _run_in_time(slot: _Slot, job: JobSpec, output: Sink) -> JobOutcome:
+async def _run_in_time(slot: Slot, job: JobSpec, output: Sink) -> JobOutcome:
     with anyio.move_on_after(job.timeout):
-        await _upload(slot, job)
-        return _outcome(await _run_script(slot, job, output))
+        if job.files:
+            await slot.upload(job.files)
+        return _outcome(await slot.run_script(output))
     why = f"took longer than {format_duration(job.timeout or 0)}"
     return JobOutcome(verdict=Verdict.TIMED_OUT, why=why)
-
-
-async def _upload(slot: _Slot, job: JobSpec) -> None:
-    if job.files:
-        archive = Packed.of(job.files)
-        completed = await slot.connection.run(("tar", "-xf", "-"), stdin=archive, cwd=slot.directory)
-        _raise_unless_ok(completed, "cannot upload the job's files")
-
-
-async def _run_script(slot: _Slot, job: JobSpec, output: Sink) -> Completed:
-    interpreter = () if job.script.startswith("#!") else ("/bin/sh", "-e")
-    command = ("/bin/sh", "-c", _IN_ONE_STREAM, "sh", *interpreter, slot.script)
-    return await slot.connection.run(command, stdout=output, stderr=output, env=slot.env, cwd=slot.directory)
-
-
-async def _shell(slot: _Slot, script: str, output: Sink) -> Completed:
-    command = ("/bin/sh", "-c", _IN_ONE_STREAM, "sh", "/bin/sh", "-e", "-c", script)
-    return await slot.connection.run(command, stdout=output, stderr=output, env=slot.env, cwd=slot.directory)
 
 
 def _outcome(completed: Completed) -> JobOutcome:
@@ -213,7 +141,7 @@ def _outcome(completed: Completed) -> JobOutcome:
     return JobOutcome(verdict=Verdict.FAILED, exit_code=completed.exit_status, why=completed.outcome)
 
 
-async def _fetch(slot: _Slot, patterns: Sequence[str], target: Path, *, limit: int) -> list[str]:
+async def _fetch(slot: Slot, patterns: Sequence[str], target: Path, *, limit: int) -> list[str]:
     """Make *target* from what matches the patterns, whole or not at all, and name those that match nothing."""
     async with anyio.TemporaryDirectory(dir=str(target.parent), prefix=f".{target.name}-") as temporary:
         archive, contents = Path(temporary, "archive.tar"), Path(temporary, "contents")
@@ -221,7 +149,7 @@ async def _fetch(slot: _Slot, patterns: Sequence[str], target: Path, *, limit: i
         return await to_thread.run_sync(partial(take_in, archive, contents, target, patterns, limit=limit))
 
 
-async def _download(slot: _Slot, patterns: Sequence[str], archive: Path, *, limit: int) -> None:
+async def _download(slot: Slot, patterns: Sequence[str], archive: Path, *, limit: int) -> None:
     size = 0
     async with await anyio.open_file(archive, "wb") as file:
         with anyio.move_on_after(COLLECT_TIMEOUT) as scope:
@@ -233,15 +161,9 @@ async def _download(slot: _Slot, patterns: Sequence[str], archive: Path, *, limi
                     scope.cancel()
                 await file.write(chunk)
 
-            command = ("/bin/sh", "-c", _COLLECT, "sh", slot.directory, *patterns)
-            completed = await slot.connection.run(command, stdout=store)
+            completed = await slot.download(patterns, store)
     if scope.cancelled_caught:
         took = format_duration(COLLECT_TIMEOUT)
         raise ArchiveRefused(f"they exceed artifact_limit by far, or took longer than {took}; leave less")
     if not completed.ok:
         raise ArchiveRefused(f"tar {completed.account}")
-
-
-def _raise_unless_ok(completed: Completed, what: str) -> None:
-    if not completed.ok:
-        raise ConnectError(f"{what}: {completed.account}")

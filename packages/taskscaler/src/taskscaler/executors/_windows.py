@@ -1,0 +1,318 @@
+"""Jobs on Windows instances: PowerShell and cmd scripts, and archives with checksums.
+
+A script is PowerShell's, unless its first line begins with ``@`` or ``#!cmd``: then it is cmd's. Another ``#!`` names
+what runs it, such as ``#!pwsh`` or ``#!python``. The instance needs Windows Server 2019 or Windows 10, for ``tar.exe``.
+
+What is done on the instance is a script for PowerShell, which begins with its parameters as literals. Files go to the
+instance through standard input and come from it through standard output, and each piece is compared with its SHA-256.
+"""
+
+import hashlib
+import subprocess
+from collections.abc import AsyncIterable, AsyncIterator, Mapping, Sequence
+from pathlib import Path, PureWindowsPath
+from typing import Final
+
+from attrs import define, field, frozen
+
+from fleeting import Completed, ConnectError, Connection, Sink
+from fleeting.archives import ArchiveRefused, Packed
+from fleeting.powershell import powershell, quote
+from taskscaler.executors._slot import Wanted, raise_unless_ok
+
+PIECE = 16 << 20
+"""Bytes of an archive that have a checksum; those that come wrong are fetched again."""
+
+ATTEMPTS = 3
+"""So often the same piece may come wrong."""
+
+_STOP: Final = """#
+$ErrorActionPreference = 'Stop'
+"""
+"""Begins what is the same each time; the parameters stand before it."""
+
+# Read-only files cannot be deleted, hence the second try. Links are deleted, and not what they lead to.
+_EMPTY: Final = """function Empty($path) {
+    if (-not [IO.Directory]::Exists($path)) { return }
+    try { [IO.Directory]::Delete($path, $true) } catch {
+        & attrib.exe -r "$path\\*" /s /d
+        [IO.Directory]::Delete($path, $true)
+    }
+}
+"""
+
+_RECEIVE: Final = """$sha = [Security.Cryptography.SHA256]::Create()
+$in = [Console]::OpenStandardInput()
+$out = [IO.File]::Create($file)
+$buffer = New-Object byte[] 65536
+while (($n = $in.Read($buffer, 0, $buffer.Length)) -gt 0) {
+    $out.Write($buffer, 0, $n)
+    [void]$sha.TransformBlock($buffer, 0, $n, $null, 0)
+}
+[void]$sha.TransformFinalBlock($buffer, 0, 0)
+$out.Close()
+[Console]::Out.Write([BitConverter]::ToString($sha.Hash).Replace('-', '').ToLower())
+"""
+
+PREPARE: Final = f"""{_STOP}{_EMPTY}$slot = Join-Path ([IO.Path]::GetFullPath($base)) $name
+Empty $slot
+[void][IO.Directory]::CreateDirectory($slot)
+[Console]::Out.Write($slot + "`n")
+$file = $slot + $suffix
+{_RECEIVE}"""
+
+RECEIVE: Final = f"{_STOP}{_RECEIVE}"
+
+# What PowerShell prints when a script fails goes where the script's own errors go. A program that fails ends the
+# script from PowerShell 7.4 on; before, its exit status counts if no other program was run after it.
+RUN: Final = f"""{_STOP}$PSNativeCommandUseErrorActionPreference = $true
+$global:LASTEXITCODE = 0
+try {{ & $script }} catch {{
+    [Console]::Error.WriteLine(($_ | Out-String).TrimEnd())
+    if ($LASTEXITCODE) {{ exit $LASTEXITCODE }}
+    exit 1
+}}
+exit $LASTEXITCODE
+"""
+
+PACK: Final = f"""{_STOP}Set-Location -LiteralPath $slot
+$found = @($patterns | ForEach-Object {{ Get-Item -Path $_ -Force -ErrorAction SilentlyContinue }} |
+    ForEach-Object {{ (Resolve-Path -LiteralPath $_.FullName -Relative).Replace('\\', '/') }} | Select-Object -Unique)
+if ($found.Count -eq 0) {{ exit 0 }}
+[IO.File]::WriteAllLines("$file.list", [string[]]$found)
+& tar.exe -cf $file -T "$file.list"
+if ($LASTEXITCODE) {{ exit $LASTEXITCODE }}
+$sha = [Security.Cryptography.SHA256]::Create()
+$in = [IO.File]::OpenRead($file)
+$buffer = New-Object byte[] ([int]$piece)
+do {{
+    $size = 0
+    while (($n = $in.Read($buffer, $size, $buffer.Length - $size)) -gt 0) {{ $size += $n }}
+    if ($size) {{
+        $sum = [BitConverter]::ToString($sha.ComputeHash($buffer, 0, $size)).Replace('-', '').ToLower()
+        [Console]::Out.Write("$sum`n")
+    }}
+}} while ($size -eq $buffer.Length)
+"""
+
+SEND: Final = f"""{_STOP}$in = [IO.File]::OpenRead($file)
+[void]$in.Seek([long]$from, 'Begin')
+$in.CopyTo([Console]::OpenStandardOutput())
+"""
+
+REMOVE: Final = f"""{_STOP}{_EMPTY}Empty $slot
+Get-ChildItem -LiteralPath (Split-Path $slot) -File -Force |
+    Where-Object {{ $_.Name.StartsWith("$name.") }} | Remove-Item -Force
+"""
+
+_BOM: Final = "\ufeff"
+"""Without it PowerShell 5 takes a script for one in the machine's own code page."""
+
+
+@frozen(kw_only=True)
+class WindowsSlot:
+    """See `Slot`."""
+
+    connection: Connection
+    directory: str
+    wanted: Wanted
+
+    @classmethod
+    async def prepared(cls, connection: Connection, wanted: Wanted) -> "WindowsSlot":
+        """Make it ready. Instances may share a file system, and so whatever is absolute."""
+        base = wanted.base
+        base = f"{base}\\{wanted.instance}" if PureWindowsPath(base).is_absolute() else base
+        kind = Kind.of(wanted.script)
+        content = _Hashed(kind.content)
+        prepare = with_values(PREPARE, base=base, name=wanted.name, suffix=f".script{kind.suffix}")
+        completed = await connection.run(powershell(prepare), stdin=content)
+        raise_unless_ok(completed, f"cannot prepare {base}\\{wanted.name} on {wanted.instance}")
+        directory, _, arrived = completed.stdout.decode().rpartition("\n")
+        content.compare(arrived, "the job's script")
+        return cls(connection=connection, directory=directory, wanted=wanted)
+
+    async def upload(self, files: Mapping[str, Path]) -> None:
+        """See `Slot.upload`."""
+        archive = f"{self.directory}.files.tar"
+        await self._put(archive, Packed.of(files), "the job's files")
+        completed = await self.connection.run(("tar.exe", "-xf", archive), cwd=self.directory)
+        raise_unless_ok(completed, "cannot upload the job's files")
+
+    async def run_script(self, output: Sink) -> Completed:
+        """See `Slot.run_script`."""
+        return await self._run(".script", Kind.of(self.wanted.script), output)
+
+    async def run_cleanup(self, script: str, output: Sink) -> Completed:
+        """See `Slot.run_cleanup`."""
+        kind = Kind.of(script)
+        await self._put(f"{self.directory}.cleanup{kind.suffix}", kind.content, "the clean-up script")
+        return await self._run(".cleanup", kind, output)
+
+    async def download(self, patterns: Sequence[str], store: Sink) -> Completed:
+        """See `Slot.download`."""
+        archive = f"{self.directory}.artifacts.tar"
+        pack = with_values(PACK, slot=self.directory, file=archive, piece=str(PIECE), patterns=patterns)
+        packed = await self.connection.run(powershell(pack))
+        if packed.ok and packed.stdout:
+            await self._fetch(archive, _Pieces(packed.stdout.decode().split(), store))
+        return packed
+
+    async def remove(self) -> Completed:
+        """See `Slot.remove`."""
+        remove = with_values(REMOVE, slot=self.directory, name=self.wanted.name)
+        return await self.connection.run(powershell(remove))
+
+    async def _run(self, what: str, kind: "Kind", output: Sink) -> Completed:
+        """Run a script's file by a line of cmd's, which makes one stream of the two that a job writes."""
+        line = kind.line(f"{self.directory}{what}{kind.suffix}", f'"..\\{self.wanted.name}{what}{kind.suffix}"')
+        env, cwd = self.wanted.env, self.directory
+        return await self.connection.run(f"{line} 2>&1", stdout=output, stderr=output, env=env, cwd=cwd)
+
+    async def _put(self, file: str, source: bytes | AsyncIterable[bytes], what: str) -> None:
+        hashed = _Hashed(source)
+        completed = await self.connection.run(powershell(with_values(RECEIVE, file=file)), stdin=hashed)
+        raise_unless_ok(completed, f"cannot upload {what}")
+        hashed.compare(completed.stdout.decode(), what)
+
+    async def _fetch(self, archive: str, pieces: "_Pieces") -> None:
+        """Have an archive sent, again from where it comes wrong if it does.
+
+        Raises:
+            ArchiveRefused: It does each time.
+        """
+        failures, done = 0, 0
+        while failures < ATTEMPTS:
+            send = with_values(SEND, file=archive, **{"from": str(pieces.begin())})
+            try:
+                completed = await self.connection.run(powershell(send), stdout=pieces.take)
+                raise_unless_ok(completed, "cannot download the artifacts")
+                await pieces.end()
+            except _Corrupt:
+                failures, done = (failures + 1 if pieces.done == done else 1), pieces.done
+            else:
+                return
+        raise ArchiveRefused(f"their archive came damaged {ATTEMPTS} times: the checksums differ")
+
+
+def with_values(script: str, /, **values: str | Sequence[str]) -> str:
+    """Let a script begin with its parameters; no text in them can be taken for anything else."""
+    literals = {
+        name: quote(value) if isinstance(value, str) else f"@({', '.join(map(quote, value))})"
+        for name, value in values.items()
+    }
+    return "".join(f"${name} = {literal}\n" for name, literal in literals.items()) + script
+
+
+@frozen
+class Kind:
+    """How a script is kept in a file, and run."""
+
+    content: bytes
+    suffix: str
+    program: str
+    """With its options; empty for what cmd runs by itself."""
+
+    @classmethod
+    def of(cls, script: str) -> "Kind":
+        """Tell by the first line."""
+        first, _, rest = script.partition("\n")
+        names = first.removeprefix("#!").strip() if first.startswith("#!") else ""
+        if first.startswith("@") or _stem(names) == "cmd":
+            lines = (rest if names else script).splitlines()
+            return cls("".join(f"{line}\r\n" for line in lines).encode(), ".cmd", "")
+        if _stem(names) in ("", "powershell", "pwsh"):
+            return cls(f"{_BOM}{script}".encode(), ".ps1", f"{_stem(names) or 'powershell'}.exe")
+        return cls(script.encode(), "", names)
+
+    def line(self, path: str, near: str) -> str:
+        """Write the line for cmd that runs it: by its path, or by what leads to it from the slot's directory.
+
+        The latter has nothing in it that cmd could take for a variable.
+        """
+        match self.suffix:
+            case ".cmd":
+                return f"call {near}"
+            case ".ps1":
+                return subprocess.list2cmdline(powershell(with_values(RUN, script=path), program=self.program))
+        return f"{self.program} {near}"
+
+
+def _stem(names: str) -> str:
+    """Name the program of a ``#!`` line: ``pwsh`` for ``C:/Tools/pwsh.exe -v``, and for ``/usr/bin/env pwsh``."""
+    words = [word for word in names.split() if PureWindowsPath(word).name != "env"]
+    return PureWindowsPath(words[0]).stem.lower() if words else ""
+
+
+# --- files -----------------------------------------------------------------------------------------------
+
+
+@define
+class _Hashed:
+    """What is sent, and the checksum of what was."""
+
+    _source: bytes | AsyncIterable[bytes]
+    _sha: "hashlib._Hash" = field(factory=hashlib.sha256, init=False)
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        """Read it; once."""
+        if isinstance(self._source, bytes):
+            self._sha.update(self._source)
+            yield self._source
+            return
+        async for chunk in self._source:
+            self._sha.update(chunk)
+            yield chunk
+
+    def compare(self, arrived: str, what: str) -> None:
+        """Compare with the checksum of what has arrived.
+
+        Raises:
+            ConnectError: It is another.
+        """
+        if arrived != self._sha.hexdigest():
+            raise ConnectError(f"{what} did not arrive whole: the checksums differ; try again")
+
+
+class _Corrupt(Exception):
+    """A piece came wrong."""
+
+
+@define
+class _Pieces:
+    """An archive on its way, piece by piece; only what has come right is stored."""
+
+    _sums: Sequence[str]
+    _store: Sink
+    done: int = field(default=0, init=False)
+    """How many have come right."""
+
+    _held: bytearray = field(factory=bytearray, init=False)
+
+    @property
+    def is_complete(self) -> bool:
+        return self.done == len(self._sums)
+
+    def begin(self) -> int:
+        """Start or go on; returns from which byte."""
+        self._held.clear()
+        return self.done * PIECE
+
+    async def take(self, data: bytes) -> None:
+        """Take what comes; raises `_Corrupt`."""
+        self._held += data
+        while len(self._held) >= PIECE:
+            await self._finish(bytes(self._held[:PIECE]))
+            del self._held[:PIECE]
+
+    async def end(self) -> None:
+        """Take what is left for the last; raises `_Corrupt`."""
+        if self._held:
+            await self._finish(bytes(self._held))
+        if not self.is_complete:
+            raise _Corrupt
+
+    async def _finish(self, piece: bytes) -> None:
+        if self.is_complete or hashlib.sha256(piece).hexdigest() != self._sums[self.done]:
+            raise _Corrupt
+        await self._store(piece)
+        self.done += 1

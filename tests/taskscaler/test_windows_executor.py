@@ -1,0 +1,264 @@
+"""The *instance* executor on Windows, as far as this system can show it: over WinRM, with programs that we play."""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from attrs import define
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from fleeting import ConnectError, Connection
+from fleeting.connectors.winrm import WinrmConnector
+from fleeting.connectors.winrm._command import LONGEST_LINE
+from fleeting.powershell import PREFACE
+from taskscaler.executors import JobOutcome, JobSpec, Verdict, _windows
+from taskscaler.executors._windows import Kind, with_values
+from taskscaler.executors.instance import InstanceConfig, InstanceExecutor
+from tests.fleeting.local_agents import Heard
+from tests.fleeting.sshd import configured
+from tests.fleeting.winrm_host import Host, winrm_host
+from tests.taskscaler import fake_windows
+
+pytestmark = pytest.mark.anyio
+
+PATIENCE = 40.0
+"""Seconds after which a test gives up."""
+
+
+@define
+class Slot:
+    """A lease, as far as an executor sees it."""
+
+    instance: str
+    connect: Callable[[], AbstractAsyncContextManager[Connection]]
+    slot: int = 0
+
+    def dial(self) -> AbstractAsyncContextManager[Connection]:
+        """Connect to the instance."""
+        return self.connect()
+
+
+@define
+class Bench:
+    """One instance, and everything to run jobs on it."""
+
+    host: Host
+    here: Path
+    there: Path
+    """Where commands start on the instance."""
+
+    output: Heard
+
+    async def run(self, script: str, *, config: InstanceConfig | None = None, slot: int = 0, **spec: Any) -> JobOutcome:  # noqa: ANN401
+        """Run a job made from these."""
+        executor = InstanceExecutor(config or InstanceConfig())
+        job = JobSpec(name="job", script=script, **spec)
+        lease = Slot("i-1", lambda: WinrmConnector().dial(self.host.info, configured()), slot)
+        with anyio.fail_after(PATIENCE):
+            return await executor.run(job, lease, output=self.output, artifacts=self.here / "artifacts")
+
+    def damage(self, times: int) -> None:
+        """Spoil the next archives on their way here."""
+        Path(str(self.host.options.programs), "damage").write_text(str(times))
+
+    def left(self) -> list[str]:
+        """What lies on the instance where slots are."""
+        return sorted(path.name for path in (self.there / "taskscaler").iterdir())
+
+
+@pytest.fixture(scope="module")
+def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
+    """Run a server; its commands start in a directory of its own."""
+    base = tmp_path_factory.mktemp("windows")
+    (base / "home").mkdir()
+    with winrm_host(base, programs=str(fake_windows.install(base / "programs")), home=str(base / "home")) as found:
+        yield found
+
+
+@pytest.fixture
+def bench(host: Host, tmp_path: Path) -> Bench:
+    """Use the server."""
+    return Bench(host, tmp_path, Path(str(host.options.home)), Heard())
+
+
+# --- scripts ---------------------------------------------------------------------------------------------
+
+
+async def test_a_powershell_script_runs_in_its_slot(bench: Bench) -> None:
+    """Both outputs are one, its status is told, the job's variables are there, and nothing is left."""
+    script = 'echo "out $A $TASKSCALER_INSTANCE $TASKSCALER_SLOT"; echo "err ä" >&2; pwd; exit 3'
+    outcome = await bench.run(script, slot=2, env={"A": "a b"})
+    assert (outcome.verdict, outcome.exit_code, outcome.why) == (Verdict.FAILED, 3, "exited with 3")
+    assert bench.output.data.decode() == f"out a b i-1 2\nerr ä\n{bench.there}/taskscaler/slot-2\n"
+    assert bench.left() == []
+
+
+@pytest.mark.parametrize("script", ["@echo off\necho hi\nexit 4", "#!cmd\necho hi\nexit 4"])
+async def test_a_cmd_script_runs_in_its_slot(bench: Bench, script: str) -> None:
+    """It is known by its first line, and has the line ends that cmd's labels need."""
+    outcome = await bench.run(script)
+    assert (outcome.exit_code, bench.output.data) == (4, b"hi\n")
+
+
+async def test_a_shebang_names_what_runs_it(bench: Bench) -> None:
+    """It gets its options, and the script's file as it is."""
+    outcome = await bench.run("#!perl.exe -w\nprint 1;")
+    assert (outcome.exit_code, bench.output.data) == (0, b"perl.exe -w #!perl.exe -w\nprint 1;")
+    bench.output.data = b""
+    await bench.run("#!/usr/bin/env pwsh\necho hi")
+    assert bench.output.data == b"hi\n"
+
+
+async def test_a_long_script_with_any_text_arrives_whole(bench: Bench) -> None:
+    """No length limit of a command line holds for a job's script."""
+    text = "ä漢\U0001f389'\u2019\"%PATH%$x`" * 2000
+    await bench.run(f"cat <<'%%END%%'\n{text}\n%%END%%\n")
+    assert bench.output.data.decode() == f"{text}\n"
+
+
+async def test_a_job_that_takes_too_long_is_ended(bench: Bench) -> None:
+    """And cleaned up after."""
+    outcome = await bench.run("exec sleep 1000", timeout=3.0)
+    assert outcome == JobOutcome(verdict=Verdict.TIMED_OUT, why="took longer than 3s")
+    assert bench.left() == []
+
+
+async def test_a_clean_up_script_runs_after_the_job(bench: Bench) -> None:
+    """It may be of another kind than the job's, sees what that left, and its failure is reported."""
+    config = InstanceConfig(cleanup_script="@echo off\necho left: *\nexit 7")
+    outcome = await bench.run("touch a b", config=config)
+    assert (outcome.verdict, outcome.warnings) == (Verdict.SUCCEEDED, ("the clean-up script exited with 7",))
+    assert bench.output.data == b"left: a b\n"
+    assert bench.left() == []
+
+
+async def test_an_instance_that_cannot_be_prepared_is_an_error(bench: Bench) -> None:
+    """The message says what the instance said."""
+    (bench.there / "file").touch()
+    with pytest.raises(ConnectError, match=r"(?s)cannot prepare file\\slot-0 on i-1: exited with 1: .*file"):
+        await bench.run("true", config=InstanceConfig(base="file"))
+
+
+# --- files -----------------------------------------------------------------------------------------------
+
+
+async def test_files_arrive_and_artifacts_come_back(bench: Bench) -> None:
+    """With directories, and names that have spaces."""
+    source = bench.here / "source"
+    (source / "data").mkdir(parents=True)
+    (source / "data" / "a b").write_text("content")
+    outcome = await bench.run(
+        "mkdir out; cp 'sub/data/a b' out; echo 1 > x.log", files={"sub": source}, artifacts=("out", "*.log", "gone")
+    )
+    assert (outcome.verdict, outcome.why) == (Verdict.FAILED, "no such artifact: gone")
+    assert (bench.here / "artifacts" / "out" / "a b").read_text() == "content"
+    assert (bench.here / "artifacts" / "x.log").read_text() == "1\n"
+    assert bench.left() == []
+
+
+async def test_a_job_without_any_artifact_leaves_no_directory(bench: Bench) -> None:
+    """Nothing is made for nothing."""
+    outcome = await bench.run("true", artifacts=("a", "b"))
+    assert outcome.why == "no such artifact: a, b"
+    assert not (bench.here / "artifacts").exists()
+
+
+@pytest.mark.parametrize(("times", "verdict"), [(2, Verdict.SUCCEEDED), (3, Verdict.FAILED)])
+async def test_what_comes_damaged_is_fetched_again(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, times: int, verdict: Verdict
+) -> None:
+    """Only from the piece on that came wrong; the third time it is given up."""
+    monkeypatch.setattr(_windows, "PIECE", 4096)
+    bench.damage(times)
+    outcome = await bench.run("head -c 50000 /dev/zero > zeros; echo end > z", artifacts=("z*",))
+    bench.damage(0)
+    assert outcome.verdict is verdict
+    if verdict is Verdict.SUCCEEDED:
+        assert (bench.here / "artifacts" / "zeros").read_bytes() == bytes(50000)
+    else:
+        assert outcome.why == "the artifacts were refused: their archive came damaged 3 times: the checksums differ"
+
+
+async def test_artifacts_that_are_too_large_are_refused(bench: Bench) -> None:
+    """The limit is the same as elsewhere."""
+    outcome = await bench.run(
+        "head -c 1000000 /dev/zero > big", artifacts=("big",), config=InstanceConfig(artifact_limit=1000)
+    )
+    assert outcome.why == "the artifacts were refused: they have more than 1000 bytes; raise artifact_limit"
+
+
+async def test_what_arrives_damaged_is_an_error(monkeypatch: pytest.MonkeyPatch, bench: Bench) -> None:
+    """The instance tells the checksum of what it got."""
+    monkeypatch.setattr(_windows._Hashed, "compare", lambda hashed, _, what: _COMPARE(hashed, "0" * 64, what))
+    with pytest.raises(ConnectError, match="the job's script did not arrive whole"):
+        await bench.run("true")
+
+
+_COMPARE = _windows._Hashed.compare
+
+
+async def test_more_than_was_announced_is_damage() -> None:
+    """Whoever sends on after the last piece is not believed."""
+    stored = Heard()
+    pieces = _windows._Pieces([fake_windows.checksum(b"a")], stored)
+    await pieces.take(b"ab")
+    with pytest.raises(_windows._Corrupt):
+        await pieces.end()
+    assert stored.data == b""
+
+
+# --- what is sent ----------------------------------------------------------------------------------------
+
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
+
+
+@given(
+    st.dictionaries(st.from_regex("[a-z]{1,8}", fullmatch=True), TEXTS | st.lists(TEXTS)),
+    st.sampled_from([_windows.PREPARE, _windows.RUN, _windows.SEND]),
+)
+@example({"a": "'\u2018\u2019\u201a\u201b''", "b": ["\n$c = 'd'\n", "", ")"]}, _windows.RUN)
+def test_parameters_are_what_they_were(values: dict[str, Any], body: str) -> None:
+    """Whatever text is given, a script begins with exactly that, and goes on with its own."""
+    assert fake_windows.read_values(with_values(body, **values)) == (values, body)
+
+
+@given(TEXTS)
+def test_the_line_that_runs_a_script_is_cmd_s(path: str) -> None:
+    """It fits, and there is nothing in it that cmd would take for anything, whatever the path is."""
+    line = Kind.of("exit").line(path[:200], "")
+    assert len(line) < LONGEST_LINE
+    assert not set(line) & set('"%!^&|<>()\r\n')
+    values, body = fake_windows.read_values(fake_windows.decoded(line.split()[-1]).removeprefix(PREFACE))
+    assert (values, body) == ({"script": path[:200]}, _windows.RUN)
+
+
+@pytest.mark.parametrize(
+    ("script", "suffix", "program"),
+    [
+        ("Get-Item .", ".ps1", "powershell.exe"),
+        ("", ".ps1", "powershell.exe"),
+        ("#! PowerShell.exe\n", ".ps1", "powershell.exe"),
+        ("#!/usr/bin/env pwsh", ".ps1", "pwsh.exe"),
+        ("#!C:\\Windows\\System32\\cmd.exe /c\r\n", ".cmd", ""),
+        ("@rem x", ".cmd", ""),
+        ("#!python -u\n", "", "python -u"),
+        ("# a comment", ".ps1", "powershell.exe"),
+    ],
+)
+def test_the_first_line_tells_the_kind(script: str, suffix: str, program: str) -> None:
+    """PowerShell's is what is not said to be anything else."""
+    kind = Kind.of(script)
+    assert (kind.suffix, kind.program) == (suffix, program)
+
+
+@given(TEXTS)
+def test_a_cmd_script_has_cmd_s_line_ends(text: str) -> None:
+    """All of them, and its lines are what they were."""
+    script = "@" + text
+    content = Kind.of(script).content.decode()
+    assert content.count("\n") == content.count("\r\n") == len(script.splitlines())
+    assert content.splitlines() == script.splitlines()
