@@ -160,8 +160,9 @@ def test_secrets_stay_out_of_reprs() -> None:
 
 
 def test_a_command_is_shown_as_one_line() -> None:
-    """As one would type it."""
+    """As one would type it, without a script that nobody can read."""
     assert (display("a  b"), display(["a", "b c"])) == ("a  b", 'a "b c"')
+    assert display(powershell("exit 3")).endswith("-EncodedCommand …")
 
 
 @given(SENDABLE, SENDABLE)

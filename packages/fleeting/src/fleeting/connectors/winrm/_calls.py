@@ -129,6 +129,8 @@ class Calls:
 
     def _note(self, failure: Exception | None) -> None:
         """Remember whether the host was heard."""
+        if isinstance(failure, Stale):
+            return
         self.is_doubted = isinstance(failure, Unreachable)
         if not self.is_doubted:
             self.heard_at = anyio.current_time()

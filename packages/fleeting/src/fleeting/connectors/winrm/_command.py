@@ -83,8 +83,11 @@ def compose(command: str | Sequence[str], *, env: Mapping[str, str], cwd: str | 
 
 
 def display(command: str | Sequence[str]) -> str:
-    """Show a command as one line."""
-    return command if isinstance(command, str) else subprocess.list2cmdline(command)
+    """Show a command as one line; an encoded script would tell nobody anything."""
+    if isinstance(command, str):
+        return command
+    shown = [*command[:-1], "…"] if command[-2:-1] == [_ENCODED] else command
+    return subprocess.list2cmdline(shown)
 
 
 def _by_shell(command: str, place: Place) -> Line:
@@ -104,7 +107,7 @@ def _program(command: list[str], place: Place) -> Line:
     program, arguments = subprocess.list2cmdline(command[:1]), subprocess.list2cmdline(command[1:])
     if len(program) + len(arguments) < LONGEST_PROGRAM:
         return Line(command=program, arguments=arguments, by_shell=False, place=place)
-    if command[-2] != _ENCODED:
+    if command[-2:-1] != [_ENCODED]:
         raise ConnectError(
             f"the command has {len(program) + len(arguments)} characters, Windows takes {LONGEST_PROGRAM}; "
             "pass data on stdin"

@@ -83,13 +83,13 @@ class Shells:
             shell, command = await self._start(line)
             try:
                 yield shell, command
-                await self._end_command(shell, command)
+                is_well = await self._end_command(shell, command)
             except BaseException:
                 with anyio.move_on_after(self._patience, shield=True):
                     await self._end_command(shell, command)
                     await self._delete(shell)
                 raise
-            if shell.uses < USES:
+            if is_well and shell.uses < USES:
                 self._give_back(shell)
             else:
                 await self._delete(shell)
@@ -209,15 +209,18 @@ class Shells:
         self._idle.append(shell)
         self._tell()
 
-    async def _end_command(self, shell: Shell, command: str) -> None:
-        """End it if it runs; else only let the host forget it."""
-        with suppress(Fault, OperationTimeout, ConnectError):
-            await self.calls(lambda protocol: protocol.cleanup_command(shell.id, command))
+    async def _end_command(self, shell: Shell, command: str) -> bool:
+        """End it if it runs; else only let the host forget it. Tells whether that was answered."""
+        with anyio.move_on_after(self._patience / 2), suppress(OperationTimeout, ConnectError):
+            with suppress(Fault):  # it is not there any more
+                await self.calls(lambda protocol: protocol.cleanup_command(shell.id, command))
+            return True
+        return False
 
     async def _delete(self, shell: Shell) -> None:
         """End a shell, and what runs in it; what cannot be ended is left to the host."""
         try:
-            with suppress(Fault, OperationTimeout, ConnectError):
+            with anyio.move_on_after(self._patience / 2), suppress(Fault, OperationTimeout, ConnectError):
                 await self.calls(lambda protocol: protocol.close_shell(shell.id, close_session=False))
         finally:
             self._opened -= 1
