@@ -91,7 +91,8 @@ async def test_more_commands_than_shells_wait_for_their_turn(host: Host) -> None
     async with connected(host, WinrmConnector(shells=5)) as connection, anyio.create_task_group() as tasks:
 
         async def run(number: int) -> None:
-            done.append((await connection.run(f"sleep 0.1; exit {number}")).exit_status)
+            env = {"N": str(number % 7)}
+            done.append((await connection.run(f"sleep 0.1; exit {number}", env=env)).exit_status)
 
         for number in range(50):
             tasks.start_soon(run, number)
@@ -124,17 +125,13 @@ async def test_a_quota_that_others_have_used_up_is_told(tmp_path: Path, monkeypa
 
 async def test_a_shell_that_has_done_its_work_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Windows counts the commands of a shell, ended or not; a new shell begins anew, whoever notices first."""
-    monkeypatch.setattr(_shells, "USES", 4)
-    with winrm_host(tmp_path, max_operations=3) as host:
-        async with connected(host) as connection:
-            for _ in range(8):
-                await connection.run("true", check=True)
-        assert (await host.control())["seen"]["Create"] == 3
-    with winrm_host(tmp_path, max_operations=5) as host:
-        async with connected(host) as connection:
-            for _ in range(8):
-                await connection.run("true", check=True)
-        assert (await host.control())["seen"]["Create"] == 2
+    for uses, quota in (4, 1500), (200, 4):
+        monkeypatch.setattr(_shells, "USES", uses)
+        with winrm_host(tmp_path, max_operations=quota) as host:
+            async with connected(host) as connection:
+                for _ in range(8):
+                    await connection.run("true", check=True)
+            assert (await host.control())["seen"]["Create"] == 2
 
 
 async def test_a_service_that_was_started_anew_is_used_on(tmp_path: Path) -> None:
@@ -298,15 +295,19 @@ async def test_a_host_that_does_not_clear_up_holds_nobody_up(
 
 
 async def test_a_host_that_dies_under_a_command(tmp_path: Path) -> None:
-    """Nobody knows whether the command has ended, and the error says so."""
+    """Nobody knows whether the command has ended, and the error says so; who dials next dials anew."""
+    connector = WinrmConnector()
     with winrm_host(tmp_path) as host:
 
         async def die(_: bytes) -> None:
             host.process.kill()
 
-        async with connected(host) as connection:
+        async with connected(host, connector, timeout=3.0) as connection:
             with pytest.raises(Unreachable, match="whether the command has ended is unknown"):
                 await connection.run("echo here; sleep 1000", stdout=die)
+            with pytest.raises(Unreachable, match="could not be reached within 3s"):
+                async with connected(host, connector, timeout=3.0):
+                    pass
 
 
 async def test_a_host_that_falls_silent_is_found_out(tmp_path: Path) -> None:
@@ -323,7 +324,7 @@ async def test_a_host_that_falls_silent_is_found_out(tmp_path: Path) -> None:
                     reasons.append(await connection.wait_closed())
 
                 tasks.start_soon(wait)
-                with pytest.raises(Unreachable, match="does not answer"):
+                with pytest.raises(Unreachable, match="does not answer"), anyio.fail_after(15):
                     await connection.run("sleep 1000")
             with pytest.raises(Unreachable, match="is closed: the host was silent for 400ms"):
                 await connection.run("true")
@@ -366,11 +367,25 @@ async def test_cancelling_does_not_wait_for_a_host_that_stalls(
 async def test_a_shell_that_comes_too_late_is_ended(tmp_path: Path) -> None:
     """Who asked for it was cancelled meanwhile; the answer is waited for, so that nothing is left on the host."""
     with winrm_host(tmp_path) as host:
-        async with connected(host) as connection, anyio.create_task_group() as tasks:
-            tasks.start_soon(lambda: connection.run("true", env={"A": "B"}))
-            await anyio.wait_all_tasks_blocked()
-            tasks.cancel_scope.cancel()
-        assert (await host.control())["shells"] == 0
+        async with connected(host) as connection:
+            seen = await Seen.by(host)
+            await host.control({"verb": "Create", "kind": "late"})
+            with anyio.move_on_after(0.2):
+                await connection.run("true", env={"A": "B"})
+            while not await seen.count("Create"):  # noqa: ASYNC110  (another process is asked)
+                await anyio.sleep(0.05)
+            assert (await host.control())["shells"] == 1
+
+
+async def test_nobody_is_sent_on_to_another_host(tmp_path: Path) -> None:
+    """What is meant for one host is not shown to another, whatever the first one says."""
+    with winrm_host(tmp_path) as host, winrm_host(tmp_path) as other:
+        async with connected(host) as connection:
+            where = {"Location": f"http://127.0.0.1:{other.port}/wsman"}
+            await host.control({"verb": "Command", "kind": "body", "status": 307, "headers": where})
+            with pytest.raises(Unreachable, match="cannot be understood"):
+                await connection.run("true")
+        assert (await other.control())["seen"] == {}
 
 
 def test_the_pieces_of_input_fit_into_an_envelope() -> None:

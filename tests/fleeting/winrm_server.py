@@ -78,7 +78,7 @@ class Trouble:
     """Of the request: the last part of its action; ``Probe`` for one that proves nothing."""
 
     kind: str
-    """``stall``, ``hang up``, ``drip``, ``flood``, ``body`` or ``fault``."""
+    """``late``, ``stall``, ``hang up``, ``drip``, ``flood``, ``body`` or ``fault``."""
 
     times: int = 1_000_000
     body: str = ""
@@ -297,6 +297,7 @@ class Conversation:
         if path == "/control":
             await self._reply(200, json.dumps(self.service.control(json.loads(request.body))).encode())
             return
+        self.service.seen["requests"] += 1
         proof = request.headers.get("authorization", "")
         demand = self._log_in(proof)
         if demand is None and not request.body:
@@ -375,6 +376,9 @@ class Conversation:
             return False
         self.service.seen[trouble.kind] += 1
         match trouble.kind:
+            case "late":
+                await anyio.sleep(0.5)
+                return False
             case "stall":
                 await anyio.sleep_forever()
             case "hang up":
