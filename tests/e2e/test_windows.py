@@ -63,7 +63,7 @@ def run(directory: Path, host: Host, text: str) -> subprocess.CompletedProcess[s
 
 def test_a_batch_runs_on_a_windows_host(tmp_path: Path) -> None:
     """Its scripts run by their first lines, artifacts come back, and nothing is left on the host."""
-    authority = Authority.new()
+    authority = Authority()
     certificate, _ = authority.write(tmp_path)
     authority.write_own(tmp_path)
     (tmp_path / "home").mkdir()

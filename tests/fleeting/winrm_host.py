@@ -1,22 +1,19 @@
 """A host for the WinRM connector: the server of the tests, and certificates for it."""
 
-import datetime as dt
 import hashlib
-import ipaddress
 import json
+import secrets
+import ssl
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import anyio
-from attrs import asdict, define, evolve
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
+import trustme
+from attrs import asdict, define, evolve, field, frozen
 
 from fleeting import ConnectInfo
 from tests.fleeting.winrm_server import Options
@@ -77,63 +74,22 @@ def winrm_host(directory: Path, **options: Any) -> Iterator[Host]:  # noqa: ANN4
             process.kill() if process.stdin is None else process.stdin.close()
 
 
-@define
+@frozen
 class Authority:
     """Makes certificates."""
 
-    key: ec.EllipticCurvePrivateKey
-    certificate: x509.Certificate
-
-    @classmethod
-    def new(cls) -> "Authority":
-        """Found one that vouches for itself."""
-        key = ec.generate_private_key(ec.SECP256R1())
-        return cls(key, _certificate("an authority", key.public_key(), "an authority", key, is_authority=True))
+    _ca: trustme.CA = field(factory=trustme.CA)
 
     def write(self, directory: Path, *, host: str = "127.0.0.1") -> tuple[Path, str]:
         """Make a certificate for a host; returns the file for the server, and the certificate's fingerprint."""
-        key = ec.generate_private_key(ec.SECP256R1())
-        made = _certificate(host, key.public_key(), "an authority", self.key)
-        private = key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        )
-        path = directory / f"{hashlib.sha256(private).hexdigest()[:8]}.pem"
-        path.write_bytes(private + made.public_bytes(serialization.Encoding.PEM))
-        return path, made.fingerprint(hashes.SHA256()).hex()
+        made = self._ca.issue_cert(host)
+        path = directory / f"{secrets.token_hex(4)}.pem"
+        made.private_key_and_cert_chain_pem.write_to_path(str(path))
+        shown = ssl.PEM_cert_to_DER_cert(made.cert_chain_pems[0].bytes().decode())
+        return path, hashlib.sha256(shown).hexdigest()
 
     def write_own(self, directory: Path) -> Path:
         """Write the certificate that one has to trust."""
         path = directory / "authority.pem"
-        path.write_bytes(self.certificate.public_bytes(serialization.Encoding.PEM))
+        self._ca.cert_pem.write_to_path(str(path))
         return path
-
-
-def _certificate(
-    subject: str,
-    public: ec.EllipticCurvePublicKey,
-    issuer: str,
-    key: ec.EllipticCurvePrivateKey,
-    *,
-    is_authority: bool = False,
-) -> x509.Certificate:
-    now = dt.datetime.now(dt.UTC)
-    builder = (
-        x509.CertificateBuilder()
-        .subject_name(_name(subject))
-        .issuer_name(_name(issuer))
-        .public_key(public)
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - dt.timedelta(days=1))
-        .not_valid_after(now + dt.timedelta(days=1))
-        .add_extension(x509.BasicConstraints(ca=is_authority, path_length=None), critical=True)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key()), critical=False)
-    )
-    if not is_authority:
-        names: Sequence[x509.GeneralName] = [x509.IPAddress(ipaddress.ip_address(subject))]
-        builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
-    return builder.sign(key, hashes.SHA256())
-
-
-def _name(text: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
