@@ -112,6 +112,9 @@ class Cloud:
     address: str = "10.1.0."
     """What the internal address of an instance begins with, if it ends with a dot; else all of it."""
 
+    unlisted: int = 0
+    """How many of the newest instances no list shows yet."""
+
     stuck: bool = False
     """Whether operations never end."""
 
@@ -238,7 +241,7 @@ class Cloud:
         yield "GET", VMS, self._list_flexible
         yield "POST", f"{VMS}/", self._post_vm
         yield "GET", NETWORK, self._get_network
-        yield "GET", AUTOSCALE, lambda _, __: Reply(200, {"value": self.autoscale})
+        yield "GET", AUTOSCALE, lambda request, _: self._paged(request, self.autoscale)
         yield "GET", f"{LOCATION}/operations/", self._get_operation
         yield "GET", f"{LOCATION}/operationResults/", lambda _, __: Reply(200)
 
@@ -370,7 +373,8 @@ class Cloud:
         return self._paged(request, [self._vm(each) for each in self._sorted() if self.mode == "Flexible"])
 
     def _sorted(self) -> Sequence[Instance]:
-        return sorted(self.instances.values(), key=lambda each: each.number)
+        known = [*self.instances.values()][: len(self.instances) - self.unlisted]
+        return sorted(known, key=lambda each: each.number)
 
     def _get_uniform(self, request: Request, rest: str) -> Reply | None:
         name, _, more = rest.partition("/")

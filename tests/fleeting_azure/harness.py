@@ -29,6 +29,8 @@ STATES = {
     "Failed/deallocated": State.SUSPENDED,
     "Succeeded/stopped": State.FAILED,
     "Failed": State.FAILED,
+    "Canceled": State.FAILED,
+    "Canceled/running": State.RUNNING,
     "Succeeded/unknown": State.CREATING,
     "Succeeded": State.CREATING,
     "Deleting/running": State.DELETING,

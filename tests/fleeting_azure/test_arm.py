@@ -1,13 +1,14 @@
 """The pure part: budgets, capacities, states, errors."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pytest
+from attrs import evolve
 from azure.mgmt.compute import models
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleeting import OutcomeUnknown, ProblemKind, ProviderError, RateLimited, State
+from fleeting import OutcomeUnknown, Problem, ProblemKind, ProviderError, RateLimited, State
 from fleeting_azure import _arm as arm
 from tests.fleeting_azure.harness import STATES
 
@@ -39,11 +40,11 @@ def test_a_budget_that_was_not_used_is_full(now: float) -> None:
 
 
 @given(counts, st.one_of(st.none(), counts), st.integers(1, 1000))
-def test_the_capacity_is_never_below_what_lives(capacity: int, live: int | None, wanted: int) -> None:
-    """Azure removes instances of its own choice if it is; and no more come than were accepted."""
+def test_the_capacity_is_never_lowered(capacity: int, live: int | None, wanted: int) -> None:
+    """Azure removes instances of its own choice if it is; no more come than were accepted, or asked for before."""
     there = min(capacity, live) if live is not None else capacity
     target, accepted = arm.capacity_for(capacity, live, wanted, 1000)
-    assert target == there + accepted
+    assert target == max(capacity, there + accepted)
     assert 0 <= accepted <= wanted
     assert accepted == wanted or target == 1000
 
@@ -67,7 +68,7 @@ words = st.sampled_from(sorted({word for written in STATES for word in written.s
 def test_only_what_runs_is_shown_as_running(provisioning: str, power: list[str], evicts: bool) -> None:  # noqa: FBT001  (hypothesis)
     """Whatever the two states say, used is only what runs and is settled, and nothing is ever hidden as deleted."""
     state = arm.state_of(provisioning, power, evicts_by_deallocating=evicts)
-    settled = provisioning.lower() in {"succeeded", "updating", "failed"}
+    settled = provisioning.lower() in {"succeeded", "updating", "failed", "canceled"}
     assert (state is State.RUNNING) == (settled and power == ["running"])
     assert state is not State.DELETED
 
@@ -101,6 +102,25 @@ def test_problems_have_kinds(code: str, message: str | None, kind: ProblemKind) 
     (problem,) = arm.problems_of(statuses)
     assert (problem.kind, problem.since) == (kind, None)
     assert problem.message.startswith(f"Azure says {code}: ")
+
+
+PROBLEMS = st.builds(
+    Problem,
+    kind=st.sampled_from(ProblemKind),
+    message=st.sampled_from("ab"),
+    since=st.one_of(st.none(), times),
+    offering=st.sampled_from([None, "here"]),
+)
+
+
+@given(st.lists(st.tuples(st.lists(PROBLEMS), times), min_size=1))
+def test_a_problem_keeps_the_time_when_it_was_first_met(views: Sequence[tuple[list[Problem], float]]) -> None:
+    """Azure tells the time of the last try; and tells the same of each instance that does not come."""
+    known: Mapping[Problem, float] = {}
+    for problems, now in views:
+        before, known = known, arm.first_met(problems, known, now)
+        assert known.keys() == {evolve(problem, since=None) for problem in problems}
+        assert all(at <= before.get(what, at) for what, at in known.items())
 
 
 @pytest.mark.parametrize(

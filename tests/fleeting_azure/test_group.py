@@ -8,6 +8,7 @@ from pathlib import Path
 
 import anyio
 import pytest
+import trustme
 from attrs import evolve
 from azure.core.credentials import AccessToken
 from azure.identity import CredentialUnavailableError
@@ -83,7 +84,7 @@ async def test_an_instance_id_that_came_back_is_not_taken_for_the_old_one(tmp_pa
         azure.cloud.evict(old)
         await azure.cloud.launch(1)
         (new,) = azure.cloud.instances
-        assert azure.cloud.instances[new].name == azure.group._names[old]
+        assert azure.cloud.instances[new].name == azure.group._machines[old].name
         for question in (azure.group.connect_info, azure.group.heartbeat):
             with pytest.raises(InstanceNotFound):
                 await question(old)
@@ -96,8 +97,8 @@ async def test_an_instance_id_that_came_back_is_not_taken_for_the_old_one(tmp_pa
 
 
 @both
-async def test_an_allocation_that_fails_is_a_problem_and_is_not_made_up_for(tmp_path: Path, mode: Mode) -> None:
-    """It is told with Azure's code and time; and what is asked for later brings that much, not the failed ones too."""
+async def test_an_allocation_that_fails_is_a_problem_and_is_not_added_to(tmp_path: Path, mode: Mode) -> None:
+    """It is told with Azure's code and time; and what is asked for later does not come beside what failed."""
     async with opened(tmp_path, mode) as azure:
         await azure.grow(1)
         async with trouble(azure.cloud, Trouble.STOCK_OUT)():
@@ -106,8 +107,36 @@ async def test_an_allocation_that_fails_is_a_problem_and_is_not_made_up_for(tmp_
         assert (problem.kind, problem.since) == (ProblemKind.CAPACITY, 1767323045.0)
         assert problem.message.startswith("Azure says AllocationFailed: it has no room")
         assert azure.cloud.capacity == 5
-        assert len(await azure.grow(2)) == 3
+        assert len(await azure.grow(5)) == 6
         assert (await azure.group.update()).problems == []
+        assert azure.cloud.victims == []
+
+
+async def test_the_time_of_a_problem_is_that_of_the_first_failure(tmp_path: Path) -> None:
+    """However often Azure tries; and what came all the same is none."""
+    async with opened(tmp_path) as azure:
+        (instance,) = await azure.grow(1)
+        await azure.cloud.set_state(instance, "Failed/running")
+        azure.cloud.instances[instance].failure = "VMExtensionProvisioningError"
+        assert (await azure.group.update()).problems == []
+        told = {"code": "ProvisioningState/failed/AllocationFailed", "message": "no room"}
+        for minute in (4, 5):
+            azure.cloud.statuses = [{**told, "time": f"2026-01-02T03:0{minute}:05+00:00"}]
+            (problem,) = (await azure.group.update()).problems
+            assert problem.since == 1767323045.0
+
+
+@both
+async def test_instances_that_are_not_listed_yet_are_not_deleted(tmp_path: Path, mode: Mode) -> None:
+    """After a failure the capacity is not lowered to what a list shows: Azure would choose who goes."""
+    async with opened(tmp_path, mode) as azure:
+        await azure.grow(4)
+        async with trouble(azure.cloud, Trouble.STOCK_OUT)():
+            await azure.group.increase(1, intent="i")
+        azure.cloud.unlisted = 3
+        assert await azure.group.increase(1, intent="i") == 1
+        azure.cloud.unlisted = 0
+        await azure.until(*[State.RUNNING] * 5)
         assert azure.cloud.victims == []
 
 
@@ -206,9 +235,60 @@ async def test_a_change_that_failed_after_all_is_not_made_twice(tmp_path: Path, 
 async def test_an_answer_that_breaks_on_the_way_is_a_lost_one(tmp_path: Path) -> None:
     """The SDK has one class for a connection that TLS sees break and for one that was never made."""
     async with opened(tmp_path) as azure:
-        azure.cloud.garbles = True
+        azure.cloud.before_change = lambda: setattr(azure.cloud, "garbles", True)
         with pytest.raises(OutcomeUnknown):
             await azure.group.increase(1, intent="i")
+
+
+async def test_only_what_would_change_something_has_an_unknown_outcome(tmp_path: Path) -> None:
+    """A look that was not answered is no more than that."""
+    async with opened(tmp_path) as azure:
+        azure.cloud.garbles = True
+        with pytest.raises(ProviderError, match="gave no answer that makes sense") as caught:
+            await azure.group.update()
+        assert type(caught.value) is ProviderError
+
+
+async def test_who_is_not_trusted_is_asked_for_nothing(tmp_path: Path) -> None:
+    """A certificate of another authority, and a file that is not there, are told with the setting to correct."""
+    async with running(tmp_path, "Uniform") as (cloud, config):
+        other = tmp_path / "other.pem"
+        trustme.CA().cert_pem.write_to_path(other)
+        for file, said in ((other, "is not trusted; correct endpoint or ca_file"), (tmp_path / "no", "no ca_file")):
+            with pytest.raises(ProviderError, match=said):
+                await group_of(evolve(config, ca_file=str(file))).init(Settings(owner="tests", clock=hurried()))
+        assert cloud.log == []
+
+
+async def test_heartbeats_of_the_same_moment_are_answered_by_one_list(tmp_path: Path) -> None:
+    """However many instances there are; and who is gone is not found."""
+    async with opened(tmp_path, page=30) as azure:
+        gone, *left = await azure.grow(20)
+        azure.cloud.evict(gone)
+        azure.cloud.log.clear()
+
+        async def lost() -> None:
+            with pytest.raises(InstanceNotFound):
+                await azure.group.heartbeat(gone)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(lost)
+            for name in left:
+                tasks.start_soon(azure.group.heartbeat, name)
+        assert 1 <= len(azure.cloud.log) <= 2
+        assert len(azure.cloud.asked(f"GET {SET}/virtualMachines")) == len(azure.cloud.log)
+
+
+async def test_heartbeats_that_come_one_by_one_keep_to_a_budget(tmp_path: Path) -> None:
+    """After a burst, the instances are listed for them every three seconds at most."""
+    async with opened(tmp_path) as azure:
+        (name,) = await azure.grow(1)
+        azure.cloud.log.clear()
+        begun = azure.clock.now()
+        for _ in range(15):
+            await azure.group.heartbeat(name)
+        assert azure.clock.now() - begun >= 15
+        assert len(azure.cloud.log) == 15
 
 
 async def test_where_nobody_listens_nothing_was_done(tmp_path: Path) -> None:
@@ -269,9 +349,28 @@ async def test_who_gives_up_while_waiting_is_not_asked_for(tmp_path: Path) -> No
         assert azure.cloud.capacity == 3
 
 
+async def test_who_asks_for_others_too_and_gives_up_leaves_nothing_to_be_asked_twice(tmp_path: Path) -> None:
+    """Azure does what it was asked to; the others know that, and do not ask again."""
+    async with opened(tmp_path) as azure:
+        given_up = anyio.CancelScope()
+        azure.cloud.before_change = given_up.cancel
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(within, given_up, azure.group)
+            tasks.start_soon(increase, azure.group, 2)
+        assert sizes(azure.cloud.asked(f"PATCH {SET}")) == [3]
+        assert azure.cloud.capacity == 3
+
+
 async def increase(group: AzureGroup, count: int) -> None:
     """Ask for instances."""
     await group.increase(count, intent="i")
+
+
+async def within(scope: anyio.CancelScope, group: AzureGroup) -> None:
+    """Ask for one instance, unless the scope is cancelled."""
+    with scope:
+        await group.increase(1, intent="i")
 
 
 async def cancel_soon(scope: anyio.CancelScope) -> None:
@@ -378,6 +477,15 @@ async def test_autoscale_settings_of_azures_are_found(
             await group.shutdown()
 
 
+async def test_autoscale_settings_are_found_on_any_page(tmp_path: Path) -> None:
+    """A resource group may have many, and some that are about nothing."""
+    others = [{"properties": {"enabled": True, "targetResourceUri": target}} for target in (None, "x", "y", "z")]
+    ours = {"properties": {"enabled": True, "targetResourceUri": SET}}
+    async with running(tmp_path, "Uniform", autoscale=[*others, ours], page=2) as (_, config):
+        with pytest.raises(GroupRefused, match="autoscale settings"):
+            await group_of(config).init(Settings(owner="tests", clock=hurried()))
+
+
 async def test_what_may_not_be_seen_is_said(tmp_path: Path) -> None:
     """A role that does not include autoscale settings does; the user is told what was not looked at."""
     async with running(tmp_path, "Uniform", properties={"upgradePolicy": {"mode": "Rolling"}}) as (cloud, config):
@@ -479,9 +587,9 @@ async def test_without_a_public_address_there_is_none(tmp_path: Path) -> None:
 async def test_an_instance_of_an_earlier_manager_is_found(
     tmp_path: Path, call: Callable[[AzureGroup, str], Awaitable[object]]
 ) -> None:
-    """Before the first view, its name is looked up."""
+    """Before the first view, it is looked up."""
     async with opened(tmp_path) as azure:
-        await azure.cloud.launch(2)
+        await azure.cloud.launch(1)
         azure.cloud.tick()
         for instance in azure.cloud.instances:
             await call(azure.group, instance)

@@ -21,9 +21,11 @@ pytestmark = [
 shells = pytest.mark.parametrize("shell", [name for name in ("sh", "dash", "bash") if shutil.which(name)])
 
 
-async def told(events: Sequence[dict[str, object]], shell: str = "sh", indent: int | None = None) -> list[list[str]]:
+async def told(
+    events: Sequence[dict[str, object]], shell: str = "sh", indent: int | None = None, name: str = "runners_1"
+) -> list[list[str]]:
     """What the probe prints, in words."""
-    async with metadata(json.dumps({"DocumentIncarnation": 1, "Events": [*events]}, indent=indent)) as probe:
+    async with metadata(json.dumps({"DocumentIncarnation": 1, "Events": [*events]}, indent=indent), name) as probe:
         ended = await anyio.run_process([shell, "-c", probe])
     assert ended.stderr == b""
     return [line.split() for line in ended.stdout.decode().splitlines()]
@@ -54,6 +56,11 @@ async def test_every_month_is_reckoned_right(shell: str) -> None:
     after = [(at - datetime.now(UTC)).total_seconds() for at in dates]
     found = [int(seconds) for _, seconds in lines]
     assert all(low - 1 <= each <= high + 1 for low, each, high in zip(after, found, before, strict=True))
+
+
+async def test_a_machine_that_does_not_learn_its_name_takes_nothing_for_its_own() -> None:
+    """Each machine of a scale set is told the events of all."""
+    assert await told([event("Preempt", "", "runners_2")], name="") == []
 
 
 @pytest.mark.parametrize("not_before", ["", "Mon, 19 Sep 2016 18:29:47 GMT"])

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from attrs import define, frozen
+from attrs import define, evolve, frozen
 
 from fleeting import (
     AuthFailed,
@@ -50,7 +50,7 @@ _ERRORS: Final[dict[ProblemKind, type[ProviderError]]] = {
     ProblemKind.QUOTA: QuotaExceeded,
     ProblemKind.AUTHORISATION: AuthFailed,
 }
-_SETTLED: Final = {"succeeded", "updating", "failed"}
+_SETTLED: Final = {"succeeded", "updating", "failed", "canceled"}
 """States of provisioning in which the power state tells how an instance is."""
 
 _ARM_SIZE: Final = re.compile(r"[A-Za-z]+_[A-Z]+\d+(-\d+)?[a-z]*p[a-z]*(_|$)")
@@ -211,20 +211,22 @@ def _advice(properties: "models.VirtualMachineScaleSetProperties") -> Iterator[s
 
 
 def is_autoscaled(answer: Any, scale_set: str) -> bool:  # noqa: ANN401  (JSON, for which there is another SDK)
-    """Tell from a list of autoscale settings whether an enabled one is about the scale set."""
+    """Tell from a page of autoscale settings whether an enabled one is about the scale set."""
     settings = [each["properties"] for each in answer["value"]]
-    return scale_set.lower() in {each["targetResourceUri"].lower() for each in settings if each.get("enabled")}
+    targets = {(each.get("targetResourceUri") or "").lower() for each in settings if each.get("enabled")}
+    return scale_set.lower() in targets
 
 
 def capacity_for(capacity: int, live: int | None, wanted: int, max_size: int) -> tuple[int, int]:
     """What to set the capacity to, and how many of those wanted that gives room for.
 
-    *live* is how many instances there are if the last change failed, else None: Azure does not go on with what that
-    left open, but would, beside what is wanted now, if the capacity were raised from where it stands.
+    *live* is how many instances are listed if the last change failed, else None: Azure does not go on with what that
+    left open, but would, beside what is wanted now, if the capacity were raised from where it stands. It is never
+    lowered: of instances that are not listed yet, or counted otherwise, Azure would make up by deleting others.
     """
     base = capacity if live is None else min(capacity, live)
     accepted = max(0, min(wanted, max_size - base))
-    return base + accepted, accepted
+    return max(capacity, base + accepted), accepted
 
 
 def live(machines: "Mapping[str, Machine]") -> int:
@@ -278,7 +280,7 @@ def machine_of(found: "models.VirtualMachine | models.VirtualMachineScaleSetVM",
         id=properties.vm_id or name,
         name=name,
         observed=Observed(state=state, created_at=created.timestamp() if created else None, offering=offering),
-        problems=problems_of(statuses, offering),
+        problems=() if state is State.RUNNING else problems_of(statuses, offering),  # it came, whatever failed
         nic=primary[0].id if primary else None,
     )
 
@@ -290,7 +292,7 @@ def state_of(  # noqa: PLR0911  (a table)
     match (provisioning or "").lower(), power:
         case "deleting", _:
             return State.DELETING
-        case "failed", []:
+        case "failed" | "canceled", []:
             return State.FAILED
         case settled, _ if settled not in _SETTLED:
             return State.CREATING
@@ -324,6 +326,15 @@ def problems_of(
             said = f"Azure says {code}: {_MEANINGS[kind]}"
             problems.append(Problem(kind=kind, message=said, since=since, offering=offering))
     return problems
+
+
+def first_met(problems: Iterable[Problem], known: Mapping[Problem, float], now: float) -> Mapping[Problem, float]:
+    """Each problem once, without its time, and when it was first met: the time that Azure tells moves with each try."""
+    found: dict[Problem, float] = {}
+    for problem in problems:
+        what, at = evolve(problem, since=None), now if problem.since is None else problem.since
+        found[what] = min(at, found.get(what, at), known.get(what, at))
+    return found
 
 
 def addresses_of(nic: Any) -> tuple[str | None, str | None]:  # noqa: ANN401  (JSON)

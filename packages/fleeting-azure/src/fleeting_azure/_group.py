@@ -4,13 +4,15 @@ No operation is waited for: what came of it is in the next view. The SDK repeats
 asked for once, and it is the manager that decides what to do about the rest.
 """
 
+import math
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import anyio
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
 
 from fleeting import (
     AuthFailed,
@@ -53,14 +55,18 @@ class AzureGroup:
         self._config = config
         self._credential = credential
         self._offload = Offload()
-        self._names: Mapping[str, str] = {}  # by id: what Azure wants to be told, as of the last view
+        self._machines: Mapping[str, arm.Machine] = {}  # by id, as listed last
+        self._listed_at = -math.inf  # when that was asked for
+        self._beating = anyio.Lock()
         self._problems: Sequence[Problem] = ()  # what the scale set itself reported last
+        self._since: Mapping[Problem, float] = {}  # when each was first met
 
     async def init(self, settings: Settings) -> GroupInfo:
         """Look at the scale set, and at who else adds and removes instances."""
         self._clock = settings.clock
         self._settings = settings
         self._looks = arm.Budget(interval=12, burst=10)  # Azure's limits: 10 a minute, and 30 saved up
+        self._beats = arm.Budget(interval=3, burst=10)  # lists of 1,000 are ten requests each: 200 a minute, of 300
         updates = arm.Budget(interval=15, burst=10)  # 4 a minute, and 12 saved up
         self._growing = _Together(self._grow, settings.clock, updates)
         self._shrinking = _Together(self._shrink, settings.clock, arm.Budget(interval=0, burst=1))
@@ -103,7 +109,9 @@ class AzureGroup:
             with suppress(RateLimited):  # what was known before is still something, and the instances are there
                 self._problems = await self._ask("look at the scale set", self._azure.problems)
         reported = [problem for machine in machines.values() for problem in machine.problems]
-        return Observation({each: machine.observed for each, machine in machines.items()}, [*self._problems, *reported])
+        self._since = arm.first_met([*self._problems, *reported], self._since, now)
+        problems = [evolve(problem, since=at) for problem, at in self._since.items()]
+        return Observation({each: machine.observed for each, machine in machines.items()}, problems)
 
     async def increase(self, count: int, *, intent: str) -> int:  # noqa: ARG002  (a capacity carries none)
         """Raise the capacity, together with whoever else asks before Azure may be asked again."""
@@ -140,9 +148,17 @@ class AzureGroup:
         )
 
     async def heartbeat(self, instance: str) -> None:
-        """Look whether it runs."""
-        state = (await self._find(instance)).observed.state
-        if state is not State.RUNNING:
+        """Return if it is listed as running; all who ask before a list is begun are answered by that one."""
+        asked_at = self._clock.now()
+        async with self._beating:
+            if self._listed_at < asked_at:
+                await self._clock.sleep_until(self._beats.ready_at(self._clock.now()))
+            if self._listed_at < asked_at:
+                self._beats.take(self._clock.now())
+                await self._list()
+        if (machine := self._machines.get(instance)) is None:
+            raise InstanceNotFound(instance)
+        if (state := machine.observed.state) is not State.RUNNING:
             raise ProviderError(f"instance {instance} is {state.value}")
 
     async def shutdown(self) -> None:
@@ -180,16 +196,18 @@ class AzureGroup:
         return [each for each, machine in there.items() if machine.observed.state in {before, *after}]
 
     async def _list(self) -> Mapping[str, arm.Machine]:
+        asked_at = self._clock.now()
         machines = await self._ask("list the instances", partial(self._azure.machines, self._set))
-        self._names = {each: machine.name for each, machine in machines.items()}
+        if asked_at >= self._listed_at:  # lists may overtake each other
+            self._listed_at, self._machines = asked_at, machines
         return machines
 
     async def _find(self, instance: str) -> arm.Machine:
         """Look at one instance; its name may be another's by now."""
-        if instance not in self._names:
+        if instance not in self._machines:
             await self._list()
         with suppress(arm.Missing, KeyError):
-            call = partial(self._azure.machine, self._set, self._names[instance])
+            call = partial(self._azure.machine, self._set, self._machines[instance].name)
             if (machine := await self._ask("look at an instance", call)).id == instance:
                 return machine
         raise InstanceNotFound(instance)
@@ -253,6 +271,9 @@ class _Azure:
         """Import the SDK, which takes half a second, and make a client; it connects when it is first used."""
         from azure.mgmt.compute import ComputeManagementClient
 
+        authority = config.ca_file and Path(config.ca_file).expanduser()
+        if authority and not authority.is_file():
+            raise ProviderError(f"there is no ca_file {authority}; name a file of certificates, or leave it out")
         if credential is None:
             from azure.identity import DefaultAzureCredential
 
@@ -264,7 +285,7 @@ class _Azure:
             credential_scopes=[f"{config.endpoint.rstrip('/')}/.default"],
             connection_timeout=config.timeout,
             read_timeout=config.timeout,
-            connection_verify=config.ca_file or True,
+            connection_verify=str(authority) if authority else True,
             retry_total=0,
         )
         return cls(client, credential, (config.resource_group_name, config.name))
@@ -327,21 +348,27 @@ class _Azure:
 
     def is_autoscaled(self, scale_set: str) -> bool:
         """Whether autoscale settings are about the scale set."""
-        group = scale_set.partition("/providers/")[0]
-        return arm.is_autoscaled(
-            self._get(f"{group}/providers/Microsoft.Insights/autoscaleSettings", "2022-10-01"), scale_set
-        )
+        group, seen = scale_set.partition("/providers/")[0], set[str]()
+        link = f"{group}/providers/Microsoft.Insights/autoscaleSettings?api-version=2022-10-01"
+        while link and link not in seen:
+            seen.add(link)
+            page = self._get(link)
+            if arm.is_autoscaled(page, scale_set):
+                return True
+            link = page.get("nextLink")
+        return False
 
     def addresses(self, nic: str) -> tuple[str | None, str | None]:
         """Internal and external address of a network interface."""
-        internal, public = arm.addresses_of(self._get(nic, "2018-10-01"))  # the last for interfaces of scale sets
-        return internal, self._get(public, "2018-10-01")["properties"].get("ipAddress") if public else None
+        version = "?api-version=2018-10-01"  # the last for interfaces of scale sets
+        internal, public = arm.addresses_of(self._get(nic + version))
+        return internal, self._get(public + version)["properties"].get("ipAddress") if public else None
 
-    def _get(self, resource: str, version: str) -> Any:  # noqa: ANN401  (JSON)
+    def _get(self, link: str) -> Any:  # noqa: ANN401  (JSON)
         """Read what has an SDK of its own, ten times the size of all this."""
         from azure.core.rest import HttpRequest
 
-        response = self._client.send_request(HttpRequest("GET", f"{resource}?api-version={version}"))
+        response = self._client.send_request(HttpRequest("GET", link))
         response.raise_for_status()
         return response.json()
 
@@ -352,7 +379,14 @@ def _answer(what: str, call: Callable[[], T], *, changing: bool) -> T:
 
     try:
         return call()
-    except (AzureError, AttributeError, LookupError, TypeError, ValueError) as error:  # the rest: what is no answer
+    except (
+        AzureError,
+        AttributeError,
+        LookupError,
+        OSError,
+        TypeError,
+        ValueError,
+    ) as error:  # or no answer
         failure = _failure(what, error, changing=changing)
     raise failure  # out here, so that Azure's own words are not in its context: somebody else wrote them
 
@@ -381,4 +415,7 @@ def _failure(what: str, error: Any, *, changing: bool) -> ProviderError:  # noqa
         reason = getattr((getattr(inner, "args", None) or [None])[0], "reason", inner)
         if isinstance(reason, ConnectTimeoutError | NewConnectionError):
             return ProviderError(f"Azure cannot be reached to {what}; see to the network and the endpoint")
-    return OutcomeUnknown(f"Azure was asked to {what} and gave no answer that makes sense")
+        if "CERTIFICATE_VERIFY_FAILED" in str(inner):  # OpenSSL's code for it
+            return ProviderError(f"the endpoint that was to {what} is not trusted; correct endpoint or ca_file")
+    kind = OutcomeUnknown if changing else ProviderError
+    return kind(f"Azure was asked to {what} and gave no answer that makes sense")

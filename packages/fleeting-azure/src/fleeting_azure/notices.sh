@@ -15,6 +15,7 @@ left() {
 }
 
 me=$(ask 'instance/compute/name?api-version=2021-02-01&format=text')
+[ "$me" ] || exit 0 # else every event of the set would seem to be ours
 ask 'scheduledevents?api-version=2020-07-01' | tr -d '\n' | tr '{' '\n' | sed 's/": */":/g' |
   while read -r event || [ "$event" ]; do
     case $event in *"\"$me\""*) ;; *) continue ;; esac
