@@ -55,6 +55,7 @@ class Fault(Enum):
     ERROR = "answers with an error of its own"
     GARBAGE = "answers with half a page of HTML"
     NONSENSE = "answers with half a page of HTML, and says that all is well"
+    PROXY = "is not reached, as something in between says in JSON of its own"
     AUTH = "refuses the credentials"
     RATE_LIMIT = "refuses requests as too many, in the way that the Compute API has for that"
     TOO_MANY = "refuses requests as too many, with HTTP's own status"
@@ -535,6 +536,8 @@ def _handler(cloud: Cloud) -> type[BaseHTTPRequestHandler]:  # noqa: C901  (the 
             for fault, status in ((Fault.GARBAGE, 502), (Fault.NONSENSE, 200)):
                 if fault in cloud.faults:
                     return self._send(status, b"<html><h1>Welcome")
+            if Fault.PROXY in cloud.faults:
+                return self._send(502, b'{"error": "bad gateway"}')
             headers = {name.lower(): value for name, value in self.headers.items()}
             before = cloud.writes()
             status, answer = cloud.answer(

@@ -161,10 +161,11 @@ def test_a_problem_says_what_where_and_how_much() -> None:
     assert told.message == "Google has no room for more instances in c (ZONE_RESOURCE_POOL_EXHAUSTED)"
 
 
-def test_what_is_being_deleted_is_no_problem_any_more() -> None:
-    """Why it did not come is of no interest then."""
+@pytest.mark.parametrize("state", [State.DELETING, State.RUNNING])
+def test_what_goes_or_has_come_is_no_problem_any_more(state: State) -> None:
+    """Why it did not come before is of no interest then."""
     fault = Fault("QUOTA_EXCEEDED", "b")
-    going = Managed(name="a", state=State.DELETING, faults=(fault,))
+    going = Managed(name="a", state=state, faults=(fault,))
     coming = Managed(name="b", state=State.CREATING, faults=(fault, fault))
     assert list(answers.faults_of([going])) == []
     assert list(answers.faults_of([going, coming])) == [fault]
@@ -202,6 +203,13 @@ def test_answers_that_say_no_have_a_class_for_each_thing_to_do(
     chosen = answers.error_for(error, "resize", changes=changes == "changes")
     assert type(chosen) is kind
     assert str(chosen) == f"Google answers resize with {status} {reason}"
+
+
+@pytest.mark.parametrize("errors", [["no"], [{"reason": 5}], [{}], [None]])
+def test_an_error_of_another_form_is_one_too(errors: list[object]) -> None:
+    """Something between us and Google may answer in its place."""
+    error = from_http_status(502, "", errors=errors, response=Response())
+    assert str(answers.error_for(error, "get", changes=False)).startswith("Google answers get with 502")
 
 
 def test_a_denial_names_the_permission() -> None:
@@ -386,6 +394,14 @@ def test_a_windows_password_is_read_by_whom_it_was_encrypted_for() -> None:
     others = {"modulus": "other", "encryptedPassword": "AAAA"}
     output = f"\nready\n[]\n{json.dumps(others)}\n{json.dumps(answer)}\n"
     assert answers.windows_password(output, KEY) == "pa55"
+
+
+@pytest.mark.parametrize("secret", ["AAAA", "no base64", b64encode(bytes(256)).decode()])
+def test_what_only_looks_like_a_windows_password_is_none(secret: str) -> None:
+    """Whoever works on the machine may write to its port, and read there which answer we wait for."""
+    asked = json.loads(answers.with_windows_key("", "ci", KEY, NOON + 60, NOON))
+    forged = json.dumps({"modulus": asked["modulus"], "encryptedPassword": secret})
+    assert answers.windows_password(f"{'[' * 100_000}\n{forged}\n", KEY) is None
 
 
 # --- notices ---------------------------------------------------------------------------------------------

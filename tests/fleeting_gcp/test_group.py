@@ -19,6 +19,7 @@ from cryptography.hazmat.primitives.asymmetric import padding, rsa
 import fleeting
 from fleeting import (
     AuthFailed,
+    Capability,
     CapacityUnavailable,
     ConnectorConfig,
     GroupRefused,
@@ -161,6 +162,18 @@ async def test_an_instance_that_is_seen_being_created_comes_to_run(cloud: Cloud,
         assert await states(group) == {name: State.RUNNING}
 
 
+async def test_machines_that_were_begun_before_one_ran_are_no_loss(zonal: Cloud, opened: Open) -> None:
+    """Where there is no room, the group begins one after the other under the same name."""
+    zonal.boot = 3600
+    async with opened(zonal) as group:
+        (name,) = await grow(group)
+        zonal.machines[name].number, zonal.machines[name].status = 5, "STAGING"
+        assert await states(group) == {name: State.CREATING}
+        zonal.boot = 0
+        assert await states(group) == {name: State.RUNNING}
+        assert zonal.machines[name].number != 5
+
+
 async def test_a_preempted_instance_stays_lost_when_the_group_brings_it_back(cloud: Cloud, opened: Open) -> None:
     """It is shown as failed until it is deleted, whatever runs under its name; then the name is gone."""
     async with opened(cloud) as group:
@@ -201,6 +214,15 @@ async def test_an_operation_that_cannot_be_seen_for_a_moment_is_looked_at_again(
     async with opened(zonal) as group:
         assert await group.increase(1, intent="a-1") == 1
     assert zonal.stumbles == []
+
+
+async def test_an_operation_that_may_not_be_seen_is_not_waited_for(cloud: Cloud, opened: Open) -> None:
+    """The outcome is unknown, and the permission that lacks is named."""
+    cloud.delay, cloud.granted = 3600, cloud.granted - {"compute.zoneOperations.get", "compute.regionOperations.get"}
+    async with opened(cloud) as group:
+        with pytest.raises(OutcomeUnknown, match=r"it takes compute\.\w+Operations\.get"):
+            await group.increase(1, intent="a-1")
+        assert sum("operations" in method for method in cloud.methods) == 1
 
 
 async def test_a_repeat_whose_request_google_has_forgotten_finds_what_is_there(cloud: Cloud, opened: Open) -> None:
@@ -249,7 +271,7 @@ async def test_metadata_that_others_change_is_read_again(zonal: Cloud, opened: O
         assert info.key
         assert machine.metadata.keys() == {"rival-0", "rival-1", "ssh-keys"}
         zonal.before_change = lambda: interfere(len(machine.metadata))
-        with pytest.raises(ProviderError, match="somebody else changes the metadata"):
+        with pytest.raises(ProviderError, match=r"somebody else changes the metadata .*: Google answers .* 412"):
             await group.connect_info(name)
 
 
@@ -272,6 +294,16 @@ async def test_an_answer_that_makes_no_sense_is_told_as_such(zonal: Cloud, opene
             with pytest.raises(ProviderError, match="no answer to listManagedInstances that makes sense"):
                 await group.update()
             with pytest.raises(OutcomeUnknown, match="no answer to create_instances that makes sense"):
+                await group.increase(1, intent="a-1")
+
+
+async def test_what_something_in_between_answers_is_an_error_like_others(zonal: Cloud, opened: Open) -> None:
+    """A proxy has JSON of its own, which the SDK takes for Google's."""
+    async with opened(zonal) as group:
+        with zonal.fault(Fault.PROXY):
+            with pytest.raises(ProviderError):
+                await group.update()
+            with pytest.raises(OutcomeUnknown):
                 await group.increase(1, intent="a-1")
 
 
@@ -484,6 +516,26 @@ async def test_a_group_with_an_autoscaler_is_refused(zonal: Cloud, opened: Open)
         async with opened(zonal):
             pass
     assert zonal.methods == ["get"]
+
+
+async def test_who_observes_is_told_instead_of_refused(zonal: Cloud, tmp_path: Path) -> None:
+    """To look at a group does no harm, however it is set up."""
+    zonal.settings = {"status": {"autoscaler": "https://www.googleapis.com/compute/v1/x/autoscalers/web"}}
+    with serving(zonal):
+        group = GcpGroup(config(zonal, write_credentials(tmp_path)))
+        info = await group.init(Settings(owner="us", clock=LoopClock(), observe_only=True))
+        await group.shutdown()
+    assert info.advice[0].startswith("an autoscaler decides on the size of runners")
+
+
+@pytest.mark.parametrize("connector", [ConnectorConfig(os="windows"), ConnectorConfig(protocol="winrm+https")])
+async def test_windows_has_no_probe_for_notices(zonal: Cloud, tmp_path: Path, connector: ConnectorConfig) -> None:
+    """It is a shell's."""
+    with serving(zonal):
+        group = GcpGroup(config(zonal, write_credentials(tmp_path)))
+        info = await group.init(Settings(owner="us", clock=LoopClock(), connector=connector))
+        await group.shutdown()
+    assert (info.notice_probe, Capability.NOTICES in info.capabilities) == (None, False)
 
 
 async def test_a_group_is_told_what_to_change(zonal: Cloud, tmp_path: Path) -> None:

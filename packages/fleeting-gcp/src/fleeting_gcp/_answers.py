@@ -7,6 +7,7 @@ import json
 import re
 from base64 import b64decode, b64encode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, TypeAlias
 
@@ -22,7 +23,8 @@ Message: TypeAlias = Any
 """One of the SDK's; it is not imported here."""
 
 NOTICE_PROBE = r"""
-ask() { curl -fsm 2 -H Metadata-Flavor:Google "http://metadata.google.internal/computeMetadata/v1/instance/$1"; }
+at=http://metadata.google.internal/computeMetadata/v1/instance
+ask() { curl -fsm 2 --noproxy '*' -H Metadata-Flavor:Google "$at/$1"; }
 [ "$(ask preempted)" = TRUE ] && echo preemption 25
 [ "$(ask maintenance-event)" = TERMINATE_ON_HOST_MAINTENANCE ] && echo maintenance 55
 true
@@ -169,8 +171,9 @@ def kind_of(code: str) -> ProblemKind:
 
 
 def faults_of(instances: Iterable[Managed]) -> Iterable[Fault]:
-    """Gather why those that are wanted do not come, each reason once."""
-    return dict.fromkeys(fault for each in instances if each.state is not State.DELETING for fault in each.faults)
+    """Gather why those that are wanted do not come, each reason once; the last attempt at those that run is over."""
+    over = (State.RUNNING, State.DELETING)
+    return dict.fromkeys(fault for each in instances if each.state not in over for fault in each.faults)
 
 
 def problem_of(fault: Fault, since: float) -> Problem:
@@ -202,13 +205,14 @@ def error_for(error: Message, what: str, *, changes: bool) -> ProviderError:
         what: The method that was called.
         changes: Whether it would have changed something.
     """
-    reasons = sorted({*(each.get("reason", "") for each in error.errors), error.reason or ""} - {""})
+    told = [each for each in error.errors if isinstance(each, dict)]  # something in between may have its own idea
+    reasons = sorted({*(str(each.get("reason", "")) for each in told), error.reason or ""} - {""})
     said = " ".join((f"Google answers {what} with {error.code:d}", *reasons))
-    told = said.lower().replace("_", "")
-    if error.code == TOO_MANY or "limitexceeded" in told:
+    codes = said.lower().replace("_", "")
+    if error.code == TOO_MANY or "limitexceeded" in codes:
         wait = error.response.headers.get("retry-after", "")
         return fleeting.RateLimited(said, retry_after=float(wait) if wait.isdecimal() and int(wait) else None)
-    if "quota" in told:
+    if "quota" in codes:
         return fleeting.QuotaExceeded(said)
     if error.code in (401, 403):
         lacking = re.search(r"\bcompute\.\w+\.\w+", error.message)
@@ -321,11 +325,12 @@ def with_windows_key(lines: str, user: str, key: rsa.RSAPrivateKey, until: float
 
 def windows_password(output: str, key: rsa.RSAPrivateKey) -> str | None:
     """Find the guest agent's answer on the serial port 4; None: it has not come."""
+    sha1 = hashes.SHA1()  # noqa: S303  (the guest agent knows no other)
+    padded, modulus = padding.OAEP(padding.MGF1(sha1), sha1, None), _public(key)["modulus"]
     for answer in map(_object, output.splitlines()):
-        if answer.get("modulus") == _public(key)["modulus"] and answer.get("encryptedPassword"):
-            sha1 = hashes.SHA1()  # noqa: S303  (the guest agent knows no other)
-            padded = padding.OAEP(padding.MGF1(sha1), sha1, None)
-            return key.decrypt(b64decode(str(answer["encryptedPassword"])), padded).decode()
+        if answer.get("modulus") == modulus and answer.get("encryptedPassword"):
+            with suppress(ValueError):  # anybody on the machine may write there
+                return key.decrypt(b64decode(str(answer["encryptedPassword"])), padded).decode()
     return None
 
 
@@ -344,7 +349,7 @@ def _current(lines: str, now: float) -> list[str]:
 def _object(text: str) -> dict[str, object]:
     try:
         found = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):  # the second: of a thousand brackets
         return {}
     return found if isinstance(found, dict) else {}
 

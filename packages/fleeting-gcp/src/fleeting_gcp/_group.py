@@ -117,7 +117,7 @@ class GcpGroup:
     """When the listing was asked for."""
 
     _numbers: Mapping[str, int] = field(factory=dict, init=False, repr=False)
-    """Google's ids of the machines that were the first to bear these names."""
+    """Google's ids of the first machines that came to run under these names; several may be begun before one does."""
 
     _since: Mapping[Fault, float] = field(factory=dict, init=False)
     """What keeps instances from coming, with when it was first met."""
@@ -128,19 +128,21 @@ class GcpGroup:
         self._sdk = await self._in_thread(partial(_Sdk, self._config), "the start")
         try:
             group = await self._ask(self._sdk.groups.get, self._where)
-            if refusal := answers.refusal(group, self._config):
+            refusal = answers.refusal(group, self._config)
+            if refusal and not settings.observe_only:
                 raise GroupRefused(refusal)
         except BaseException as error:
             self._sdk.close()
             if isinstance(error, Refused):
                 raise GroupRefused(f"there is no {self._config.path}; correct name, project and place") from None
             raise
+        windows = settings.connector.os == "windows" or (settings.connector.protocol or "").startswith("winrm")
         return GroupInfo(
             identity=f"googlecloud:{self._config.path}",
             max_size=answers.max_size(group, self._config),
-            capabilities=CAPABILITIES,
-            advice=tuple(answers.advice(group, self._config)),
-            notice_probe=answers.NOTICE_PROBE,
+            capabilities=CAPABILITIES - {Capability.NOTICES} if windows else CAPABILITIES,
+            advice=(*([refusal] if refusal else []), *answers.advice(group, self._config)),
+            notice_probe=None if windows else answers.NOTICE_PROBE,
         )
 
     async def update(self) -> Observation:
@@ -234,7 +236,8 @@ class GcpGroup:
         found = await self._in_thread(self._pages, "listManagedInstances")
         self._listing = {each.name: answers.risen(each, self._numbers) for each in found}
         self._listed_at = now
-        numbers = {each.name: self._numbers.get(each.name, each.number) for each in found}
+        bearers = {each.name: each.number for each in found if each.state is not State.CREATING}
+        numbers = {each.name: self._numbers.get(each.name, bearers.get(each.name, 0)) for each in found}
         self._numbers = {name: number for name, number in numbers.items() if number}
         self._since = {fault: self._since.get(fault, now) for fault in answers.faults_of(found)}
         return self._listing
@@ -304,6 +307,7 @@ class GcpGroup:
 
     async def _write(self, instance: str, key: str, change: Callable[[str], str]) -> None:
         """Change one value of the metadata; again, if somebody else was faster."""
+        said = ""
         for _ in range(METADATA_TRIES):
             metadata = (await self._find(instance)).metadata
             items = {each.key: each.value for each in metadata.items}
@@ -317,7 +321,8 @@ class GcpGroup:
             except Refused as error:
                 if error.status not in (answers.CONFLICT, answers.CHANGED):
                     raise
-        raise ProviderError(f"somebody else changes the metadata of {instance} again and again")
+                said = str(error)
+        raise ProviderError(f"somebody else changes the metadata of {instance} again and again: {said}")
 
     # --- changing ----------------------------------------------------------------------------------------
 
@@ -355,6 +360,8 @@ class GcpGroup:
                 operation = await self._ask(client.get, request)
             except Refused:
                 raise OutcomeUnknown(f"Google knows nothing any more of the operation that was to {what}") from None
+            except AuthFailed as error:
+                raise OutcomeUnknown(f"what came of {what} may not be seen: {error}") from None
             except ProviderError as error:
                 log.warning("operation_unseen", extra={"what": what, "error": str(error)})
         if codes := [each.code for each in operation.error.errors]:
@@ -389,6 +396,7 @@ class GcpGroup:
 def _outcome(call: Callable[[], T], what: str, *, changes: bool) -> T | ProviderError:
     """Call; returns what came of it, which may be an error."""
     api, auth = import_module("google.api_core.exceptions"), import_module("google.auth.exceptions")
+    parse = import_module("google.protobuf.json_format")
     try:
         return call()
     except ProviderError as error:
@@ -398,6 +406,13 @@ def _outcome(call: Callable[[], T], what: str, *, changes: bool) -> T | Provider
     except auth.GoogleAuthError as error:
         kind = ProviderError if isinstance(error, auth.TransportError) else AuthFailed
         return kind(f"Google gave no access token for {what}: {type(error).__name__}")
-    except (OSError, import_module("google.protobuf.json_format").ParseError):
+    except (
+        AttributeError,
+        LookupError,
+        OSError,
+        TypeError,
+        ValueError,
+        parse.ParseError,
+    ):  # some answers are no answer
         said = f"Google gave no answer to {what} that makes sense"
         return OutcomeUnknown(said) if changes else ProviderError(said)
