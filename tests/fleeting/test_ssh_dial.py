@@ -282,6 +282,14 @@ async def test_a_key_file_that_is_no_text_is_told(tmp_path: Path) -> None:
         await overridden(info, ConnectorConfig(key_path=str(tmp_path / "key")))
 
 
+async def test_a_key_may_be_named_from_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a shell, and as the guides have it."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "key").write_text("the key")
+    info = ConnectInfo(id="i-1", internal_addr="127.0.0.1", user="me")
+    assert (await overridden(info, ConnectorConfig(key_path="~/key"))).key == "the key"
+
+
 @pytest.mark.parametrize("answer", ["none", "nonsense"])
 async def test_an_agent_that_is_stuck_is_not_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from enum import Enum
+from os.path import expanduser
 from typing import Protocol
 
 from attrs import field, frozen
@@ -152,6 +153,10 @@ class GroupInfo:
     """
 
 
+def _from_home(path: str | None) -> str | None:
+    return path and expanduser(path)  # noqa: PTH111  (a Path raises where there is no home)
+
+
 @frozen(kw_only=True)
 class ConnectorConfig:
     """How to connect: overrides what the plugin reports, or fills what it cannot know.
@@ -166,7 +171,9 @@ class ConnectorConfig:
     protocol_port: int | None = field(default=None, validator=optional([ge(1), le(65535)]))
     username: str | None = None
     password: str | None = field(default=None, repr=False)
-    key_path: str | None = None
+    key_path: str | None = field(default=None, converter=_from_home)
+    """The file of a private key; ``~`` is the user's home."""
+
     use_static_credentials: bool = False
 
     keepalive: Duration = field(default=30.0, validator=gt(0))
