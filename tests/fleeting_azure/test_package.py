@@ -28,6 +28,13 @@ def test_the_sdk_is_not_imported_before_a_group_is_opened() -> None:
     assert done.stdout == "False\n"
 
 
+def test_what_the_sdk_warns_of_is_not_on_the_terminal() -> None:
+    """Without credentials it tells at length where it has looked; whoever logs still gets it."""
+    program = "import logging, fleeting_azure; logging.getLogger('azure.identity').warning('I have tried ...')"
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    assert done.stderr == ""
+
+
 @pytest.mark.parametrize("name", ["azure", "azure:latest", "fleeting-plugin-azure"])
 def test_it_is_found_by_its_names(name: str) -> None:
     """GitLab's too, with the settings of GitLab's plugin."""

@@ -302,6 +302,15 @@ def test_the_size_of_a_group_is_limited_by_its_kind(config: GcpConfig, results: 
     assert answers.max_size(gcp.InstanceGroupManager(list_managed_instances_results=results), config) == size
 
 
+@pytest.mark.parametrize("endpoint", ["", "http://compute.googleapis.com", "ftp://x", "https://"])
+def test_tokens_are_not_sent_in_plain_text(endpoint: str) -> None:
+    """But to this machine itself."""
+    with pytest.raises(ConfigError, match="an https address"):
+        structure({"name": "runners", "project": "acme", "zone": "b", "endpoint": endpoint}, GcpConfig)
+    for fine in ("https://compute-x.p.googleapis.com", "compute-x.p.googleapis.com", "http://127.0.0.1:1"):
+        structure({"name": "runners", "project": "acme", "zone": "b", "endpoint": fine}, GcpConfig)
+
+
 @pytest.mark.parametrize("where", [{}, {"zone": "b", "region": "europe"}])
 def test_it_is_said_once_where_the_group_is(where: dict[str, str]) -> None:
     """Either zone or region, and the error says which is which."""

@@ -7,6 +7,7 @@ import sys
 from base64 import b64decode, b64encode
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -34,7 +35,8 @@ from fleeting import (
     Unsupported,
 )
 from fleeting_gcp import GcpGroup
-from fleeting_gcp._group import _credentials, _Sdk
+from fleeting_gcp._group import _credentials, _outcome, _Sdk
+from tests.fleeting.sshd import free_port
 from tests.fleeting_gcp.clouds import REGIONAL, config, serving, write_credentials
 from tests.fleeting_gcp.compute_endpoint import PERMISSIONS, Cloud, Fault, Machine
 
@@ -307,6 +309,18 @@ async def test_what_something_in_between_answers_is_an_error_like_others(zonal: 
                 await group.increase(1, intent="a-1")
 
 
+async def test_where_nobody_listens_nothing_was_done(zonal: Cloud, tmp_path: Path) -> None:
+    """Only where nothing was sent is that certain, also of a change."""
+    settings = config(zonal, write_credentials(tmp_path), endpoint=f"http://127.0.0.1:{free_port()}")
+    with pytest.raises(ProviderError, match="Google cannot be reached to get; see to the network and the endpoint"):
+        await GcpGroup(settings).init(Settings(owner="us", clock=LoopClock()))
+    sdk = _Sdk(settings)
+    request = {"project": "acme", "zone": "b", "instance_group_manager": "runners", "size": 1}
+    result = _outcome(partial(sdk.groups.resize_unary, request=request, retry=None), "resize", changes=True)
+    sdk.close()
+    assert type(result) is ProviderError
+
+
 async def test_an_instance_without_a_zone_yet_is_deleted_later(opened: Open) -> None:
     """It has no URL by which it could be named; it is not accepted, and nothing is asked of Google for it."""
     cloud = Cloud(**REGIONAL, boot=3600)
@@ -525,7 +539,7 @@ async def test_who_observes_is_told_instead_of_refused(zonal: Cloud, tmp_path: P
         group = GcpGroup(config(zonal, write_credentials(tmp_path)))
         info = await group.init(Settings(owner="us", clock=LoopClock(), observe_only=True))
         await group.shutdown()
-    assert info.advice[0].startswith("an autoscaler decides on the size of runners")
+    assert info.advice[0].startswith("it would not be managed as it is: an autoscaler decides on the size of runners")
 
 
 @pytest.mark.parametrize("connector", [ConnectorConfig(os="windows"), ConnectorConfig(protocol="winrm+https")])

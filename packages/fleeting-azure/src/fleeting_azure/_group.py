@@ -4,6 +4,7 @@ No operation is waited for: what came of it is in the next view. The SDK repeats
 asked for once, and it is the manager that decides what to do about the rest.
 """
 
+import logging
 import math
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
@@ -42,6 +43,8 @@ if TYPE_CHECKING:  # the SDK is imported when a group is opened
 T = TypeVar("T")
 Q = TypeVar("Q")
 A = TypeVar("A")
+
+logging.getLogger("azure").addHandler(logging.NullHandler())  # else what the SDK has to say is on the terminal
 
 TRIES: Final = 4
 """How often a change is tried while somebody else changes the scale set too."""
@@ -96,7 +99,7 @@ class AzureGroup:
             identity=f"azure:{self._set.id.lower()}",
             max_size=self._set.max_size,
             capabilities=frozenset(capability for capability, it in has.items() if it),
-            advice=(*harm, *advice),
+            advice=(*(f"it would not be managed as it is: {each}" for each in harm), *advice),
             notice_probe=probe,
         )
 

@@ -1,9 +1,22 @@
 """The settings of the `googlecloud` group."""
 
+from urllib.parse import urlsplit
+
+import attrs
 from attrs import field, frozen
 from attrs.validators import gt, min_len, optional
 
 from fleeting import Duration
+
+
+def _is_safe(_: object, __: "attrs.Attribute[str]", value: str) -> None:
+    url = urlsplit(value if "//" in value else f"https://{value}")
+    if not url.netloc or not (url.scheme == "https" or (url.scheme == "http" and url.hostname in HERE)):
+        raise ValueError('an https address, such as "https://compute.googleapis.com"')
+
+
+HERE = ("127.0.0.1", "::1", "localhost")
+"""Where tokens may be sent in plain text."""
 
 
 @frozen(kw_only=True)
@@ -28,7 +41,7 @@ class GcpConfig:
     impersonate_service_account: str | None = field(default=None, validator=optional(min_len(1)))
     """The address of the service account to act as, by way of the credentials."""
 
-    endpoint: str | None = field(default=None, validator=optional(min_len(1)))
+    endpoint: str | None = field(default=None, validator=optional(_is_safe))
     """The URL of the Compute Engine API, where it is not the public one."""
 
     timeout: Duration = field(default=20.0, validator=gt(0))

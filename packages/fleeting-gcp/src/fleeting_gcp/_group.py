@@ -141,7 +141,10 @@ class GcpGroup:
             identity=f"googlecloud:{self._config.path}",
             max_size=answers.max_size(group, self._config),
             capabilities=CAPABILITIES - {Capability.NOTICES} if windows else CAPABILITIES,
-            advice=(*([refusal] if refusal else []), *answers.advice(group, self._config)),
+            advice=(
+                *([f"it would not be managed as it is: {refusal}"] if refusal else []),
+                *answers.advice(group, self._config),
+            ),
             notice_probe=None if windows else answers.NOTICE_PROBE,
         )
 
@@ -396,7 +399,8 @@ class GcpGroup:
 def _outcome(call: Callable[[], T], what: str, *, changes: bool) -> T | ProviderError:
     """Call; returns what came of it, which may be an error."""
     api, auth = import_module("google.api_core.exceptions"), import_module("google.auth.exceptions")
-    parse = import_module("google.protobuf.json_format")
+    parse_error = import_module("google.protobuf.json_format").ParseError
+    strange = (AttributeError, LookupError, OSError, TypeError, ValueError, parse_error)
     try:
         return call()
     except ProviderError as error:
@@ -406,13 +410,15 @@ def _outcome(call: Callable[[], T], what: str, *, changes: bool) -> T | Provider
     except auth.GoogleAuthError as error:
         kind = ProviderError if isinstance(error, auth.TransportError) else AuthFailed
         return kind(f"Google gave no access token for {what}: {type(error).__name__}")
-    except (
-        AttributeError,
-        LookupError,
-        OSError,
-        TypeError,
-        ValueError,
-        parse.ParseError,
-    ):  # some answers are no answer
+    except strange as error:  # the SDK's own surprise at what is no answer, too
+        if _is_unsent(error):
+            return ProviderError(f"Google cannot be reached to {what}; see to the network and the endpoint")
         said = f"Google gave no answer to {what} that makes sense"
         return OutcomeUnknown(said) if changes else ProviderError(said)
+
+
+def _is_unsent(error: Exception) -> bool:
+    """Tell whether nobody was reached who could have done something."""
+    unmade = import_module("urllib3.exceptions")
+    reason = getattr(error.args[0] if error.args else None, "reason", None)
+    return isinstance(reason, (unmade.NewConnectionError, unmade.ConnectTimeoutError))
