@@ -240,15 +240,6 @@ async def test_an_answer_that_breaks_on_the_way_is_a_lost_one(tmp_path: Path) ->
             await azure.group.increase(1, intent="i")
 
 
-async def test_only_what_would_change_something_has_an_unknown_outcome(tmp_path: Path) -> None:
-    """A look that was not answered is no more than that."""
-    async with opened(tmp_path) as azure:
-        azure.cloud.garbles = True
-        with pytest.raises(ProviderError, match="gave no answer that makes sense") as caught:
-            await azure.group.update()
-        assert type(caught.value) is ProviderError
-
-
 async def test_who_is_not_trusted_is_asked_for_nothing(tmp_path: Path) -> None:
     """A certificate of another authority, and a file that is not there, are told with the setting to correct."""
     async with running(tmp_path, "Uniform") as (cloud, config):

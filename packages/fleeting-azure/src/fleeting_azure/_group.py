@@ -420,5 +420,4 @@ def _failure(what: str, error: Any, *, changing: bool) -> ProviderError:  # noqa
             return ProviderError(f"Azure cannot be reached to {what}; see to the network and the endpoint")
         if "CERTIFICATE_VERIFY_FAILED" in str(inner):  # OpenSSL's code for it
             return ProviderError(f"the endpoint that was to {what} is not trusted; correct endpoint or ca_file")
-    kind = OutcomeUnknown if changing else ProviderError
-    return kind(f"Azure was asked to {what} and gave no answer that makes sense")
+    return OutcomeUnknown(f"Azure was asked to {what} and gave no answer that makes sense")
