@@ -20,7 +20,7 @@ from fleeting import (
     Unsupported,
     facts,
 )
-from fleeting._notices import Announced, parse_notices
+from fleeting._notices import READ, Announced, parse_notices
 from fleeting.testing import Command, FakeCloud, FakeGroup, Fault, virtual_time
 
 anyio_backend = virtual_time
@@ -162,3 +162,40 @@ async def test_who_claims_notices_has_to_tell_them() -> None:
     with pytest.raises(Unsupported, match=r"claims Capability\.NOTICES but lacks the methods of GivesNotice"):
         async with Provisioner(group, dial=FakeGroup().dial, on_event=lambda _: None):  # type: ignore[arg-type]
             pass
+
+
+def test_of_endless_output_the_beginning_is_read() -> None:
+    """As far as its lines are whole: a number that was cut would be another one."""
+    line = b"preemption 1000\n"
+    heard = parse_notices(b"xxx\n" + line * READ)
+    assert heard.strange == ("xxx",)
+    assert set(heard.notices) == {Announced(NoticeKind.PREEMPTION, 1000.0)}
+    assert len(heard.notices) < READ
+    assert parse_notices(b"preemption 1" * READ) == ((), ())
+
+
+@pytest.mark.anyio
+async def test_a_probe_that_says_more_than_it_should_is_heard_and_told_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Of all that it prints the soonest end counts; that the rest is strange repeats nothing."""
+
+    async def talk(_: str, __: Command) -> Completed:
+        return Completed(
+            exit_status=0, stdout=b"preemption 900\npreemption 600\n\xff\x00 rebalance -1\npreemption 700\n"
+        )
+
+    cloud = FakeCloud(on_command=talk)
+
+    class Talking(FakeGroup):
+        async def init(self, settings: Settings) -> GroupInfo:
+            await super().init(settings)
+            return GroupInfo(identity="talking", notice_probe=PROBE)
+
+    group, told = Talking(cloud), list[facts.Event]()
+    async with Provisioner(group, dial=group.dial, on_event=told.append, notice_interval=10) as provisioner:
+        provisioner.request(1)
+        await anyio.sleep(200)
+    (doomed,) = [event for event in told if isinstance(event, facts.Doomed)]
+    assert doomed.kind is NoticeKind.PREEMPTION
+    assert [record.message for record in caplog.records].count("notice_probe_failed") == 1

@@ -27,7 +27,7 @@ from fleeting._errors import (
     Unreachable,
     Unsupported,
 )
-from fleeting._notices import parse_notices
+from fleeting._notices import ProbeOutput, parse_notices
 from fleeting._plugins import check_interface
 from fleeting._protocols import Connection, GivesNotice, InstanceGroup, MarksOwner, Suspends, Withdraws
 from fleeting._types import Capability, ConnectInfo, ConnectorConfig, GroupInfo, Settings
@@ -101,6 +101,8 @@ class GroupDriver:
         self._disowned = ""
         """Why nothing is changed: the group is not known to be ours."""
 
+        self._marked_until = -inf
+
     async def open(self, settings: Settings) -> GroupInfo:
         """Open the group and check that its plugin fits."""
         self._clock = settings.clock
@@ -127,15 +129,23 @@ class GroupDriver:
 
         Raises:
             GroupRefused: Somebody else manages it.
+            ProviderError: That cannot be told.
         """
         if self._marks:
-            until = self._clock.now() + MARK_LASTS
+            now = self._clock.now()
+            left = self._marked_until - now if self._is_marked else READ_TIMEOUT
             try:
-                with anyio.fail_after(READ_TIMEOUT):
-                    await cast("MarksOwner", self.group).mark_owner(until)
-            except TimeoutError as error:
-                raise ProviderError(f"{self.info.identity} did not answer when it was to be marked as ours") from error
-            self._marked_until = until
+                with anyio.fail_after(min(left, READ_TIMEOUT)):
+                    await cast("MarksOwner", self.group).mark_owner(now + MARK_LASTS)
+            except OSError as error:
+                why = "it did not answer" if isinstance(error, TimeoutError) else _words(error)
+                raise ProviderError(f"{self.info.identity} could not be marked as ours: {why}") from error
+            self._marked_until = now + MARK_LASTS
+
+    @property
+    def _is_marked(self) -> bool:
+        """Whether a mark of ours that was put on the group has not expired."""
+        return self._clock.now() < self._marked_until
 
     async def unmark(self) -> None:
         """Take our mark away, if it is there."""
@@ -300,7 +310,10 @@ class GroupDriver:
             try:
                 async with self.dial(await self.connect_info(instance), self.connector) as connection:
                     while True:
-                        told = await self._probe(instance, connection, told)
+                        heard = await self._probe(connection)
+                        told = self._pass_on(instance, heard, told)
+                        if heard.strange:
+                            raise ProviderError(f"the probe printed {heard.strange[0][:100]!r}, not KIND SECONDS")
                         failing = False
                         await anyio.sleep(self._notice_interval)
             except (FleetingError, OSError) as error:
@@ -310,21 +323,24 @@ class GroupDriver:
                 failing = True
             await anyio.sleep(self._notice_interval)
 
-    async def _probe(self, instance: str, connection: Connection, told: float) -> float:
-        """Run the probe once, and pass on what goes sooner than *told*; returns the soonest end told by now."""
+    async def _probe(self, connection: Connection) -> ProbeOutput:
+        """Run the probe once."""
         with anyio.fail_after(PROBE_TIMEOUT):
             completed = await connection.run(self.info.notice_probe or "")
         if not completed.ok:
             raise CommandFailed("notice_probe", completed)
-        heard = parse_notices(completed.stdout)
-        for kind, seconds in heard.notices:
-            deadline = self._clock.now() + seconds
-            if deadline < told - SAME_NOTICE:
-                told = deadline
-                self._feed(facts.Noticed(instance, deadline, kind))
-        if heard.strange:
-            raise ProviderError(f"the probe for notices printed {heard.strange[0][:100]!r}, not KIND SECONDS")
-        return told
+        return parse_notices(completed.stdout)
+
+    def _pass_on(self, instance: str, heard: ProbeOutput, told: float) -> float:
+        """Tell of the soonest end that was heard of, if it comes before *told*; returns the soonest told by now."""
+        if not heard.notices:
+            return told
+        kind, seconds = min(heard.notices, key=lambda each: each.seconds)
+        deadline = self._clock.now() + seconds
+        if deadline >= told - SAME_NOTICE:
+            return told
+        self._feed(facts.Noticed(instance, deadline, kind))
+        return deadline
 
     async def _keep_marked(self) -> None:
         """Renew our mark. When it is lost, or may be, nothing is changed until we have it again."""
@@ -332,17 +348,24 @@ class GroupDriver:
         while True:
             await anyio.sleep(wait)
             wait = MARK_LASTS / 2
+            self._heed_expiry()
             try:
                 await self.mark()
             except GroupRefused as error:
                 self._disown(f"the group is not ours any more: {error}")
-            except (ProviderError, OSError) as error:
+            except ProviderError as error:
                 log.warning("mark_failed", extra={"pool": self.pool, "error": _words(error)})
-                wait = MARK_RETRY
-                if self._clock.now() >= self._marked_until:
+                left = self._marked_until - self._clock.now()
+                wait = min(MARK_RETRY, left) if left > 0 else MARK_RETRY
+                if left <= 0:
                     self._disown(f"nobody knows whether the group is still ours: {_words(error)}")
             else:
                 self._disown("")
+
+    def _heed_expiry(self) -> None:
+        """See that nothing is changed once our mark has expired: others may have come."""
+        if self._marks and not (self._disowned or self._is_marked):
+            self._disown("nobody knows whether the group is still ours: our mark on it has expired")
 
     def _disown(self, error: str) -> None:
         """Note whether the group is ours, and tell if that has changed."""
@@ -392,6 +415,7 @@ class GroupDriver:
 
     def _start_change(self, change: Callable[..., Awaitable[None]], action: facts.Action) -> None:
         """Run a change to its end in the background, and count it until then; refuse it if the group is not ours."""
+        self._heed_expiry()  # a process that was stopped for a while comes to this before it has renewed its mark
         if self._disowned:
             self._feed(_refusal(action, self._disowned))
             return

@@ -5,6 +5,9 @@ from typing import NamedTuple
 
 from fleeting._types import NoticeKind
 
+READ = 1 << 16
+"""Bytes of the output that are looked at, as far as lines are whole: a job may have the instance print any number."""
+
 _KINDS = {kind.value: kind for kind in NoticeKind}
 
 
@@ -27,7 +30,8 @@ class ProbeOutput(NamedTuple):
 def parse_notices(output: bytes) -> ProbeOutput:
     """Read lines ``KIND SECONDS``; a line that is something else keeps no other from being understood."""
     notices, strange = [], []
-    for line in output.decode(errors="replace").splitlines():
+    whole = output if len(output) <= READ else output[:READ].rpartition(b"\n")[0]
+    for line in whole.decode(errors="replace").splitlines():
         notice = _parse(line)
         if notice is not None:
             notices.append(notice)
