@@ -217,6 +217,8 @@ class World:
             if isinstance(action, Deliver | Check):
                 resumed = action.held.resuming
                 assert resumed or action.held.host.cordoned is None, "handed out though its instance is cordoned"
+                disowned = self.core.plans[action.held.host.pool].disowned
+                assert resumed or not disowned, "handed out in somebody else's group"
         for action in of_type(facts.Decrease, step.actions):
             self.check_decrease(action)
         for suspend in of_type(facts.Suspend, step.actions):
@@ -224,6 +226,9 @@ class World:
             under_work = {held.host.instance for held in leases if not held.suspended}
             assert self.suspends
             assert not under_work.intersection(suspend.instances), "suspended under a job"
+        for action in step.actions:
+            if isinstance(action, facts.Suspend | facts.Resume):
+                assert not self.core.plans[action.pool].disowned, "suspended or resumed in somebody else's group"
         for increase in of_type(facts.Increase, step.actions):
             plan = self.core.plans[increase.pool]
             assert plan.viewed, "asked for more before the group was seen"
@@ -488,6 +493,7 @@ class World:
             for machine in cloud.machines.values():
                 machine.sick = False
         for name, plan in self.core.plans.items():
+            self.feed(name, facts.Disowned(""))
             for id_, instance in plan.instances.items():
                 if instance.stage is not Stage.REMOVING:
                     self.take(self.core.uncordon(f"{name}/{id_}", self.now))
@@ -773,6 +779,16 @@ class CoreMachine(RuleBasedStateMachine):
         except NoSuchInstance:
             pool, _, of_pool = id_.partition("/")
             assert core.plans[pool].instances[of_pool].stage is Stage.REMOVING
+
+    @rule(pick=PICKS, error=st.sampled_from(["", "", "it is somebody else's"]))
+    def disown(self, pick: int, error: str) -> None:
+        """Somebody else took a group, or it is ours again; the other pools' jobs are served meanwhile."""
+        pool = self.a_cloud(pick).pool
+        self.world.feed(pool, facts.Disowned(error))
+        self.world.settle()
+        shelves = self.world.core.ledger.shelves
+        assert bool(self.world.core.plans[pool].disowned) == bool(error)
+        assert not (error and shelves[pool].usable)
 
     @rule(works=st.booleans())
     def journal(self, works: bool) -> None:  # noqa: FBT001  (drawn)

@@ -3,10 +3,11 @@
 import anyio
 import pytest
 
-from fleeting import Capability, CapacityUnavailable, MemoryJournal, ProviderError, State
-from fleeting.testing import FakeCloud, SuspendFault, virtual_time
-from taskscaler import LeaseLost, NoCapacity, NotSuspended, Policy, Taskscaler
-from tests.taskscaler.scaling import asked, scaling, work
+from fleeting import Capability, CapacityUnavailable, MemoryJournal, ProviderError, RateLimited, State
+from fleeting.testing import FakeCloud, FakeGroup, Fault, SuspendFault, virtual_time
+from fleeting.testing._machine import Mark
+from taskscaler import LeaseLost, NoCapacity, NotSuspended, Policy, Pool, Taskscaler
+from tests.taskscaler.scaling import asked, scaling, virtual_clock, work
 
 pytestmark = pytest.mark.anyio
 anyio_backend = virtual_time
@@ -135,6 +136,23 @@ async def test_what_cannot_be_suspended_runs_on() -> None:
         (await scaler.resume("job")).release()
 
 
+async def test_one_that_sleeps_well_does_not_speed_up_those_that_do_not() -> None:
+    """Each view shows that it sleeps, which is no reason to try another again at once, and again."""
+    cloud = a_cloud(suspend_time=1)
+    cloud.latency = {"suspend": 0.1, "update": 0.1, "connect_info": 0.1}
+    async with scaling(cloud) as scaler:
+        other = await scaler.acquire_lease("other")
+        await asleep(scaler)
+        cloud.faults.suspend.always(SuspendFault(refuse=ProviderError("internal error")))
+        before = len(called(cloud, "suspend"))
+        other.suspend()
+        await anyio.sleep(600)
+        assert 3 <= len(called(cloud, "suspend")) - before <= 12
+        cloud.faults.suspend.clear()
+        for key in ("job", "other"):
+            (await scaler.resume(key)).release()
+
+
 async def test_what_cannot_be_resumed_sleeps_on_and_others_are_bought() -> None:
     """It is explained; the job beside gets another instance, and the lease is resumed once that is possible."""
     cloud = a_cloud()
@@ -253,6 +271,105 @@ async def test_one_that_cannot_be_resumed_is_replaced() -> None:
         cloud.faults.resume.always(SuspendFault(refuse=ProviderError("the disk is gone")))
         async with scaler.acquire("next", timeout=100) as lease:
             assert lease.instance == "i-2"
+
+
+async def test_one_failure_costs_no_reserve() -> None:
+    """A cloud that was asked too often, or a network that failed, says nothing of the instances."""
+    cloud = a_cloud()
+    async with scaling(cloud, suspended_count=5) as scaler:
+        for keys in ("abcde", "fghij"):
+            async with anyio.create_task_group() as jobs:
+                for key in keys:
+                    jobs.start_soon(work, scaler, key, 10.0)
+            await anyio.sleep(10)
+            cloud.faults.resume.once(SuspendFault(refuse=RateLimited("slow down")))
+        assert set(states(cloud).values()) == {State.SUSPENDED}
+        assert {f"i-{number}" for number in range(1, 6)} <= cloud.alive
+
+
+async def test_what_sleeps_can_be_reserved() -> None:
+    """Though nothing more may be created: whoever reserves before it looks for work would never look again."""
+    cloud = a_cloud()
+    async with scaling(cloud, suspended_count=1, max_instances=1) as scaler:
+        await work(scaler, "job", 10.0)
+        await anyio.sleep(10)
+        assert states(cloud) == {"i-1": State.SUSPENDED}
+        scaler.reserve("next")
+        with pytest.raises(NoCapacity):
+            scaler.reserve("one too many")
+        await work(scaler, "next", 1.0)
+        assert asked(cloud) == [1]
+
+
+async def test_what_wakes_for_a_lease_can_be_reserved_only_beside_it() -> None:
+    """The lease's own slot is on its way to nobody else."""
+    cloud = a_cloud(resume_time=30)
+    async with scaling(cloud, max_instances=1) as scaler, anyio.create_task_group() as tasks:
+        await asleep(scaler)
+
+        async def resume() -> None:
+            (await scaler.resume("job")).release()
+
+        tasks.start_soon(resume)
+        await anyio.sleep(10)
+        assert states(cloud) == {"i-1": State.RESUMING}
+        with pytest.raises(NoCapacity):
+            scaler.reserve("another")
+
+
+@pytest.mark.parametrize("why", ["cordoned", "older than max_instance_age"])
+async def test_one_of_the_reserve_that_is_of_no_use_goes(why: str) -> None:
+    """It sleeps no longer than it would have been idle, or may be used."""
+    cloud = a_cloud()
+    async with scaling(cloud, suspended_count=1, max_instance_age=100) as scaler:
+        await work(scaler, "job", 10.0)
+        await anyio.sleep(10)
+        assert states(cloud) == {"i-1": State.SUSPENDED}
+        if why == "cordoned":
+            scaler.cordon("i-1")
+        else:
+            await anyio.sleep(60)
+            assert cloud.alive
+        assert why in str(scaler.explain(instance="i-1"))
+        await anyio.sleep(40)
+        assert not cloud.alive
+    assert called(cloud, "resume") == []
+
+
+async def test_the_reserve_of_a_group_that_was_lost_for_a_while_is_kept() -> None:
+    """It is neither resumed nor, for that could not be done, deleted; afterwards it serves whoever has waited."""
+    cloud = a_cloud()
+    cloud.capabilities |= {Capability.OWNER_MARK}
+    async with scaling(cloud, suspended_count=1) as scaler:
+        await work(scaler, "job", 10.0)
+        await anyio.sleep(10)
+        cloud.owner_mark = Mark(owner="somebody else", until=cloud.now + 400)
+        await anyio.sleep(200)
+        async with scaler.acquire("next") as lease:
+            assert lease.instance == "i-1"
+            assert cloud.owner_mark.owner != "somebody else"
+
+
+async def test_a_group_that_was_lost_stops_no_other() -> None:
+    """Its pool gives nobody anything new; the next one does, and says so."""
+    lost, other = a_cloud(), a_cloud()
+    lost.capabilities |= {Capability.OWNER_MARK}
+    pools = [
+        Pool(group := FakeGroup(cloud), name=name, dial=group.dial)
+        for name, cloud in (("lost", lost), ("other", other))
+    ]
+    async with Taskscaler(pools, policies=[Policy(idle_count=1)], clock=virtual_clock()) as scaler:
+        await anyio.sleep(30)
+        assert len(lost.alive) == 1
+        lost.faults.mark_owner.always(Fault(refuse=ProviderError("internal error")))
+        await anyio.sleep(400)
+        async with scaler.acquire("job", timeout=60) as lease:
+            assert lease.pool == "other"
+        assert "internal error" in str(scaler.explain(instance="lost/i-1"))
+        lost.faults.mark_owner.clear()
+        await anyio.sleep(100)
+        async with scaler.acquire("job", timeout=60) as lease:
+            assert lease.pool == "lost"
 
 
 async def test_the_tier_is_off_where_resuming_does_not_pay() -> None:

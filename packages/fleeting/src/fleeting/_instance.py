@@ -109,8 +109,8 @@ class Instance:
     """Why it is, or is to be, suspended; empty if it is not."""
 
     asleep_since: float | None = None
-    resume_failed: bool = False
-    """Whether the last attempt to resume it came to nothing."""
+    resume_failures: int = 0
+    """How many attempts in a row to resume it came to nothing."""
 
     resumed: bool = False
     """Whether we had it resumed when it was last on its way to being ready."""

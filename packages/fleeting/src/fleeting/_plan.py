@@ -389,7 +389,7 @@ class Plan:
     def may_suspend(self, instance: str) -> bool:
         """Whether it is in a state in which `suspend` has an effect."""
         known = self._instances[instance]
-        at_hand = known.stage is Stage.READY and not known.missed and instance not in self._asked_to_turn
+        at_hand = known.stage is Stage.READY and self._may_turn(known)
         return self.suspends and at_hand and known.state in {State.RUNNING, *RESTING}
 
     def resume(self, instances: Iterable[str], now: float) -> Step:
@@ -407,8 +407,11 @@ class Plan:
     def may_resume(self, instance: str) -> bool:
         """Whether it is in a state in which `resume` has an effect."""
         known = self._instances[instance]
-        at_hand = known.stage is Stage.ASLEEP and not known.missed and instance not in self._asked_to_turn
-        return at_hand and known.state is State.SUSPENDED
+        return known.stage is Stage.ASLEEP and self._may_turn(known) and known.state is State.SUSPENDED
+
+    def _may_turn(self, known: Instance) -> bool:
+        """Whether the cloud can be asked to suspend or resume it: it is there and ours, and no answer is awaited."""
+        return not (known.missed or known.id in self._asked_to_turn or self.disowned)
 
     def ask_heartbeat(self, instance: str) -> Step:
         """Ask for a heartbeat now, unless one is being asked for; `Alive`, `Paused` or `Unhealthy` tells the answer."""
@@ -552,14 +555,19 @@ class Plan:
             self._unpause(known, now)
             self._timers.cancel(("sleep", known.id))
             if known.state is State.SUSPENDED:
-                self._falling.discard(known.id)
-                self.suspending.succeeded()
+                self._note_fallen(known)
             elif not resting:
                 self._wake_up(known, now)
         elif self.suspends and resting and boots:
             self._fall_asleep(known, f"the cloud shows it as {known.state.value}", now)
         elif known.stage is not Stage.WAITING or not self.suspends:
             self._pause(known, f"it is {known.state.value}")
+
+    def _note_fallen(self, known: Instance) -> None:
+        """It has fallen asleep; that one sleeps on, as each view shows, says nothing of those that do not."""
+        if known.id in self._falling:
+            self._falling.discard(known.id)
+            self.suspending.succeeded()
 
     def _absent(self, known: Instance, now: float) -> None:
         """It is not in the view: gone if that was to be expected, or if this is no single bad read."""
@@ -636,9 +644,10 @@ class Plan:
         """The cloud gave up on it; work is broken, and what is left of it is deleted."""
         if known.stage in LEAVING and not known.announced:
             return
-        self._announce_loss(known, facts.Loss(facts.LossKind.FAILED, "the cloud reports it as failed"))
         if known.stage is Stage.WAITING:
-            self._backoff.failed(f"instance {known.id} failed while it was created", now)
+            pace, what = (self.resuming, "resumed") if known.announced else (self._backoff, "created")
+            pace.failed(f"instance {known.id} failed while it was {what}", now)
+        self._announce_loss(known, facts.Loss(facts.LossKind.FAILED, "the cloud reports it as failed"))
         self._remove(known, "the cloud reports it as failed", now)
 
     def _note_problems(self, problems: Iterable[Problem], now: float) -> None:
@@ -712,9 +721,11 @@ class Plan:
         known.ready_since = now
         self._note_awake(known)
         slept, known.announced = known.announced, True
-        too_old = self._too_old_at(known) <= now
+        too_old = self.too_old_at(known) <= now
+        known.resume_failures = 0
         if slept:
-            self.resuming.succeeded()
+            if known.resumed:  # not by others, nor never suspended
+                self.resuming.succeeded()
         elif not too_old:
             self._backoff.succeeded()
         elif known.origin is Origin.REQUESTED and known.first_seen >= self._began:  # its like would be no younger
@@ -724,7 +735,7 @@ class Plan:
         self._turn.events.append(facts.Ready(known.id, too_old))
         self._recall_notice(known, now)
 
-    def _too_old_at(self, known: Instance) -> float:
+    def too_old_at(self, known: Instance) -> float:
         """When it may be given no more work; infinite if there is no such time."""
         born = known.first_seen if known.created_at is None else known.created_at
         return born + (self.config.max_instance_age or inf)
@@ -732,7 +743,7 @@ class Plan:
     def _watch_age(self, known: Instance) -> None:
         """Those on top are told when it is too old, if they know of it."""
         if known.up and self.config.max_instance_age:
-            self._timers.set(("age", known.id), self._too_old_at(known))
+            self._timers.set(("age", known.id), self.too_old_at(known))
 
     def _prepare_failed(self, fact: facts.PrepareFailed, now: float) -> None:
         """Replace it, or try again a little later while there is time."""
@@ -896,7 +907,6 @@ class Plan:
 
     def _note_awake(self, known: Instance) -> None:
         """There is no reason for it to sleep any more."""
-        known.resume_failed = False
         if known.asleep:
             known.asleep, known.asleep_since = "", None
             self._write_instance(known)
@@ -945,7 +955,7 @@ class Plan:
     def _not_resumed(self, known: Instance, error: str, now: float, retry_after: float | None = None) -> None:
         """It sleeps on, as far as is known."""
         self.resuming.failed(f"instance {known.id} could not be resumed: {error}", now, retry_after)
-        known.resume_failed = True
+        known.resume_failures += 1
         self._fall_asleep(known, f"it could not be resumed: {error}", now)
 
     # --- growing -----------------------------------------------------------------------------------------

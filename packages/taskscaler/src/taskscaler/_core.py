@@ -549,16 +549,17 @@ class Core:
                 self._add(ledger.end(host_id(pool, instance), now))
             case facts.Refused():
                 self.refusal = refusal_of(event)
-            case facts.Disowned():
+            case facts.Disowned(error):
+                self._add(ledger.bar(pool, error, now))
                 self._hold_back(now)
             case _:
                 host = ledger.hosts[host_id(pool, event.instance)]
                 self._tell_of(host, event, now)
 
     def _hold_back(self, now: float) -> None:
-        """Hand out nothing new while nothing can be remembered, or a group may be somebody else's; else do it again."""
-        disowned = next((plan.disowned for plan in self.plans.values() if plan.disowned), "")
-        before, self._held_back = self._held_back, self.journal_error or disowned
+        """Hand out nothing new while nothing can be remembered, or no group is known to be ours; else do it again."""
+        disowned = [plan.disowned for plan in self.plans.values()]
+        before, self._held_back = self._held_back, self.journal_error or (disowned[0] if all(disowned) else "")
         if self._held_back:
             self.ledger.hold_back(self._held_back)
         elif before:
@@ -580,7 +581,7 @@ class Core:
                     self._add(ledger.take_back(host, now))
                 self._note_rest(host, now)
             case facts.Alive():
-                self._add(ledger.vouch(host) if host.cordoned is None else ledger.take_back(host, now))
+                self._add(ledger.vouch(host) if ledger.offers(host) else ledger.take_back(host, now))
             case facts.Resumed():
                 self._add(ledger.reopen(host, now))
             case facts.Unhealthy(_, breaks_work, why):
@@ -710,21 +711,30 @@ class Core:
 
     def _stopped(self, pool: PoolDecision, policy: Policy, at: float) -> Iterator[tuple[float, Removal]]:
         """Suspended instances that hold no leases, and when they are given up."""
-        settings, plan = self.pools[pool.pool], self.plans[pool.pool]
         places, verdict = self._places_in_all(pool.pool, at), self.payoff(pool.pool, at)
         too_many = TOO_MANY if verdict.pays else f"suspending does not pay: {verdict}"
         stopped = [host for host in self._asleep(pool.pool) if not (host.busy or host.retained)]
         for number, host in enumerate(stopped):
-            known = plan.instances[host.instance]
-            since = at if known.asleep_since is None else known.asleep_since
-            if known.resume_failed:
-                yield at, Removal(host.pool, host.instance, UNRESUMABLE)
-            elif number < pool.excess:
-                yield at, Removal(host.pool, host.instance, "over the ceiling")
+            ends = dict(self._ends_asleep(host, policy, at))
+            if number < pool.excess:
+                ends["over the ceiling"] = at
             elif number < len(stopped) - places:
-                yield max(at, since + policy.idle_time), Removal(host.pool, host.instance, too_many)
-            else:
-                yield max(at, since + settings.suspended_time), Removal(host.pool, host.instance, TOO_LONG)
+                known = self.plans[host.pool].instances[host.instance]
+                ends[too_many] = _asleep_since(known, at) + policy.idle_time
+            why, due = min(ends.items(), key=itemgetter(1))
+            yield max(at, due), Removal(host.pool, host.instance, why)
+
+    def _ends_asleep(self, host: Host, policy: Policy, at: float) -> Iterator[tuple[str, float]]:
+        """Why and when a suspended instance without leases goes, however many there may be."""
+        plan = self.plans[host.pool]
+        known = plan.instances[host.instance]
+        since = _asleep_since(known, at)
+        if known.resume_failures > 1:  # once, and it may have been the network
+            yield UNRESUMABLE, at
+        if host.cordoned is not None:
+            yield "cordoned, and idle", since + policy.idle_time
+        yield TOO_OLD, plan.too_old_at(known)
+        yield TOO_LONG, since + self.pools[host.pool].suspended_time
 
     def _to_wake(self, decision: Decision, at: float) -> Iterator[Wake]:
         """Suspended instances to resume: for whoever waits for a lease there, and for what is missing."""
@@ -734,10 +744,20 @@ class Core:
         yield from (Wake(host.pool, host.instance, _why_called(host)) for host in called)
         for pool in decision.pools:
             missing = 0 if self.ledger.over else pool.wake
-            for host in reversed(self._asleep(pool.pool) if missing else []):
-                if missing > 0 and host.asleep and host not in called and self._may_wake(host, at):
+            for host in reversed(self._to_be_had(pool.pool, at) if missing else []):
+                if missing > 0:
                     missing -= host.asleep
                     yield Wake(host.pool, host.instance, "more slots are needed")
+
+    def _to_be_had(self, pool: str, at: float) -> list[Host]:
+        """The pool's suspended hosts with slots for anybody, unless they wake anyhow; the last to fall asleep last."""
+        plan, called = self.plans[pool], self.ledger.called
+        return [
+            host
+            for host in (self._asleep(pool) if self.ledger.shelves[pool].asleep else [])
+            if host.asleep and host.id not in called and self._may_wake(host, at)
+            if at < plan.too_old_at(plan.instances[host.instance])
+        ]
 
     def _may_wake(self, host: Host, at: float) -> bool:
         """Whether its instance can be resumed then, as far as is known."""
@@ -809,7 +829,6 @@ class Core:
         shelf, plan = self.ledger.shelves[pool], self.plans[pool]
         returning = -(-shelf.paused // shelf.slots)
         called = [host for host in self.ledger.called.values() if host.pool == pool and self._may_wake(host, now)]
-        asleep = [host for host in (self._asleep(pool) if shelf.asleep else []) if self._may_wake(host, now)]
         to_come = sum(host.asleep for host in called)
         leaving = plan.removing + sum(host.pool == pool for host in self.ledger.retirable.values())
         over = 0 if plan.ceiling is None else plan.total - leaving - plan.ceiling
@@ -823,7 +842,7 @@ class Core:
             excess=max(0, over),
             limits=plan.limits(now),
             short=(shelf.returners + len(called)) * shelf.fresh - shelf.returning - to_come,
-            asleep=sum(host.asleep for host in asleep) - to_come,
+            asleep=sum(host.asleep for host in self._to_be_had(pool, now)),
         )
 
     def _potential(self, now: float, *, heed_throttle: bool) -> int:
@@ -834,8 +853,17 @@ class Core:
             throttled = limits.blocked_until is not None or limits.tokens == 0
             waits = throttled and self.pools[pool].reservation_throttling
             room = 0 if waits and heed_throttle else 1 << 30 if limits.room is None else limits.room
-            slots += (room + plan.coming) * self.ledger.shelves[pool].fresh
+            slots += room * self.ledger.shelves[pool].fresh + self._slots_to_come(pool, now, heed=heed_throttle)
         return slots
+
+    def _slots_to_come(self, pool: str, now: float, *, heed: bool) -> int:
+        """Slots of what is on its way, and of what sleeps; none of the latter while nothing is resumed, if heeded."""
+        shelf, plan = self.ledger.shelves[pool], self.plans[pool]
+        if shelf.barred:
+            return 0
+        coming = (plan.coming - shelf.returners) * shelf.fresh + shelf.returning
+        waits = heed and self.pools[pool].reservation_throttling and plan.resuming.active(now)
+        return max(0, coming) + (0 if waits else shelf.asleep)
 
     def _remember(self, decision: Decision) -> None:
         """Keep the decision; of a run that say the same, the last."""
@@ -876,6 +904,10 @@ def _by_pool(choices: Iterable[Choice]) -> dict[str, dict[str, str]]:
 
 def _with_its_leases(host: Host) -> Sleep:
     return Sleep(host.pool, host.instance, ONLY_SLEEPERS)
+
+
+def _asleep_since(known: Instance, at: float) -> float:
+    return at if known.asleep_since is None else known.asleep_since
 
 
 def _why_called(host: Host) -> str:

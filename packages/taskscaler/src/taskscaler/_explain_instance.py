@@ -208,8 +208,8 @@ def _why_no_work(core: Core, host: Host | None) -> str:
         return f"it is cordoned{host.cordoned and f' ({host.cordoned})'}"
     if host.closed is not None:
         return host.why_closed
-    if core.ledger.shut:
-        return core.ledger.shut
+    if shut := core.ledger.shut or core.ledger.shelves[host.pool].barred:
+        return shut
     return "it is used up" if host.uses_left <= 0 else ""
 
 
@@ -285,6 +285,8 @@ class _Reasons:
             return f"{idle}, and given up {leaves[0].when}: {leaves[0].why}"
         if host.closed is not None:
             return f"it is waited for ({host.why_closed})"
+        if barred := self.core.ledger.shelves[self.pool].barred:
+            return f"{idle}: {barred}"
         if self.core.ledger.over:
             return f"{idle}; nothing is given up while no slots are handed out"
         return f"{idle}, but {self._needed(host)}"

@@ -320,6 +320,19 @@ class Ledger:
         served = self._serve(now)
         return Step((Drop(CORDON, id_), *served.writes), served.actions)
 
+    def bar(self, pool: str, why: str, now: float) -> Step:
+        """Hand out nothing more of a whole pool, or do so again if *why* is empty. O(its hosts)."""
+        shelf = self.shelves[pool]
+        shelf.barred = why
+        for host in shelf.hosts.values():
+            self._reshelve(host)
+        self._unback()
+        return self._serve(now)
+
+    def offers(self, host: Host) -> bool:
+        """Whether neither its operator nor what has become of its pool keeps a host from being given work."""
+        return host.cordoned is None and not self.shelves[host.pool].barred
+
     def why_cordoned(self, id_: str) -> str | None:
         """Why the instance gets no new work, whether or not it is a host yet; None: it is not cordoned."""
         return self._cordons.get(id_)
@@ -733,7 +746,7 @@ class Ledger:
         left = host.uses_left
         room = free if free < left else int(left) if left > 0 else 0
         closed = host.closed
-        offered = room if host.cordoned is None else 0
+        offered = room if host.cordoned is None and not shelf.barred else 0
         usable = offered if closed is None else 0
         shelf.usable += usable - host.usable
         self._usable += usable - host.usable

@@ -335,6 +335,9 @@ class Shelf:
     checks: bool = False
     """Whether hosts are asked for a sign of life before a slot is handed over."""
 
+    barred: str = ""
+    """Why nothing of it is handed out for the moment; empty: it is."""
+
     @classmethod
     def empty(cls, pool: str, slots: int, max_uses: int, *, cleans: bool = False, checks: bool = False) -> "Shelf":
         """A shelf without hosts."""
