@@ -579,11 +579,11 @@ class PlanMachine(RuleBasedStateMachine):
     @rule(
         pick=PICKS,
         falls=st.sampled_from([*OUTCOMES, None]),
-        wakes=st.sampled_from(OUTCOMES),
+        wakes=st.sampled_from([*OUTCOMES, None, None]),
         at_once=st.booleans(),
         seconds=st.sampled_from([0.0, 5.0, 61.0]),
     )
-    def sleep_and_wake(self, pick: int, falls: str | None, wakes: str, at_once: bool, seconds: float) -> None:  # noqa: FBT001  (drawn)
+    def sleep_and_wake(self, pick: int, falls: str | None, wakes: str | None, at_once: bool, seconds: float) -> None:  # noqa: FBT001  (drawn)
         """One is to sleep, and then not; whatever the cloud answers, and when."""
         ready = [id_ for id_, known in self.seen.items() if known.ready]
         self.suspend(list(self.plan.instances).index(ready[pick % len(ready)]))
@@ -596,9 +596,18 @@ class PlanMachine(RuleBasedStateMachine):
         if self.plan.asleep:
             self.resume(pick)
         if self.under_way(facts.Resume):
-            self.answer_turn(wakes, False, at_once)
+            self.wake(pick, wakes, at_once=at_once)
         self.look(False, pick)
         self.time_passes(seconds)
+
+    def wake(self, pick: int, how: str | None, *, at_once: bool) -> None:
+        """The cloud answers; or one runs, or is even ready, before it is known that the answer was lost."""
+        if how is None:
+            self.turn(facts.Resume, self.under_way(facts.Resume)[0].action.instances, at_once=True)
+            self.look(False, pick)
+            if at_once and self.under_way(facts.Prepare):
+                self.answer_prepare(pick, "passed")
+        self.answer_turn(how or "lost", False, at_once)
 
     @rule(pick=PICKS, passed=st.booleans())
     def ask_heartbeat(self, pick: int, passed: bool) -> None:  # noqa: FBT001  (drawn)
