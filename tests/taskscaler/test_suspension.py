@@ -287,6 +287,65 @@ async def test_one_failure_costs_no_reserve() -> None:
         assert {f"i-{number}" for number in range(1, 6)} <= cloud.alive
 
 
+async def test_as_many_wake_as_are_needed_the_last_to_fall_asleep_first() -> None:
+    """The others have the rest of their time, and go in turn."""
+    cloud = a_cloud()
+    async with scaling(cloud, suspended_count=3) as scaler:
+        async with anyio.create_task_group() as jobs:
+            for seconds in (10, 30, 20):
+                jobs.start_soon(work, scaler, f"job-{seconds}", seconds)
+        await anyio.sleep(10)
+        last = called(cloud, "suspend")[-1]
+        assert len(called(cloud, "suspend")) == 3
+        await work(scaler, "next", 1.0)
+        assert called(cloud, "resume") == [last]
+
+
+async def test_no_reserve_is_promised_while_nothing_can_be_resumed() -> None:
+    """Later it may be: the refusal says so."""
+    cloud = a_cloud()
+    async with scaling(cloud, suspended_count=1, max_instances=1) as scaler:
+        await work(scaler, "job", 10.0)
+        await anyio.sleep(10)
+        cloud.faults.resume.once(SuspendFault(refuse=ProviderError("internal error")))
+        with pytest.raises(NoCapacity):
+            await scaler.acquire_lease("hasty", timeout=1)
+        with pytest.raises(NoCapacity) as refused:
+            scaler.reserve("next")
+        assert refused.value.possible
+        await anyio.sleep(30)
+        await work(scaler, "next", 1.0)
+
+
+async def test_a_cordoned_instance_is_kept_awake_for_its_leases() -> None:
+    """Somebody wants to look at it."""
+    cloud = a_cloud()
+    async with scaling(cloud) as scaler:
+        lease = await scaler.acquire_lease("job")
+        scaler.cordon(lease.instance)
+        lease.suspend()
+        await anyio.sleep(100)
+        assert states(cloud) == {"i-1": State.RUNNING}
+        scaler.uncordon(lease.instance)
+        await anyio.sleep(10)
+        assert states(cloud) == {"i-1": State.SUSPENDED}
+        (await scaler.resume("job")).release()
+
+
+async def test_free_slots_beside_a_sleeper_are_idle_from_when_it_fell_asleep() -> None:
+    """However long it was awake before."""
+    cloud = a_cloud()
+    async with scaling(cloud, capacity_per_instance=2, policies=[Policy(idle_time=100)]) as scaler:
+        lease = await scaler.acquire_lease("job")
+        await anyio.sleep(300)
+        lease.suspend()
+        await anyio.sleep(50)
+        assert states(cloud) == {"i-1": State.RUNNING}
+        await anyio.sleep(60)
+        assert states(cloud) == {"i-1": State.SUSPENDED}
+        (await scaler.resume("job")).release()
+
+
 async def test_what_sleeps_can_be_reserved() -> None:
     """Though nothing more may be created: whoever reserves before it looks for work would never look again."""
     cloud = a_cloud()
