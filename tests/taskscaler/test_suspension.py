@@ -221,6 +221,20 @@ async def test_a_retained_instance_is_kept_awake() -> None:
         (await scaler.resume("job")).release()
 
 
+async def test_an_instance_that_is_about_to_sleep_is_kept_awake_once_it_is_retained() -> None:
+    """Its lease sleeps already; only its free slots are waited for."""
+    cloud = a_cloud()
+    async with scaling(cloud, capacity_per_instance=2, policies=[Policy(idle_time=100)]) as scaler:
+        await asleep(scaler)
+        scaler.retain("i-1", "to look at it")
+        await anyio.sleep(500)
+        assert states(cloud) == {"i-1": State.RUNNING}
+        scaler.unretain("i-1")
+        await anyio.sleep(10)
+        assert states(cloud) == {"i-1": State.SUSPENDED}
+        (await scaler.resume("job")).release()
+
+
 async def test_what_somebody_else_suspends_is_woken_when_it_is_wanted() -> None:
     """Under a running job it is only waited for; one on which nothing runs is taken for asleep, and resumed."""
     cloud = a_cloud()

@@ -341,6 +341,7 @@ class Ledger:
         """Keep the host from being given up, until `unretain`."""
         host.retained = True
         self.retirable.pop(host.id, None)
+        self._reshelve(host)  # nor is it put to sleep any more
 
     def unretain(self, host: Host) -> None:
         """Undo `retain`."""
