@@ -5,7 +5,7 @@ Libraries for both exist, but they read a clock; these take `now`, so that the s
 
 from collections.abc import Callable
 
-from attrs import define
+from attrs import define, field
 
 
 @define
@@ -83,6 +83,55 @@ class Backoff:
         self.until = 0.0
         self.reason = ""
 
+    def lift(self, reason: str, now: float) -> None:
+        """What led to it is over: try again at once. The next failure in a row doubles the wait nevertheless."""
+        if reason == self.reason:
+            self.until = min(self.until, now)
+
     def active(self, now: float) -> bool:
         """Whether nothing is to be tried now."""
         return now < self.until
+
+
+@define
+class Backoffs:
+    """Of a group as a whole, and of each of its offerings by itself.
+
+    Which offering a request is filled from, the group chooses: it is held back only while all that are known are.
+    """
+
+    whole: Backoff
+    _make: Callable[[], Backoff]
+    _offerings: dict[str, Backoff] = field(factory=dict)
+
+    @classmethod
+    def of(cls, initial: float, cap: float, random: Callable[[], float]) -> "Backoffs":
+        """Start without failures."""
+
+        def make() -> Backoff:
+            return Backoff(initial, cap, random)
+
+        return cls(make(), make)
+
+    def __getitem__(self, offering: str | None) -> Backoff:
+        """That of the offering, which is known from now on; None: of the whole group."""
+        if offering is None:
+            return self.whole
+        return self._offerings.setdefault(offering, self._make())
+
+    def holding(self, now: float) -> Backoff | None:
+        """The one that keeps more from being asked for now; None: nothing does. O(offerings)."""
+        soonest = min(self._offerings.values(), key=lambda each: each.until, default=self.whole)
+        last = max(soonest, self.whole, key=lambda each: each.until)
+        return last if last.active(now) else None
+
+    @property
+    def last(self) -> tuple[float, str] | None:
+        """When and why the last failure of all came; None: there was none."""
+        known = [each.last for each in (self.whole, *self._offerings.values()) if each.last is not None]
+        return max(known, default=None)
+
+    def succeeded(self, offering: str | None) -> None:
+        """One of that offering came to be of use."""
+        self.whole.succeeded()
+        self[offering].succeeded()

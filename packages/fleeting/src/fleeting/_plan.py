@@ -40,7 +40,7 @@ from attrs import define, evolve, field, frozen
 from fleeting import facts
 from fleeting._instance import Instance, InstanceRecord, LostRecord, Origin, Stage
 from fleeting._intents import Intent, IntentRecord, Intents
-from fleeting._pacing import Backoff, TokenBucket
+from fleeting._pacing import Backoff, Backoffs, TokenBucket
 from fleeting._plan_config import PlanConfig, Preexisting
 from fleeting._step import Drop, Put, Step, Write
 from fleeting._timers import Timers
@@ -48,6 +48,12 @@ from fleeting._types import NoticeKind, Observation, Observed, Problem, State
 
 REMEMBER_LOST = 3600.0
 """Seconds for which a gone instance is remembered, so that a stale view cannot bring it back to work."""
+
+UNANSWERED = 30.0
+"""Seconds after which nothing more is asked of a cloud that has not answered the last request yet."""
+
+UNFILLED = 60.0
+"""Seconds after which a cloud that has a problem with one offering only does not seem to deliver others, either."""
 
 RESTING = frozenset({State.SUSPENDING, State.SUSPENDED})
 """How the cloud shows what sleeps."""
@@ -155,7 +161,8 @@ class Plan:
         throttle = config.scale_throttle
         burst = throttle.burst if throttle.burst is not None else config.max_instances
         self._bucket = TokenBucket.full(throttle.limit, burst or max(1.0, throttle.limit), now)
-        self._backoff = Backoff(config.backoff_initial, config.backoff_cap, random)
+        self._backoffs = Backoffs.of(config.backoff_initial, config.backoff_cap, random)
+        self._backoff = self._backoffs.whole
         self.suspending = Backoff(config.backoff_initial, config.backoff_cap, random)
         """Whether suspending went wrong, so that it is not to be tried for a while; to be read."""
 
@@ -215,7 +222,7 @@ class Plan:
     @property
     def last_failure(self) -> tuple[float, str] | None:
         """When and why growing failed last, whatever has succeeded since; None: it never did."""
-        return self._backoff.last
+        return self._backoffs.last
 
     @property
     def outstanding(self) -> int:
@@ -258,6 +265,10 @@ class Plan:
         if not self._withdrawable or self._withdrawing:
             return 0
         return sum(intent.outstanding for intent in self._intents.withdrawable)
+
+    def stranded(self, now: float) -> int:
+        """Unfilled requests that can be taken back, and are not likely to be filled: growing is failing."""
+        return self.withdrawable if self._viewed and self._blocked(now)[0] is not None else 0
 
     def departed(self, instance: str) -> Departure | None:
         """How an instance went; None if it is there, was never known, or went long ago or in an earlier life."""
@@ -320,13 +331,22 @@ class Plan:
             why = "the group was refused" if self._refused else "what the group holds is not known yet"
             why = self.disowned or why
             return Limits(room=0, tokens=0, tokens_at=None, blocked_until=inf, blocked_why=why)
+        blocked_until, blocked_why = self._blocked(now)
         return Limits(
             room=None if self.ceiling is None else max(0, self.ceiling - self.total),
             tokens=self._bucket.available(now),
             tokens_at=self._bucket.next_at(now),
-            blocked_until=self._backoff.until if self._backoff.active(now) else None,
-            blocked_why=self._backoff.reason,
+            blocked_until=blocked_until,
+            blocked_why=blocked_why,
         )
+
+    def _blocked(self, now: float) -> tuple[float | None, str]:
+        """Until when failures, or a call that hangs, keep more from being asked for, and why; None: they do not."""
+        asked = [intent.asked_at for intent in self._intents if intent.in_flight]
+        if asked and min(asked) + UNANSWERED <= now:
+            return inf, f"the cloud has not answered the last request within {UNANSWERED:g} s"
+        holding = self._backoffs.holding(now)
+        return (None, "") if holding is None else (holding.until, holding.reason)
 
     def request(self, count: int, now: float) -> Step:
         """Ask for *count* more instances, or for as many of them as `limits` allow now."""
@@ -343,11 +363,15 @@ class Plan:
 
     def withdraw(self, count: int) -> Step:
         """Take back up to *count* unfilled requests, where the group can; one request at a time."""
+        self._withdraw(count, self._intents.withdrawable)
+        return self._end()
+
+    def _withdraw(self, count: int, intents: list[Intent]) -> None:
+        """Take back up to *count* unfilled requests of these."""
         count = min(count, self.withdrawable)
         if count > 0:
-            self._withdrawing = self._intents.withdrawable
+            self._withdrawing = intents
             self._turn.actions.append(facts.Withdraw(self.pool, count))
-        return self._end()
 
     def remove(self, reasons: Mapping[str, str], now: float) -> Step:
         """Delete these, each for its reason, in one request; none may hold a slot in use. Passes over unknown ones."""
@@ -471,7 +495,7 @@ class Plan:
                 self._removal_sent(asked)
                 self._decrease_failed(asked, retry_after, now)
             case facts.Withdrawn(asked, taken):
-                self._withdrawn(asked, taken)
+                self._withdrawn(asked, taken, now)
             case facts.SuspendAccepted() | facts.SuspendFailed():
                 self._suspend_answered(fact, now)
             case facts.ResumeAccepted() | facts.ResumeFailed():
@@ -651,12 +675,29 @@ class Plan:
         self._remove(known, "the cloud reports it as failed", now)
 
     def _note_problems(self, problems: Iterable[Problem], now: float) -> None:
-        """A problem not met before is a failure to grow; one that lasts is not a new one each time."""
-        known = {(problem.kind, problem.offering, problem.since) for problem in self._problems}
-        self._problems = tuple(problems)
+        """A problem not met before is a failure to grow; so is one that lasts, once more was asked for in spite of it.
+
+        One that is over holds nothing back any longer.
+        """
+        before, self._problems = self._problems, tuple(problems)
+        known = {_identity(problem) for problem in before}
+        unfilled = self._unfilled_for
         for problem in self._problems:
-            if (problem.kind, problem.offering, problem.since) not in known:
+            backoff = self._backoffs[problem.offering]
+            if _identity(problem) not in known or (unfilled > 0 and not backoff.active(now)):
+                backoff.failed(problem.message, now)
+            if unfilled >= UNFILLED and not self._backoff.active(now):
                 self._backoff.failed(problem.message, now)
+        standing = {_identity(problem) for problem in self._problems}
+        for over in (problem for problem in before if _identity(problem) not in standing):
+            self._backoff.lift(over.message, now)
+            self._backoffs[over.offering].lift(over.message, now)
+
+    @property
+    def _unfilled_for(self) -> float:
+        """Seconds for which the oldest request had been open when the last view was fetched."""
+        asked = (each.asked_at for each in self._intents if each.outstanding and not each.in_flight)
+        return self._update_started - min(asked, default=inf)
 
     # --- fetching the view -------------------------------------------------------------------------------
 
@@ -727,7 +768,7 @@ class Plan:
             if known.resumed:  # not by others, nor never suspended
                 self.resuming.succeeded()
         elif not too_old:
-            self._backoff.succeeded()
+            self._backoffs.succeeded(known.offering)
         elif known.origin is Origin.REQUESTED and known.first_seen >= self._began:  # its like would be no younger
             self._backoff.failed(f"instance {known.id} was older than max_instance_age before it was ready", now)
         if not too_old:
@@ -1039,22 +1080,30 @@ class Plan:
             self._start_update(now)  # without a view from after that time nobody knows what has appeared
 
     def _expire_intents(self, now: float) -> None:
-        """Give up what should have appeared by the time for which this view was fetched, and the one before."""
-        seen_until = self._update_started - self.config.intent_timeout
-        for intent in [each for each in self._intents if not each.in_flight and each.asked_at <= seen_until]:
-            if intent.overdue:
-                self._backoff.failed(f"{intent.outstanding} requested instances never appeared", now)
-                self._close(intent)
-            else:
-                intent.overdue = True
-                self._update_again = True
+        """Give up what should have appeared by the time for which this view was fetched, and the one before.
 
-    def _withdrawn(self, asked: int, taken: int) -> None:
+        What can be taken back is: it might appear when something else has taken its place.
+        """
+        seen_until = self._update_started - self.config.intent_timeout
+        late = [each for each in self._intents if not each.in_flight and each.asked_at <= seen_until]
+        expired = [each for each in late if each.overdue and each not in self._withdrawing]
+        for intent in expired:
+            self._backoff.failed(f"{intent.outstanding} requested instances never appeared", now)
+            self._close(intent)
+        first_missed = [each for each in late if not each.overdue]
+        for intent in first_missed:
+            intent.overdue = True
+            self._update_again = True
+        self._withdraw(sum(each.outstanding for each in first_missed), first_missed)
+
+    def _withdrawn(self, asked: int, taken: int, now: float) -> None:
         """Unfilled requests were taken back; if not all, the rest cannot be, and is not asked for again."""
         candidates, self._withdrawing = self._withdrawing, []
         self._withdrawable = taken >= asked
         for intent in self._intents.take_back(min(taken, asked), candidates):
             self._settle(intent)
+        if any(intent.overdue for intent in self._intents):
+            self._start_update(now)
 
     def _settle(self, intent: Intent) -> None:
         """Store the intent, or close it if nothing can come of it any more."""
@@ -1230,3 +1279,8 @@ class Plan:
         if turn.resumptions:
             turn.actions.append(facts.Resume(self.pool, tuple(turn.resumptions)))
         return Step(turn.writes, turn.actions, turn.events)
+
+
+def _identity(problem: Problem) -> tuple[object, ...]:
+    """What tells a problem from another; its words may change while it lasts."""
+    return problem.kind, problem.offering, problem.since
