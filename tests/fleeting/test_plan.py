@@ -1,8 +1,24 @@
 """The plan, one rule at a time; what holds over whole lives is in `test_plan_machine`."""
 
+from math import inf
+
 from attrs import evolve
 
-from fleeting import LossKind, Observation, Observed, Plan, PlanConfig, Preexisting, ScaleThrottle, State, facts
+from fleeting import (
+    LossKind,
+    Observation,
+    Observed,
+    Plan,
+    PlanConfig,
+    Preexisting,
+    Problem,
+    ProblemKind,
+    ScaleThrottle,
+    State,
+    Step,
+    facts,
+)
+from fleeting._plan import UNANSWERED, UNFILLED
 from tests.strategies import EPOCH, NO_THROTTLE, Records, a_plan, of_type, one_intent, seen, shows
 
 CONFIG = PlanConfig(scale_throttle=NO_THROTTLE, preexisting=Preexisting.REMOVE)
@@ -234,6 +250,105 @@ def test_no_repeat_above_the_ceiling() -> None:
     plan.handle(seen(), EPOCH + 61)
     plan.handle(seen(), EPOCH + 62)
     assert one_intent(plan.tick(EPOCH + 65)) == intent
+
+
+def stock_out(offering: str | None = None, **shown: str) -> facts.Updated:
+    """A view of running instances of these offerings, and that there is no more of one."""
+    problem = Problem(kind=ProblemKind.CAPACITY, message="none left", since=EPOCH, offering=offering)
+    running = {id_: Observed(state=State.RUNNING, offering=each) for id_, each in shown.items()}
+    return facts.Updated(Observation(running, (problem,)))
+
+
+def asked_for(plan: Plan, count: int, now: float) -> str:
+    """So many are on their way; returns the intent."""
+    intent = one_intent(plan.request(count, now))
+    plan.handle(facts.Increased(intent, count), now)
+    return intent
+
+
+def view(plan: Plan, fact: facts.Updated, now: float) -> Step:
+    """A view is fetched at that time."""
+    plan.tick(now)
+    return plan.handle(fact, now)
+
+
+def test_a_problem_that_lasts_is_a_failure_again_for_whoever_asked_in_spite_of_it() -> None:
+    """Each request that meets it waits longer for the next; who asks for nothing is not held back any longer."""
+    plan = started(withdraws=True)
+    asked_for(plan, 1, EPOCH)
+    view(plan, stock_out(), EPOCH + 2)
+    first = plan.limits(EPOCH + 2).blocked_until
+    assert first is not None
+    view(plan, stock_out(), first + 1)
+    second = plan.limits(first + 1).blocked_until
+    assert second is not None
+    assert second - (first + 1) > first - (EPOCH + 2)
+    plan.withdraw(1)
+    plan.handle(facts.Withdrawn(1, 1), second)
+    view(plan, stock_out(), second + 10)
+    assert plan.limits(second + 10).blocked_until is None
+
+
+def test_a_problem_that_is_over_holds_nothing_back() -> None:
+    """The first view without it lifts the back-off that it led to, and no other."""
+    for offering in (None, "zone-a/small"):
+        plan = started()
+        asked_for(plan, 1, EPOCH)
+        view(plan, stock_out(offering), EPOCH + 2)
+        assert plan.limits(EPOCH + 2).blocked_why == "none left"
+        view(plan, seen(), EPOCH + 4)
+        assert plan.limits(EPOCH + 4).blocked_until is None
+        refused = one_intent(plan.request(1, EPOCH + 4))
+        plan.handle(facts.IncreaseFailed(refused, "quota"), EPOCH + 4)
+        view(plan, stock_out(offering), EPOCH + 5)
+        view(plan, seen(), EPOCH + 6)
+        assert plan.limits(EPOCH + 6).blocked_why == "quota"
+
+
+def test_a_problem_with_one_offering_leaves_the_others() -> None:
+    """A group that has given something else may go on to, until requests stay unfilled."""
+    plan = started()
+    asked_for(plan, 2, EPOCH)
+    view(plan, facts.Updated(Observation({"i": Observed(state=State.RUNNING, offering="dear")})), EPOCH + 2)
+    plan.handle(facts.Prepared("i"), EPOCH + 2)
+    view(plan, stock_out("cheap", i="dear"), EPOCH + 4)
+    assert plan.limits(EPOCH + 4).blocked_until is None
+    late = EPOCH + 4 + UNFILLED
+    view(plan, stock_out("cheap", i="dear"), late)
+    assert plan.limits(late).blocked_why == "none left"
+
+
+def test_a_cloud_that_does_not_answer_is_asked_for_nothing_more() -> None:
+    """Until it does: whoever needs more has to ask elsewhere."""
+    plan = started()
+    intent = one_intent(plan.request(1, EPOCH))
+    assert plan.limits(EPOCH + UNANSWERED - 1).blocked_until is None
+    assert plan.limits(EPOCH + UNANSWERED).blocked_until == inf
+    plan.handle(facts.Increased(intent, 1), EPOCH + UNANSWERED)
+    assert plan.limits(EPOCH + UNANSWERED).blocked_until is None
+
+
+def test_what_expires_is_taken_back_first() -> None:
+    """As long as that is under way it may still appear, and counts."""
+    plan = started(evolve(CONFIG, intent_timeout=100.0), withdraws=True)
+    asked_for(plan, 2, EPOCH)
+    step = view(plan, seen(), EPOCH + 100)
+    assert of_type(facts.Withdraw, step.actions) == [facts.Withdraw("default", 2)]
+    plan.handle(seen(), EPOCH + 101)
+    assert plan.outstanding == 2
+    plan.handle(facts.Withdrawn(2, 1), EPOCH + 102)
+    assert plan.outstanding == 1
+    plan.handle(seen(), EPOCH + 103)
+    assert plan.outstanding == 0
+
+
+def test_only_what_cannot_be_filled_is_stranded() -> None:
+    """Requests on their way are not, as long as nothing is wrong."""
+    plan = started(withdraws=True)
+    asked_for(plan, 2, EPOCH)
+    assert plan.stranded(EPOCH + 1) == 0
+    view(plan, stock_out(), EPOCH + 2)
+    assert plan.stranded(EPOCH + 2) == 2
 
 
 def test_withdrawing_spares_what_was_asked_for_later() -> None:

@@ -19,7 +19,7 @@ policies = st.builds(
 
 @st.composite
 def pool_settings(draw: st.DrawFn) -> list[PoolSettings]:
-    """One or two pools, with intervals short enough for a test to live through all of them."""
+    """One to three pools, with intervals short enough for a test to live through all of them."""
     return [
         PoolSettings(
             name=name,
@@ -43,7 +43,7 @@ def pool_settings(draw: st.DrawFn) -> list[PoolSettings]:
             instance_ready_timeout=60.0,
             backoff_cap=20.0,
         )
-        for name in draw(st.sampled_from([["a"], ["a", "b"]]))
+        for name in draw(st.sampled_from([["a"], ["a", "b"], ["a", "b", "c"]]))
     ]
 
 
@@ -65,13 +65,15 @@ def supplies(draw: st.DrawFn) -> Supply:
     """Counters of one pool that could be: usable slots and those in use make up what is kept."""
     slots, kept = draw(st.integers(1, 4)), draw(st.integers(0, 6))
     usable = draw(st.integers(0, slots * kept))
+    coming, held_back = draw(st.integers(0, 5)), draw(limits())
     return Supply(
         pool="pool",
         slots=slots,
         kept=kept,
-        coming=draw(st.integers(0, 5)),
+        coming=coming,
+        stranded=0 if held_back.blocked_until is None else draw(st.integers(0, coming)),
         usable=usable,
         in_use=slots * kept - usable,
         excess=draw(st.integers(0, 3)),
-        limits=draw(limits()),
+        limits=held_back,
     )

@@ -15,7 +15,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from fleeting import NoticeKind, Observation, Observed, Preexisting, Stage, State, Step, facts
+from fleeting import (
+    NoticeKind,
+    Observation,
+    Observed,
+    Preexisting,
+    Problem,
+    ProblemKind,
+    Stage,
+    State,
+    Step,
+    facts,
+)
 from taskscaler._core import Core, Doubt, InstanceLost
 from taskscaler._decide import idle_slots
 from taskscaler._errors import NoCapacity, NoSuchInstance
@@ -91,11 +102,41 @@ class Cloud:
     bad_reads: int = 0
     """Views to come that do not show one of the machines."""
 
+    stock_out: Problem | None = None
+    """Why nothing can be had; None: it can."""
+
+    unfilled: list[str] = Factory(list)
+    """Requests that wait for stock: the intents they were made for, oldest first."""
+
     numbers: Any = Factory(lambda: count(1))
 
     def create(self, intent: str | None, now: float) -> None:
         """A machine comes to exist; it runs after its boot."""
         self.machines[f"{self.pool}{next(self.numbers)}"] = Machine(now, intent, now + self.boot)
+
+    def order(self, intent: str, now: float) -> None:
+        """One more is asked for: it is there at once, or once there is stock."""
+        if self.stock_out is None:
+            self.create(intent, now)
+        else:
+            self.unfilled.append(intent)
+
+    def run_out(self, now: float) -> None:
+        """There is no stock any more."""
+        if self.stock_out is None:
+            self.stock_out = Problem(kind=ProblemKind.CAPACITY, message="none left", since=now, offering=self.pool)
+
+    def restock(self, now: float) -> None:
+        """There is: what waits for it exists."""
+        self.stock_out, unfilled, self.unfilled = None, self.unfilled, []
+        for intent in unfilled:
+            self.create(intent, now)
+
+    def withdraw(self, wanted: int) -> int:
+        """Take back the newest requests that are not filled; tells how many."""
+        taken = min(wanted, len(self.unfilled))
+        del self.unfilled[len(self.unfilled) - taken :]
+        return taken
 
     def view(self, now: float, pick: int) -> dict[str, Observed]:
         """What is shown: all, or one less."""
@@ -104,6 +145,7 @@ class Cloud:
                 state=machine.state(now),
                 created_at=machine.created_at,
                 intent=machine.intent,
+                offering=self.pool,
             )
             for id_, machine in self.machines.items()
         }
@@ -125,9 +167,13 @@ class World:
         *,
         keep_used: bool = False,
         suspends: bool = False,
+        withdraws: bool = True,
+        max_instances: int = 0,
     ) -> None:
         """Start the first manager, over empty clouds."""
         self.suspends = suspends
+        self.withdraws = withdraws
+        self.max_instances = max_instances
         self.keep_used = keep_used
         self.pools = {pool.name: pool for pool in pools}
         self.policy = policy
@@ -179,6 +225,7 @@ class World:
                 random=self.random.random,
                 life=self.life,
                 suspends=self.suspends,
+                withdraws=self.withdraws,
             )
             for name, pool in self.pools.items()
         }
@@ -190,6 +237,7 @@ class World:
             self.now,
             keep_used=self.keep_used,
             watched=True,
+            max_instances=self.max_instances,
         )
         self.told: dict[tuple[str, str], str] = {}
         self.running.clear()
@@ -233,7 +281,18 @@ class World:
             plan = self.core.plans[increase.pool]
             assert plan.viewed, "asked for more before the group was seen"
             assert plan.ceiling is None or plan.total <= plan.ceiling, "above the ceiling"
+            self.check_increase(increase)
         self.waiting.append(step)
+
+    def check_increase(self, action: facts.Increase) -> None:
+        """Nothing is asked for a second time while the first request may still be filled."""
+        if action.intent in self.clouds[action.pool].asked:
+            return
+        for name, cloud in self.clouds.items():
+            open_there = self.core.plans[name].outstanding
+            assert not self.withdraws or len(cloud.unfilled) <= open_there, f"{name} may still fill what is forgotten"
+        ceiling = self.core.ceiling
+        assert ceiling is None or self.core.total <= ceiling, "above the ceiling over all pools"
 
     def check_decrease(self, action: facts.Decrease) -> None:
         """Only what is free is deleted, and only for a reason that holds."""
@@ -331,6 +390,8 @@ class World:
             case facts.Increase() | facts.Decrease():
                 self.changes.append(action)
                 self.after(LATENCY, lambda: self.change(action))
+            case facts.Withdraw(pool, number):
+                self.after(LATENCY, lambda: self.withdraw(pool, number))
             case facts.Update(pool):
                 self.after(LATENCY, lambda: self.update(pool))
             case facts.Prepare(pool, instance):
@@ -408,8 +469,13 @@ class World:
 
     def update(self, pool: str) -> None:
         """The view arrives."""
-        shown = self.clouds[pool].view(self.now, self.random.randrange(1000))
-        self.feed(pool, facts.Updated(Observation(shown)))
+        cloud = self.clouds[pool]
+        shown = cloud.view(self.now, self.random.randrange(1000))
+        self.feed(pool, facts.Updated(Observation(shown, () if cloud.stock_out is None else (cloud.stock_out,))))
+
+    def withdraw(self, pool: str, number: int) -> None:
+        """The cloud takes requests back."""
+        self.feed(pool, facts.Withdrawn(number, self.clouds[pool].withdraw(number)))
 
     def heartbeat(self, pool: str, instance: str) -> None:
         """The machine is healthy, or does not show it."""
@@ -447,7 +513,7 @@ class World:
         if action.intent not in cloud.asked and trouble not in {"refused", "not heard"}:
             cloud.asked[action.intent] = accepted
             for _ in range(accepted):
-                cloud.create(action.intent, self.now)
+                cloud.order(action.intent, self.now)
         self.feed(action.pool, self.answer(action, cloud, trouble))
 
     def answer(self, action: facts.Increase, cloud: Cloud, trouble: str) -> facts.Fact:
@@ -490,6 +556,7 @@ class World:
         for cloud in self.clouds.values():
             cloud.trouble.clear()
             cloud.bad_reads = cloud.bad_cleanups = cloud.bad_turns = 0
+            cloud.restock(self.now)
             for machine in cloud.machines.values():
                 machine.sick = False
         for name, plan in self.core.plans.items():
@@ -578,13 +645,30 @@ class CoreMachine(RuleBasedStateMachine):
         seed=seeds,
         jobs=st.integers(0, 4),
         keep_used=st.booleans(),
-        suspends=st.booleans(),
+        can=st.sets(st.sampled_from(["suspend", "withdraw"])),
+        max_instances=st.sampled_from([0, 0, 4]),
     )
     def start(
-        self, *, pools: list[PoolSettings], policy: Policy, seed: int, jobs: int, keep_used: bool, suspends: bool
+        self,
+        *,
+        pools: list[PoolSettings],
+        policy: Policy,
+        seed: int,
+        jobs: int,
+        keep_used: bool,
+        can: set[str],
+        max_instances: int,
     ) -> None:
         """A fleet, with some jobs under way."""
-        self.world = World(pools, policy, seed, keep_used=keep_used, suspends=suspends)
+        self.world = World(
+            pools,
+            policy,
+            seed,
+            keep_used=keep_used,
+            suspends="suspend" in can,
+            withdraws="withdraw" in can,
+            max_instances=max_instances,
+        )
         self.reserved: list[str] = []
         self.submit([60.0] * jobs)
         self.world.pass_time(20)
@@ -684,7 +768,10 @@ class CoreMachine(RuleBasedStateMachine):
             assert not idle or self.world.failing
             if not error.possible and not self.world.failing:
                 assert all(
-                    plan.ceiling is not None or plan.limits(self.world.now).blocked_until or not plan.viewed
+                    core.ceiling is not None
+                    or plan.ceiling is not None
+                    or plan.limits(self.world.now).blocked_until
+                    or not plan.viewed
                     for plan in core.plans.values()
                 )
             return
@@ -720,6 +807,15 @@ class CoreMachine(RuleBasedStateMachine):
     def trouble_ahead(self, pick: int, what: str) -> None:
         """The next increase goes wrong."""
         self.a_cloud(pick).trouble.append(what)
+
+    @rule(pick=PICKS, comes=st.booleans())
+    def stock(self, pick: int, comes: bool) -> None:  # noqa: FBT001  (drawn)
+        """A cloud has nothing left, or something again."""
+        cloud = self.a_cloud(pick)
+        if comes:
+            cloud.restock(self.world.now)
+        else:
+            cloud.run_out(self.world.now)
 
     @rule(pick=PICKS)
     def bad_read_ahead(self, pick: int) -> None:

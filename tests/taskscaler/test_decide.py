@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleeting import Limits
-from taskscaler._decide import Supply, decide, idle_slots
+from taskscaler._decide import OVER_ALL, Supply, decide, idle_slots
 from taskscaler._types import Policy
 from tests.taskscaler.strategies import policies, supplies
 
@@ -36,7 +36,7 @@ def test_idle_slots_follow_the_formula(policy: Policy, in_use: int) -> None:
 @given(supplies(), policies, WAITING, WAITING)
 def test_one_pool_grows_to_the_target(supply: Supply, policy: Policy, reserved: int, pending: int) -> None:
     """What is there, coming and asked for makes ceil((demand + idle target) / capacity), if nothing limits it."""
-    supply = evolve(supply, limits=FREE)
+    supply = evolve(supply, limits=FREE, stranded=0)
     decision = decide([supply], reserved, pending, policy, NOW)
     demand = supply.in_use + reserved + pending
     target = math.ceil((demand + idle_slots(policy, supply.in_use)) / supply.slots)
@@ -65,11 +65,12 @@ def test_it_never_grows_and_shrinks_at_once(pools: list[Supply], policy: Policy,
     """Whoever asks for more has nothing to spare and nothing to withdraw; who spares can do without."""
     decision = decide(pools, reserved, pending, policy, NOW)
     usable = sum(pool.usable for pool in pools)
+    unwanted = [(each.withdraw - each.moved, supply.slots) for each, supply in zip(decision.pools, pools, strict=True)]
     if decision.increase:
         assert not decision.spare
-        assert not any(pool.withdraw for pool in decision.pools)
+        assert not any(count for count, _ in unwanted)
     assert usable - decision.spare >= min(usable, reserved + pending + decision.idle_target)
-    withdrawn = sum(each.withdraw * supply.slots for each, supply in zip(decision.pools, pools, strict=True))
+    withdrawn = sum(count * slots for count, slots in unwanted)
     coming = sum(pool.coming * pool.slots for pool in pools)
     if withdrawn:
         assert usable + coming - withdrawn >= reserved + pending + decision.idle_target
@@ -88,7 +89,7 @@ def test_more_waiting_never_asks_for_less(pools: list[Supply], policy: Policy, r
 @given(supplies(), policies, WAITING)
 def test_one_decision_is_enough(supply: Supply, policy: Policy, pending: int) -> None:
     """Once what was asked for is counted as coming, the same numbers ask for nothing more."""
-    supply = evolve(supply, limits=FREE)
+    supply = evolve(supply, limits=FREE, stranded=0)
     first = decide([supply], 0, pending, policy, NOW)
     second = decide([evolve(supply, coming=supply.coming + first.increase)], 0, pending, policy, NOW)
     assert second.increase == 0
@@ -108,6 +109,61 @@ def test_the_least_preferred_pool_withdraws_first() -> None:
     """What is given up goes in the opposite order of preference."""
     decision = decide([a_supply(coming=1), a_supply(pool="q", coming=1)], 0, 2, Policy(), NOW)
     assert [pool.withdraw for pool in decision.pools] == [0, 1]
+
+
+@given(st.lists(supplies(), min_size=1, max_size=3), policies, WAITING, WAITING, st.none() | st.integers(0, 10))
+def test_the_ceiling_over_all_pools_is_kept(
+    pools: list[Supply], policy: Policy, reserved: int, pending: int, room: int | None
+) -> None:
+    """No more than that is asked for; what there is room for goes to those who come first."""
+    free, decision = (decide(pools, reserved, pending, policy, NOW, room=most) for most in (None, room))
+    assert decision.increase <= (free.increase if room is None else room)
+    for limited, unlimited in zip(decision.pools, free.pools, strict=True):
+        if limited.limited_by == OVER_ALL:
+            assert decision.increase == room
+            break
+        assert limited.increase == unlimited.increase
+
+
+@given(st.lists(supplies(), min_size=1, max_size=3), policies, WAITING)
+def test_nothing_is_bought_twice(pools: list[Supply], policy: Policy, pending: int) -> None:
+    """What is asked for and what may still come of earlier requests are less than one instance more than is wanted."""
+    decision = decide(pools, 0, pending, policy, NOW)
+    coming = sum(pool.usable + pool.arriving for pool in pools)
+    asked = [(each.increase, supply.slots) for each, supply in zip(decision.pools, pools, strict=True) if each.increase]
+    if asked:
+        needed = pending + decision.idle_target
+        assert coming + sum(count * slots for count, slots in asked) < needed + max(slots for _, slots in asked)
+
+
+@given(st.lists(supplies(), min_size=1, max_size=3), policies, WAITING)
+def test_what_is_stranded_moves_as_far_as_others_can_take_it(pools: list[Supply], policy: Policy, pending: int) -> None:
+    """Only unfilled requests of pools that fail are taken back for others, and never more than these have room for."""
+    decision = decide(pools, 0, pending, policy, NOW)
+    room = moved = 0
+    for each, supply in zip(decision.pools, pools, strict=True):
+        assert 0 <= each.moved <= each.withdraw <= max(supply.coming, supply.stranded)
+        moved += each.moved * supply.slots
+        room += (supply.takes - each.increase) * supply.slots
+        assert not each.moved or supply.limits.blocked_until is not None
+    assert moved <= room
+
+
+def test_what_the_first_pool_does_not_deliver_is_taken_back_before_the_second_is_asked() -> None:
+    """One decision withdraws; when that is answered, the next asks the other."""
+    fails = a_supply(coming=3, stranded=3, limits=evolve(FREE, blocked_until=500.0, blocked_why="no capacity"))
+    first = decide([fails, a_supply(pool="q")], 0, 6, Policy(), NOW)
+    assert [(pool.withdraw, pool.increase) for pool in first.pools] == [(3, 0), (0, 0)]
+    second = decide([evolve(fails, coming=0, stranded=0), a_supply(pool="q")], 0, 6, Policy(), NOW)
+    assert [(pool.withdraw, pool.increase) for pool in second.pools] == [(0, 0), (0, 3)]
+
+
+def test_what_nobody_else_can_serve_stays_where_it_was_asked_for() -> None:
+    """A pool that fails may still be the first to deliver."""
+    fails = a_supply(coming=3, stranded=3, limits=evolve(FREE, blocked_until=500.0))
+    full = a_supply(pool="q", limits=evolve(FREE, room=1))
+    assert [pool.withdraw for pool in decide([fails], 0, 6, Policy(), NOW).pools] == [0]
+    assert [pool.withdraw for pool in decide([fails, full], 0, 6, Policy(), NOW).pools] == [1, 0]
 
 
 def test_a_decision_in_words() -> None:

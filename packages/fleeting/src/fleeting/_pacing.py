@@ -95,12 +95,13 @@ class Backoff:
 
 @define
 class Backoffs:
-    """Of a group as a whole, and of each of its offerings by itself.
+    """Of a group: of requests that failed, of problems of the group as a whole, and of those of each offering.
 
     Which offering a request is filled from, the group chooses: it is held back only while all that are known are.
     """
 
-    whole: Backoff
+    requests: Backoff
+    group: Backoff
     _make: Callable[[], Backoff]
     _offerings: dict[str, Backoff] = field(factory=dict)
 
@@ -111,27 +112,25 @@ class Backoffs:
         def make() -> Backoff:
             return Backoff(initial, cap, random)
 
-        return cls(make(), make)
+        return cls(make(), make(), make)
 
-    def __getitem__(self, offering: str | None) -> Backoff:
-        """That of the offering, which is known from now on; None: of the whole group."""
-        if offering is None:
-            return self.whole
-        return self._offerings.setdefault(offering, self._make())
+    def of_problems(self, offering: str | None) -> Backoff:
+        """That of the problems with an offering, which is known from now on; None: with the whole group."""
+        return self.group if offering is None else self._offerings.setdefault(offering, self._make())
 
     def holding(self, now: float) -> Backoff | None:
         """The one that keeps more from being asked for now; None: nothing does. O(offerings)."""
-        soonest = min(self._offerings.values(), key=lambda each: each.until, default=self.whole)
-        last = max(soonest, self.whole, key=lambda each: each.until)
+        soonest = min(self._offerings.values(), key=lambda each: each.until, default=self.group)
+        last = max(soonest, self.group, self.requests, key=lambda each: each.until)
         return last if last.active(now) else None
 
     @property
     def last(self) -> tuple[float, str] | None:
         """When and why the last failure of all came; None: there was none."""
-        known = [each.last for each in (self.whole, *self._offerings.values()) if each.last is not None]
-        return max(known, default=None)
+        every = (self.requests, self.group, *self._offerings.values())
+        return max((each.last for each in every if each.last is not None), default=None)
 
     def succeeded(self, offering: str | None) -> None:
         """One of that offering came to be of use."""
-        self.whole.succeeded()
-        self[offering].succeeded()
+        for each in (self.requests, self.group, self.of_problems(offering)):
+            each.succeeded()

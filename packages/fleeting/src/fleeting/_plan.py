@@ -162,7 +162,7 @@ class Plan:
         burst = throttle.burst if throttle.burst is not None else config.max_instances
         self._bucket = TokenBucket.full(throttle.limit, burst or max(1.0, throttle.limit), now)
         self._backoffs = Backoffs.of(config.backoff_initial, config.backoff_cap, random)
-        self._backoff = self._backoffs.whole
+        self._backoff = self._backoffs.requests
         self.suspending = Backoff(config.backoff_initial, config.backoff_cap, random)
         """Whether suspending went wrong, so that it is not to be tried for a while; to be read."""
 
@@ -680,18 +680,17 @@ class Plan:
         One that is over holds nothing back any longer.
         """
         before, self._problems = self._problems, tuple(problems)
-        known = {_identity(problem) for problem in before}
-        unfilled = self._unfilled_for
+        known, unfilled = {_identity(problem) for problem in before}, self._unfilled_for
         for problem in self._problems:
-            backoff = self._backoffs[problem.offering]
+            backoff, group = self._backoffs.of_problems(problem.offering), self._backoffs.group
             if _identity(problem) not in known or (unfilled > 0 and not backoff.active(now)):
                 backoff.failed(problem.message, now)
-            if unfilled >= UNFILLED and not self._backoff.active(now):
-                self._backoff.failed(problem.message, now)
+            if unfilled >= UNFILLED and not group.active(now):
+                group.failed(problem.message, now)
         standing = {_identity(problem) for problem in self._problems}
         for over in (problem for problem in before if _identity(problem) not in standing):
-            self._backoff.lift(over.message, now)
-            self._backoffs[over.offering].lift(over.message, now)
+            self._backoffs.group.lift(over.message, now)
+            self._backoffs.of_problems(over.offering).lift(over.message, now)
 
     @property
     def _unfilled_for(self) -> float:

@@ -21,6 +21,7 @@ from fleeting import (
     Instance,
     Loss,
     LossKind,
+    NoticeKind,
     Plan,
     Put,
     Stage,
@@ -31,11 +32,12 @@ from fleeting import (
     facts,
     refusal_of,
 )
-from taskscaler._decide import Choice, Decision, PoolDecision, Removal, Sleep, Supply, Wake, decide
+from taskscaler._decide import ANY_NUMBER, Choice, Decision, PoolDecision, Removal, Sleep, Supply, Wake, decide
 from taskscaler._errors import NoCapacity, NoSuchInstance, TaskscalerError
 from taskscaler._ledger import Ledger
 from taskscaler._observe import DecisionEvent, Watch
 from taskscaler._payoff import Payoff, Verdict
+from taskscaler._preference import Losses
 from taskscaler._schedule import Schedule
 from taskscaler._slots import (
     AWAY,
@@ -67,6 +69,9 @@ COALESCE = 0.005
 
 BREAK_AHEAD = 30.0
 """Seconds before an announced end of an instance at which work is broken that would not be done in time."""
+
+TAKEN = frozenset({LossKind.VANISHED, LossKind.DELETED, LossKind.PREEMPTED})
+"""How instances go that their cloud has taken, announced or not."""
 
 OBSERVES = "observe-only: nothing is handed out, and nothing is asked of the cloud"
 """Why whoever asks a core for a slot that only observes gets none."""
@@ -126,6 +131,7 @@ class Core:
         keep_used: bool = False,
         observing: bool = False,
         watched: bool = False,
+        max_instances: int = 0,
     ) -> None:
         """Start from what the journal knows.
 
@@ -139,30 +145,24 @@ class Core:
             observing: Whether to decide and carry nothing out, nor hand anything out. The plans must observe, too: it
                 is they who hold back what would change anything; the core only keeps from believing it was done.
             watched: Whether to tell, as actions, of instances that change and of decisions.
+            max_instances: How many there may be over all pools, besides what each of them may have; 0: any number.
         """
+        self.ceiling = max_instances or None
+        self.losses = Losses()
+        """What the clouds have taken, by which the pools' order is changed."""
+
         self.pools = {pool.name: pool for pool in pools}
         self.plans = dict(plans)
         uses = {host: record.uses for host, record in recovered.get(USES, {}).items()}
-        shelves = [
-            Shelf.empty(
-                pool.name,
-                pool.capacity_per_instance,
-                pool.max_use_count,
-                cleans=pool.cleans,
-                checks=pool.heartbeat_on_acquire,
-            )
-            for pool in pools
-        ]
         leases: Mapping[str, LeaseRecord] = recovered.get(LEASE, {})
         asleep = {key: record for key, record in leases.items() if record.suspended}
         used = [DirtyRecord(record.host, record.slot, key) for key, record in leases.items() if not record.suspended]
         used += recovered.get(DIRTY, {}).values()
         cordons = {host: record.why for host, record in recovered.get(CORDON, {}).items()}
         sleepers = {record.host for record in asleep.values()}
-        cleaned = {pool.name for pool in pools if pool.cleans}
-        spared = {host for host in sleepers if host.partition("/")[0] in cleaned}
+        spared = {host for host in sleepers if self.pools[host.partition("/")[0]].cleans}
         kept = used if keep_used else [record for record in used if record.host in spared]
-        self.ledger = Ledger(shelves, uses, asleep, cordons, kept)
+        self.ledger = Ledger(map(_shelf, pools), uses, asleep, cordons, kept)
         self.decisions: deque[Decision] = deque(maxlen=KEPT_DECISIONS)
         """The last decisions, newest last; one that changes nothing replaces its like."""
 
@@ -199,8 +199,8 @@ class Core:
         self._watch = Watch() if watched else None
         if self._watch:
             self._actions += [event for plan in self.plans.values() for event in self._watch.begin(plan, now)]
-        self._writes += [Drop(LEASE, key) for key in leases if key not in self.ledger.leases]
-        self._writes += [Drop(DIRTY, key) for key in recovered.get(DIRTY, {})]
+        dropped = [Drop(LEASE, key) for key in leases if key not in self.ledger.leases]
+        self._writes += [*dropped, *(Drop(DIRTY, key) for key in recovered.get(DIRTY, {}))]
         self._writes += [Put(DIRTY, key, record) for key, record in self.ledger.dirty().items()]
         if not keep_used:
             self._remove_used({record.host for record in used} - spared, now)
@@ -410,8 +410,8 @@ class Core:
     def foresee(self, at: float) -> tuple[Policy, Decision]:
         """What will be decided then, *at* being now or later, and under which policy."""
         policy = self._policy if at < self._policy_until else self._schedule.at(at).policy or IDLES_AT_ZERO
-        supplies = [self._supply(pool, at) for pool in self.pools]
-        decision = decide(supplies, self.ledger.reserved, self.ledger.pending, policy, at)
+        supplies = [self._supply(pool, at) for pool in self.losses.order([*self.pools], at)]
+        decision = decide(supplies, self.ledger.reserved, self.ledger.pending, policy, at, room=self.room_over_all)
         removals: list[Removal] = []
         sleeps: list[Sleep] = []
         look_again_at = decision.look_again_at
@@ -435,6 +435,16 @@ class Core:
             look_again_at=look_again_at,
             observed=self.observing,
         )
+
+    @property
+    def total(self) -> int:
+        """Instances that exist or may come to exist, over all pools. O(1)."""
+        return sum(plan.total for plan in self.plans.values())
+
+    @property
+    def room_over_all(self) -> int | None:
+        """How many more there may be over all pools; None: any number."""
+        return None if self.ceiling is None else max(0, self.ceiling - self.total)
 
     def to_give_up(self, decision: Decision, policy: Policy, at: float) -> Iterator[tuple[float, Removal | Sleep]]:
         """What is given up or suspended then, and what later if nothing else happens; soonest first."""
@@ -538,6 +548,7 @@ class Core:
         match event:
             case facts.Ready(instance, too_old):
                 self._note_time(pool, instance, now)
+                self.losses.arrived(pool, instance, self.plans[pool].instances[instance].offering)
                 self._add(ledger.add(pool, instance, now, draining=TOO_OLD if too_old else ""))
                 self._keep_if_retained(self.plans[pool], instance)
             case facts.Asleep(instance, why):
@@ -596,11 +607,14 @@ class Core:
                 self._close_for_good(host, Closed.DOOMED, event.why, now)
                 self.doomed[host.id] = event
                 self._breaks.set(host.id, event.deadline - BREAK_AHEAD)
+                if event.kind is NoticeKind.PREEMPTION:
+                    self.losses.announced(host.pool, host.instance, now)
             case facts.Gone(_, cause):
                 if cause is not None and not self.observing:  # else its manager may have given it up
                     self._actions.append(InstanceLost(host.id, cause))
                 self._breaks.cancel(host.id)
-                self.doomed.pop(host.id, None)
+                self.losses.gone(host.pool, host.instance, now, taken=cause is not None and cause.kind in TAKEN)
+                cause = _as_announced(cause, self.doomed.pop(host.id, None))
                 self._add(ledger.lose(host, cause or Loss(LossKind.KILLED, "it was removed"), now))
 
     def _note_rest(self, host: Host, now: float) -> None:
@@ -841,18 +855,27 @@ class Core:
             in_use=shelf.acquired + shelf.cleaning + shelf.blocked,
             excess=max(0, over),
             limits=plan.limits(now),
+            stranded=plan.stranded(now),
+            set_back=self._why_set_back(pool, now),
             short=(shelf.returners + len(called)) * shelf.fresh - shelf.returning - to_come,
             asleep=sum(host.asleep for host in self._to_be_had(pool, now)),
         )
 
+    def _why_set_back(self, pool: str, now: float) -> str:
+        """Why it is asked later than its place says; empty if it is not, or if there is no other."""
+        return self.losses.why(pool, now) if len(self.pools) > 1 else ""
+
     def _potential(self, now: float, *, heed_throttle: bool) -> int:
         """Slots that are on their way or could be created; none of the latter while growth is throttled, if heeded."""
         slots = 0
+        over_all = ANY_NUMBER if self.room_over_all is None else self.room_over_all
         for pool, plan in self.plans.items():
             limits = plan.limits(now)
             throttled = limits.blocked_until is not None or limits.tokens == 0
             waits = throttled and self.pools[pool].reservation_throttling
-            room = 0 if waits and heed_throttle else 1 << 30 if limits.room is None else limits.room
+            room = 0 if waits and heed_throttle else ANY_NUMBER if limits.room is None else limits.room
+            room = min(room, over_all)
+            over_all -= room
             slots += room * self.ledger.shelves[pool].fresh + self._slots_to_come(pool, now, heed=heed_throttle)
         return slots
 
@@ -894,12 +917,29 @@ class Core:
         return step
 
 
+def _shelf(pool: PoolSettings) -> Shelf:
+    return Shelf.empty(
+        pool.name,
+        pool.capacity_per_instance,
+        pool.max_use_count,
+        cleans=pool.cleans,
+        checks=pool.heartbeat_on_acquire,
+    )
+
+
 def _by_pool(choices: Iterable[Choice]) -> dict[str, dict[str, str]]:
     """Why what is to be done with which instance, by pool."""
     by_pool: dict[str, dict[str, str]] = {}
     for choice in choices:
         by_pool.setdefault(choice.pool, {})[choice.instance] = choice.why
     return by_pool
+
+
+def _as_announced(loss: Loss | None, doom: facts.Doomed | None) -> Loss | None:
+    """Why work was lost, if that was announced: for the same reason, however its end was noticed."""
+    if loss is None or doom is None or loss.kind not in TAKEN:
+        return loss
+    return Loss(LossKind.PREEMPTED, f"{doom.why}, and {loss}")
 
 
 def _with_its_leases(host: Host) -> Sleep:

@@ -5,6 +5,9 @@ wants idle. What is missing is asked of the pools in their order of preference, 
 allow, and of each what is suspended there before anything new; what is to spare is given up in the opposite
 order, idle instances only, and only once they have been idle for the policy's `idle_time`.
 
+What was asked of a pool that fails to grow is taken back as far as others can take it on. It counts as coming until
+that is done, so that nothing is bought twice; where it cannot be taken back, until it expires.
+
 Instances on their way count when more is to be asked for, and not when some are to be given up: what is
 not there yet may never come.
 """
@@ -12,11 +15,17 @@ not there yet may never come.
 import math
 from collections.abc import Iterator, Sequence
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from fleeting import Limits
 from taskscaler._types import Policy
 from taskscaler._wording import counted
+
+ANY_NUMBER = 1 << 30
+"""More instances than there will ever be."""
+
+OVER_ALL = "max_instances over all pools"
+"""What limits a pool that could grow if others were smaller."""
 
 FEW = 5
 """So many instances are named in one sentence."""
@@ -52,6 +61,17 @@ class Supply:
 
     asleep: int = 0
     """Slots that can be had by resuming suspended instances."""
+
+    stranded: int = 0
+    """Unfilled requests of a pool that fails to grow, as far as they can be taken back."""
+
+    set_back: str = ""
+    """Why it is asked later than its place says; empty if it is not."""
+
+    @property
+    def takes(self) -> int:
+        """So many more instances may be asked for, whoever wants them."""
+        return self.limits.allowed(ANY_NUMBER)
 
     @property
     def arriving(self) -> int:
@@ -99,6 +119,12 @@ class PoolDecision:
     wake: int = 0
     """Slots to be had by resuming suspended instances, before any more are asked for."""
 
+    moved: int = 0
+    """How many of those to withdraw another pool is to have in its place: this one fails to grow."""
+
+    set_back: str = ""
+    """Why it is asked later than its place says; empty if it is not."""
+
 
 @frozen
 class Choice:
@@ -140,7 +166,7 @@ class Decision:
     """Usable slots that may be given up."""
 
     pools: tuple[PoolDecision, ...]
-    """In order of preference."""
+    """In the order in which they are asked."""
 
     look_again_at: float = field(eq=False)
     """When a limit that held something back is lifted, or something idle is due to go; infinite if neither is."""
@@ -156,6 +182,10 @@ class Decision:
 
     observed: bool = False
     """Whether it is there to be looked at only, and nothing of it was carried out."""
+
+    def of(self, pool: str) -> PoolDecision:
+        """What to do with that pool."""
+        return next(each for each in self.pools if each.pool == pool)
 
     @property
     def increase(self) -> int:
@@ -173,6 +203,11 @@ class Decision:
                 limit = f", limited by {pool.limited_by}" if pool.limited_by else ""
                 asks = f"{'would ask' if self.observed else 'asks'} for {pool.increase}{limit}"
                 parts.append(f"{pool.pool}: has {pool.have}, wants {pool.wanted} more, {asks}")
+            if pool.moved:
+                takes = "would take" if self.observed else "takes"
+                parts.append(f"{pool.pool}: {takes} {counted(pool.moved, 'request')} back that others can fill")
+            if pool.set_back:
+                parts.append(f"{pool.pool}: asked later than its place says, {pool.set_back}")
             if pool.excess:
                 parts.append(f"{pool.pool}: {pool.excess} over the ceiling")
         if self.spare and not self.increase:
@@ -193,7 +228,9 @@ def _words_on(does: str, choices: Sequence[Choice]) -> Iterator[str]:
         yield f"{does} {among}: {why}"
 
 
-def decide(supplies: Sequence[Supply], reserved: int, pending: int, policy: Policy, now: float) -> Decision:
+def decide(
+    supplies: Sequence[Supply], reserved: int, pending: int, policy: Policy, now: float, *, room: int | None = None
+) -> Decision:
     """Decide.
 
     Args:
@@ -202,35 +239,14 @@ def decide(supplies: Sequence[Supply], reserved: int, pending: int, policy: Poli
         pending: Acquires that wait.
         policy: The one that holds now.
         now: Seconds since the epoch.
+        room: How many more instances there may be over all pools; None: any number.
     """
     demand = Demand(sum(supply.in_use for supply in supplies), reserved, pending)
     idle_target = idle_slots(policy, demand.in_use)
     usable = sum(supply.usable for supply in supplies)
     missing = reserved + pending + idle_target - usable
     missing -= sum(supply.arriving for supply in supplies)
-    withdrawals = _withdrawals(supplies, surplus=-missing)
-    pools = []
-    look_again_at = math.inf
-    for supply, withdraw in zip(supplies, withdrawals, strict=True):
-        wake = max(0, min(missing, supply.asleep))
-        missing -= wake
-        wanted = max(0, math.ceil(missing / supply.slots))
-        increase = supply.limits.allowed(wanted)
-        missing -= increase * supply.slots
-        limited_by, lifted_at = limit(supply.limits) if increase < wanted else ("", math.inf)
-        look_again_at = min(look_again_at, lifted_at)
-        pools.append(
-            PoolDecision(
-                pool=supply.pool,
-                have=supply.kept + supply.coming,
-                wanted=wanted,
-                increase=increase,
-                limited_by=limited_by,
-                withdraw=withdraw,
-                excess=supply.excess,
-                wake=wake,
-            )
-        )
+    pools, look_again_at = _shares(supplies, missing, ANY_NUMBER if room is None else room)
     first = supplies[0]
     target = demand.total + idle_target
     ceiling = first.limits.room
@@ -242,9 +258,59 @@ def decide(supplies: Sequence[Supply], reserved: int, pending: int, policy: Poli
         target=target,
         target_instances=int(min(math.ceil(target / first.slots), most)),
         spare=max(0, usable - reserved - pending - idle_target),
-        pools=tuple(pools),
+        pools=pools,
         look_again_at=look_again_at,
     )
+
+
+def _shares(supplies: Sequence[Supply], missing: int, room: int) -> tuple[tuple[PoolDecision, ...], float]:
+    """What of the missing slots each pool is to bring, and when a limit is lifted that held something back."""
+    withdrawals = _withdrawals(supplies, surplus=-missing)
+    pools = []
+    look_again_at = math.inf
+    for supply, withdraw in zip(supplies, withdrawals, strict=True):
+        wake = max(0, min(missing, supply.asleep))
+        missing -= wake
+        wanted = max(0, math.ceil(missing / supply.slots))
+        allowed = supply.limits.allowed(wanted)
+        increase = max(0, min(allowed, room))
+        missing -= increase * supply.slots
+        room -= increase
+        limited_by, lifted_at = _held_back(supply.limits, wanted, allowed, increase)
+        look_again_at = min(look_again_at, lifted_at)
+        pools.append(
+            PoolDecision(
+                pool=supply.pool,
+                have=supply.kept + supply.coming,
+                wanted=wanted,
+                increase=increase,
+                limited_by=limited_by,
+                withdraw=withdraw,
+                excess=supply.excess,
+                wake=wake,
+                set_back=supply.set_back,
+            )
+        )
+    return tuple(_with_moves(pools, supplies)), look_again_at
+
+
+def _held_back(limits: Limits, wanted: int, allowed: int, increase: int) -> tuple[str, float]:
+    """What stands between what is wanted and what is asked for, and when it no longer does."""
+    if increase < allowed:
+        return OVER_ALL, math.inf
+    return limit(limits) if increase < wanted else ("", math.inf)
+
+
+def _with_moves(pools: Sequence[PoolDecision], supplies: Sequence[Supply]) -> Iterator[PoolDecision]:
+    """Have taken back what is stranded, as far as others can take it on besides what they are asked for already."""
+    takes = sum((each.takes - pool.increase) * each.slots for pool, each in zip(pools, supplies, strict=True))
+    for pool, supply in zip(pools, supplies, strict=True):
+        moved = min(supply.stranded - pool.withdraw, takes // supply.slots)
+        if moved > 0:
+            takes -= moved * supply.slots
+            yield evolve(pool, withdraw=pool.withdraw + moved, moved=moved)
+        else:
+            yield pool
 
 
 def idle_slots(policy: Policy, in_use: int) -> int:
@@ -269,7 +335,7 @@ def _withdrawals(supplies: Sequence[Supply], surplus: int) -> list[int]:
 
 def limit(limits: Limits) -> tuple[str, float]:
     """What holds back, and when it no longer does. The ceiling is lifted by nothing that time alone brings."""
-    if limits.blocked_until is not None:
+    if limits.blocked_until is not None and (limits.room != 0 or limits.blocked_until == math.inf):
         why = limits.blocked_why if limits.blocked_until == math.inf else f"backoff ({limits.blocked_why})"
         return why, limits.blocked_until
     if limits.room is not None and (limits.tokens is None or limits.room <= limits.tokens):

@@ -6,9 +6,9 @@ from math import inf
 
 from attrs import asdict, evolve, frozen
 
-from fleeting import Instance, Plan, Stage
+from fleeting import Instance, Limits, Plan, Stage
 from taskscaler._core import Core
-from taskscaler._decide import Decision, PoolDecision, limit
+from taskscaler._decide import OVER_ALL, Decision, PoolDecision, limit
 from taskscaler._forecast import Upcoming, describe_policy, forecast, in_short
 from taskscaler._observe import label_of
 from taskscaler._slots import Capacity, host_id
@@ -99,6 +99,12 @@ class PoolView:
     ceiling_is_ours: bool
     """Whether it is `max_instances`, not the cloud's own."""
 
+    ceiling_over_all: int | None
+    """How many there may be over all pools; None: any number."""
+
+    set_back: str
+    """Why it is asked later than its place says; empty if it is not."""
+
     wanted: int
     """How many more the demand calls for; see `PoolDecision`."""
 
@@ -106,7 +112,8 @@ class PoolView:
     """How many of these are asked for at once."""
 
     limited_by: str
-    """What stands between the two: ``max_instances``, ``scale_throttle``, ``backoff``, ``unknown``; empty: nothing."""
+    """What stands between the two: ``max_instances``, ``max_instances over all pools``, ``scale_throttle``,
+    ``backoff``, ``unknown``; empty: nothing."""
 
     limit_left: float
     """Seconds until that no longer does; infinite if time alone does not bring that about."""
@@ -145,6 +152,8 @@ class PoolView:
             case "max_instances":
                 who = "max_instances" if self.ceiling_is_ours else "the cloud's own limit"
                 return f"{who} allows no more than {counted(self.ceiling or 0, 'instance')} ({self.counts()})"
+            case word if word == OVER_ALL:
+                return f"{OVER_ALL} allows no more than {counted(self.ceiling_over_all or 0, 'instance')}"
             case "scale_throttle":
                 return f"scale_throttle lets no more instances be asked for now{following}"
             case "backoff":
@@ -157,6 +166,8 @@ class PoolView:
         """One thought each."""
         ceiling = f", at most {self.ceiling}" if self.ceiling is not None else ""
         yield f"pool {self.name}: {self.counts()}{ceiling}"
+        if self.set_back:
+            yield f"pool {self.name} is asked later than its place says: {self.set_back}"
         if self.outstanding and self.waited >= 1:
             yield f"pool {self.name} asked for what it has not seen yet {span(self.waited)} ago"
         if self.cleaning:
@@ -182,6 +193,8 @@ class PoolView:
             "coming": self.coming,
             "cleaning": self.cleaning,
             "ceiling": self.ceiling,
+            "ceiling_over_all": self.ceiling_over_all,
+            "set_back": self.set_back,
             "wanted": self.wanted,
             "asked": self.asked,
             "limited_by": self.limited_by,
@@ -313,7 +326,9 @@ class Explanation:
         if asked:
             parts.append(f"{counted(asked, 'instance')} {_verb(asked, 'is', 'are')} just being asked for")
         coming = sum(pool.coming for pool in self.pools)
-        if coming and not any(pool.limited_by == "max_instances" for pool in self.pools):  # which tells of them too
+        if coming and not any(
+            pool.limited_by in {"max_instances", OVER_ALL} for pool in self.pools
+        ):  # which tells of them too
             waited = max(pool.waited for pool in self.pools)
             since = f", asked for {span(waited)} ago" if waited >= 1 else ""
             parts.append(f"{counted(coming, 'instance')} {_verb(coming, 'is', 'are')} on the way{since}")
@@ -407,13 +422,21 @@ def _held(core: Core) -> Iterator[InstanceView]:
                 yield view_of(core, plan, each)
 
 
+def _limit(decision: PoolDecision, limits: Limits, now: float) -> tuple[str, float]:
+    """What keeps a pool from growing as it should, in one word or so, and when it no longer does."""
+    if decision.limited_by in {"", OVER_ALL}:
+        return decision.limited_by, inf if decision.limited_by else now
+    limited_by, lifted_at = limit(limits)
+    if limited_by not in {"max_instances", "scale_throttle"}:
+        limited_by = "unknown" if lifted_at == inf else "backoff"
+    return limited_by, lifted_at
+
+
 def _view_pool(core: Core, decision: PoolDecision, now: float) -> PoolView:
     plan = core.plans[decision.pool]
     limits = plan.limits(now)
     failed_at, failure = plan.last_failure or (now, "")
-    limited_by, lifted_at = limit(limits) if decision.limited_by else ("", now)
-    if limits.blocked_until is not None:
-        limited_by = limited_by and ("unknown" if limits.blocked_until == inf else "backoff")
+    limited_by, lifted_at = _limit(decision, limits, now)
     return PoolView(
         name=plan.pool,
         instances=Counter(label_of(each) for each in plan.instances.values()),
@@ -422,6 +445,8 @@ def _view_pool(core: Core, decision: PoolDecision, now: float) -> PoolView:
         coming=plan.coming,
         cleaning=core.ledger.shelves[plan.pool].cleaning,
         ceiling=plan.ceiling,
+        ceiling_over_all=core.ceiling,
+        set_back=decision.set_back,
         ceiling_is_ours=plan.ceiling == plan.config.max_instances,
         wanted=decision.wanted,
         asked=decision.increase,

@@ -295,14 +295,15 @@ class _Foresight:
             if each.increase:
                 yield self._item(at, Next.ASK, each.pool, count=each.increase, why=why)
             elif unwanted:
-                yield self._item(at, Next.WITHDRAW, each.pool, count=unwanted, why="nothing calls for them any more")
+                why = "other pools can fill them" if each.moved else "nothing calls for them any more"
+                yield self._item(at, Next.WITHDRAW, each.pool, count=unwanted, why=why)
 
     def _when_lifted(self, decision: Decision, at: float) -> Iterator[Upcoming]:
         """What is asked for once a limit that time lifts no longer holds."""
-        for number, limited in enumerate(decision.pools):
+        for limited in decision.pools:
             what, lifted_at = limit(self.core.plans[limited.pool].limits(at))
             if limited.limited_by and lifted_at < inf:
-                later = self.core.foresee(lifted_at)[1].pools[number]
+                later = self.core.foresee(lifted_at)[1].of(limited.pool)
                 if later.increase:
                     why = f"{what} allows it then" if what == "scale_throttle" else "the backoff is over then"
                     yield self._item(lifted_at, Next.ASK, limited.pool, count=later.increase, why=why)

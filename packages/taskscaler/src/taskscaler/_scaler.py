@@ -75,6 +75,7 @@ class Taskscaler:
         pools: Pool | Sequence[Pool],
         *,
         policies: Sequence[Policy] = (),
+        max_instances: int = 0,
         journal: Journal | None = None,
         clock: Clock | None = None,
         acquire_timeout: float = 900.0,
@@ -89,6 +90,7 @@ class Taskscaler:
         Args:
             pools: One, or several in order of preference, with names that differ.
             policies: What to keep idle, and when; the last that matches holds. None: nothing.
+            max_instances: How many there may be over all pools, besides what each of them may have; 0: any number.
             journal: Where state outlives the process. None: nowhere.
             clock: None: the event loop's time.
             acquire_timeout: Seconds that an acquire waits unless it says otherwise. Files, and the error when they have
@@ -107,6 +109,9 @@ class Taskscaler:
         names = [pool.name for pool in self._pools]
         if not names or len(set(names)) < len(names):
             raise ValueError(f"one pool or more, with names that differ, not {names}")
+        if max_instances < 0:
+            raise ValueError(f"max_instances is {max_instances}, expected 0 (any number) or more")
+        self._max_instances = max_instances
         if observe_only and journal is not None:
             raise ValueError("a scaler that only observes keeps no journal: it belongs to the groups' manager")
         self._observe_only = observe_only
@@ -416,6 +421,7 @@ class Taskscaler:
             keep_used=self._keep_used,
             observing=observing,
             watched=bool(self._observers),
+            max_instances=self._max_instances,
         )
 
     def _perform(
