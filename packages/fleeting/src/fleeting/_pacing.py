@@ -118,11 +118,11 @@ class Backoffs:
         """That of the problems with an offering, which is known from now on; None: with the whole group."""
         return self.group if offering is None else self._offerings.setdefault(offering, self._make())
 
-    def holding(self, now: float) -> Backoff | None:
-        """The one that keeps more from being asked for now; None: nothing does. O(offerings)."""
+    @property
+    def holding(self) -> Backoff:
+        """The one that keeps more from being asked for, as long as it is active. O(offerings)."""
         soonest = min(self._offerings.values(), key=lambda each: each.until, default=self.group)
-        last = max(soonest, self.group, self.requests, key=lambda each: each.until)
-        return last if last.active(now) else None
+        return max(soonest, self.group, self.requests, key=lambda each: each.until)
 
     @property
     def last(self) -> tuple[float, str] | None:

@@ -345,8 +345,8 @@ class Plan:
         asked = [intent.asked_at for intent in self._intents if intent.in_flight]
         if asked and min(asked) + UNANSWERED <= now:
             return inf, f"the cloud has not answered the last request within {UNANSWERED:g} s"
-        holding = self._backoffs.holding(now)
-        return (None, "") if holding is None else (holding.until, holding.reason)
+        holding = self._backoffs.holding
+        return holding.until if holding.active(now) else None, holding.reason
 
     def request(self, count: int, now: float) -> Step:
         """Ask for *count* more instances, or for as many of them as `limits` allow now."""

@@ -5,6 +5,7 @@ changes at the cloud are never abandoned, and their outcomes still reach the cor
 """
 
 import logging
+import math
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
@@ -28,6 +29,9 @@ if TYPE_CHECKING:  # importing anyio.abc costs 20 ms more than all that a bare `
 
 CLOSE_TIMEOUT = 60.0
 """Seconds that changes under way are waited for when closing."""
+
+FIRST_VIEWS = 30.0
+"""Seconds that a group's first view is waited for where there are others to work with."""
 
 log = logging.getLogger("fleeting.shell")
 
@@ -122,13 +126,7 @@ class Shell(Generic[C]):
         """Open everything; what was opened is closed by the stack, in the opposite order."""
         self.clock: Clock = self._given_clock if self._given_clock is not None else LoopClock()
         self._seen = {pool: anyio.Event() for pool in self.drivers}
-        infos = {}
-        for driver in self.drivers.values():
-            settings = Settings(
-                owner=self.owner, clock=self.clock, connector=driver.connector, observe_only=self._observe_only
-            )
-            infos[driver.pool] = await driver.open(settings)
-            stack.push_async_callback(self._close, driver.info.identity, driver.close)
+        infos = await self._open_groups(stack)
         identities = [info.identity for info in infos.values()]
         recovered = await self._journal.open(identities, self.owner, self._kinds)
         stack.push_async_callback(self._close, "the journal", self._journal.close)
@@ -142,11 +140,36 @@ class Shell(Generic[C]):
         with anyio.CancelScope(shield=True):  # a cancellation in here would never see the tasks end
             await tasks.start(self._live)
         stack.push_async_callback(self._end)
-        for seen in self._seen.values():
-            await seen.wait()
+        await self._see_each()
         if self.core.refusal is not None:
             raise GroupRefused(self.core.refusal)
         self._opened = True
+
+    async def _open_groups(self, stack: AsyncExitStack) -> Mapping[str, GroupInfo]:
+        """Open all groups at once, so that none has to wait for another; raises what the first that fails raises."""
+        infos: dict[str, GroupInfo] = {}
+
+        async def open_one(driver: GroupDriver) -> None:
+            settings = Settings(
+                owner=self.owner, clock=self.clock, connector=driver.connector, observe_only=self._observe_only
+            )
+            infos[driver.pool] = await driver.open(settings)
+            stack.push_async_callback(self._close, driver.info.identity, driver.close)
+
+        try:
+            async with anyio.create_task_group() as tasks:
+                for driver in self.drivers.values():
+                    tasks.start_soon(open_one, driver, name=f"open {driver.pool}")
+        except ExceptionGroup as group:
+            raise _first_of(group) from None
+        return {pool: infos[pool] for pool in self.drivers}
+
+    async def _see_each(self) -> None:
+        """Wait for each group's first view; where there are several, for one that hangs not for long."""
+        alone = len(self._seen) == 1
+        with anyio.move_on_after(math.inf if alone else FIRST_VIEWS):
+            for seen in self._seen.values():
+                await seen.wait()
 
     def take(self, step: Step) -> None:
         """Hand over a step of the core."""
@@ -215,3 +238,9 @@ def _token(journal: Journal) -> str:
     from hashlib import sha256  # that a bare ``import fleeting`` need not pay for
 
     return sha256(journal.place.encode()).hexdigest()[:8]
+
+
+def _first_of(group: ExceptionGroup[Exception]) -> Exception:
+    """What a caller is told of several errors, which all came at the same moment."""
+    first = group.exceptions[0]
+    return _first_of(first) if isinstance(first, ExceptionGroup) else first
