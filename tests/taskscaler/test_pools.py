@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from math import inf
 from random import Random
 
 import anyio
@@ -66,7 +67,7 @@ def runs_out_after_the_request(cloud: FakeCloud, tasks: TaskGroup) -> None:
         await anyio.sleep(1)
         cloud.run_out()
 
-    cloud.faults.increase.once(IncreaseFault(late=1e6))
+    cloud.faults.increase.once(IncreaseFault(late=inf))
     tasks.start_soon(run_out)
 
 
