@@ -102,7 +102,9 @@ class Play:
         while not self.state[name].state.final:
             try:
                 async with self.scaler.acquire(name, timeout=float("inf")) as lease:
-                    self.state.begin(name, instance=lease.instance, slot=lease.slot, now=self.clock.now())
+                    self.state.begin(
+                        name, pool=lease.pool, instance=lease.instance, slot=lease.slot, now=self.clock.now()
+                    )
                     await anyio.sleep(self.jobs[name])
                     self.state.end(name, self._outcome(name), now=self.clock.now())
             except LeaseLost as error:

@@ -78,7 +78,7 @@ class Bookkeeping(RuleBasedStateMachine):
     def begin(self, data: st.DataObject) -> None:
         """A job is given a slot."""
         if name := self.pick(data, JobState.QUEUED):
-            change = self.state.begin(name, instance=f"i-{name}", slot=0, now=self.now)
+            change = self.state.begin(name, pool="default", instance=f"i-{name}", slot=0, now=self.now)
             self.stands[name] = JobState.RUNNING
             assert change == JobChanged(at=self.now, record=self.state[name])
 
@@ -90,12 +90,12 @@ class Bookkeeping(RuleBasedStateMachine):
             self.stands[name] = JobState(outcome.verdict.value)
             assert self.state[name].exit_code == outcome.exit_code
 
-    @rule(data=st.data())
-    def lose(self, data: st.DataObject) -> None:
-        """A job's instance is lost."""
+    @rule(data=st.data(), preempted=st.booleans())
+    def lose(self, data: st.DataObject, preempted: bool) -> None:  # noqa: FBT001  (drawn)
+        """A job's instance is lost; what was preempted does not count."""
         if name := self.pick(data, JobState.RUNNING):
-            self.state.lose(name, "gone", now=self.now)
-            self.losses[name] += 1
+            self.state.lose(name, "gone", now=self.now, preempted=preempted)
+            self.losses[name] += not preempted
             again = self.losses[name] <= self.retries[name]
             self.stands[name] = JobState.QUEUED if again else JobState.LOST
 
@@ -133,7 +133,7 @@ class Bookkeeping(RuleBasedStateMachine):
         for record in self.state.records:
             open_attempts = [attempt for attempt in record.attempts if attempt.ended is None]
             assert open_attempts == (record.attempts[-1:] if record.name in running else [])
-            losses = [attempt for attempt in record.lost_attempts if not attempt.interrupted]
+            losses = [attempt for attempt in record.lost_attempts if not attempt.excused]
             assert len(losses) == self.losses[record.name]
 
 
@@ -150,6 +150,7 @@ class Slot:
 
     instance: str
     slot: int = 0
+    pool: str = "default"
 
     async def connect_info(self) -> ConnectInfo:
         """Tell both addresses."""
@@ -501,6 +502,24 @@ async def test_a_job_that_cannot_be_run_has_failed(bench: Bench, error: Exceptio
 
 
 @pytest.mark.anyio
+async def test_what_was_preempted_costs_no_retry(bench: Bench) -> None:
+    """Ten times the cloud takes the instance, as announced, and once without a word: its only retry is enough."""
+    losses = [*[LossKind.PREEMPTED] * 10, LossKind.VANISHED]
+
+    async def play(_: JobSpec, __: Leased, ___: Sink, ____: Path) -> JobOutcome:
+        if losses:
+            bench.scaler.lose("job", losses.pop(0))
+            await anyio.sleep_forever()
+        return WELL
+
+    state = await finished(bench.batch(job("job", retries=1), plays={"job": play}))
+    assert state["job"].state is JobState.SUCCEEDED
+    (result,) = bench.summary()["jobs"]
+    assert [attempt["preempted"] for attempt in result["attempts"]] == [*[True] * 10, False, False]
+    assert {attempt["pool"] for attempt in result["attempts"]} == {"default"}
+
+
+@pytest.mark.anyio
 async def test_artifacts_of_a_lost_try_do_not_mix_with_the_next(bench: Bench) -> None:
     """The directory is gone before the job runs again."""
     tries = 0
@@ -790,7 +809,7 @@ async def test_nobody_else_can_read_what_is_needed_to_go_on(bench: Bench) -> Non
     [
         ("", "is damaged: its first line is missing; start a new batch"),
         ('{"event": "resumed"}\n', "is damaged: its first line is missing"),
-        ('{"event": "begun", "version": 2, "started": 1, "jobs_file": "x"}\n', "a newer release has written it"),
+        ('{"event": "begun", "version": 3, "started": 1, "jobs_file": "x"}\n', "a newer release has written it"),
         ('{"event": "begun", "version": 1, "started": 1, "jobs_file": "x"}\n???\n', "damaged: line 2 makes no sense"),
         ('{"event": "dance"}\n', "line 1 makes no sense"),
         ("[]\n", "line 1 makes no sense"),

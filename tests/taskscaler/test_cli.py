@@ -135,7 +135,7 @@ def picture(machines: int, *, jobs: int = 12, ceiling: int = 5) -> Picture:
     state = BatchState([job(f"measure-{number:02}") for number in range(jobs)], now=0.0)
     instances = [Machine(f"i-{number:04}", "running", (None, None)) for number in range(machines - 1)]
     for number, name in enumerate(["measure-00", "measure-01", "measure-02", "measure-03"]):
-        state.begin(name, instance=f"i-{number // 2:04}", slot=number % 2, now=2.0)
+        state.begin(name, pool="default", instance=f"i-{number // 2:04}", slot=number % 2, now=2.0)
     state.end("measure-00", JobOutcome(verdict=Verdict.FAILED, exit_code=3, why="exited with 3"), now=5.0)
     instances[:2] = [
         Machine("i-0000", "running", (None, "measure-01")),
@@ -248,9 +248,9 @@ def test_plain_lines_tell_every_event_with_its_time() -> None:
     output, shown = io.StringIO(), picture(3)
     progress = PlainProgress(Console(file=output, width=20), lambda: shown, lambda: 83.0)
     state = BatchState([job("a"), job("b")], now=0.0)
-    progress.changed(state.begin("a", instance="i-1", slot=0, now=1.0))
+    progress.changed(state.begin("a", pool="default", instance="i-1", slot=0, now=1.0))
     progress.changed(state.lose("a", "instance i-1 was lost (preempted)", now=2.0))
-    progress.changed(state.begin("a", instance="i-2", slot=0, now=3.0))
+    progress.changed(state.begin("a", pool="default", instance="i-2", slot=0, now=3.0))
     progress.changed(state.end("a", JobOutcome(verdict=Verdict.TIMED_OUT, why="took longer than \x1b[1m2s"), now=5.5))
     progress.changed(state.cancel("b", "the batch was interrupted", now=6.0))
     assert output.getvalue().splitlines() == [
@@ -285,7 +285,7 @@ async def test_plain_lines_tell_why_nothing_runs(monkeypatch: pytest.MonkeyPatch
         nonlocal now
         now = float(second)
         if second == 40:
-            progress.changed(state.begin("a", instance="i-1", slot=0, now=now))
+            progress.changed(state.begin("a", pool="default", instance="i-1", slot=0, now=now))
         if second == 80:
             progress.changed(state.fail("a", "it failed", now=now))
         if second == 86:
@@ -308,7 +308,7 @@ async def test_the_live_picture_is_painted_and_goes() -> None:
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(progress.show)
         await anyio.wait_all_tasks_blocked()
-        progress.changed(state.begin("a", instance="i-1", slot=0, now=1.0))
+        progress.changed(state.begin("a", pool="default", instance="i-1", slot=0, now=1.0))
         progress.changed(state.lose("a", "instance i-1 was lost (preempted)", now=2.0))
         tasks.cancel_scope.cancel()
     assert "2 ready · 1 booting" in output.getvalue()
@@ -332,14 +332,14 @@ def test_the_summary_tells_what_a_person_asks(tmp_path: Path) -> None:
     results.log("bad").write_bytes(b"".join(b"line %d\r\n" % number for number in range(9)) + b"\x1b[31mBoom\x1b[0m\n")
     unlucky = Job(spec=JobSpec(name="unlucky", script="true"), retries=0)
     state = BatchState([job("good"), job("bad"), job("late"), unlucky], now=0.0)
-    state.begin("good", instance="i-1", slot=0, now=2.0)
+    state.begin("good", pool="default", instance="i-1", slot=0, now=2.0)
     state.lose("good", "instance i-1 was lost (preempted)", now=4.0)
-    state.begin("good", instance="i-2", slot=0, now=6.0)
+    state.begin("good", pool="default", instance="i-2", slot=0, now=6.0)
     state.end("good", JobOutcome(verdict=Verdict.SUCCEEDED, exit_code=0, warnings=("the clean-up failed",)), now=8.0)
-    state.begin("bad", instance="i-2", slot=1, now=6.0)
+    state.begin("bad", pool="default", instance="i-2", slot=1, now=6.0)
     state.end("bad", JobOutcome(verdict=Verdict.FAILED, exit_code=3, why="exited with 3"), now=9.0)
     state.cancel("late", "the batch was interrupted", now=9.0)
-    state.begin("unlucky", instance="i-1", slot=1, now=2.0)
+    state.begin("unlucky", pool="default", instance="i-1", slot=1, now=2.0)
     state.lose("unlucky", "instance i-1 was lost (preempted)", now=4.0)
     output = io.StringIO()
     print_summary(Console(file=output, width=40), state, results, now=83.0, timeline="timeline.svg")
@@ -369,7 +369,7 @@ def test_on_a_terminal_the_summary_is_broken_between_words(tmp_path: Path) -> No
     """No id in two parts, and what follows stands below; paths are left whole, to be copied."""
     state = BatchState([job("good")], now=0.0)
     for number in range(3):
-        state.begin("good", instance=f"i-{number:030}", slot=0, now=2.0)
+        state.begin("good", pool="default", instance=f"i-{number:030}", slot=0, now=2.0)
         state.lose("good", "preempted", now=4.0)
     output, results = io.StringIO(), Results(tmp_path / ("long" * 20))
     console = Console(file=output, width=50, force_terminal=True, no_color=True, _environ={"TERM": "xterm"})

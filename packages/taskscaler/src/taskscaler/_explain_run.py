@@ -353,7 +353,7 @@ class JobExplanation:
 
     def _on_try(self, attempt: Attempt) -> str:
         ended = self._until if attempt.ended is None else attempt.ended
-        place = f"slot {attempt.slot} of {attempt.instance}"
+        place = f"slot {attempt.slot} of {attempt.place}"
         when = f"{span(attempt.started - self.run.started)} after the start"
         lasted = span(ended - attempt.started)
         ends = f"{attempt.state.words} after {lasted}"
@@ -466,11 +466,13 @@ def _job_dict(job: JobTold) -> dict[str, object]:
         "retried": max(0, len(job.attempts) - 1),
         "attempts": [
             {
+                "pool": each.pool,
                 "instance": each.instance,
                 "slot": each.slot,
                 "state": each.state.value,
                 "why": each.why,
                 "interrupted": each.interrupted,
+                "preempted": each.preempted,
                 "started": iso(each.started),
                 "ended": None if each.ended is None else iso(each.ended),
             }

@@ -199,6 +199,7 @@ def _job(job: Mapping[str, Any]) -> JobTold:
 
 def _attempt(attempt: Mapping[str, Any]) -> Attempt:
     return Attempt(
+        pool=attempt.get("pool", ""),
         instance=attempt["instance"],
         slot=attempt["slot"],
         started=_time(attempt["started"]),
@@ -207,6 +208,7 @@ def _attempt(attempt: Mapping[str, Any]) -> Attempt:
         exit_code=attempt["exit_code"],
         why=attempt["why"],
         interrupted=attempt["interrupted"],
+        preempted=attempt.get("preempted", False),
     )
 
 
@@ -220,7 +222,7 @@ def _tried(job: JobTold, attempts: tuple[Attempt, ...]) -> JobTold:
 
 def _waiting_again(job: JobTold, retries: int) -> JobTold:
     """While a command runs the batch, whatever may be tried (again) waits for its turn."""
-    lost = sum(each.state is JobState.LOST and not each.interrupted for each in job.attempts)
+    lost = sum(each.state is JobState.LOST and not each.excused for each in job.attempts)
     waits = lost <= retries if job.state is JobState.LOST else job.state.final and not job.state.stands
     return evolve(job, state=JobState.QUEUED) if waits else job
 

@@ -31,7 +31,7 @@ FILE = "history.jsonl"
 COPY = "jobs.toml"
 """The jobs file as it was, kept until the batch is over."""
 
-VERSION = 1
+VERSION = 2
 """Of the file; raised when an earlier release could not go on from it."""
 
 STOPPED = "the manager was stopped"

@@ -14,7 +14,8 @@ class Job:
     """Name of the executor that runs it."""
 
     retries: int = 2
-    """How often it is tried again when its instance was lost. A job that fails by itself is not."""
+    """How often it is tried again when its instance was lost; not counted is what the cloud took as announced. A job
+    that fails by itself is not."""
 
     expected_duration: float | None = None
     """Seconds it is expected to take, so that it is not begun where it could not end."""

@@ -120,6 +120,7 @@ def _job(record: JobRecord) -> Mapping[str, object]:
 
 def _attempt(attempt: Attempt) -> Mapping[str, object]:
     return {
+        "pool": attempt.pool,
         "instance": attempt.instance,
         "slot": attempt.slot,
         "state": attempt.state.value,
@@ -128,6 +129,7 @@ def _attempt(attempt: Attempt) -> Mapping[str, object]:
         "cpu_time": None if attempt.cpu_time is None else round(attempt.cpu_time, 3),
         "peak_memory": attempt.peak_memory,
         "interrupted": attempt.interrupted,
+        "preempted": attempt.preempted,
         "started": iso(attempt.started),
         "ended": None if attempt.ended is None else iso(attempt.ended),
         "duration": round(attempt.duration, 3),
@@ -136,17 +138,18 @@ def _attempt(attempt: Attempt) -> Mapping[str, object]:
 
 def _instances(state: BatchState) -> list[Mapping[str, object]]:
     """Tell of each instance that was given a job how many, and when the first began and the last ended."""
-    attempts: dict[str, list[Attempt]] = {}
+    attempts: dict[tuple[str, str], list[Attempt]] = {}
     for record in state.records:
         for attempt in record.attempts:
-            attempts.setdefault(attempt.instance, []).append(attempt)
+            attempts.setdefault((attempt.pool, attempt.instance), []).append(attempt)
     return [
         {
+            "pool": pool,
             "id": instance,
             "attempts": len(tries),
             "lost": sum(attempt.state is JobState.LOST for attempt in tries),
             "first_used": iso(min(attempt.started for attempt in tries)),
             "last_used": iso(max(attempt.ended or attempt.started for attempt in tries)),
         }
-        for instance, tries in sorted(attempts.items())
+        for (pool, instance), tries in sorted(attempts.items())
     ]

@@ -15,7 +15,7 @@ from anyio.abc import TaskStatus
 from anyio.lowlevel import checkpoint_if_cancelled
 from attrs import define
 
-from fleeting import Clock, ConnectError, ConnectInfo, SystemRefused, Unreachable, format_duration
+from fleeting import Clock, ConnectError, ConnectInfo, LossKind, SystemRefused, Unreachable, format_duration
 from taskscaler._errors import LeaseLost, NoCapacity
 from taskscaler.batch._addresses import Addresses
 from taskscaler.batch._history import History
@@ -32,7 +32,12 @@ PATIENCE = 900.0
 
 
 class Slot(Leased, Protocol):
-    """The part of a lease that a batch needs: what its executors do, and the instance's addresses."""
+    """The part of a lease that a batch needs: what its executors do, and the instance's pool and addresses."""
+
+    @property
+    def pool(self) -> str:
+        """Name of the instance's pool."""
+        ...
 
     async def connect_info(self) -> ConnectInfo:
         """How to connect to the instance; raises `Unreachable` if that cannot be told."""
@@ -222,7 +227,8 @@ class Batch:
                     await checkpoint_if_cancelled()
                     await self._run_on(lease, job)
             except LeaseLost as error:
-                await self._lost(job, f"instance {error.instance} was lost ({error.loss})")
+                preempted = error.loss.kind is LossKind.PREEMPTED
+                await self._lost(job, f"instance {error.instance} was lost ({error.loss})", preempted=preempted)
             except Unreachable as error:
                 instance = self.state[name].attempts[-1].instance  # only what runs there can meet this
                 await self._lost(job, f"the connection to instance {instance} broke ({error})")
@@ -233,7 +239,9 @@ class Batch:
                 self._waiting.pop(name, None)
 
     async def _run_on(self, lease: Slot, job: Job) -> None:
-        change = self.state.begin(job.name, instance=lease.instance, slot=lease.slot, now=self._clock.now())
+        change = self.state.begin(
+            job.name, pool=lease.pool, instance=lease.instance, slot=lease.slot, now=self._clock.now()
+        )
         await self._tell_durably(change)
         artifacts, earlier = self.results.artifacts(job.name), change.record.attempts[:-1]
         if earlier:
@@ -258,14 +266,14 @@ class Batch:
             await self._tell_durably(change)
             await log.remark(*change.record.warnings, change.record.why)
 
-    async def _lost(self, job: Job, why: str) -> None:
+    async def _lost(self, job: Job, why: str, *, preempted: bool = False) -> None:
         """Take the loss of the job's slot, unless the job was over by then, or had not begun."""
         if self.state[job.name].state is not JobState.RUNNING:
             return
         if self._stopped:
             change = self.state.cancel(job.name, "the batch was stopped", now=self._clock.now())
         else:
-            change = self.state.lose(job.name, why, now=self._clock.now())
+            change = self.state.lose(job.name, why, now=self._clock.now(), preempted=preempted)
         await self._tell_durably(change)
         async with self._open_log(job) as log:
             await log.remark(why)

@@ -16,6 +16,7 @@ from typing import Any
 
 from attrs import define, evolve, field, frozen
 
+from fleeting import PlanConfig
 from taskscaler.batch._job import Job
 from taskscaler.executors import JobOutcome
 
@@ -59,6 +60,9 @@ class Attempt:
     instance: str
     slot: int
     started: float
+    pool: str = ""
+    """Of the instance; empty if that was not written down."""
+
     ended: float | None = None
     state: JobState = JobState.RUNNING
     """How this try ended; `LOST` also if another one followed."""
@@ -73,6 +77,20 @@ class Attempt:
 
     interrupted: bool = False
     """Whether it is lost because the manager was stopped: nothing that a job has only so many tries for."""
+
+    preempted: bool = False
+    """Whether it is lost because the cloud took its instance, as announced: nothing that a job has only so many tries
+    for, either."""
+
+    @property
+    def excused(self) -> bool:
+        """Whether it does not count against the tries that a job has."""
+        return self.interrupted or self.preempted
+
+    @property
+    def place(self) -> str:
+        """The instance, and the pool if it has a name of its own."""
+        return self.instance if self.pool in {"", PlanConfig().name} else f"{self.instance} of {self.pool}"
 
     @property
     def duration(self) -> float:
@@ -122,8 +140,8 @@ class JobRecord:
 
     @property
     def may_be_retried(self) -> bool:
-        """Whether its instances were lost no more often than it may be tried again."""
-        return sum(not attempt.interrupted for attempt in self.lost_attempts) <= self.job.retries
+        """Whether its instances were lost no more often than it may be tried again, preemptions not counted."""
+        return sum(not attempt.excused for attempt in self.lost_attempts) <= self.job.retries
 
 
 @frozen(kw_only=True)
@@ -143,7 +161,7 @@ class BatchState:
         """Queue the jobs, whose names must differ, at *now*: when the batch was begun, by whichever run."""
         self._records = {job.name: JobRecord(job=job, queued=now) for job in jobs}
         self._counts = Counter({JobState.QUEUED: len(self._records)})
-        self._running: dict[tuple[str, int], JobRecord] = {}
+        self._running: dict[tuple[str, str, int], JobRecord] = {}
         self.started = now
 
     @property
@@ -152,8 +170,8 @@ class BatchState:
         return tuple(self._records.values())
 
     @property
-    def running(self) -> Mapping[tuple[str, int], JobRecord]:
-        """The jobs that run now, by instance and slot."""
+    def running(self) -> Mapping[tuple[str, str, int], JobRecord]:
+        """The jobs that run now, by pool, instance and slot."""
         return MappingProxyType(self._running)
 
     def __getitem__(self, name: str) -> JobRecord:
@@ -192,11 +210,11 @@ class BatchState:
         elif last.state.stands:
             self._move(record, last.state, last.started, last.why)
 
-    def begin(self, name: str, *, instance: str, slot: int, now: float) -> JobChanged:
+    def begin(self, name: str, *, pool: str, instance: str, slot: int, now: float) -> JobChanged:
         """The job was given a slot and runs."""
         record = self._records[name]
-        record.attempts.append(Attempt(instance=instance, slot=slot, started=now))
-        self._running[instance, slot] = record
+        record.attempts.append(Attempt(pool=pool, instance=instance, slot=slot, started=now))
+        self._running[pool, instance, slot] = record
         return self._move(record, JobState.RUNNING, now)
 
     def end(self, name: str, outcome: JobOutcome, *, now: float) -> JobChanged:
@@ -221,10 +239,11 @@ class BatchState:
         self._end_attempt(record, JobState.FAILED, now, why=why)
         return self._move(record, JobState.FAILED, now, why)
 
-    def lose(self, name: str, why: str, *, now: float) -> JobChanged:
+    def lose(self, name: str, why: str, *, now: float, preempted: bool = False) -> JobChanged:
         """The job's instance was lost: it waits again if it may be retried."""
         record = self._records[name]
         self._end_attempt(record, JobState.LOST, now, why=why)
+        record.attempts[-1] = evolve(record.attempts[-1], preempted=preempted)
         return self._move(record, JobState.QUEUED if record.may_be_retried else JobState.LOST, now, why)
 
     def cancel(self, name: str, why: str, *, now: float, state: JobState = JobState.CANCELLED) -> JobChanged:
@@ -237,7 +256,7 @@ class BatchState:
         if record.state is JobState.RUNNING:
             attempt = record.attempts[-1]
             record.attempts[-1] = evolve(attempt, ended=now, state=state, **known)
-            del self._running[attempt.instance, attempt.slot]
+            del self._running[attempt.pool, attempt.instance, attempt.slot]
 
     def _move(self, record: JobRecord, state: JobState, now: float, why: str = "") -> JobChanged:
         self._counts[record.state] -= 1

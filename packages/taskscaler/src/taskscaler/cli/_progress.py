@@ -182,7 +182,7 @@ def describe(change: JobChanged) -> str:
     """Say in a line what became of a job."""
     record = change.record
     attempt = record.attempts[-1] if record.attempts and record.attempts[-1].state is record.state else None
-    where = f" on {attempt.instance}" if attempt else ""
+    where = f" on {attempt.place}" if attempt else ""
     why = f": {record.why}" if record.why else ""
     match record.state:
         case JobState.RUNNING if len(record.attempts) > 1:

@@ -92,7 +92,7 @@ def _waiting(state: BatchState) -> str:
 
 
 def _instances(state: BatchState) -> str:
-    used = Counter(attempt.instance for record in state.records for attempt in record.attempts)
+    used = Counter(attempt.place for record in state.records for attempt in record.attempts)
     named = [f"{instance} ({counted(tries, 'job')})" for instance, tries in used.most_common()]
     return f"{len(named)}: {', '.join(named)}" if 0 < len(named) <= MOST_NAMED else f"{len(named)}"
 

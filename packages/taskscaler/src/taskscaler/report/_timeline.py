@@ -188,12 +188,12 @@ def covered(intervals: Iterable[tuple[float, float]]) -> float:
 
 def _named(row: Row, tries: Mapping[str, Sequence[Attempt]]) -> Row:
     """Tell of each bar how its try ended, and which it was."""
-    return evolve(row, bars=tuple(_told_by(bar, row.instance, tries.get(bar.job, ())) for bar in row.bars))
+    return evolve(row, bars=tuple(_told_by(bar, row, tries.get(bar.job, ())) for bar in row.bars))
 
 
-def _told_by(bar: Bar, instance: str, attempts: Sequence[Attempt]) -> Bar:
+def _told_by(bar: Bar, row: Row, attempts: Sequence[Attempt]) -> Bar:
     for number, attempt in enumerate(attempts, 1):
-        here = (attempt.instance, attempt.slot) == (instance, bar.slot)
+        here = (attempt.instance, attempt.slot) == (row.instance, bar.slot) and attempt.pool in {"", row.pool}
         if here and bar.began <= attempt.started <= bar.ended:
             return evolve(bar, number=number, state=attempt.state, why=attempt.why)
     return bar
