@@ -211,7 +211,7 @@ class Talk:
 async def look(group: FakeGroup, talk: Talk, **settings: Any) -> int:  # noqa: ANN401  (the fields of an `Autoscaler`)
     """Look at a group."""
     fleet = Autoscaler(**{"plugin": "fake", "max_instances": 8, "policy": (Policy(idle_count=3),), **settings})
-    return await _Look(fleet, group, talk.report, group.dial).run()
+    return await _Look(fleet, [group], talk.report, group.dial).run()
 
 
 def cloud_with(instances: int) -> FakeCloud:
@@ -363,7 +363,7 @@ async def test_beside_a_manager(tmp_path: Path) -> None:
     )
     runner, talk = config.load(path), Talk()
     async with runner.scaler() as scaler, scaler.acquire("job-1", timeout=20) as lease:
-        assert await _Look(runner.autoscaler, runner.group(), talk.report).run() == 0
+        assert await _Look(runner.autoscaler, runner.groups(), talk.report).run() == 0
         assert lease.instance in talk.rows["dialled"][0]
         async with lease.dial() as connection:
             assert (await connection.run("true")).ok

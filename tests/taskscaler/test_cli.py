@@ -704,7 +704,7 @@ async def test_sigterm_while_the_fleet_is_opened_begins_nothing(tmp_path: Path) 
     path, cloud = tmp_path / "jobs.toml", FakeCloud(latency={"init": 3600.0})
     path.write_text(fleet_in(tmp_path, settings="state_storage.enabled = false\n") + JOB)
     file, results = read_jobs_file(path), Results(tmp_path / "results")
-    file = evolve(file, group=FakeGroup(cloud))
+    file = evolve(file, groups=[FakeGroup(cloud)])
     results.prepare()
     run = _Run(file, results, History(results.history, jobs_file=path, text=file.text), Console(file=io.StringIO()))
     ended = []

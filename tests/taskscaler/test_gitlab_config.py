@@ -492,7 +492,7 @@ def test_a_fleet_of_a_plugin_that_is_there(tmp_path: Path) -> None:
         "state_storage = { enabled = true }",
     )
     loaded = load(tmp_path, text)
-    group = loaded.group()
+    (group,) = loaded.groups()
     assert isinstance(group, LocalGroup)
     assert group._config.boot_time == 1.5
     pool = loaded.autoscaler.pool(group)
@@ -677,7 +677,7 @@ def test_the_plugin_judges_its_settings(tmp_path: Path) -> None:
     """When it is asked; the message has the path in this file."""
     loaded = load(tmp_path, fleet("plugin_config = { boot = '2s' }"))
     with pytest.raises(ConfigError) as caught:
-        loaded.group()
+        loaded.groups()
     assert str(caught.value).startswith(f"{tmp_path}/config.toml: {HERE}.plugin_config.boot: found an unknown key")
 
 

@@ -43,7 +43,7 @@ def test_a_short_file_is_enough(tmp_path: Path) -> None:
     (job,) = file.jobs
     assert (job.name, job.spec.script, job.executor, job.retries) == ("a", "true", "instance", 2)
     assert (job.spec.timeout, job.spec.files, job.spec.artifacts) == (None, {}, ())
-    assert isinstance(file.group, LocalGroup)
+    assert isinstance(file.groups[0], LocalGroup)
     assert isinstance(file.executors["instance"], InstanceExecutor)
     assert file.autoscaler.delete_instances_on_shutdown
     assert file.report is None
@@ -94,7 +94,7 @@ def test_gitlab_s_keys_mean_what_they_mean_there(tmp_path: Path) -> None:
         """,
         JOB,
     )
-    pool, (always, office) = file.autoscaler.pool(file.group), file.autoscaler.policy
+    pool, (always, office) = file.autoscaler.pool(file.groups[0]), file.autoscaler.policy
     assert (pool.capacity_per_instance, pool.max_use_count, pool.max_instances) == (2, 10, 20)
     assert (pool.update_interval, pool.update_interval_when_expecting) == (90.0, 0.5)
     assert (pool.deletion_retry_interval, pool.shutdown_deletion_interval) == (120.0, 5.0)
@@ -112,7 +112,7 @@ def test_gitlab_s_keys_mean_what_they_mean_there(tmp_path: Path) -> None:
 def test_instances_are_trusted_as_far_as_the_file_says(tmp_path: Path) -> None:
     """How old they may grow, what is done between two jobs, and what is asked of them before each."""
     file = read(tmp_path, FLEET, JOB)
-    pool = file.autoscaler.pool(file.group)
+    pool = file.autoscaler.pool(file.groups[0])
     assert (pool.max_instance_age, pool.heartbeat_on_acquire, pool.cleans) == (0.0, False, False)
     keys = """
         max_instance_age = "12h"
@@ -122,7 +122,7 @@ def test_instances_are_trusted_as_far_as_the_file_says(tmp_path: Path) -> None:
         log_external_ip = true
     """
     file = read(tmp_path, FLEET, keys, JOB)
-    pool = file.autoscaler.pool(file.group)
+    pool = file.autoscaler.pool(file.groups[0])
     assert (pool.max_instance_age, pool.heartbeat_on_acquire, pool.cleans) == (43200.0, True, True)
     assert pool.instance_cleanup_command == "docker system prune -f"
     assert pool.instance_cleanup_timeout == 300.0

@@ -31,6 +31,7 @@ from fleeting.files import read_toml
 from fleeting.wording import describe, quoted
 from taskscaler.batch import Job
 from taskscaler.config._autoscaler import Autoscaler, some
+from taskscaler.config._pools import at_home, with_inheritance
 from taskscaler.executors import Executor, JobSpec, find_executor, load_executor
 
 T = TypeVar("T")
@@ -175,8 +176,8 @@ class JobsFile:
 
     path: Path
     autoscaler: Autoscaler
-    group: InstanceGroup
-    """What the fleet's plugin made; not opened yet."""
+    groups: Sequence[InstanceGroup]
+    """What the plugins of the fleet's pools made, in their order; not opened yet."""
 
     jobs: Sequence[Job]
     executors: Mapping[str, Executor]
@@ -211,25 +212,26 @@ def read_jobs_file(path: Path) -> JobsFile:
     text, data = read_toml(path)
     if "runners" in data and "autoscaler" not in data:
         raise ConfigError([_GITLABS], source=str(path))
-    tables = _tables(data, problems, notes)
-    group = _group(data.get("autoscaler"), problems, notes)
+    fleet = with_inheritance(data.get("autoscaler"))
+    tables = _tables({**data, "autoscaler": fleet} if fleet is not None else data, problems, notes)
+    groups = _groups(fleet, problems, notes)
     if tables is None:
-        raise ConfigError(problems, source=str(path))
+        raise ConfigError(at_home(problems, data.get("autoscaler"), "autoscaler"), source=str(path))
     executors = _executors(tables, problems)
     options = _options(tables, problems)
     problems += [
-        *_unusable_connector(tables.autoscaler.connector_config),
+        *_unusable_connectors(tables.autoscaler),
         *_repeated_names(tables),
         *_bad_variables(tables),
         *_missing_files(path.parent, tables),
         *_missing_program(path.parent, tables.report),
     ]
-    if problems or group is None:
-        raise ConfigError(problems, source=str(path))
+    if problems:
+        raise ConfigError(at_home(problems, data.get("autoscaler"), "autoscaler"), source=str(path))
     return JobsFile(
         path=path,
         autoscaler=tables.autoscaler,
-        group=group,
+        groups=groups,
         jobs=[
             job
             for table, wishes in zip(tables.jobs, options, strict=True)
@@ -259,21 +261,32 @@ def _tables(data: Mapping[str, object], problems: list[ConfigProblem], notes: li
         return None
 
 
-def _group(fleet: object, problems: list[ConfigProblem], notes: list[str]) -> InstanceGroup | None:
-    """Make the group from its table as it stands: the plugin's settings are checked even if other keys are wrong."""
+def _groups(fleet: object, problems: list[ConfigProblem], notes: list[str]) -> list[InstanceGroup]:
+    """Make the groups from their tables as they stand: a plugin's settings are checked even if other keys are wrong.
+
+    If none of them is, there is one for each pool.
+    """
     match fleet:
+        case {"pools": [*pools]} if pools:
+            tables = {f"autoscaler.pools[{index}]": pool for index, pool in enumerate(pools)}
+        case _:
+            tables = {"autoscaler": fleet}
+    return [group for path, table in tables.items() for group in _group(path, table, problems, notes)]
+
+
+def _group(path: str, table: object, problems: list[ConfigProblem], notes: list[str]) -> Iterator[InstanceGroup]:
+    match table:
         case {"plugin": str(plugin), **others} if plugin:
             config = others.get("plugin_config", {})
         case _:
-            return None
+            return
     try:
         if isinstance(config, Mapping):
-            return load(plugin, config, path="autoscaler.plugin_config", notes=notes)
+            yield load(plugin, config, path=f"{path}.plugin_config", notes=notes)
     except ConfigError as error:
         problems += error.problems
     except PluginNotFound as error:
-        problems.append(_not_installed("autoscaler.plugin", error))
-    return None
+        problems.append(_not_installed(f"{path}.plugin", error))
 
 
 def _executors(tables: _Tables, problems: list[ConfigProblem]) -> Mapping[str, Executor]:
@@ -342,9 +355,14 @@ def _missing(path: str, found: str, expected: str, hint: str = "") -> ConfigProb
     return ConfigProblem(path=path, found=found, expected=expected, hint=hint, mistake=Mistake.MISSING_FILE)
 
 
-def _unusable_connector(connector: ConnectorConfig) -> Iterator[ConfigProblem]:
+def _unusable_connectors(fleet: Autoscaler) -> Iterator[ConfigProblem]:
     """What would show only once there is an instance, which costs money."""
-    path = "autoscaler.connector_config"
+    yield from _unusable_connector(fleet.connector_config, "autoscaler.connector_config")
+    for index, pool in enumerate(fleet.pools):
+        yield from _unusable_connector(pool.connector_config, f"autoscaler.pools[{index}].connector_config")
+
+
+def _unusable_connector(connector: ConnectorConfig, path: str) -> Iterator[ConfigProblem]:
     try:
         if connector.protocol:
             load_connector(connector.protocol)

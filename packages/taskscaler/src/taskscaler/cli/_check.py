@@ -1,7 +1,7 @@
 """``taskscaler check``: says what a file means, what the cloud shows, and what would be done now; does nothing."""
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -35,7 +35,7 @@ from taskscaler.cli._fleet import UNEXPLAINED, fleet_rows
 from taskscaler.cli._log import logging_to
 from taskscaler.cli._paragraphs import Paragraphs, Row
 from taskscaler.cli._text import elapsed
-from taskscaler.config import Autoscaler
+from taskscaler.config import Autoscaler, PoolTable
 
 PATIENCE = 30.0
 """Seconds that the cloud may take to show the group, and the instance to answer, whatever the file says."""
@@ -49,8 +49,8 @@ class _Subject:
     """A file that is right."""
 
     fleet: Autoscaler
-    group: InstanceGroup | None
-    """None: its plugin is not installed."""
+    groups: Sequence[InstanceGroup]
+    """Of its pools; empty: a plugin is not installed."""
 
     missing: PluginNotFound | None = None
     rows: list[Row]
@@ -74,9 +74,9 @@ def check_file(path: Path, *, runner: str | None, offline: bool) -> int:
     report.add(*fleet_rows(subject.fleet, datetime.now(UTC).timestamp()))
     if offline:
         return SUCCEEDED
-    if subject.group is None:
+    if not subject.groups:
         return tell(filter(None, [subject.missing]), FAILED)
-    look = _Look(subject.fleet, subject.group, report)
+    look = _Look(subject.fleet, subject.groups, report)
 
     def run() -> int:
         with logging_to(Path(os.devnull)):  # what matters of it is in the report
@@ -102,15 +102,16 @@ def _read(path: Path, runner: str | None) -> _Subject:
     file = read_jobs_file(path)
     executors = ", ".join(sorted({job.executor for job in file.jobs}))
     rows = [("jobs", f"{len(file.jobs)}, by the executor {executors}"), *(("note", note) for note in file.notes)]
-    return _Subject(fleet=file.autoscaler, group=file.group, rows=rows)
+    return _Subject(fleet=file.autoscaler, groups=file.groups, rows=rows)
 
 
 def _read_runner(path: Path, name: str | None) -> _Subject:
     runner = config.load(path, runner=name)
     notes: list[str] = []
-    group, missing = None, None
+    groups: list[InstanceGroup] = []
+    missing = None
     try:
-        group = runner.group(notes=notes)
+        groups = runner.groups(notes=notes)
     except PluginNotFound as error:
         if not error.distribution:
             raise
@@ -122,71 +123,78 @@ def _read_runner(path: Path, name: str | None) -> _Subject:
         *(("note", note) for note in (*runner.notes, *notes)),
         *([("ignored", ", ".join(runner.ignored))] if runner.ignored else []),
     ]
-    return _Subject(fleet=runner.autoscaler, group=group, missing=missing, rows=rows)
+    return _Subject(fleet=runner.autoscaler, groups=groups, missing=missing, rows=rows)
 
 
 @frozen
 class _Look:
-    """A look at the group that changes nothing."""
+    """A look at the groups that changes nothing."""
 
     fleet: Autoscaler
-    group: InstanceGroup
+    groups: Sequence[InstanceGroup]
     report: Paragraphs
     dial: Dial = dial
 
     async def run(self) -> int:
-        """Open the group, tell what is there and what would be done, dial one instance."""
+        """Open the groups, tell what is there and what would be done, dial one instance of each."""
         clock = LoopClock()
-        async with self.fleet.scaler(self.group, clock=clock, observe_only=True) as scaler:
-            view = await self._view(scaler)
-            self.report.add(*self._group_rows(scaler), *_instance_rows(view))
-            failure = await self._dial_one(view, clock)
+        failures: list[FleetingError] = []
+        async with self.fleet.scaler(self.groups, clock=clock, observe_only=True) as scaler:
+            for pool, group in zip(self.fleet.all_pools, self.groups, strict=True):
+                view = await self._view(scaler, pool, group)
+                self.report.add(*self._group_rows(scaler, pool), *_instance_rows(view))
+                failures += await self._dial_one(view, clock, pool, group)
+                self.report.add(*self._start_rows(view, pool))
             decision = scaler.explain().decisions[-1]
-            self.report.add(("would do", would_do(decision)), ("because", str(decision)), *self._start_rows(view))
-            return SUCCEEDED if failure is None else tell([failure], FAILED)
+            self.report.add(("would do", would_do(decision)), ("because", str(decision)))
+        return tell(failures, FAILED) if failures else SUCCEEDED
 
-    async def _view(self, scaler: Taskscaler) -> Observation:
+    async def _view(self, scaler: Taskscaler, pool: PoolTable, group: InstanceGroup) -> Observation:
         """See the group once more: that the scaler could not see it, it would take for a passing trouble."""
         try:
             with anyio.fail_after(PATIENCE):
-                view = await self.group.update()
+                view = await group.update()
         except TimeoutError as error:
             raise ProviderError(f"the cloud did not show the group within {elapsed(PATIENCE)}") from error
-        if not scaler.instances() and any(seen.state is not State.DELETED for seen in view.instances.values()):
+        known = [instance for instance in scaler.instances() if instance.pool == pool.name]
+        if not known and any(seen.state is not State.DELETED for seen in view.instances.values()):
             raise ProviderError("the cloud showed the group at the second try only; try again")
         return view
 
-    def _group_rows(self, scaler: Taskscaler) -> Iterator[Row]:
-        info = scaler.groups[self.fleet.name]
+    def _group_rows(self, scaler: Taskscaler, pool: PoolTable) -> Iterator[Row]:
+        info = scaler.groups[pool.name]
+        yield from ([("pool", pool.name)] if self.fleet.pools else [])
         yield "group", info.identity + (f", at most {counted(info.max_size, 'instance')}" if info.max_size else "")
         yield from (("advice", sentence) for sentence in info.advice)
         if info.max_size is not None and info.max_size < self.fleet.max_instances:
             ceiling = f"the cloud lets the group have {counted(info.max_size, 'instance')} at most"
             yield "advice", f"{ceiling}, fewer than max_instances = {self.fleet.max_instances}; raise that"
 
-    def _start_rows(self, view: Observation) -> Iterator[Row]:
+    def _start_rows(self, view: Observation, pool: PoolTable) -> Iterator[Row]:
         """What becomes of the instances when a manager starts: the decision takes them for usable."""
         if view.instances:
             unless = ", unless the kept state knows them" if self.fleet.state_storage.enabled else ""
-            yield "at start", f"the instances above {UNEXPLAINED[self.fleet.preexisting]}{unless}"
+            yield "at start", f"the instances above {UNEXPLAINED[pool.preexisting]}{unless}"
 
-    async def _dial_one(self, view: Observation, clock: LoopClock) -> FleetingError | None:
-        """Connect to an instance that runs, if there is one; return why that failed."""
+    async def _dial_one(
+        self, view: Observation, clock: LoopClock, pool: PoolTable, group: InstanceGroup
+    ) -> Sequence[FleetingError]:
+        """Connect to an instance that runs, if there is one; return why that failed, if it did."""
         running = [instance for instance, seen in view.instances.items() if seen.state is State.RUNNING]
         if not running:
             self.report.go_on(("dialled", "none: no instance is running"))
-            return None
+            return []
         instance, started = running[0], clock.now()
-        configured = self.fleet.connector_config
+        configured = pool.connector_config
         connector = evolve(configured, timeout=min(configured.timeout, PATIENCE))
-        driver = GroupDriver(self.group, pool=self.fleet.name, connector=connector, dial=self.dial)
+        driver = GroupDriver(group, pool=pool.name, connector=connector, dial=self.dial)
         try:
             info = await driver.connect_info(instance)
             async with driver.dial(info, connector):
                 self.report.go_on(("dialled", f"{instance} over {info.protocol} in {elapsed(clock.now() - started)}"))
         except (FleetingError, OSError) as error:
-            return ConnectError(f"{instance} cannot be dialled: {str(error) or type(error).__name__}")
-        return None
+            return [ConnectError(f"{instance} cannot be dialled: {str(error) or type(error).__name__}")]
+        return []
 
 
 def _instance_rows(view: Observation) -> Iterable[Row]:

@@ -7,7 +7,7 @@ from taskscaler._schedule import ALWAYS, Schedule
 from taskscaler._types import Policy
 from taskscaler._wording import counted
 from taskscaler.cli._paragraphs import Row
-from taskscaler.config import Autoscaler
+from taskscaler.config import Autoscaler, PoolTable
 
 UNEXPLAINED = {
     Preexisting.REFUSE: "are a reason not to start",
@@ -19,12 +19,17 @@ UNEXPLAINED = {
 
 def fleet_rows(fleet: Autoscaler, now: float) -> Iterator[Row]:
     """Tell what the settings mean; *now*, in seconds since the epoch, is for which policy holds."""
-    yield "plugin", fleet.plugin
-    yield "fleet", _size(fleet)
-    yield "connection", _connection(fleet.connector_config)
+    for pool in fleet.all_pools:
+        yield from ([("pool", pool.name)] if fleet.pools else [])
+        yield "plugin", pool.plugin
+        yield "fleet", _size(pool)
+        yield "connection", _connection(pool.connector_config)
+        yield "at start", f"instances of which nothing is known {UNEXPLAINED[pool.preexisting]}"
+    if fleet.pools:
+        most = f"{counted(fleet.ceiling, 'instance')} at most" if fleet.ceiling else "any number of instances"
+        yield "all pools", f"{most}, asked for in this order"
     yield from policy_rows(fleet.policy, now)
     yield "state", _state(fleet)
-    yield "at start", f"instances of which nothing is known {UNEXPLAINED[fleet.preexisting]}"
     yield "at end", f"instances {'are removed' if fleet.delete_instances_on_shutdown else 'stay'}"
 
 
@@ -37,7 +42,7 @@ def policy_rows(policies: tuple[Policy, ...], now: float) -> Iterator[Row]:
         yield "policy", f"{'none holds now' if policies else 'none'}: {_idle(Policy())}"
 
 
-def _size(fleet: Autoscaler) -> str:
+def _size(fleet: PoolTable) -> str:
     ceiling = fleet.max_instances
     most = f"{counted(ceiling, 'instance')} at most" if ceiling else "any number of instances"
     life = str(fleet.max_use_count) if fleet.max_use_count else "any number"

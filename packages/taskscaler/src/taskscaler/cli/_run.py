@@ -116,15 +116,17 @@ def _tell_over(over: Over, results: Results) -> int:
     return SUCCEEDED if over.well else FAILED
 
 
-def _facts(file: JobsFile) -> PoolFacts:
-    pool = file.autoscaler
-    return PoolFacts(
-        name=pool.name,
-        plugin=pool.plugin,
-        capacity_per_instance=pool.capacity_per_instance,
-        max_instances=pool.max_instances,
-        max_use_count=pool.max_use_count,
-    )
+def _facts(file: JobsFile) -> list[PoolFacts]:
+    return [
+        PoolFacts(
+            name=pool.name,
+            plugin=pool.plugin,
+            capacity_per_instance=pool.capacity_per_instance,
+            max_instances=pool.max_instances,
+            max_use_count=pool.max_use_count,
+        )
+        for pool in file.autoscaler.all_pools
+    ]
 
 
 def new_results(path: Path) -> tuple[Results, Sequence[Path]]:
@@ -212,8 +214,8 @@ class _Run:
         self.clock = LoopClock()
         self.started = self.clock.now()
         self.progress = progress_for(self.console, self._look, self._time)
-        self.record = FleetRecord(self.results.fleet_record, [_facts(self.file)])
-        self.scaler = self.file.autoscaler.scaler(self.file.group, clock=self.clock, observers=[self.record])
+        self.record = FleetRecord(self.results.fleet_record, _facts(self.file))
+        self.scaler = self.file.autoscaler.scaler(self.file.groups, clock=self.clock, observers=[self.record])
         self.batch = Batch(
             self.scaler,
             self.file.jobs,
@@ -301,7 +303,7 @@ class _Run:
             time=self._time(),
             state=self.batch.state,
             instances=() if self.starting else self.scaler.instances(),
-            ceiling=self.file.autoscaler.max_instances,
+            ceiling=self.file.autoscaler.ceiling,
             why="" if self.starting else self._why(),
         )
 

@@ -57,11 +57,31 @@ class StateStorage:
 
 
 @frozen(kw_only=True)
-class Autoscaler(PoolSettings):
-    """The table ``autoscaler``: a fleet."""
+class PoolTable(PoolSettings):
+    """What the tables ``autoscaler`` and ``autoscaler.pools`` have in common: one pool."""
 
     plugin: str = field(validator=some("the name of a plugin"))
     plugin_config: dict[str, object] = field(factory=dict, repr=False)
+
+    def pool(self, group: InstanceGroup) -> Pool:
+        """Make a pool of a group with these settings."""
+        return Pool(group, **{name: getattr(self, name) for name in fields_dict(PoolSettings)})
+
+
+@frozen(kw_only=True)
+class NamedPool(PoolTable):
+    """The table ``autoscaler.pools``: one of several pools, with what it takes over from ``autoscaler``."""
+
+    name: str = field(validator=some("a name for the pool"))
+
+
+@frozen(kw_only=True)
+class Autoscaler(PoolTable):
+    """The table ``autoscaler``: a fleet."""
+
+    pools: tuple[NamedPool, ...] = field(default=())
+    """In order of preference. None: the fleet itself is the only one."""
+
     policy: tuple[Policy, ...] = ()
     state_storage: StateStorage = StateStorage()
 
@@ -77,22 +97,36 @@ class Autoscaler(PoolSettings):
     delete_instances_on_shutdown: bool = True
     """Unlike GitLab's: a batch leaves nothing running."""
 
-    def pool(self, group: InstanceGroup) -> Pool:
-        """Make a pool of a group with these settings."""
-        return Pool(group, **{name: getattr(self, name) for name in fields_dict(PoolSettings)})
+    @pools.validator
+    def _check_names(self, _: object, pools: tuple[NamedPool, ...]) -> None:
+        names = [pool.name for pool in pools]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(f"pools with names that differ ({twice[0]!r} is there twice)")
+
+    @property
+    def all_pools(self) -> Sequence[PoolTable]:
+        """The pools in order of preference, at least one."""
+        return self.pools or (self,)
+
+    @property
+    def ceiling(self) -> int:
+        """Instances that there may be over all pools; 0: any number."""
+        each = [pool.max_instances for pool in self.all_pools]
+        ceilings = [self.max_instances] if self.max_instances else []
+        return min([*ceilings, *([sum(each)] if all(each) else [])], default=0)
 
     def scaler(
         self,
-        group: InstanceGroup,
+        groups: Sequence[InstanceGroup],
         *,
         clock: Clock | None = None,
         observe_only: bool = False,
         observers: Sequence[ScalerObserver] = (),
     ) -> Taskscaler:
-        """Make a scaler over a group with these settings; nothing is opened yet.
+        """Make a scaler over groups with these settings; nothing is opened yet.
 
         Args:
-            group: What the plugin made; not opened yet.
+            groups: What the plugins of `all_pools` made, in that order; not opened yet.
             clock: None: the event loop's time.
             observe_only: Whether only to look on, as in `Taskscaler`; what is stored is not looked at then.
             observers: As in `Taskscaler`.
@@ -102,8 +136,9 @@ class Autoscaler(PoolSettings):
         """
         journal: Journal | None = None if observe_only else self.state_storage.journal()
         return Taskscaler(
-            self.pool(group),
+            [pool.pool(group) for pool, group in zip(self.all_pools, groups, strict=True)],
             policies=self.policy,
+            max_instances=self.max_instances if self.pools else 0,
             journal=journal,
             clock=clock,
             acquire_timeout=self.instance_acquire_timeout,

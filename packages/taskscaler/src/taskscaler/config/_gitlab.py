@@ -19,6 +19,7 @@ from fleeting.files import find_runner, read_toml
 from taskscaler._observe import ScalerObserver
 from taskscaler._scaler import Taskscaler
 from taskscaler.config._autoscaler import Autoscaler
+from taskscaler.config._pools import at_home, with_inheritance
 
 T = TypeVar("T")
 Table = Mapping[str, object]
@@ -83,8 +84,8 @@ class RunnerConfig:
         """How many jobs the file lets this runner have at a time, however large its fleet: at least 1."""
         return min(self.concurrent, self.limit or self.concurrent)
 
-    def group(self, *, notes: list[str] | None = None) -> InstanceGroup:
-        """Make the instance group; nothing is connected yet.
+    def groups(self, *, notes: list[str] | None = None) -> list[InstanceGroup]:
+        """Make the instance group of each pool, in their order; nothing is connected yet.
 
         Args:
             notes: Gets one sentence for each thing that is accepted but not as written.
@@ -93,19 +94,23 @@ class RunnerConfig:
             PluginNotFound: Says what to install.
             ConfigError: The plugin refuses its settings.
         """
-        return load_group(
-            self.autoscaler.plugin,
-            self.autoscaler.plugin_config,
-            path=f"{self.key}.autoscaler.plugin_config",
-            source=str(self.path),
-            bare_numbers="nanoseconds",
-            notes=notes,
-        )
+        several = len(self.autoscaler.pools)
+        return [
+            load_group(
+                pool.plugin,
+                pool.plugin_config,
+                path=f"{self.key}.autoscaler.{f'pools[{index}].' if several else ''}plugin_config",
+                source=str(self.path),
+                bare_numbers="nanoseconds",
+                notes=notes,
+            )
+            for index, pool in enumerate(self.autoscaler.all_pools)
+        ]
 
     def scaler(
         self, *, clock: Clock | None = None, observe_only: bool = False, observers: Sequence[ScalerObserver] = ()
     ) -> Taskscaler:
-        """Make a scaler over the instance group, with everything the file says; nothing is opened yet.
+        """Make a scaler over the instance groups, with everything the file says; nothing is opened yet.
 
         Args:
             clock: None: the event loop's time.
@@ -119,7 +124,7 @@ class RunnerConfig:
         """
         for sentence in self.unsupported:
             log.warning("unsupported_setting", extra={"runner": self.name, "what": sentence})
-        return self.autoscaler.scaler(self.group(), clock=clock, observe_only=observe_only, observers=observers)
+        return self.autoscaler.scaler(self.groups(), clock=clock, observe_only=observe_only, observers=observers)
 
 
 @frozen(kw_only=True)
@@ -159,8 +164,10 @@ def load(path: str | PathLike[str], *, runner: str | None = None) -> RunnerConfi
     fleet = entry["autoscaler"]
     problems: list[ConfigProblem] = []
     top = _read(_File, _known(file, _File), "", problems, zero_is_default=False)
-    meant = {**_known(entry, _Runner), "autoscaler": _as_meant(fleet, path)}
-    own = _read(_Runner, meant, key, problems, zero_is_default=True)
+    meant = _as_meant(fleet, path)
+    entries = {**_known(entry, _Runner), "autoscaler": with_inheritance(meant)}
+    own = _read(_Runner, entries, key, problems, zero_is_default=True)
+    problems = at_home(problems, meant, f"{key}.autoscaler")
     if top is None or own is None:
         raise ConfigError(problems, source=str(path))
     return RunnerConfig(
