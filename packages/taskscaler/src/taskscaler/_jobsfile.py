@@ -29,10 +29,12 @@ from fleeting import (
 )
 from fleeting.files import read_toml
 from fleeting.wording import describe, quoted
+from taskscaler._observe import ScalerObserver
 from taskscaler.batch import Job
 from taskscaler.config._autoscaler import Autoscaler, some
 from taskscaler.config._pools import at_home, with_inheritance
 from taskscaler.executors import Executor, JobSpec, find_executor, load_executor
+from taskscaler.observers import load_observer
 
 T = TypeVar("T")
 D = TypeVar("D")
@@ -179,6 +181,9 @@ class JobsFile:
     groups: Sequence[InstanceGroup]
     """What the plugins of the fleet's pools made, in their order; not opened yet."""
 
+    observers: Sequence[ScalerObserver]
+    """Those that the fleet names; nothing is sent anywhere yet."""
+
     jobs: Sequence[Job]
     executors: Mapping[str, Executor]
     """By the names that the jobs use."""
@@ -219,6 +224,7 @@ def read_jobs_file(path: Path) -> JobsFile:
         raise ConfigError(at_home(problems, data.get("autoscaler"), "autoscaler"), source=str(path))
     executors = _executors(tables, problems)
     options = _options(tables, problems)
+    observers = _observers(tables.autoscaler, problems)
     problems += [
         *_unusable_connectors(tables.autoscaler),
         *_repeated_names(tables),
@@ -232,6 +238,7 @@ def read_jobs_file(path: Path) -> JobsFile:
         path=path,
         autoscaler=tables.autoscaler,
         groups=groups,
+        observers=observers,
         jobs=[
             job
             for table, wishes in zip(tables.jobs, options, strict=True)
@@ -332,6 +339,20 @@ def _read_options(name: str, wishes: Mapping[str, object], path: str, problems: 
     except PluginNotFound as error:
         problems.append(_not_installed(path, error))
     return None
+
+
+def _observers(fleet: Autoscaler, problems: list[ConfigProblem]) -> list[ScalerObserver]:
+    """Load the observers, so that their settings are checked."""
+    observers = []
+    for name, settings in fleet.observers.items():
+        path = f"autoscaler.observers.{name}"
+        try:
+            observers.append(load_observer(name, settings, path=path))
+        except ConfigError as error:
+            problems += error.problems
+        except PluginNotFound as error:
+            problems.append(_not_installed(path, error))
+    return observers
 
 
 def _executors_named(tables: _Tables) -> Mapping[str, str]:

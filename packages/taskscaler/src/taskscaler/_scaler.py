@@ -3,7 +3,7 @@
 import logging
 import math
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
 from types import TracebackType
 from typing import Self, overload
@@ -102,7 +102,8 @@ class Taskscaler:
                 counts as usable, maybe beside its manager; who asks for a slot is refused. `explain` tells from the
                 start what would be done.
             observers: Called with every `ScalerEvent`, in order, once what led to it is durable. They must be
-                quick; what they raise is logged.
+                quick; what they raise is logged. Those that are async context managers are entered first of all and
+                left last of all.
             random: Gives numbers from 0 to 1, for jitter. None: as they come.
         """
         self._pools = [pools] if isinstance(pools, Pool) else all_are(Pool, pools, "pools")
@@ -361,7 +362,15 @@ class Taskscaler:
         """Open groups and journal, and see each group once. Raises as `fleeting.Shell`."""
         self._lease_ended = anyio.Event()
         self._all_removed = anyio.Event()
-        await self._shell.__aenter__()
+        self._stack = AsyncExitStack()
+        try:
+            for observer in self._observers.observers:
+                if isinstance(observer, AbstractAsyncContextManager):
+                    await self._stack.enter_async_context(observer)
+            await self._stack.enter_async_context(self._shell)
+        except BaseException as error:
+            await self._stack.__aexit__(type(error), error, error.__traceback__)
+            raise
         if self._observe_only:  # what the first views led to is to be told from the first moment
             self._take(self._core.tick(self._now()))
         return self
@@ -374,7 +383,7 @@ class Taskscaler:
             self.stop()
             if self._delete_on_shutdown and not self._shell.ended:
                 await self._remove_instances()
-        return await self._shell.__aexit__(kind, error, trace)
+        return await self._stack.__aexit__(kind, error, trace)
 
     async def _remove_instances(self) -> None:
         """Ask for all deletions, and wait until all are gone, within the retries, but for those that are retained."""

@@ -19,6 +19,7 @@ from fleeting.commandline import FAILED, SIGNALLED, SUCCEEDED, WRONG, WRONG_FILE
 from fleeting.terminal import harmless
 from taskscaler._errors import ResultsInTheWay
 from taskscaler._jobsfile import JobsFile, read_jobs_file
+from taskscaler._observe import ScalerObserver
 from taskscaler._scaler import Taskscaler
 from taskscaler.batch import Batch, CannotResume, FleetRecord, History, JobState, Over, PoolFacts, Results
 from taskscaler.cli._changes import changes
@@ -215,7 +216,8 @@ class _Run:
         self.started = self.clock.now()
         self.progress = progress_for(self.console, self._look, self._time)
         self.record = FleetRecord(self.results.fleet_record, _facts(self.file))
-        self.scaler = self.file.autoscaler.scaler(self.file.groups, clock=self.clock, observers=[self.record])
+        observers: list[ScalerObserver] = [self.record, *self.file.observers]
+        self.scaler = self.file.autoscaler.scaler(self.file.groups, clock=self.clock, observers=observers)
         self.batch = Batch(
             self.scaler,
             self.file.jobs,

@@ -94,6 +94,9 @@ class Autoscaler(PoolTable):
     log_external_ip: bool = False
     """Whether a job's log may name the external address of its instance."""
 
+    observers: dict[str, dict[str, object]] = field(factory=dict, repr=False)
+    """Settings of observers, by the names of their plugins; each hears of all that the fleet does."""
+
     delete_instances_on_shutdown: bool = True
     """Unlike GitLab's: a batch leaves nothing running."""
 

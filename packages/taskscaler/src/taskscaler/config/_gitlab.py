@@ -20,6 +20,7 @@ from taskscaler._observe import ScalerObserver
 from taskscaler._scaler import Taskscaler
 from taskscaler.config._autoscaler import Autoscaler
 from taskscaler.config._pools import at_home, with_inheritance
+from taskscaler.observers import load_observer
 
 T = TypeVar("T")
 Table = Mapping[str, object]
@@ -107,6 +108,24 @@ class RunnerConfig:
             for index, pool in enumerate(self.autoscaler.all_pools)
         ]
 
+    def observers(self) -> list[ScalerObserver]:
+        """Make the observers that the file names; nothing is sent anywhere yet.
+
+        Raises:
+            PluginNotFound: Says what to install.
+            ConfigError: An observer refuses its settings.
+        """
+        return [
+            load_observer(
+                name,
+                settings,
+                path=f"{self.key}.autoscaler.observers.{name}",
+                source=str(self.path),
+                bare_numbers="nanoseconds",
+            )
+            for name, settings in self.autoscaler.observers.items()
+        ]
+
     def scaler(
         self, *, clock: Clock | None = None, observe_only: bool = False, observers: Sequence[ScalerObserver] = ()
     ) -> Taskscaler:
@@ -115,7 +134,7 @@ class RunnerConfig:
         Args:
             clock: None: the event loop's time.
             observe_only: As in `Taskscaler`.
-            observers: As in `Taskscaler`.
+            observers: As in `Taskscaler`; besides those that the file names, unless this only observes.
 
         Raises:
             PluginNotFound: Says what to install.
@@ -124,7 +143,10 @@ class RunnerConfig:
         """
         for sentence in self.unsupported:
             log.warning("unsupported_setting", extra={"runner": self.name, "what": sentence})
-        return self.autoscaler.scaler(self.groups(), clock=clock, observe_only=observe_only, observers=observers)
+        named = [] if observe_only else self.observers()
+        return self.autoscaler.scaler(
+            self.groups(), clock=clock, observe_only=observe_only, observers=[*named, *observers]
+        )
 
 
 @frozen(kw_only=True)

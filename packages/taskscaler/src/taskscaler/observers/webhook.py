@@ -1,0 +1,213 @@
+"""The observer ``webhook``: sends what happens to an HTTP server, as JSON.
+
+What happened meanwhile goes in one request, in order, each event once: a body ``{"version": 1, "events": […]}`` whose
+events are those of ``fleet.jsonl``. A server that cannot be reached, that fails or that asks for patience is tried
+again for a while; then these events are given up, with a line in the log. A scaler never waits for a server: events
+that find the queue full are lost, and counted in the log. Address and headers may hold secrets, and are never shown.
+"""
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, contextmanager
+from types import TracebackType
+from typing import Literal, Self
+
+import anyio
+from attrs import field, frozen
+from attrs.validators import ge, gt
+
+from fleeting import Duration
+from taskscaler._observe import DecisionEvent, InstanceEvent, LeaseEvent, ScalerEvent
+from taskscaler.batch._record import as_json
+from taskscaler.observers._hooks import ObserverPlugin, hookimpl
+
+try:
+    import httpx
+    import stamina
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(f"{error}: pip install 'taskscaler[webhook]'") from error
+
+SCHEMA_VERSION = 1
+"""Of the body; raised when a key changes its meaning or goes."""
+
+MOST_AT_ONCE = 100
+"""Events in one request."""
+
+FAREWELL = 10.0
+"""Seconds that are left at the end to send what happened last."""
+
+ASKS_FOR_PATIENCE = frozenset({408, 425, 429})
+"""Statuses below 500 for which another try is worth it."""
+
+SERVER_FAILS = 500
+"""The lowest status that says so."""
+
+log = logging.getLogger("taskscaler.webhook")
+
+Kind = Literal["instance", "lease", "decision"]
+
+KINDS: Mapping[type[ScalerEvent], Kind] = {
+    InstanceEvent: "instance",
+    LeaseEvent: "lease",
+    DecisionEvent: "decision",
+}
+
+
+@frozen(kw_only=True)
+class WebhookConfig:
+    """``[autoscaler.observers.webhook]``."""
+
+    url: str = field(repr=False)
+    """Where to; the events are posted there."""
+
+    headers: dict[str, str] = field(factory=dict, repr=False)
+    """Added to each request, such as ``Authorization``."""
+
+    events: tuple[Kind, ...] = ("instance", "lease", "decision")
+    """Which kinds of events are sent."""
+
+    timeout: Duration = field(default=10.0, validator=gt(0))
+    """How long one try may take."""
+
+    attempts: int = field(default=6, validator=ge(1))
+    """How often a request is tried, with growing pauses between."""
+
+    queue: int = field(default=1000, validator=ge(1))
+    """So many events may wait to be sent."""
+
+    def __attrs_post_init__(self) -> None:
+        """What a validator says of a secret would not be shown."""
+        try:
+            address = httpx.URL(self.url)
+        except httpx.InvalidURL:
+            address = httpx.URL()
+        if address.scheme not in {"http", "https"} or not address.host:
+            raise ValueError("a url that begins with https:// or http:// and names a server")
+
+
+class NotDelivered(Exception):
+    """A request was not accepted; tells nothing of what was sent, nor where to."""
+
+    def __init__(self, why: str, *, again: bool) -> None:
+        """*again*: whether another try is worth it."""
+        super().__init__(why)
+        self.again = again
+
+
+class Webhook:
+    """The observer; an async context manager, entered once."""
+
+    def __init__(self, config: WebhookConfig, *, transport: httpx.AsyncBaseTransport | None = None) -> None:
+        """Prepare; nothing is sent before it is entered. *transport*: how to; None: over the network."""
+        self._config = config
+        self._transport = transport
+        self._dropped = 0
+
+    def __repr__(self) -> str:
+        """Tell nothing of the settings."""
+        return "<Webhook>"
+
+    def __call__(self, event: ScalerEvent) -> None:
+        """Queue the event, if it is of a kind that is to be sent and there is room."""
+        if KINDS[type(event)] in self._config.events:
+            try:
+                self._send.send_nowait(event)
+            except anyio.WouldBlock:
+                self._dropped += 1
+
+    async def __aenter__(self) -> Self:
+        """Begin to send."""
+        self._send, self._waiting = anyio.create_memory_object_stream[ScalerEvent](self._config.queue)
+        self._stack = AsyncExitStack()
+        self._stack.enter_context(_unlogged(self._config.url))
+        self._client = await self._stack.enter_async_context(
+            httpx.AsyncClient(headers=self._config.headers, timeout=self._config.timeout, transport=self._transport)
+        )
+        self._sending = anyio.CancelScope(shield=True)
+        tasks = await self._stack.enter_async_context(anyio.create_task_group())
+        tasks.start_soon(self._deliver, name="webhook")
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        """Send what is left, within a bound, and end."""
+        self._send.close()
+        self._sending.deadline = anyio.current_time() + FAREWELL
+        if isinstance(error, Exception):  # the body's own, which a task group would wrap
+            await self._stack.__aexit__(None, None, None)
+            return False
+        return await self._stack.__aexit__(kind, error, trace)
+
+    async def _deliver(self) -> None:
+        """Send what comes, one request after the other, until there is nothing more to come."""
+        left = 0
+        with self._sending, self._waiting:
+            async for first in self._waiting:
+                events = [first, *self._take(MOST_AT_ONCE - 1)]
+                left = len(events) + self._waiting.statistics().current_buffer_used
+                await self._post(events)
+                left = 0
+        if self._sending.cancelled_caught:
+            log.warning("webhook_events_lost", extra={"events": left, "why": "there was no time left to send them"})
+
+    def _take(self, most: int) -> Sequence[ScalerEvent]:
+        """What waits by now."""
+        return [
+            self._waiting.receive_nowait() for _ in range(min(most, self._waiting.statistics().current_buffer_used))
+        ]
+
+    async def _post(self, events: Sequence[ScalerEvent]) -> None:
+        """Send them, or give them up."""
+        dropped, self._dropped = self._dropped, 0
+        if dropped:
+            log.warning("webhook_events_lost", extra={"events": dropped, "why": "the queue was full"})
+        body = {"version": SCHEMA_VERSION, "events": [as_json(event) for event in events]}
+        try:
+            async for attempt in stamina.retry_context(
+                on=_is_worth_another, attempts=self._config.attempts, timeout=None, wait_max=60.0
+            ):
+                with attempt:
+                    await self._try(body)
+        except NotDelivered as error:
+            log.warning("webhook_events_lost", extra={"events": len(events), "why": str(error)})
+
+    async def _try(self, body: object) -> None:
+        """Post once.
+
+        Raises:
+            NotDelivered: In words that hold no secret: those of the library name the address.
+        """
+        try:
+            response = await self._client.post(self._config.url, json=body)
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise NotDelivered(type(error).__name__, again=isinstance(error, httpx.TransportError)) from None
+        if not response.is_success:
+            status = response.status_code
+            again = status >= SERVER_FAILS or status in ASKS_FOR_PATIENCE
+            raise NotDelivered(f"the server answers {status} {response.reason_phrase}".rstrip(), again=again)
+
+
+def _is_worth_another(error: Exception) -> bool:
+    return isinstance(error, NotDelivered) and error.again
+
+
+@contextmanager
+def _unlogged(url: str) -> Iterator[None]:
+    """Keep the HTTP library's log from naming an address while the body runs."""
+    named, logger = httpx.URL(url), logging.getLogger("httpx")
+
+    def let_pass(record: logging.LogRecord) -> bool:
+        return not isinstance(record.args, tuple) or named not in record.args
+
+    logger.addFilter(let_pass)
+    try:
+        yield
+    finally:
+        logger.removeFilter(let_pass)
+
+
+@hookimpl
+def taskscaler_observer() -> ObserverPlugin:
+    """Describe the observer."""
+    return ObserverPlugin(config=WebhookConfig, observer=Webhook)

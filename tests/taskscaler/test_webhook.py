@@ -1,0 +1,286 @@
+"""The webhook: what it sends, what it does about a server that fails, and that no scaler suffers from either."""
+
+import json
+import logging
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import anyio
+import httpx
+import pytest
+from anyio import to_thread
+from attrs import define, field
+
+from fleeting import ConfigError, PluginNotFound
+from fleeting.testing import FakeCloud, FakeGroup, virtual_time
+from taskscaler import Pool, Taskscaler
+from taskscaler._jobsfile import read_jobs_file
+from taskscaler._observe import LeaseEvent
+from taskscaler.observers import available_observers, load_observer
+from taskscaler.observers.webhook import FAREWELL, MOST_AT_ONCE, Webhook, WebhookConfig
+from tests.taskscaler.scaling import virtual_clock
+
+pytestmark = pytest.mark.anyio
+anyio_backend = virtual_time
+
+URL = "https://hooks.example.com/T00/SECRET-PATH"
+SECRET = "SECRET-TOKEN"
+
+
+@define
+class Server:
+    """What the server got, and how it answers: by each entry of *answers* once, then well."""
+
+    answers: list[int | Exception | float] = field(factory=list)
+    """A status, an error of the network, or seconds that it takes."""
+
+    bodies: list[dict[str, Any]] = field(factory=list)
+    headers: list[httpx.Headers] = field(factory=list)
+    tries: int = 0
+
+    async def handle(self, request: httpx.Request) -> httpx.Response:
+        """Answer one request."""
+        self.tries += 1
+        status = 200
+        match self.answers.pop(0) if self.answers else status:
+            case Exception() as error:
+                raise error
+            case float(seconds):
+                await anyio.sleep(seconds)
+            case int(other):
+                status = other
+        if status == 200:
+            self.bodies.append(json.loads(request.content))
+            self.headers.append(request.headers)
+        return httpx.Response(status)
+
+    def hook(self, **settings: Any) -> Webhook:  # noqa: ANN401  (the fields of a `WebhookConfig`)
+        """A webhook that sends here."""
+        config = WebhookConfig(url=URL, headers={"Authorization": f"Bearer {SECRET}"}, **settings)
+        return Webhook(config, transport=httpx.MockTransport(self.handle))
+
+    @property
+    def keys(self) -> list[str]:
+        """Of which leases it heard, in order."""
+        return [event["key"] for body in self.bodies for event in body["events"]]
+
+
+def lease(key: str) -> LeaseEvent:
+    """Something that happened."""
+    return LeaseEvent(at=1.0, key=key, pool="spot", instance="i-1", slot=0, what="acquired")
+
+
+async def test_what_a_scaler_does_arrives_in_order() -> None:
+    """Every event, once, as the record of the fleet has it; also what happens last."""
+    server = Server()
+    group = FakeGroup(FakeCloud())
+    pool = Pool(group, name="spot", dial=group.dial)
+    seen: list[object] = []
+    async with (
+        Taskscaler(
+            pool, clock=virtual_clock(), observers=[server.hook(), seen.append], delete_instances_on_shutdown=True
+        ) as scaler,
+        scaler.acquire("job"),
+    ):
+        await anyio.sleep(10)
+    events = [event for body in server.bodies for event in body["events"]]
+    assert len(events) == len(seen)
+    assert {body["version"] for body in server.bodies} == {1}
+    assert [event["what"] for event in events if event["event"] == "lease"] == ["acquired", "released"]
+    assert {event["pool"] for event in events if event["event"] == "lease"} == {"spot"}
+    assert events[-1]["state"] == "gone"
+    assert {headers["authorization"] for headers in server.headers} == {f"Bearer {SECRET}"}
+
+
+async def test_only_what_was_asked_for_is_sent() -> None:
+    """Kinds of events that are not named are not queued either."""
+    server = Server()
+    async with server.hook(events=("instance",)) as hook:
+        hook(lease("a"))
+    assert server.tries == 0
+
+
+@pytest.mark.parametrize("trouble", [500, 503, 429, httpx.ConnectError("refused"), httpx.ReadTimeout("slow")], ids=str)
+async def test_a_passing_trouble_costs_nothing(trouble: int | Exception) -> None:
+    """It is tried again, and what happened meanwhile follows, all in order."""
+    server = Server([trouble, trouble])
+    async with server.hook() as hook:
+        hook(lease("a"))
+        await anyio.sleep(0.1)
+        hook(lease("b"))
+        await anyio.sleep(100)
+        assert server.keys == ["a", "b"]
+    assert server.tries == 4
+
+
+async def test_what_a_server_will_not_have_is_given_up(caplog: pytest.LogCaptureFixture) -> None:
+    """At once if it says so, after some tries if it is not there; what comes later is sent."""
+    server = Server([403, *[500] * 3])
+    with caplog.at_level(logging.INFO):
+        async with server.hook(attempts=3) as hook:
+            for key in ("a", "b", "c"):
+                hook(lease(key))
+                await anyio.sleep(200)
+    assert server.keys == ["c"]
+    assert server.tries == 5
+    told = [
+        (record.message, vars(record)["events"]) for record in caplog.records if record.name == "taskscaler.webhook"
+    ]
+    assert told == [("webhook_events_lost", 1)] * 2
+
+
+async def test_no_log_line_names_a_secret(caplog: pytest.LogCaptureFixture) -> None:
+    """Neither ours nor those of the libraries, however it goes; nor does anything that is printed of the objects."""
+    server = Server([500, httpx.ConnectError(f"no way to {URL}"), 404])
+    with caplog.at_level(logging.DEBUG):
+        async with server.hook() as hook:
+            for key in ("a", "b"):
+                hook(lease(key))
+                await anyio.sleep(100)
+            assert "SECRET" not in repr(hook) + repr(hook._config)
+    assert caplog.records
+    for record in caplog.records:
+        assert "SECRET" not in f"{record.getMessage()} {vars(record)!r}"
+
+
+async def test_a_full_queue_loses_events_and_delays_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    """What there is no room for is counted; whoever tells of it never waits."""
+    server = Server([50.0])
+    async with server.hook(queue=5, timeout=100.0) as hook:
+        hook(lease("first"))
+        await anyio.sleep(1)
+        for number in range(8):
+            hook(lease(f"{number}"))
+        await anyio.sleep(100)
+        hook(lease("last"))
+    assert server.keys == ["first", "0", "1", "2", "3", "4", "last"]
+    assert [(vars(record)["events"], vars(record)["why"]) for record in caplog.records] == [(3, "the queue was full")]
+
+
+async def test_many_go_in_few_requests() -> None:
+    """What waits goes together, up to a bound."""
+    server = Server()
+    async with server.hook() as hook:
+        for number in range(2 * MOST_AT_ONCE + 50):
+            hook(lease(f"{number}"))
+    assert [len(body["events"]) for body in server.bodies] == [100, 100, 50]
+
+
+async def test_leaving_waits_for_a_server_that_hangs_only_so_long(caplog: pytest.LogCaptureFixture) -> None:
+    """The last events are lost, which is told; and a cancellation from outside does not lose them sooner."""
+    server = Server([1e6])
+    begun = anyio.current_time()
+    with anyio.move_on_after(1):
+        async with server.hook(timeout=1e7) as hook:
+            hook(lease("a"))
+            await anyio.sleep_forever()
+    assert anyio.current_time() - begun == pytest.approx(1 + FAREWELL)
+    assert [vars(record)["events"] for record in caplog.records] == [1]
+
+
+async def test_an_error_of_the_body_is_raised_as_it_is() -> None:
+    """Not wrapped in a group; and what happened before it is sent."""
+    server = Server()
+    with pytest.raises(ZeroDivisionError):
+        async with server.hook() as hook:
+            hook(lease("a"))
+            raise ZeroDivisionError
+    assert server.keys == ["a"]
+
+
+# --- in a file --------------------------------------------------------------------------------------------
+
+FILE = """
+    [autoscaler]
+    plugin = "local"
+    [autoscaler.observers.webhook]
+    url = "https://hooks.example.com/T00/SECRET-PATH"
+    headers = { Authorization = "Bearer SECRET-TOKEN" }
+    events = ["lease"]
+    {more}
+    [[jobs]]
+    name = "a"
+    script = "true"
+"""
+
+
+def read(directory: Path, more: str = "") -> Any:  # noqa: ANN401  (a jobs file)
+    """Read a file with a webhook."""
+    path = directory / "jobs.toml"
+    path.write_text(dedent(FILE).replace("{more}", more))
+    return read_jobs_file(path)
+
+
+def test_a_file_names_its_observers(tmp_path: Path) -> None:
+    """Found by the name of their entry point."""
+    (hook,) = read(tmp_path).observers
+    assert isinstance(hook, Webhook)
+    assert available_observers() == ["webhook"]
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ("timeout = 3", "autoscaler.observers.webhook.timeout: found"),
+        ("retries = 3", "autoscaler.observers.webhook.retries: found an unknown key"),
+        (
+            "[autoscaler.observers.webhok]",
+            "autoscaler.observers.webhok: found string 'webhok', expected the name of an installed",
+        ),
+    ],
+)
+def test_what_is_wrong_with_an_observer_is_told_where_it_stands(tmp_path: Path, more: str, said: str) -> None:
+    """One line each, in which no secret stands."""
+    with pytest.raises(ConfigError) as caught:
+        read(tmp_path, more)
+    assert said in str(caught.value).replace('"', "'")
+    assert "SECRET" not in str(caught.value)
+
+
+@pytest.mark.parametrize("url", ["hooks.example.com", "ftp://SECRET.example.com", "https:///SECRET"])
+def test_an_address_that_is_none_is_refused(url: str) -> None:
+    """And not shown, since it may be a secret with a slip in it."""
+    with pytest.raises(ConfigError, match="a url that begins with https://") as caught:
+        load_observer("webhook", {"url": url})
+    assert "SECRET" not in str(caught.value)
+
+
+def test_an_unknown_observer_is_not_found() -> None:
+    """With those that there are."""
+    with pytest.raises(PluginNotFound, match="webhook"):
+        load_observer("webhok", {})
+
+
+# --- over a network ---------------------------------------------------------------------------------------
+
+
+class TestForReal:
+    """On both backends, in real time."""
+
+    @pytest.fixture(params=["asyncio", "trio"])
+    def anyio_backend(self, request: pytest.FixtureRequest) -> str:
+        """Not in virtual time."""
+        return str(request.param)
+
+    async def test_it_speaks_http(self) -> None:
+        """A server of the standard library understands it."""
+        got: list[bytes] = []
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                got.append(self.rfile.read(int(self.headers["Content-Length"])))
+                self.send_response(204)
+                self.end_headers()
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        with HTTPServer(("127.0.0.1", 0), Handler) as server:
+            server.timeout = 20
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(to_thread.run_sync, server.handle_request)
+                async with Webhook(WebhookConfig(url=f"http://127.0.0.1:{server.server_port}/")) as hook:
+                    hook(lease("a"))
+        assert [event["key"] for body in got for event in json.loads(body)["events"]] == ["a"]
