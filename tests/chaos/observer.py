@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import define
 
-from fleeting import Capability, Observation, State
+from fleeting import Capability, Notice, NoticeKind, Observation, State
 from fleeting.testing import FakeCloud, IncreaseFault, Machine
 from taskscaler import Lease
 from tests.chaos.story import Job, Story
@@ -54,6 +54,16 @@ class WatchedCloud(FakeCloud):
 
     observer: "Observer"
 
+    def _new_id(self) -> str:
+        """An id that no other pool's cloud gives."""
+        return f"{self.observer.prefix}{super()._new_id()}"
+
+    def notice(self, instance: str, *, in_seconds: float, kind: NoticeKind = NoticeKind.PREEMPTION) -> Notice:
+        """Note what has to be over when."""
+        notice = super().notice(instance, in_seconds=in_seconds, kind=kind)
+        self.observer.on_notice(self.observer, notice)
+        return notice
+
     def create(self, wanted: int, intent: str, fault: IncreaseFault) -> int:
         """Note what is new."""
         known = set(self.machines)
@@ -84,12 +94,18 @@ class WatchedCloud(FakeCloud):
 
 
 class Observer:
-    """Everything that is seen in one story, and what is wrong with it."""
+    """Everything that is seen in one story, as far as one pool is concerned, and what is wrong with it."""
 
-    def __init__(self, story: Story, records: dict[str, dict[str, Any]]) -> None:
-        """Watch a new cloud, and the records on the disk."""
-        self.cloud = WatchedCloud(**story.cloud)  # type: ignore[arg-type]
+    def __init__(self, story: Story, records: dict[str, dict[str, Any]], number: int = 0) -> None:
+        """Watch a new cloud, and the records on the disk; *number*: which of the story's pools."""
+        self._pool, arguments = story.pools[number]
+        self.prefix = f"{self._pool.name}-" if number else ""
+        self.cloud = WatchedCloud(**arguments)  # type: ignore[arg-type]
         self.cloud.observer = self
+        self.all: list[Observer] = [self]
+        """Those of all pools, in order of preference."""
+
+        self.on_notice: Callable[[Observer, Notice], None] = lambda _, __: None
         self.violations: list[str] = []
         self.say: Callable[[str], None] = lambda _: None
         self.on_violation: Callable[[], None] = lambda: None
@@ -140,9 +156,7 @@ class Observer:
         self._late = story.commit_time + 1.0
         """Seconds that a hand-over may take that was begun in time."""
 
-        self._pool = story.pool
-        limits = [self._pool.max_instances or inf, self.cloud.max_size if self.cloud.max_size is not None else inf]
-        self._ceiling = min(limits)
+        self._over_all = story.max_instances or inf
         self._records = records
         self._asking: list[_Asking] = []
         self._surplus: defaultdict[str | None, list[str]] = defaultdict(list)
@@ -150,6 +164,27 @@ class Observer:
 
         self._viewer = 0
         self._mistaken = 0
+
+    def join(self, first: "Observer") -> None:
+        """Watch together with the observer of the first pool: jobs go wherever there is a slot."""
+        first.all.append(self)
+        self.all = first.all
+        self.violations, self.running, self.sleeping = first.violations, first.running, first.sleeping
+
+    @property
+    def pool(self) -> str:
+        """The name of the pool."""
+        return self._pool.name
+
+    @property
+    def ceiling(self) -> float:
+        """Instances that the pool may have; infinite: any number."""
+        return min(self._pool.max_instances or inf, self.cloud.max_size if self.cloud.max_size is not None else inf)
+
+    @property
+    def unexplained(self) -> set[str]:
+        """Instances that nobody asked for, as far as a manager can know."""
+        return self.extra | self.told_gone
 
     def violate(self, what: str) -> None:
         """Something is not as it was promised."""
@@ -168,13 +203,35 @@ class Observer:
             self._asking.append(entry)
         if intent not in self._stored("intent"):
             self.violate(f"increase for intent {intent}, which is not in the journal")
-        if (charged := self._charged()) > self._ceiling + self._confusion():
-            self.violate(f"increase({count}) by process {life.number} makes {charged}, above {self._ceiling}")
+        if (charged := self._charged()) > self.ceiling + self._confusion():
+            self.violate(f"increase({count}) by process {life.number} makes {charged}, above {self.ceiling}")
+        self._check_all_pools(life, count)
         try:
             yield
         finally:
             if entry in self._asking:
                 self._asking.remove(entry)
+
+    def _check_all_pools(self, life: "Life", count: int) -> None:
+        """Check what concerns all pools: their ceiling, and that what another may still deliver is not forgotten."""
+        confusion = sum(each._confusion() for each in self.all)
+        charged = sum(each._charged() for each in self.all)
+        if len(self.all) > 1 and charged > self._over_all + confusion:
+            self.violate(f"increase({count}) by process {life.number} makes {charged} in all, above {self._over_all}")
+        for each in self.all if len(self.all) > 1 else []:
+            if (unfilled := each._unfilled()) > each._outstanding() + each._confusion():
+                self.violate(f"increase({count}) of {self.pool} while {each.pool} may still fill {unfilled} requests")
+
+    def _unfilled(self) -> int:
+        """Requests that the cloud may still fill, and that nobody has had reason to give up."""
+        now = self.cloud.now
+        waiting = [machine for machine in self.cloud.machines.values() if machine.exists_at > now]
+        return sum(machine.id not in self.extra and not self._expired(machine.intent) for machine in waiting)
+
+    def _outstanding(self) -> int:
+        """Instances that are expected for the requests in the journal."""
+        records = [record for key, record in self._records.get("intent", {}).items() if key.startswith(f"{self.pool}/")]
+        return sum((each.count if each.accepted is None else each.accepted) - each.matched for each in records)
 
     def created(self, intent: str, surplus: Sequence[str]) -> None:
         """An increase has reached the cloud."""
@@ -371,7 +428,7 @@ class Observer:
 
     def died(self, life: "Life") -> int:
         """A manager was killed; what ran under it is not to be trusted. Returns how many jobs that were."""
-        cut_off = [run for run in self.running.values() if run.life is life]
+        cut_off = [run for run in self.running.values() if run.life is life and run.lease.pool == self.pool]
         leases = self._records.get("lease", {}).values()
         spared = {lease.host.partition("/")[2] for lease in leases if lease.suspended and self._pool.cleans}
         for run in cut_off:
@@ -391,3 +448,9 @@ class Observer:
     def _stored(self, kind: str) -> set[str]:
         """The keys in the journal, without the pool's name."""
         return {key.removeprefix(f"{self._pool.name}/") for key in self._records.get(kind, {})}
+
+    def check_doom(self, notice: Notice) -> None:
+        """The time that was announced is over: nothing runs there any more but what was declared to be done by now."""
+        for run in self.running.values():
+            if run.lease.instance == notice.instance and run.undisturbed and not run.job.declared:
+                self.violate(f"{run.job.key} outlives {notice}")

@@ -12,10 +12,10 @@ import anyio
 from anyio.abc import TaskGroup
 from attrs import Factory, asdict, define
 
-from fleeting import Completed, GroupRefused, LoopClock, Unreachable
+from fleeting import Completed, GroupRefused, LoopClock, Notice, Unreachable
 from fleeting.testing import Command, virtual_run
 from taskscaler import Lease, LeaseLost, NoCapacity, NotSuspended, Pool, Taskscaler
-from tests.chaos.observer import EPOCH, Observer, Run, WatchedCloud
+from tests.chaos.observer import EPOCH, Observer, Run
 from tests.chaos.process import Disk, Killed, Life, MortalGroup, MortalJournal
 from tests.chaos.story import CLEANUP_COMMAND, READY_COMMAND, Job, Story, Wish
 from tests.chaos.troubles import KINDS, lay_ambushes
@@ -29,6 +29,9 @@ SETTLE = 500.0
 
 LONGEST_DECREASE = 20.0
 """Virtual seconds that a deletion takes at the most to reach the cloud."""
+
+HEEDED = 2.0
+"""Virtual seconds in which work is broken whose instance is at its announced end."""
 
 QUIET_UPDATES = 5
 """So many intervals between updates are watched at the end: nothing else happens in them."""
@@ -60,10 +63,53 @@ class Result:
     timeline: list[str] = Factory(list)
 
 
-class Play:
-    """One story, being played; also the `Scene` of its troubles."""
+class Site:
+    """One pool of a play: the `Scene` of the troubles that happen there."""
 
-    cloud: WatchedCloud
+    def __init__(self, play: "Play", observer: Observer) -> None:
+        """Of this observer's pool."""
+        self._play = play
+        self.observer = observer
+        self.cloud = observer.cloud
+        self.disk = play.disk
+        self.random = play.random
+        self.later = play.later
+        self.met = play.met
+
+    @property
+    def life(self) -> Life:
+        """The manager of the moment."""
+        return self._play.life
+
+    @property
+    def bad_cleanups(self) -> list[str]:
+        """Those of all pools."""
+        return self._play.bad_cleanups
+
+    @property
+    def ready_fails(self) -> int:
+        """Those of all pools."""
+        return self._play.ready_fails
+
+    @ready_fails.setter
+    def ready_fails(self, number: int) -> None:
+        self._play.ready_fails = number
+
+    @property
+    def busy(self) -> Sequence[str]:
+        """Instances on which jobs run."""
+        runs = self.observer.running.values()
+        return list(dict.fromkeys(run.lease.instance for run in runs if run.lease.pool == self.observer.pool))
+
+    @property
+    def cleaning(self) -> int:
+        """So many slots are being cleaned."""
+        return sum(number for (life, _, _), number in self.observer.cleaning.items() if life == self.life.number)
+
+
+class Play:
+    """One story, being played."""
+
     life: Life
     tasks: TaskGroup
 
@@ -73,14 +119,15 @@ class Play:
         self.result = Result(story.seed)
         self.random = Random(f"{story.seed} as it falls out")
         self.disk = Disk(commit_time=story.commit_time)
-        self.observer = Observer(story, self.disk.records)
+        self.observer, *others = (Observer(story, self.disk.records, number) for number in range(len(story.pools)))
+        for other in others:
+            other.join(self.observer)
+        self.observers = {each.pool: each for each in self.observer.all}
+        self.sites = [Site(self, observer) for observer in self.observers.values()]
         self.result.violations = self.observer.violations
-        self.cloud = self.observer.cloud
-        self.cloud.on_command = self._on_command
         self.ready_fails = 0
         self.bad_cleanups: list[str] = []
         self.witness = Witness(self.result.met, self.say)
-        self.observer.say = self.say
         self.disk.on_commit = self.witness.committed
         self._verbose = verbose
         self._outcomes: dict[str, str] = {}
@@ -92,19 +139,23 @@ class Play:
         self._places: Counter[str] = Counter()
         self._lives = 0
         self._living = 0
-        lay_ambushes(self)
-
-    # --- what troubles ask (`Scene`) ---------------------------------------------------------------------
-
-    @property
-    def busy(self) -> Sequence[str]:
-        """Instances on which jobs run."""
-        return list(dict.fromkeys(run.lease.instance for run in self.observer.running.values()))
+        for site in self.sites:
+            site.observer.say = self.say
+            site.observer.on_notice = self._await_doom
+            site.cloud.on_command = self._on_command
+            lay_ambushes(site)
 
     @property
-    def cleaning(self) -> int:
-        """So many slots are being cleaned."""
-        return sum(number for (life, _, _), number in self.observer.cleaning.items() if life == self.life.number)
+    def now(self) -> float:
+        """By all clocks."""
+        return self.observer.cloud.now
+
+    @property
+    def alive(self) -> frozenset[str]:
+        """Instances that exist, in all pools."""
+        return frozenset[str]().union(*(site.cloud.alive for site in self.sites))
+
+    # --- what troubles ask -------------------------------------------------------------------------------
 
     def later(self, seconds: float, call: Callable[[], object]) -> None:
         """Do it then, or when all troubles end."""
@@ -125,16 +176,17 @@ class Play:
     def say(self, what: str) -> None:
         """Put it on the timeline."""
         if self._verbose:
-            self.result.timeline.append(f"{self.cloud.now - EPOCH:10.2f}  {what}")
+            self.result.timeline.append(f"{self.now - EPOCH:10.2f}  {what}")
 
     # --- acts --------------------------------------------------------------------------------------------
 
     async def play(self) -> None:
         """From the first job to the last call."""
         self.clock = LoopClock(EPOCH)
-        self.cloud.clock = self.clock
         async with anyio.create_task_group() as self.tasks:
-            self.observer.on_violation = self.tasks.cancel_scope.cancel  # one is enough
+            for site in self.sites:
+                site.cloud.clock = self.clock
+                site.observer.on_violation = self.tasks.cancel_scope.cancel  # one is enough
             self.tasks.start_soon(self._manage)
             await self._make_trouble()
             self._behave()
@@ -163,7 +215,7 @@ class Play:
 
     def _happens(self, name: str) -> bool:
         kind = KINDS[name]
-        happened = kind.happen(self)
+        happened = kind.happen(self.sites[0] if len(self.sites) == 1 else self.random.choice(self.sites))
         if happened and not kind.counts_itself:
             self.met(name)
         return happened
@@ -174,8 +226,9 @@ class Play:
         pending, self._pending = self._pending, []
         for call in pending:
             call()
-        self.cloud.faults.clear()
-        self.cloud.restock()
+        for site in self.sites:
+            site.cloud.faults.clear()
+            site.cloud.restock()
         self.disk.full = False
         self.ready_fails = 0
         self.bad_cleanups.clear()
@@ -184,25 +237,25 @@ class Play:
 
     def _release_all(self) -> None:
         """No instance hangs any longer."""
-        now = self.cloud.now
-        for machine in list(self.cloud.machines.values()):
-            machine.sickness = ""
-            if machine.hangs or machine.runs_at == inf or (machine.told_at <= now and machine.gone_at == inf):
-                self.cloud.release(machine.id)
+        for cloud in (site.cloud for site in self.sites):
+            for machine in list(cloud.machines.values()):
+                machine.sickness = ""
+                if machine.hangs or machine.runs_at == inf or (machine.told_at <= self.now and machine.gone_at == inf):
+                    cloud.release(machine.id)
 
     async def _end(self) -> None:
         """The last manager leaves in good order."""
         last = self.life
         last.leave.set()
         await last.over.wait()
-        if self.story.delete_on_shutdown and self.cloud.alive:
-            self.observer.violate(f"{sorted(self.cloud.alive)} were left on shutdown")
+        if self.story.delete_on_shutdown and self.alive:
+            self.observer.violate(f"{sorted(self.alive)} were left on shutdown")
         if self._living:
             self.observer.violate(f"{self._living} managers have not ended")
 
     async def _until(self, at: float) -> None:
         """Sleep until so many seconds after the story's beginning; not at all if that is past."""
-        if (left := EPOCH + at - self.cloud.now) > 0:
+        if (left := EPOCH + at - self.now) > 0:
             await anyio.sleep(left)
 
     # --- managers ----------------------------------------------------------------------------------------
@@ -220,7 +273,7 @@ class Play:
             await anyio.sleep(self.random.choice([0.0, 1.0, 10.0]))
 
     def _died(self, life: Life) -> None:
-        ran = self.observer.died(life)
+        ran = sum(observer.died(life) for observer in self.observers.values())
         self.result.met["job: retried after a crash"] += ran
         self.met(f"crash {life.death}")
 
@@ -240,11 +293,14 @@ class Play:
             life.over.set()
 
     async def _run_scaler(self, life: Life) -> None:
-        group = MortalGroup(life, self.observer)
-        settings = asdict(self.story.pool, recurse=False)
+        pools = []
+        for observer, (settings, _) in zip(self.observers.values(), self.story.pools, strict=True):
+            group = MortalGroup(life, observer)
+            pools.append(Pool(group, dial=group.dial, **asdict(settings, recurse=False)))
         life.scaler = Taskscaler(
-            Pool(group, dial=group.dial, **settings),
+            pools,
             policies=[self.story.policy],
+            max_instances=self.story.max_instances,
             journal=MortalJournal(life, self.disk),
             clock=self.clock,
             delete_instances_on_shutdown=self.story.delete_on_shutdown,
@@ -292,10 +348,11 @@ class Play:
     def _clear_group(self, refusal: str) -> None:
         """An operator removes what is not ours; if there is more, the refusal was wrong."""
         self.result.met["group: refused"] += 1
-        if ours := self.cloud.alive - self.observer.extra - self.observer.told_gone:
-            self.observer.violate(f"{refusal}; but {sorted(ours)} were asked for")
-        for instance in self.cloud.alive:
-            self.cloud.vanish(instance)
+        if not any(site.cloud.alive & site.observer.unexplained for site in self.sites):
+            self.observer.violate(f"{refusal}; but {sorted(self.alive)} were asked for")
+        for site in self.sites:
+            for instance in site.cloud.alive & site.observer.unexplained:
+                site.cloud.vanish(instance)
 
     async def _on_command(self, instance: str, command: Command) -> Completed:
         """Play an instance."""
@@ -314,20 +371,29 @@ class Play:
     async def _clean(self, instance: str, slot: int) -> Completed:
         """Clean a slot, or fail to."""
         life, trouble = self.life, self.bad_cleanups.pop(0) if self.bad_cleanups else ""
-        with self.observer.being_cleaned(life, instance, slot):
+        observer = next(each for each in self.observers.values() if instance in each.cloud.machines)
+        with observer.being_cleaned(life, instance, slot):
             if trouble:
                 self.met(trouble)
             await anyio.sleep(inf if trouble == "clean-up hangs" else self.random.choice([0.0, 1.0, 4.0]))
         if trouble:
             return Completed(exit_status=1, stderr=b"the disk is read-only")
-        self.observer.cleaned(life, instance, slot)
+        observer.cleaned(life, instance, slot)
         return Completed(exit_status=0)
+
+    def _await_doom(self, observer: Observer, notice: Notice) -> None:
+        """What was announced has to be heeded by its time."""
+        self.tasks.start_soon(self._check_doom, observer, notice)
+
+    async def _check_doom(self, observer: Observer, notice: Notice) -> None:
+        await self._until(notice.deadline - EPOCH + self.story.commit_time + HEEDED)
+        observer.check_doom(notice)
 
     # --- jobs --------------------------------------------------------------------------------------------
 
     async def _bring(self, life: Life, job: Job) -> None:
         """See a job through, under one manager."""
-        patience = job.at + job.patience - (self.cloud.now - EPOCH) if job.wish is Wish.CANCEL else inf
+        patience = job.at + job.patience - (self.now - EPOCH) if job.wish is Wish.CANCEL else inf
         with anyio.move_on_after(patience) as scope:
             while not await self._attempt(life, job):
                 pass
@@ -428,7 +494,8 @@ class Play:
         if life.dead:
             await anyio.sleep_forever()
         self.say(f"{job.key} {'goes on' if resumed else 'starts'} on {lease.instance} slot {lease.slot}")
-        begin = self.observer.resumed if resumed else self.observer.started
+        observer = self.observers[lease.pool]
+        begin = observer.resumed if resumed else observer.started
         run = self._runs[job.key] = begin(job, life, lease)
         try:
             if job.wish is Wish.DIAL:
@@ -437,9 +504,9 @@ class Play:
             else:
                 await anyio.sleep(job.duration)
             if sleeps:
-                self.observer.suspended(run)
+                observer.suspended(run)
         finally:
-            self.observer.ended(run)
+            observer.ended(run)
 
     def _retry(self, life: Life, why: str) -> bool:
         """Count it. Returns False: there is more to try."""
@@ -470,15 +537,18 @@ class Play:
 
     async def _check_quiet(self) -> None:
         """For a while nothing happens but what happens at intervals."""
-        calls, commits, ticks = len(self.cloud.calls), self.witness.commits, self.witness.ticks
+        calls = [len(site.cloud.calls) for site in self.sites]
+        commits, ticks = self.witness.commits, self.witness.ticks
         await anyio.sleep(QUIET_UPDATES * self.story.pool.update_interval)
-        made = [call.method for call in self.cloud.calls[calls:]]
+        made = [
+            call.method for site, before in zip(self.sites, calls, strict=True) for call in site.cloud.calls[before:]
+        ]
         if self.story.renews:
             self._check_renewals(made)
             return
         if restless := set(made) - CALM:
             self.observer.violate(f"does not come to rest: still calls {sorted(restless)}")
-        if made.count("update") > QUIET_UPDATES + 1:
+        if made.count("update") > (QUIET_UPDATES + 1) * len(self.sites):
             self.observer.violate(f"does not come to rest: {made.count('update')} updates")
         if (more := self.witness.commits - commits) > 0:
             self.observer.violate(f"does not come to rest: {more} commits")
@@ -504,26 +574,27 @@ class Play:
 
     def _unrest(self) -> Iterator[str]:
         """Nothing is held, waited for or forgotten; what exists is what the policy wants. Yields what is not so."""
-        scaler, cloud = self.life.scaler, self.cloud
+        scaler, alive = self.life.scaler, self.alive
         capacity = scaler.capacity()
         if capacity.acquired or capacity.pending or capacity.reserved or capacity.promised:
             yield f"somebody still holds, waits or has reserved: {capacity}"
         known = {view.id for view in scaler.instances()}
-        if known != cloud.alive:
-            yield f"exist: {sorted(cloud.alive)}, known: {sorted(known)}"
+        if known != alive:
+            yield f"exist: {sorted(alive)}, known: {sorted(known)}"
         records = self.disk.records
         stored = {key.partition("/")[2] for key in records.get("instance", {})}
-        if stored != cloud.alive or records.get("intent") or records.get("lease") or records.get("dirty"):
-            yield f"exist: {sorted(cloud.alive)}, in the journal: {records}"
-        if not {key.partition("/")[2] for key in records.get("uses", {})} <= cloud.alive:
+        if stored != alive or records.get("intent") or records.get("lease") or records.get("dirty"):
+            yield f"exist: {sorted(alive)}, in the journal: {records}"
+        if not {key.partition("/")[2] for key in records.get("uses", {})} <= alive:
             yield f"uses of instances that are gone: {records['uses']}"
         yield from self._against_the_policy(capacity.idle)
 
     def _against_the_policy(self, idle: int) -> Iterator[str]:
         """Just enough is kept idle."""
-        pool, wanted, alive = self.story.pool, self.story.policy.idle_count, len(self.cloud.alive)
-        slots = min(pool.capacity_per_instance, pool.max_use_count or inf)
-        ceilings = [pool.max_instances or inf, self.cloud.max_size or inf]
+        wanted, alive = self.story.policy.idle_count, len(self.alive)
+        pools = [pool for pool, _ in self.story.pools]
+        slots = max(min(pool.capacity_per_instance, pool.max_use_count or inf) for pool in pools)
+        ceilings = [self.story.max_instances or inf, sum(observer.ceiling for observer in self.observers.values())]
         if idle >= wanted + slots or (not wanted and alive):
             yield f"{idle} idle slots on {alive} instances, though the policy wants {wanted}"
         if idle < wanted and alive < min(ceilings):

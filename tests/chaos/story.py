@@ -21,6 +21,9 @@ FAULTS = 20
 SLEEPY = 0.4
 """Share of the stories in which jobs and instances sleep."""
 
+POOLED = 0.4
+"""Share of the stories that have three pools."""
+
 READY_COMMAND = "are you ready"
 
 CLEANUP_COMMAND = "clean up"
@@ -101,6 +104,12 @@ class Story:
     cloud: Mapping[str, object] = Factory(dict)
     """Arguments of `FakeCloud`."""
 
+    others: tuple[tuple[PoolSettings, Mapping[str, object]], ...] = ()
+    """Pools that are asked after the first, in that order, each with the arguments of its cloud."""
+
+    max_instances: int = 0
+    """Over all pools; 0: any number."""
+
     delete_on_shutdown: bool = False
     keep_used: bool = False
     """Whether instances that were in use when a manager died are used on."""
@@ -110,6 +119,11 @@ class Story:
     """Seconds that the journal takes."""
 
     least_faults: int = field(default=FAULTS)
+
+    @property
+    def pools(self) -> tuple[tuple[PoolSettings, Mapping[str, object]], ...]:
+        """All of them, in order of preference, each with the arguments of its cloud."""
+        return ((self.pool, self.cloud), *self.others)
 
     @property
     def renews(self) -> bool:
@@ -135,7 +149,7 @@ def story_of(
         cleanup_kinds: What can go wrong besides where slots are cleaned between jobs.
         sleep_kinds: What can go wrong besides where instances can be suspended.
     """
-    return _sleepy(_worn(_plain_story(seed, kinds), cleanup_kinds), sleep_kinds)
+    return _pooled(_sleepy(_worn(_plain_story(seed, kinds), cleanup_kinds), sleep_kinds))
 
 
 def _plain_story(seed: int, kinds: Mapping[str, frozenset[Capability]]) -> Story:
@@ -211,6 +225,32 @@ def _sleepy(story: Story, sleep_kinds: Sequence[str]) -> Story:
             "latency": {**latency, "suspend": random.choice([0.0, 1.0]), "resume": random.choice([0.0, 1.0])},
         },
     )
+
+
+def _pooled(story: Story) -> Story:
+    """The same, but in some stories there are three pools. Drawn by itself, as what wears is."""
+    random = Random(f"{story.seed}/pools")
+    if random.random() > POOLED:
+        return story
+    others = tuple(_another_pool(random, story, name) for name in ("second", "third"))
+    return evolve(story, others=others, max_instances=random.choice([0, 0, 4, 7]))
+
+
+def _another_pool(random: Random, story: Story, name: str) -> tuple[PoolSettings, Mapping[str, object]]:
+    """One that differs in size and speed; the first may be so small that there is work for this one."""
+    capabilities = story.cloud["capabilities"]
+    assert isinstance(capabilities, frozenset)
+    max_instances = random.choice([0, 2, 4])
+    pool = evolve(
+        story.pool,
+        name=name,
+        capacity_per_instance=random.choice([1, 1, 2, 3]),
+        max_use_count=random.choice([0, 0, 2]),
+        max_instances=max_instances,
+        scale_throttle=random.choice([ScaleThrottle(), ScaleThrottle(limit=0.5, burst=2)]),
+    )
+    cloud = _cloud(random, capabilities, max_instances)
+    return pool, {**story.cloud, **cloud, "identity": f"fake/{name}", "offering": f"{name}/small"}
 
 
 def _perhaps_asleep(random: Random, job: Job) -> Job:

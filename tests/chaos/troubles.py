@@ -37,13 +37,19 @@ class Scene(Protocol):
 
     cloud: WatchedCloud
     disk: Disk
-    life: Life
     random: Random
     ready_fails: int
     """So many ready commands to come fail."""
 
-    bad_cleanups: list[str]
-    """What goes wrong with the clean-ups to come."""
+    @property
+    def life(self) -> Life:
+        """The manager of the moment."""
+        ...
+
+    @property
+    def bad_cleanups(self) -> list[str]:
+        """What goes wrong with the clean-ups to come."""
+        ...
 
     @property
     def busy(self) -> Sequence[str]:

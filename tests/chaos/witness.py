@@ -7,6 +7,7 @@ from typing import Any
 from fleeting import Drop, GroupInfo, Put, Recovered, Step, Write, facts
 from taskscaler import Taskscaler
 from taskscaler._core import Core
+from taskscaler._decide import OVER_ALL, Decision
 from taskscaler._slots import Break, Check, Clean, Deliver, Host, Refuse
 
 REQUIRED = (
@@ -91,6 +92,10 @@ REQUIRED = (
     "job: retried after a crash",
     "last call: LeaseLost",
     "last call: NoCapacity",
+    "pool: another takes over what it does not deliver",
+    "pool: another than the preferred is asked",
+    "pool: limited by the ceiling over all",
+    "pool: set back",
     "journal: failed",
     "journal: recovered",
 )
@@ -149,9 +154,24 @@ class Witness:
             route(pool, step, now)
 
         core.handle, core.tick, core._route = heard, ticked, routed  # type: ignore[method-assign]
+        remember = core._remember
+
+        def remembered(decision: Decision) -> None:
+            self._note_decision(decision, next(iter(core.pools)))
+            remember(decision)
+
+        core._remember = remembered  # type: ignore[method-assign]
         self._listen_to_ledger(core)
         for method in ("journal_failed", "journal_recovered"):
             self._count_calls(core, method, f"journal: {method.removeprefix('journal_')}")
+
+    def _note_decision(self, decision: Decision, preferred: str) -> None:
+        """What of it concerns several pools."""
+        for pool in decision.pools:
+            self.met["pool: another takes over what it does not deliver"] += bool(pool.moved)
+            self.met["pool: set back"] += bool(pool.set_back)
+            self.met["pool: limited by the ceiling over all"] += pool.limited_by == OVER_ALL
+            self.met["pool: another than the preferred is asked"] += pool.pool != preferred and pool.increase > 0
 
     def _listen_to_ledger(self, core: Core) -> None:
         take_back, cleaned = core.ledger.take_back, core.cleaned
