@@ -795,4 +795,4 @@ credentials_file = "/home/user/.aws/credentials"
 [runners.autoscaler.connector_config]
 username = "ubuntu"
 """)
-    assert isinstance(load_runner(tmp_path / "config.toml").group(), AwsGroup)
+    assert isinstance(load_runner(tmp_path / "config.toml").groups()[0], AwsGroup)

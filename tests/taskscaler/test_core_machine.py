@@ -196,6 +196,9 @@ class World:
         self.dirty: set[tuple[str, int]] = set()
         """Slots, by instance, that a job was given and that were not cleaned since, where that is wanted."""
 
+        self.given_up: set[str] = set()
+        """Instances whose deletion was asked for by any manager: the next one may ask again, for the same reason."""
+
         self.life = 0
         self.journal_works = True
         self.changes: list[facts.Action] = []
@@ -302,7 +305,8 @@ class World:
             host = ledger.hosts.get(f"{action.pool}/{id_}")
             assert host is None or host.closed is Closed.RETURNING, "deleted before it was given up"
             assert not any(held.host.instance == id_ for held in ledger.leases.values()), "deleted under a job"
-        reasons = {plan.instances[id_].removing for id_ in action.instances}
+        reasons = {plan.instances[id_].removing for id_ in action.instances if id_ not in self.given_up}
+        self.given_up.update(action.instances)
         if "over the ceiling" in reasons:
             known = plan.instances.values()
             staying = sum(each.stage is not Stage.REMOVING for each in known) + plan.outstanding

@@ -139,14 +139,15 @@ class _Look:
         """Open the groups, tell what is there and what would be done, dial one instance of each."""
         clock = LoopClock()
         failures: list[FleetingError] = []
+        at_start: list[Row] = []
         async with self.fleet.scaler(self.groups, clock=clock, observe_only=True) as scaler:
             for pool, group in zip(self.fleet.all_pools, self.groups, strict=True):
                 view = await self._view(scaler, pool, group)
                 self.report.add(*self._group_rows(scaler, pool), *_instance_rows(view))
                 failures += await self._dial_one(view, clock, pool, group)
-                self.report.add(*self._start_rows(view, pool))
+                at_start += self._start_rows(view, pool)
             decision = scaler.explain().decisions[-1]
-            self.report.add(("would do", would_do(decision)), ("because", str(decision)))
+            self.report.add(("would do", would_do(decision)), ("because", str(decision)), *at_start)
         return tell(failures, FAILED) if failures else SUCCEEDED
 
     async def _view(self, scaler: Taskscaler, pool: PoolTable, group: InstanceGroup) -> Observation:
@@ -174,7 +175,8 @@ class _Look:
         """What becomes of the instances when a manager starts: the decision takes them for usable."""
         if view.instances:
             unless = ", unless the kept state knows them" if self.fleet.state_storage.enabled else ""
-            yield "at start", f"the instances above {UNEXPLAINED[pool.preexisting]}{unless}"
+            of_pool = f" of pool {pool.name}" if self.fleet.pools else ""
+            yield "at start", f"the instances above{of_pool} {UNEXPLAINED[pool.preexisting]}{unless}"
 
     async def _dial_one(
         self, view: Observation, clock: LoopClock, pool: PoolTable, group: InstanceGroup
