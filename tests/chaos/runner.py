@@ -12,7 +12,7 @@ from types import FrameType
 
 from tests.chaos.play import Result, play
 from tests.chaos.story import FAULTS, JOBS, story_of
-from tests.chaos.troubles import CLEANUP_KINDS, KINDS, NEEDS, SLEEP_KINDS
+from tests.chaos.troubles import CLEANUP_KINDS, KINDS, NEEDS, POOL_KINDS, SLEEP_KINDS
 from tests.chaos.witness import REQUIRED
 
 STUCK = 120
@@ -30,7 +30,7 @@ def play_seed(seed: int, *, verbose: bool = False) -> Result:
     signal.signal(signal.SIGALRM, _stuck)
     signal.alarm(STUCK)
     try:
-        result = play(story_of(seed, NEEDS, CLEANUP_KINDS, SLEEP_KINDS), verbose=verbose)
+        result = play(story_of(seed, NEEDS, CLEANUP_KINDS, SLEEP_KINDS, POOL_KINDS), verbose=verbose)
     finally:
         signal.alarm(0)
     if not result.violations and (result.jobs < JOBS or result.faults.total() < FAULTS):

@@ -140,6 +140,7 @@ def story_of(
     kinds: Mapping[str, frozenset[Capability]],
     cleanup_kinds: Sequence[str] = (),
     sleep_kinds: Sequence[str] = (),
+    pool_kinds: Sequence[str] = (),
 ) -> Story:
     """Make up the story of a seed.
 
@@ -148,8 +149,9 @@ def story_of(
         kinds: What can go wrong, and which capabilities a cloud needs for it.
         cleanup_kinds: What can go wrong besides where slots are cleaned between jobs.
         sleep_kinds: What can go wrong besides where instances can be suspended.
+        pool_kinds: What can go wrong besides where there are several pools.
     """
-    return _pooled(_sleepy(_worn(_plain_story(seed, kinds), cleanup_kinds), sleep_kinds))
+    return _pooled(_sleepy(_worn(_plain_story(seed, kinds), cleanup_kinds), sleep_kinds), pool_kinds)
 
 
 def _plain_story(seed: int, kinds: Mapping[str, frozenset[Capability]]) -> Story:
@@ -227,13 +229,20 @@ def _sleepy(story: Story, sleep_kinds: Sequence[str]) -> Story:
     )
 
 
-def _pooled(story: Story) -> Story:
+def _pooled(story: Story, pool_kinds: Sequence[str]) -> Story:
     """The same, but in some stories there are three pools. Drawn by itself, as what wears is."""
     random = Random(f"{story.seed}/pools")
-    if random.random() > POOLED:
+    if not pool_kinds or random.random() > POOLED:
         return story
+    length = max(trouble.at for trouble in story.troubles)
+    troubles = [Trouble(at=random.uniform(0, length), kind=random.choice(pool_kinds)) for _ in range(3)]
     others = tuple(_another_pool(random, story, name) for name in ("second", "third"))
-    return evolve(story, others=others, max_instances=random.choice([0, 0, 4, 7]))
+    return evolve(
+        story,
+        others=others,
+        max_instances=random.choice([0, 0, 4, 7]),
+        troubles=tuple(sorted([*story.troubles, *troubles], key=lambda trouble: trouble.at)),
+    )
 
 
 def _another_pool(random: Random, story: Story, name: str) -> tuple[PoolSettings, Mapping[str, object]]:

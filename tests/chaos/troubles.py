@@ -31,6 +31,9 @@ from tests.chaos.process import Disk, Life
 
 F = TypeVar("F", bound=Fault)
 
+SEVERAL = 3
+"""Instances that have to be lost for their pool to be asked later."""
+
 
 class Scene(Protocol):
     """What a trouble may lay hands on."""
@@ -460,6 +463,18 @@ def _sleeping() -> Iterator[tuple[str, Kind]]:
     yield "somebody else resumes one", Kind(_befalls(asleep, _resume))
 
 
+def _pools() -> Iterator[tuple[str, Kind]]:
+    yield "pool loses all that runs", Kind(_sweep)
+
+
+def _sweep(scene: Scene) -> bool:
+    """Several at once, or it is no more than chance."""
+    instances = running(scene)
+    for instance in instances if len(instances) >= SEVERAL else []:
+        scene.cloud.vanish(instance)
+    return len(instances) >= SEVERAL
+
+
 def _suspend_for_a_while(scene: Scene, instance: str) -> None:
     scene.cloud.observer.unreachable.add(instance)
     scene.cloud.suspend([instance], SuspendFault())
@@ -479,7 +494,9 @@ def _bad_cleanup(what: str) -> Happen:
     return happen
 
 
-KINDS: Mapping[str, Kind] = dict([*_calls(), *_views(), *_instances(), *_processes(), *_cleanups(), *_sleeping()])
+KINDS: Mapping[str, Kind] = dict(
+    [*_calls(), *_views(), *_instances(), *_processes(), *_cleanups(), *_sleeping(), *_pools()]
+)
 """All kinds of trouble, by name."""
 
 CLEANUP_KINDS = tuple(name for name, _ in _cleanups())
@@ -488,7 +505,10 @@ CLEANUP_KINDS = tuple(name for name, _ in _cleanups())
 SLEEP_KINDS = tuple(name for name, _ in _sleeping())
 """Those that only stories have in which instances can be suspended."""
 
-NEEDS = {name: kind.needs for name, kind in KINDS.items() if name not in {*CLEANUP_KINDS, *SLEEP_KINDS}}
+POOL_KINDS = tuple(name for name, _ in _pools())
+"""Those that only stories with several pools have."""
+
+NEEDS = {name: kind.needs for name, kind in KINDS.items() if name not in {*CLEANUP_KINDS, *SLEEP_KINDS, *POOL_KINDS}}
 """What a cloud has to be able to for one of the others."""
 
 

@@ -9,7 +9,7 @@ import anyio
 import pytest
 from anyio.abc import TaskGroup
 
-from fleeting import AuthFailed, Capability, CapacityUnavailable, ProviderError, ScaleThrottle
+from fleeting import AuthFailed, Capability, CapacityUnavailable, Preexisting, ProviderError, ScaleThrottle
 from fleeting.testing import FakeCloud, FakeGroup, Fault, IncreaseFault, UpdateFault, virtual_time
 from taskscaler import LeaseLost, Policy, Pool, Taskscaler
 from tests.taskscaler.scaling import asked, virtual_clock, work
@@ -156,6 +156,19 @@ async def test_the_ceiling_over_all_pools() -> None:
         await anyio.sleep(60)
         assert [len(cloud.alive) for cloud in clouds.values()] == [2, 1]
         assert "max_instances over all pools allows no more than 3 instances" in str(scaler.explain())
+
+
+async def test_what_is_over_the_ceiling_over_all_pools_goes_idle_first_least_preferred_first() -> None:
+    """Whoever has added it; a busy instance stays, and no more go than are over."""
+    clouds = {"spot": a_cloud("spot", boot_time=0), "on-demand": a_cloud("on-demand", boot_time=0)}
+    adopt = {"preexisting": Preexisting.ADOPT}
+    idle = [Policy(idle_count=9, idle_time=1000)]
+    for cloud in clouds.values():
+        cloud.launch(3)
+    async with pooling(clouds, max_instances=4, policies=idle, settings={"spot": adopt, "on-demand": adopt}) as scaler:
+        await anyio.sleep(120)
+        assert [len(cloud.alive) for cloud in clouds.values()] == [3, 1]
+        assert len(scaler.instances()) == 4
 
 
 # --- one that fails delays no other -----------------------------------------------------------------------

@@ -32,7 +32,7 @@ from fleeting import (
     facts,
     refusal_of,
 )
-from taskscaler._decide import ANY_NUMBER, Choice, Decision, PoolDecision, Removal, Sleep, Supply, Wake, decide
+from taskscaler._decide import ANY_NUMBER, Choice, Decision, Removal, Sleep, Supply, Wake, decide
 from taskscaler._errors import NoCapacity, NoSuchInstance, TaskscalerError
 from taskscaler._ledger import Ledger
 from taskscaler._observe import DecisionEvent, Watch
@@ -90,6 +90,7 @@ ONLY_SLEEPERS = "all leases on it sleep"
 SPARED = "not needed for now"
 """Why one is suspended that would be given up otherwise."""
 
+OVER = "over the ceiling"
 TOO_MANY = "more than suspended_count"
 TOO_LONG = "suspended for longer than suspended_time"
 UNRESUMABLE = "it could not be resumed"
@@ -411,7 +412,10 @@ class Core:
         """What will be decided then, *at* being now or later, and under which policy."""
         policy = self._policy if at < self._policy_until else self._schedule.at(at).policy or IDLES_AT_ZERO
         supplies = [self._supply(pool, at) for pool in self.losses.order([*self.pools], at)]
-        decision = decide(supplies, self.ledger.reserved, self.ledger.pending, policy, at, room=self.room_over_all)
+        decision = evolve(
+            decide(supplies, self.ledger.reserved, self.ledger.pending, policy, at, room=self.room_over_all),
+            excess=self._excess_over_all,
+        )
         removals: list[Removal] = []
         sleeps: list[Sleep] = []
         look_again_at = decision.look_again_at
@@ -440,6 +444,12 @@ class Core:
     def total(self) -> int:
         """Instances that exist or may come to exist, over all pools. O(1)."""
         return sum(plan.total for plan in self.plans.values())
+
+    @property
+    def _excess_over_all(self) -> int:
+        """Instances over that ceiling, besides those on their way out."""
+        leaving = sum(plan.removing for plan in self.plans.values()) + len(self.ledger.retirable)
+        return 0 if self.ceiling is None else max(0, self.total - leaving - self.ceiling)
 
     @property
     def room_over_all(self) -> int | None:
@@ -666,9 +676,10 @@ class Core:
         others: list[tuple[float, Removal | Sleep]] = []
         idle: list[Iterable[tuple[float, Host]]] = []
         places: dict[str, int] = {}
+        over_all = decision.excess
         for pool in reversed(decision.pools):
-            excess = pool.excess
-            for due, removal in self._stopped(pool, policy, at):
+            excess = to_go = max(pool.excess, over_all)
+            for due, removal in self._stopped(pool.pool, excess, policy, at):
                 others.append((due, removal))
                 excess = max(0, excess - (due <= at))
             places[pool.pool] = self._places(pool.pool, at)
@@ -679,7 +690,9 @@ class Core:
             hosts = (host for host in self.ledger.longest_idle(pool.pool) if not host.retained)
             for host in islice(hosts, excess):
                 spare -= host.usable
-                yield at, Removal(host.pool, host.instance, "over the ceiling")
+                excess -= 1
+                yield at, Removal(host.pool, host.instance, OVER if pool.excess else f"{OVER} over all pools")
+            over_all = max(0, over_all - (to_go - excess))
             idle.append((_due(host, policy, at), host) for host in hosts)
         dormant = sorted(self._dormant(policy, at), key=itemgetter(0))
         others += ((due, _with_its_leases(host)) for due, host in dormant if not host.usable)
@@ -723,15 +736,15 @@ class Core:
         """The pool's suspended hosts that are of use, the first to fall asleep first. O(such hosts of all pools)."""
         return [host for host in self.ledger.asleep.values() if host.pool == pool]
 
-    def _stopped(self, pool: PoolDecision, policy: Policy, at: float) -> Iterator[tuple[float, Removal]]:
+    def _stopped(self, pool: str, excess: int, policy: Policy, at: float) -> Iterator[tuple[float, Removal]]:
         """Suspended instances that hold no leases, and when they are given up."""
-        places, verdict = self._places_in_all(pool.pool, at), self.payoff(pool.pool, at)
+        places, verdict = self._places_in_all(pool, at), self.payoff(pool, at)
         too_many = TOO_MANY if verdict.pays else f"suspending does not pay: {verdict}"
-        stopped = [host for host in self._asleep(pool.pool) if not (host.busy or host.retained)]
+        stopped = [host for host in self._asleep(pool) if not (host.busy or host.retained)]
         for number, host in enumerate(stopped):
             ends = dict(self._ends_asleep(host, policy, at))
-            if number < pool.excess:
-                ends["over the ceiling"] = at
+            if number < excess:
+                ends[OVER] = at
             elif number < len(stopped) - places:
                 known = self.plans[host.pool].instances[host.instance]
                 ends[too_many] = _asleep_since(known, at) + policy.idle_time

@@ -171,6 +171,9 @@ class Decision:
     look_again_at: float = field(eq=False)
     """When a limit that held something back is lifted, or something idle is due to go; infinite if neither is."""
 
+    excess: int = 0
+    """Instances over the ceiling over all pools."""
+
     removals: tuple[Removal, ...] = ()
     """Instances to give up now, none of which is in use."""
 
@@ -210,6 +213,8 @@ class Decision:
                 parts.append(f"{pool.pool}: asked later than its place says, {pool.set_back}")
             if pool.excess:
                 parts.append(f"{pool.pool}: {pool.excess} over the ceiling")
+        if self.excess:
+            parts.append(f"{self.excess} over the ceiling over all pools")
         if self.spare and not self.increase:
             parts.append(f"{counted(self.spare, 'slot')} to spare")
         for verb, choices in (("resume", self.wakes), ("suspend", self.sleeps), ("remove", self.removals)):

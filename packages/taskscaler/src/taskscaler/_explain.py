@@ -370,6 +370,7 @@ def decision_dict(decision: Decision) -> dict[str, object]:
         "target": decision.target,
         "target_instances": decision.target_instances,
         "spare": decision.spare,
+        "excess": decision.excess,
         "pools": [asdict(pool) for pool in decision.pools],
         "removals": [asdict(removal) for removal in decision.removals],
         "sleeps": [asdict(sleep) for sleep in decision.sleeps],
