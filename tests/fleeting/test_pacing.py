@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleeting._pacing import Backoff, TokenBucket
+from fleeting._pacing import Backoff, Backoffs, TokenBucket
 from tests.strategies import EPOCH
 
 LIMITS = st.sampled_from([0.1, 0.5, 1.0, 3.0, 7.0, 100.0])
@@ -114,3 +114,35 @@ def test_success_ends_the_wait() -> None:
     assert not backoff.active(EPOCH)
     backoff.failed("later", EPOCH + 1)
     assert backoff.until == EPOCH + 11
+
+
+OFFERINGS = st.sampled_from([None, "zone-a", "zone-b", "zone-c"])
+
+
+@given(st.lists(st.tuples(st.booleans(), OFFERINGS, PAUSES), max_size=30))
+def test_a_group_is_held_back_while_all_its_known_offerings_are(story: list[tuple[bool, str | None, float]]) -> None:
+    """Or the group itself is; and whoever delivers is not held back, nor is the group by another's problem."""
+    backoffs, now = Backoffs.of(5.0, 60.0, lambda: 0.5), EPOCH
+    for fails, offering, pause in story:
+        now += pause
+        if fails:
+            backoffs.of_problems(offering).failed("none left", now)
+        else:
+            backoffs.succeeded(offering)
+            assert not backoffs.group.active(now)
+            assert offering is None or not backoffs.holding.active(now)
+        offerings = list(backoffs._offerings.values())
+        all_fail = bool(offerings) and all(each.active(now) for each in offerings)
+        assert backoffs.holding.active(now) == (all_fail or backoffs.group.active(now))
+
+
+def test_a_back_off_is_lifted_for_its_own_reason_only() -> None:
+    """Another failure since keeps it; and the next one waits longer all the same."""
+    backoff = Backoff(5.0, 60.0, lambda: 1.0)
+    backoff.failed("none left", EPOCH)
+    backoff.lift("quota", EPOCH + 1)
+    assert backoff.active(EPOCH + 1)
+    backoff.lift("none left", EPOCH + 1)
+    assert not backoff.active(EPOCH + 1)
+    backoff.failed("none left", EPOCH + 2)
+    assert backoff.until == EPOCH + 12
