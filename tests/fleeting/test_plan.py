@@ -363,6 +363,20 @@ def test_withdrawing_spares_what_was_asked_for_later() -> None:
     assert [intent.id for intent in plan.intents] == [second]
 
 
+def test_what_was_not_taken_back_is_expected_whoever_asked_for_it() -> None:
+    """The cloud took the newer request back, the plan gave up the older: its instance comes in the other's place."""
+    plan = started(named=True, withdraws=True)
+    older = asked_for(plan, 1, EPOCH)
+    newer = asked_for(plan, 1, EPOCH + 1)
+    plan.withdraw(1)
+    plan.handle(facts.Withdrawn(1, 1), EPOCH + 2)
+    assert [intent.id for intent in plan.intents] == [newer]
+    step = plan.handle(shows({"i": older}), EPOCH + 3)
+    assert not of_type(facts.Decrease, step.actions)
+    assert plan.outstanding == 0
+    assert of_type(facts.Decrease, plan.handle(shows({"i": older, "j": newer}), EPOCH + 4).actions)
+
+
 def test_withdrawing_gives_up_what_was_asked_for_first() -> None:
     """Nobody knows whose requests were taken back, so what is left is waited for as long as any of them could need."""
     plan = started(named=True, withdraws=True)

@@ -72,6 +72,9 @@ class Intents:
     def __init__(self) -> None:
         """Start with none."""
         self._open: dict[str, Intent] = {}
+        self._taken_back_with: dict[str, list[str]] = {}
+        """By intent that was given up, in part at least: those of which the cloud may have taken one in its place."""
+
         self.outstanding = 0
         """Instances that may still appear, over all open intents."""
 
@@ -121,7 +124,7 @@ class Intents:
 
     def take_back(self, count: int, candidates: Iterable[Intent]) -> list[Intent]:
         """Give up *count* outstanding instances of the candidates, in their order; returns those it changed."""
-        changed = []
+        changed, candidates = [], list(candidates)
         for intent in candidates:
             given_up = min(count, intent.outstanding if intent.id in self._open else 0)
             if given_up:
@@ -129,7 +132,17 @@ class Intents:
                 self.outstanding -= given_up
                 count -= given_up
                 changed.append(intent)
+        self._note_exchange(changed, candidates)
         return changed
+
+    def _note_exchange(self, changed: Iterable[Intent], candidates: Iterable[Intent]) -> None:
+        """Nobody knows whose requests were taken back: what was given up may come in the place of what was not."""
+        ids = [intent.id for intent in candidates]
+        known = {**self._taken_back_with, **{intent.id: ids for intent in changed}}
+        self._taken_back_with = {id_: others for id_, others in known.items() if any(map(self._awaits, others))}
+
+    def _awaits(self, intent: str) -> bool:
+        return intent in self._open and self._open[intent].outstanding > 0
 
     def close(self, intent: Intent) -> None:
         """Forget it, with whatever is still outstanding."""
@@ -137,9 +150,11 @@ class Intents:
         del self._open[intent.id]
 
     def match_carried(self, carried: str | None) -> Intent | None:
-        """The intent that a new instance carries, if it is open and still waits for one."""
-        intent = self._open.get(carried) if carried is not None else None
-        return intent if intent is not None and intent.outstanding else None
+        """The intent that a new instance carries, if that still waits for one; else one that waits in its place."""
+        if carried is None:
+            return None
+        fits = [carried, *self._taken_back_with.get(carried, ())]
+        return next((self._open[intent] for intent in fits if self._awaits(intent)), None)
 
     def match_by_time(self, created_at: float | None) -> Intent | None:
         """Where instances carry nothing: of those that wait and were not asked for later, the next to expire."""
