@@ -28,7 +28,7 @@ from taskscaler import Policy, Taskscaler
 from taskscaler._errors import ReportFailed
 from taskscaler._jobsfile import Report, read_jobs_file
 from taskscaler._state import StateJournal
-from taskscaler.batch import BatchState, History, Job, JobState, Results
+from taskscaler.batch import BatchState, History, Job, JobState, Opened, Results, read_record
 from taskscaler.cli import main
 from taskscaler.cli._changes import changes
 from taskscaler.cli._console import PatientConsole
@@ -536,6 +536,42 @@ def fleet_in(directory: Path, *, settings: str = "") -> str:
 def identity_of(directory: Path) -> str:
     """Whom the state of that fleet belongs to."""
     return f"local:{socket.gethostname()}:{directory.resolve()}/fleet"
+
+
+TWO_POOLS = """
+[autoscaler]
+plugin = "local"
+max_instances = 2
+update_interval_when_expecting = "20ms"
+[[autoscaler.pools]]
+name = "spot"
+max_instances = 1
+plugin_config = {{ directory = "{directory}/spot", name = "s" }}
+[[autoscaler.pools]]
+name = "on-demand"
+plugin_config = {{ directory = "{directory}/on-demand", name = "d" }}
+[[jobs]]
+name = "job"
+copies = 2
+script = "touch {directory}/$TASKSCALER_JOB_INDEX; until [ -e {directory}/0 -a -e {directory}/1 ]; do sleep 0.05; done"
+"""
+"""Neither job ends before the other has begun."""
+
+
+def test_a_run_over_two_pools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What has no room in the first goes to the second; whoever tells of an instance tells whose it is."""
+    monkeypatch.chdir(tmp_path)
+    Path("jobs.toml").write_text(TWO_POOLS.format(directory=tmp_path))
+    result = invoke("run", "jobs.toml", "--output", "results")
+    assert result.exit_code == 0
+    summary = json.loads(Path("results/results.json").read_text())
+    assert sorted(job["attempts"][0]["pool"] for job in summary["jobs"]) == ["on-demand", "spot"]
+    assert sorted(instance["pool"] for instance in summary["fleet"]["instances"]) == ["on-demand", "spot"]
+    assert " of spot (1 job)" in result.output
+    assert " of on-demand (1 job)" in result.output
+    (opened, *_) = read_record(Path("results/fleet.jsonl"))
+    assert isinstance(opened, Opened)
+    assert [pool.name for pool in opened.pools] == ["spot", "on-demand"]
 
 
 def test_a_run_keeps_its_state_unless_it_is_told_not_to(
