@@ -6,13 +6,15 @@ How the parts lie on each other; each imports only from those below it:
     batch/                  many jobs over one scaler, and what they leave
     config/                 fleets as files describe them
     futures/    sync/       `concurrent.futures` over a scaler; a scaler for threads
-    executors/  _state      run one job in one slot; where the state of commands is kept
+    executors/  observers/  run one job in one slot; tell others what happens
+    _state                  where the state of commands is kept
     _scaler     _lease      the async shell, and what it hands out
     _explain  _explain_*    answers for people: of the whole, of one instance, of one key
     _forecast               what time alone will bring
     _core                   pure: plans below, ledger on top, the decision between them
     _observe                what observers are told
     _ledger     _decide     pure: who holds which slot; how many instances there should be
+    _preference             pure: which pools are asked later than their place says
     _slots                  pure: what the ledger's books are made of
     _schedule   _types      pure: which policy holds when; pools and policies
 """

@@ -2,8 +2,9 @@
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from math import inf
 
-from attrs import field, frozen
+from attrs import asdict, field, frozen
 
 from fleeting import Instance, InstanceRecord, Loss, Origin, Plan, Put, Stage, Step, facts
 from taskscaler._decide import Decision
@@ -85,6 +86,20 @@ ScalerEvent = InstanceEvent | LeaseEvent | DecisionEvent
 
 ScalerObserver = Callable[[ScalerEvent], None]
 """Hears of every event, in order; must be quick. What it raises is logged, and goes no further."""
+
+
+KINDS: Mapping[type[ScalerEvent], str] = {InstanceEvent: "instance", LeaseEvent: "lease", DecisionEvent: "decision"}
+"""What the events are called where they are told as plain data."""
+
+
+def event_as_data(event: ScalerEvent) -> Mapping[str, object]:
+    """Give an event as plain data that JSON has words for."""
+    told = {"at": event.at, "event": KINDS[type(event)]}
+    if not isinstance(event, DecisionEvent):
+        return {**told, **asdict(event)}
+    decision, again = event.decision, event.decision.look_again_at
+    data = {**asdict(decision), "look_again_at": None if again == inf else again}
+    return {**told, "decision": data, "text": str(decision)}
 
 
 @frozen

@@ -24,7 +24,7 @@ from attrs import asdict, frozen
 
 from taskscaler._decide import Decision, Demand, PoolDecision, Removal, Sleep, Wake
 from taskscaler._errors import RecordUnreadable
-from taskscaler._observe import DecisionEvent, InstanceEvent, LeaseEvent, ScalerEvent
+from taskscaler._observe import DecisionEvent, InstanceEvent, LeaseEvent, ScalerEvent, event_as_data
 
 VERSION = 1
 """Of the file; raised when an earlier release would misunderstand it."""
@@ -117,18 +117,9 @@ def read_record(path: Path) -> list[RecordedEvent]:
 
 def as_json(event: RecordedEvent) -> Mapping[str, object]:
     """Give an event as plain data that JSON has words for."""
-    match event:
-        case Opened():
-            return {"at": event.at, "event": "opened", "version": VERSION, "pools": [*map(asdict, event.pools)]}
-        case DecisionEvent(at=at, decision=decision):
-            again = decision.look_again_at
-            data = {**asdict(decision), "look_again_at": None if again == inf else again}
-            return {"at": at, "event": "decision", "decision": data, "text": str(decision)}
-        case _:
-            return {"at": event.at, "event": _KINDS[type(event)], **asdict(event)}
-
-
-_KINDS: Mapping[type, str] = {InstanceEvent: "instance", LeaseEvent: "lease"}
+    if isinstance(event, Opened):
+        return {"at": event.at, "event": "opened", "version": VERSION, "pools": [*map(asdict, event.pools)]}
+    return event_as_data(event)
 
 
 def _events(lines: Iterable[bytes]) -> Iterator[RecordedEvent]:

@@ -20,6 +20,9 @@ from fleeting import PlanConfig
 from taskscaler.batch._job import Job
 from taskscaler.executors import JobOutcome
 
+UNNAMED = frozenset({"", PlanConfig().name})
+"""What the pool of a fleet is called that has only one, or was before pools were written down."""
+
 
 class JobState(Enum):
     """Where a job stands."""
@@ -90,7 +93,7 @@ class Attempt:
     @property
     def place(self) -> str:
         """The instance, and the pool if it has a name of its own."""
-        return self.instance if self.pool in {"", PlanConfig().name} else f"{self.instance} of {self.pool}"
+        return self.instance if self.pool in UNNAMED else f"{self.instance} of {self.pool}"
 
     @property
     def duration(self) -> float:

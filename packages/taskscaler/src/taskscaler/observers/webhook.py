@@ -7,7 +7,7 @@ that find the queue full are lost, and counted in the log. Address and headers m
 """
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from types import TracebackType
 from typing import Literal, Self
@@ -17,8 +17,7 @@ from attrs import field, frozen
 from attrs.validators import ge, gt
 
 from fleeting import Duration
-from taskscaler._observe import DecisionEvent, InstanceEvent, LeaseEvent, ScalerEvent
-from taskscaler.batch._record import as_json
+from taskscaler._observe import KINDS, ScalerEvent, event_as_data
 from taskscaler.observers._hooks import ObserverPlugin, hookimpl
 
 try:
@@ -45,12 +44,6 @@ SERVER_FAILS = 500
 log = logging.getLogger("taskscaler.webhook")
 
 Kind = Literal["instance", "lease", "decision"]
-
-KINDS: Mapping[type[ScalerEvent], Kind] = {
-    InstanceEvent: "instance",
-    LeaseEvent: "lease",
-    DecisionEvent: "decision",
-}
 
 
 @frozen(kw_only=True)
@@ -162,7 +155,7 @@ class Webhook:
         dropped, self._dropped = self._dropped, 0
         if dropped:
             log.warning("webhook_events_lost", extra={"events": dropped, "why": "the queue was full"})
-        body = {"version": SCHEMA_VERSION, "events": [as_json(event) for event in events]}
+        body = {"version": SCHEMA_VERSION, "events": [event_as_data(event) for event in events]}
         try:
             async for attempt in stamina.retry_context(
                 on=_is_worth_another, attempts=self._config.attempts, timeout=None, wait_max=60.0
