@@ -12,7 +12,7 @@ SEEDS = "0:2000"
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_no_story_breaks_a_promise() -> None:
     """None breaks a promise, and together they meet every trouble and every transition there is.
 
