@@ -20,8 +20,8 @@ from fleeting.connectors.winrm._faults import OPERATION_QUOTA, SHELL_GONE, SHELL
 SHELLS = 25
 """How many we ask a host for: Windows allows a user 25 or 30, by its release, and some are somebody else's."""
 
-USES = 200
-"""Commands that a shell may run: what it has done counts toward a quota of 1500 for as long as it is there."""
+USES = 50
+"""Commands that a shell may run: what all shells of a user have done counts toward a quota of 1500 while they last."""
 
 QUOTA_PATIENCE = 60.0
 """Seconds to wait for a shell while none is ours, and the host allows no other."""
