@@ -221,6 +221,9 @@ class PlanMachine(RuleBasedStateMachine):
             heartbeat_on_acquire=on_acquire,
         )
         self.withdraws = withdraws
+        self.given_up: set[str] = set()
+        """Intents of which requests were taken back, or some others were: their instances may stand for these."""
+
         self.suspends = suspends
         self.random = Random(seed)
         self.now = EPOCH
@@ -319,7 +322,7 @@ class PlanMachine(RuleBasedStateMachine):
         asked, machine = self.asked[intent], self.cloud.machines.get(id_)
         assert asked.outstanding, "more instances than the intent asked for"
         if machine is not None and self.cloud.named:
-            assert machine.intent == intent
+            assert machine.intent == intent or machine.intent in self.given_up
         elif machine is not None and self.cloud.dated:
             assert machine.created_at >= asked.requested_at - CLOCK_SKEW
         asked.matched += 1
@@ -819,6 +822,7 @@ class PlanMachine(RuleBasedStateMachine):
                 now_out = max(0, (record.count if record.accepted is None else record.accepted) - record.matched)
             assert not asked.calls, "taken back while the cloud was still being asked"
             given_up = asked.outstanding - now_out
+            self.given_up |= {write.key.removeprefix("default/")} if given_up else set()
             left -= given_up
             asked.withdrawn += given_up
         assert left >= 0, "more was given up than was taken back"

@@ -169,6 +169,9 @@ class Plan:
         self.resuming = Backoff(config.backoff_initial, config.backoff_cap, random)
         """The same of resuming."""
 
+        self.no_room: Callable[[], bool] = lambda: False
+        """Whether those on top see more than there may be; then no request is repeated, either."""
+
         self._timers: Timers[tuple[str, str]] = Timers()
         self._instances: dict[str, Instance] = {}
         self._by_stage: Counter[Stage] = Counter()
@@ -1058,7 +1061,7 @@ class Plan:
     def _may_ask_again(self) -> bool:
         """Whether there is room for what a repeated request may bring, and a view does not show that it was heard."""
         room = self.ceiling is None or self.total <= self.ceiling
-        return self._viewed and room and not (self._shutting_down or self.disowned)
+        return self._viewed and room and not (self._shutting_down or self.disowned or self.no_room())
 
     def _ask_again(self, intent: Intent, now: float) -> None:
         """Repeat a request that was never answered, once there is room for what it may bring."""

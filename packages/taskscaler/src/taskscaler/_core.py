@@ -48,6 +48,7 @@ from taskscaler._slots import (
     Capacity,
     Clean,
     Closed,
+    CordonRecord,
     DirtyRecord,
     Held,
     Host,
@@ -154,16 +155,17 @@ class Core:
 
         self.pools = {pool.name: pool for pool in pools}
         self.plans = dict(plans)
+        for plan in plans.values():
+            plan.no_room = self._is_over_all
         uses = {host: record.uses for host, record in recovered.get(USES, {}).items()}
         leases: Mapping[str, LeaseRecord] = recovered.get(LEASE, {})
         asleep = {key: record for key, record in leases.items() if record.suspended}
         used = [DirtyRecord(record.host, record.slot, key) for key, record in leases.items() if not record.suspended]
         used += recovered.get(DIRTY, {}).values()
-        cordons = {host: record.why for host, record in recovered.get(CORDON, {}).items()}
         sleepers = {record.host for record in asleep.values()}
         spared = {host for host in sleepers if self.pools[host.partition("/")[0]].cleans}
         kept = used if keep_used else [record for record in used if record.host in spared]
-        self.ledger = Ledger(map(_shelf, pools), uses, asleep, cordons, kept)
+        self.ledger = Ledger(map(_shelf, pools), uses, asleep, _whys(recovered.get(CORDON, {})), kept)
         self.decisions: deque[Decision] = deque(maxlen=KEPT_DECISIONS)
         """The last decisions, newest last; one that changes nothing replaces its like."""
 
@@ -444,6 +446,10 @@ class Core:
     def total(self) -> int:
         """Instances that exist or may come to exist, over all pools. O(1)."""
         return sum(plan.total for plan in self.plans.values())
+
+    def _is_over_all(self) -> bool:
+        """Whether there are, or may be, more than that ceiling allows."""
+        return self.ceiling is not None and self.total > self.ceiling
 
     @property
     def _excess_over_all(self) -> int:
@@ -928,6 +934,10 @@ class Core:
         step = Step(self._writes, self._actions)
         self._writes, self._actions = [], []
         return step
+
+
+def _whys(cordons: Mapping[str, CordonRecord]) -> Mapping[str, str]:
+    return {host: record.why for host, record in cordons.items()}
 
 
 def _shelf(pool: PoolSettings) -> Shelf:
