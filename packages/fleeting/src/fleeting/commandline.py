@@ -114,7 +114,8 @@ def outcome(command: Callable[[], int], *, failed: int = FAILED) -> int:
         expected, rest = group.split(EXPECTED)
         if expected is None or rest is not None:
             raise
-        return tell(_leaves(expected), failed)
+        errors = [*_leaves(expected)]
+        return tell(errors, WRONG if all(isinstance(error, WrongArguments) for error in errors) else failed)
 
 
 def tell(errors: Iterable[Expected], status: int) -> int:
