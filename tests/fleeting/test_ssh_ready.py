@@ -167,7 +167,7 @@ async def test_a_wrong_host_key_is_final(tmp_path: Path) -> None:
         async with provisioning(impostor, ready_command="true") as watched:
             await watched.until(lambda provisioner: bool(trouble(provisioner)))
             why = trouble(watched.provisioner)
-            assert "i-1 did not become ready" in why
+            assert "i-1: it did not become ready" in why
             assert "host key" in why
 
 
