@@ -31,7 +31,6 @@ from fleeting import (
     ProviderError,
     Settings,
     State,
-    Unsupported,
 )
 from fleeting.connectors.ssh import KeyPair, generate_key
 from fleeting_gcp import _answers as answers
@@ -156,7 +155,7 @@ class GcpGroup:
 
     async def increase(self, count: int, *, intent: str) -> int:
         """Ask for instances by name; if Google refuses, they may be there already."""
-        self._refuse_if_observing()
+        self._settings.refuse_if_observing()
         names = answers.names_for(intent, min(count, BATCH))
         key = str(uuid5(NAMESPACE_URL, f"{self._config.path}/{intent}"))
         try:
@@ -170,7 +169,7 @@ class GcpGroup:
 
     async def decrease(self, instances: Sequence[str]) -> Sequence[str]:
         """Delete by name; what is not listed is gone, and what has no zone yet is left for later."""
-        self._refuse_if_observing()
+        self._settings.refuse_if_observing()
         if not self._listing.keys() >= set(instances):
             await self._list()
         left = [name for name in instances if name in self._listing]
@@ -331,7 +330,7 @@ class GcpGroup:
 
     async def _turn(self, verb: str, instances: Sequence[str], of: State, done: set[State]) -> Sequence[str]:
         """Turn those that are in one state; those in others are there, or on the way."""
-        self._refuse_if_observing()
+        self._settings.refuse_if_observing()
         listing = await self._list()
         states = {name: listing[name].state for name in instances if name in listing}
         await self._change_each(verb, [name for name, state in states.items() if state is of])
@@ -369,10 +368,6 @@ class GcpGroup:
                 log.warning("operation_unseen", extra={"what": what, "error": str(error)})
         if codes := [each.code for each in operation.error.errors]:
             raise answers.error_in(codes, what)
-
-    def _refuse_if_observing(self) -> None:
-        if self._settings.observe_only:
-            raise Unsupported(f"the group {self._config.name} was opened to observe only; open it to manage it")
 
     # --- the SDK -----------------------------------------------------------------------------------------
 
