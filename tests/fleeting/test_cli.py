@@ -33,10 +33,12 @@ def fleet(tmp_path: Path) -> Iterator[Fleet]:
 
 
 def test_it_names_what_is_installed() -> None:
-    """Groups, connectors and executors, with what they come from."""
+    """Groups, connectors, executors and observers, with what they come from."""
     listed = CliRunner().invoke(main, ["plugins"]).stdout
     head, *rows = [line.split()[:2] for line in listed.splitlines()]
-    assert (head, ["group", "local"] in rows) == (["KIND", "NAME"], True)
+    assert head == ["KIND", "NAME"]
+    shipped = (["group", "local"], ["connector", "ssh"], ["executor", "instance"], ["observer", "webhook"])
+    assert all(each in rows for each in shipped)
     assert "fleeting.connectors.local" in listed
 
 
@@ -160,7 +162,7 @@ def test_it_looks_on_while_somebody_manages(fleet: Fleet) -> None:
             assert ran.exit_code == 0
             refused = await anyio.to_thread.run_sync(fleet.fleeting, "decrease", instance)
             assert refused.exit_code == 1
-            assert "are managed by another process" in refused.stderr
+            assert "are managed by another process or pool" in refused.stderr
 
     anyio.run(manage)
 

@@ -306,7 +306,7 @@ async def test_one_manager_at_a_time(tmp_path: Path) -> None:
     """A second one is refused, in the same process or another, until the first has closed the group."""
     async with opened(tmp_path) as group:
         second = LocalGroup(LocalConfig(directory=str(tmp_path)))
-        with pytest.raises(GroupRefused, match="managed by another process; end that one first"):
+        with pytest.raises(GroupRefused, match="managed by another process or pool; end that one first"):
             await second.init(Settings(owner="second", clock=LoopClock()))
         async with succeeding(group):
             with pytest.raises(GroupRefused):

@@ -115,7 +115,7 @@ async def test_a_second_manager_is_refused(tmp_path: Path) -> None:
     """Until the first one lets go; an observer is not."""
     cloud = Cloud.that(tmp_path, **FILES)
     async with cloud.opened():
-        with pytest.raises(GroupRefused, match="managed by another process; end that one first"):
+        with pytest.raises(GroupRefused, match="managed by another process or pool; end that one first"):
             async with cloud.opened():
                 pass
         async with cloud.opened(observe_only=True) as observer:

@@ -9,7 +9,15 @@ import anyio
 import pytest
 from anyio.abc import TaskGroup
 
-from fleeting import AuthFailed, Capability, CapacityUnavailable, Preexisting, ProviderError, ScaleThrottle
+from fleeting import (
+    AuthFailed,
+    Capability,
+    CapacityUnavailable,
+    GroupRefused,
+    Preexisting,
+    ProviderError,
+    ScaleThrottle,
+)
 from fleeting.testing import FakeCloud, FakeGroup, Fault, IncreaseFault, UpdateFault, virtual_time
 from taskscaler import LeaseLost, Policy, Pool, Taskscaler
 from tests.taskscaler.scaling import asked, virtual_clock, work
@@ -256,3 +264,11 @@ async def test_an_end_before_its_time_is_a_preemption_too() -> None:
             async with lease.hold():
                 await anyio.sleep_forever()
     assert lost.value.loss.kind.value == "preempted"
+
+
+async def test_one_group_is_no_two_pools() -> None:
+    """Its instances would be counted twice, and each pool would delete the other's."""
+    cloud = a_cloud("spot")
+    with pytest.raises(GroupRefused, match="pools first and second are one and the same group, fake/spot; give each"):
+        async with pooling({"first": cloud, "second": cloud}):
+            pass

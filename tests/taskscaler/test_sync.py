@@ -257,7 +257,7 @@ def test_what_cannot_be_opened_is_told_as_by_the_asynchronous_one(scaler: Tasksc
     """The constructor refuses the same, and so does entering."""
     with pytest.raises(ValueError, match="one pool or more"):
         Taskscaler([])
-    with pytest.raises(GroupRefused, match="managed by another process"), Taskscaler(a_pool(tmp_path)):
+    with pytest.raises(GroupRefused, match="managed by another process or pool"), Taskscaler(a_pool(tmp_path)):
         pass
     assert scaler.capacity().pending == 0
 

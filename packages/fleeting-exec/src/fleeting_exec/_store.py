@@ -39,7 +39,7 @@ class Store:
         except BlockingIOError:
             self.close()
             raise GroupRefused(
-                f"the group in {self.root} is managed by another process;"
+                f"the group in {self.root} is managed by another process or pool;"
                 " end that one first, or set another plugin_config.name"
             ) from None
         return self

@@ -127,7 +127,7 @@ class Shell(Generic[C]):
         self.clock: Clock = self._given_clock if self._given_clock is not None else LoopClock()
         self._seen = {pool: anyio.Event() for pool in self.drivers}
         infos = await self._open_groups(stack)
-        identities = [info.identity for info in infos.values()]
+        identities = _distinct({pool: info.identity for pool, info in infos.items()})
         recovered = await self._journal.open(identities, self.owner, self._kinds)
         stack.push_async_callback(self._close, "the journal", self._journal.close)
         for driver in self.drivers.values():
@@ -238,6 +238,16 @@ def _token(journal: Journal) -> str:
     from hashlib import sha256  # that a bare ``import fleeting`` need not pay for
 
     return sha256(journal.place.encode()).hexdigest()[:8]
+
+
+def _distinct(identities: Mapping[str, str]) -> Sequence[str]:
+    """Give the groups' identities, unless one group is there under two names: its instances would count twice."""
+    pools: dict[str, str] = {}
+    for pool, identity in identities.items():
+        other = pools.setdefault(identity, pool)
+        if other != pool:
+            raise GroupRefused(f"pools {other} and {pool} are one and the same group, {identity}; give each its own plugin_config")
+    return [*pools]
 
 
 def _first_of(group: ExceptionGroup[Exception]) -> Exception:

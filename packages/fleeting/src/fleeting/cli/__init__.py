@@ -35,7 +35,7 @@ def main() -> None:
 
 @main.command(short_help="List what is installed.")
 def plugins() -> None:
-    """List the groups, connectors and executors that are installed."""
+    """List the groups, connectors, executors and observers that are installed."""
     from fleeting.cli._plugins import list_plugins
 
     sys.exit(list_plugins())

@@ -4,7 +4,12 @@ from importlib.metadata import entry_points
 
 from fleeting.cli._text import print_table
 
-KINDS = {"fleeting.groups": "group", "fleeting.connectors": "connector", "taskscaler.executors": "executor"}
+KINDS = {
+    "fleeting.groups": "group",
+    "fleeting.connectors": "connector",
+    "taskscaler.executors": "executor",
+    "taskscaler.observers": "observer",
+}
 """The entry-point groups of the suite, and what they hold."""
 
 

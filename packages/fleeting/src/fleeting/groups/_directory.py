@@ -42,7 +42,7 @@ class Directory:
             except BlockingIOError:
                 self.let_go()
                 raise GroupRefused(
-                    f"{self.what} in {self.root} are managed by another process;"
+                    f"{self.what} in {self.root} are managed by another process or pool;"
                     " end that one first, or set another plugin_config.name"
                 ) from None
 
