@@ -246,7 +246,9 @@ def _distinct(identities: Mapping[str, str]) -> Sequence[str]:
     for pool, identity in identities.items():
         other = pools.setdefault(identity, pool)
         if other != pool:
-            raise GroupRefused(f"pools {other} and {pool} are one and the same group, {identity}; give each its own plugin_config")
+            raise GroupRefused(
+                f"pools {other} and {pool} are one and the same group, {identity}; give each its own plugin_config"
+            )
     return [*pools]
 
 
