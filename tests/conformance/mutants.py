@@ -943,8 +943,8 @@ class Pretender(Group):
 class Meddler(Group):
     """Lets whoever only looks on ask for instances."""
 
-    def _refuse_if_observing(self) -> None:
-        pass
+    async def init(self, settings: Settings) -> GroupInfo:
+        return await super().init(evolve(settings, observe_only=False))
 
 
 @found_by("observing_sends_no_change")
