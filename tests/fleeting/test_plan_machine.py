@@ -144,6 +144,9 @@ class Seen:
 
     missed: int = 0
     dead: bool = False
+    woke: float | None = None
+    """When it last was woken: what was announced for later than that counts, however long it takes to be ready."""
+
     failures: int = 0
     cut: bool = False
     """Whether a connection died since the last heartbeat."""
@@ -366,7 +369,7 @@ class PlanMachine(RuleBasedStateMachine):
                 known.aged = True
             case facts.Doomed(_, deadline):
                 assert known.ready
-                assert deadline > self.now
+                assert deadline > (self.now if known.woke is None else known.woke)
                 assert known.noticed
             case facts.Gone(_, loss):
                 assert known.up
@@ -391,7 +394,7 @@ class PlanMachine(RuleBasedStateMachine):
         if isinstance(event, facts.Waking):
             assert known.asleep
             assert self.now >= known.falls_asleep_until, "an old view was believed"
-            known.asleep = False
+            known.asleep, known.woke = False, self.now
             return
         assert self.suspends
         assert event.why

@@ -2,7 +2,7 @@
 
 from attrs import evolve
 
-from fleeting import LossKind, Plan, PlanConfig, Preexisting, Stage, State, Step, facts
+from fleeting import LossKind, NoticeKind, Plan, PlanConfig, Preexisting, Stage, State, Step, facts
 from tests.strategies import EPOCH, NO_THROTTLE, a_plan, of_type, seen
 
 CONFIG = PlanConfig(scale_throttle=NO_THROTTLE, preexisting=Preexisting.ADOPT)
@@ -69,6 +69,19 @@ def test_what_resumes_for_too_long_is_lost() -> None:
         losses = [event.loss.kind for event in of_type(facts.Gone, step.events) if event.loss]
         assert losses == ([] if sleeps else [LossKind.UNHEALTHY])
         assert plan.resuming.active(EPOCH + CONFIG.instance_ready_timeout + 1)
+
+
+def test_a_notice_that_ends_while_it_wakes_dooms_it() -> None:
+    """Readiness may take longer than what is left; only a time that was over before it woke is outlived."""
+    for told, doomed in ((EPOCH + 5, True), (EPOCH + 1, False)):
+        plan = asleep()
+        plan.handle(facts.Noticed("i", told, NoticeKind.PREEMPTION), EPOCH)
+        plan.resume(["i"], EPOCH + 2)
+        plan.handle(facts.ResumeAccepted(("i",), ("i",)), EPOCH + 2)
+        look(plan, EPOCH + 6, RUNNING)
+        step = plan.handle(facts.Prepared("i"), EPOCH + 7)
+        assert of_type(facts.Ready, step.events)
+        assert [event.deadline for event in of_type(facts.Doomed, step.events)] == ([told] if doomed else [])
 
 
 def test_a_group_that_cannot_suspend_puts_nothing_to_sleep() -> None:

@@ -776,7 +776,7 @@ class Plan:
         if not too_old:
             self._watch_age(known)
         self._turn.events.append(facts.Ready(known.id, too_old))
-        self._recall_notice(known, now)
+        self._recall_notice(known)
 
     def too_old_at(self, known: Instance) -> float:
         """When it may be given no more work; infinite if there is no such time."""
@@ -872,12 +872,10 @@ class Plan:
         elif not known.announced:
             self._remove(known, "it goes before it was of use", now)
 
-    def _recall_notice(self, known: Instance, now: float) -> None:
-        """Tell of a notice that was given while it slept, unless it has outlived that."""
-        if known.deadline is not None and known.deadline > now:
+    def _recall_notice(self, known: Instance) -> None:
+        """Tell of a notice that was given before it was ready, be it overdue by now."""
+        if known.deadline is not None:
             self._turn.events.append(facts.Doomed(known.id, known.deadline, known.notice))
-        else:
-            known.deadline = None
 
     def _connection_died(self, instance: str, now: float) -> None:
         """See at once whether it is still there, and whether it is healthy: not every cloud knows when it is gone."""
@@ -944,6 +942,8 @@ class Plan:
         self._stop(known)
         self._note_awake(known)
         known.coming_since = None
+        if known.deadline is not None and known.deadline <= now:  # it has outlived that in its sleep
+            known.deadline = None
         self._move(known, Stage.WAITING)
         self._timers.set(("ready", known.id), now + self.config.instance_ready_timeout)
         self._turn.events.append(facts.Waking(known.id))
