@@ -559,7 +559,8 @@ class Play:
         """Idle instances are replaced as they grow old, and nothing else happens."""
         seconds = QUIET_UPDATES * self.story.pool.update_interval
         most = self.story.policy.idle_count * (seconds / self.story.pool.max_instance_age + 2)
-        if restless := set(made) - CALM - RENEWAL:
+        tier = {"suspend"} if self.story.pool.suspended_count else set()  # what was replaced too soon may sleep there
+        if restless := set(made) - CALM - RENEWAL - tier:
             self.observer.violate(f"does not come to rest: still calls {sorted(restless)}")
         if made.count("increase") > most:
             self.observer.violate(f"does not come to rest: asks for instances {made.count('increase')} times")

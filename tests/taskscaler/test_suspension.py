@@ -426,6 +426,7 @@ async def test_the_reserve_of_a_group_that_was_lost_for_a_while_is_kept() -> Non
 async def test_a_group_that_was_lost_stops_no_other() -> None:
     """Its pool gives nobody anything new; the next one does, and says so."""
     lost, other = a_cloud(), a_cloud()
+    other.identity = "fake/other"
     lost.capabilities |= {Capability.OWNER_MARK}
     pools = [
         Pool(group := FakeGroup(cloud), name=name, dial=group.dial)
