@@ -31,6 +31,9 @@ AHEAD_AT_MOST = 16 << 20
 
 _MIB = 1 << 20
 
+LOOKS = 5
+"""How often it is looked whether a process has ended before it counts as still there."""
+
 
 def expect(clause: str, seen: object, wanted: object) -> None:
     """Raise `Violation` unless what was seen is what was wanted."""
@@ -268,10 +271,17 @@ class _Lines:
 
 
 async def _expect_ended(connection: Connection, pids: Sequence[bytes]) -> None:
-    """Ask the instance; a zombie, whose parent has not looked yet, has ended."""
+    """Ask the instance; a zombie, whose parent has not looked yet, has ended.
+
+    What was killed is shown until a busy instance gives it its last turn: hence several looks, which nothing outlives
+    that was not.
+    """
     for pid in (each.decode() for each in pids):
-        state = (await connection.run(f"ps -o stat= -p {pid} || :")).stdout.strip()
-        if state and not state.startswith(b"Z"):
+        for _ in range(LOOKS):
+            state = (await connection.run(f"ps -o stat= -p {pid} || :")).stdout.strip()
+            if not state or state.startswith(b"Z"):
+                break
+        else:
             raise Violation("the command's processes are ended first", f"{pid} is there, in state {state.decode()}")
 
 
