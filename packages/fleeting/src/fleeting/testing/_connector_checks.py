@@ -277,6 +277,7 @@ async def _expect_ended(connection: Connection, pids: Sequence[bytes]) -> None:
     that was not.
     """
     for pid in (each.decode() for each in pids):
+        state = b""
         for _ in range(LOOKS):
             state = (await connection.run(f"ps -o stat= -p {pid} || :")).stdout.strip()
             if not state or state.startswith(b"Z"):
