@@ -31,6 +31,7 @@ from fleeting import (
     ProviderError,
     Settings,
     State,
+    undone_on_failure,
 )
 from fleeting.connectors.ssh import KeyPair, generate_key
 from fleeting_gcp import _answers as answers
@@ -126,15 +127,13 @@ class GcpGroup:
         self._settings, self._clock = settings, settings.clock
         self._sdk = await self._in_thread(partial(_Sdk, self._config), "the start")
         try:
-            group = await self._ask(self._sdk.groups.get, self._where)
-            refusal = answers.refusal(group, self._config)
-            if refusal and not settings.observe_only:
-                raise GroupRefused(refusal)
-        except BaseException as error:
-            self._sdk.close()
-            if isinstance(error, Refused):
-                raise GroupRefused(f"there is no {self._config.path}; correct name, project and place") from None
-            raise
+            async with undone_on_failure(self.shutdown):
+                group = await self._ask(self._sdk.groups.get, self._where)
+                refusal = answers.refusal(group, self._config)
+                if refusal and not settings.observe_only:
+                    raise GroupRefused(refusal)
+        except Refused:
+            raise GroupRefused(f"there is no {self._config.path}; correct name, project and place") from None
         windows = settings.connector.os == "windows" or (settings.connector.protocol or "").startswith("winrm")
         return GroupInfo(
             identity=f"googlecloud:{self._config.path}",
