@@ -1,7 +1,7 @@
 """An instance with a Docker daemon, and everything to run jobs on it."""
 
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,29 +10,16 @@ from attrs import define, evolve, field
 
 from executor_docker import DockerConfig, DockerExecutor, DockerOptions
 from executor_docker._owner import Owner
-from fleeting import Connection
 from fleeting_docker.engine import Entry, tar_of
 from taskscaler.executors import JobOutcome, JobSpec
 from tests.fleeting import sshd as ssh
 from tests.fleeting.local_agents import Heard, dialled, opened, started
 from tests.fleeting.sshd import Server, sshd
 from tests.fleeting_docker.daemons import IMAGE, Daemon
+from tests.taskscaler.leased import Slot
 
 PATIENCE = 30.0
 """Seconds after which a test gives up."""
-
-
-@define
-class Slot:
-    """A lease, as far as an executor sees it."""
-
-    instance: str
-    connect: Callable[[], AbstractAsyncContextManager[Connection]]
-    slot: int = 0
-
-    def dial(self) -> AbstractAsyncContextManager[Connection]:
-        """Connect to the instance."""
-        return self.connect()
 
 
 @define

@@ -1,8 +1,8 @@
 """The *instance* executor, on real agents, and what it does when an instance misbehaves."""
 
 import sys
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +10,11 @@ import anyio
 import pytest
 from attrs import define, evolve
 
-from fleeting import Completed, ConfigError, ConnectError, Connection, PluginBroken, PluginNotFound, Unreachable
+from fleeting import Completed, ConfigError, ConnectError, PluginBroken, PluginNotFound, Unreachable
 from taskscaler.executors import JobOutcome, JobSpec, Verdict, available_executors, load_executor
 from taskscaler.executors.instance import InstanceConfig, InstanceExecutor
 from tests.fleeting.local_agents import DETACHED, Heard, dialled, opened, started, watched
+from tests.taskscaler.leased import Slot
 
 pytestmark = pytest.mark.anyio
 
@@ -21,19 +22,6 @@ PATIENCE = 10.0
 """Seconds after which a test gives up."""
 
 NAP = "exec sleep 1000"
-
-
-@define
-class Slot:
-    """A lease, as far as an executor sees it."""
-
-    instance: str
-    connect: Callable[[], AbstractAsyncContextManager[Connection]]
-    slot: int = 0
-
-    def dial(self) -> AbstractAsyncContextManager[Connection]:
-        """Connect to the instance."""
-        return self.connect()
 
 
 @define

@@ -1,7 +1,6 @@
 """The *instance* executor on Windows, as far as this system can show it: over WinRM, with programs that we play."""
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ from attrs import define
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from fleeting import ConnectError, Connection
+from fleeting import ConnectError
 from fleeting.connectors.winrm import WinrmConnector
 from fleeting.connectors.winrm._command import LONGEST_LINE
 from fleeting.powershell import PREFACE
@@ -22,24 +21,12 @@ from tests.fleeting.local_agents import Heard
 from tests.fleeting.sshd import configured
 from tests.fleeting.winrm_host import Host, winrm_host
 from tests.taskscaler import fake_windows
+from tests.taskscaler.leased import Slot
 
 pytestmark = pytest.mark.anyio
 
 PATIENCE = 40.0
 """Seconds after which a test gives up."""
-
-
-@define
-class Slot:
-    """A lease, as far as an executor sees it."""
-
-    instance: str
-    connect: Callable[[], AbstractAsyncContextManager[Connection]]
-    slot: int = 0
-
-    def dial(self) -> AbstractAsyncContextManager[Connection]:
-        """Connect to the instance."""
-        return self.connect()
 
 
 @define
