@@ -8,17 +8,20 @@ nox.needs_version = ">=2026.10"
 nox.options.default_venv_backend = "none"  # uv run has synced everything, pinned; a second environment costs minutes
 nox.options.sessions = ["lint", "types", "tests"]
 
+ON_ALL_CORES = ("--numprocesses=auto", "--durations=10")
+"""One worker a core; tests/conftest.py says which tests stay together."""
+
 
 @nox.session
 def tests(session: nox.Session) -> None:
-    """Run the whole suite; arguments after ``--`` go to pytest."""
-    session.run("pytest", *session.posargs)
+    """Run the whole suite on all cores; arguments after ``--`` go to pytest."""
+    session.run("pytest", *ON_ALL_CORES, *session.posargs)
 
 
 @nox.session
 def quick(session: nox.Session) -> None:
     """Run the suite without the slow end-to-end tests."""
-    session.run("pytest", "-m", "not slow", *session.posargs)
+    session.run("pytest", *ON_ALL_CORES, "-m", "not slow", *session.posargs)
 
 
 @nox.session

@@ -10,8 +10,21 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.chaos.tally import Tally
+
 if TYPE_CHECKING:
     from tests.fleeting_docker.daemons import Daemon
+
+WITH_DOCKER = (
+    "tests/conformance/test_docker.py",
+    "tests/e2e/test_docker.py",
+    "tests/executor_docker/",
+    "tests/fleeting_docker/",
+)
+"""Where the tests are that need a Docker daemon, as their ids begin."""
+
+STATIC = "tests/conformance/test_static.py"
+"""Hundreds of local agents and their hosts in a row; two workers at once keep each other waiting for ten seconds."""
 
 settings.register_profile(
     "workspace",
@@ -75,3 +88,33 @@ def _is_here(host: str | bytes) -> bool:
         return ipaddress.ip_address(name).is_loopback
     except ValueError:
         return False
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Add up what the stories meet, where the reports of all workers come together."""
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Tally())
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    """Keep together what shares something expensive, and give everything else to whichever worker is free.
+
+    By hand, since ``--dist loadgroup`` of pytest-xdist 3.8 writes the group into an attribute that pytest 9.2 does not
+    read any more, and so keeps nothing together.
+    """
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Scheduling(LoadScopeScheduling):  # type: ignore[misc]  # which has no types
+        def _split_scope(self, nodeid: str) -> str:
+            if nodeid.startswith(WITH_DOCKER):
+                return "docker"
+            return "static" if nodeid.startswith(STATIC) else nodeid
+
+    return Scheduling(config, log)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """See that one worker gets all tests that need a Docker daemon: two of ours at once wait for each other."""
+    for item in items:
+        if "docker" in getattr(item, "fixturenames", ()) and not item.nodeid.startswith(WITH_DOCKER):
+            raise pytest.UsageError(f"{item.nodeid} needs a Docker daemon; add its place to WITH_DOCKER in {__file__}")

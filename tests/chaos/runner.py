@@ -6,12 +6,13 @@ import multiprocessing
 import signal
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import contextmanager
 from time import perf_counter
 from types import FrameType
 
 from tests.chaos.play import Result, play
-from tests.chaos.story import FAULTS, JOBS, story_of
+from tests.chaos.story import FAULTS, JOBS, Story, story_of
 from tests.chaos.troubles import CLEANUP_KINDS, KINDS, NEEDS, POOL_KINDS, SLEEP_KINDS
 from tests.chaos.witness import REQUIRED
 
@@ -25,30 +26,47 @@ SHOWN = 10
 """Failing seeds that are shown."""
 
 
+def story_of_seed(seed: int) -> Story:
+    """What a seed stands for, with all troubles that there are."""
+    return story_of(seed, NEEDS, CLEANUP_KINDS, SLEEP_KINDS, POOL_KINDS)
+
+
 def play_seed(seed: int, *, verbose: bool = False) -> Result:
-    """Play the story of a seed, within bounds."""
-    signal.signal(signal.SIGALRM, _stuck)
-    signal.alarm(STUCK)
-    try:
-        result = play(story_of(seed, NEEDS, CLEANUP_KINDS, SLEEP_KINDS, POOL_KINDS), verbose=verbose)
-    finally:
-        signal.alarm(0)
+    """Play the story of a seed; one in which too little happened breaks a promise too."""
+    result = play(story_of_seed(seed), verbose=verbose)
     if not result.violations and (result.jobs < JOBS or result.faults.total() < FAULTS):
         result.violations.append(f"only {result.jobs} jobs and {result.faults.total()} faults")
     return result
+
+
+@contextmanager
+def bounded() -> Iterator[None]:
+    """End a story that takes too long; in the suite pytest-timeout does that."""
+    signal.signal(signal.SIGALRM, _stuck)
+    signal.alarm(STUCK)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+
+
+def play_within_bounds(seed: int) -> Result:
+    """Play the story of a seed, and end it where it takes too long."""
+    with bounded():
+        return play_seed(seed)
 
 
 def _stuck(_: int, __: FrameType | None) -> None:
     raise TimeoutError(f"the story is stuck: it takes more than {STUCK} s")
 
 
-def play_all(seeds: Iterable[int], jobs: int) -> Iterator[Result]:
+def play_all(seeds: Iterable[int], jobs: int) -> Generator[Result, None, None]:
     """Play them on so many cores."""
     if jobs == 1:
-        yield from map(play_seed, seeds)
+        yield from map(play_within_bounds, seeds)
         return
     with multiprocessing.get_context("spawn").Pool(jobs, initializer=set_up) as pool:
-        yield from pool.imap_unordered(play_seed, seeds, chunksize=8)
+        yield from pool.imap_unordered(play_within_bounds, seeds)
 
 
 def tell(line: str) -> None:
@@ -57,15 +75,17 @@ def tell(line: str) -> None:
     sys.stdout.flush()
 
 
-def be_quiet() -> None:
-    """The suite's own log is full of the troubles that we make."""
-    logging.disable(logging.CRITICAL)
-
-
-def set_up() -> None:
-    """Prepare a process that plays stories and does nothing else."""
-    be_quiet()
+def set_up() -> Callable[[], None]:
+    """Prepare a process that plays stories and does nothing else; returns what puts it back."""
+    before = gc.get_threshold()
+    logging.disable(logging.CRITICAL)  # the suite's own log is full of the troubles that we make
     gc.set_threshold(100_000)  # a story is mostly short-lived tasks: it runs a quarter faster
+
+    def restore() -> None:
+        gc.set_threshold(*before)
+        logging.disable(logging.NOTSET)
+
+    return restore
 
 
 def run(seeds: range, jobs: int) -> int:
@@ -90,7 +110,7 @@ def run(seeds: range, jobs: int) -> int:
     missing = _print_table("faults", KINDS, faults) + _print_table("transitions", REQUIRED, met)
     for result in sorted(failed, key=lambda result: result.seed)[:SHOWN]:
         tell(f"\nseed {result.seed}: {result.violations[0]}")
-        tell(f"replay: python -m tests.chaos --seed {result.seed} --verbose")
+        tell(how_to_see(result.seed))
     tell(
         f"\n{done} stories, {ran} jobs, {faults.total()} faults, {len(failed)} failed; "
         f"{seconds:.1f} s, {done / seconds:.1f} stories/s"
@@ -98,6 +118,11 @@ def run(seeds: range, jobs: int) -> int:
     if missing:
         tell(f"never met: {', '.join(missing)}")
     return 1 if failed or (missing and len(seeds) >= ENOUGH) else 0
+
+
+def missing(required: Iterable[str], met: Counter[str]) -> list[str]:
+    """What has to be met and never was."""
+    return [name for name in required if not met[name]]
 
 
 def _print_table(title: str, required: Iterable[str], met: Counter[str]) -> list[str]:
@@ -111,8 +136,15 @@ def _print_table(title: str, required: Iterable[str], met: Counter[str]) -> list
 
 def show(seed: int, *, verbose: bool) -> int:
     """Play one story and print what happened."""
-    result = play_seed(seed, verbose=verbose)
+    with bounded():
+        result = play_seed(seed, verbose=verbose)
     tell("\n".join(result.timeline))
     tell(f"seed {seed}: {result.jobs} jobs, {result.faults.total()} faults")
     tell("\n".join(result.violations) or "nothing is wrong with it")
     return 1 if result.violations else 0
+
+
+def how_to_see(seed: int) -> str:
+    """The command that shows a story, at the commit at which it failed."""
+    replay = f"python -m tests.chaos --seed {seed}"
+    return f"replay: {replay} --verbose"

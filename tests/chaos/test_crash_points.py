@@ -1,8 +1,5 @@
 """A manager killed wherever it stores or asks for something: the next one finds everything, and does no harm."""
 
-import logging
-from collections.abc import Iterator
-
 import pytest
 from attrs import evolve
 
@@ -10,7 +7,6 @@ from fleeting import Capability, Preexisting
 from taskscaler import Policy
 from taskscaler._types import PoolSettings
 from tests.chaos.play import play
-from tests.chaos.runner import be_quiet
 from tests.chaos.story import CLEANUP_COMMAND, READY_COMMAND, CrashPoint, Job, Story, Trouble, Wish
 
 PLACES = ("commit", "init", "update", "increase", "decrease", "connect_info", "heartbeat", "dial", "withdraw")
@@ -83,11 +79,7 @@ WORN = evolve(
 """The same where instances grow old, are cleaned between jobs, and have to show that they live before each."""
 
 
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    be_quiet()
-    yield
-    logging.disable(logging.NOTSET)
+pytestmark = pytest.mark.usefixtures("quiet")
 
 
 @pytest.mark.slow
