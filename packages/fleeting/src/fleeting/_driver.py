@@ -32,6 +32,7 @@ from fleeting._plugins import check_interface
 from fleeting._protocols import Connection, GivesNotice, InstanceGroup, MarksOwner, Suspends, Withdraws
 from fleeting._types import Capability, ConnectInfo, ConnectorConfig, GroupInfo, Settings
 from fleeting.connectors import overridden
+from fleeting.wording import one_line
 
 if TYPE_CHECKING:  # importing anyio.abc costs 20 ms more than all that a bare ``import fleeting`` needs of anyio
     from anyio.abc import TaskGroup
@@ -535,8 +536,8 @@ def _refusal(action: facts.Action, why: str) -> facts.Fact:
 
 
 def _words(error: Exception) -> str:
-    """What went wrong; some errors say nothing but their names."""
-    return str(error) or type(error).__name__
+    """What went wrong, in one line, whatever a plugin quotes; some errors say nothing but their names."""
+    return one_line(str(error)) or type(error).__name__
 
 
 def _retry_after(error: Exception) -> float | None:

@@ -16,6 +16,7 @@ from attrs.validators import ge, gt, le, matches_re, optional
 
 from fleeting._durations import Duration
 from fleeting._errors import Unsupported
+from fleeting.wording import one_line
 
 INTERFACE_VERSION = 1
 """The version of the plugin interface that this release defines."""
@@ -276,6 +277,9 @@ class Notice:
 LAST_WORDS = 500
 """So many characters of what a command said are enough to tell why it failed."""
 
+_BYTES_READ = 8 * LAST_WORDS
+"""Bytes at the end of what it said in which they are, and the blanks behind them."""
+
 
 @frozen(kw_only=True)
 class Completed:
@@ -305,5 +309,5 @@ class Completed:
     @property
     def account(self) -> str:
         """The outcome, and the end of what it said on its error output: ``exited with 3: no such user``."""
-        said = self.stderr.decode(errors="replace").strip()[-LAST_WORDS:]
-        return f"{self.outcome}: {said}" if said else self.outcome
+        said = self.stderr[-_BYTES_READ:].decode(errors="replace").strip()[-LAST_WORDS:]
+        return f"{self.outcome}: {one_line(said)}" if said else self.outcome

@@ -7,6 +7,8 @@ from typing import Annotated, Any, Literal, TypeAlias, get_args, get_origin
 
 import attrs
 
+from fleeting.terminal import harmless
+
 Kind: TypeAlias = Any
 """The type of a field: a class, or a form such as ``str | None`` that typing cannot name yet."""
 
@@ -17,6 +19,15 @@ _BARE_KEY = re.compile("[A-Za-z0-9_-]+")
 
 _LONGEST_VALUE = 60
 """So many characters of a found value are shown."""
+
+ONE_LINE = 1024
+"""Bytes, in UTF-8, that a reason takes at most."""
+
+_READ_PER_BYTE = 16
+"""Characters that are read for each byte that may stay: room for escape sequences and blank lines, which go."""
+
+_LINE_BREAKS = dict.fromkeys(map(ord, "\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"), "\n")
+_ELLIPSIS = "…"
 
 
 def describe(value: object, *, secret: bool = False) -> str:
@@ -60,6 +71,26 @@ def quoted(text: str) -> str:
     from json import dumps  # only errors need it
 
     return dumps(_cut(text), ensure_ascii=False)
+
+
+def one_line(text: str, limit: int = ONE_LINE) -> str:
+    """Write text from outside as one line: a reason, a name, the message of an error.
+
+    Line breaks and tabs become spaces; escape sequences and control characters are removed; a lone surrogate becomes
+    a question mark. A long text is cut, and ends with an ellipsis.
+
+    Args:
+        text: Of any length; the work does not grow with what is cut off.
+        limit: The most bytes that the result has in UTF-8, at least 3.
+    """
+    if 4 * len(text) <= limit and text.isprintable() and text == text.strip():  # as nearly all are
+        return text
+    read = text[: _READ_PER_BYTE * limit]
+    lines = harmless(read.translate(_LINE_BREAKS)).replace("\t", " ").split("\n")
+    line = " ".join(filter(None, map(str.strip, lines))).encode(errors="replace")
+    if len(line) <= limit and len(read) == len(text):
+        return line.decode()
+    return line[: limit - len(_ELLIPSIS.encode())].decode(errors="ignore").rstrip() + _ELLIPSIS
 
 
 def _cut(text: str) -> str:
