@@ -10,6 +10,7 @@ from typing import Self
 from attrs import define, field
 
 from fleeting import GroupRefused, ProviderError
+from fleeting.directories import make_private
 from fleeting_exec._book import Book, Fate, Request
 
 _SUFFIX = ".json"
@@ -29,7 +30,8 @@ class Store:
             GroupRefused: It cannot be made, is not ours alone, or somebody else manages the group.
         """
         try:
-            self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self.check()
+            make_private(self.root)
         except OSError as error:
             raise GroupRefused(f"{self.root} cannot be made: {error.strerror}; set state_dir to another one") from error
         self.check()

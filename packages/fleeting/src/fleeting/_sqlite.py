@@ -23,6 +23,7 @@ from fleeting._errors import JournalError
 from fleeting._journal import Recovered
 from fleeting._offload import Offload
 from fleeting._step import Put, Write
+from fleeting.directories import make_private, open_private
 
 if TYPE_CHECKING:
     from cattrs import Converter
@@ -52,7 +53,8 @@ class SqliteJournal:
         """Name the file; nothing is opened yet.
 
         Args:
-            path: The file; made, with its directory, if it does not exist.
+            path: The file; made, with its directory, if it does not exist. No other user may be able to write into
+                that directory.
             locks: Directory of the groups' lock files, common to all journals whose managers must not meet
                 at one group. None: the journal's own directory.
         """
@@ -102,14 +104,10 @@ class SqliteJournal:
             raise
 
     def _make_private(self) -> None:
-        """Make directory and file for our user's eyes only."""
+        """Make directory and file for our user's eyes only, or see that nobody else can put anything there."""
         for directory in (self.path.parent, self._lock_directory):
-            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor = os.open(self.path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-        try:
-            os.fchmod(descriptor, 0o600)
-        finally:
-            os.close(descriptor)
+            make_private(directory)
+        os.close(open_private(self.path, os.O_CREAT | os.O_RDWR))
 
     def _lock(self, path: Path, what: str, owner: str) -> None:
         """Hold the lock file until we close or die.
@@ -117,7 +115,7 @@ class SqliteJournal:
         Raises:
             JournalError: Somebody else holds it.
         """
-        descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        descriptor = open_private(path, os.O_CREAT | os.O_RDWR)
         self._locks.append(descriptor)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -211,6 +209,11 @@ class SqliteJournal:
             raise JournalError(
                 f"{self.path} is damaged: {error}; move it away, and set `preexisting` to say what is to become"
                 " of the instances that are there"
+            ) from error
+        except PermissionError as error:
+            raise JournalError(
+                f"{error.filename or self.path} cannot be used: {error.strerror};"
+                " put the journal into a directory of your own with mode 0700"
             ) from error
         except OSError as error:
             raise JournalError(f"{error.filename or self.path} cannot be used: {error.strerror}") from error

@@ -7,13 +7,13 @@ instances are gone for good, should the cloud show them once more.
 
 import os
 import re
-import stat
 from collections.abc import Mapping, Sequence
+from errno import EPERM
 from hashlib import sha256
 from pathlib import Path
 
 from fleeting import JournalError, Recovered, SqliteJournal, Write
-from fleeting.directories import state_home
+from fleeting.directories import make_private, state_home
 
 LONGEST_SLUG = 80
 """So many characters of a group's identity are kept in the name of its journal, for people to recognise."""
@@ -78,13 +78,13 @@ def _make_private(directory: Path) -> None:
         JournalError: It is of no use.
     """
     try:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        status = directory.stat()
+        make_private(directory)
     except OSError as error:
+        if error.errno == EPERM:  # `make_private`'s own
+            raise JournalError(
+                f"{directory} belongs to or can be written by another user;"
+                f" {_ELSEWHERE}, one of your own with mode 0700"
+            ) from error
         raise JournalError(f"{directory} cannot be made: {error.strerror}; {_ELSEWHERE}") from error
-    if status.st_uid != os.geteuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise JournalError(
-            f"{directory} belongs to or can be written by another user; {_ELSEWHERE}, one of your own with mode 0700"
-        )
     if not os.access(directory, os.W_OK | os.X_OK):
         raise JournalError(f"{directory} cannot be written; see to its permissions, or {_ELSEWHERE}")

@@ -2,11 +2,16 @@
 
 import fcntl
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from attrs import define, field
 
 from fleeting._errors import GroupRefused
+from fleeting.directories import make_private
+
+TRIES = 100
+"""How often a directory that is not there any more is made again. Some file systems say that of each."""
 
 
 @define
@@ -29,9 +34,11 @@ class Directory:
         Somebody may remove it at any moment until it is locked; then it is made again.
 
         Raises:
-            GroupRefused: Another process holds it, or it is not ours alone.
+            GroupRefused: Another process holds it, it is not ours alone, or it cannot be made.
         """
-        while not self._is_held():
+        for _ in range(TRIES):
+            if self._is_held():
+                return
             self.let_go()
             try:
                 self._make()
@@ -45,6 +52,8 @@ class Directory:
                     f"{self.what} in {self.root} are managed by another process or pool;"
                     " end that one first, or set another plugin_config.name"
                 ) from None
+        self.let_go()
+        raise GroupRefused(f"{self.root} cannot be made: it is gone at once; set {self.setting} to another one")
 
     def check(self) -> None:
         """Make sure that nobody else can put anything into it.
@@ -68,7 +77,9 @@ class Directory:
 
     def _make(self) -> None:
         try:
-            self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with suppress(FileNotFoundError):
+                self.check()
+            make_private(self.root)
         except FileNotFoundError:  # its last user has removed it just now
             raise
         except OSError as error:

@@ -19,6 +19,7 @@ from attrs import define, field, frozen
 from fleeting._errors import ConfigError, ConfigProblem, ConnectError, HostKeyMismatch
 from fleeting._types import ConnectInfo
 from fleeting.connectors.ssh._known_hosts import KnownKeys, known_keys
+from fleeting.directories import make_private, open_private
 
 KEPT_UNUSED = 90 * 86400.0
 """Seconds since an instance was last dialled, after which its key is forgotten."""
@@ -28,6 +29,8 @@ SWEEP_INTERVAL = 86400.0
 
 _PIN, _DRAFT = ".key", ".draft"
 """How the files' names end."""
+_LONGEST_KEY = 1 << 16
+"""Characters of a pinned key that are read; no key has as many."""
 
 _LONGEST_NAME = 200
 """Characters of a file's name; file systems allow 255."""
@@ -180,11 +183,15 @@ def _normal(info: ConnectInfo) -> str:
 
 def _read(path: Path) -> str | None:
     try:
-        key = path.read_text(errors="replace").strip()
+        with path.open(errors="replace") as file:
+            key = file.read(_LONGEST_KEY).strip()
+        status = path.parent.stat()
     except FileNotFoundError:
         return None
     except OSError as error:
         raise ConnectError(f"the pinned host key in {path} cannot be read: {error.strerror}") from error
+    if status.st_uid not in (0, os.geteuid()) or status.st_mode & 0o022:  # anybody could have pinned that
+        raise ConnectError(f"the host keys in {path.parent} may be another user's; make it your own, with mode 0700")
     with suppress(OSError):  # the directory may be there to be read only
         os.utime(path)
     if not key:  # taking it for no pin would let anybody in
@@ -198,10 +205,9 @@ def _pin(path: Path, key: str) -> str:
     """Write the file whole or not at all, unless somebody else has."""
     draft = path.with_name(f".{secrets.token_hex(8)}{_DRAFT}")
     try:
-        if not path.parent.is_dir():
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private(path.parent)
         try:
-            with open(draft, "x", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+            with open(draft, "x", opener=open_private) as file:
                 file.write(f"{key}\n")
                 file.flush()
                 os.fsync(file.fileno())
