@@ -1,8 +1,11 @@
 """The workspace keeps its own promises: one test command, pinned versions, complete packages, guarded tests."""
 
 import ast
+import os
 import re
 import socket
+import subprocess
+import sys
 import tokenize
 import tomllib
 from importlib.metadata import requires, version
@@ -13,6 +16,7 @@ import pytest
 import trio
 from anyio.lowlevel import checkpoint
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[1]
@@ -132,6 +136,45 @@ def test_fleeting_never_imports_what_is_above_it() -> None:
     above = re.compile(r"^\s*(?:from|import) (?:taskscaler|executor_docker|fleeting_\w+)", flags=re.MULTILINE)
     sources = (ROOT / "packages/fleeting/src").rglob("*.py")
     assert [path for path in sources if above.search(path.read_text())] == []
+
+
+def test_nothing_but_fleeting_archives_unpacks() -> None:
+    """What is in tarfile and shutil follows links, and its filters are newer than the oldest Python that we run on."""
+    calls = [
+        f"{source}:{node.lineno}"
+        for source in ROOT.glob("packages/*/src/**/*.py")
+        for node in ast.walk(ast.parse(source.read_text()))
+        if isinstance(node, ast.Attribute) and node.attr in {"extract", "extractall", "unpack_archive", "data_filter"}
+    ]
+    assert calls == []
+
+
+TAKE_IN = """
+import sys, tempfile
+from pathlib import Path
+from fleeting.archives import pack
+from taskscaler.executors.artifacts import take_in
+
+with tempfile.TemporaryDirectory() as directory:
+    base = Path(directory)
+    (base / "file").write_text("content")
+    (base / "archive").write_bytes(b"".join(pack({"out/file": base / "file"})))
+    missing = take_in(base / "archive", base / "contents", base / "target", ["out/*", "other"], limit=100)
+    print(missing, (base / "target" / "out" / "file").read_text())
+"""
+
+
+def test_the_systems_own_python_takes_artifacts_in() -> None:
+    """The README's first command runs on it; here it may not be what runs the tests. Debian 12 has 3.11.2."""
+    pythons = {sys.executable, "/usr/bin/python3"}
+    supported = SpecifierSet(read(ROOT)["project"]["requires-python"])
+    for python in filter(os.path.exists, pythons):
+        asked = [python, "-c", "import platform; print(platform.python_version())"]
+        number = subprocess.run(asked, check=True, capture_output=True, text=True).stdout.strip()
+        if number in supported:
+            env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+            done = subprocess.run([python, "-c", TAKE_IN], check=False, capture_output=True, text=True, env=env)
+            assert (number, done.stdout, done.stderr) == (number, "['other'] content\n", "")
 
 
 def links(page: Path) -> set[Path]:

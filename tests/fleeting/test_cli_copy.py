@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fleeting import CopyFailed
-from fleeting.archives import pack
+from fleeting.archives import ArchiveRefused, pack
 from fleeting.cli._copy import _TAKE, _put
 from tests.fleeting.fleets import COMMAND, PATIENCE, Fleet, local_fleet, ssh_fleet
 from tests.fleeting.sshd import only_root
@@ -168,7 +168,7 @@ def test_merging_follows_no_link_on_this_side(fleet: Fleet, here: Path, there: P
         ("{i}:{there}/file", "/proc", "the copy failed here: /proc/"),
         ("{i}:{there}/in", "{here}/file", "the copy failed here: {here}/file: Not a directory"),
         ("{i}:{there}/file", "{here}/in", "the copy failed here: {here}/in/file: Is a directory"),
-        ("{i}:{there}/bad", "{here}", "the copy failed here: the archive is broken or unsafe: './link' is a link to"),
+        ("{i}:{there}/bad", "{here}", 'the copy failed here: the link "link" leads outside its directory'),
         ("{i}:", "{here}", "{here} is a directory, and the copy has no name; write {here}/NAME"),
         ("x:a", "{here}", "instance x does not exist; the group has {i}"),
     ],
@@ -270,6 +270,32 @@ def test_an_instance_that_sends_something_else_is_refused(here: Path, there: Pat
     with pytest.raises(CopyFailed, match="not the one file that was asked for"):
         _put(archive, unpacked, here / "file")
     assert list(here.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("own", "why"),
+    [
+        ({"d": "here/outside"}, "is a link, and the copy is a directory"),
+        ({"d/sub": "../outside"}, "Not a directory"),
+        ({"d/y": "../outside"}, 'the link "x" leads outside its directory'),
+        ({"d/file/in": "nothing"}, "Is a directory"),
+    ],
+)
+def test_what_is_in_the_way_has_nothing_copied(tmp_path: Path, own: Mapping[str, str], why: str) -> None:
+    """Links and directories that were here before; half of a copy would be worse than none."""
+    there, here = tmp_path / "there", tmp_path / "here"
+    (there / "sub").mkdir(parents=True)
+    (there / "file").write_text("x")
+    (there / "x").symlink_to("y/secret")
+    (here / "outside").mkdir(parents=True)
+    for name, text in own.items():
+        (here / name).parent.mkdir(parents=True, exist_ok=True)
+        (here / name).symlink_to(text)
+    before = sorted(here.rglob("*"))
+    (tmp_path / "archive").write_bytes(b"".join(pack({".": there})))
+    with pytest.raises((CopyFailed, ArchiveRefused, OSError), match=why):
+        _put(tmp_path / "archive", tmp_path / "contents", here / "d")
+    assert sorted(here.rglob("*")) == before
 
 
 def test_what_is_ended_while_it_clears_away_still_does(here: Path, there: Path) -> None:

@@ -6,7 +6,6 @@ over one that exists does that happen file by file.
 
 import posixpath
 import secrets
-import tarfile
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -20,7 +19,7 @@ from attrs import define, field, frozen
 from fleeting._errors import CopyFailed, WrongArguments
 from fleeting._protocols import Connection, Sink, Source
 from fleeting._types import Completed
-from fleeting.archives import ArchiveRefused, Packed, unpack
+from fleeting.archives import ArchiveRefused, Kind, Packed, merge, unpack
 from fleeting.cli._group import OpenGroup, not_there
 from fleeting.commandline import SUCCEEDED
 
@@ -181,11 +180,13 @@ def _target(here: Path, name: str, *, into: bool) -> Path:
 
 def _put(archive: Path, contents: Path, target: Path) -> None:
     contents.mkdir()
-    unpack(archive, contents, modes=True)
-    if not _holds_directory(archive):
+    first = unpack(archive, contents, modes=True)
+    if first is not Kind.DIRECTORY:
         _only(contents).replace(target)
+    elif target.is_symlink():
+        raise CopyFailed("here", f"{target} is a link, and the copy is a directory; name where it shall be")
     elif target.is_dir():
-        _merge(contents, target)
+        merge(contents, target)
     else:
         contents.rename(target)
 
@@ -196,26 +197,6 @@ def _only(contents: Path) -> Path:
         case [Path() as file] if file.is_file() and not file.is_symlink():
             return file
     raise CopyFailed("here", "what came is not the one file that was asked for")
-
-
-def _holds_directory(archive: Path) -> bool:
-    with tarfile.open(archive, "r:") as tar:
-        first = tar.next()
-    return first is not None and first.isdir()
-
-
-def _merge(source: Path, target: Path) -> None:
-    """Move what is in one directory into the other one, through no links."""
-    for entry in source.iterdir():
-        place = target / entry.name
-        if _is_directory(entry) and _is_directory(place):
-            _merge(entry, place)
-        else:
-            entry.replace(place)
-
-
-def _is_directory(path: Path) -> bool:
-    return path.is_dir() and not path.is_symlink()
 
 
 # --- both ------------------------------------------------------------------------------------------------
