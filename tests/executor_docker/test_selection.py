@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from executor_docker._script import read_report
-from executor_docker._selection import END, Selector, chosen_by, literal_part
+from executor_docker._selection import Selector, chosen_by, literal_part
 from executor_docker._users import find
-from fleeting.archives import ArchiveRefused
+from fleeting.archives import END, ArchiveRefused
 
 NAMES = st.text(st.sampled_from("ab.é"), min_size=1, max_size=150).filter(lambda name: set(name) != {"."})
 PATHS = st.lists(NAMES, min_size=1, max_size=3).map("/".join)
@@ -45,7 +45,7 @@ def test_what_matches_passes_whole_and_nothing_else_does(
 ) -> None:
     """As if the whole archive had been looked at with a shell's globs."""
     selector, data = Selector(chosen_by(pattern, "/job", "/job")), archive(files, kind)
-    chosen = b"".join(selector.feed(data[at : at + piece]) for at in range(0, len(data), piece))
+    chosen = b"".join(selector.feed(data[at : at + piece]) for at in range(0, len(data), piece)) + selector.finish()
     rename = chosen_by(pattern, "/job", "/job")
     assert unpacked(chosen) == {name: content for name, content in files.items() if rename(f"job/{name}")}
     if pattern == "*":

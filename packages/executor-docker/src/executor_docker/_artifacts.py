@@ -8,9 +8,9 @@ from posixpath import join, normpath
 import anyio
 from anyio import to_thread
 
-from executor_docker._selection import END, Renaming, Selector, chosen_by, literal_part
+from executor_docker._selection import Renaming, Selector, chosen_by, literal_part
 from fleeting import format_duration
-from fleeting.archives import ArchiveRefused, ArchiveTooLarge
+from fleeting.archives import END, ArchiveRefused, ArchiveTooLarge
 from fleeting_docker.engine import Engine, EngineRefused, quoted
 from taskscaler.executors.artifacts import take_in
 
@@ -77,3 +77,5 @@ async def save(
     except EngineRefused as error:
         if error.status != NOT_FOUND:
             raise
+    else:
+        await file.write(selector.finish())

@@ -13,9 +13,8 @@ from attrs import frozen
 from executor_docker._artifacts import COLLECT_TIMEOUT, save
 from executor_docker._config import DockerConfig
 from executor_docker._owner import CACHE, KIND
-from executor_docker._selection import END
 from fleeting import format_duration
-from fleeting.archives import CHUNK, ArchiveRefused
+from fleeting.archives import CHUNK, END, ArchiveRefused
 from fleeting_docker.engine import Engine, EngineRefused, quoted
 
 PREFIX = "taskscaler-cache-"

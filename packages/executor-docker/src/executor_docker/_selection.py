@@ -4,26 +4,15 @@ A daemon hands out whole directories. What passes is written anew: files, direct
 relative to where the caller wants them. What it is worth is for `fleeting.archives.unpack` to judge.
 """
 
-import tarfile
 from collections.abc import Callable
 from fnmatch import fnmatchcase
 from itertools import takewhile
 from pathlib import PurePosixPath
 from posixpath import dirname, join, normpath, relpath
 
-from attrs import define, field
+from attrs import define, evolve, field
 
-from fleeting.archives import ArchiveRefused
-
-BLOCK = tarfile.BLOCKSIZE
-
-END = bytes(2 * BLOCK)
-"""What an archive ends with."""
-
-_LONGEST = 1 << 20
-"""Bytes that a member's own headers may have; names are a few thousand at most."""
-
-_EXTENSIONS = (tarfile.XHDTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
+from fleeting.archives import BLOCK, ArchiveRefused, Kind, Member, Reader, header, shown
 
 Renaming = Callable[[str], str | None]
 """Gives a member's new name, or None if it is not wanted."""
@@ -34,22 +23,12 @@ class Selector:
     """Takes an archive in pieces of any size, and gives the part of it that is wanted."""
 
     _rename: Renaming
-    _header: bytearray = field(factory=bytearray, init=False)
-    _left: int = field(default=0, init=False)
-    """Bytes until the next header."""
+    _reader: Reader = field(factory=Reader, init=False)
+    _is_wanted: bool = field(default=False, init=False)
+    """Whether the last member is."""
 
-    _wanted: bool = field(default=False, init=False)
-    _extension: bytes = field(default=b"", init=False)
-    """The type of the extension that is being read; empty: it is a member's content, or nothing."""
-
-    _size: int = field(default=0, init=False)
-    """Of what the extension says, without padding."""
-
-    _said: bytearray = field(factory=bytearray, init=False)
-    _known: dict[str, str] = field(factory=dict, init=False)
-    """What extensions have said of the next member."""
-
-    _over: bool = field(default=False, init=False)
+    _padding: int = field(default=0, init=False)
+    """Bytes that must follow its content."""
 
     def feed(self, data: bytes) -> bytes:
         """Take a piece.
@@ -57,76 +36,40 @@ class Selector:
         Raises:
             ArchiveRefused: It is no archive.
         """
-        view, chosen = memoryview(data), bytearray()
-        while view and not self._over:
-            if self._left:
-                part, view = view[: self._left], view[self._left :]
-                self._take_content(bytes(part), chosen)
-            else:
-                missing = BLOCK - len(self._header)
-                self._header += view[:missing]
-                view = view[missing:]
-                if len(self._header) == BLOCK:
-                    self._take_header(chosen)
+        chosen = bytearray()
+        for event in self._reader.feed(data):
+            if isinstance(event, Member):
+                chosen += self._begin(event)
+            elif self._is_wanted:
+                chosen += event.data
         return bytes(chosen)
 
-    def _take_content(self, part: bytes, chosen: bytearray) -> None:
-        self._left -= len(part)
-        if self._extension:
-            self._said += part
-            if not self._left:
-                self._end_extension()
-        elif self._wanted:
-            chosen += part
+    def finish(self) -> bytes:
+        """Give what is left, once all pieces have come.
 
-    def _take_header(self, chosen: bytearray) -> None:
-        if not any(self._header):
-            self._over = True
-            return
-        try:
-            member = tarfile.TarInfo.frombuf(bytes(self._header), "utf-8", "surrogateescape")
-        except (tarfile.HeaderError, ValueError) as error:
-            raise ArchiveRefused(f"the archive is broken: {error}") from error
-        self._header.clear()
-        if member.type in _EXTENSIONS:
-            self._begin_extension(member)
-        else:
-            self._begin_member(member, chosen)
+        Raises:
+            ArchiveRefused: There should be more.
+        """
+        self._reader.finish()
+        return self._padded()
 
-    def _begin_extension(self, member: tarfile.TarInfo) -> None:
-        if not 0 < member.size <= _LONGEST:
-            raise ArchiveRefused("the archive is broken: a header has no sensible size")
-        self._extension, self._size, self._left = member.type, member.size, _padded(member.size)
-        self._said.clear()
+    def _begin(self, member: Member) -> bytes:
+        padding = self._padded()
+        name = self._rename(_text(member.name))
+        self._is_wanted = name is not None and member.kind is not Kind.OTHER
+        if name is None or not self._is_wanted:
+            return padding
+        if member.has_gaps:
+            raise ArchiveRefused(f"{shown(member.name)} has gaps, which no daemon sends")
+        link = _text(member.link)
+        if member.kind is Kind.HARD_LINK:
+            link = self._rename(link) or link
+        self._padding = -member.size % BLOCK
+        return padding + header(evolve(member, name=_bytes(name), link=_bytes(link)))
 
-    def _end_extension(self) -> None:
-        said = bytes(self._said[: self._size])
-        match self._extension:
-            case tarfile.GNUTYPE_LONGNAME:
-                self._known["path"] = _text(said.rstrip(b"\0"))
-            case tarfile.GNUTYPE_LONGLINK:
-                self._known["linkpath"] = _text(said.rstrip(b"\0"))
-            case _:
-                self._known |= _records(said)
-        self._extension = b""
-
-    def _begin_member(self, member: tarfile.TarInfo, chosen: bytearray) -> None:
-        known, self._known = self._known, {}
-        name, link = known.get("path", member.name), known.get("linkpath", member.linkname)
-        try:
-            member.size = int(known.get("size", member.size))
-        except ValueError as error:
-            raise ArchiveRefused("the archive is broken: a size is no number") from error
-        if member.size < 0:
-            raise ArchiveRefused("the archive is broken: a size is below zero")
-        self._left = _padded(member.size) if member.isreg() else 0
-        new = self._rename(name)
-        kind = member.isreg() or member.isdir() or member.issym() or member.islnk()
-        self._wanted = kind and new is not None
-        if self._wanted and new is not None:
-            member.name = new
-            member.linkname = (self._rename(link) or link) if member.islnk() else link
-            chosen += member.tobuf(tarfile.GNU_FORMAT, "utf-8", "surrogateescape")
+    def _padded(self) -> bytes:
+        padding, self._padding = bytes(self._padding), 0
+        return padding
 
 
 def chosen_by(pattern: str, directory: str, top: str) -> Renaming:
@@ -157,22 +100,9 @@ def _matches(part: str, asked: str) -> bool:
     return fnmatchcase(part, asked) and (asked.startswith(".") or not part.startswith("."))
 
 
-def _padded(size: int) -> int:
-    return -(-size // BLOCK) * BLOCK
-
-
 def _text(data: bytes) -> str:
     return data.decode("utf-8", "surrogateescape")
 
 
-def _records(data: bytes) -> dict[str, str]:
-    """Read the records ``length key=value`` of a pax header."""
-    records = {}
-    while data:
-        digits, _, _ = data.partition(b" ")
-        if not digits.isdigit() or not 0 < int(digits) <= len(data):
-            raise ArchiveRefused("the archive is broken: a pax record has no length")
-        record, data = data[len(digits) + 1 : int(digits) - 1], data[int(digits) :]
-        key, _, value = record.partition(b"=")
-        records[_text(key)] = _text(value)
-    return records
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
