@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -9,6 +10,7 @@ import pytest
 
 from executor_docker import DockerConfig, DockerExecutor
 from executor_docker._owner import INSTANCE, MANAGER, RUN, SLOT, UNIT, Owner
+from executor_docker._remains import clear
 from fleeting import Unreachable
 from tests.executor_docker.benches import PATIENCE, Bench, bench_on, bench_over_ssh
 from tests.fleeting_docker.daemons import IMAGE, Daemon
@@ -71,14 +73,34 @@ async def test_what_a_killed_run_has_left_is_cleared_away_and_not_before(bench: 
     assert await bench.docker.holdings() == before
 
 
-async def test_what_the_lease_s_last_holder_has_left_is_cleared_away_whoever_it_was(bench: Bench) -> None:
-    """Two are never on one slot; on another slot, a stranger's is left alone."""
-    labels = {MANAGER: "stranger", RUN: "r", INSTANCE: bench.slot.instance, SLOT: "0"}
-    ours, theirs = await leave(bench, {**labels, UNIT: "a"}), await leave(bench, {**labels, SLOT: "1", UNIT: "b"})
+@pytest.mark.parametrize("owner", ["stranger", "owner"])
+async def test_a_job_that_another_run_has_on_the_same_slot_goes_on(bench: Bench, owner: str) -> None:
+    """Two managers may list one host, or one user's two batches may: each calls it by one name, and counts from 0."""
+    config = DockerConfig(socket=bench.docker.socket, image=IMAGE, network="none")
+    other = DockerExecutor(config, Owner(bench.directory / owner))
+    before = await bench.docker.holdings()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(partial(bench.run, "echo up; exec sleep 1000", executor=other))
+        with anyio.fail_after(PATIENCE):
+            await bench.output.lines(1)
+        theirs = await bench.docker.holdings() - before
+        await bench.run("true")
+        assert await bench.docker.holdings() - before == theirs
+        tasks.cancel_scope.cancel()
+    assert len(theirs) == 1
+    assert await bench.docker.holdings() == before
+
+
+async def test_what_a_stranger_has_left_is_left_alone_on_whatever_slot(bench: Bench) -> None:
+    """Nothing proves that he is dead."""
+    labels = {MANAGER: "stranger", RUN: "0" * 12, INSTANCE: bench.slot.instance, SLOT: "0", UNIT: "1" * 12}
+    before = await bench.docker.holdings()
+    name = await leave(bench, labels)
     await bench.run("true", slot=0)
-    assert (await remains(bench, ours), await remains(bench, theirs)) == (0, 3)
-    await bench.run("true", slot=1)
-    assert await remains(bench, theirs) == 0
+    assert await remains(bench, name) == 3
+    async with bench.docker.engine() as engine:
+        await clear(engine, lambda found: found.get(MANAGER) == "stranger")
+    assert await bench.docker.holdings() == before
 
 
 async def test_a_job_lost_with_its_instance_is_cleared_away_by_the_next_on_that_daemon(

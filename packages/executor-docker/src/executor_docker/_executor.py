@@ -70,7 +70,7 @@ class DockerExecutor:
         with self._owner.at_work(job.name, lease.instance, lease.slot) as unit:
             async with lease.dial() as connection, daemon(connection, self._config, lease.instance) as engine:
                 with told_of(lease.instance, "what an earlier job has left cannot be cleared away"):
-                    await clear(engine, lambda found: self._owner.is_leftover(found, unit.labels))
+                    await clear(engine, self._owner.is_leftover)
                 work = _Work(self._config, engine, admitted, job, unit, lease, output)
                 return await self._run(work, artifacts)
 

@@ -1,0 +1,147 @@
+"""Which of what is found on an instance nobody needs any more; for authors of executors.
+
+What an executor makes for a try at a job bears three ids: of the manager, of the manager's run, and of the try. What a
+run of the same manager has left that is over, killed or not, can be removed by the next one; so can what an ended try
+of this run has left. What another manager has made is left alone: it may be in use, for instances may share a file
+system or a daemon.
+
+Whether a run is over is the kernel's to say: each holds a lock on a file in the user's directory for state, for as
+long as it lives. A manager is that directory.
+"""
+
+import fcntl
+import os
+import re
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from threading import Lock
+from typing import Final
+
+from attrs import define, field
+
+from fleeting.directories import make_private, open_private, state_home
+
+_ID: Final = re.compile("[0-9a-f]{12}")
+
+
+def _new_id() -> str:
+    return uuid.uuid4().hex[:12]
+
+
+@define
+class Runs:
+    """This run of a manager, and what is known of its others. Nothing is opened before the first `claim`."""
+
+    kind: str
+    """Names the executor, and so the directory."""
+
+    root: Path | None = None
+    """The directory that makes runs one manager; None: below the user's directory for state."""
+
+    id: str = field(factory=_new_id, init=False)
+    """Of this run; unique, short, and fit for names, as all ids are."""
+
+    manager: str = field(default="", init=False)
+    """Of all runs with this directory; empty before `claim`."""
+
+    _active: set[str] = field(factory=set, init=False)
+    """Ids of the tries that are at work."""
+
+    _claiming: Lock = field(factory=Lock, init=False)
+
+    def claim(self) -> None:
+        """Take up the manager's identity and lock our run's file; blocks shortly, so call it in a thread.
+
+        Raises:
+            OSError: The directory cannot be used.
+        """
+        with self._claiming:
+            if not self.manager:
+                self.manager = self._claim(self._directory())
+
+    @contextmanager
+    def at_work(self) -> Iterator[str]:
+        """Be at work for one try at a job; yields its id."""
+        unit = _new_id()
+        self._active.add(unit)
+        try:
+            yield unit
+        finally:
+            self._active.discard(unit)
+
+    def is_at_work(self, unit: str) -> bool:
+        """Whether a try of this run still is."""
+        return unit in self._active
+
+    def is_over(self, manager: str, run: str, unit: str) -> bool:
+        """Whether a try is over for sure: it is one of our manager's, and has ended, or its run has."""
+        if manager != self.manager or not manager or not _ID.fullmatch(run):
+            return False
+        return not (self.is_at_work(unit) if run == self.id else _is_held(self._lock_file(run)))
+
+    def _claim(self, root: Path) -> str:
+        make_private(root)
+        identity = root / "manager"
+        fresh = root / f".{self.id}"
+        fresh.write_text(self.id)
+        with suppress(FileExistsError):
+            os.link(fresh, identity)  # whole, or not at all
+        fresh.unlink()
+        _hold(self._lock_file(self.id))
+        for path in root.glob("*.run"):
+            _is_held(path, tidy=True)
+        return identity.read_text()
+
+    def _directory(self) -> Path:
+        try:
+            return self.root or state_home() / "taskscaler" / self.kind
+        except RuntimeError as error:
+            raise FileNotFoundError("the user has no home directory; set XDG_STATE_HOME") from error
+
+    def _lock_file(self, run: str) -> Path:
+        return self._directory() / f"{run}.run"
+
+
+def _hold(path: Path) -> None:
+    """Make and lock a file for as long as this process lives; others may lock and remove it until then."""
+    while True:
+        descriptor = open_private(path, os.O_RDWR | os.O_CREAT)
+        fcntl.flock(descriptor, fcntl.LOCK_SH)
+        if _is_at(path, descriptor):
+            return
+        os.close(descriptor)
+
+
+def _is_held(path: Path, *, tidy: bool = False) -> bool:
+    """Whether a run lives whose file this is.
+
+    Args:
+        path: Of the file.
+        tidy: Whether to remove the file if none does. That is done under the lock: a run that takes it afterwards sees
+            that its file is gone, and makes another.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not _is_at(path, descriptor):
+            return path.exists()  # its run has made another meanwhile
+        if tidy:
+            path.unlink()
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def _is_at(path: Path, descriptor: int) -> bool:
+    """Whether an open file still is the one of that name."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
