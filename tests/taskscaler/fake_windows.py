@@ -83,12 +83,13 @@ def decoded(encoded: str) -> str:
     return base64.b64decode(encoded, validate=True).decode("utf-16-le", "surrogatepass")
 
 
-def prepare(base: str, name: str, suffix: str) -> int:
+def prepare(base: str, name: str, owner: str, suffix: str) -> int:
     """Play `_windows.PREPARE`."""
     slot = Path(base).absolute() / name
-    _empty(slot)
-    slot.mkdir(parents=True)
-    print(slot, flush=True)
+    slot.parent.mkdir(parents=True, exist_ok=True)
+    Path(f"{slot}.new").touch(exist_ok=False)
+    slot.mkdir()
+    print(slot, *(path.name for path in slot.parent.glob(f"slot-*-{owner}-*-*") if path.is_dir()), sep="\n", flush=True)
     return receive(f"{slot}{suffix}")
 
 
@@ -131,11 +132,12 @@ def send(file: str, **start: str) -> int:
     return 0
 
 
-def remove(slot: str, name: str) -> int:
+def remove(base: str, names: Sequence[str]) -> int:
     """Play `_windows.REMOVE`."""
-    _empty(Path(slot))
-    for path in Path(slot).parent.glob(f"{name}.*"):
-        path.unlink()
+    for name in names:
+        _empty(Path(base, name))
+        for path in Path(base).glob(f"{name}.*"):
+            path.unlink()
     return 0
 
 

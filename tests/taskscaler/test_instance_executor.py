@@ -1,5 +1,6 @@
 """The *instance* executor, on real agents, and what it does when an instance misbehaves."""
 
+import os
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -11,8 +12,9 @@ import pytest
 from attrs import define, evolve
 
 from fleeting import Completed, ConfigError, ConnectError, PluginBroken, PluginNotFound, Unreachable
-from taskscaler.executors import JobOutcome, JobSpec, Verdict, available_executors, load_executor
+from taskscaler.executors import JobOutcome, JobSpec, Verdict, available_executors, load_executor, runs
 from taskscaler.executors.instance import InstanceConfig, InstanceExecutor
+from taskscaler.executors.runs import Runs
 from tests.fleeting.local_agents import DETACHED, Heard, dialled, opened, started, watched
 from tests.taskscaler.leased import Slot
 
@@ -31,10 +33,11 @@ class Bench:
     slot: Slot
     directory: Path
     output: Heard
+    runs: Runs
 
     async def run(self, script: str, *, config: InstanceConfig | None = None, slot: int = 0, **spec: Any) -> JobOutcome:  # noqa: ANN401
         """Run a job made from these."""
-        executor = InstanceExecutor(config or InstanceConfig())
+        executor = InstanceExecutor(config or InstanceConfig(), self.runs)
         job = JobSpec(name="job", script=script, **spec)
         with anyio.fail_after(PATIENCE):
             return await executor.run(job, evolve(self.slot, slot=slot), output=self.output, artifacts=self.artifacts)
@@ -60,7 +63,9 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
     """Start an agent of one's own."""
     async with opened(tmp_path / "group") as group:
         (instance,) = await started(group)
-        yield Bench(Slot(instance, lambda: dialled(group, instance)), tmp_path, Heard())
+        yield Bench(
+            Slot(instance, lambda: dialled(group, instance)), tmp_path, Heard(), Runs("instance", tmp_path / "runs")
+        )
 
 
 async def test_a_script_that_ends_well_has_succeeded(bench: Bench) -> None:
@@ -106,24 +111,54 @@ async def test_a_job_s_variables_stay_out_of_its_repr() -> None:
     assert "hunter2" not in repr(JobSpec(name="job", script="", env={"TOKEN": "hunter2"}))
 
 
-async def test_each_slot_has_a_directory_of_its_own_and_finds_it_empty(bench: Bench) -> None:
+async def test_each_try_has_a_directory_of_its_own_and_finds_it_empty(bench: Bench) -> None:
     """What a job leaves is gone when the next comes, even what it locked itself out of."""
     await bench.run("mkdir -p deep/er; touch deep/er/file .hidden; chmod 0 deep/er deep")
     await bench.run("pwd; ls -A", slot=0)
+    await bench.run("pwd; ls -A", slot=0)
     await bench.run("pwd; ls -A", slot=1)
-    first, second = bench.output.data.decode().splitlines()
-    assert (Path(first).name, Path(second).name) == ("slot-0", "slot-1")
+    directories = [Path(line).name for line in bench.output.data.decode().splitlines()]
+    assert len({*directories}) == 3
+    assert [name.split("-")[1] for name in directories] == ["0", "0", "1"]
     assert names_in(bench.remote()) == []
 
 
-async def test_what_a_killed_manager_left_in_the_slot_is_removed_first(bench: Bench) -> None:
-    """A slot is emptied before a job too, for not every job is cleaned up after."""
+async def test_a_directory_that_is_there_already_is_an_error(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is somebody else's, by whatever chance: nothing in it is touched, and the try has failed."""
     await bench.run("true")
-    left = bench.remote("slot-0")
-    left.mkdir()
-    (left / "stale").touch()
-    await bench.run("ls -A")
-    assert bench.output.data == b""
+    monkeypatch.setattr(runs, "_new_id", lambda: "0" * 12)
+    there = bench.remote(f"slot-0-{bench.runs.manager[:8]}-{bench.runs.id}-{'0' * 12}")
+    there.mkdir()
+    (there / "precious").touch()
+    with pytest.raises(ConnectError, match=r"cannot prepare taskscaler/slot-0-\S+ on .*: exited with \d+: .*exists"):
+        await bench.run("true")
+    assert names_in(bench.remote()) == [there.name]
+    assert names_in(there) == ["precious"]
+
+
+async def test_what_is_over_is_removed_and_nothing_else(bench: Bench) -> None:
+    """A killed run of our manager needs nothing any more; another one may live, and so may other managers."""
+    await bench.run("true")
+    alive = Runs("instance", bench.runs.root)
+    alive.claim()
+    owner, other, unit = bench.runs.manager[:8], "f" * 8, "1" * 12
+    over = [f"slot-3-{owner}-{'0' * 12}-{unit}", f"slot-0-{owner}-{bench.runs.id}-{unit}"]
+    kept = [f"slot-0-{owner}-{alive.id}-{unit}", f"slot-0-{other}-{'0' * 12}-{unit}", f"slot-0-{owner}-x", "slot-0"]
+    for name in (*over, *kept):
+        bench.remote(name).mkdir()
+        bench.remote(f"{name}.script").touch()
+    (bench.remote(over[0]) / "locked").mkdir(mode=0)
+    outcome = await bench.run("true")
+    assert outcome == JobOutcome(verdict=Verdict.SUCCEEDED, exit_code=0)
+    assert names_in(bench.remote()) == sorted([*kept, *(f"{name}.script" for name in kept)])
+
+
+async def test_a_manager_without_a_place_for_its_state_runs_jobs_all_the_same(bench: Bench) -> None:
+    """Only what it would leave if it were killed stays there."""
+    (bench.directory / "file").touch()
+    bench.runs = Runs("instance", bench.directory / "file")
+    assert (await bench.run("true")).verdict is Verdict.SUCCEEDED
+    assert names_in(bench.remote()) == []
 
 
 async def test_files_arrive_under_their_names(bench: Bench) -> None:
@@ -208,7 +243,7 @@ async def test_a_job_without_any_artifact_leaves_no_directory(bench: Bench) -> N
     outcome = await bench.run("true", artifacts=("a", "b"))
     assert outcome.why == "no such artifact: a, b"
     assert not bench.artifacts.exists()
-    assert names_in(bench.directory) == ["group"]
+    assert names_in(bench.directory) == ["group", "runs"]
 
 
 async def test_artifacts_that_are_too_large_are_refused(bench: Bench) -> None:
@@ -249,18 +284,28 @@ async def test_a_clean_up_that_takes_too_long_is_ended(bench: Bench) -> None:
     assert (outcome.verdict, outcome.warnings) == (Verdict.SUCCEEDED, ("the clean-up took longer than 200ms",))
 
 
-async def test_an_absolute_base_has_a_directory_for_each_instance(bench: Bench) -> None:
-    """Jobs may run on another disk; instances that share it, as those of the local group do, do not meet there."""
+async def test_jobs_may_be_elsewhere(bench: Bench) -> None:
+    """On another disk, which other instances may use as well."""
     base = bench.directory / "elsewhere"
-    await bench.run('echo "$PWD $TASKSCALER_INSTANCE"', config=InstanceConfig(base=str(base)))
-    where, instance = bench.output.data.decode().split()
-    assert where == f"{base}/{instance}/slot-0"
+    await bench.run('echo "$PWD"', config=InstanceConfig(base=str(base)))
+    assert Path(bench.output.data.decode().strip()).parent == base
+    assert names_in(base) == []
+
+
+async def test_a_directory_without_a_name_in_utf_8_is_an_error(bench: Bench) -> None:
+    """It could not be named to the instance again; the message says what to do."""
+    base = f"{bench.directory}/there"
+    odd = bench.directory / os.fsdecode(b"\xff\xfe")
+    odd.mkdir()
+    (bench.directory / "there").symlink_to(odd)
+    with pytest.raises(ConnectError, match="a name that is not UTF-8; set base to an absolute path"):
+        await bench.run("true", config=InstanceConfig(base=base))
 
 
 async def test_an_instance_that_cannot_be_prepared_is_an_error(bench: Bench) -> None:
     """Trying again would not help; the message says what the instance said."""
     (bench.directory / "file").touch()
-    with pytest.raises(ConnectError, match=r"cannot prepare .*/file/.*/slot-0 on .*: exited with \d+: ") as error:
+    with pytest.raises(ConnectError, match=r"cannot prepare .*/file/slot-0-\S+ on .*: exited with \d+: ") as error:
         await bench.run("true", config=InstanceConfig(base=str(bench.directory / "file")))
     assert not isinstance(error.value, Unreachable)
 
@@ -292,7 +337,7 @@ class Breaking:
         """Run a command."""
         if any(self._word in part for part in command):
             raise Unreachable("the line went dead")
-        return Completed(exit_status=0, stdout=b"/base\n")
+        return Completed(exit_status=0, stdout=b"\n/base\n")
 
     @asynccontextmanager
     async def dial(self) -> AsyncIterator[Any]:
@@ -305,16 +350,18 @@ async def test_a_connection_that_dies_before_all_is_done_is_told(tmp_path: Path,
     """Whether the job ended, or what it left, is not known: it has to be run again."""
     job = JobSpec(name="job", script="true", files={"x": Path(__file__)}, artifacts=("y",))
     slot = Slot("i-1", Breaking(word).dial)
+    executor = InstanceExecutor(InstanceConfig(), Runs("instance", tmp_path / "runs"))
     with pytest.raises(Unreachable, match="the line went dead"):
-        await InstanceExecutor(InstanceConfig()).run(job, slot, output=Heard(), artifacts=tmp_path / "artifacts")
-    assert names_in(tmp_path) == []
+        await executor.run(job, slot, output=Heard(), artifacts=tmp_path / "artifacts")
+    assert names_in(tmp_path) == ["runs"]
 
 
 async def test_a_connection_that_dies_after_the_job_only_spoils_the_clean_up(tmp_path: Path) -> None:
     """The job has ended and need not be run again."""
     slot = Slot("i-1", Breaking("rm -f").dial)
     job = JobSpec(name="job", script="true")
-    outcome = await InstanceExecutor(InstanceConfig()).run(job, slot, output=Heard(), artifacts=tmp_path / "artifacts")
+    executor = InstanceExecutor(InstanceConfig(), Runs("instance", tmp_path / "runs"))
+    outcome = await executor.run(job, slot, output=Heard(), artifacts=tmp_path / "artifacts")
     assert outcome.verdict is Verdict.SUCCEEDED
     assert outcome.warnings == ("the clean-up failed: the line went dead",)
 

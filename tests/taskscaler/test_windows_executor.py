@@ -17,6 +17,7 @@ from fleeting.powershell import PREFACE
 from taskscaler.executors import JobOutcome, JobSpec, Verdict, _windows
 from taskscaler.executors._windows import Kind, with_values
 from taskscaler.executors.instance import InstanceConfig, InstanceExecutor
+from taskscaler.executors.runs import Runs
 from tests.fleeting.local_agents import Heard
 from tests.fleeting.sshd import configured
 from tests.fleeting.winrm_host import Host, winrm_host
@@ -39,10 +40,11 @@ class Bench:
     """Where commands start on the instance."""
 
     output: Heard
+    runs: Runs
 
     async def run(self, script: str, *, config: InstanceConfig | None = None, slot: int = 0, **spec: Any) -> JobOutcome:  # noqa: ANN401
         """Run a job made from these."""
-        executor = InstanceExecutor(config or InstanceConfig())
+        executor = InstanceExecutor(config or InstanceConfig(), self.runs)
         job = JobSpec(name="job", script=script, **spec)
         lease = Slot("i-1", lambda: WinrmConnector().dial(self.host.info, configured()), slot)
         with anyio.fail_after(PATIENCE):
@@ -69,7 +71,7 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
 @pytest.fixture
 def bench(host: Host, tmp_path: Path) -> Bench:
     """Use the server."""
-    return Bench(host, tmp_path, Path(str(host.options.home)), Heard())
+    return Bench(host, tmp_path, Path(str(host.options.home)), Heard(), Runs("instance", tmp_path / "runs"))
 
 
 # --- scripts ---------------------------------------------------------------------------------------------
@@ -80,7 +82,9 @@ async def test_a_powershell_script_runs_in_its_slot(bench: Bench) -> None:
     script = 'echo "out $A $TASKSCALER_INSTANCE $TASKSCALER_SLOT"; echo "err ä" >&2; pwd; exit 3'
     outcome = await bench.run(script, slot=2, env={"A": "a b"})
     assert (outcome.verdict, outcome.exit_code, outcome.why) == (Verdict.FAILED, 3, "exited with 3")
-    assert bench.output.data.decode() == f"out a b i-1 2\nerr ä\n{bench.there}/taskscaler/slot-2\n"
+    told, directory = bench.output.data.decode().removesuffix("\n").rsplit("\n", 1)
+    assert told == "out a b i-1 2\nerr ä"
+    assert directory.startswith(f"{bench.there}/taskscaler/slot-2-{bench.runs.manager[:8]}-{bench.runs.id}-")
     assert bench.left() == []
 
 
@@ -126,8 +130,22 @@ async def test_a_clean_up_script_runs_after_the_job(bench: Bench) -> None:
 async def test_an_instance_that_cannot_be_prepared_is_an_error(bench: Bench) -> None:
     """The message says what the instance said."""
     (bench.there / "file").touch()
-    with pytest.raises(ConnectError, match=r"(?s)cannot prepare file\\slot-0 on i-1: exited with 1: .*file"):
+    with pytest.raises(ConnectError, match=r"(?s)cannot prepare file\\slot-0-\S+ on i-1: exited with 1: .*file"):
         await bench.run("true", config=InstanceConfig(base="file"))
+
+
+async def test_only_what_is_over_is_removed(bench: Bench) -> None:
+    """What a killed run of our manager has left goes; what others have there stays."""
+    bench.runs.claim()
+    there = bench.there / "taskscaler"
+    left = [there / f"slot-1-{owner}-{'0' * 12}-{'1' * 12}" for owner in (bench.runs.manager[:8], "f" * 8)]
+    for path in left:
+        path.mkdir(parents=True)
+        path.with_name(f"{path.name}.script.ps1").touch()
+    await bench.run("true")
+    kept = bench.left()
+    assert kept == [left[1].name, f"{left[1].name}.script.ps1"]
+    fake_windows.remove(str(there), [left[1].name])
 
 
 # --- files -----------------------------------------------------------------------------------------------

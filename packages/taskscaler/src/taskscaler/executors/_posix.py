@@ -5,34 +5,40 @@ that fails. The instance needs a POSIX shell and ``tar``.
 """
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Final
 
 from attrs import frozen
 
 from fleeting import Completed, Connection, Sink
 from fleeting.archives import Packed
-from taskscaler.executors._slot import Wanted, raise_unless_ok
+from taskscaler.executors._slot import Wanted, raise_unless_ok, text_of
 
 # A job may leave directories that it took its own permissions from, hence the second try.
 _EMPTY: Final = """
 empty() { rm -rf -- "$1" 2>/dev/null || { chmod -R u+rwX -- "$1" && rm -rf -- "$1"; }; }
 """
 
-_PREPARE: Final = f"""set -eu
-{_EMPTY}
+_PREPARE: Final = """set -eu
 umask 077
 mkdir -p -- "$1"
 cd -- "$1"
-empty "$2"
 mkdir -- "$2"
 cat > "$2.script"
 chmod 700 "$2.script"
+for left in slot-*-"$3"-*-*; do
+    if [ -d "$left" ]; then printf '%s\\n' "$left"; fi
+done
+echo
 pwd -P
 """
 
 _REMOVE: Final = f"""{_EMPTY}
-empty "$1" && rm -f -- "$1.script"
+status=0
+for directory do
+    {{ empty "$directory" && rm -f -- "$directory.script"; }} || status=$?
+done
+exit $status
 """
 
 # An empty IFS keeps names with spaces whole while their globs are still expanded.
@@ -61,17 +67,19 @@ class PosixSlot:
     connection: Connection
     directory: str
     wanted: Wanted
+    leftovers: Sequence[str] = ()
+    """Directories of tries that are over."""
 
     @classmethod
     async def prepared(cls, connection: Connection, wanted: Wanted) -> "PosixSlot":
-        """Make it ready. Instances may share a file system, and so whatever is absolute."""
-        base = wanted.base
-        base = f"{base}/{wanted.instance}" if PurePosixPath(base).is_absolute() else base
-        command = ("/bin/sh", "-c", _PREPARE, "sh", base, wanted.name)
+        """Make it ready."""
+        command = ("/bin/sh", "-c", _PREPARE, "sh", wanted.base, wanted.name, wanted.owner)
         completed = await connection.run(command, stdin=wanted.script.encode())
-        raise_unless_ok(completed, f"cannot prepare {base}/{wanted.name} on {wanted.instance}")
-        base = completed.stdout.decode().removesuffix("\n")
-        return cls(connection=connection, directory=f"{base}/{wanted.name}", wanted=wanted)
+        raise_unless_ok(completed, f"cannot prepare {wanted.base}/{wanted.name} on {wanted.instance}")
+        names, _, base = f"\n{text_of(wanted.instance, completed.stdout)}".rpartition("\n\n")
+        base = base.removesuffix("\n")
+        leftovers = [f"{base}/{name}" for name in wanted.leftovers(names.split("\n"))]
+        return cls(connection=connection, directory=f"{base}/{wanted.name}", wanted=wanted, leftovers=leftovers)
 
     async def upload(self, files: Mapping[str, Path]) -> None:
         """See `Slot.upload`."""
@@ -93,7 +101,15 @@ class PosixSlot:
 
     async def remove(self) -> Completed:
         """See `Slot.remove`."""
-        return await self.connection.run(("/bin/sh", "-c", _REMOVE, "sh", self.directory))
+        return await self._remove([self.directory])
+
+    async def remove_leftovers(self) -> None:
+        """See `Slot.remove_leftovers`."""
+        if self.leftovers:
+            await self._remove(self.leftovers)
+
+    async def _remove(self, directories: Sequence[str]) -> Completed:
+        return await self.connection.run(("/bin/sh", "-c", _REMOVE, "sh", *directories))
 
     async def _run(self, command: Sequence[str], output: Sink) -> Completed:
         in_one = ("/bin/sh", "-c", _IN_ONE_STREAM, "sh", *command)

@@ -1,12 +1,27 @@
-"""A slot's directory on an instance, and what the instance executor has done in it, however its system does that."""
+"""A job's directory on an instance, and what the instance executor has done in it, however its system does that.
 
-from collections.abc import Mapping, Sequence
+It is made for one try at a job, and its name is unique to that: instances may share a file system, as hosts do whose
+homes are on one server, and so may managers. That it was not there before is proved when it is made.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 from attrs import field, frozen
 
 from fleeting import Completed, ConnectError, Sink
+from taskscaler.executors.runs import Runs
+
+MOST_LEFTOVERS = 20
+"""Directories that one job removes after others, so that it does not wait long."""
+
+_MOST_NAMES: Final = 10_000  # that are looked at: an instance may name any number of them
+_SHORT: Final = 8  # digits of a manager's id, so that paths stay short
+_NOBODY: Final = "nobody"
+_NAME: Final = re.compile(r"slot-[0-9]+-(?P<owner>[0-9a-f]{8})-(?P<run>[0-9a-f]{12})-(?P<unit>[0-9a-f]{12})")
 
 
 @frozen(kw_only=True)
@@ -18,18 +33,50 @@ class Wanted:
     """As the user has configured it."""
 
     number: int
+    unit: str
+    """The try's id."""
+
+    runs: Runs
+    """Tells what other tries have left that are over."""
+
     script: str = field(repr=False)
     env: Mapping[str, str] = field(repr=False)
     """Of the job and of its clean-up."""
 
     @property
+    def owner(self) -> str:
+        """The part of names that all of our manager's directories have; empty if no manager could be claimed."""
+        return self.runs.manager[:_SHORT]
+
+    @property
     def name(self) -> str:
-        """Of the slot's directory, in the base."""
-        return f"slot-{self.number}"
+        """Of the try's directory, in the base: the slot, the manager, its run, the try."""
+        return f"slot-{self.number}-{self.owner or _NOBODY}-{self.runs.id}-{self.unit}"
+
+    def leftovers(self, names: Iterable[str]) -> list[str]:
+        """Choose from the names of directories in the base those of our manager's tries that are over for sure."""
+        matches = map(_NAME.fullmatch, islice(names, _MOST_NAMES))
+        found = (match for match in matches if match and match["owner"] == self.owner)
+        over = (match for match in found if self.runs.is_over(self.runs.manager, match["run"], match["unit"]))
+        return [match[0] for match in islice(over, MOST_LEFTOVERS)]
+
+
+def text_of(instance: str, data: bytes) -> str:
+    """Read what an instance says of its directories.
+
+    Raises:
+        ConnectError: It is not UTF-8, so that a directory could not be named to it again.
+    """
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise ConnectError(
+            f"the directory of jobs on {instance} has a name that is not UTF-8; set base to an absolute path"
+        ) from error
 
 
 class Slot(Protocol):
-    """A slot that is ready: its directory is empty, and the job's script lies beside it."""
+    """A slot that is ready: its directory is new, and the job's script lies beside it."""
 
     @property
     def directory(self) -> str:
@@ -62,7 +109,11 @@ class Slot(Protocol):
         ...
 
     async def remove(self) -> Completed:
-        """Remove the directory, and what lies beside it."""
+        """Remove the directory, and what belongs to it beside it; nothing else."""
+        ...
+
+    async def remove_leftovers(self) -> None:
+        """Remove what tries of ours have left that are over; what cannot be removed is left to later ones."""
         ...
 
 

@@ -18,7 +18,7 @@ from attrs import define, field, frozen
 from fleeting import Completed, ConnectError, Connection, Sink
 from fleeting.archives import ArchiveRefused, Packed
 from fleeting.powershell import powershell, quote
-from taskscaler.executors._slot import Wanted, raise_unless_ok
+from taskscaler.executors._slot import Wanted, raise_unless_ok, text_of
 
 PIECE = 16 << 20
 """Bytes of an archive that have a checksum; those that come wrong are fetched again."""
@@ -54,10 +54,16 @@ $out.Close()
 [Console]::Out.Write([BitConverter]::ToString($sha.Hash).Replace('-', '').ToLower())
 """
 
-PREPARE: Final = f"""{_STOP}{_EMPTY}$slot = Join-Path ([IO.Path]::GetFullPath($base)) $name
-Empty $slot
+# Making a directory does not fail if it is there; making a new file does, so that of two only one goes on.
+PREPARE: Final = f"""{_STOP}$base = [IO.Path]::GetFullPath($base)
+$slot = Join-Path $base $name
+[void][IO.Directory]::CreateDirectory($base)
+[IO.File]::Open("$slot.new", 'CreateNew').Close()
+if ([IO.Directory]::Exists($slot)) {{ throw "$slot is there already" }}
 [void][IO.Directory]::CreateDirectory($slot)
 [Console]::Out.Write($slot + "`n")
+Get-ChildItem -LiteralPath $base -Directory -Filter "slot-*-$owner-*-*" |
+    ForEach-Object {{ [Console]::Out.Write($_.Name + "`n") }}
 $file = $slot + $suffix
 {_RECEIVE}"""
 
@@ -100,9 +106,15 @@ SEND: Final = f"""{_STOP}$in = [IO.File]::OpenRead($file)
 $in.CopyTo([Console]::OpenStandardOutput())
 """
 
-REMOVE: Final = f"""{_STOP}{_EMPTY}Empty $slot
-Get-ChildItem -LiteralPath (Split-Path $slot) -File -Force |
-    Where-Object {{ $_.Name.StartsWith("$name.") }} | Remove-Item -Force
+REMOVE: Final = f"""{_STOP}{_EMPTY}$failed = $null
+foreach ($name in $names) {{
+    try {{
+        Empty (Join-Path $base $name)
+        Get-ChildItem -LiteralPath $base -File -Force |
+            Where-Object {{ $_.Name.StartsWith("$name.") }} | Remove-Item -Force
+    }} catch {{ $failed = $_ }}
+}}
+if ($failed) {{ throw $failed }}
 """
 
 _BOM: Final = "\ufeff"
@@ -116,20 +128,21 @@ class WindowsSlot:
     connection: Connection
     directory: str
     wanted: Wanted
+    leftovers: Sequence[str] = ()
+    """Names of directories of tries that are over."""
 
     @classmethod
     async def prepared(cls, connection: Connection, wanted: Wanted) -> "WindowsSlot":
-        """Make it ready. Instances may share a file system, and so whatever is absolute."""
+        """Make it ready."""
         base = wanted.base
-        base = f"{base}\\{wanted.instance}" if PureWindowsPath(base).is_absolute() else base
         kind = Kind.of(wanted.script)
         content = _Hashed(kind.content)
-        prepare = with_values(PREPARE, base=base, name=wanted.name, suffix=f".script{kind.suffix}")
+        prepare = with_values(PREPARE, base=base, name=wanted.name, owner=wanted.owner, suffix=f".script{kind.suffix}")
         completed = await connection.run(powershell(prepare), stdin=content)
         raise_unless_ok(completed, f"cannot prepare {base}\\{wanted.name} on {wanted.instance}")
-        directory, _, arrived = completed.stdout.decode().rpartition("\n")
-        content.compare(arrived, "the job's script")
-        return cls(connection=connection, directory=directory, wanted=wanted)
+        directory, *names = text_of(wanted.instance, completed.stdout).split("\n")
+        content.compare(names.pop() if names else "", "the job's script")
+        return cls(connection=connection, directory=directory, wanted=wanted, leftovers=wanted.leftovers(names))
 
     async def upload(self, files: Mapping[str, Path]) -> None:
         """See `Slot.upload`."""
@@ -154,13 +167,21 @@ class WindowsSlot:
         pack = with_values(PACK, slot=self.directory, file=archive, piece=str(PIECE), patterns=patterns)
         packed = await self.connection.run(powershell(pack))
         if packed.ok and packed.stdout:
-            await self._fetch(archive, _Pieces(packed.stdout.decode().split(), store))
+            await self._fetch(archive, _Pieces(packed.stdout.decode(errors="replace").split(), store))
         return packed
 
     async def remove(self) -> Completed:
         """See `Slot.remove`."""
-        remove = with_values(REMOVE, slot=self.directory, name=self.wanted.name)
-        return await self.connection.run(powershell(remove))
+        return await self._remove([self.wanted.name])
+
+    async def remove_leftovers(self) -> None:
+        """See `Slot.remove_leftovers`."""
+        if self.leftovers:
+            await self._remove(self.leftovers)
+
+    async def _remove(self, names: Sequence[str]) -> Completed:
+        base = self.directory.removesuffix(self.wanted.name)
+        return await self.connection.run(powershell(with_values(REMOVE, base=base, names=names)))
 
     async def _run(self, what: str, kind: "Kind", output: Sink) -> Completed:
         """Run a script's file by a line of cmd's, which makes one stream of the two that a job writes."""
@@ -172,7 +193,7 @@ class WindowsSlot:
         hashed = _Hashed(source)
         completed = await self.connection.run(powershell(with_values(RECEIVE, file=file)), stdin=hashed)
         raise_unless_ok(completed, f"cannot upload {what}")
-        hashed.compare(completed.stdout.decode(), what)
+        hashed.compare(completed.stdout.decode(errors="replace"), what)
 
     async def _fetch(self, archive: str, pieces: "_Pieces") -> None:
         """Have an archive sent, again from where it comes wrong if it does.

@@ -1,11 +1,14 @@
 """The *instance* executor: runs a job's script on the leased instance itself, over any connection.
 
-Each slot has its own working directory ``<base>/slot-<n>``, empty when a job starts and emptied when it has
-ended. How scripts are run, and what the instance needs, is its system's business: see `_posix` and `_windows`.
+Each try at a job has a working directory of its own, ``<base>/slot-<n>-…``. It is new, its name is that of no other
+on whatever instances share a file system, and it is removed when the job has ended. What tries have left whose manager
+was killed is removed by that manager's next job there. How scripts are run, and what the instance needs, is its
+system's business: see `_posix` and `_windows`.
 
 Beside its own environment and the job's, the script sees ``TASKSCALER_INSTANCE`` and ``TASKSCALER_SLOT``.
 """
 
+import logging
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -21,6 +24,9 @@ from taskscaler.executors._posix import PosixSlot
 from taskscaler.executors._slot import Slot, Wanted
 from taskscaler.executors._windows import WindowsSlot
 from taskscaler.executors.artifacts import take_in, without_artifacts
+from taskscaler.executors.runs import Runs
+
+log = logging.getLogger("taskscaler.instance")
 
 COLLECT_TIMEOUT = 600.0
 """Seconds that bringing back the artifacts of one job may take."""
@@ -42,8 +48,7 @@ class InstanceConfig:
     """Settings of the instance executor, the table ``[executors.instance]``."""
 
     base: str = field(default="taskscaler", validator=_not_empty)
-    """Directory for the slots' directories: relative to where commands start on the instance, or absolute; then
-    each instance has a directory of its own in it, since instances may share a file system."""
+    """Directory for the jobs' directories: relative to where commands start on the instance, or absolute."""
 
     cleanup_script: str = ""
     """Run like a job's script in the slot's directory after each job; its output goes to the job's log. On POSIX
@@ -59,32 +64,50 @@ class InstanceConfig:
 class InstanceExecutor:
     """Runs scripts on the instance itself."""
 
-    def __init__(self, config: InstanceConfig) -> None:
-        """Take the settings."""
+    def __init__(self, config: InstanceConfig, runs: Runs | None = None) -> None:
+        """Take the settings, and whose directories those on instances are; None: those of this user's managers."""
         self._config = config
+        self._runs = runs or Runs("instance")
+        self._unclaimed = False
 
     async def run(self, job: JobSpec, lease: Leased, *, output: Sink, artifacts: Path) -> JobOutcome:
         """See `Executor.run`. The time-out covers the upload of the files and the script."""
-        async with lease.dial() as connection:
-            slot = await self._prepare(connection, job, lease)
-            try:
-                outcome = await _run_in_time(slot, job, output)
-                outcome = await self._collect(slot, job, outcome, artifacts)
-            except Unreachable:
-                raise
-            except BaseException:
-                with anyio.move_on_after(HASTY_CLEANUP, shield=True):
-                    await self._clean_up(slot, output)
-                raise
-            warnings = await self._clean_up(slot, output)
-            return evolve(outcome, warnings=(*outcome.warnings, *warnings))
+        await to_thread.run_sync(self._claim)
+        with self._runs.at_work() as unit:
+            async with lease.dial() as connection:
+                slot = await self._prepare(connection, job, lease, unit)
+                return await self._run(slot, job, output, artifacts)
 
-    async def _prepare(self, connection: Connection, job: JobSpec, lease: Leased) -> Slot:
-        """Empty the slot's directory and put the script beside it."""
+    async def _run(self, slot: Slot, job: JobSpec, output: Sink, artifacts: Path) -> JobOutcome:
+        try:
+            outcome = await _run_in_time(slot, job, output)
+            outcome = await self._collect(slot, job, outcome, artifacts)
+        except Unreachable:
+            raise
+        except BaseException:
+            with anyio.move_on_after(HASTY_CLEANUP, shield=True):
+                await self._clean_up(slot, output)
+            raise
+        warnings = await self._clean_up(slot, output)
+        return evolve(outcome, warnings=(*outcome.warnings, *warnings))
+
+    def _claim(self) -> None:
+        """Learn which manager this is; without that, what killed ones have left stays where it is."""
+        try:
+            self._runs.claim()
+        except OSError as error:
+            if not self._unclaimed:
+                log.warning("leftovers_stay", extra={"error": str(error)})
+            self._unclaimed = True
+
+    async def _prepare(self, connection: Connection, job: JobSpec, lease: Leased, unit: str) -> Slot:
+        """Make the job's directory, and put the script beside it."""
         wanted = Wanted(
             instance=lease.instance,
             base=self._config.base,
             number=lease.slot,
+            unit=unit,
+            runs=self._runs,
             script=job.script,
             env={**job.env, "TASKSCALER_INSTANCE": lease.instance, "TASKSCALER_SLOT": str(lease.slot)},
         )
@@ -103,7 +126,7 @@ class InstanceExecutor:
         return without_artifacts(outcome, missing)
 
     async def _clean_up(self, slot: Slot, output: Sink) -> tuple[str, ...]:
-        """Leave the slot as the next job may find it. The job has ended: what fails here is only reported."""
+        """Leave nothing of the job there. It has ended: what fails here is only reported."""
         warnings: list[str] = []
         script = self._config.cleanup_script
         try:
@@ -112,7 +135,8 @@ class InstanceExecutor:
                     cleaned = await slot.run_cleanup(script, output)
                     warnings += [] if cleaned.ok else [f"the clean-up script {cleaned.outcome}"]
                 removed = await slot.remove()
-                warnings += [] if removed.ok else [f"{slot.directory} could not be emptied: {removed.account}"]
+                warnings += [] if removed.ok else [f"{slot.directory} could not be removed: {removed.account}"]
+                await slot.remove_leftovers()
         except TimeoutError:
             warnings.append(f"the clean-up took longer than {format_duration(self._config.cleanup_timeout)}")
         except ConnectError as error:
