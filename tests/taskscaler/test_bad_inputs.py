@@ -525,6 +525,10 @@ WRONG_FILES = {
         f"{FLEET}{JOB}copies = 1_000_000_000_000\n",
         "jobs[0].copies: found integer 1000000000000, expected <= 1000000 [FL110]",
     ),
+    "a log without room": wrong_file(
+        f"{FLEET}{JOB}log_limit = 100\n",
+        "jobs[0].log_limit: found integer 100, expected >= 4096 [FL110]",
+    ),
     "negative retries": wrong_file(
         f"{FLEET}{JOB}retries = -1\n",
         "jobs[0].retries: found integer -1, expected >= 0 [FL110]",

@@ -204,6 +204,14 @@ def test_what_a_job_does_not_say_the_defaults_say(tmp_path: Path) -> None:
     assert (speaking.spec.env["A"], speaking.spec.env["B"]) == ("defaults", "job")
 
 
+def test_a_log_s_limit_is_the_job_s_own_or_the_default(tmp_path: Path) -> None:
+    """64 MiB if nothing is said."""
+    assert read(tmp_path, FLEET, JOB).jobs[0].log_limit == 64 << 20
+    defaults = "[defaults]\nlog_limit = 10_000\n"
+    assert read(tmp_path, FLEET, defaults, JOB).jobs[0].log_limit == 10_000
+    assert read(tmp_path, FLEET, defaults, JOB, "log_limit = 5_000\n").jobs[0].log_limit == 5_000
+
+
 @pytest.mark.parametrize(
     ("copies", "first", "last"), [(1, "a-01", "a-01"), (40, "a-01", "a-40"), (100, "a-001", "a-100")]
 )

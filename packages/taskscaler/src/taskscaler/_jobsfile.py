@@ -31,6 +31,7 @@ from fleeting.files import read_toml
 from fleeting.wording import describe, quoted
 from taskscaler._observe import ScalerObserver
 from taskscaler.batch import Job
+from taskscaler.batch._job import LEAST_LOG_LIMIT, LOG_LIMIT
 from taskscaler.config._autoscaler import Autoscaler, some
 from taskscaler.config._pools import at_home, with_inheritance
 from taskscaler.executors import Executor, JobSpec, find_executor, load_executor
@@ -99,6 +100,9 @@ class Defaults:
     env: dict[str, str] = field(factory=dict, repr=False)
     files: tuple[str, ...] = field(default=(), validator=_inside)
     artifacts: tuple[str, ...] = field(default=(), validator=_globs)
+    log_limit: int = field(default=LOG_LIMIT, validator=validators.ge(LEAST_LOG_LIMIT))
+    """Bytes."""
+
     expected_duration: Duration | None = None
     options: dict[str, dict[str, object]] = field(factory=dict, repr=False)
     """What jobs wish of executors, by the executors' names; a job's own are added, key by key."""
@@ -128,6 +132,9 @@ class JobTable:
 
     artifacts: tuple[str, ...] | None = field(default=None, validator=_globs)
     """What it leaves; a job that does not leave all of it has failed."""
+
+    log_limit: int | None = field(default=None, validator=validators.optional(validators.ge(LEAST_LOG_LIMIT)))
+    """Bytes that its log has at most; of a longer one the beginning and the end are kept."""
 
     expected_duration: Duration | None = None
     options: dict[str, dict[str, object]] = field(factory=dict, repr=False)
@@ -468,6 +475,7 @@ def _jobs(table: JobTable, defaults: Defaults, options: Mapping[str, object], di
             spec=spec,
             executor=executor,
             retries=_first(table.retries, defaults.retries),
+            log_limit=_first(table.log_limit, defaults.log_limit),
             expected_duration=_first(table.expected_duration, defaults.expected_duration),
         )
 

@@ -1,8 +1,14 @@
 """One job of a batch."""
 
-from attrs import frozen
+from attrs import field, frozen, validators
 
 from taskscaler.executors import JobSpec
+
+LOG_LIMIT = 64 << 20
+"""Bytes that a job's log has at most, unless the job says otherwise."""
+
+LEAST_LOG_LIMIT = 4096
+"""Bytes: room for the beginning, the end, and what stands between them."""
 
 
 @frozen(kw_only=True)
@@ -19,6 +25,9 @@ class Job:
 
     expected_duration: float | None = None
     """Seconds it is expected to take, so that it is not begun where it could not end."""
+
+    log_limit: int = field(default=LOG_LIMIT, validator=validators.ge(LEAST_LOG_LIMIT))
+    """Bytes that its log has at most, in all tries; of a longer one the beginning and the end are kept."""
 
     @property
     def name(self) -> str:

@@ -2,24 +2,23 @@
 
 import math
 import shutil
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from functools import partial
-from os import SEEK_END
 from pathlib import Path
-from typing import Protocol, Self
+from typing import Protocol
 
 import anyio
 from anyio import to_thread
 from anyio.abc import TaskStatus
 from anyio.lowlevel import checkpoint_if_cancelled
-from attrs import define
 
 from fleeting import Clock, ConnectError, ConnectInfo, LossKind, SystemRefused, Unreachable, format_duration
 from taskscaler._errors import LeaseLost, NoCapacity
 from taskscaler.batch._addresses import Addresses
 from taskscaler.batch._history import History
 from taskscaler.batch._job import Job
+from taskscaler.batch._log import JobLog
 from taskscaler.batch._results import Results
 from taskscaler.batch._state import BatchState, JobChanged, JobState
 from taskscaler.executors import Executor, Leased
@@ -284,8 +283,8 @@ class Batch:
         self._addresses[job.name] = addresses
         return addresses
 
-    def _open_log(self, job: Job) -> "AbstractAsyncContextManager[_Log]":
-        return _Log.open(self.results.log(job.name), self._addresses.get(job.name, Addresses()))
+    def _open_log(self, job: Job) -> AbstractAsyncContextManager[JobLog]:
+        return JobLog.open(self.results.log(job.name), job.log_limit, self._addresses.get(job.name, Addresses()))
 
     def _give_up(self, job: Job, state: JobState, why: str) -> None:
         self._tell(self.state.cancel(job.name, why, now=self._clock.now(), state=state))
@@ -314,29 +313,3 @@ class Batch:
                 self.why_given_up = str(self._scaler.explain())  # while they still wait: afterwards nobody does
                 within = f"within {format_duration(self._patience)}, the instance_acquire_timeout"
                 self._close(JobState.NO_CAPACITY, f"there was no slot for it {within}")
-
-
-@define
-class _Log:
-    """A job's log: what the job prints, as it comes, and a few remarks of ours."""
-
-    file: anyio.AsyncFile[bytes]
-    at_line_start: bool
-    addresses: Addresses
-
-    @classmethod
-    @asynccontextmanager
-    async def open(cls, path: Path, addresses: Addresses) -> AsyncIterator[Self]:
-        async with await anyio.open_file(path, "a+b", buffering=0) as file:
-            size = await file.seek(0, SEEK_END)
-            await file.seek(max(0, size - 1))
-            yield cls(file, await file.read(1) in (b"", b"\n"), addresses)
-
-    async def write(self, chunk: bytes) -> None:
-        await self.file.write(chunk)
-        self.at_line_start = chunk.endswith(b"\n")
-
-    async def remark(self, *remarks: str) -> None:
-        for remark in filter(None, remarks):
-            line = f"taskscaler: {self.addresses.hide(remark)}\n"
-            await self.write((b"" if self.at_line_start else b"\n") + line.encode())
