@@ -9,12 +9,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
 from errno import ENOSPC
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import anyio
 import pytest
 from attrs import define, evolve, field, frozen
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
@@ -151,6 +152,11 @@ class Slot:
     instance: str
     slot: int = 0
     pool: str = "default"
+    suspects: list[tuple[str, str]] = field(factory=list)
+
+    def mark_suspect(self, why: str) -> None:
+        """Note it; the scaler heeds it when the lease ends."""
+        self.suspects.append((self.instance, why))
 
     async def connect_info(self) -> ConnectInfo:
         """Tell both addresses."""
@@ -170,6 +176,7 @@ class SmallScaler:
     made: int = 2
     held: dict[str, tuple[str, anyio.CancelScope]] = field(factory=dict)
     losses: dict[str, Loss] = field(factory=dict)
+    suspects: list[tuple[str, str]] = field(factory=list)
     stopped: bool = False
     changed: anyio.Event = field(factory=anyio.Event)
 
@@ -196,10 +203,13 @@ class SmallScaler:
         with anyio.CancelScope() as body:
             self.held[key] = instance, body
             try:
-                yield Slot(instance)
+                yield Slot(instance, suspects=self.suspects)
             finally:
                 del self.held[key]
-                if key not in self.losses:
+                if instance in dict(self.suspects):
+                    self.made += 1
+                    self._give(f"i-{self.made}")
+                elif key not in self.losses:
                     self._give(instance)
         if body.cancelled_caught:
             raise LeaseLost(key, instance, self.losses.pop(key))
@@ -652,14 +662,169 @@ async def test_one_call_runs_a_batch(bench: Bench) -> None:
     assert bench.states() == {"a": "succeeded"}
 
 
-@pytest.mark.anyio
-async def test_a_mistake_in_an_executor_is_not_swallowed(bench: Bench) -> None:
-    """What nobody expects ends the batch, and shows."""
-    with pytest.raises(ExceptionGroup) as caught:
-        await finished(bench.batch(job("a"), plays={"a": fails_with(ZeroDivisionError())}))
-    assert caught.group_contains(ZeroDivisionError)
-    assert bench.states() == {"a": "cancelled"}
+class Rude(Exception):
+    """An exception that cannot even be written."""
 
+    def __str__(self) -> str:
+        """Raise."""
+        raise KeyError("no text")
+
+
+def deep_group() -> Exception:
+    """Groups within groups, deeper than recursion goes."""
+    error: Exception = KeyError("Id")
+    for _ in range(2000):
+        error = ExceptionGroup("group", [error])
+    return error
+
+
+ODD: Mapping[str, Callable[[], Exception]] = {
+    "group": lambda: ExceptionGroup("x", [KeyError("Id"), Unreachable("dead line")]),
+    "deep group": deep_group,
+    "bytes": lambda: UnicodeDecodeError("utf-8", b"\xff\xfe", 0, 1, "invalid start byte"),
+    "key": lambda: KeyError("State"),
+    "rude": Rude,
+    "long": lambda: ValueError("\n[ 0:01] other succeeded" * 10_000),
+    "no slot": lambda: NoCapacity("none"),
+    "lost": lambda: LeaseLost("other", "i-9", Loss(LossKind.VANISHED)),
+    "stop": StopAsyncIteration,
+    "surrogate": lambda: ValueError("\udcff"),
+    "assertion": AssertionError,
+    "recursion": RecursionError,
+}
+"""What nobody expects of an executor."""
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("odd", ODD)
+async def test_whatever_an_executor_raises_fails_that_try_alone(
+    bench: Bench, odd: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The traceback is logged, the instance is suspect, the job is tried elsewhere, and the others never notice."""
+    others = [job(f"other-{number}") for number in range(6)]
+    plays = {"job": fails_with(ODD[odd](), times=1)}
+    state = await finished(bench.batch(job("job"), *others, plays=plays))
+    assert state.succeeded
+    first, second = state["job"].attempts
+    assert first.state is JobState.LOST
+    assert first.instance != second.instance
+    assert [instance for instance, _ in bench.scaler.suspects] == [first.instance]
+    assert {each for record in map(state.__getitem__, [each.name for each in others]) for each in record.attempts}
+    assert all(len(state[each.name].attempts) == 1 for each in others)
+    assert "failed in a way that nobody expects" in first.why
+    assert "\n" not in first.why
+    assert len(first.why.encode()) <= 1024
+    assert bench.log("job").count("\n") == 2
+    (logged,) = [record for record in caplog.records if record.message == "try_failed"]
+    assert logged.exc_info is not None
+
+
+@define
+class Stumbling:
+    """A play with a task beside it, that fails when it is cancelled; the second time it ends well."""
+
+    begun: anyio.Event = field(factory=anyio.Event)
+
+    async def __call__(self, spec: JobSpec, lease: Leased, output: Sink, artifacts: Path) -> JobOutcome:
+        """Hang, and raise in the clean-up."""
+        if not self.begun.is_set():
+            await self._stumble()
+        return WELL
+
+    async def _stumble(self) -> None:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(anyio.sleep_forever)
+            self.begun.set()
+            try:
+                await anyio.sleep_forever()
+            finally:
+                raise KeyError("Id")
+
+
+@pytest.mark.anyio
+async def test_a_clean_up_that_fails_after_a_loss_is_that_loss(bench: Bench) -> None:
+    """The others never notice, nothing speaks against the instance, and a preempted job keeps its retries."""
+    play = Stumbling()
+    batch = bench.batch(job("job", retries=0), job("other"), plays={"job": play})
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(batch.run)
+        await play.begun.wait()
+        bench.scaler.lose("job", LossKind.PREEMPTED)
+    assert batch.state.succeeded
+    first, _ = batch.state["job"].attempts
+    assert (first.preempted, "was lost" in first.why) == (True, True)
+    assert bench.scaler.suspects == []
+
+
+@pytest.mark.anyio
+async def test_who_is_wrong_each_time_is_lost_in_the_end(bench: Bench) -> None:
+    """After as many retries as a job whose instances are lost."""
+    state = await finished(bench.batch(job("bad"), job("good"), plays={"bad": fails_with(KeyError("Id"))}))
+    assert (state["bad"].state, len(state["bad"].attempts)) == (JobState.LOST, 3)
+    assert state["good"].state is JobState.SUCCEEDED
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("error", "end"),
+    [
+        (ConnectError("cannot prepare"), JobState.FAILED),
+        (OSError(ENOSPC, "No space left on device"), JobState.FAILED),
+        (Unreachable("dead line"), JobState.SUCCEEDED),
+    ],
+)
+async def test_an_error_in_a_group_is_the_one_that_it_is(bench: Bench, error: Exception, end: JobState) -> None:
+    """Executors have tasks, which wrap what they raise; the instance is not suspect for it."""
+    wrapped = ExceptionGroup("tasks", [ExceptionGroup("tasks", [error])])
+    state = await finished(bench.batch(job("job"), plays={"job": fails_with(wrapped, times=1)}))
+    assert state["job"].state is end
+    assert bench.scaler.suspects == []
+
+
+@given(st.lists(st.sampled_from([None, *ODD]), min_size=1, max_size=6), st.integers(0, 2))
+@settings(max_examples=25, deadline=None)
+def test_innocent_jobs_finish_whatever_happens_to_others(odds: list[str | None], retries: int) -> None:
+    """Each job either is innocent and succeeds, or is tried as often as it may be; the batch goes to its end."""
+    jobs = [job(f"job-{number}", retries=retries) for number in range(len(odds))]
+    plays = {each.name: fails_with(ODD[odd]()) for each, odd in zip(jobs, odds, strict=True) if odd}
+
+    async def run(directory: Path) -> BatchState:
+        return await finished(Bench(directory).batch(*jobs, plays=plays))
+
+    with TemporaryDirectory() as directory:
+        state = anyio.run(run, Path(directory, "results"))
+    for each, odd in zip(jobs, odds, strict=True):
+        assert state[each.name].state is (JobState.LOST if odd else JobState.SUCCEEDED)
+        assert len(state[each.name].attempts) == (retries + 1 if odd else 1)
+
+
+@pytest.mark.anyio
+async def test_an_outcome_that_is_none_fails_that_try(bench: Bench) -> None:
+    """An executor that gives back something else is as wrong as one that raises."""
+
+    async def nothing(*_: object) -> Any:  # noqa: ANN401
+        return None
+
+    state = await finished(bench.batch(job("job", retries=0), job("other"), plays={"job": nothing}))
+    assert (state["job"].state, state["other"].state) == (JobState.LOST, JobState.SUCCEEDED)
+
+
+@pytest.mark.anyio
+async def test_an_observer_that_raises_ends_nothing(bench: Bench) -> None:
+    """What shows the batch is not what runs it."""
+    batch = bench.batch(job("a"), job("b"))
+    batch._observer = lambda _: (_ for _ in ()).throw(ZeroDivisionError)
+    assert (await finished(batch)).succeeded
+
+
+@pytest.mark.anyio
+async def test_an_executor_that_is_not_there_is_told_before_anything_begins(bench: Bench) -> None:
+    """It is a mistake of who made the batch, and no instance's."""
+    with pytest.raises(ValueError, match=r"found jobs for the executor 'boxes', expected one of \['scripted'\]"):
+        bench.batch(evolve(job("a"), executor="boxes"))
+
+
+@pytest.mark.anyio
 
 # --- going on with an interrupted batch -------------------------------------------------------------------
 

@@ -20,9 +20,9 @@ from typing import Any
 
 import pytest
 
-from fleeting import Loss, LossKind, Unreachable, load
+from fleeting import Loss, LossKind, Sink, Unreachable, load
 from taskscaler import LeaseLost, NoCapacity, Pool, TaskscalerError
-from taskscaler.executors import JobSpec, Verdict
+from taskscaler.executors import JobOutcome, JobSpec, Leased, Verdict
 from taskscaler.futures import Call, CallFailed, FleetExecutor, Result, ScriptFailed
 from taskscaler.futures import _executor as implementation
 from taskscaler.sync import Taskscaler
@@ -158,6 +158,34 @@ def test_a_job_has_files_variables_and_artifacts(fleet: FleetExecutor, tmp_path:
         assert (result.artifacts / "out").read_text() == "in"
     late = result_of(fleet.submit(JobSpec(name="late", script="sleep 1000", timeout=0.1)))
     assert (late.verdict, late.artifacts) == (Verdict.TIMED_OUT, None)
+
+
+class Wrong:
+    """An executor with a mistake, and one that dies in a group of its tasks at first."""
+
+    def __init__(self) -> None:
+        """Begin."""
+        self.instances: list[str] = []
+
+    async def run(self, job: JobSpec, lease: Leased, *, output: Sink, artifacts: Path) -> JobOutcome:
+        """Raise, or not."""
+        self.instances.append(lease.instance)
+        if job.name == "wrong":
+            raise ExceptionGroup("tasks", [KeyError("Id")])
+        if len(self.instances) < 2:
+            raise ExceptionGroup("tasks", [Unreachable("dead line")])
+        return JobOutcome(verdict=Verdict.SUCCEEDED)
+
+
+def test_what_nobody_expects_speaks_against_the_instance(scaler: Taskscaler) -> None:
+    """The future raises it, and other work goes elsewhere; what is documented is not hidden by a group."""
+    executor = Wrong()
+    with FleetExecutor(scaler, executor=executor) as fleet:
+        assert result_of(fleet.submit(JobSpec(name="right", script="true"))).attempts == 2
+        with pytest.raises(ExceptionGroup):
+            result_of(fleet.submit(JobSpec(name="wrong", script="true")))
+        assert result_of(fleet.submit(JobSpec(name="right", script="true"))).attempts == 1
+    assert executor.instances[2] != executor.instances[3]
 
 
 def test_of_very_long_output_the_end_is_kept(fleet: FleetExecutor, monkeypatch: pytest.MonkeyPatch) -> None:

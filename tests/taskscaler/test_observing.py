@@ -73,7 +73,7 @@ class Observer:
                 assert not caught.value.possible
             case "distrust":
                 for host in list(core.ledger.hosts.values()):
-                    self.check(core.distrust(host, now))
+                    self.check(core.distrust(host, "it could not be reached", now))
             case "remove all":
                 self.check(core.remove_all(now))
             case "break all":

@@ -310,11 +310,11 @@ class Core:
             self._give_up_if_free(held.host, now)
         return self._end()
 
-    def distrust(self, host: Host, now: float) -> Step:
-        """Give the host no new work, and replace it once it is free: it could not be reached."""
+    def distrust(self, host: Host, why: str, now: float) -> Step:
+        """Give the host no new work, and replace it once it is free: who had work there says why."""
         self._changed = True
         if host.id in self.ledger.hosts and host.closed not in AWAY:  # else it has to become ready first
-            self._doubt(host, "it could not be reached", now)
+            self._doubt(host, why, now)
         return self._end()
 
     def cordon(self, instance: str, why: str, now: float) -> Step:

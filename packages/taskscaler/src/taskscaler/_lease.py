@@ -8,6 +8,7 @@ from typing import Protocol, Self
 import anyio
 
 from fleeting import ConnectInfo, Connection, Loss, LossKind, Unreachable
+from fleeting.wording import one_line
 from taskscaler._errors import LeaseLost
 from taskscaler._slots import Held
 
@@ -37,8 +38,8 @@ class LeaseOwner(Protocol):
         """The instance is unhealthy, and cannot be reached: take the slot away."""
         ...
 
-    def distrust(self, lease: "Lease") -> None:
-        """The instance could not be reached although the cloud shows it."""
+    def distrust(self, lease: "Lease", why: str) -> None:
+        """The instance behaves as none that is in order does, although the cloud shows it."""
         ...
 
     async def connect_info(self, lease: "Lease") -> ConnectInfo:
@@ -197,7 +198,7 @@ class Lease:
                     await self._ended.wait()
             if self.loss is not None:
                 raise LeaseLost(self.key, self.instance, self.loss) from error
-            self._owner.distrust(self)
+            self._owner.distrust(self, "it could not be reached")
 
     async def _verdict(self) -> None:
         """Wait until the lease is lost, or is not to be relied on any more."""
@@ -215,6 +216,17 @@ class Lease:
         if not self._ended.is_set():
             self._ended.set()
             self._owner.release(self)
+
+    def mark_suspect(self, why: str) -> None:
+        """Say that something is wrong with the instance: it gets no new work, and is replaced once it is free.
+
+        The lease itself stays held. Does nothing after it was released or lost.
+
+        Args:
+            why: In a few words.
+        """
+        if not self._ended.is_set():
+            self._owner.distrust(self, one_line(why))
 
     def suspend(self) -> None:
         """Let the work sleep: the slot stays kept, out of the scaling maths, also over restarts.

@@ -574,9 +574,9 @@ class Taskscaler:
         """Take a slot away whose instance is unhealthy and cannot be reached: work goes on only where it can."""
         self._take(self._core.forsake(lease.held, loss, self._now()))
 
-    def distrust(self, lease: Lease) -> None:
-        """The instance could not be reached although the cloud shows it: it gets no new work, and is replaced."""
-        self._take(self._core.distrust(lease.held.host, self._now()))
+    def distrust(self, lease: Lease, why: str) -> None:
+        """The instance misbehaves although the cloud shows it: it gets no new work, and is replaced."""
+        self._take(self._core.distrust(lease.held.host, why, self._now()))
 
     async def connect_info(self, lease: Lease) -> ConnectInfo:
         """How to connect; for `Lease.connect_info`."""

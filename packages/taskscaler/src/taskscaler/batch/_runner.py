@@ -1,5 +1,6 @@
 """Runs a batch: every job waits for a slot of its own, runs there, and is tried again if the instance is lost."""
 
+import logging
 import math
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -12,8 +13,9 @@ import anyio
 from anyio import to_thread
 from anyio.abc import TaskStatus
 from anyio.lowlevel import checkpoint_if_cancelled
+from attrs import evolve
 
-from fleeting import Clock, ConnectError, ConnectInfo, LossKind, SystemRefused, Unreachable, format_duration
+from fleeting import Clock, ConnectInfo, LossKind, SystemRefused, Unreachable, format_duration
 from taskscaler._errors import LeaseLost, NoCapacity
 from taskscaler.batch._addresses import Addresses
 from taskscaler.batch._history import History
@@ -21,13 +23,17 @@ from taskscaler.batch._job import Job
 from taskscaler.batch._log import JobLog
 from taskscaler.batch._results import Results
 from taskscaler.batch._state import BatchState, JobChanged, JobState
-from taskscaler.executors import Executor, Leased
+from taskscaler.executors import Executor, JobOutcome, Leased
+from taskscaler.executors._errors import documented, named
 
 Observer = Callable[[JobChanged], None]
-"""Hears of every change as it happens; must be quick and not raise."""
+"""Hears of every change as it happens; must be quick. What it raises is logged."""
 
 PATIENCE = 900.0
 """Seconds for which nothing at all may run while jobs wait, as GitLab's `instance_acquire_timeout`."""
+
+
+log = logging.getLogger("taskscaler.batch")
 
 
 class Slot(Leased, Protocol):
@@ -40,6 +46,10 @@ class Slot(Leased, Protocol):
 
     async def connect_info(self) -> ConnectInfo:
         """How to connect to the instance; raises `Unreachable` if that cannot be told."""
+        ...
+
+    def mark_suspect(self, why: str) -> None:
+        """Say that something is wrong with the instance: it is to get no new work."""
         ...
 
 
@@ -100,8 +110,9 @@ async def run_batch(
 class Batch:
     """Jobs on their way through a scaler.
 
-    A job is tried again only if its instance was lost or the connection died. What it did by itself, such as
-    failing or taking too long, stands.
+    A job is tried again only if its instance was lost, the connection died, or its executor failed in a way that nobody
+    expects, which also speaks against the instance. What it did by itself, such as failing or taking too long, stands.
+    Nothing that happens to one job ends another.
     """
 
     def __init__(
@@ -132,7 +143,12 @@ class Batch:
                 jobs is gone on with. None: nowhere.
             log_internal_ip: Whether a job's log may name the internal address of its instance; if so it does.
             log_external_ip: The same with the external address.
+
+        Raises:
+            ValueError: A job names an executor that is not among these.
         """
+        if unknown := {job.executor for job in jobs} - executors.keys():
+            raise ValueError(f"found jobs for the executor {min(unknown)!r}, expected one of {sorted(executors)}")
         past = history.past if history else None
         self.state = BatchState(jobs, now=past.started if past else clock.now())
         for name, tries in past.tries.items() if past else ():
@@ -238,35 +254,66 @@ class Batch:
                 self._waiting.pop(name, None)
 
     async def _run_on(self, lease: Slot, job: Job) -> None:
+        """Run the job; whatever goes wrong with that is this try's own."""
         change = self.state.begin(
             job.name, pool=lease.pool, instance=lease.instance, slot=lease.slot, now=self._clock.now()
         )
         await self._tell_durably(change)
+        try:
+            await self._run_begun(lease, job, change)
+        except Unreachable:
+            raise
+        except Exception as error:
+            why = f"the try on instance {lease.instance} failed in a way that nobody expects ({named(error)})"
+            log.exception("try_failed", extra={"job": job.name, "instance": lease.instance})
+            await checkpoint_if_cancelled()  # what fails because the slot was taken away is no fault of the instance
+            lease.mark_suspect(f"a job failed there in a way that nobody expects: {named(error)}")
+            await self._lost(job, why)
+        except BaseExceptionGroup as group:  # trio's tasks raise what fails together with the cancellation
+            if not isinstance(group.split(anyio.get_cancelled_exc_class())[1], ExceptionGroup):
+                raise
+            log.exception("try_failed", extra={"job": job.name, "instance": lease.instance})
+            await checkpoint_if_cancelled()
+            raise
+
+    async def _run_begun(self, lease: Slot, job: Job, change: JobChanged) -> None:
         artifacts, earlier = self.results.artifacts(job.name), change.record.attempts[:-1]
         if earlier:
             await to_thread.run_sync(partial(shutil.rmtree, artifacts, ignore_errors=True))
         addresses = await self._look_up_addresses(lease, job)
-        async with self._open_log(job) as log:
+        async with self._open_log(job) as output:
             if earlier and earlier[-1].interrupted:  # nobody was there to say it in time
-                await log.remark(earlier[-1].why)
+                await output.remark(earlier[-1].why)
             if addresses.shown:
-                await log.remark(f"runs on {lease.instance} ({', '.join(addresses.shown)})")
-            try:
-                outcome = await self._executors[job.executor].run(
-                    job.spec, lease, output=log.write, artifacts=artifacts
-                )
-            except Unreachable:
-                raise
-            except (ConnectError, OSError) as error:
-                why = str(SystemRefused(error) if isinstance(error, OSError) else error)
-                change = self.state.fail(job.name, why, now=self._clock.now())
+                await output.remark(f"runs on {lease.instance} ({', '.join(addresses.shown)})")
+            result = await self._execute(lease, job, output, artifacts)
+            if isinstance(result, str):
+                change = self.state.fail(job.name, result, now=self._clock.now())
             else:
-                change = self.state.end(job.name, outcome, now=self._clock.now())
+                change = self.state.end(job.name, result, now=self._clock.now())
             await self._tell_durably(change)
-            await log.remark(*change.record.warnings, change.record.why)
+            await output.remark(*change.record.warnings, change.record.why)
+
+    async def _execute(self, lease: Slot, job: Job, output: JobLog, artifacts: Path) -> JobOutcome | str:
+        """Run it; returns what came of it, or why it could not be run."""
+        try:
+            outcome = await self._executors[job.executor].run(job.spec, lease, output=output.write, artifacts=artifacts)
+        except Exception as raised:
+            match documented(raised):
+                case None:
+                    raise
+                case Unreachable() as error:
+                    raise error from raised.__cause__
+                case OSError() as error:
+                    return str(SystemRefused(error))
+                case error:
+                    return str(error)
+        if output.problem:
+            return evolve(outcome, warnings=(*outcome.warnings, f"its log is incomplete: {output.problem}"))
+        return outcome
 
     async def _lost(self, job: Job, why: str, *, preempted: bool = False) -> None:
-        """Take the loss of the job's slot, unless the job was over by then, or had not begun."""
+        """Take the loss of the job's slot or try, unless the job was over by then, or had not begun."""
         if self.state[job.name].state is not JobState.RUNNING:
             return
         if self._stopped:
@@ -274,8 +321,8 @@ class Batch:
         else:
             change = self.state.lose(job.name, why, now=self._clock.now(), preempted=preempted)
         await self._tell_durably(change)
-        async with self._open_log(job) as log:
-            await log.remark(why)
+        async with self._open_log(job) as output:
+            await output.remark(change.record.attempts[-1].why)
 
     async def _look_up_addresses(self, lease: Slot, job: Job) -> Addresses:
         info = await lease.connect_info()
@@ -300,8 +347,15 @@ class Batch:
     def _tell(self, change: JobChanged) -> None:
         self._changed.set()
         self._changed = anyio.Event()
+        self._show(change)
+
+    def _show(self, change: JobChanged) -> None:
+        """Tell the observer, who cannot end the batch."""
         if self._observer:
-            self._observer(change)
+            try:
+                self._observer(change)
+            except Exception:
+                log.exception("observer_failed", extra={"job": change.record.name})
 
     async def _watch_patience(self) -> None:
         """Give up what waits once nothing has run, begun or ended for too long."""

@@ -104,6 +104,9 @@ class Executor(Protocol):
             Unreachable: The connection died and whether the job ended is unknown; it may be tried elsewhere.
             ConnectError: The job cannot be run there; trying again would not help.
             OSError: The job's files could not be read, or its artifacts not be written, on this side.
+
+        Anything else that it raises is taken for a mistake, of the executor's or of the instance's: it is logged,
+        the try has failed, and the instance gets no new work.
         """
         ...
 

@@ -1,5 +1,6 @@
 """The executor: futures for work that runs on a fleet."""
 
+import logging
 import math
 import shutil
 from collections.abc import AsyncIterator, Iterable, Iterator
@@ -18,14 +19,18 @@ import anyio
 from anyio import to_thread
 from attrs import asdict, define, field
 
-from fleeting import Unreachable
+from fleeting import Sink, Unreachable
 from taskscaler._errors import LeaseLost, TaskscalerError
+from taskscaler._lease import Lease
 from taskscaler.executors import Executor as JobExecutor
-from taskscaler.executors import JobSpec, Leased, load_executor
+from taskscaler.executors import JobOutcome, JobSpec, load_executor
+from taskscaler.executors._errors import documented, named
 from taskscaler.futures._future import FleetFuture, Stage
 from taskscaler.futures._ticket import Ticket
 from taskscaler.futures._work import Call, Result, Task, Work, task_for
 from taskscaler.sync import Taskscaler
+
+log = logging.getLogger("taskscaler.futures")
 
 OUTPUT_LIMIT = 16 << 20
 """Bytes of what some work prints that are kept."""
@@ -85,7 +90,8 @@ class FleetExecutor(Executor):
         Returns:
             A future that gives a `Result`, also if the script fails; for a call, what the function returned. It raises
             `CallFailed` if that raised; `LeaseLost` or `Unreachable` if instances were lost too often; `NoCapacity`
-            if there was no slot; another `ConnectError` or `OSError` if it cannot be run there.
+            if there was no slot; another `ConnectError` or `OSError` if it cannot be run there; what an executor
+            raises by mistake, as it is.
 
         Raises:
             TypeError: This cannot be submitted.
@@ -195,10 +201,10 @@ class FleetExecutor(Executor):
                     raise
         raise AssertionError
 
-    async def _run_on(self, lease: Leased, task: Task, attempt: int) -> Any:  # noqa: ANN401  (what the task gives)
+    async def _run_on(self, lease: Lease, task: Task, attempt: int) -> Any:  # noqa: ANN401  (what the task gives)
         output = _Tail()
         async with self._place_for(task) as artifacts:
-            outcome = await self._executor.run(task.spec, lease, output=output, artifacts=artifacts)
+            outcome = await self._execute(lease, task, output, artifacts)
             result = Result(
                 **asdict(outcome, recurse=False),
                 output=output.end,
@@ -207,6 +213,18 @@ class FleetExecutor(Executor):
                 artifacts=artifacts if artifacts.exists() else None,
             )
             return task.answer(result)
+
+    async def _execute(self, lease: Lease, task: Task, output: Sink, artifacts: Path) -> JobOutcome:
+        """Run it; an error that nobody expects of an executor speaks against the instance, too."""
+        try:
+            return await self._executor.run(task.spec, lease, output=output, artifacts=artifacts)
+        except Exception as raised:
+            error = documented(raised)
+            if error is None:
+                log.exception("try_failed", extra={"job": task.spec.name, "instance": lease.instance})
+                lease.mark_suspect(f"a job failed there in a way that nobody expects: {named(raised)}")
+                raise
+            raise error from raised.__cause__
 
     def _place_for(self, task: Task) -> AbstractAsyncContextManager[Path]:
         """Where the artifacts go: to stay, or only to be looked at."""

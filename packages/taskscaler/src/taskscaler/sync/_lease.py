@@ -106,6 +106,11 @@ class Lease:
         if not self._lease.ended:
             self._door.do(self._lease.release)
 
+    def mark_suspect(self, why: str) -> None:
+        """Say that something is wrong with the instance, as `taskscaler.Lease.mark_suspect`."""
+        if not self._lease.ended:
+            self._door.do(self._lease.mark_suspect, why)
+
     def suspend(self) -> None:
         """Let the work sleep, as `taskscaler.Lease.suspend`."""
         if not self._lease.ended:
