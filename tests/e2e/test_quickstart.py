@@ -134,6 +134,20 @@ def test_ctrl_c_drains_and_a_second_one_stops(
     assert sorted(states) == sorted([ended] * 4 + ["cancelled"] * 4)
 
 
+def test_an_interrupt_of_very_many_jobs_ends_with_their_results_and_no_picture(home: Path, tmp_path: Path) -> None:
+    """Drawing them would take longer than all else; another command does, if it is wanted."""
+    jobs, output = tmp_path / "jobs.toml", tmp_path / "out"
+    jobs.write_text(SLEEPERS.format(seconds=300).replace("copies = 8", "copies = 20_000"))
+    process = start(home, jobs, output)
+    lines_until(process, " runs on ", times=4)
+    process.terminate()
+    said, _ = process.communicate()
+    assert process.returncode == 143, said
+    assert f"none: the batch was interrupted; taskscaler report {output} draws it" in said
+    assert not (output / "timeline.svg").exists()
+    assert [job["state"] for job in results(output)["jobs"]] == ["cancelled"] * 20_000
+
+
 @pytest.mark.parametrize("draining", [False, True], ids=["at work", "draining"])
 def test_sigterm_stops_at_once(home: Path, tmp_path: Path, *, draining: bool) -> None:
     """Whoever sends it, such as a CI system, kills what has not ended soon: jobs are ended, and nothing is left."""

@@ -525,6 +525,10 @@ WRONG_FILES = {
         f"{FLEET}{JOB}copies = 1_000_000_000_000\n",
         "jobs[0].copies: found integer 1000000000000, expected <= 1000000 [FL110]",
     ),
+    "more jobs than memory holds, in several tables": wrong_file(
+        f"{FLEET}{JOB}copies = 1_000_000\n" + "".join(JOB.replace('"a"', f'"{name}"') for name in "bcde"),
+        "jobs: found an array, expected at most 1000000 jobs in all, copies counted (these are 1000004) [FL110]",
+    ),
     "a log without room": wrong_file(
         f"{FLEET}{JOB}log_limit = 100\n",
         "jobs[0].log_limit: found integer 100, expected >= 4096 [FL110]",

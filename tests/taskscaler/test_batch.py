@@ -33,6 +33,7 @@ from taskscaler.batch import (
     Over,
     Results,
     ResultsInTheWay,
+    _runner,
     run_batch,
 )
 from taskscaler.executors import JobOutcome, JobSpec, Leased, Verdict
@@ -177,6 +178,7 @@ class SmallScaler:
     held: dict[str, tuple[str, anyio.CancelScope]] = field(factory=dict)
     losses: dict[str, Loss] = field(factory=dict)
     suspects: list[tuple[str, str]] = field(factory=list)
+    asked: int = 0
     stopped: bool = False
     changed: anyio.Event = field(factory=anyio.Event)
 
@@ -190,6 +192,7 @@ class SmallScaler:
     ) -> AsyncIterator[Slot]:
         """Wait for a free instance and hold it."""
         assert timeout == math.inf
+        self.asked += 1
         self.queue.append(key)
         try:
             while not self.stopped and (not self.free or self.queue[0] != key):
@@ -825,6 +828,41 @@ async def test_an_executor_that_is_not_there_is_told_before_anything_begins(benc
 
 
 @pytest.mark.anyio
+async def test_few_of_many_jobs_wait_at_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that what is cancelled by an interrupt is bounded, however many jobs there are."""
+    monkeypatch.setattr(_runner, "MOST_WAITING", 50)
+    jobs = [job(f"job-{number}") for number in range(20_000)]
+    go = anyio.Event()
+
+    async def play(*_: object) -> JobOutcome:
+        await go.wait()
+        return WELL
+
+    batch = bench.batch(*jobs, plays={"job-0": play, "job-1": play})
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(finished, batch)
+        await bench.until("job-1", JobState.RUNNING)
+        await anyio.wait_all_tasks_blocked()
+        assert len(bench.scaler.queue) == 50
+        batch.drain()
+        await bench.until("job-19999", JobState.CANCELLED)
+        go.set()
+    assert bench.scaler.asked == 52, "those that never waited were asked for, only to be cancelled"
+    assert batch.state.count(JobState.CANCELLED) == 19_998
+    assert len(bench.summary()["jobs"]) == 20_000
+
+
+@pytest.mark.anyio
+async def test_jobs_queue_in_order_where_few_may_wait(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next one waits as soon as one has a slot; nothing is overtaken, nothing forgotten."""
+    monkeypatch.setattr(_runner, "MOST_WAITING", 2)
+    names = [f"job-{number}" for number in range(20)]
+    lost = fails_with(Unreachable("dead line"), times=1)
+    state = await finished(bench.batch(*map(job, names), plays={"job-3": lost, "job-4": lost}))
+    assert state.succeeded
+    first = dict.fromkeys(name for name, state in bench.seen if state is JobState.RUNNING)
+    assert list(first) == names
+
 
 # --- going on with an interrupted batch -------------------------------------------------------------------
 

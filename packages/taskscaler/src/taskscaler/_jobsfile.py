@@ -48,8 +48,8 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 OUR_VARIABLES = "TASKSCALER_"
 """What the names of variables begin with that jobs are told about themselves by."""
 
-MOST_COPIES = 1_000_000
-"""Of one job: more are a slip of the hand, and would not fit into memory."""
+MOST_JOBS = 1_000_000
+"""In one file, copies counted: more are a slip of the hand, and would not fit into memory."""
 
 RESERVED = frozenset(
     {
@@ -115,7 +115,7 @@ class JobTable:
     name: str = field(validator=_a_name)
     script: str = field(validator=_not_blank)
     copies: int | None = field(
-        default=None, validator=validators.optional((validators.ge(1), validators.le(MOST_COPIES)))
+        default=None, validator=validators.optional((validators.ge(1), validators.le(MOST_JOBS)))
     )
     """So many jobs, ``name-01`` and so on; each is told its number, from 0, by TASKSCALER_JOB_INDEX."""
 
@@ -148,6 +148,11 @@ class JobTable:
         return [f"{self.name}-{number:0{width}}" for number in range(1, self.copies + 1)]
 
 
+def _not_too_many(_: object, __: "Attribute[Any]", value: Sequence[JobTable]) -> None:
+    if (number := sum(table.copies or 1 for table in value)) > MOST_JOBS:
+        raise ValueError(f"at most {MOST_JOBS} jobs in all, copies counted (these are {number})")
+
+
 @frozen(kw_only=True)
 class Report:
     """``[report]``: a command that is run on this machine, in the results, once all jobs are over."""
@@ -171,7 +176,7 @@ class _Tables:
     """The file as it stands."""
 
     autoscaler: Autoscaler
-    jobs: tuple[JobTable, ...] = field(validator=some("at least one job"))
+    jobs: tuple[JobTable, ...] = field(validator=(some("at least one job"), _not_too_many))
     defaults: Defaults = Defaults()
     executors: dict[str, dict[str, object]] = field(factory=dict, repr=False)
     """Settings of executors, by their names."""

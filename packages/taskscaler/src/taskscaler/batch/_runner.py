@@ -11,8 +11,8 @@ from typing import Protocol
 
 import anyio
 from anyio import to_thread
-from anyio.abc import TaskStatus
-from anyio.lowlevel import checkpoint_if_cancelled
+from anyio.abc import TaskGroup, TaskStatus
+from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
 from attrs import evolve
 
 from fleeting import Clock, ConnectInfo, LossKind, SystemRefused, Unreachable, format_duration
@@ -32,6 +32,13 @@ Observer = Callable[[JobChanged], None]
 PATIENCE = 900.0
 """Seconds for which nothing at all may run while jobs wait, as GitLab's `instance_acquire_timeout`."""
 
+
+MOST_WAITING = 10_000
+"""Jobs that wait at the scaler at once; the next ones follow as these are given slots. So many are more than a fleet is
+asked to grow for in one step, and few enough to be cancelled at once."""
+
+_AT_ONCE = 1000
+"""Jobs that are given up between two turns of the event loop."""
 
 log = logging.getLogger("taskscaler.batch")
 
@@ -166,7 +173,11 @@ class Batch:
         self._addresses: dict[str, Addresses] = {}
         """Of the instances that the jobs were last tried on."""
 
+        self._room = anyio.Semaphore(MOST_WAITING)
         self._waiting: dict[str, anyio.CancelScope] = {}
+        self._first_waits: set[str] = set()
+        """Names of the jobs that have a place among the `MOST_WAITING`: of those that were never given a slot."""
+
         self._closed: tuple[JobState, str] | None = None
         """What becomes of jobs that wait, and why; None: they are given slots."""
 
@@ -188,8 +199,7 @@ class Batch:
             async with anyio.create_task_group() as watch:
                 watch.start_soon(self._watch_patience)
                 async with anyio.create_task_group() as jobs:
-                    for job in self._unfinished():  # one after the other: they queue in the order of the batch
-                        await jobs.start(self._see_through, job)
+                    await self._begin_all(jobs)
                 watch.cancel_scope.cancel()
         finally:
             for job in self._unfinished():
@@ -212,6 +222,25 @@ class Batch:
             self._history.begin(self.state.started)
         self.results.begin()
 
+    async def _begin_all(self, tasks: TaskGroup) -> None:
+        """Have the jobs queue for slots in the order of the batch, until no more are to begin."""
+        jobs = self._unfinished()
+        for number, job in enumerate(jobs):
+            await self._room.acquire()
+            if self._closed:
+                await self._give_up_all(jobs[number:])
+                return
+            self._first_waits.add(job.name)
+            await tasks.start(self._see_through, job)
+
+    async def _give_up_all(self, jobs: Sequence[Job]) -> None:
+        """Give up jobs that do not wait, many at a time: nobody has to be woken for them."""
+        state, why = self._closed or (JobState.CANCELLED, "the batch was stopped")
+        for number, job in enumerate(jobs, 1):
+            self._show(self.state.cancel(job.name, why, now=self._clock.now(), state=state))
+            if number % _AT_ONCE == 0:
+                await checkpoint()
+
     def _unfinished(self) -> list[Job]:
         return [job for job in self._jobs if not self.state[job.name].state.final]
 
@@ -222,6 +251,12 @@ class Batch:
 
     async def _see_through(self, job: Job, *, task_status: TaskStatus[None]) -> None:
         task_status.started()  # whoever started this goes on once it waits for its slot
+        try:
+            await self._try_until_over(job)
+        finally:
+            self._waits_no_more(job)
+
+    async def _try_until_over(self, job: Job) -> None:
         while not self.state[job.name].state.final:
             if self._closed:
                 self._give_up(job, *self._closed)
@@ -238,7 +273,7 @@ class Batch:
                 # every job but the first waits for others, not for capacity.
                 expected = math.inf if job.expected_duration is None else job.expected_duration
                 async with self._scaler.acquire(name, timeout=math.inf, expected_duration=expected) as lease:
-                    del self._waiting[name]
+                    self._waits_no_more(job)
                     await checkpoint_if_cancelled()
                     await self._run_on(lease, job)
             except LeaseLost as error:
@@ -252,6 +287,13 @@ class Batch:
                     self._give_up(job, JobState.NO_CAPACITY, str(error))
             finally:
                 self._waiting.pop(name, None)
+
+    def _waits_no_more(self, job: Job) -> None:
+        """Let the next job wait in this one's place, if that has not happened yet."""
+        self._waiting.pop(job.name, None)
+        if job.name in self._first_waits:
+            self._first_waits.remove(job.name)
+            self._room.release()
 
     async def _run_on(self, lease: Slot, job: Job) -> None:
         """Run the job; whatever goes wrong with that is this try's own."""

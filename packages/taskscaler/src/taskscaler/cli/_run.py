@@ -6,6 +6,7 @@ from contextlib import closing, suppress
 from datetime import datetime
 from itertools import chain, count
 from pathlib import Path
+from shlex import quote
 
 import anyio
 from anyio import to_thread
@@ -32,6 +33,9 @@ from taskscaler.cli._timeline import leave_timeline
 
 _WRONG = (*WRONG_FILE, ResultsInTheWay, CannotResume)
 """What is wrong with a file or an argument, before anything has begun."""
+
+MOST_DRAWN_IN_HASTE = 10_000
+"""Jobs: reading what became of more of them takes seconds, which who has pressed Ctrl-C does not have."""
 
 _HINT = "no more jobs begin, those that run go on to their ends; Ctrl-C again stops them at once"
 
@@ -188,7 +192,7 @@ class _Run:
             await signals.start(self._heed_hangups)
             await self._run_batch()
             now = self.clock.now()
-            timeline = await to_thread.run_sync(leave_timeline, self.results)
+            timeline = await self._draw()
             print_summary(self.console, self.batch.state, self.results, now=now, timeline=timeline)
             reported = await self._report()
             signals.cancel_scope.cancel()
@@ -244,6 +248,12 @@ class _Run:
                     display.cancel_scope.cancel()
         if self.starting:  # given up before there was a fleet: no job begins, and the results say so
             await self.batch.run()
+
+    async def _draw(self) -> str:
+        """Leave the picture of the run, unless somebody waits for the end of very many jobs; tell where it is."""
+        if self.ended_by and len(self.batch.state) > MOST_DRAWN_IN_HASTE:
+            return f"none: the batch was interrupted; taskscaler report {quote(str(self.results.directory))} draws it"
+        return await to_thread.run_sync(leave_timeline, self.results)
 
     async def _report(self) -> bool:
         """Make the report, if there is to be one; tell whether nothing went wrong with it."""
