@@ -109,7 +109,7 @@ def show_summary(play: Play, ended: float, console: Console) -> None:
     with TemporaryDirectory() as directory, chdir(directory):
         results = Results(Path("taskscaler-results", f"{play.name}-20260302-100000"))
         results.prepare()
-        results.begin()
+        results.begin(len(play.state.records))
         for job in play.failing:
             results.log(job).write_text("linking\nld: cannot find -lfoo\n", encoding="utf-8")
         print_summary(console, play.state, results, now=ended, timeline=str(results.timeline("svg")))

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 import shutil
 import stat
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -864,6 +865,173 @@ async def test_jobs_queue_in_order_where_few_may_wait(bench: Bench, monkeypatch:
     assert list(first) == names
 
 
+# --- disks that are full ---------------------------------------------------------------------------------
+
+
+class Disk:
+    """A disk that is full for some files: they may be written over, as far as they have room, and not grow."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Stand between the batch and the system's calls."""
+        self.full: Callable[[str], bool] = lambda _: False
+        self._pwrite, self._write = os.pwrite, os.write
+        monkeypatch.setattr(os, "pwrite", self.pwrite)
+        monkeypatch.setattr(os, "write", self.write)
+
+    def pwrite(self, file: int, data: bytes, offset: int) -> int:
+        """Write."""
+        self._check(file, offset + len(data))
+        return self._pwrite(file, data, offset)
+
+    def write(self, file: int, data: bytes) -> int:
+        """Write."""
+        try:
+            self._check(file, os.fstat(file).st_size + len(data))
+        except OSError:
+            self._write(file, data[:7])  # as much as there is room for
+            raise
+        return self._write(file, data)
+
+    def _check(self, file: int, size: int) -> None:
+        if size > os.fstat(file).st_size and self.full(str(Path(f"/proc/self/fd/{file}").readlink())):
+            raise OSError(ENOSPC, "No space left on device")
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
+    """A disk, which is not full yet; nobody waits for it for long."""
+    monkeypatch.setattr(_runner, "NOTE_PAUSE", 0.001)
+    return Disk(monkeypatch)
+
+
+@pytest.mark.anyio
+async def test_a_log_that_cannot_be_written_is_its_job_s_problem(bench: Bench, disk: Disk) -> None:
+    """The job goes on, with a warning; what can be written again is."""
+    disk.full = lambda path: path.endswith("/bad.log")
+
+    async def play(_: JobSpec, __: Leased, output: Sink, ___: Path) -> JobOutcome:
+        await output(b"lost\n")
+        disk.full = lambda _: False
+        await output(b"kept\n")
+        return WELL
+
+    state = await finished(bench.batch(job("bad"), job("good"), plays={"bad": play, "good": gives(WELL, b"all\n")}))
+    assert state.succeeded
+    assert state["bad"].warnings == ("its log is incomplete: No space left on device",)
+    assert bench.log("bad").strip().splitlines() == [
+        "taskscaler: something is missing here: No space left on device",
+        "kept",
+        "taskscaler: its log is incomplete: No space left on device",
+    ]
+    assert (bench.log("good"), state["good"].warnings) == ("all\n", ())
+
+
+@pytest.mark.anyio
+async def test_a_log_has_no_more_bytes_than_it_may(bench: Bench) -> None:
+    """Over all tries; what the batch itself says is at its end."""
+
+    async def play(_: JobSpec, __: Leased, output: Sink, ___: Path) -> JobOutcome:
+        for number in range(20):
+            await output(b"%d" % (number % 10) * 1000)
+        if len(state["job"].attempts) == 1:
+            raise Unreachable("dead line")
+        return BADLY
+
+    batch = bench.batch(evolve(job("job"), log_limit=8192), plays={"job": play})
+    state = batch.state
+    await finished(batch)
+    text = bench.log("job")
+    assert len(text) <= 8192
+    assert text.startswith("0" * 1000 + "1" * 1000)
+    assert text.endswith("9" * 1000 + "\ntaskscaler: exited with 3\n")
+    assert re.search(r"\ntaskscaler: +[0-9]+ bytes are left out here, as log_limit says\n", text)
+
+
+@pytest.mark.anyio
+async def test_a_log_that_cannot_even_be_opened_is_its_job_s_problem(bench: Bench) -> None:
+    """Whatever is in its place."""
+    batch = bench.batch(job("bad"), job("good"), plays={"bad": gives(BADLY, b"text")})
+    Results(bench.directory).log("bad").mkdir(parents=True)
+    state = await finished(batch)
+    assert (state["bad"].state, state["good"].state) == (JobState.FAILED, JobState.SUCCEEDED)
+
+
+@pytest.mark.anyio
+async def test_what_cannot_be_written_down_is_done_again_later(bench: Bench, disk: Disk) -> None:
+    """No line is torn, the batch goes to its end, and when it is resumed what is not known is run."""
+    jobs = [job("a"), job("b"), job("c")]
+
+    async def fills(*_: object) -> JobOutcome:
+        disk.full = lambda path: path.endswith("history.jsonl")
+        return WELL
+
+    bench.scaler.free = ["i-1"]
+    with closing(bench.history()) as history:
+        state = await finished(bench.batch(*jobs, plays={"b": fills}, history=history))
+    assert bench.states() == {"a": "succeeded", "b": "cancelled", "c": "cancelled"}
+    assert bench.state_of("b")["why"] == "that it has ended could not be written down: No space left on device"
+    assert bench.state_of("c")["why"] == "that it has begun could not be written down: No space left on device"
+    assert not state.over
+    disk.full = lambda _: False
+    again = Bench(bench.directory)
+    with closing(again.reopened()) as history:
+        state = await finished(again.batch(*jobs, history=history))
+    assert state.succeeded
+    assert [len(record.attempts) for record in state.records] == [1, 2, 1]
+
+
+@pytest.mark.anyio
+async def test_a_disk_that_has_room_again_in_time_costs_nobody_anything(bench: Bench, disk: Disk) -> None:
+    """What one job had filled it with is gone when that is over."""
+    refusals = 3
+
+    def full(path: str) -> bool:
+        nonlocal refusals
+        refusals -= path.endswith("history.jsonl") and refusals > 0
+        return path.endswith("history.jsonl") and refusals > 0
+
+    async def fills(*_: object) -> JobOutcome:
+        disk.full = full
+        return WELL
+
+    with closing(bench.history()) as history:
+        state = await finished(bench.batch(job("a"), job("b"), plays={"a": fills}, history=history))
+    assert refusals == 0
+    assert state.succeeded
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("others", [0, 100])
+async def test_the_summary_has_room_on_a_disk_that_is_full(bench: Bench, disk: Disk, others: int) -> None:
+    """It was reserved before anything could fill the disk; a long one is written briefly."""
+    why = "x" * 1000
+
+    async def fills(*_: object) -> JobOutcome:
+        disk.full = lambda _: True
+        return evolve(BADLY, why=why, warnings=[why] * 20)
+
+    jobs = [*(job(f"other-{number}") for number in range(others)), job("bad")]
+    state = await finished(bench.batch(*jobs, plays={"bad": fills}))
+    assert state["bad"].state is JobState.FAILED
+    bad = bench.state_of("bad")
+    assert (bad["state"], bad["why"]) == ("failed", why if others else why[:80])
+    assert len(bad["warnings"]) == (20 if others else 0)
+    assert len(bench.states()) == others + 1
+
+
+@pytest.mark.anyio
+async def test_a_summary_that_cannot_be_written_is_told(bench: Bench, disk: Disk) -> None:
+    """And nothing else is lost with it; scripts have an error."""
+    disk.full = lambda path: "results.json" in path and len(bench.seen) > 0
+    bench.directory.mkdir()
+    batch = bench.batch(job("a"))
+    batch.results = Results(bench.directory)
+    (Results(bench.directory).summary).mkdir()
+    state = await finished(batch)
+    assert state.succeeded
+    assert isinstance(batch.summary_refused, OSError)
+
+
 # --- going on with an interrupted batch -------------------------------------------------------------------
 
 
@@ -1041,36 +1209,6 @@ async def test_only_one_command_writes_a_history(bench: Bench) -> None:
         history.close()
         with pytest.raises(ValueError, match="closed"):
             history.end(Over(jobs=1, succeeded=1, well=True))
-
-
-@pytest.mark.anyio
-async def test_a_full_disk_ends_the_batch_and_tears_no_line(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What cannot be written down does not happen; once there is room the batch goes on from what was."""
-    full, write = False, os.write
-
-    def some(descriptor: int, data: bytes) -> int:
-        if full and b'"try"' in data:
-            write(descriptor, data[:7])
-            raise OSError(ENOSPC, "No space left on device")
-        return write(descriptor, data)
-
-    async def fills(*_: object) -> JobOutcome:
-        nonlocal full
-        full = True
-        return WELL
-
-    monkeypatch.setattr(os, "write", some)
-    jobs = [job("a"), job("b"), job("c")]
-    bench.scaler.free = ["i-1"]
-    with closing(bench.history()) as history, pytest.raises(ExceptionGroup) as caught:
-        await finished(bench.batch(*jobs, plays={"b": fills}, history=history))
-    assert caught.group_contains(OSError, match="No space left")
-    full = False
-    again = Bench(bench.directory)
-    with closing(again.reopened()) as history:
-        state = await finished(again.batch(*jobs, history=history))
-    assert state.succeeded
-    assert [len(record.attempts) for record in state.records] == [1, 2, 1]
 
 
 # --- over the real scaler --------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """``taskscaler check``: what it says of files and of clouds, and that it changes nothing."""
 
 import io
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from taskscaler import Policy, config
 from taskscaler.cli import main
 from taskscaler.cli._check import _Look
 from taskscaler.cli._fleet import fleet_rows
+from taskscaler.cli._log import logging_to
 from taskscaler.cli._paragraphs import Paragraphs
 from taskscaler.config import Autoscaler, StateStorage
 from tests.clouds import hide_clouds
@@ -375,6 +377,20 @@ def test_the_whole_command(state_home: Path) -> None:
     assert (result.exit_code, result.stderr) == (0, "")
     assert list(rows(result.stdout))[-2:] == ["would do", "because"]
     assert not state_home.exists()
+
+
+def test_what_is_logged_during_a_look_is_shown_nowhere(capsys: pytest.CaptureFixture[str]) -> None:
+    """A group with advice logs a warning; that had the command end, once a log had to be a file of our own."""
+    with logging_to(None):
+        logging.getLogger("fleeting.aws").warning("group_advice")
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_log_that_cannot_be_opened_ends_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is opened for the first line, which is logged in the middle of other work."""
+    with logging_to(tmp_path / "gone" / "fleet.log"):
+        logging.getLogger("fleeting.aws").warning("group_advice")
+    assert capsys.readouterr() == ("", "")
 
 
 def test_on_a_terminal_texts_are_wrapped_beside_their_labels() -> None:

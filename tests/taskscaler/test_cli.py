@@ -328,7 +328,7 @@ def test_the_summary_tells_what_a_person_asks(tmp_path: Path) -> None:
     """How many, how long, where, what was retried and why, what failed and what it said last."""
     results = Results(tmp_path / "results")
     results.prepare()
-    results.begin()
+    results.begin(0)
     results.log("bad").write_bytes(b"".join(b"line %d\r\n" % number for number in range(9)) + b"\x1b[31mBoom\x1b[0m\n")
     unlucky = Job(spec=JobSpec(name="unlucky", script="true"), retries=0)
     state = BatchState([job("good"), job("bad"), job("late"), unlucky], now=0.0)
@@ -404,7 +404,7 @@ def results_in(directory: Path) -> Results:
     """Make the results of a batch without jobs."""
     results = Results(directory / "results")
     results.prepare()
-    results.begin()
+    results.begin(0)
     results.write_summary(BatchState([], now=0.0), now=1.0)
     return results
 

@@ -1,16 +1,26 @@
 """The directory that a batch leaves: one log per job, their artifacts, and ``results.json``."""
 
 import json
-from collections.abc import Mapping, Sequence
-from itertools import takewhile
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain, takewhile
 from pathlib import Path
 
 from attrs import frozen
 
+from fleeting.directories import make_private, open_private
 from taskscaler._errors import ResultsInTheWay
 from taskscaler._wording import iso
 from taskscaler.batch._history import draft_of
+from taskscaler.batch._log import write_at
 from taskscaler.batch._state import Attempt, BatchState, JobRecord, JobState
+
+_PER_JOB = 2048
+"""Bytes of room that are reserved in ``results.json`` for each job, before the jobs can fill the disk."""
+
+_MOST_RESERVED = 64 << 20
+_BLOCK = 1 << 20
+_BRIEF = 80  # characters
 
 SCHEMA_VERSION = 1
 """Of ``results.json``; raised when a key changes its meaning or goes."""
@@ -29,6 +39,13 @@ class Results:
     def artifacts(self, name: str) -> Path:
         """The directory of one job's artifacts; there only if it left any."""
         return self.directory / "artifacts" / name
+
+    def _logs(self) -> Path:
+        return self.directory / "logs"
+
+    @property
+    def _artifacts(self) -> Path:
+        return self.directory / "artifacts"
 
     @property
     def summary(self) -> Path:
@@ -75,27 +92,35 @@ class Results:
             raise ResultsInTheWay(f"{self.directory} is not empty; name another directory, or remove it")
         return made
 
-    def begin(self) -> None:
-        """Make what is in the directory, unless an earlier run did."""
-        self.log("").parent.mkdir(exist_ok=True)
-        self.artifacts("").mkdir(exist_ok=True)
+    def begin(self, jobs: int) -> None:
+        """Make what is in the directory, unless an earlier run did, and reserve room for the summary of so many jobs.
+
+        Raises:
+            OSError: There is no room for them, or the directory is another user's.
+        """
+        for directory in (self.directory, self._logs, self._artifacts):
+            make_private(directory, hide=True)
+        _reserve(_draft_of(self.summary), min(jobs * _PER_JOB, _MOST_RESERVED))
 
     def write_summary(self, state: BatchState, *, now: float) -> None:
-        """Write ``results.json``, whole or not at all."""
-        text = json.dumps(as_json(state, now=now), indent=2) + "\n"
-        write_atomically(self.summary, text.encode())
+        """Write ``results.json``, whole or not at all; briefly if the disk has no room for more.
 
+        Raises:
+            OSError: Not even that was possible.
+        """
+        draft = _draft_of(self.summary)
+        try:
+            _fill(draft, _written(state, now=now, briefly=False))
+        except OSError:
+            self._write_briefly(draft, state, now)
+        draft.replace(self.summary)
 
-def as_json(state: BatchState, *, now: float) -> Mapping[str, object]:
-    """Tell what became of a batch that ended at *now*: times in ISO 8601, durations in seconds."""
-    return {
-        "version": SCHEMA_VERSION,
-        "started": iso(state.started),
-        "ended": iso(now),
-        "duration": round(now - state.started, 3),
-        "jobs": [_job(record) for record in state.records],
-        "fleet": {"instances": _instances(state)},
-    }
+    def _write_briefly(self, draft: Path, state: BatchState, now: float) -> None:
+        try:
+            _fill(draft, _written(state, now=now, briefly=True))
+        except OSError as error:
+            error.filename = error.filename or str(self.summary)  # writing, unlike opening, leaves it out
+            raise
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -105,27 +130,76 @@ def write_atomically(path: Path, content: bytes) -> None:
     draft.replace(path)
 
 
-def _job(record: JobRecord) -> Mapping[str, object]:
+def _draft_of(path: Path) -> Path:
+    return path.with_name(f".{path.name}.part")
+
+
+def _reserve(path: Path, size: int) -> None:
+    """Have a file with so much room, which other files cannot take any more."""
+    _fill(path, (bytes(min(_BLOCK, size - done)) for done in range(0, size, _BLOCK)))
+
+
+def _fill(path: Path, parts: Iterable[bytes]) -> None:
+    """Write a file over what it is, and cut it off behind that."""
+    file = open_private(path, os.O_WRONLY | os.O_CREAT)
+    try:
+        size, block = 0, bytearray()
+        for part in chain(parts, [b""]):
+            block += part
+            if len(block) >= _BLOCK or not part:
+                write_at(file, bytes(block), size)
+                size += len(block)
+                block.clear()
+        os.ftruncate(file, size)
+    finally:
+        os.close(file)
+
+
+def _written(state: BatchState, *, now: float, briefly: bool) -> Iterator[bytes]:
+    """Yield ``results.json``, which need not be in memory as a whole."""
+    return (part.encode() for part in _text(state, now=now, briefly=briefly))
+
+
+def _text(state: BatchState, *, now: float, briefly: bool) -> Iterator[str]:
+    """Tell what became of a batch that ended at *now*, a job on each line: times in ISO 8601, durations in seconds."""
+    head = {
+        "version": SCHEMA_VERSION,
+        "started": iso(state.started),
+        "ended": iso(now),
+        "duration": round(now - state.started, 3),
+    }
+    yield json.dumps(head).removesuffix("}") + ', "jobs": ['
+    for number, record in enumerate(state.records):
+        yield f"{',' if number else ''}\n  {json.dumps(_job(record, briefly=briefly))}"
+    yield '\n], "fleet": {"instances": ['
+    for number, instance in enumerate(_instances(state)):
+        yield f"{',' if number else ''}\n  {json.dumps(instance)}"
+    yield "\n]}}\n"
+
+
+def _job(record: JobRecord, *, briefly: bool) -> Mapping[str, object]:
+    """Give a job as data; briefly: with the last attempt only, and with the beginnings of what explains it."""
+    most = _BRIEF if briefly else None
     return {
         "name": record.name,
         "state": record.state.value,
         "exit_code": record.exit_code,
-        "why": record.why,
-        "warnings": list(record.warnings),
+        "why": record.why[:most],
+        "warnings": [] if briefly else list(record.warnings),
         "waited": None if record.waited is None else round(record.waited, 3),
         "duration": round(record.attempts[-1].duration, 3) if record.attempts else None,
-        "attempts": [_attempt(attempt) for attempt in record.attempts],
+        "attempts": [_attempt(attempt, most) for attempt in record.attempts[-1 if briefly else 0 :]],
     }
 
 
-def _attempt(attempt: Attempt) -> Mapping[str, object]:
+def _attempt(attempt: Attempt, most: int | None) -> Mapping[str, object]:
     return {
         "pool": attempt.pool,
         "instance": attempt.instance,
         "slot": attempt.slot,
         "state": attempt.state.value,
         "exit_code": attempt.exit_code,
-        "why": attempt.why,
+        "why": attempt.why[:most],
         "cpu_time": None if attempt.cpu_time is None else round(attempt.cpu_time, 3),
         "peak_memory": attempt.peak_memory,
         "interrupted": attempt.interrupted,

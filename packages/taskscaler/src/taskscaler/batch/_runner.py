@@ -4,7 +4,7 @@ import logging
 import math
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -22,7 +22,7 @@ from taskscaler.batch._history import History
 from taskscaler.batch._job import Job
 from taskscaler.batch._log import JobLog
 from taskscaler.batch._results import Results
-from taskscaler.batch._state import BatchState, JobChanged, JobState
+from taskscaler.batch._state import BatchState, JobChanged, JobRecord, JobState
 from taskscaler.executors import Executor, JobOutcome, Leased
 from taskscaler.executors._errors import documented, named
 
@@ -36,6 +36,13 @@ PATIENCE = 900.0
 MOST_WAITING = 10_000
 """Jobs that wait at the scaler at once; the next ones follow as these are given slots. So many are more than a fleet is
 asked to grow for in one step, and few enough to be cancelled at once."""
+
+NOTE_RETRIES = 30
+"""How often it is tried again to write down what became of a try: a disk that one job has filled may have room again
+when that job is over."""
+
+NOTE_PAUSE = 1.0
+"""Seconds between."""
 
 _AT_ONCE = 1000
 """Jobs that are given up between two turns of the event loop."""
@@ -111,7 +118,10 @@ async def run_batch(
         log_internal_ip=log_internal_ip,
         log_external_ip=log_external_ip,
     )
-    return await batch.run()
+    state = await batch.run()
+    if batch.summary_refused:
+        raise batch.summary_refused
+    return state
 
 
 class Batch:
@@ -184,14 +194,19 @@ class Batch:
         self.why_given_up = ""
         """What the scaler said when jobs were given up because there was no slot for too long; empty if none was."""
 
+        self.summary_refused: OSError | None = None
+        """Why ``results.json`` could not be written; None if it was, or is still to be."""
+
         self._stopped = False
         self._changed = anyio.Event()
 
     async def run(self) -> BatchState:
         """Run all jobs to their ends and write ``results.json``, also if this is cancelled.
 
+        If only that cannot be written, `summary_refused` says so.
+
         Raises:
-            OSError: The results could not be written.
+            OSError: The results could not be written, so that nothing was begun.
         """
         with anyio.CancelScope(shield=True):
             await to_thread.run_sync(self._begin)
@@ -202,9 +217,8 @@ class Batch:
                     await self._begin_all(jobs)
                 watch.cancel_scope.cancel()
         finally:
-            for job in self._unfinished():
-                self._give_up(job, JobState.CANCELLED, "the batch was stopped")
-            self.results.write_summary(self.state, now=self._clock.now())
+            with anyio.CancelScope(shield=True):
+                await self._finish()
         return self.state
 
     def drain(self) -> None:
@@ -220,7 +234,7 @@ class Batch:
     def _begin(self) -> None:
         if self._history:
             self._history.begin(self.state.started)
-        self.results.begin()
+        self.results.begin(len(self._jobs))
 
     async def _begin_all(self, tasks: TaskGroup) -> None:
         """Have the jobs queue for slots in the order of the batch, until no more are to begin."""
@@ -240,6 +254,15 @@ class Batch:
             self._show(self.state.cancel(job.name, why, now=self._clock.now(), state=state))
             if number % _AT_ONCE == 0:
                 await checkpoint()
+
+    async def _finish(self) -> None:
+        """Give up what is not over, and write the summary."""
+        await self._give_up_all(self._unfinished())
+        try:
+            await to_thread.run_sync(partial(self.results.write_summary, self.state, now=self._clock.now()))
+        except OSError as error:
+            self.summary_refused = error
+            log.warning("summary_not_written", extra={"error": str(error)})
 
     def _unfinished(self) -> list[Job]:
         return [job for job in self._jobs if not self.state[job.name].state.final]
@@ -300,7 +323,8 @@ class Batch:
         change = self.state.begin(
             job.name, pool=lease.pool, instance=lease.instance, slot=lease.slot, now=self._clock.now()
         )
-        await self._tell_durably(change)
+        if not await self._tell_durably(change):
+            return
         try:
             await self._run_begun(lease, job, change)
         except Unreachable:
@@ -378,13 +402,36 @@ class Batch:
     def _give_up(self, job: Job, state: JobState, why: str) -> None:
         self._tell(self.state.cancel(job.name, why, now=self._clock.now(), state=state))
 
-    async def _tell_durably(self, change: JobChanged) -> None:
-        """Let nobody know of a change to a try that a later run would not know of."""
+    async def _tell_durably(self, change: JobChanged) -> bool:
+        """Let nobody know of a change to a try that a later run would not know of.
+
+        Returns:
+            Whether it could be written down. If not, the job is cancelled: it has its chance when the batch is resumed.
+        """
         record = change.record
-        if self._history:
-            leaves = (self.results.log(record.name), self.results.artifacts(record.name))
-            await self._history.note(record, leaves=() if record.state is JobState.RUNNING else leaves)
+        refused = await self._note(self._history, record) if self._history else None
+        if refused:
+            log.warning("try_not_recorded", extra={"job": record.name, "error": str(refused)})
+            what = "begun" if record.state is JobState.RUNNING else "ended"
+            why = f"that it has {what} could not be written down: {SystemRefused(refused)}"
+            change = self.state.cancel(record.name, why, now=self._clock.now())
         self._tell(change)
+        return refused is None
+
+    async def _note(self, history: History, record: JobRecord) -> OSError | None:
+        """Have it written down, at once or when the disk has room again; returns why it could not be."""
+        leaves = (self.results.log(record.name), self.results.artifacts(record.name))
+        leaves_now = () if record.state is JobState.RUNNING else leaves
+        for _ in range(NOTE_RETRIES):
+            with suppress(OSError):
+                await history.note(record, leaves=leaves_now)
+                return None
+            await anyio.sleep(NOTE_PAUSE)
+        try:
+            await history.note(record, leaves=leaves_now)
+        except OSError as error:
+            return error
+        return None
 
     def _tell(self, change: JobChanged) -> None:
         self._changed.set()

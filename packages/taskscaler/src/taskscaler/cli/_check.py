@@ -1,6 +1,5 @@
 """``taskscaler check``: says what a file means, what the cloud shows, and what would be done now; does nothing."""
 
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -79,7 +78,7 @@ def check_file(path: Path, *, runner: str | None, offline: bool) -> int:
     look = _Look(subject.fleet, subject.groups, report)
 
     def run() -> int:
-        with logging_to(Path(os.devnull)):  # what matters of it is in the report
+        with logging_to(None):  # what matters of it is in the report
             return anyio.run(look.run)
 
     return outcome(run)

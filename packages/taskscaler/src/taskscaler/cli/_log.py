@@ -3,8 +3,11 @@
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import TextIOWrapper
 from pathlib import Path
 from time import gmtime
+
+from fleeting.directories import open_private
 
 _EVERY_RECORD_HAS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
 
@@ -23,10 +26,30 @@ class EventFormatter(logging.Formatter):
         return " ".join([super().format(record), *(f"{key}={value!r}" for key, value in own.items())])
 
 
+class _Handler(logging.FileHandler):
+    """Writes the log, for our user alone; where it cannot be written, no traceback is printed for each event."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write the record; the file is opened for the first one, and that may fail, too."""
+        try:
+            super().emit(record)
+        except OSError:
+            self.handleError(record)
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  (logging's own name)
+        """Go on."""
+
+    def _open(self) -> TextIOWrapper:
+        return open(self.baseFilename, "a", encoding=self.encoding, errors=self.errors, opener=open_private)
+
+
 @contextmanager
-def logging_to(path: Path) -> Iterator[None]:
-    """Log into *path* while the body runs; events of the fleet from INFO up."""
-    handler = logging.FileHandler(path, encoding="utf-8", delay=True)
+def logging_to(path: Path | None) -> Iterator[None]:
+    """Log into *path*, or nowhere, while the body runs; events of the fleet from INFO up."""
+    if path is None:
+        handler: logging.Handler = logging.NullHandler()
+    else:
+        handler = _Handler(path, encoding="utf-8", errors="backslashreplace", delay=True)
     handler.setFormatter(EventFormatter())
     loggers = [logging.getLogger(name) for name in ("fleeting", "taskscaler")]
     for logger in loggers:

@@ -194,7 +194,8 @@ class _Run:
             now = self.clock.now()
             timeline = await self._draw()
             print_summary(self.console, self.batch.state, self.results, now=now, timeline=timeline)
-            reported = await self._report()
+            written = self._tell_if_unwritten()
+            reported = await self._report() and written
             signals.cancel_scope.cancel()
         well = self.batch.state.succeeded and reported
         if self.batch.state.over and reported:
@@ -255,9 +256,15 @@ class _Run:
             return f"none: the batch was interrupted; taskscaler report {quote(str(self.results.directory))} draws it"
         return await to_thread.run_sync(leave_timeline, self.results)
 
+    def _tell_if_unwritten(self) -> bool:
+        """Say so if the summary could not be written; tell whether it was."""
+        if self.batch.summary_refused:
+            tell([self.batch.summary_refused], FAILED)
+        return self.batch.summary_refused is None
+
     async def _report(self) -> bool:
         """Make the report, if there is to be one; tell whether nothing went wrong with it."""
-        if self.file.report is None or self.ended_by:
+        if self.file.report is None or self.ended_by or self.batch.summary_refused:
             return True
         with self.reporting:
             text = await make_report(self.file.report, self.file.path.parent, self.results)

@@ -110,12 +110,12 @@ def _failures(state: BatchState, results: Results) -> Iterator[Text]:
 
 
 def last_lines(log: Path) -> list[str]:
-    """Read the last lines of what a job printed, made harmless; none if there is no log."""
+    """Read the last lines of what a job printed, made harmless; none if there is no log to read."""
     try:
         with log.open("rb") as file:
             file.seek(max(0, log.stat().st_size - _TAIL))
             text = file.read().decode(errors="replace")
-    except FileNotFoundError:
+    except OSError:
         return []
     lines = (line for line in harmless(text).splitlines() if line.strip() and not line.startswith("taskscaler: "))
     return list(deque(lines, maxlen=LAST_LINES))
