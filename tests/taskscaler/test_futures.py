@@ -160,6 +160,18 @@ def test_a_job_has_files_variables_and_artifacts(fleet: FleetExecutor, tmp_path:
     assert (late.verdict, late.artifacts) == (Verdict.TIMED_OUT, None)
 
 
+def test_what_is_not_ours_is_never_replaced(fleet: FleetExecutor, tmp_path: Path) -> None:
+    """A directory that was there before, and has the name of a job by chance, stays as it is."""
+    precious = tmp_path / "artifacts" / "job" / "precious"
+    precious.parent.mkdir(parents=True)
+    precious.touch()
+    leaves_some = fleet.submit(JobSpec(name="job", script="touch out", artifacts=("out",)))
+    with pytest.raises(FileExistsError, match="remove it, or name another directory: '/"):
+        result_of(leaves_some)
+    assert result_of(fleet.submit(JobSpec(name="job", script="true"))).artifacts is None
+    assert precious.exists()
+
+
 class Wrong:
     """An executor with a mistake, and one that dies in a group of its tasks at first."""
 

@@ -10,8 +10,11 @@ from typing import Any
 import anyio
 import pytest
 from attrs import define, evolve
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fleeting import Completed, ConfigError, ConnectError, PluginBroken, PluginNotFound, Unreachable
+from taskscaler.batch import Results
 from taskscaler.executors import JobOutcome, JobSpec, Verdict, available_executors, load_executor, runs
 from taskscaler.executors.instance import InstanceConfig, InstanceExecutor
 from taskscaler.executors.runs import Runs
@@ -109,6 +112,50 @@ async def test_the_environment_has_the_job_s_variables_and_the_place(bench: Benc
 async def test_a_job_s_variables_stay_out_of_its_repr() -> None:
     """People put tokens there."""
     assert "hunter2" not in repr(JobSpec(name="job", script="", env={"TOKEN": "hunter2"}))
+
+
+NO_NAMES = [
+    "",
+    ".",
+    "..",
+    "../precious",
+    "a/b",
+    "a\\b",
+    "/etc",
+    "-rf",
+    ".hidden",
+    "a\0b",
+    "a\nb",
+    "\x1b[2J",
+    "é",
+    "a" * 129,
+]
+"""Names that would leave their directory, be no name there, or look like something else."""
+
+
+@pytest.mark.parametrize("name", NO_NAMES)
+def test_no_job_has_a_name_that_leads_elsewhere(tmp_path: Path, name: str) -> None:
+    """Not even one that is made from another; nor do results know where it would be."""
+    with pytest.raises(ValueError, match="as the name of a job, expected at most 128 letters, digits"):
+        JobSpec(name=name, script="true")
+    with pytest.raises(ValueError, match="as the name of a job"):
+        evolve(JobSpec(name="job", script="true"), name=name)
+    for path in (Results(tmp_path).log, Results(tmp_path).artifacts):
+        with pytest.raises(ValueError, match="as the name of a job"):
+            path(name)
+
+
+@given(st.from_regex(r"[A-Za-z0-9._-]{1,128}", fullmatch=True) | st.text())
+def test_results_of_a_job_are_in_their_directories(name: str) -> None:
+    """Whatever name a job is allowed to have."""
+    results = Results(Path("/results"))
+    try:
+        JobSpec(name=name, script="true")
+    except ValueError:
+        return
+    for path in (results.log(name), results.artifacts(name)):
+        assert Path(os.path.normpath(path)) == path
+        assert path.parent in (Path("/results/logs"), Path("/results/artifacts"))
 
 
 async def test_each_try_has_a_directory_of_its_own_and_finds_it_empty(bench: Bench) -> None:

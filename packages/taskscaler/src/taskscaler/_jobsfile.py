@@ -41,7 +41,7 @@ T = TypeVar("T")
 D = TypeVar("D")
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-"""What may name a job, and so a file and an environment variable's value."""
+"""What may name a job, or several alike: with a number behind it, it is still one of `JobSpec`."""
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 

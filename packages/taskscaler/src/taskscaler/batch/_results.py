@@ -14,6 +14,7 @@ from taskscaler._wording import iso
 from taskscaler.batch._history import draft_of
 from taskscaler.batch._log import write_at
 from taskscaler.batch._state import Attempt, BatchState, JobRecord, JobState
+from taskscaler.executors import check_job_name
 
 _PER_JOB = 2048
 """Bytes of room that are reserved in ``results.json`` for each job, before the jobs can fill the disk."""
@@ -33,13 +34,24 @@ class Results:
     directory: Path
 
     def log(self, name: str) -> Path:
-        """One job's log: what it printed, in all its tries."""
-        return self.directory / "logs" / f"{name}.log"
+        """One job's log: what it printed, in all its tries.
+
+        Raises:
+            ValueError: No job has such a name.
+        """
+        check_job_name(name)
+        return self._logs / f"{name}.log"
 
     def artifacts(self, name: str) -> Path:
-        """The directory of one job's artifacts; there only if it left any."""
-        return self.directory / "artifacts" / name
+        """The directory of one job's artifacts; there only if it left any.
 
+        Raises:
+            ValueError: No job has such a name.
+        """
+        check_job_name(name)
+        return self._artifacts / name
+
+    @property
     def _logs(self) -> Path:
         return self.directory / "logs"
 

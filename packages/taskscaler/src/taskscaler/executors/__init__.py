@@ -11,7 +11,15 @@ whose module has a hook::
 """
 
 from taskscaler.executors._hooks import available_executors, find_executor, hookimpl, load_executor
-from taskscaler.executors._protocol import Executor, ExecutorPlugin, JobOutcome, JobSpec, Leased, Verdict
+from taskscaler.executors._protocol import (
+    Executor,
+    ExecutorPlugin,
+    JobOutcome,
+    JobSpec,
+    Leased,
+    Verdict,
+    check_job_name,
+)
 
 __all__ = [
     "Executor",
@@ -21,6 +29,7 @@ __all__ = [
     "Leased",
     "Verdict",
     "available_executors",
+    "check_job_name",
     "find_executor",
     "hookimpl",
     "load_executor",

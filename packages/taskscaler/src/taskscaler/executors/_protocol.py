@@ -1,22 +1,42 @@
 """What an executor is given, what it gives back, and what it promises."""
 
+import re
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from enum import Enum
 from pathlib import Path
 from typing import Any, Protocol
 
-from attrs import field, frozen
+from attrs import Attribute, field, frozen
 
 from fleeting import Connection, Sink
+from fleeting.wording import quoted
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+
+
+def check_job_name(name: str) -> None:
+    """See that a name may be a job's: it becomes part of paths, here and on instances.
+
+    Raises:
+        ValueError: It may not.
+    """
+    if not _NAME.fullmatch(name):
+        expected = "at most 128 letters, digits, dots, hyphens and underscores, a letter or digit first"
+        raise ValueError(f"found {quoted(name)} as the name of a job, expected {expected}")
+
+
+def _names_a_job(_: object, __: "Attribute[str]", value: str) -> None:
+    check_job_name(value)
 
 
 @frozen(kw_only=True)
 class JobSpec:
     """One job, with nothing left to look up."""
 
-    name: str
-    """Unique in its batch; letters, digits, ``.``, ``_`` and ``-``, so that it can name a file."""
+    name: str = field(validator=_names_a_job)
+    """Unique in its batch; at most 128 letters, digits, ``.``, ``_`` and ``-``, a letter or digit first, so that it can
+    name a file; ``ValueError`` if not."""
 
     script: str
     env: Mapping[str, str] = field(factory=dict, repr=False)

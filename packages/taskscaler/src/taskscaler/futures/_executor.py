@@ -2,11 +2,13 @@
 
 import logging
 import math
+import os
 import shutil
 from collections.abc import AsyncIterator, Iterable, Iterator
 from concurrent.futures import Executor, Future
 from concurrent.futures import wait as wait_for
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from errno import EEXIST
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -20,6 +22,7 @@ from anyio import to_thread
 from attrs import asdict, define, field
 
 from fleeting import Sink, Unreachable
+from fleeting.directories import make_private
 from taskscaler._errors import LeaseLost, TaskscalerError
 from taskscaler._lease import Lease
 from taskscaler.executors import Executor as JobExecutor
@@ -60,7 +63,8 @@ class FleetExecutor(Executor):
             retries: How often work is tried again when its instance was lost.
             acquire_timeout: Seconds that work may wait for its slot, also behind other work; then its future raises
                 `NoCapacity`. None of it is waited for then.
-            artifacts: Directory for what jobs leave, by the jobs' names.
+            artifacts: Directory for what jobs leave, by the jobs' names. What another program has put there under
+                such a name is never replaced; the job's future raises `FileExistsError` then.
         """
         self._scaler = scaler
         self._door = scaler.door
@@ -73,6 +77,8 @@ class FleetExecutor(Executor):
         self._lock = Lock()
         self._closed = False
         self._under_way: dict[Future[Any], Ticket[Any]] = {}
+        self._made: set[Path] = set()
+        """Directories of artifacts that are ours to replace."""
 
     @overload  # type: ignore[override]
     def submit(self, work: Call, /, *args: object, **kwargs: object) -> FleetFuture[Any]: ...
@@ -228,7 +234,18 @@ class FleetExecutor(Executor):
 
     def _place_for(self, task: Task) -> AbstractAsyncContextManager[Path]:
         """Where the artifacts go: to stay, or only to be looked at."""
-        return _kept(self._artifacts / task.spec.name) if self._artifacts and task.keeps_artifacts else _passing()
+        if self._artifacts and task.keeps_artifacts and task.spec.artifacts:
+            return self._kept(self._artifacts / task.spec.name)
+        return _passing()
+
+    @asynccontextmanager
+    async def _kept(self, directory: Path) -> AsyncIterator[Path]:
+        """A place that stays, without what an attempt or a job of the same name before has left there."""
+        if directory in self._made:
+            await to_thread.run_sync(partial(shutil.rmtree, directory, ignore_errors=True))
+        await to_thread.run_sync(_make_room_for, directory)
+        self._made.add(directory)
+        yield directory
 
 
 @define
@@ -249,12 +266,14 @@ class _Tail:
         return bytes(self._data[-OUTPUT_LIMIT:])
 
 
-@asynccontextmanager
-async def _kept(directory: Path) -> AsyncIterator[Path]:
-    """A place that stays, without what an attempt before has left there."""
-    await to_thread.run_sync(partial(shutil.rmtree, directory, ignore_errors=True))
-    await to_thread.run_sync(partial(directory.parent.mkdir, parents=True, exist_ok=True))
-    yield directory
+def _make_room_for(directory: Path) -> None:
+    """Make what a job's directory of artifacts goes into, and see that the directory is not there."""
+    if not directory.parent.is_dir():
+        make_private(directory.parent)
+    if os.path.lexists(directory):
+        raise FileExistsError(
+            EEXIST, "it is not from this executor; remove it, or name another directory", str(directory)
+        )
 
 
 @asynccontextmanager
