@@ -95,7 +95,7 @@ def test_if_a_deletion_is_not_accepted_it_says_why(fleet: Fleet) -> None:
     refused = fleet.fleeting("decrease", taken)
     fleet.config.write_text(owned)
     assert (refused.exit_code, f"{taken}: was not accepted for deletion" in refused.stdout) == (1, True)
-    assert "that failed: the command exited with 5: worn out" in refused.stdout
+    assert "that failed: 'reset_command' exited with 5: worn out" in refused.stdout
 
 
 def test_what_will_not_run_any_more_is_not_waited_for(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -93,7 +93,8 @@ async def test_a_ready_command_that_fails_replaces_the_instance(tmp_path: Path) 
     with sshd(tmp_path / "sshd") as server:
         async with provisioning(server, ready_command=f"[ -e {tmp_path}/tried ] || {{ {command}; }}") as watched:
             await watched.until(lambda provisioner: bool(trouble(provisioner)))
-            assert "exited with 3: no disk" in trouble(watched.provisioner)
+            assert "'instance_ready_command' exited with 3: no disk" in trouble(watched.provisioner)
+            assert "mkdir" not in trouble(watched.provisioner)
             await watched.replace()
             await watched.until(lambda provisioner: ready(provisioner) == {"i-2"})
 

@@ -3,16 +3,20 @@
 import json
 import stat
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
-from attrs import evolve
+from attrs import evolve, frozen
 
 from fleeting import (
+    Completed,
     ConfigError,
+    ConnectInfo,
+    Connection,
     ConnectorConfig,
     GroupRefused,
     InstanceNotFound,
@@ -21,10 +25,13 @@ from fleeting import (
     ProblemKind,
     ProviderError,
     Settings,
+    Sink,
     State,
     Unsupported,
+    dial,
     load,
 )
+from fleeting.connectors._collect import Collector
 from fleeting.groups.static import Host, StaticConfig, StaticGroup
 from tests.fleeting import static_hosts
 from tests.fleeting.static_hosts import Hosts
@@ -143,6 +150,37 @@ async def test_a_heartbeat_connects_to_the_host(hosts: Hosts) -> None:
             await group.heartbeat("host-1.1")
 
 
+@frozen
+class Wordy:
+    """A connection to a host that prints 20 MB before each command, as start-up files of a login shell may."""
+
+    _inner: Connection
+
+    async def run(self, command: str, *, stdout: Sink | None = None, stderr: Sink | None = None) -> Completed:
+        """Print, then run it."""
+        collected = Collector("stdout"), Collector("stderr")
+        for sink in (stdout or collected[0], stderr or collected[1]):
+            for _ in range(20):
+                await sink(bytes(1_000_000))
+        return await self._inner.run(command)
+
+
+async def test_what_a_host_prints_when_it_is_looked_at_fills_nothing(
+    hosts: Hosts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody needs it; to collect it would take 32 MiB for each host at each look."""
+
+    @asynccontextmanager
+    async def to_wordy(info: ConnectInfo, config: ConnectorConfig) -> AsyncIterator[Wordy]:
+        async with dial(info, config) as connection:
+            yield Wordy(connection)
+
+    monkeypatch.setattr("fleeting.groups.static._group.dial", to_wordy)
+    async with hosts.opened() as group:
+        assert await group.increase(2, intent="one") == 2
+        await group.heartbeat("host-1.1")
+
+
 # --- reset ----------------------------------------------------------------------------------------------
 
 
@@ -164,7 +202,7 @@ async def test_a_host_whose_reset_fails_is_not_used_until_one_succeeds(hosts: Ho
         await hosts.run(2, "touch repaired")
         assert await group.decrease(["host-1.1", "host-2.1"]) == ["host-2.1"]
         assert await states(group) == {"host-1.1": State.DELETING}
-        said = "host-1 is not used before it is reset, and that failed: the command exited with 3: disk full"
+        said = "host-1 is not used before it is reset, and that failed: 'reset_command' exited with 3: disk full"
         assert await troubles(group) == [said]
         assert await group.increase(2, intent="two") == 1
     async with hosts.opened(reset_command=reset) as group:
@@ -173,6 +211,17 @@ async def test_a_host_whose_reset_fails_is_not_used_until_one_succeeds(hosts: Ho
         assert await group.decrease(["host-1.1"]) == ["host-1.1"]
         assert await troubles(group) == []
         assert await group.increase(1, intent="three") == 1
+
+
+async def test_a_reset_may_print_as_much_as_it_likes(hosts: Hosts) -> None:
+    """As every command of the settings; of what one that failed has said, the end tells why."""
+    noise = "head -c 20000000 /dev/zero | tee /dev/stderr"
+    async with hosts.opened(reset_command=f"{noise}; test -e fine || {{ echo; echo no disk >&2; exit 3; }}") as group:
+        await group.increase(2, intent="one")
+        await hosts.run(2, "touch fine")
+        assert await group.decrease(["host-1.1", "host-2.1"]) == ["host-2.1"]
+        (said,) = await troubles(group)
+        assert said.endswith("'reset_command' exited with 3: no disk")
 
 
 async def test_a_reset_that_takes_too_long_has_failed(hosts: Hosts) -> None:

@@ -12,6 +12,7 @@ from math import inf
 from typing import TYPE_CHECKING, cast
 
 import anyio
+from attrs import evolve
 
 from fleeting import facts
 from fleeting._durations import format_duration
@@ -27,11 +28,13 @@ from fleeting._errors import (
     Unreachable,
     Unsupported,
 )
-from fleeting._notices import ProbeOutput, parse_notices
+from fleeting._notices import READ, ProbeOutput, parse_notices
 from fleeting._plugins import check_interface
 from fleeting._protocols import Connection, GivesNotice, InstanceGroup, MarksOwner, Suspends, Withdraws
+from fleeting._setting_command import KEPT, SettingCommand
 from fleeting._types import Capability, ConnectInfo, ConnectorConfig, GroupInfo, Settings
 from fleeting.connectors import overridden
+from fleeting.connectors._collect import Beginning, Ending
 from fleeting.wording import one_line
 
 if TYPE_CHECKING:  # importing anyio.abc costs 20 ms more than all that a bare ``import fleeting`` needs of anyio
@@ -222,7 +225,8 @@ class GroupDriver:
     async def _prepare(self, instance: str) -> None:
         """Run the readiness steps in their order."""
         try:
-            await self._carry_out(instance, self._ready_command, self._ready_hook)
+            command = SettingCommand("instance_ready_command", self._ready_command)
+            await self._carry_out(instance, command, self._ready_hook)
         except (FleetingError, OSError) as error:
             final = isinstance(error, FleetingError) and not isinstance(error, ProviderError | LoginRejected)
             log.warning("prepare_failed", extra={"pool": self.pool, "instance": instance, "error": _words(error)})
@@ -261,7 +265,7 @@ class GroupDriver:
     async def _clean(self, instance: str, command: str | None, hook: ReadyHook | None, env: Mapping[str, str]) -> str:
         """Take both steps; returns what went wrong. An instance that cannot be reached is looked for at once."""
         try:
-            await self._carry_out(instance, command, hook, env)
+            await self._carry_out(instance, SettingCommand("instance_cleanup_command", command), hook, env)
         except (FleetingError, OSError) as error:
             log.warning("clean_failed", extra={"pool": self.pool, "instance": instance, "error": _words(error)})
             if isinstance(error, Unreachable):
@@ -270,13 +274,13 @@ class GroupDriver:
         return ""
 
     async def _carry_out(
-        self, instance: str, command: str | None, hook: ReadyHook | None, env: Mapping[str, str] | None = None
+        self, instance: str, command: SettingCommand, hook: ReadyHook | None, env: Mapping[str, str] | None = None
     ) -> None:
         """Run a command on an instance, then a step of the caller's own."""
         info = await self.connect_info(instance)
-        if command is not None:
+        if command.line is not None:
             async with self.dial(info, self.connector) as connection:
-                await connection.run(command, env=env, check=True)
+                await command.run(connection, env)
         if hook is not None:
             await hook(info)
 
@@ -295,11 +299,10 @@ class GroupDriver:
         """Say what is wrong with the instance; empty if nothing is."""
         try:
             await self.group.heartbeat(instance)
-            if self._heartbeat_command is not None:
+            command = SettingCommand("instance_heartbeat_command", self._heartbeat_command)
+            if command.line is not None:
                 async with self.dial(await self.connect_info(instance), self.connector) as connection:
-                    completed = await connection.run(self._heartbeat_command)
-                if not completed.ok:  # the command itself may name secrets
-                    return str(CommandFailed("instance_heartbeat_command", completed))
+                    await command.run(connection)
         except (FleetingError, OSError) as error:
             return _words(error)
         return ""
@@ -326,11 +329,12 @@ class GroupDriver:
 
     async def _probe(self, connection: Connection) -> ProbeOutput:
         """Run the probe once."""
+        said, printed = Ending(KEPT), Beginning(READ + 1)
         with anyio.fail_after(PROBE_TIMEOUT):
-            completed = await connection.run(self.info.notice_probe or "")
+            completed = await connection.run(self.info.notice_probe or "", stdout=printed, stderr=said)
         if not completed.ok:
-            raise CommandFailed("notice_probe", completed)
-        return parse_notices(completed.stdout)
+            raise CommandFailed("notice_probe", evolve(completed, stderr=bytes(said.data)))
+        return parse_notices(bytes(printed.data))
 
     def _pass_on(self, instance: str, heard: ProbeOutput, told: float) -> float:
         """Tell of the soonest end that was heard of, if it comes before *told*; returns the soonest told by now."""

@@ -27,14 +27,27 @@ FleetingError
 Each class has an entry in the catalogue of errors, ``docs/reference/errors.md``; CONTRIBUTING says how to add one.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+import os
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, ClassVar
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 if TYPE_CHECKING:
     from fleeting._types import Completed
+
+LINE_TO_HIDE = 8
+"""Characters from which on a line of a command is hidden where a shell repeats it; shorter ones are in many words."""
+
+PART_TO_HIDE = 12
+"""Bytes from which on a part of a command is hidden in a line of the shell's own."""
+
+_BY_SHELL = re.compile(rb"^(?:\+{1,9} |[^\s:]{1,99}: +(?:-c: +)?(?:line )?[0-9]{1,9}[: ])[^\n]*", re.MULTILINE)
+"""What bash and dash say of a command or trace of it, and where PowerShell says that something went wrong."""
+
+_HIDDEN = b"[the command]"
 
 
 @frozen
@@ -414,6 +427,49 @@ class CommandFailed(ConnectError):
         self.command = command
         self.completed = completed
         super().__init__(f"{command!r} {completed.account}")
+
+    @classmethod
+    def of_setting(cls, setting: str, command: str, completed: "Completed", *, is_cut: bool = False) -> "CommandFailed":
+        """Name the setting that a command stands in, and not the command, for people put secrets into it.
+
+        A shell repeats a line that it does not understand, and parts of one that it traces, or of which something was
+        killed: such lines and parts are taken out of what was said. A single word stays, since a shell says so what it
+        has not found; so does what the command itself prints.
+
+        Args:
+            setting: Its name.
+            command: What stands there.
+            completed: How it has ended.
+            is_cut: Whether the beginning of its error output is missing, so that nobody knows whose the first line is.
+        """
+        stderr = completed.stderr
+        for line in command.splitlines():
+            if len(line.strip()) >= LINE_TO_HIDE:
+                stderr = stderr.replace(os.fsencode(line.strip()), _HIDDEN)
+        text = os.fsencode(command)
+        parts = {text[at : at + PART_TO_HIDE] for at in range(len(text) - PART_TO_HIDE + 1)}
+        stderr = _BY_SHELL.sub(lambda line: _without(line[0], parts, words=2), stderr)
+        if is_cut:
+            first, end, rest = stderr.partition(b"\n")
+            stderr = _without(first, parts, words=1) + end + rest
+        return cls(setting, evolve(completed, stderr=stderr))
+
+
+def _without(line: bytes, parts: Collection[bytes], *, words: int) -> bytes:
+    """Take out of a line what is made of *parts*, all of one size, and has so many words at least."""
+    kept, at = bytearray(), 0
+    while at < len(line):
+        end = at
+        while line[end : end + PART_TO_HIDE] in parts:
+            end += 1
+        if end > at and len(line[at : end + PART_TO_HIDE - 1].split()) >= words:
+            kept += _HIDDEN
+            at = end + PART_TO_HIDE - 1
+        else:
+            end = max(end, at + 1)
+            kept += line[at:end]
+            at = end
+    return bytes(kept)
 
 
 class CopyFailed(ConnectError):

@@ -1,4 +1,4 @@
-"""What a connector does with output for which its caller gives no sink."""
+"""Sinks that keep output: all of it up to a limit, or a part."""
 
 from attrs import define, field
 
@@ -26,3 +26,28 @@ class Collector:
         if len(self.data) + len(chunk) > COLLECT_LIMIT:
             raise ConnectError(f"the command wrote more than {COLLECT_LIMIT >> 20} MiB to {self._name}; give a sink")
         self.data += chunk
+
+
+@define
+class Beginning:
+    """A sink that keeps so many bytes of the beginning, and throws the rest away."""
+
+    _most: int
+    data: bytearray = field(factory=bytearray)
+
+    async def __call__(self, chunk: bytes) -> None:
+        """Keep what there is room for."""
+        self.data += chunk[: self._most - len(self.data)]
+
+
+@define
+class Ending:
+    """A sink that keeps so many bytes of the end."""
+
+    _most: int
+    data: bytearray = field(factory=bytearray)
+
+    async def __call__(self, chunk: bytes) -> None:
+        """Keep it until more comes."""
+        self.data += chunk[-self._most :]
+        del self.data[: -self._most]

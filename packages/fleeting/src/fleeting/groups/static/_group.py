@@ -24,6 +24,7 @@ from fleeting._errors import (
 from fleeting._offload import Offload
 from fleeting._plugins import load_connector
 from fleeting._protocols import Connection
+from fleeting._setting_command import SettingCommand
 from fleeting._types import (
     Capability,
     ConnectInfo,
@@ -34,6 +35,7 @@ from fleeting._types import (
     Settings,
 )
 from fleeting.connectors import dial, overridden
+from fleeting.connectors._collect import Beginning
 from fleeting.groups.static._config import Host, StaticConfig
 from fleeting.groups.static._store import Store
 from fleeting.groups.static._takings import Takings
@@ -209,7 +211,7 @@ class StaticGroup:
         async with self._connected(name, CONTACT_TIMEOUT) as connection:
             try:
                 with anyio.fail_after(ANSWER_TIMEOUT):
-                    await connection.run("exit 0")
+                    await connection.run("exit 0", stdout=Beginning(0), stderr=Beginning(0))
             except TimeoutError as error:
                 raise ConnectError(f"it did not answer within {format_duration(ANSWER_TIMEOUT)}") from error
 
@@ -230,15 +232,13 @@ class StaticGroup:
             self._resetting.discard(name)
 
     async def _run_reset(self, name: str) -> None:
-        timeout = self._config.reset_timeout
+        command, timeout = SettingCommand("reset_command", self._config.reset_command), self._config.reset_timeout
         try:
             with anyio.fail_after(timeout):
                 async with self._connected(name, timeout) as connection:
-                    done = await connection.run(self._config.reset_command or "", stdout=_discard)
+                    await command.run(connection)
         except TimeoutError as error:
             raise ConnectError(f"it took longer than {format_duration(timeout)}") from error
-        if not done.ok:  # the command itself may name secrets
-            raise ConnectError(f"the command {done.account}")
 
     @asynccontextmanager
     async def _connected(self, name: str, timeout: float) -> AsyncIterator[Connection]:
@@ -287,7 +287,3 @@ def _read_key(path: str) -> str:
         return Path(path).expanduser().read_text()
     except (UnicodeDecodeError, RuntimeError) as error:  # the latter if there is no such user
         raise OSError(EINVAL, "it is no text file", path) from error
-
-
-async def _discard(_: bytes) -> None:
-    """Take output that nobody wants."""
