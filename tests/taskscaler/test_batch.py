@@ -650,11 +650,13 @@ async def test_a_refusal_is_the_end_of_a_job(bench: Bench) -> None:
 
 @pytest.mark.anyio
 async def test_results_are_never_mixed(bench: Bench) -> None:
-    """A directory that has something in it is refused."""
+    """A directory that has something in it is refused, and stays as it is: that may be for everybody."""
     bench.directory.mkdir()
+    bench.directory.chmod(0o755)
     (bench.directory / "results.json").touch()
     with pytest.raises(ResultsInTheWay, match="is not empty; name another directory, or remove it"):
         await run_batch(bench.scaler, [job("a")], executors={}, output=bench.directory, clock=LoopClock())
+    assert bench.directory.stat().st_mode & 0o777 == 0o755
 
 
 @pytest.mark.anyio

@@ -23,6 +23,7 @@ import anyio
 from attrs import asdict, define, evolve, field, frozen
 
 from fleeting import Offload
+from fleeting.directories import open_private
 from taskscaler._errors import CannotResume
 from taskscaler.batch._state import Attempt, JobRecord, JobState
 
@@ -231,8 +232,8 @@ class History:
         shutil.rmtree(draft, ignore_errors=True)
         draft.mkdir(mode=0o700)
         copy = _copy(draft)
-        copy.touch(mode=0o600)
-        copy.write_text(self.text, encoding="utf-8")
+        with open(copy, "w", encoding="utf-8", opener=open_private) as file:
+            file.write(self.text)
         _sync(copy)
         self._open(draft, os.O_CREAT)
         self._append({"event": "begun", **begun})
@@ -241,7 +242,7 @@ class History:
         _sync(self.directory.parent)
 
     def _open(self, directory: Path, flags: int = 0) -> None:
-        self._file = os.open(directory / FILE, flags | os.O_RDWR | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self._file = open_private(directory / FILE, flags | os.O_RDWR | os.O_APPEND)
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -291,13 +292,15 @@ def _copy(directory: Path) -> Path:
 
 
 def _sync_tree(path: Path) -> None:
-    """Make durable what is there: a file, or a directory with all that is in it; links as they are."""
-    if path.is_symlink() or not (path.is_dir() or path.is_file()):
-        return
-    with suppress(PermissionError):  # a job may leave what even its owner cannot read
-        for inner in path.iterdir() if path.is_dir() else ():
-            _sync_tree(inner)
-        _sync(path)
+    """Make durable what is there: a file, or a directory with all that is in it, however deep; links as they are."""
+    left = [path]
+    while left:
+        path = left.pop()
+        if path.is_symlink() or not (path.is_dir() or path.is_file()):
+            continue
+        with suppress(PermissionError):  # a job may leave what even its owner cannot read
+            left += path.iterdir() if path.is_dir() else ()
+            _sync(path)
 
 
 def _sync(path: Path) -> None:

@@ -22,6 +22,7 @@ from typing import Any
 
 from attrs import asdict, frozen
 
+from fleeting.directories import open_private
 from taskscaler._decide import Decision, Demand, PoolDecision, Removal, Sleep, Wake
 from taskscaler._errors import RecordUnreadable
 from taskscaler._observe import DecisionEvent, InstanceEvent, LeaseEvent, ScalerEvent, event_as_data
@@ -161,7 +162,7 @@ _READERS: Mapping[str, Callable[..., RecordedEvent]] = {
 
 def _open(path: Path) -> int:
     """Open for appending, behind a whole line."""
-    file = os.open(path, os.O_CREAT | os.O_RDWR | os.O_APPEND | os.O_CLOEXEC, 0o666)
+    file = open_private(path, os.O_CREAT | os.O_RDWR | os.O_APPEND)
     size = os.fstat(file).st_size
     if size and os.pread(file, 1, size - 1) != b"\n":
         os.write(file, b"\n")

@@ -1,4 +1,7 @@
-"""The directory that a batch leaves: one log per job, their artifacts, and ``results.json``."""
+"""The directory that a batch leaves: one log per job, their artifacts, and ``results.json``.
+
+All of it is for our user alone: jobs print secrets, and the jobs file is kept there while the batch runs.
+"""
 
 import json
 import os
@@ -84,24 +87,26 @@ class Results:
         return self.directory / "resume"
 
     def prepare(self) -> Sequence[Path]:
-        """Make the directory, or see that it is empty; the traces of a fleet that never had a job may be there.
+        """Make the directory, or see that it is ours and empty but for traces of a fleet that never had a job.
 
         Returns:
             The directories that were made, innermost first.
 
         Raises:
-            ResultsInTheWay: There is something already; results are never mixed.
+            ResultsInTheWay: There is something already, for results are never mixed; or it is another user's.
             OSError: It cannot be made.
         """
         made = list(takewhile(lambda path: not path.exists(), (self.directory, *self.directory.parents)))
         if made:
+            if len(made) > 1:
+                make_private(self.directory.parent)
             try:
-                self.directory.mkdir(parents=True)
+                self.directory.mkdir(mode=0o700)
             except FileExistsError as error:
                 raise ResultsInTheWay(f"{self.directory} is another run's; name another directory") from error
-        never_begun = {self.fleet_log, self.fleet_record, draft_of(self.history)}
-        if any(path not in never_begun for path in self.directory.iterdir()):
-            raise ResultsInTheWay(f"{self.directory} is not empty; name another directory, or remove it")
+        self._refuse_unless_empty()  # before it is touched: what is in there may be for everybody
+        self._hide()
+        self._refuse_unless_empty()  # now nobody can put anything there any more
         return made
 
     def begin(self, jobs: int) -> None:
@@ -127,6 +132,19 @@ class Results:
             self._write_briefly(draft, state, now)
         draft.replace(self.summary)
 
+    def _refuse_unless_empty(self) -> None:
+        never_begun = {self.fleet_log, self.fleet_record, draft_of(self.history)}
+        if any(path not in never_begun for path in self.directory.iterdir()):
+            raise ResultsInTheWay(f"{self.directory} is not empty; name another directory, or remove it")
+
+    def _hide(self) -> None:
+        try:
+            make_private(self.directory, hide=True)
+        except PermissionError as error:
+            raise ResultsInTheWay(
+                f"{self.directory} cannot be kept from other users: {error.strerror}; name another directory"
+            ) from error
+
     def _write_briefly(self, draft: Path, state: BatchState, now: float) -> None:
         try:
             _fill(draft, _written(state, now=now, briefly=True))
@@ -137,8 +155,9 @@ class Results:
 
 def write_atomically(path: Path, content: bytes) -> None:
     """Write a file such that whoever looks sees the old one or the new one."""
-    draft = path.with_name(f".{path.name}.part")
-    draft.write_bytes(content)
+    draft = _draft_of(path)
+    with open(draft, "wb", opener=open_private) as file:
+        file.write(content)
     draft.replace(path)
 
 

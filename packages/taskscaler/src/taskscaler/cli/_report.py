@@ -9,6 +9,7 @@ import anyio
 from anyio import to_thread
 
 from fleeting import format_duration
+from fleeting.directories import hide_tree, make_private
 from taskscaler._errors import ReportFailed
 from taskscaler._jobsfile import Report
 from taskscaler.batch import Results
@@ -42,11 +43,13 @@ async def make_report(report: Report, source: Path, results: Results) -> str:
 def _copy(report: Report, source: Path, target: Path) -> None:
     for name in report.files:
         place = target / name
-        place.parent.mkdir(parents=True, exist_ok=True)
+        make_private(place.parent)
         if (source / name).is_dir():
             shutil.copytree(source / name, place, dirs_exist_ok=True)
+            hide_tree(place)
         else:
             shutil.copy(source / name, place)
+            place.chmod(place.stat().st_mode & 0o700)
 
 
 async def _run(report: Report, directory: Path) -> str:
@@ -54,7 +57,14 @@ async def _run(report: Report, directory: Path) -> str:
     try:
         with anyio.fail_after(report.timeout):
             done = await anyio.run_process(
-                report.command, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, check=False, cwd=directory, env=env
+                report.command,
+                stdin=DEVNULL,
+                stdout=PIPE,
+                stderr=PIPE,
+                check=False,
+                cwd=directory,
+                env=env,
+                umask=0o077,  # what it leaves among the results is for our user alone, as they are
             )
     except TimeoutError as error:
         raise ReportFailed(f"the report took longer than {format_duration(report.timeout)}") from error

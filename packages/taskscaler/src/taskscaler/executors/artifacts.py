@@ -6,6 +6,7 @@ from pathlib import Path, PurePosixPath
 from attrs import evolve
 
 from fleeting.archives import ArchiveRefused, ArchiveTooLarge, unpack
+from fleeting.directories import hide_tree
 from taskscaler.executors import JobOutcome, Verdict
 
 MOST_ARTIFACTS = 100_000
@@ -13,7 +14,7 @@ MOST_ARTIFACTS = 100_000
 
 
 def take_in(archive: Path, contents: Path, target: Path, patterns: Sequence[str], *, limit: int) -> list[str]:
-    """Make *target* from an archive, whole or not at all; blocks, so call it in a thread.
+    """Make *target* from an archive, whole or not at all, for our user alone; blocks, so call it in a thread.
 
     Args:
         archive: What came from the job, and is not trusted. An empty file: nothing came.
@@ -30,8 +31,9 @@ def take_in(archive: Path, contents: Path, target: Path, patterns: Sequence[str]
     """
     if archive.stat().st_size == 0:
         return list(patterns)
-    contents.mkdir()
+    contents.mkdir(mode=0o700)
     unpack(archive, contents, size=limit, members=MOST_ARTIFACTS)
+    hide_tree(contents)
     contents.rename(target)
     return [pattern for pattern in patterns if not _matches(target, pattern)]
 
