@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import signal
 import socket
 import sqlite3
@@ -322,6 +323,32 @@ def test_an_output_that_knows_few_characters_does_not_end_the_batch(monkeypatch:
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii", write_through=True))
     PatientConsole().print("1 ready · größer")
     assert written.getvalue() == b"1 ready ? gr??er\n"
+
+
+FORGED = "x\n[   0.1s] good succeeded on i-1\r\nbad succeeded\u2028y\x1b[2K"
+"""A name, or a reason, that wants to be a line of the manager's own."""
+
+
+def test_no_name_and_no_reason_prints_a_line_of_ours(tmp_path: Path) -> None:
+    """Instances, reasons, warnings, titles: each is a part of one line; a text of several lines is indented."""
+    results = Results(tmp_path / "results")
+    results.prepare()
+    results.begin(0)
+    state = BatchState([job("bad")], now=0.0)
+    output = io.StringIO()
+    shown = Picture(title=FORGED, time=0.0, state=state, instances=(), ceiling=0, why=FORGED)
+    plain = PlainProgress(Console(file=output), lambda: shown, lambda: 83.0)
+    plain.changed(state.begin("bad", pool=FORGED, instance=FORGED, slot=0, now=2.0))
+    outcome = JobOutcome(verdict=Verdict.FAILED, why=FORGED, warnings=[FORGED])
+    plain.changed(state.end("bad", outcome, now=3.0))
+    plain.say(FORGED)
+    said = [line for line in output.getvalue().split("\n") if not line.startswith(" " * 10)]
+    assert [line.partition("]")[0] for line in said] == [*["[  1m23s"] * 3, ""]
+    print_summary(Console(file=output), state, results, now=83.0, timeline=FORGED)
+    assert not re.search(r"^(good|bad succeeded|\[   0)", output.getvalue(), re.MULTILINE)
+    terminal = Console(file=output, force_terminal=True, width=200)
+    terminal.print(paint(shown, 200, 20))
+    assert not re.search(r"^(good|bad succeeded|\[   0)", output.getvalue(), re.MULTILINE)
 
 
 def test_the_summary_tells_what_a_person_asks(tmp_path: Path) -> None:

@@ -149,7 +149,7 @@ def in_lines(error: Expected) -> Iterator[str]:
         error = SystemRefused(error)
     if isinstance(error, ConfigError):
         for line, problem in zip(error.lines, error.problems, strict=True):
-            yield f"error: {harmless(line)} [{problem.mistake.value.code}]"
+            yield f"error: {' '.join(harmless(line).splitlines())} [{problem.mistake.value.code}]"
     else:
         first, *more = harmless(str(error)).splitlines() or [""]
         yield f"error: {_with_remedy(first, error.entry)} [{error.entry.code}]"

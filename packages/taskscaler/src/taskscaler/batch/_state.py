@@ -17,6 +17,7 @@ from typing import Any
 from attrs import define, evolve, field, frozen
 
 from fleeting import PlanConfig
+from fleeting.wording import one_line
 from taskscaler.batch._job import Job
 from taskscaler.executors import JobOutcome
 
@@ -238,20 +239,20 @@ class BatchState:
 
     def fail(self, name: str, why: str, *, now: float) -> JobChanged:
         """The job could not be run where it was, nor could it elsewhere."""
-        record = self._records[name]
+        record, why = self._records[name], one_line(why)
         self._end_attempt(record, JobState.FAILED, now, why=why)
         return self._move(record, JobState.FAILED, now, why)
 
     def lose(self, name: str, why: str, *, now: float, preempted: bool = False) -> JobChanged:
         """The job's instance was lost: it waits again if it may be retried."""
-        record = self._records[name]
+        record, why = self._records[name], one_line(why)
         self._end_attempt(record, JobState.LOST, now, why=why)
         record.attempts[-1] = evolve(record.attempts[-1], preempted=preempted)
         return self._move(record, JobState.QUEUED if record.may_be_retried else JobState.LOST, now, why)
 
     def cancel(self, name: str, why: str, *, now: float, state: JobState = JobState.CANCELLED) -> JobChanged:
         """The job is given up, whether it waits or runs."""
-        record = self._records[name]
+        record, why = self._records[name], one_line(why)
         self._end_attempt(record, state, now, why=why)
         return self._move(record, state, now, why)
 

@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fleeting.terminal import harmless
+from fleeting.wording import one_line
 from taskscaler._names import shortened
 from taskscaler._wording import counted
 from taskscaler.batch import BatchState, JobChanged, JobState
@@ -33,6 +34,7 @@ _FLEET_STATES = ("running", "pending", "creating", "deleting")
 _WORDS = {"running": "ready", "pending": "booting"}
 """Where our words for people differ from those of the metrics."""
 
+_INDENT = " " * 10
 _WHY = "why    "
 _MOST_LINES_OF_WHY = 3
 _NARROWEST_CELL = 24
@@ -133,7 +135,7 @@ class PlainProgress(Progress):
 
     def say(self, text: str) -> None:
         """Print one line."""
-        line = f"[{elapsed(self.time()):>7}] {harmless(text)}"
+        line = f"[{elapsed(self.time()):>7}] {_indented(text)}"
         self.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     async def show(self) -> None:
@@ -168,7 +170,7 @@ class LiveProgress(Progress):
 
     def say(self, text: str) -> None:
         """Print one line above the picture."""
-        self.console.print(Text(harmless(text)), soft_wrap=True)
+        self.console.print(Text(_indented(text)), soft_wrap=True)
 
     async def show(self) -> None:
         """Paint the picture again and again; it is gone afterwards, for the summary says it all."""
@@ -178,12 +180,17 @@ class LiveProgress(Progress):
                 await anyio.sleep(LIVE_INTERVAL)
 
 
+def _indented(text: str) -> str:
+    """Make a text fit for a terminal; what is below its first line cannot be taken for a line of ours."""
+    return f"\n{_INDENT}".join(harmless(text).splitlines())
+
+
 def describe(change: JobChanged) -> str:
     """Say in a line what became of a job."""
     record = change.record
     attempt = record.attempts[-1] if record.attempts and record.attempts[-1].state is record.state else None
-    where = f" on {attempt.place}" if attempt else ""
-    why = f": {record.why}" if record.why else ""
+    where = f" on {one_line(attempt.place)}" if attempt else ""
+    why = f": {one_line(record.why)}" if record.why else ""
     match record.state:
         case JobState.RUNNING if len(record.attempts) > 1:
             return f"{record.name} runs{where}, try {len(record.attempts)}"
@@ -212,7 +219,7 @@ def _title(picture: Picture) -> RenderableType:
     line = Table.grid(expand=True)
     line.add_column(no_wrap=True, overflow="ellipsis")
     line.add_column(justify="right")
-    line.add_row(Text(picture.title, style="bold"), Text(elapsed(picture.time)))
+    line.add_row(Text(one_line(picture.title), style="bold"), Text(elapsed(picture.time)))
     return line
 
 
@@ -239,7 +246,7 @@ def _fleet(picture: Picture) -> RenderableType:
 
 def _why(picture: Picture, width: int) -> Iterator[Text]:
     """Say why jobs wait, in so few lines that the instances stay in sight."""
-    lines = wrap(harmless(picture.why), max(1, width - len(_WHY)), max_lines=_MOST_LINES_OF_WHY, placeholder=" …")
+    lines = wrap(one_line(picture.why), max(1, width - len(_WHY)), max_lines=_MOST_LINES_OF_WHY, placeholder=" …")
     for number, line in enumerate(lines):
         yield Text(f"{'' if number else _WHY:<{len(_WHY)}}{line}", style="yellow", no_wrap=True)
 
@@ -265,7 +272,7 @@ def _lines(instances: Sequence[Instance]) -> RenderableType:
     grid.add_column(no_wrap=True)
     grid.add_column(no_wrap=True, overflow="ellipsis")
     for instance in instances:
-        grid.add_row(shortened(harmless(instance.id), _LONGEST_ID), _slots(instance))
+        grid.add_row(shortened(one_line(instance.id), _LONGEST_ID), _slots(instance))
     return grid
 
 
@@ -275,7 +282,7 @@ def _slots(instance: Instance) -> Text:
     line = Text()  # joined with a dim text, everything would be dim
     for number, key in enumerate(instance.slots):
         free = "cleaning" if number in instance.cleaning else "idle"
-        line.append(" · " if number else "", style="dim").append(key or free, style="" if key else "dim")
+        line.append(" · " if number else "", style="dim").append(one_line(key or free), style="" if key else "dim")
     return line
 
 
@@ -284,5 +291,5 @@ def _cell(instance: Instance) -> Text:
     busy = sum(key is not None for key in instance.slots)
     ready = instance.state == "running"
     told = f"{busy}/{len(instance.slots)}" if ready else _WORDS.get(instance.state, instance.state)
-    id_ = shortened(harmless(instance.id), _NARROWEST_CELL - _CELL_GAP - 1 - len(told))
+    id_ = shortened(one_line(instance.id), _NARROWEST_CELL - _CELL_GAP - 1 - len(told))
     return Text.assemble(id_, " ", (told, "" if ready and busy else "dim"))

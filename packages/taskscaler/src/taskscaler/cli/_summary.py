@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fleeting.terminal import harmless
+from fleeting.wording import one_line
 from taskscaler._wording import counted
 from taskscaler.batch import BatchState, JobState, Results
 from taskscaler.cli._text import elapsed, listed
@@ -25,6 +26,8 @@ MOST_NAMED = 10
 
 _LABELS = 11
 """Characters that the labels take."""
+
+_LONGEST = 16 * 1024  # bytes of a row: a path, or the names of ten jobs and why they were tried again
 
 _TAIL = 64 * 1024  # bytes of a log that are read to find its last lines
 
@@ -56,10 +59,10 @@ def _print_row(console: Console, label: str, text: str, *, wrap: bool) -> None:
         row = Table.grid()
         row.add_column(width=_LABELS, style="dim", no_wrap=True)
         row.add_column(overflow="fold")
-        row.add_row(label, Text(harmless(text)))
+        row.add_row(label, Text(one_line(text, _LONGEST)))
         console.print(row)
     else:
-        line = Text.assemble((f"{label:<{_LABELS}}", "dim"), harmless(text))
+        line = Text.assemble((f"{label:<{_LABELS}}", "dim"), one_line(text, _LONGEST))
         console.print(line, highlight=False, soft_wrap=True)
 
 
@@ -101,12 +104,14 @@ def _failures(state: BatchState, results: Results) -> Iterator[Text]:
     failed = [record for record in state.records if record.state in _BAD]
     for record in failed[:MOST_NAMED]:
         log = results.log(record.name)
-        yield Text.assemble("\n", (record.name, "bold"), " ", (record.state.words, "red"), f": {harmless(record.why)}")
+        yield Text.assemble("\n", (record.name, "bold"), " ", (record.state.words, "red"), f": {one_line(record.why)}")
         if tail := last_lines(log):
             yield Text("\n".join(f"  {line}" for line in tail), style="dim")
-            yield Text(f"  {log}")
+            yield Text(f"  {one_line(str(log), _LONGEST)}")
     if len(failed) > MOST_NAMED:
-        yield Text(f"\nand {counted(len(failed) - MOST_NAMED, 'more job')}; see {results.summary}")
+        yield Text(
+            f"\nand {counted(len(failed) - MOST_NAMED, 'more job')}; see {one_line(str(results.summary), _LONGEST)}"
+        )
 
 
 def last_lines(log: Path) -> list[str]:

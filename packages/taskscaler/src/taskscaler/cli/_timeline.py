@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fleeting.commandline import EXPECTED, FAILED, SUCCEEDED, WRONG, tell
-from fleeting.terminal import harmless
+from fleeting.wording import one_line
 from taskscaler._errors import NothingTold, PicturesMissing, TaskscalerError
 from taskscaler._told import RunTold, read_run
 from taskscaler._wording import counted
@@ -102,7 +102,7 @@ def print_figures(console: Console, figures: Figures, timeline: Path | None) -> 
         console.print(durations)
     if timeline is not None:
         console.print()
-        console.print(Text.assemble((f"{'timeline':<10}", "dim"), harmless(str(timeline))), soft_wrap=True)
+        console.print(Text.assemble((f"{'timeline':<10}", "dim"), one_line(str(timeline))), soft_wrap=True)
 
 
 def _sums(figures: Figures) -> Iterator[tuple[str, str]]:

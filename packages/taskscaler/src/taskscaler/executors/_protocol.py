@@ -1,16 +1,17 @@
 """What an executor is given, what it gives back, and what it promises."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from enum import Enum
+from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
 
 from attrs import Attribute, field, frozen
 
 from fleeting import Connection, Sink
-from fleeting.wording import quoted
+from fleeting.wording import one_line, quoted
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
@@ -55,6 +56,16 @@ class JobSpec:
     """The job's own wishes of its executor: an instance of the plugin's `ExecutorPlugin.options`, or None."""
 
 
+MOST_WARNINGS = 20
+"""Of one job; that there are more is the last of them then."""
+
+
+def _few_lines(lines: Iterable[str]) -> tuple[str, ...]:
+    """Make each of them one line, and no more than are looked at."""
+    first = tuple(map(one_line, islice(lines, MOST_WARNINGS + 1)))
+    return first if len(first) <= MOST_WARNINGS else (*first[: MOST_WARNINGS - 1], "there are more warnings")
+
+
 class Verdict(Enum):
     """How a job that ran to an end has ended."""
 
@@ -71,11 +82,11 @@ class JobOutcome:
     exit_code: int | None = None
     """What the script exited with; None if it was ended by a signal or never started."""
 
-    why: str = ""
-    """Why it did not succeed, in a few words; empty if it did."""
+    why: str = field(default="", converter=one_line)
+    """Why it did not succeed, in a few words; empty if it did. Made one line of at most 1 KiB."""
 
-    warnings: tuple[str, ...] = ()
-    """What went wrong without changing the verdict, such as a failed clean-up; one sentence each."""
+    warnings: tuple[str, ...] = field(default=(), converter=_few_lines)
+    """What went wrong without changing the verdict, such as a failed clean-up; one sentence each, at most 20."""
 
     cpu_time: float | None = None
     """Seconds of CPU that the job has used, on all CPUs together; None: not known."""
