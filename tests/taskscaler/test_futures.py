@@ -23,7 +23,7 @@ import pytest
 from fleeting import Loss, LossKind, Sink, Unreachable, load
 from taskscaler import LeaseLost, NoCapacity, Pool, TaskscalerError
 from taskscaler.executors import JobOutcome, JobSpec, Leased, Verdict
-from taskscaler.futures import Call, CallFailed, FleetExecutor, Result, ScriptFailed
+from taskscaler.futures import Call, CallFailed, FleetExecutor, Result, ScriptFailed, _remote, _work
 from taskscaler.futures import _executor as implementation
 from taskscaler.sync import Taskscaler
 from tests.fleeting import local_agents
@@ -198,6 +198,36 @@ def test_what_nobody_expects_speaks_against_the_instance(scaler: Taskscaler) -> 
             result_of(fleet.submit(JobSpec(name="wrong", script="true")))
         assert result_of(fleet.submit(JobSpec(name="right", script="true"))).attempts == 1
     assert executor.instances[2] != executor.instances[3]
+
+
+@pytest.mark.parametrize(
+    ("written", "why"),
+    [
+        (b"\xff\xfe", "its result cannot be read: "),
+        (b"[" * 100_000, "its result cannot be read: "),
+        (b"[]", "its result cannot be read: it is no JSON object"),
+        (b'"' + b"x" * 200 + b'"', "its result cannot be read: it has more than 0 MiB"),
+    ],
+    ids=["odd bytes", "deep", "list", "long"],
+)
+def test_a_result_that_makes_no_sense_is_the_call_s_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: bytes, why: str
+) -> None:
+    """An instance may send anything in a result's place."""
+    monkeypatch.setattr(_work, "RESULT_LIMIT", 100 if len(written) < 1000 else 1 << 20)
+    (tmp_path / _remote.RESULT).write_bytes(written)
+    task = _work.task_for(Call("a:b"), (), {}, name="work-1")
+    with pytest.raises(CallFailed, match=why):
+        task.answer(Result(verdict=Verdict.SUCCEEDED, output=b"", instance="i-1", attempts=1, artifacts=tmp_path))
+
+
+def test_a_failure_of_a_call_can_be_shown_whatever_it_says() -> None:
+    """Its reason is one line, its note no longer than is read, and nothing in them cannot be written."""
+    error = CallFailed("a:b", "no\nreason \udcff", b"x" * 1_000_000, "trace\udcff")
+    assert str(error) == "a:b failed: no reason ?"
+    assert error.__notes__ == ["On the instance:\ntrace?"]
+    (note,) = CallFailed("a:b", "no", b"x" * 1_000_000).__notes__
+    assert len(note) < 3000
 
 
 def test_of_very_long_output_the_end_is_kept(fleet: FleetExecutor, monkeypatch: pytest.MonkeyPatch) -> None:

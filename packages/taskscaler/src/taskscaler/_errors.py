@@ -21,9 +21,14 @@ Each class has an entry in the catalogue of errors, ``docs/reference/errors.md``
 
 from fleeting import CatalogueEntry, FleetingError, Loss
 from fleeting.terminal import harmless
+from fleeting.wording import one_line
 
 LAST_WORDS = 2000
 """Characters of the output that an error shows."""
+
+
+_LOOKED_AT = 64 * 1024
+"""Bytes of the output that are looked at for that: escape sequences are left out of them."""
 
 
 class TaskscalerError(FleetingError):
@@ -206,12 +211,12 @@ class CallFailed(TaskscalerError):
         self.why = why
         self.output = output
         self.traceback = traceback
-        super().__init__(harmless(f"{function} failed: {why}"))
-        _add_note(self, traceback.encode() or output)
+        super().__init__(one_line(f"{function} failed: {why}"))
+        _add_note(self, traceback.encode(errors="replace") or output)
 
 
 def _add_note(error: Exception, said: bytes) -> None:
     """Have what was said on the instance shown below the error."""
-    text = harmless(said.decode(errors="replace")).strip()[-LAST_WORDS:]
+    text = harmless(said[-_LOOKED_AT:].decode(errors="replace")).strip()[-LAST_WORDS:]
     if text:
         error.add_note(f"On the instance:\n{text}")

@@ -14,6 +14,9 @@ from taskscaler._errors import CallFailed, ScriptFailed
 from taskscaler.executors import JobOutcome, JobSpec, Verdict
 from taskscaler.futures import _remote
 
+RESULT_LIMIT = 64 << 20
+"""Bytes of JSON that a function may return."""
+
 _REFERENCE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 
@@ -131,11 +134,26 @@ def _task_for_call(call: Call, args: Sequence[object], kwargs: Mapping[str, obje
     return Task(spec=spec, answer=lambda result: _value_of(call, result), keeps_artifacts=False)
 
 
+def _read_answer(artifacts: Path | None) -> dict[str, Any]:
+    """Read what the function has left; nothing if it has left nothing. Raises for what makes no sense."""
+    if artifacts is None:
+        return {}
+    with (artifacts / _remote.RESULT).open("rb") as file:
+        text = file.read(RESULT_LIMIT + 1)
+    if len(text) > RESULT_LIMIT:
+        raise ValueError(f"it has more than {RESULT_LIMIT >> 20} MiB; return less, or leave a file as an artifact")
+    answer = json.loads(text)
+    if not isinstance(answer, dict):
+        raise ValueError("it is no JSON object")
+    return answer
+
+
 def _value_of(call: Call, result: Result) -> object:
     """What the function returned."""
-    answer: dict[str, Any] = {}
-    if result.artifacts is not None:
-        answer = json.loads((result.artifacts / _remote.RESULT).read_bytes())
+    try:
+        answer = _read_answer(result.artifacts)
+    except (OSError, ValueError, RecursionError) as error:
+        raise CallFailed(call.function, f"its result cannot be read: {error}", result.output) from error
     if "value" in answer:
         return answer["value"]
     why = str(answer.get("error") or result.why)
