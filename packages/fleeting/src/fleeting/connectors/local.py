@@ -9,7 +9,6 @@ import termios
 from collections.abc import AsyncIterable, AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from io import FileIO
-from typing import Any
 
 import anyio
 from anyio.abc import ByteStream, SocketAttribute, UNIXSocketStream
@@ -25,6 +24,7 @@ from fleeting.connectors._collect import Collector
 from fleeting.connectors._pty import LocalTerminal, on_terminal, pty
 from fleeting.connectors._stdin import arriving
 from fleeting.groups.local import _client
+from fleeting.wording import one_line
 
 CHUNK = 65536
 """Bytes that a sink gets at most in one go; the pipe holds about as many again, and then the command waits."""
@@ -103,9 +103,7 @@ class LocalConnection:
                 outcome = await self._perform(request, pipes)
             except ExceptionGroup as group:
                 raise group.exceptions[0] from None  # what a sink has raised
-        completed = Completed(
-            **self._checked(outcome), stdout=bytes(collected_out.data), stderr=bytes(collected_err.data)
-        )
+        completed = self._completed(outcome, bytes(collected_out.data), bytes(collected_err.data))
         if check and not completed.ok:
             raise CommandFailed(command if isinstance(command, str) else shlex.join(command), completed)
         return completed
@@ -156,7 +154,7 @@ class LocalConnection:
         with suppress(OSError):
             self._held.shutdown(socket.SHUT_RDWR)
 
-    async def _perform(self, request: bytes, pipes: "_Pipes") -> dict[str, Any]:
+    async def _perform(self, request: bytes, pipes: "_Pipes") -> _client.Answer:
         """Have the agent run it, and see it through; whatever goes wrong here, the command is ended first."""
         self._check_open()
         async with await _client.connect(self._path) as stream:
@@ -179,12 +177,20 @@ class LocalConnection:
         outcome = await _client.receive(stream)
         if outcome is None:
             raise self._lost()
-        return Completed(**self._checked(outcome))
+        return self._completed(outcome)
 
-    def _checked(self, outcome: dict[str, Any]) -> dict[str, Any]:
-        if "error" in outcome:
-            raise ConnectError(f"the agent of {self._instance} refused a command: {outcome['error']}")
-        return outcome
+    def _completed(self, outcome: _client.Answer, stdout: bytes = b"", stderr: bytes = b"") -> Completed:
+        """Tell how a command ended.
+
+        Raises:
+            ConnectError: It was not started.
+            Unreachable: What the agent answers does not say so.
+        """
+        if outcome.error:
+            raise ConnectError(f"the agent of {self._instance} refused a command: {one_line(outcome.error)}")
+        if outcome.exit_status is None and outcome.signal is None:
+            raise Unreachable(f"the agent of {self._instance} does not say how the command ended")
+        return Completed(exit_status=outcome.exit_status, signal=outcome.signal, stdout=stdout, stderr=stderr)
 
     def _check_open(self) -> None:
         if self._closed:
@@ -198,7 +204,7 @@ def _argv(command: str | Sequence[str]) -> list[str]:
     return ["/bin/sh", "-c", command] if isinstance(command, str) else list(command)
 
 
-async def _attend(stream: UNIXSocketStream, pipes: "_Pipes") -> dict[str, Any] | None:
+async def _attend(stream: UNIXSocketStream, pipes: "_Pipes") -> _client.Answer | None:
     """Feed and drain the command until the agent tells what came of it, and all of its output was taken."""
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(pipes.feed)
@@ -211,7 +217,7 @@ async def _attend(stream: UNIXSocketStream, pipes: "_Pipes") -> dict[str, Any] |
 
 async def _hang_up(stream: UNIXSocketStream) -> None:
     """Tell the agent to end the command's process tree, and wait until it has."""
-    with suppress(OSError, anyio.BrokenResourceError):
+    with suppress(OSError, anyio.BrokenResourceError, Unreachable):
         await stream.send_eof()
         await _client.receive(stream)
 

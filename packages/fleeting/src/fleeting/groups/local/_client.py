@@ -4,15 +4,36 @@ import json
 import os
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 import anyio
 from anyio.abc import SocketAttribute, UNIXSocketStream
+from attrs import frozen
 
 from fleeting._errors import HostKeyMismatch, Unreachable
 from fleeting.groups.local._agent import is_same_user
+from fleeting.wording import describe, one_line
+
+LONGEST_ANSWER = 1 << 16
+"""Bytes of one answer: a line of JSON with a few words in it."""
+
+
+_STATUSES = 256
+"""How many a command can exit with."""
+
+_LONGEST_SIGNAL = 32
+"""Bytes of a signal's name."""
+
+
+@frozen(kw_only=True)
+class Answer:
+    """What an agent answers: to a request to run a command, how it ended."""
+
+    exit_status: int | None = None
+    signal: str | None = None
+    error: str = ""
+    """Why nothing was done; empty if it was."""
 
 
 def encode(**request: object) -> bytes:
@@ -72,10 +93,16 @@ async def ping(stream: UNIXSocketStream) -> None:
         raise Unreachable("the agent hung up")
 
 
-async def receive(stream: UNIXSocketStream) -> dict[str, Any] | None:
-    """Wait for the next answer; None if the other side hangs up instead."""
+async def receive(stream: UNIXSocketStream) -> Answer | None:
+    """Wait for the next answer; None if the other side hangs up instead.
+
+    Raises:
+        Unreachable: It is no answer of an agent's: a job, which runs as our user too, may have taken its place.
+    """
     line = bytearray()
     while not line.endswith(b"\n"):
+        if len(line) > LONGEST_ANSWER:
+            raise Unreachable(f"the agent answers with more than {LONGEST_ANSWER >> 10} KiB")
         # A receive of anyio's that is cancelled on asyncio while data arrives ends in an InvalidStateError that
         # nobody can catch (as in https://github.com/agronholm/anyio/issues/1267); waiting like this does not.
         await anyio.wait_readable(stream.extra(SocketAttribute.raw_socket))
@@ -83,8 +110,21 @@ async def receive(stream: UNIXSocketStream) -> dict[str, Any] | None:
             line += await stream.receive()
         except (anyio.EndOfStream, anyio.BrokenResourceError):
             return None
-    answer: dict[str, Any] = json.loads(line)
-    return answer
+    return _read(bytes(line))
+
+
+def _read(line: bytes) -> Answer:
+    with suppress(ValueError, RecursionError):
+        match json.loads(line):
+            case {"error": str(error)}:
+                return Answer(error=error)
+            case {"exit_status": int(status), "signal": None} if 0 <= status < _STATUSES:
+                return Answer(exit_status=status)
+            case {"exit_status": None, "signal": str(signal)}:
+                return Answer(signal=one_line(signal, _LONGEST_SIGNAL))
+            case {"ok": True}:
+                return Answer()
+    raise Unreachable(f"the agent answers with {describe(line[:100].decode(errors='replace'))}")
 
 
 @contextmanager
