@@ -101,9 +101,24 @@ async def test_refuses_a_directory_that_is_not_ours_alone(tmp_path: Path, unsafe
 
 
 def test_the_default_directory_is_stable_and_the_users_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a directory, name and user decide where the group is."""
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    assert LocalConfig(name="ci").root == tmp_path / f"fleeting-{os.getuid()}-ci"
+    """Without a directory, it is where no other user can take its place, as one could in ``/tmp``."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    assert LocalConfig(name="ci").root == tmp_path / "fleeting" / "local" / "ci"
+    monkeypatch.delenv("XDG_STATE_HOME")
+    monkeypatch.setenv("HOME", "/home/me")
+    assert LocalConfig(name="ci").root == Path("/home/me/.local/state/fleeting/local/ci")
+
+
+async def test_a_user_without_a_home_is_told_to_name_a_directory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Containers run under user ids that nobody has heard of."""
+
+    def nowhere() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", nowhere)
+    with pytest.raises(GroupRefused, match="no home directory for the instances to live in; set directory"):
+        await LocalGroup(LocalConfig()).init(Settings(owner="test", clock=LoopClock()))
 
 
 def test_settings_come_from_a_table() -> None:

@@ -1,14 +1,13 @@
 """The settings of the `local` group."""
 
-import os
-import tempfile
 from pathlib import Path
 
 from attrs import field, frozen
 from attrs.validators import ge, optional
 
 from fleeting._durations import Duration
-from fleeting.directories import is_absolute
+from fleeting._errors import GroupRefused
+from fleeting.directories import is_absolute, state_home
 from fleeting.groups._rules import is_name
 
 
@@ -21,7 +20,7 @@ class LocalConfig:
 
     directory: str | None = field(default=None, validator=is_absolute)
     """Where the instances live, absolute; made if it does not exist, removed when the last instance and the
-    manager are gone. None: in the directory for temporary files, named after the user and `name`."""
+    manager are gone. None: below the user's own directory for state, named after the group."""
 
     boot_time: Duration = field(default=0.0, validator=ge(0))
     """Seconds from the creation of an instance until it runs."""
@@ -39,7 +38,16 @@ class LocalConfig:
 
     @property
     def root(self) -> Path:
-        """The directory of the group."""
+        """The directory of the group.
+
+        In the directory for temporary files another user could take its name first, and keep the group from opening.
+
+        Raises:
+            GroupRefused: It is not set, and the user has no home directory.
+        """
         if self.directory is not None:
             return Path(self.directory)
-        return Path(tempfile.gettempdir(), f"fleeting-{os.getuid()}-{self.name}")
+        try:
+            return state_home() / "fleeting" / "local" / self.name
+        except RuntimeError as error:
+            raise GroupRefused("there is no home directory for the instances to live in; set directory") from error
