@@ -3,7 +3,6 @@
 Paramiko's own channels wait in threads, drop the signal that ended a command, and have no word for unix sockets.
 """
 
-from collections import deque
 from threading import Lock
 from typing import Final, Protocol
 
@@ -28,7 +27,9 @@ from paramiko.common import (
     cMSG_CHANNEL_WINDOW_ADJUST,
 )
 
+from fleeting.connectors.ssh._arrivals import Arrivals
 from fleeting.connectors.ssh._bell import Bell
+from fleeting.wording import one_line
 
 WINDOW: Final = 2 << 20
 """Bytes that the host may send ahead of who reads, and so what a channel that nobody reads holds at most."""
@@ -36,8 +37,11 @@ WINDOW: Final = 2 << 20
 CHUNK: Final = 1 << 18
 """Bytes that are taken out at most in one go."""
 
-CRUMBS: Final = 1024
-"""Bytes up to which what arrives in small pieces is put together at once."""
+LARGEST_PACKET: Final = 1 << 18
+"""Bytes that are sent in one packet at most, whatever the host would take: each is copied on its way."""
+
+_LONGEST_SIGNAL: Final = 32
+"""Bytes of a signal's name."""
 
 STDOUT: Final = 0
 STDERR: Final = 1
@@ -49,7 +53,7 @@ class Refused(Exception):
     def __init__(self, reason: int, words: str) -> None:
         """Take the protocol's number for the reason, and the host's words."""
         self.reason = reason
-        super().__init__(words)
+        super().__init__(one_line(words))
 
 
 def message(kind: bytes, *fields: str | bytes | int) -> paramiko.Message:
@@ -113,7 +117,7 @@ class Channel:
     _ended: bool = field(default=False, init=False)
     """Whether no more data will come."""
 
-    _received: deque[tuple[int, bytes]] = field(factory=deque, init=False)
+    _received: Arrivals = field(factory=Arrivals, init=False)
     _credit: int = field(default=WINDOW, init=False)
     """Bytes that the host may still send."""
 
@@ -186,17 +190,14 @@ class Channel:
     @property
     def held(self) -> int:
         """Bytes that `take` has by now."""
-        with self._lock:
-            return sum(len(data) for _, data in self._received)
+        return self._received.held
 
     def take(self) -> tuple[int, bytes] | None:
         """Return which stream, and its next bytes; None at the end. Call it when `readable`."""
         if not self._received:
             return None
         with self._lock:
-            stream, data = self._received.popleft()
-        if self._received and len(data) < CHUNK:
-            data = self._join(stream, data)
+            stream, data = self._received.take(CHUNK)
         self._acknowledge(len(data))
         return stream, data
 
@@ -259,15 +260,6 @@ class Channel:
         if self._remote_id is not None:
             self._carrier.post(message(kind, self._remote_id, *fields))
 
-    def _join(self, stream: int, data: bytes) -> bytes:
-        """Add what follows of the same stream: few large chunks cost less than many small ones."""
-        parts, size = [data], len(data)
-        with self._lock:
-            while self._received and self._received[0][0] == stream and size < CHUNK:
-                parts.append(self._received.popleft()[1])
-                size += len(parts[-1])
-        return b"".join(parts)
-
     def _acknowledge(self, count: int) -> None:
         with self._lock:
             self._taken += count
@@ -294,7 +286,7 @@ class Channel:
         elif kind == MSG_CHANNEL_OPEN_SUCCESS:
             self._take_opening(data)
         elif kind == MSG_CHANNEL_OPEN_FAILURE:
-            self.refused = Refused(data.get_int(), data.get_text())
+            self.refused = Refused(data.get_int(), _text(data))
             self._carrier.channels.pop(self.id, None)
         elif kind == MSG_CHANNEL_FAILURE:
             self.failed = self.is_over = self._ended = True
@@ -317,20 +309,13 @@ class Channel:
             self._credit -= len(data)
             if self._credit < 0:
                 raise paramiko.SSHException("the host sent more than it may")
-            if data and not self._sent_close:
-                self._keep(stream, data)
-
-    def _keep(self, stream: int, data: bytes) -> None:
-        """Keep it for who reads; a few bytes join those that came last, else they would cost fifty times their size."""
-        last_stream, last = self._received[-1] if self._received else (stream, b"")
-        if last and last_stream == stream and len(last) + len(data) <= CRUMBS:
-            self._received[-1] = stream, last + data
-        else:
-            self._received.append((stream, data))
+            if not self._sent_close:
+                self._received.put(stream, data)
 
     def _take_opening(self, data: paramiko.Message) -> None:
         with self._lock:
-            self._remote_id, self._room, self._packet = data.get_int(), data.get_int(), data.get_int() - 64
+            self._remote_id, self._room, packet = data.get_int(), data.get_int(), data.get_int()
+            self._packet = min(packet, LARGEST_PACKET) - 64
             if self._sent_close:  # who asked for it did not wait
                 self._post(cMSG_CHANNEL_CLOSE)
         if self._packet <= 0:
@@ -338,11 +323,11 @@ class Channel:
 
     def _take_request(self, data: paramiko.Message) -> None:
         """Take in how the command ended; whoever wants an answer only asks whether we are there."""
-        kind, wants_answer = data.get_text(), data.get_boolean()
+        kind, wants_answer = _text(data), data.get_boolean()
         if kind == "exit-status":
             self.exit_status = data.get_int()
         elif kind == "exit-signal":
-            self.exit_signal = f"SIG{data.get_text()}"
+            self.exit_signal = one_line(f"SIG{_text(data)}", _LONGEST_SIGNAL)
         elif kind == "eow@openssh.com":
             self.unread = True
         if wants_answer:
@@ -353,3 +338,8 @@ class Channel:
         self._carrier.channels.pop(self.id, None)
         with self._lock:
             self._post_close()
+
+
+def _text(data: paramiko.Message) -> str:
+    """Read a text, which the host may have written in any encoding."""
+    return data.get_binary().decode(errors="replace")
