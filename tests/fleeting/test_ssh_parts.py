@@ -42,7 +42,7 @@ from tests.fleeting.sshd import PATIENCE, dialled, sshd
 # --- commands --------------------------------------------------------------------------------------------
 
 
-@given(st.binary(), st.binary(), st.integers(min_value=1), st.lists(st.integers(min_value=1, max_value=40)))
+@given(st.binary(), st.binary(), st.integers(1, 9_999_999_999), st.lists(st.integers(min_value=1, max_value=40)))
 def test_the_process_id_is_found_however_it_arrives(before: bytes, after: bytes, pid: int, cuts: list[int]) -> None:
     """Whatever surrounds the line, and wherever it is cut, the rest comes out in order and complete."""
     reader = PidReader("mark")

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 import anyio
-from anyio.lowlevel import current_token
+from anyio.lowlevel import checkpoint, current_token
 
 
 class Bell:
@@ -28,7 +28,13 @@ class Bell:
                 self._call_soon(self._wake)
 
     async def wait_for(self, condition: Callable[[], object]) -> None:
-        """Return once *condition* holds; it is looked at again after each ring."""
+        """Return once *condition* holds; it is looked at again after each ring.
+
+        Others run meanwhile, also if it holds at once: a host that sends faster than we take would else keep every
+        loop that waits here going, and everything else waiting.
+        """
+        if condition():
+            await checkpoint()
         while not condition():
             if self._heard is None or self._heard.is_set():
                 self._heard = anyio.Event()

@@ -23,6 +23,9 @@ LONGEST = 120_000
 _PREAMBLE_LIMIT = 1 << 16
 """Bytes of stderr in which the process id is looked for: what a login shell's start-up files may say before it."""
 
+_DIGITS = 10
+"""Of a process id at most; Linux has seven."""
+
 _ENDING = f"""
 lives() {{
   kill -s 0 -- -PID && {{ ps -A -o pgid= -o stat= || ps -o pgid,stat; }} | grep -q '^ *PID  *[^Z ]'
@@ -93,12 +96,19 @@ class PidReader:
     _held: bytes = field(default=b"", init=False)
     _done: bool = field(default=False, init=False)
 
+    @property
+    def is_looking(self) -> bool:
+        """Whether the process id may still come."""
+        return not self._done
+
     def feed(self, data: bytes) -> bytes:
         """Take the next bytes, and return what the caller may see of all that was held."""
         if self._done:
             return data
+        line = rb"%s ([0-9]{1,%d})\n" % (re.escape(self.mark.encode()), _DIGITS)
+        new = len(self._held) - len(self.mark) - _DIGITS - 1  # what is before that was looked at
         self._held += data
-        found = re.search(rb"%s ([0-9]+)\n" % self.mark.encode(), self._held)
+        found = re.compile(line).search(self._held, max(0, new))
         if found:
             self.pid = int(found[1])
             self._held = self._held[: found.start()] + self._held[found.end() :]

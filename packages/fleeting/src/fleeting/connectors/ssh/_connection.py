@@ -18,8 +18,8 @@ from fleeting.connectors._collect import Collector
 from fleeting.connectors.ssh._channel import Channel, Refused
 from fleeting.connectors.ssh._command import PidReader, compose, display, ending
 from fleeting.connectors.ssh._run import END_TIMEOUT, Running
-from fleeting.connectors.ssh._shared import Shared
-from fleeting.connectors.ssh._streams import ChannelStream, through_stdio, until_ready
+from fleeting.connectors.ssh._shared import OPEN_TIMEOUT, Shared
+from fleeting.connectors.ssh._streams import ChannelStream, NotConnected, through_stdio, until_ready
 from fleeting.connectors.ssh._terminal import ChannelTerminal, request_terminal
 
 _PROHIBITED = 1
@@ -86,10 +86,9 @@ class SshConnection:
         """Open a stream to a unix socket: forwarded, or moved through a command where the host forwards none."""
         self._check_open()
         try:
-            channel = await self._shared.tunnel("direct-streamlocal@openssh.com", path, "", 0)
+            return ChannelStream(await self._shared.tunnel("direct-streamlocal@openssh.com", path, "", 0))
         except Refused:  # sshd does not say whether it may not, or nobody answers
-            channel = await self._open_through_stdio(path)
-        return ChannelStream(channel)
+            return await self._open_through_stdio(path)
 
     async def open_tcp(self, host: str, port: int) -> ByteStream:
         """Open a stream to a TCP port as seen from the instance."""
@@ -139,16 +138,18 @@ class SshConnection:
             raise ConnectError(f"{name} opens no terminal for this user; see PermitTTY in the settings of its sshd")
         return Completed(**self._outcome(channel))
 
-    async def _open_through_stdio(self, path: str) -> Channel:
+    async def _open_through_stdio(self, path: str) -> ChannelStream:
         channel = await self._shared.session()
         try:
-            await start(channel, through_stdio(path))
-            if why := await until_ready(channel):
-                raise Unreachable(f"nothing answers at {path} on {self._shared.instance}: {why}")
-        except BaseException:
+            with anyio.fail_after(OPEN_TIMEOUT):
+                await start(channel, through_stdio(path))
+                return ChannelStream(channel, await until_ready(channel))
+        except BaseException as error:
             channel.close()
+            if isinstance(error, NotConnected | TimeoutError):
+                why = str(error) or f"it took more than {OPEN_TIMEOUT:g} s to connect"
+                raise Unreachable(f"nothing answers at {path} on {self._shared.instance}: {why}") from None
             raise
-        return channel
 
     async def _end_group(self, pid: int) -> bool:
         """End a process group on the host; if that fails, so it is. Tells whether the host has answered."""

@@ -26,6 +26,7 @@ from fleeting.connectors.ssh._bell import Signal
 from fleeting.connectors.ssh._host_keys import Expected, HostKeys, expected
 from fleeting.connectors.ssh._keys import load_key
 from fleeting.connectors.ssh._transport import SshTransport
+from fleeting.wording import one_line
 
 DIALS_PER_HOST = 8
 """Dials at once to one host: from 10 unauthenticated connections on, sshd begins to drop some (MaxStartups)."""
@@ -35,6 +36,12 @@ LOGIN_TIMEOUT = 30.0
 
 KEY_PATIENCE = 20.0
 """Seconds for which a refused key is tried again."""
+
+LONGEST_AGENT_ANSWER = 1 << 18
+"""Bytes of what an agent says in one answer: OpenSSH's own limit."""
+
+_LONGEST_LIST = 200
+"""Bytes of a host's list of the ways to log in that an error shows."""
 
 FIRST_PAUSE, LONGEST_PAUSE, GROWTH = 0.2, 5.0, 1.6
 """Seconds between attempts, and the factor by which they grow; each is shortened by up to a half, at random."""
@@ -125,7 +132,7 @@ class _Dialling:
             async with _turns(self._target):
                 return await self._attempt(credentials)
         except (_TryAgain, OSError, Unreachable, paramiko.SSHException, EOFError) as error:
-            self.last, self.refusal = str(error) or "it hung up", None
+            self.last, self.refusal = one_line(str(error)) or "it hung up", None
         except LoginRejected as error:
             if not self._may_be_early():
                 raise
@@ -170,7 +177,7 @@ async def _shake_hands(transport: SshTransport, target: Target, known: Expected)
     await _phase(transport, lambda done: transport.start_client(event=done))
     if not transport.active:
         if isinstance(transport.saved_exception, paramiko.ssh_exception.IncompatiblePeer):
-            raise ConnectError(f"{target} and we have no way of encryption in common: {transport.saved_exception}")
+            raise ConnectError(f"{target} and we have no way of encryption in common: {transport.why_closed}")
         raise _TryAgain(f"it hung up during the handshake: {transport.why_closed}")
     key = transport.get_remote_server_key()
     shown = f"{key.get_name()} {key.get_base64()}"
@@ -262,6 +269,11 @@ class _Agent(paramiko.Agent):
         except BaseException:
             conn.close()
             raise
+
+    def _read_all(self, wanted: int) -> bytes:
+        if wanted > LONGEST_AGENT_ANSWER:  # paramiko believes any length, and would keep that much
+            raise paramiko.SSHException(f"it announced an answer of {wanted} bytes")
+        return bytes(super()._read_all(wanted))  # type: ignore[misc]  # missing from paramiko's stubs
 
 
 async def _ask_agent() -> _Agent:

@@ -5,7 +5,6 @@ from contextlib import suppress
 from math import inf
 
 import anyio
-from anyio.lowlevel import checkpoint
 from attrs import define, field
 
 from fleeting._protocols import Sink, Source
@@ -80,7 +79,6 @@ class Running:
                 data = self._pid.feed(data)
             if data:
                 await (stdout if stream == STDOUT else stderr)(data)
-            await checkpoint()  # a command that is faster than its sink must not keep others from running
             await self._channel.drained()
         if rest := self._pid.rest():
             await stderr(rest)
@@ -130,7 +128,7 @@ class Running:
     async def _until_pid_is_known(self) -> None:
         """Read on until the process id comes; nobody wants the outputs any more."""
         channel = self._channel
-        while self._pid.pid is None:
+        while self._pid.is_looking:
             await channel.bell.wait_for(lambda: channel.readable)
             received = channel.take()
             if received is None:
@@ -150,5 +148,4 @@ async def send(channel: Channel, data: bytes) -> None:
     while rest:
         await channel.bell.wait_for(lambda: channel.writable)
         rest = rest[channel.put(rest) :]
-        await checkpoint()  # a host that takes all at once must not keep others from running
         await channel.drained()

@@ -9,12 +9,16 @@ from attrs import define, field
 
 from fleeting.connectors.ssh._channel import STDERR, Channel
 from fleeting.connectors.ssh._run import send
+from fleeting.wording import one_line
 
 CLOSE_TIMEOUT = 5.0
 """Seconds to hand the last bytes over when a stream is closed."""
 
 READY = b"fleeting-ready\n"
 """What `through_stdio` says on stderr once it is connected."""
+
+MOST_BEFORE_READY = 1 << 20
+"""Bytes that may come before that: what start-up files say, and what whoever listens at the socket says at once."""
 
 _PYTHON = """
 import os, socket, sys, threading
@@ -50,17 +54,24 @@ def through_stdio(path: str) -> str:
     )
 
 
+class NotConnected(Exception):
+    """`through_stdio` did not come to be connected; says why, in one line."""
+
+
 @define(eq=False)
 class ChannelStream(ByteStream):
     """A channel as a stream; what a session writes to stderr is not part of it."""
 
     _channel: Channel
-    _rest: bytes = field(default=b"", init=False)
+    _rest: bytes = b""
+    """What has come and was not received yet."""
+
     _closed: bool = field(default=False, init=False)
 
     async def receive(self, max_bytes: int = 65536) -> bytes:
         """Return the next bytes, at least one."""
-        await checkpoint()
+        if self._rest:
+            await checkpoint()
         while not self._rest:
             self._rest = await self._next()
         data, self._rest = self._rest[:max_bytes], self._rest[max_bytes:]
@@ -102,13 +113,25 @@ class ChannelStream(ByteStream):
         return b"" if stream == STDERR else data
 
 
-async def until_ready(channel: Channel) -> str:
-    """Wait for `through_stdio` to be connected; returns what is wrong, or nothing."""
-    said = b""
-    while READY not in said:
+async def until_ready(channel: Channel) -> bytes:
+    """Wait for `through_stdio` to be connected; returns what has come through the socket by then.
+
+    Raises:
+        NotConnected: It has ended instead, or says too much.
+    """
+    early, said = bytearray(), bytearray()
+    while len(early) + len(said) <= MOST_BEFORE_READY:
         await channel.bell.wait_for(lambda: channel.readable)
         received = channel.take()
         if received is None:
-            return said.decode(errors="replace").strip().rpartition("\n")[2] or "the host closed the channel"
-        said += received[1]
-    return ""
+            last = said.decode(errors="replace").strip().rpartition("\n")[2]
+            raise NotConnected(one_line(last) or "the host closed the channel")
+        stream, data = received
+        if stream != STDERR:
+            early += data
+            continue
+        new = max(0, len(said) - len(READY))  # what is before that was looked at
+        said += data
+        if said.find(READY, new) >= 0:
+            return bytes(early)
+    raise NotConnected(f"the host says more than {MOST_BEFORE_READY >> 20} MiB instead of connecting")

@@ -5,7 +5,8 @@ import select
 import socket
 from collections.abc import Callable
 from contextlib import suppress
-from threading import Lock
+from math import inf
+from threading import Lock, get_ident
 from time import monotonic
 
 from attrs import define, field
@@ -15,6 +16,12 @@ READ_SIZE = 1 << 18
 
 LONGEST_PACKET = 1 << 18
 """Bytes of a packet: OpenSSH's limit. The protocol promises 35000."""
+
+GREETING = 1 << 16
+"""Bytes that a host may send before its part of the key exchange is known: lines of text as long as it likes, else."""
+
+MOST_ANSWERS = 1 << 20
+"""Bytes of answers that a host may leave unread: it may ask as often as it likes whether we are there."""
 
 HASTE = 2.0
 """Seconds after connecting during which each packet is acknowledged at once.
@@ -41,7 +48,18 @@ class Tap:
     on_silence: Callable[[int], None] = field(default=lambda _: None, init=False)
     """Called by the reading thread with the number of silences in a row; what it raises ends the connection."""
 
+    on_glut: Callable[[str], None] = field(default=lambda _: None, init=False)
+    """Called by the reading thread, with the reason, before it hangs up on a host that does not read."""
+
+    allowance: float = field(default=GREETING, init=False)
+    """Bytes that the host may still send; infinite once it was lifted."""
+
     _silences: int = field(default=0, init=False)
+    _reader: int = field(default=0, init=False)
+    """The reading thread's number."""
+
+    _answers: int = field(default=0, init=False)
+    """Bytes that the reading thread has sent since the kernel last had everything."""
 
     _hasty_until: float = field(init=False)
     _poll: select.poll = field(factory=select.poll, init=False)
@@ -76,17 +94,28 @@ class Tap:
         """
         if size > LONGEST_PACKET:  # paramiko believes any length, and would keep that much
             raise ConnectionAbortedError(errno.ECONNABORTED, f"the host announced a packet of {size} bytes")
+        self._reader = get_ident()
         if self._position == len(self._received):
             self._fill()
         data = self._received[self._position : self._position + size]
         self._position += len(data)
+        self.allowance -= len(data)
+        if self.allowance < 0:
+            raise ConnectionAbortedError(
+                errno.ECONNABORTED, f"the host said more than {GREETING >> 10} KiB, but no key"
+            )
         return data
+
+    def lift_allowance(self) -> None:
+        """Let the host send as much as it likes from now on."""
+        self.allowance = inf
 
     def send(self, data: bytes) -> int:
         """Take all of it."""
         with self._sending:
             self._unsent += data
             self._flush()
+            self._count_answer(len(data))
         return len(data)
 
     def close(self) -> None:
@@ -152,6 +181,17 @@ class Tap:
             except BlockingIOError:
                 return
             del self._unsent[:sent]
+
+    def _count_answer(self, size: int) -> None:
+        """Hang up on a host that asks and asks, and reads none of the answers: nobody waits for it, so they pile up."""
+        if not self._unsent:
+            self._answers = 0
+        elif get_ident() == self._reader:
+            self._answers += size
+            if self._answers > MOST_ANSWERS:
+                self.on_glut("the host does not read the answers that it asks for")
+                self._unsent.clear()
+                self.close()
 
     def _acknowledge(self) -> None:
         """Acknowledge the next packet at once; the kernel forgets it after each."""

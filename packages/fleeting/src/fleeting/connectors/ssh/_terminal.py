@@ -4,7 +4,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
-from anyio.lowlevel import checkpoint
 from attrs import define
 
 from fleeting._types import Completed
@@ -34,16 +33,12 @@ class ChannelTerminal:
 
     async def receive(self) -> bytes:
         """Wait for what it writes."""
-        data = b""
-        while not data:
-            await self._channel.bell.wait_for(lambda: self._channel.readable)
-            received = self._channel.take()
-            if received is None:
-                return b""
-            data = received[1]
-            await self._channel.drained()
-        await checkpoint()  # who writes without end must not keep others from running
-        return data
+        await self._channel.bell.wait_for(lambda: self._channel.readable)
+        received = self._channel.take()
+        if received is None:
+            return b""
+        await self._channel.drained()
+        return received[1]
 
     async def send(self, data: bytes) -> None:
         """Type something."""

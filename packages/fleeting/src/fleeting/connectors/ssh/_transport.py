@@ -14,7 +14,7 @@ import socket
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from threading import Lock
+from threading import Lock, current_thread
 from time import monotonic
 from typing import Any, cast
 
@@ -31,6 +31,7 @@ from paramiko.common import (
     MSG_CHANNEL_REQUEST,
     MSG_CHANNEL_SUCCESS,
     MSG_CHANNEL_WINDOW_ADJUST,
+    MSG_KEXINIT,
     MSG_NEWKEYS,
     cMSG_GLOBAL_REQUEST,
 )
@@ -38,6 +39,7 @@ from paramiko.common import (
 from fleeting.connectors.ssh._bell import Bell
 from fleeting.connectors.ssh._channel import WINDOW, Channel, message
 from fleeting.connectors.ssh._tap import Tap
+from fleeting.wording import one_line
 
 CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com", "aes128-ctr", "aes256-ctr")
 """Ours is the order that counts, and GCM is twice as fast; CBC and triple DES are not offered."""
@@ -51,6 +53,10 @@ DIGESTS = (
 
 MAX_PACKET = 32768
 """Bytes of data that we take in one packet; every implementation must manage as many."""
+
+MOST_HELD_BACK = 4096
+"""Messages that may wait for the end of an exchange of keys when the reading thread adds another: tasks wait after
+each of theirs, answers to a host do not."""
 
 _CHANNEL_MESSAGES = (
     MSG_CHANNEL_OPEN_SUCCESS,
@@ -91,6 +97,7 @@ class SshTransport(paramiko.Transport):
         self._most_sessions = 0
         self._to_ring: set[Bell] = set()
         self.tap.before_wait = self._ring
+        self.tap.on_glut = self._give_up_for
         self._held_back: deque[paramiko.Message] = deque()
         self._draining: anyio.Lock | None = None
         self._linger = linger
@@ -106,6 +113,8 @@ class SshTransport(paramiko.Transport):
         self.known_by: object = None
         """Lives for as long as the connection: weak references to it find the connection."""
 
+        self._begin_exchange = self._handler_table[MSG_KEXINIT]
+        self._handler_table[MSG_KEXINIT] = self._on_exchange
         self._accept_new_keys = self._handler_table[MSG_NEWKEYS]
         self._handler_table[MSG_NEWKEYS] = self._on_new_keys
         for kind in _CHANNEL_MESSAGES:
@@ -194,6 +203,9 @@ class SshTransport(paramiko.Transport):
             self.unused = monotonic() >= self._used_at + self._linger
             return self.unused
 
+    def _give_up_for(self, why: str) -> None:
+        self._given_up = why
+
     def _hang_up(self, why: str) -> OSError:
         self._given_up = why
         return ConnectionAbortedError(errno.ECONNABORTED, why)
@@ -204,6 +216,8 @@ class SshTransport(paramiko.Transport):
         """Send a message, or have it sent once the keys are exchanged; blocks nobody, whichever thread calls."""
         with self.clear_to_send_lock:
             if self._held_back or not self.clear_to_send.is_set():
+                if len(self._held_back) >= MOST_HELD_BACK and current_thread() is self:
+                    raise self._hang_up("the host asks for answers instead of exchanging keys")
                 self._held_back.append(data)
             else:
                 self._send_now(data)
@@ -226,6 +240,10 @@ class SshTransport(paramiko.Transport):
     def _send_now(self, data: paramiko.Message) -> None:
         with suppress(EOFError):  # the connection is broken, which the reading thread will find
             self.packetizer.send_message(data)
+
+    def _on_exchange(self, data: paramiko.Message) -> None:
+        self.tap.lift_allowance()
+        self._begin_exchange(data)
 
     def _on_new_keys(self, data: paramiko.Message) -> None:
         self._accept_new_keys(data)
@@ -285,4 +303,4 @@ class _Dispatch:
 def _words(error: Exception | None) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
-    return str(error) if error is not None and str(error) else "the host closed the connection"
+    return one_line(str(error or "")) or "the host closed the connection"
