@@ -103,6 +103,10 @@ BREAKS = {
     "bytes_pass_unchanged": ("await sink(chunk)", "await sink(chunk.decode(errors='replace').encode())"),
     "input_is_fed_as_it_is_read": ("with feeding, suppress(anyio.BrokenResourceError):", "with feeding:"),
     "environment_and_directory": (", **(env or {})", ""),
+    "the_environment_is_nobodys_argument": (
+        "else command",
+        "else [*'sh -c'.split(), 'shift; \"$@\"; :', *map('='.join, (env or {}).items()), *command]",
+    ),
     "what_cannot_be_started_exits_with_127": ("err.data = 127,", "err.data = 1,"),
     "check_raises_for_a_failure_only": ("if check and not", "if not check and not"),
     "output_is_heard_while_the_command_runs": ("stdout=bytes(out.data)", 'stdout=b"ready"'),

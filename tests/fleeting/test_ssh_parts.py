@@ -5,12 +5,13 @@ import errno
 import hmac
 import logging
 import os
+import shutil
 import socket
 import stat
 import subprocess
 import threading
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FuturesTimeoutError
 from contextlib import suppress
@@ -62,22 +63,45 @@ def test_without_a_process_id_nothing_is_lost(chunks: list[bytes]) -> None:
     assert (reader.pid, out) == (None, b"".join(chunks))
 
 
+SHELLS = [words for words in (["dash"], ["bash", "--posix"], ["busybox", "sh"]) if shutil.which(words[0])]
+
 ARGUMENT = st.text(st.characters(exclude_characters="\0", codec="utf-8"), max_size=20)
 
 
+@pytest.mark.parametrize("shell", SHELLS, ids=" ".join)
 @given(st.lists(ARGUMENT, max_size=4), st.dictionaries(st.from_regex(r"[A-Z][A-Z0-9]{2,5}", fullmatch=True), ARGUMENT))
-def test_any_shell_understands_what_is_sent(arguments: list[str], env: dict[str, str]) -> None:
-    """Arguments and variables come out of a real shell as they went in."""
+def test_any_shell_understands_what_is_sent(shell: Sequence[str], arguments: list[str], env: dict[str, str]) -> None:
+    """Arguments and variables come out of a real shell as they went in; what is left is the command's input."""
     env = {f"T_{name}": value for name, value in env.items()}
     names = sorted(env)
     program = "".join(f'printf "%s\\0" "${name}"; ' for name in names) + 'for a; do printf "%s\\0" "$a"; done'
-    line = compose(["sh", "-c", program, "sh", *arguments], env=env, cwd="/", mark="mark")
-    done = subprocess.run(["/bin/sh", "-c", line], check=True, capture_output=True)
+    line, first = compose(["sh", "-c", f"{program}; cat; set", "sh", *arguments], env=env, cwd="/", mark="mark")
+    line = line.replace(b"/bin/sh", " ".join(shell).encode())
+    done = subprocess.run([*shell, "-c", line], check=True, capture_output=True, input=first + b"its input\n")
     expected = [*(env[name] for name in names), *arguments]
-    assert done.stdout == b"".join(value.encode() + b"\0" for value in expected)
+    told = b"".join(value.encode() + b"\0" for value in expected)
+    assert done.stdout.startswith(told + b"its input\n")
+    assert b"_fleeting_" not in done.stdout.removeprefix(told)
+    assert not any(value.encode() in line for value in env.values() if len(value) > 12)
     reader = PidReader("mark")
     assert reader.feed(done.stderr) == b""
     assert reader.pid is not None
+
+
+def test_a_command_whose_environment_does_not_arrive_is_not_run() -> None:
+    """The connection may die in the midst of it."""
+    line, first = compose("echo run", env={"A": "a\nb"}, cwd=None, mark="")
+    for cut in range(len(first)):
+        done = subprocess.run(["/bin/sh", "-c", line], check=False, capture_output=True, input=first[:cut])
+        assert (done.returncode, done.stdout) == (127, b"")
+
+
+def test_an_environment_that_cannot_be_sent_is_refused() -> None:
+    """With what to do, and without a value."""
+    with pytest.raises(ConnectError, match=r"the command's environment has \d+ bytes, at most 120000 can be sent"):
+        compose("true", env={"A": "secret" * 20000}, cwd=None, mark="")
+    with pytest.raises(ConnectError, match=r"^a command cannot have a NUL character in it$"):
+        compose("true", env={"A": "secret\0"}, cwd=None, mark="")
 
 
 def test_ending_a_group_that_has_ended_is_quick_and_quiet() -> None:

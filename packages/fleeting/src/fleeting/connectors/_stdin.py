@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterable, AsyncIterator
 
-from attrs import define
+from attrs import define, field
 
 from fleeting._protocols import Source
 
@@ -16,6 +16,33 @@ def arriving(stdin: Source | None) -> AsyncIterable[bytes]:
     if isinstance(stdin, str):
         raise TypeError("found a string for stdin, expected bytes; encode it")
     return _Whole(stdin or b"") if isinstance(stdin, bytes | None) else stdin
+
+
+def preceded(first: bytes, stdin: Source | None) -> Source | None:
+    """Let *first* arrive before all else.
+
+    Raises:
+        TypeError: As `arriving`.
+    """
+    return _Preceded(first, arriving(stdin)) if first else stdin
+
+
+@define
+class _Preceded:
+    """Arrives after something else; no generator, as `_Whole`."""
+
+    _first: bytes
+    _rest: AsyncIterable[bytes]
+    _arriving: AsyncIterator[bytes] | None = field(default=None, init=False)
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self
+
+    async def __anext__(self) -> bytes:
+        if self._arriving is None:
+            self._arriving = aiter(self._rest)
+            return self._first
+        return await anext(self._arriving)
 
 
 @define

@@ -9,6 +9,7 @@ import shlex
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
+from secrets import token_hex
 
 import anyio
 from anyio.lowlevel import checkpoint
@@ -79,7 +80,8 @@ async def check_input_is_fed_as_it_is_read(dial: DialInstance) -> None:
     data = bytes(range(256)) * 16384
     async with dial() as connection:
         expect("all of stdin is fed", (await connection.run("cat", stdin=data)).stdout, data)
-        expect("input may stay unread", (await connection.run("exec true", stdin=data)).ok, True)
+        for leave_it in ("exec true", "exec <&-; sleep 0.3"):  # one that ends at once, and one that outlives its input
+            expect("input may stay unread", (await connection.run(leave_it, stdin=data)).ok, True)
         expect("without stdin there is nothing to read", (await connection.run("cat")).stdout, b"")
         expect("what arrives in chunks is fed", (await connection.run("head -n 3", stdin=_Lines())).stdout, b"y\n" * 3)
 
@@ -89,6 +91,16 @@ async def check_environment_and_directory(dial: DialInstance) -> None:
     async with dial() as connection:
         completed = await connection.run('echo "$A|$B|${PATH:+path}"; pwd', env={"A": "a 'b'", "B": ""}, cwd="/usr")
     expect("env is added, and cwd obeyed", completed.stdout.decode(), "a 'b'||path\n/usr\n")
+
+
+async def check_the_environment_is_nobodys_argument(dial: DialInstance) -> None:
+    """All users of an instance can read the arguments of every process; variables are where secrets are put."""
+    everything = "$(cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' '; ps -A -o args= 2>/dev/null || ps -o args)"
+    look = f'case "{everything}" in *"$A"*) echo shown;; *) echo "hidden ${{#A}}";; esac'
+    async with dial() as connection:
+        for command in (look, ["/bin/sh", "-c", look]):
+            completed = await connection.run(command, env={"A": token_hex(16)})
+            expect("no process has a variable among its arguments", completed.stdout.decode().strip(), "hidden 32")
 
 
 async def check_what_cannot_be_started_exits_with_127(dial: DialInstance) -> None:
@@ -313,6 +325,7 @@ CONNECTOR_CHECKS: tuple[ConnectorCheck, ...] = (
     check_bytes_pass_unchanged,
     check_input_is_fed_as_it_is_read,
     check_environment_and_directory,
+    check_the_environment_is_nobodys_argument,
     check_what_cannot_be_started_exits_with_127,
     check_check_raises_for_a_failure_only,
     check_output_is_heard_while_the_command_runs,

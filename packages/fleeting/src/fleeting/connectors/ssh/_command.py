@@ -3,6 +3,10 @@
 Closing a channel leaves the command running, and sshd passes no signals on for root. So the command tells its process
 id first, in a line on stderr that no caller sees: sshd starts each command in a session of its own, so that is the id
 of the process group as well.
+
+Everybody on the host can read the arguments of every process, and the login shell has the whole command among them. So
+the environment, where people put their secrets, is no part of it: the shell reads it from its standard input, which the
+command has after that.
 """
 
 import os
@@ -42,31 +46,48 @@ kill -s KILL -- -PID && expire
 """
 """Zombies do not count as alive: in a container there may be nobody to reap them."""
 
+_READ_ENV = """_fleeting_n=COUNT _fleeting_e=
+while [ $_fleeting_n -gt 0 ]; do
+IFS= read -r _fleeting_l || exit 127
+_fleeting_e="$_fleeting_e$_fleeting_l
+" _fleeting_n=$((_fleeting_n - 1))
+done
+eval "$_fleeting_e"
+unset _fleeting_n _fleeting_e _fleeting_l"""
+"""Only what is built into every shell, so that no process has it as an argument; `read` takes no byte too many."""
+
 _HIDING = re.compile(r"\\[\\']")
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
-def compose(command: str | Sequence[str], *, env: Mapping[str, str], cwd: str | None, mark: str) -> bytes:
+def compose(command: str | Sequence[str], *, env: Mapping[str, str], cwd: str | None, mark: str) -> tuple[bytes, bytes]:
     """Write the line that the login shell gets: it tells its process id after *mark*, then becomes the command.
 
     Without a *mark*, it tells nothing.
+
+    Returns:
+        The line, and what it reads from its standard input before the command does.
 
     Raises:
         ConnectError: No shell can run it.
     """
     lines = [f'echo "{mark} $$" >&2'] if mark else []
+    exports = "".join(f"export {_variable(name)}={shlex.quote(value)}\n" for name, value in env.items())
+    if exports:
+        lines.append(_READ_ENV.replace("COUNT", str(exports.count("\n"))))
     if cwd is not None:
         lines.append(f"cd {shlex.quote(cwd if cwd.startswith('/') else f'./{cwd}')} || exit 127")
-    lines += [f"export {_variable(name)}={shlex.quote(value)}" for name, value in env.items()]
     lines.append(command if isinstance(command, str) else 'exec "$@"')
     arguments = [] if isinstance(command, str) else ["sh", *command]
     line = os.fsencode(_plain("exec " + shlex.join(["/bin/sh", "-c", "\n".join(lines), *arguments])))
-    if b"\0" in line:
+    first = os.fsencode(exports)
+    if b"\0" in line + first:
         raise ConnectError("a command cannot have a NUL character in it")
-    if len(line) > LONGEST:
-        raise ConnectError(f"the command has {len(line)} bytes, at most {LONGEST} can be sent; pass data on stdin")
-    return line
+    for what, size in (("command", len(line)), ("command's environment", len(first))):
+        if size > LONGEST:
+            raise ConnectError(f"the {what} has {size} bytes, at most {LONGEST} can be sent; pass data on stdin")
+    return line, first
 
 
 def _plain(line: str) -> str:

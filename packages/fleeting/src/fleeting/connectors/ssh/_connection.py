@@ -15,6 +15,7 @@ from fleeting._errors import CommandFailed, ConnectError, Unreachable, Unsupport
 from fleeting._protocols import Sink, Source, Terminal
 from fleeting._types import Completed
 from fleeting.connectors._collect import Collector
+from fleeting.connectors._stdin import preceded
 from fleeting.connectors.ssh._channel import Channel, Refused
 from fleeting.connectors.ssh._command import PidReader, compose, display, ending
 from fleeting.connectors.ssh._run import END_TIMEOUT, Running
@@ -47,12 +48,12 @@ class SshConnection:
         """Run a command, as `Connection.run` says; what cannot be started exits with 127 or 126."""
         self._check_open()
         pid = PidReader(f"fleeting-{secrets.token_hex(8)}")
-        line = compose(command, env=env or {}, cwd=cwd, mark=pid.mark)
+        line, first = compose(command, env=env or {}, cwd=cwd, mark=pid.mark)
         collected_out, collected_err = Collector("stdout"), Collector("stderr")
         channel = await self._shared.session()
         running = Running(channel, self._end_group, pid)
         try:
-            await running.attend(line, stdin, stdout or collected_out, stderr or collected_err)
+            await running.attend(line, preceded(first, stdin), stdout or collected_out, stderr or collected_err)
         except BaseException:
             with anyio.move_on_after(END_TIMEOUT, shield=True):
                 await running.end()
@@ -71,7 +72,7 @@ class SshConnection:
     ) -> AsyncIterator[Terminal]:
         """Run a command in a terminal, as `OpensTerminals.open_terminal` says; sshd ends it when it hangs up."""
         self._check_open()
-        line = None if command is None else compose(command, env={}, cwd=None, mark="")
+        line = None if command is None else compose(command, env={}, cwd=None, mark="")[0]
         channel = await self._shared.session()
         try:
             request_terminal(channel, line, term=term, columns=columns, rows=rows)
