@@ -105,6 +105,19 @@ async def test_a_host_that_changes_its_key_while_it_is_connected_is_refused_too(
         await works(info, connector)
 
 
+async def test_a_key_is_pinned_for_the_host_where_that_outlives_its_instances(tmp_path: Path) -> None:
+    """And kept, however seldom the host is used; ids that look like such a host's name are no problem."""
+    pins = FileHostKeys(tmp_path / "pins")
+    port, user_key = free_port(), generate_key()
+    with sshd(tmp_path / "one", port=port, user_key=user_key) as server:
+        info = evolve(server.info, host_key=None, host_key_alias="here:22")
+        assert await works(evolve(info, id="one"), SshConnector(pins))
+    with sshd(tmp_path / "two", port=port, user_key=user_key):
+        with pytest.raises(HostKeyMismatch, match="when it was first seen"):
+            await works(evolve(info, id="two"), SshConnector(pins))
+        assert await works(evolve(info, host_key_alias="there:22"), SshConnector(pins))
+
+
 @pytest.mark.usefixtures("impatient")
 async def test_a_host_that_lets_us_not_in_is_not_pinned(tmp_path: Path) -> None:
     """Whoever answers first at an address that was just given to an instance may still be its former owner."""

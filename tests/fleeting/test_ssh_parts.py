@@ -241,12 +241,13 @@ async def test_pins_that_nobody_looks_at_are_let_go_of(tmp_path: Path) -> None:
 
     await pins.pin("used", A)
     await pins.pin("gone", A)
+    await pins.pin("@a fixed host", A)
     (tmp_path / ".killed.draft").touch()
     (tmp_path / "notes.txt").touch()
-    assert len(await left_after(89.0)) == 4
-    assert len(await left_after(0.9)) == 4
-    assert len(await left_after(0.09)) == 4
-    assert await left_after(0.02) == {"used.key", "notes.txt"}
+    assert len(await left_after(89.0)) == 5
+    assert len(await left_after(0.9)) == 5
+    assert len(await left_after(0.09)) == 5
+    assert await left_after(0.02) == {"used.key", "notes.txt", "%40a%20fixed%20host.key"}
 
 
 @pytest.mark.parametrize("key", ["ssh-ed25519 AAA", "ssh-ed25519 ü", "ssh-rsa !!"])

@@ -251,6 +251,10 @@ class ConnectInfo:
     host_key: str | None = None
     """The public host key as one ``type base64`` line, if it could be learnt."""
 
+    host_key_alias: str | None = None
+    """What the host key is pinned under, for machines that outlive the instance, such as a fixed host's address.
+    None: the instance."""
+
     expires_at: float | None = None
     """When the credentials end, seconds since the epoch; fetched again after that."""
 

@@ -23,7 +23,7 @@ from paramiko.auth_handler import AuthHandler
 from fleeting._errors import ConnectError, LoginRejected, Unreachable
 from fleeting._types import ConnectInfo, ConnectorConfig
 from fleeting.connectors.ssh._bell import Signal
-from fleeting.connectors.ssh._host_keys import Expected, HostKeys, expected
+from fleeting.connectors.ssh._host_keys import Expected, HostKeys, expected, pin_name
 from fleeting.connectors.ssh._keys import load_key
 from fleeting.connectors.ssh._transport import SshTransport
 from fleeting.wording import one_line
@@ -166,7 +166,7 @@ class _Dialling:
     async def _pin(self, known: Expected, shown: str) -> None:
         """Remember a host that was seen for the first time and lets us in; somebody may have been faster."""
         if not known.keys:
-            pinned = await self._store.pin(self._target.info.id, shown)
+            pinned = await self._store.pin(pin_name(self._target.info), shown)
             Expected(frozenset({pinned}), known.source).check(self._target.info.id, shown)
 
 

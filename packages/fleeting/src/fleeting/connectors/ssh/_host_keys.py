@@ -27,8 +27,12 @@ KEPT_UNUSED = 90 * 86400.0
 SWEEP_INTERVAL = 86400.0
 """Seconds between looks for such keys."""
 
-_PIN, _DRAFT = ".key", ".draft"
-"""How the files' names end."""
+_ALIAS = "@"
+"""Begins the names of hosts that outlive their instances."""
+
+_PIN, _DRAFT, _KEPT = ".key", ".draft", quote(_ALIAS)
+"""How the files' names end; how those begin that are never forgotten."""
+
 _LONGEST_KEY = 1 << 16
 """Characters of a pinned key that are read; no key has as many."""
 
@@ -37,7 +41,10 @@ _LONGEST_NAME = 200
 
 
 class HostKeys(Protocol):
-    """Remembers the key that each instance showed when it was first seen. Instance ids are never reused."""
+    """Remembers the key that each instance showed when it was first seen. Instance ids are never reused.
+
+    A host that outlives its instances has a name of its own, which begins with ``@``.
+    """
 
     async def get(self, instance: str) -> str | None:
         """Return the pinned key as ``type base64``, None if there is none."""
@@ -68,7 +75,8 @@ class FileHostKeys:
     """Remembers in a directory, one file for each instance, so that processes may share it without a lock.
 
     What was not looked at for `KEPT_UNUSED` is let go of: nobody tells when an instance is gone for good, least of all
-    one that a manager left behind when it was killed.
+    one that a manager left behind when it was killed. The keys of hosts that outlive their instances are kept for good:
+    they are as few as those hosts.
     """
 
     directory: Path
@@ -146,10 +154,14 @@ async def expected(info: ConnectInfo, address: tuple[str, int], known_hosts: str
     if known_hosts is not None:
         known = await _look_up(known_hosts, *address)
         return Expected(known.trusted, known_hosts, known.revoked)
-    pinned = await store.get(info.id)
+    pinned = await store.get(pin_name(info))
     keys = frozenset({pinned} if pinned else ())
-    file = f", {store.where(info.id)}," if isinstance(store, FileHostKeys) else ""
-    return Expected(keys, f"the record of when it was first seen{file}", strict=False)
+    return Expected(keys, f"the record of when it was first seen{_file(info, store)}", strict=False)
+
+
+def pin_name(info: ConnectInfo) -> str:
+    """What the host's key is pinned under."""
+    return info.id if info.host_key_alias is None else f"{_ALIAS}{info.host_key_alias}"
 
 
 def fingerprint(key: str) -> str:
@@ -171,6 +183,10 @@ async def _look_up(known_hosts: str, host: str, port: int) -> KnownKeys:
         problem = ConfigProblem(path="known_hosts", found=known_hosts, expected=f"a file to read ({error.strerror})")
         raise ConfigError([problem]) from error
     return known_keys(text, host, port)
+
+
+def _file(info: ConnectInfo, store: HostKeys) -> str:
+    return f", {store.where(pin_name(info))}," if isinstance(store, FileHostKeys) else ""
 
 
 def _normal(info: ConnectInfo) -> str:
@@ -230,5 +246,6 @@ def _sweep(directory: Path, now: float) -> None:
         return
     mark.touch(mode=0o600)
     for file in directory.iterdir():
-        if file.suffix in (_PIN, _DRAFT) and file.stat().st_mtime < now - KEPT_UNUSED:
+        forgettable = file.suffix in (_PIN, _DRAFT) and not file.name.startswith(_KEPT)
+        if forgettable and file.stat().st_mtime < now - KEPT_UNUSED:
             file.unlink()

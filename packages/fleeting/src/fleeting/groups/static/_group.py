@@ -43,6 +43,9 @@ from fleeting.groups.static._takings import Takings
 CONTACT_TIMEOUT = 8.0
 """Seconds within which a host that is in order lets itself be connected to; less than a heartbeat may take."""
 
+DEFAULT_PORT = 22
+"""SSH's; host keys are pinned for a host's address and port, for instances come and go and the host stays."""
+
 ANSWER_TIMEOUT = 8.0
 """The same for its answer to the simplest of commands, over a connection that may have been open before."""
 
@@ -254,7 +257,8 @@ class StaticGroup:
     async def _info(self, name: str, instance: str) -> ConnectInfo:
         host = self._hosts[name]
         key = None if host.key_path is None else await self._offload(_read_key, host.key_path)
-        return evolve(host.info(instance), key=key)
+        port = self._settings.connector.protocol_port or host.port
+        return evolve(host.info(instance), key=key, host_key_alias=f"{host.address}:{port or DEFAULT_PORT}")
 
     async def _check_key(self, host: Host) -> None:
         try:
