@@ -105,6 +105,31 @@ async def test_a_host_that_changes_its_key_while_it_is_connected_is_refused_too(
         await works(info, connector)
 
 
+async def test_the_first_report_of_a_console_counts(tmp_path: Path) -> None:
+    """Who works on the instance can print another block later, and a console keeps only its end."""
+    pins = FileHostKeys(tmp_path / "pins")
+    with sshd(tmp_path) as server:
+        info = evolve(server.info, pin_host_key=True)
+        assert await works(info, SshConnector(pins))
+        forged = evolve(info, host_key=generate_key().public)
+        with pytest.raises(
+            HostKeyMismatch, match=r"the group of .* reports the host key .*, but the first .*\.key, is"
+        ):
+            await works(forged, SshConnector(pins))
+        assert await works(info, SshConnector(pins))
+        assert await works(evolve(info, host_key=None), SshConnector(pins))
+
+
+async def test_a_report_that_comes_after_the_first_connection_must_agree_with_it(tmp_path: Path) -> None:
+    """Else somebody may have answered in the place of the instance before its console was there to be read."""
+    pins = MemoryHostKeys()
+    with sshd(tmp_path) as server:
+        assert await works(evolve(server.info, host_key=None), SshConnector(pins))
+        assert await works(evolve(server.info, pin_host_key=True), SshConnector(pins))
+        with pytest.raises(HostKeyMismatch, match="one of them is forged, so remove the instance"):
+            await works(evolve(server.info, host_key=generate_key().public, pin_host_key=True), SshConnector(pins))
+
+
 async def test_a_key_is_pinned_for_the_host_where_that_outlives_its_instances(tmp_path: Path) -> None:
     """And kept, however seldom the host is used; ids that look like such a host's name are no problem."""
     pins = FileHostKeys(tmp_path / "pins")

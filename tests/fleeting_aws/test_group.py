@@ -640,7 +640,8 @@ async def test_who_only_looks_marks_nothing(cloud: Cloud) -> None:
 
 # --- connecting ------------------------------------------------------------------------------------------
 
-CONSOLE = "-----BEGIN SSH HOST KEY KEYS-----\nssh-ed25519 AAAA root@ip\n-----END SSH HOST KEY KEYS-----\n"
+HOST_KEY = generate_key().public
+CONSOLE = f"-----BEGIN SSH HOST KEY KEYS-----\n{HOST_KEY} root@ip\n-----END SSH HOST KEY KEYS-----\n"
 
 
 async def test_an_instance_takes_a_key_for_a_minute(cloud: Cloud, tmp_path: Path) -> None:
@@ -653,7 +654,7 @@ async def test_an_instance_takes_a_key_for_a_minute(cloud: Cloud, tmp_path: Path
         again = await group.connect_info(instance)
     assert (info.user, info.os, info.arch, info.protocol) == ("ec2-user", "linux", "amd64", "ssh")
     assert info.internal_addr is not None
-    assert info.host_key == "ssh-ed25519 AAAA"
+    assert (info.host_key, info.pin_host_key) == (HOST_KEY, True)
     assert info.expires_at == clock.now() + 50
     assert info.key is not None
     assert info.key != again.key
@@ -699,7 +700,7 @@ async def test_an_older_type_has_no_current_console(cloud: Cloud) -> None:
     await cloud.ado("set", console=CONSOLE, faults=[fault])
     async with opened(cloud.group()) as group:
         (instance,) = await grown(group, 1)
-        assert (await group.connect_info(instance)).host_key == "ssh-ed25519 AAAA"
+        assert (await group.connect_info(instance)).host_key == HOST_KEY
 
 
 @pytest.mark.parametrize(("name", "content"), [("missing", None), ("binary", b"\x30\x82\xff"), ("no key", b"hello")])

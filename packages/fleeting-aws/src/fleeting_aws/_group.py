@@ -158,7 +158,7 @@ class AwsGroup:
         connector = self._settings.connector
         info = _translate.info_of(seen, connector)
         if info.protocol == "ssh":
-            info = evolve(info, host_key=await self._find_host_key(instance))
+            info = evolve(info, host_key=await self._find_host_key(instance), pin_host_key=True)
         if self._settings.observe_only or connector.use_static_credentials or connector.password is not None:
             return info
         if info.protocol == "ssh":

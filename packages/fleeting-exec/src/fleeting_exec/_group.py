@@ -154,6 +154,7 @@ class ExecGroup:
             password=listed.password,
             key=None if listed.key_path is None else await self._offload(_read_key, listed.key_path),
             host_key=listed.host_key,
+            pin_host_key=True,  # programs read consoles, too
             expires_at=listed.expires_at,
         )
 

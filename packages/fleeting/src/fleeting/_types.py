@@ -251,6 +251,10 @@ class ConnectInfo:
     host_key: str | None = None
     """The public host key as one ``type base64`` line, if it could be learnt."""
 
+    pin_host_key: bool = False
+    """Whether somebody on the instance can change what is reported as its `host_key`, as on a console: the first report
+    is then pinned, and a later one that differs is refused."""
+
     host_key_alias: str | None = None
     """What the host key is pinned under, for machines that outlive the instance, such as a fixed host's address.
     None: the instance."""

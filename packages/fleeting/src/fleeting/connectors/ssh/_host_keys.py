@@ -1,7 +1,8 @@
 """Whether a host is the one it should be; nobody logs in before that is known.
 
 What is known of an instance, in this order: the key that its group reports, the user's file of known hosts, the key
-that it showed when it was first seen.
+that it showed when it was first seen. A key is pinned for the instance, or for the host that its group names
+(`ConnectInfo.host_key_alias`). A report that the instance itself could change is pinned as well: the first one counts.
 """
 
 import os
@@ -150,7 +151,7 @@ async def expected(info: ConnectInfo, address: tuple[str, int], known_hosts: str
         ConfigError: The file of known hosts cannot be read.
     """
     if info.host_key is not None:
-        return Expected(frozenset({_normal(info)}), "its group")
+        return Expected(frozenset({await _reported(info, store)}), "its group")
     if known_hosts is not None:
         known = await _look_up(known_hosts, *address)
         return Expected(known.trusted, known_hosts, known.revoked)
@@ -183,6 +184,17 @@ async def _look_up(known_hosts: str, host: str, port: int) -> KnownKeys:
         problem = ConfigProblem(path="known_hosts", found=known_hosts, expected=f"a file to read ({error.strerror})")
         raise ConfigError([problem]) from error
     return known_keys(text, host, port)
+
+
+async def _reported(info: ConnectInfo, store: HostKeys) -> str:
+    """The key that the group reports, unless it reported another one first, or the host showed another one first."""
+    key = _normal(info)
+    if info.pin_host_key and (first := await store.pin(pin_name(info), key)) != key:
+        raise HostKeyMismatch(
+            f"the group of {info.id} reports the host key {fingerprint(key)}, but the first that was reported or seen"
+            f"{_file(info, store)} is {fingerprint(first)}: one of them is forged, so remove the instance"
+        )
+    return key
 
 
 def _file(info: ConnectInfo, store: HostKeys) -> str:

@@ -1,6 +1,5 @@
 """The settings of the `static` group."""
 
-from base64 import b64decode
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -11,6 +10,7 @@ from attrs.validators import gt, le, min_len, optional
 
 from fleeting._durations import Duration
 from fleeting._types import ConnectInfo
+from fleeting.connectors.ssh._printed import names_its_type
 from fleeting.directories import is_absolute, state_home
 from fleeting.groups._rules import A_NAME, NAME, is_name
 
@@ -26,16 +26,8 @@ def _is_port(_: object, __: "attrs.Attribute[int | None]", value: int | None) ->
 
 
 def _is_host_key(_: object, __: "attrs.Attribute[str | None]", value: str | None) -> None:
-    if value is not None and not _names_its_type(*[*value.split(), "", ""][:2]):
+    if value is not None and not names_its_type(*[*value.split(), "", ""][:2]):
         raise ValueError("a public key as in a .pub file: its type and base64, in one line")
-
-
-def _names_its_type(kind: str, base64: str) -> bool:
-    """Whether a public key begins with its own type, as every key of SSH's does."""
-    try:
-        return b64decode(base64, validate=True).startswith(len(kind).to_bytes(4, "big") + kind.encode())
-    except ValueError:
-        return False
 
 
 @frozen(kw_only=True)
