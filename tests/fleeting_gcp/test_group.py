@@ -34,6 +34,7 @@ from fleeting import (
     State,
     Unsupported,
 )
+from fleeting.connectors.ssh import generate_key
 from fleeting_gcp import GcpGroup
 from fleeting_gcp._group import _credentials, _outcome, _Sdk
 from tests.fleeting.sshd import free_port
@@ -41,6 +42,9 @@ from tests.fleeting_gcp.clouds import REGIONAL, config, serving, write_credentia
 from tests.fleeting_gcp.compute_endpoint import PERMISSIONS, Cloud, Fault, Machine
 
 pytestmark = pytest.mark.anyio
+
+ED25519 = generate_key().public
+ECDSA = f"ecdsa-sha2-nistp256 {b64encode(bytes([0, 0, 0, 19]) + b'ecdsa-sha2-nistp256...').decode()}"
 
 README = Path(__file__).parents[2] / "packages" / "fleeting-gcp" / "README.md"
 
@@ -456,12 +460,13 @@ async def test_a_host_key_is_waited_for_where_the_guest_publishes_it(zonal: Clou
     zonal.template = {"enable-guest-attributes": "TRUE"}
     async with opened(zonal) as group:
         quick, mute = await grow(group, 2)
-        keys = {"ssh-rsa": "AAAAr", "ssh-ed25519": "AAAAe"}
+        keys = {"ssh-rsa": "AAAAr", "ssh-ed25519": ED25519.split()[1]}
         asked = iter(range(3))
         zonal.on_guest = lambda machine: (
             None if next(asked, None) is not None else machine.guest_attributes.update(keys)
         )
-        assert (await group.connect_info(quick)).host_key == "ssh-ed25519 AAAAe"
+        info = await group.connect_info(quick)
+        assert (info.host_key, info.pin_host_key) == (ED25519, True)
         assert zonal.methods.count("getGuestAttributes") == 4
         zonal.on_guest = lambda _: None
         zonal.methods.clear()
@@ -469,13 +474,27 @@ async def test_a_host_key_is_waited_for_where_the_guest_publishes_it(zonal: Clou
         assert zonal.methods.count("getGuestAttributes") < 10
 
 
+async def test_a_guest_that_is_still_publishing_its_keys_is_waited_for(zonal: Cloud, opened: Open) -> None:
+    """The guest agent writes them one by one; a report of some of them must not be the one that is pinned."""
+    zonal.template = {"enable-guest-attributes": "TRUE"}
+    ecdsa, ed25519 = ({kind: key} for kind, key in map(str.split, (ECDSA, ED25519)))
+    async with opened(zonal) as group:
+        (name,) = await grow(group)
+        steps = iter([ecdsa, ed25519])
+        zonal.on_guest = lambda machine: machine.guest_attributes.update(next(steps))
+        assert (await group.connect_info(name)).host_key == ED25519
+        zonal.on_guest = lambda machine: setattr(machine, "guest_attributes", ecdsa)
+        assert (await group.connect_info(name)).host_key == ECDSA
+
+
 async def test_a_host_key_is_read_from_the_serial_port(zonal: Cloud, opened: Open) -> None:
     """Where cloud-init prints it; whoever may not read the port does without."""
     async with opened(zonal) as group:
         (name,) = await grow(group)
-        printed = "-----BEGIN SSH HOST KEY KEYS-----\nssh-ed25519 AAAAe root\n-----END SSH HOST KEY KEYS-----"
-        zonal.machines[name].serial[1] = printed
-        assert (await group.connect_info(name)).host_key == "ssh-ed25519 AAAAe"
+        printed = "-----BEGIN SSH HOST KEY KEYS-----\n{} root\n-----END SSH HOST KEY KEYS-----\n"
+        zonal.machines[name].serial[1] = printed.format(ED25519) + printed.format(generate_key().public)
+        info = await group.connect_info(name)
+        assert (info.host_key, info.pin_host_key) == (ED25519, True)
         zonal.granted -= {"compute.instances.getSerialPortOutput"}
         assert (await group.connect_info(name)).host_key is None
 

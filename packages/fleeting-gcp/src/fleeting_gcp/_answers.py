@@ -265,9 +265,6 @@ def max_size(group: Message, config: GcpConfig) -> int:
 
 # --- one instance's machine ------------------------------------------------------------------------------
 
-HOST_KEYS = ("ssh-ed25519", "ecdsa-sha2-nistp256", "ssh-rsa")
-"""The best first."""
-
 
 def platform_of(machine: Message) -> tuple[str, str]:
     """Tell os and arch by the disk that it boots from."""
@@ -294,17 +291,6 @@ def started_at(machine: Message) -> float:
 def is_on(machine: Message, key: str) -> bool:
     """Tell whether a switch in the metadata is on."""
     return any(each.key == key and each.value.upper() in ("TRUE", "1", "Y", "YES") for each in machine.metadata.items)
-
-
-def best_host_key(keys: Mapping[str, str]) -> str | None:
-    """Choose among public keys by type; returns one ``type base64`` line."""
-    return next((f"{kind} {keys[kind]}" for kind in HOST_KEYS if kind in keys), None)
-
-
-def printed_host_keys(output: str) -> dict[str, str]:
-    """Find what cloud-init printed on the serial port, at the last boot."""
-    shown = output.rpartition("BEGIN SSH HOST KEY KEYS")[2].partition("END SSH HOST KEY KEYS")[0]
-    return {kind: key for kind, key in re.findall(r"(\S+) (AAAA\S+)", shown) if output != shown}
 
 
 # --- what is written into the metadata -------------------------------------------------------------------

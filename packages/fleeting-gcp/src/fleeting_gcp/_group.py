@@ -33,7 +33,7 @@ from fleeting import (
     State,
     undone_on_failure,
 )
-from fleeting.connectors.ssh import KeyPair, generate_key
+from fleeting.connectors.ssh import KeyPair, best_host_key, generate_key, printed_host_key
 from fleeting_gcp import _answers as answers
 from fleeting_gcp._answers import Fault, Managed, Message, Refused
 from fleeting_gcp._config import GcpConfig
@@ -43,6 +43,9 @@ PAGE, BATCH = 500, 1000
 
 OPERATION_TIMEOUT, FIRST_PAUSE, LONGEST_PAUSE = 120.0, 0.1, 3.0
 """Seconds that an operation may take, and between two looks at it."""
+
+BEST_KEY = "ssh-ed25519"
+"""The type of host key that is chosen whatever others a guest publishes later."""
 
 BOOT, PASSWORD_TIMEOUT, GUEST_PAUSE = 60.0, 90.0, 3.0
 """Seconds after a start for which host keys are waited for, that a guest has to set a password, between two looks."""
@@ -199,6 +202,7 @@ class GcpGroup:
             external_addr=outside,
             user=own.username or USER,
             host_key=await self._host_key(instance, machine) if protocol == "ssh" else None,
+            pin_host_key=True,
         )
         if self._settings.observe_only or own.use_static_credentials or own.password or own.key_path:
             return info
@@ -272,17 +276,20 @@ class GcpGroup:
 
     async def _host_key(self, instance: str, machine: Message) -> str | None:
         """Learn the host key: from guest attributes where they are switched on, or as cloud-init prints it."""
-        at, pause = self._at(instance), GUEST_PAUSE
+        at, pause, before = self._at(instance), GUEST_PAUSE, None
         while answers.is_on(machine, "enable-guest-attributes"):
             told = await self._glance(self._sdk.machines.get_guest_attributes, {**at, "query_path": "hostkeys/"})
-            if told and (key := answers.best_host_key({each.key: each.value for each in told.query_value.items})):
-                return key
-            if self._clock.now() > answers.started_at(machine) + BOOT:
+            key = best_host_key({each.key: each.value for each in told.query_value.items}) if told else None
+            booted = self._clock.now() > answers.started_at(machine) + BOOT
+            if key and (key.startswith(BEST_KEY) or key == before or booted):
+                return key  # the agent writes them one by one, and the first that we report is pinned
+            if booted:
                 break
+            before = key
             await self._clock.sleep_until(self._clock.now() + pause)
             pause *= 2
         printed = await self._glance(self._sdk.machines.get_serial_port_output, at)
-        return answers.best_host_key(answers.printed_host_keys(printed.contents)) if printed else None
+        return printed_host_key(printed.contents) if printed else None
 
     # --- a way in ----------------------------------------------------------------------------------------
 
