@@ -285,6 +285,24 @@ def by_password(tmp_path: Path) -> Iterator[Server]:
 
 
 @only_root
+@pytest.mark.usefixtures("impatient")
+async def test_a_password_is_not_sent_to_a_host_that_nobody_knows(tmp_path: Path, by_password: Server) -> None:
+    """Whoever answers there first would have it; a key shows nothing, and a host that was pinned is known."""
+    pins = MemoryHostKeys()
+    info = evolve(by_password.info, host_key=None, key=None, password="open sesame")
+    told = r"the password is not sent to a host whose key is unknown \(it shows ssh-ed25519 .*\); set known_hosts, or"
+    with pytest.raises(LoginRejected, match=told) as caught:
+        await works(info, SshConnector(pins))
+    assert "open sesame" not in str(caught.value)
+    with pytest.raises(LoginRejected, match=rf"in with the key; it accepts .*; {told}"):
+        await works(evolve(info, key=generate_key().private), SshConnector(pins))
+    assert "Failed password" not in (tmp_path / "log").read_text()
+    assert await pins.get(info.id) is None
+    assert await works(info, SshConnector(pins), allow_password_to_unknown_host=True)
+    assert await works(info, SshConnector(pins))
+
+
+@only_root
 async def test_a_password_logs_in(by_password: Server) -> None:
     """A password is enough; a wrong one is refused at once, and not shown."""
     info = evolve(by_password.info, key=None, password="open sesame")

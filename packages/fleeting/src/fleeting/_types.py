@@ -194,6 +194,9 @@ class ConnectorConfig:
     use_agent: bool = False
     """Whether the keys of the user's SSH agent are tried too."""
 
+    allow_password_to_unknown_host: bool = False
+    """Whether SSH may send the password to a host whose key nobody has reported, configured or pinned."""
+
     ca_file: str | None = None
     """PEM file of the authorities that may vouch for a WinRM host's certificate; None: those that the public trusts."""
 

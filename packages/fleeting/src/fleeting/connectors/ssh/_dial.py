@@ -23,7 +23,7 @@ from paramiko.auth_handler import AuthHandler
 from fleeting._errors import ConnectError, LoginRejected, Unreachable
 from fleeting._types import ConnectInfo, ConnectorConfig
 from fleeting.connectors.ssh._bell import Signal
-from fleeting.connectors.ssh._host_keys import Expected, HostKeys, expected, pin_name
+from fleeting.connectors.ssh._host_keys import Expected, HostKeys, expected, fingerprint, pin_name
 from fleeting.connectors.ssh._keys import load_key
 from fleeting.connectors.ssh._transport import SshTransport
 from fleeting.wording import one_line
@@ -153,7 +153,8 @@ class _Dialling:
         try:
             with anyio.fail_after(LOGIN_TIMEOUT):
                 shown = await _shake_hands(transport, target, known)
-                await _log_in(transport, target, credentials)
+                may_send = bool(known.keys) or config.allow_password_to_unknown_host
+                await _log_in(transport, target, credentials, shown=shown, may_send_password=may_send)
             await self._pin(known, shown)
         except BaseException as error:
             transport.give_up("the dialling failed")
@@ -208,18 +209,27 @@ class _Credential:
     start: Callable[[SshTransport, str, Any], object]
     """Begins the login of a user; the last argument is to be set when it is over."""
 
+    is_password: bool = False
+    """Whether the host learns the secret itself."""
+
     is_stopgap: bool = False
     """Whether it is the same as the one before it, for hosts that have that way of logging in switched off."""
 
 
-async def _log_in(transport: SshTransport, target: Target, credentials: Sequence[_Credential]) -> None:
-    """Try one credential after another.
+async def _log_in(
+    transport: SshTransport, target: Target, credentials: Sequence[_Credential], *, shown: str, may_send_password: bool
+) -> None:
+    """Try one credential after another; the password only where it may be sent.
 
     Raises:
         LoginRejected: None is accepted.
     """
+    sent = [credential for credential in credentials if may_send_password or not credential.is_password]
+    withheld = "" if len(sent) == len(credentials) else _withheld(shown)
+    if not sent:
+        raise LoginRejected(f"{target}: {withheld}")
     refused, refusal = False, None
-    for credential in credentials:
+    for credential in sent:
         if credential.is_stopgap and not isinstance(refusal, paramiko.BadAuthenticationType):
             continue
         await _phase(transport, partial(credential.start, transport, target.user))
@@ -230,10 +240,18 @@ async def _log_in(transport: SshTransport, target: Target, credentials: Sequence
         refused, refusal = True, transport.get_exception()  # None where the way was right and the secret wrong
     if not refused:
         raise _TryAgain(f"it hung up during the login: {transport.why_closed}")
-    tried = " and ".join(credential.name for credential in credentials if not credential.is_stopgap)
-    accepted = " or ".join(getattr(refusal, "allowed_types", ()))
-    tail = f"; it accepts {accepted}" if accepted else ""
+    tried = " and ".join(credential.name for credential in sent if not credential.is_stopgap)
+    accepted = one_line(" or ".join(getattr(refusal, "allowed_types", ())), _LONGEST_LIST)
+    tail = (f"; it accepts {accepted}" if accepted else "") + (f"; {withheld}" if withheld else "")
     raise LoginRejected(f"{target} does not let {target.user} in with {tried}{tail}")
+
+
+def _withheld(shown: str) -> str:
+    """Why the password was not sent, and what to do."""
+    return (
+        f"the password is not sent to a host whose key is unknown (it shows {fingerprint(shown)}); "
+        "set known_hosts, or allow_password_to_unknown_host if you trust the network"
+    )
 
 
 @asynccontextmanager
@@ -301,9 +319,12 @@ def _password(password: str) -> list[_Credential]:
         transport.auth_handler = AuthHandler(transport)
         transport.auth_handler.auth_interactive(user, lambda _title, _text, asked: [password] * len(asked), done)
 
+    def send(transport: SshTransport, user: str, done: Any) -> None:  # noqa: ANN401  (as `_Credential.start`)
+        transport.auth_password(user, password, event=done)
+
     return [
-        _Credential("the password", lambda transport, user, done: transport.auth_password(user, password, event=done)),
-        _Credential("", answer, is_stopgap=True),
+        _Credential("the password", send, is_password=True),
+        _Credential("", answer, is_password=True, is_stopgap=True),
     ]
 
 
