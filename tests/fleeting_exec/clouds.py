@@ -35,7 +35,7 @@ list)
             state=failed
             ! kill -0 "$pid" 2>/dev/null || state=running
         fi
-        printf '%s{"name": "%s", "state": "%s", "internal_addr": "127.0.0.1"}' "$comma" "${name%/}" "$state"
+        printf '%s{"name": "%s", "state": "%s", "internal_addr": "%s.test"}' "$comma" "${name%/}" "$state" "${name%/}"
         comma=,
     done
     echo ']}' ;;

@@ -30,7 +30,7 @@ from fleeting import (
     State,
     Unsupported,
 )
-from fleeting_exec import ExecGroup, _program
+from fleeting_exec import ExecGroup, _config, _program
 from fleeting_exec._contract import OUTPUT_LIMIT
 from tests.fleeting_exec.clouds import EMPTY, Cloud, is_alive
 
@@ -231,6 +231,18 @@ async def test_no_shell_touches_the_command(tmp_path: Path) -> None:
     async with cloud.opened(command=(str(cloud.program), "$(id) `id` ; *")):
         pass
     assert (cloud.instances / "said").read_text() == "$(id) `id` ; *\n"
+
+
+async def test_arguments_are_not_said(tmp_path: Path) -> None:
+    """A program that is used wrongly often repeats them all; the script that an interpreter runs stays."""
+    script = tmp_path / "script"
+    script.write_text('echo "$0: bad usage: $* (token ${1#*=})" >&2; exit 1')
+    arguments = ("--token=s3cret-token", "other-s3cret")
+    group = ExecGroup(_config.ExecConfig(command=("sh", str(script), *arguments), state_dir=str(tmp_path / "state")))
+    with pytest.raises(ProviderError) as caught:
+        await group.init(Settings(owner="test", clock=LoopClock()))
+    assert "s3cret" not in str(caught.value)
+    assert f"{script}: bad usage: *** *** list (token ***)" in str(caught.value)
 
 
 async def test_secrets_are_not_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

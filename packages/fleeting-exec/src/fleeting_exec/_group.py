@@ -31,7 +31,7 @@ from fleeting import (
 from fleeting_exec._book import UNSETTLED, Book, Fate, Request
 from fleeting_exec._config import ExecConfig
 from fleeting_exec._contract import Listed, Listing, is_name, kind_of, plain, read_instance, read_listing
-from fleeting_exec._program import NoSuchCommand, NoSuchThing, Program, environment
+from fleeting_exec._program import NoSuchCommand, NoSuchThing, Program, environment, secrets_in
 from fleeting_exec._store import Store
 
 INTERFACE = "1"
@@ -182,7 +182,8 @@ class ExecGroup:
         told = {"FLEETING_INTERFACE": INTERFACE, "FLEETING_GROUP": config.name, "FLEETING_OWNER": owner}
         allowed = (os.environ[name] for name in config.pass_env if name in os.environ)
         command = (str(Path(found).absolute()), *config.command[1:])
-        return Program(command=command, env={**env, **told}, secrets=frozenset((*config.env.values(), *allowed)))
+        secrets = frozenset((*config.env.values(), *allowed, *secrets_in(config.command[1:])))
+        return Program(command=command, env={**env, **told}, secrets=secrets)
 
     def _find_store(self) -> Store:
         try:

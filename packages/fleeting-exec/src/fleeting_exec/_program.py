@@ -99,6 +99,15 @@ def environment(names: Collection[str], added: Mapping[str, str]) -> dict[str, s
     return {**passed, **added}
 
 
+def secrets_in(arguments: Collection[str]) -> set[str]:
+    """Tell what in a program's arguments may be secret, by itself or behind ``--token=``: all but names of files.
+
+    Interpreters are given their scripts as arguments, and begin their messages with them.
+    """
+    values = {value for argument in arguments for value in (argument, argument.partition("=")[2]) if value}
+    return {value for value in values if not os.path.lexists(value)}
+
+
 def _error(name: str, code: int, words: str) -> ProviderError:
     error = failure(name, code, words)
     special = {ExitCode.NOT_FOUND: NoSuchThing, ExitCode.UNKNOWN_COMMAND: NoSuchCommand}
