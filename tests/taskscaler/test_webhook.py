@@ -247,6 +247,35 @@ def test_an_address_that_is_none_is_refused(url: str) -> None:
     assert "SECRET" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("url", "settings", "accepted"),
+    [
+        ("http://hooks.example.com/", {}, True),
+        ("http://hooks.example.com/", {"headers": {"Authorization": SECRET}}, False),
+        ("http://hooks.example.com/", {"headers": {"X-Token": SECRET}}, False),
+        ("http://me:SECRET@hooks.example.com/", {}, False),
+        ("http://localhost.example.com/", {"headers": {"Authorization": SECRET}}, False),
+        ("http://hooks.example.com/", {"headers": {"Authorization": SECRET}, "allow_plaintext": True}, True),
+        ("HTTPS://me:SECRET@hooks.example.com/", {"headers": {"Authorization": SECRET}}, True),
+        ("http://localhost:8080/", {"headers": {"Authorization": SECRET}}, True),
+        ("http://127.0.0.2/", {"headers": {"Authorization": SECRET}}, True),
+        ("http://[::1]/", {"headers": {"Authorization": SECRET}}, True),
+    ],
+)
+def test_headers_do_not_go_over_a_network_in_plain_text(
+    url: str,
+    settings: dict[str, Any],
+    accepted: bool,  # noqa: FBT001  (an example's outcome)
+) -> None:
+    """Unless that was asked for; what stays on this machine may."""
+    if accepted:
+        load_observer("webhook", {"url": url, **settings})
+        return
+    with pytest.raises(ConfigError, match=r"url that begins with https://, since .* or allow_plaintext") as caught:
+        load_observer("webhook", {"url": url, **settings})
+    assert "SECRET" not in str(caught.value)
+
+
 def test_an_unknown_observer_is_not_found() -> None:
     """With those that there are."""
     with pytest.raises(PluginNotFound, match="webhook"):

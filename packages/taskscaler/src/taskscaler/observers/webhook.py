@@ -9,6 +9,7 @@ that find the queue full are lost, and counted in the log. Address and headers m
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager
+from ipaddress import ip_address
 from types import TracebackType
 from typing import Literal, Self
 
@@ -68,6 +69,9 @@ class WebhookConfig:
     queue: int = field(default=1000, validator=ge(1))
     """So many events may wait to be sent."""
 
+    allow_plaintext: bool = False
+    """Whether the headers, or a password in the `url`, may be shown to everybody on the way."""
+
     def __attrs_post_init__(self) -> None:
         """What a validator says of a secret would not be shown."""
         try:
@@ -76,6 +80,27 @@ class WebhookConfig:
             address = httpx.URL()
         if address.scheme not in {"http", "https"} or not address.host:
             raise ValueError("a url that begins with https:// or http:// and names a server")
+        if (self.headers or address.userinfo) and not (self.allow_plaintext or _is_private(address)):
+            raise ValueError(
+                "a url that begins with https://, since http:// shows the headers to everybody on the way;"
+                " or allow_plaintext = true"
+            )
+
+
+def _is_private(address: httpx.URL) -> bool:
+    """Whether nobody on the way can read what is sent there: it is encrypted, or does not leave this machine."""
+    return address.scheme == "https" or _stays_here(address)
+
+
+def _stays_here(address: httpx.URL) -> bool:
+    """Whether what is sent there does not leave this machine, unless a proxy is asked to send it."""
+    host = address.host.rstrip(".").lower()
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 class NotDelivered(Exception):
@@ -111,10 +136,16 @@ class Webhook:
     async def __aenter__(self) -> Self:
         """Begin to send."""
         self._send, self._waiting = anyio.create_memory_object_stream[ScalerEvent](self._config.queue)
-        self._stack = AsyncExitStack()
+        self._stack, address = AsyncExitStack(), httpx.URL(self._config.url)
         self._stack.enter_context(_unlogged(self._config.url))
         self._client = await self._stack.enter_async_context(
-            httpx.AsyncClient(headers=self._config.headers, timeout=self._config.timeout, transport=self._transport)
+            httpx.AsyncClient(
+                headers=self._config.headers,
+                timeout=self._config.timeout,
+                transport=self._transport,
+                # The environment's proxy would be shown in plain text what is not to leave this machine.
+                trust_env=address.scheme == "https" or not _stays_here(address),
+            )
         )
         self._sending = anyio.CancelScope(shield=True)
         tasks = await self._stack.enter_async_context(anyio.create_task_group())
