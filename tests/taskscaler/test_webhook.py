@@ -2,7 +2,10 @@
 
 import json
 import logging
+from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from itertools import repeat
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
@@ -11,7 +14,7 @@ import anyio
 import httpx
 import pytest
 from anyio import to_thread
-from attrs import define, field
+from attrs import define, evolve, field
 
 from fleeting import ConfigError, PluginNotFound
 from fleeting.testing import FakeCloud, FakeGroup, virtual_time
@@ -30,11 +33,39 @@ SECRET = "SECRET-TOKEN"
 
 
 @define
+class Body(httpx.AsyncByteStream):
+    """The body of an answer, as it comes over a network."""
+
+    chunks: Iterator[bytes] = field(factory=lambda: iter(()))
+    pause: float = 0.0
+    """Seconds before each chunk."""
+
+    status: int = 200
+    length: int | None = 0
+    """What the server says of it; None: nothing."""
+
+    sent: int = 0
+    """Bytes of it that were asked for."""
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        """Send it."""
+        for chunk in self.chunks:
+            await anyio.sleep(self.pause)
+            self.sent += len(chunk)
+            yield chunk
+
+    def answer(self) -> httpx.Response:
+        """The answer with this body."""
+        headers = {} if self.length is None else {"Content-Length": str(self.length)}
+        return httpx.Response(self.status, headers=headers, stream=self)
+
+
+@define
 class Server:
     """What the server got, and how it answers: by each entry of *answers* once, then well."""
 
-    answers: list[int | Exception | float] = field(factory=list)
-    """A status, an error of the network, or seconds that it takes."""
+    answers: list[int | Exception | float | Body] = field(factory=list)
+    """A status, an error of the network, seconds that it takes, or a body without end."""
 
     bodies: list[dict[str, Any]] = field(factory=list)
     headers: list[httpx.Headers] = field(factory=list)
@@ -43,18 +74,20 @@ class Server:
     async def handle(self, request: httpx.Request) -> httpx.Response:
         """Answer one request."""
         self.tries += 1
-        status = 200
-        match self.answers.pop(0) if self.answers else status:
+        body = Body()
+        match self.answers.pop(0) if self.answers else body:
             case Exception() as error:
                 raise error
             case float(seconds):
                 await anyio.sleep(seconds)
-            case int(other):
-                status = other
-        if status == 200:
+            case Body() as body:
+                pass
+            case int(status):
+                body = Body(status=status)
+        if body.status == 200:
             self.bodies.append(json.loads(request.content))
             self.headers.append(request.headers)
-        return httpx.Response(status)
+        return body.answer()
 
     def hook(self, **settings: Any) -> Webhook:  # noqa: ANN401  (the fields of a `WebhookConfig`)
         """A webhook that sends here."""
@@ -129,6 +162,49 @@ async def test_what_a_server_will_not_have_is_given_up(caplog: pytest.LogCapture
         (record.message, vars(record)["events"]) for record in caplog.records if record.name == "taskscaler.webhook"
     ]
     assert told == [("webhook_events_lost", 1)] * 2
+
+
+@pytest.mark.parametrize("status", [200, 403])
+@pytest.mark.parametrize(
+    ("body", "most"),
+    [
+        (Body(repeat(bytes(1 << 20)), length=None), 0),
+        (Body(repeat(b"x"), length=1 << 40), 0),
+        (Body(repeat(b"x"), 6.0, length=99), 2),
+    ],
+    ids=["no length", "too long", "slow"],
+)
+async def test_an_answer_without_an_end_is_not_received(body: Body, most: int, status: int) -> None:
+    """Its status is all that counts, so it is tried neither again nor for long; what comes later is sent."""
+    body = evolve(body, status=status)
+    server = Server([body])
+    async with server.hook() as hook:
+        for key in ("a", "b"):
+            hook(lease(key))
+            await anyio.sleep(20)
+        assert server.keys == (["a", "b"] if status == 200 else ["b"])
+    assert server.tries == 2
+    assert body.sent <= most
+
+
+@pytest.mark.parametrize("length", [0, 3, 99_999])
+async def test_a_short_answer_is_received_so_that_its_connection_can_be_used_again(length: int) -> None:
+    """The body goes nowhere."""
+    body = Body(iter([bytes(length)]), length=length)
+    server = Server([body])
+    async with server.hook() as hook:
+        hook(lease("a"))
+    assert (server.keys, body.sent) == (["a"], length)
+
+
+async def test_a_try_takes_no_longer_than_it_may(caplog: pytest.LogCaptureFixture) -> None:
+    """Also if the server goes on saying something, so that no single wait is long."""
+    server = Server([1e6, 1e6])
+    async with server.hook(attempts=2, timeout=5.0) as hook:
+        hook(lease("a"))
+        await anyio.sleep(60)
+    whys = [vars(record)["why"] for record in caplog.records if record.name == "taskscaler.webhook"]
+    assert whys == ["the server did not answer within 5s"]
 
 
 async def test_no_log_line_names_a_secret(caplog: pytest.LogCaptureFixture) -> None:
@@ -292,6 +368,55 @@ class TestForReal:
     def anyio_backend(self, request: pytest.FixtureRequest) -> str:
         """Not in virtual time."""
         return str(request.param)
+
+    async def test_a_server_that_never_ends_is_hung_up_on(self) -> None:
+        """Over a real connection: it notices, and the next event gets another one."""
+        sent: list[int] = []
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                self.rfile.read(int(self.headers["Content-Length"]))
+                self.send_response(200)
+                self.end_headers()  # without a length, the body ends with the connection
+                with suppress(OSError):
+                    while sum(sent) < 1 << 28:
+                        sent.append(self.wfile.write(bytes(1 << 16)))
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        with HTTPServer(("127.0.0.1", 0), Handler) as server:
+            server.timeout = 20
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(to_thread.run_sync, server.handle_request)
+                async with Webhook(WebhookConfig(url=f"http://127.0.0.1:{server.server_port}/")) as hook:
+                    hook(lease("a"))
+        assert sum(sent) < 1 << 26
+
+    async def test_what_is_for_this_machine_is_shown_to_no_proxy(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The headers would go to it in plain text, whatever machine it is on."""
+        got: list[tuple[str, str]] = []
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                self.rfile.read(int(self.headers["Content-Length"]))
+                got.append((self.path, self.headers["Authorization"]))
+                self.send_response(204)
+                self.end_headers()
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        with HTTPServer(("127.0.0.1", 0), Handler) as server, HTTPServer(("127.0.0.1", 0), Handler) as proxy:
+            monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{proxy.server_port}")
+            server.timeout, proxy.timeout = 20, 0
+            url = f"http://127.0.0.1:{server.server_port}/here"
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(to_thread.run_sync, server.handle_request)
+                async with Webhook(WebhookConfig(url=url, headers={"Authorization": SECRET}, timeout=2)) as hook:
+                    hook(lease("a"))
+            proxy.handle_request()
+        assert got == [("/here", SECRET)]
 
     async def test_it_speaks_http(self) -> None:
         """A server of the standard library understands it."""

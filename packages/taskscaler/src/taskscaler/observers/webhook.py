@@ -8,7 +8,7 @@ that find the queue full are lost, and counted in the log. Address and headers m
 
 import logging
 from collections.abc import Iterator, Sequence
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import AsyncExitStack, contextmanager, suppress
 from ipaddress import ip_address
 from types import TracebackType
 from typing import Literal, Self
@@ -17,7 +17,8 @@ import anyio
 from attrs import field, frozen
 from attrs.validators import ge, gt
 
-from fleeting import Duration
+from fleeting import Duration, format_duration
+from fleeting.wording import one_line
 from taskscaler._observe import KINDS, ScalerEvent, event_as_data
 from taskscaler.observers._hooks import ObserverPlugin, hookimpl
 
@@ -35,6 +36,15 @@ MOST_AT_ONCE = 100
 
 FAREWELL = 10.0
 """Seconds that are left at the end to send what happened last."""
+
+LONGEST_LENGTH = 5
+"""Digits of the length, in bytes, of an answer that is received; a server that has more to say is hung up on."""
+
+NO_CONTENT = 204
+"""The status of an answer without a body."""
+
+LONGEST_REASON = 200
+"""Bytes that the log shows of what a server says is wrong."""
 
 ASKS_FOR_PATIENCE = frozenset({408, 425, 429})
 """Statuses below 500 for which another try is worth it."""
@@ -202,14 +212,34 @@ class Webhook:
         Raises:
             NotDelivered: In words that hold no secret: those of the library name the address.
         """
+        response = None
         try:
-            response = await self._client.post(self._config.url, json=body)
+            with anyio.move_on_after(self._config.timeout):
+                async with self._client.stream("POST", self._config.url, json=body) as response:
+                    await _receive_rest(response)
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise NotDelivered(type(error).__name__, again=isinstance(error, httpx.TransportError)) from None
+        if response is None:
+            patience = format_duration(self._config.timeout)
+            raise NotDelivered(f"the server did not answer within {patience}", again=True)
         if not response.is_success:
             status = response.status_code
             again = status >= SERVER_FAILS or status in ASKS_FOR_PATIENCE
-            raise NotDelivered(f"the server answers {status} {response.reason_phrase}".rstrip(), again=again)
+            words = one_line(f"the server answers {status} {response.reason_phrase}", LONGEST_REASON)
+            raise NotDelivered(words, again=again)
+
+
+async def _receive_rest(response: httpx.Response) -> None:
+    """Receive the body if it says that it is short: else the connection could not be used again. Nobody needs it.
+
+    It is taken as it is on the wire, since a kilobyte could be unpacked to a megabyte. Whatever goes wrong with it, the
+    server has answered.
+    """
+    length = "0" if response.status_code == NO_CONTENT else response.headers.get("Content-Length", "")
+    if length.isascii() and length.isdigit() and len(length) <= LONGEST_LENGTH:
+        with suppress(httpx.HTTPError):
+            async for _ in response.aiter_raw():
+                pass
 
 
 def _is_worth_another(error: Exception) -> bool:
