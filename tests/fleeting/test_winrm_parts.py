@@ -33,8 +33,9 @@ from fleeting.connectors.winrm._command import (
     display,
 )
 from fleeting.connectors.winrm._faults import SHELL_QUOTA, Fault, OperationTimeout, refused, translated
-from fleeting.connectors.winrm._wire import LONGEST_ANSWER, Line, TooMuch, Way, Wire
+from fleeting.connectors.winrm._wire import LONGEST_ANSWER, Line, NoEnvelope, TooMuch, Way, Wire, refuse_entities
 from fleeting.powershell import PREFACE, encode, powershell, quote
+from fleeting.wording import ONE_LINE
 from tests.fleeting.winrm_commands import split
 from tests.fleeting.winrm_server import R, S
 from tests.taskscaler.fake_windows import decoded, read_literal
@@ -348,3 +349,25 @@ def test_command_lines_are_taken_apart_as_microsoft_says(line: str, words: list[
     """The examples of the documentation of the C runtime."""
     assert list(split(line)) == words
     assert list(split(subprocess.list2cmdline(words))) == words
+
+
+@pytest.mark.parametrize("encoding", [None, "utf-8", "utf-16", "utf-16-le", "utf-16-be"])
+def test_an_answer_declares_no_names(encoding: str | None) -> None:
+    """A few lines of XML could stand for a hundred megabytes; SOAP has no use for them. UTF-16 hides none."""
+
+    def written(text: str) -> str | bytes:
+        return text.encode(encoding) if encoding else text
+
+    bomb = '<?xml version="1.0"?><!DOCTYPE x [<!ENTITY a "aaaa">]><Envelope>&a;</Envelope>'
+    assert ET.fromstring(written(bomb)).text == "aaaa"  # noqa: S314  (so pywinrm reads it)
+    with pytest.raises(NoEnvelope):
+        refuse_entities(written(bomb))
+    refuse_entities(written("<Envelope/>"))
+
+
+def test_a_reason_is_one_line_however_much_a_host_says() -> None:
+    """A fault of a megabyte is an error of a kibibyte."""
+    found = translated(WSManFaultError(500, "", "", "no\n\x1b[31m" * 99_999, wsman_fault_code=1), "h")
+    assert isinstance(found, Fault)
+    assert len(found.reason.encode()) <= ONE_LINE
+    assert found.reason.isprintable()

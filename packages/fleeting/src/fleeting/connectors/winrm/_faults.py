@@ -17,6 +17,7 @@ from winrm.exceptions import (
 
 from fleeting._errors import ConnectError, FleetingError, HostKeyMismatch, LoginRejected, Unreachable
 from fleeting.connectors.winrm._wire import TooMuch
+from fleeting.wording import one_line
 
 _SYSTEM = 0x80070000
 SHELL_QUOTA = 0x803381A5
@@ -74,7 +75,7 @@ def translated(error: Exception, host: str) -> Exception:
             return LoginRejected(f"{host} does not let us in: it refuses the user or the password")
         case requests.exceptions.SSLError():
             return _about_tls(error, host)
-    return Unreachable(f"{host} {_trouble(error)}")
+    return Unreachable(f"{host} {one_line(_trouble(error))}")
 
 
 def _trouble(error: Exception) -> str:
@@ -102,11 +103,11 @@ def refused(fault: Fault, host: str) -> ConnectError:
 
 def _fault(error: WSManFaultError) -> Fault:
     code = error.wsman_fault_code or 0
-    return Fault(code - _SYSTEM if code & 0xFFFF0000 == _SYSTEM else code, " ".join((error.reason or "").split()))
+    return Fault(code - _SYSTEM if code & 0xFFFF0000 == _SYSTEM else code, one_line(error.reason or ""))
 
 
 def _about_tls(error: Exception, host: str) -> ConnectError:
-    what = _innermost(error)
+    what = one_line(_innermost(error))
     if "certificate verify failed" in what or "ingerprint" in what or "doesn't match" in what:
         return HostKeyMismatch(f"{host} shows a certificate that is not trusted: {what}; set ca_file or certificate")
     return Unreachable(f"{host} does not speak TLS as it should: {what}")

@@ -14,6 +14,7 @@ from requests import PreparedRequest, Request, Response, Session
 from requests.adapters import HTTPAdapter
 from urllib3 import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.connection import HTTPConnection, HTTPSConnection
+from winrm.exceptions import WinRMTransportError
 from winrm.protocol import Protocol
 from winrm.transport import Transport
 
@@ -185,7 +186,27 @@ class _Transport(Transport):
 
     def send_message(self, message: str | bytes) -> bytes:
         text = message if isinstance(message, str) else message.decode()
-        return super().send_message(text.replace("\r", "&#13;"))  # XML's readers make line feeds of them
+        try:
+            answer = super().send_message(text.replace("\r", "&#13;"))  # XML's readers make line feeds of them
+        except WinRMTransportError as error:  # which has a fault in it, if the host answers one
+            refuse_entities(error.response_text)
+            raise
+        refuse_entities(answer)
+        return answer
+
+
+def refuse_entities(answer: str | bytes) -> None:
+    """Refuse XML that declares names for text: a few of them can stand for a hundred megabytes. SOAP forbids them.
+
+    In UTF-16, which every reader of XML knows, the same letters have NULs between them. Python's reader knows no other
+    encoding that writes them in another way than ASCII.
+
+    Raises:
+        NoEnvelope: It does.
+    """
+    text = answer if isinstance(answer, bytes) else answer.encode(errors="replace")
+    if b"<!DOCTYPE" in text.replace(b"\0", b""):
+        raise NoEnvelope
 
 
 def prepared(session: Session, way: Way, line: Line) -> Session:
