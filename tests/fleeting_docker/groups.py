@@ -1,5 +1,6 @@
 """Groups of containers for tests, and a way to their daemon on which there is trouble on demand."""
 
+import itertools
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -13,7 +14,7 @@ from attrs import define, field
 from fleeting import State
 from fleeting.testing import Harness, Trouble
 from fleeting_docker import DockerGroup, DockerGroupConfig
-from fleeting_docker._container import GROUP
+from fleeting_docker._container import GROUP, HOST_KEY, OWNER
 from fleeting_docker.engine._wire import receive_from
 from tests.fleeting_docker.daemons import IMAGE, Daemon
 
@@ -122,12 +123,15 @@ async def harness(docker: Daemon, directory: Path) -> AsyncIterator[Harness]:
             async with docker.engine() as engine:
                 await engine.ask("POST", f"/containers/{instance}/kill")
 
+        numbers = itertools.count()
+
         async def launch(count: int) -> None:
             async with docker.engine() as engine:
-                for number in range(count):
-                    body = {"Image": IMAGE, "Cmd": ["sleep", "1000"], "Labels": {GROUP: name}}
+                for number in itertools.islice(numbers, count):
+                    labels = {GROUP: name, OWNER: "another", HOST_KEY: "ssh-ed25519 AAAA"}
+                    body = {"Image": IMAGE, "Cmd": ["sleep", "1000"], "Labels": labels}
                     body["HostConfig"] = {"NetworkMode": "none"}
-                    other = f"{name}-other-{number}"
+                    other = f"{name}-{number + 1:012x}"
                     await engine.ask("POST", "/containers/create", query={"name": other}, json=body)
                     await engine.ask("POST", f"/containers/{other}/start")
 
@@ -147,7 +151,7 @@ async def harness(docker: Daemon, directory: Path) -> AsyncIterator[Harness]:
                 crowd=2,
                 unknown_id=f"{name}-000000000000",
                 cannot=dict.fromkeys(
-                    ("troubles", "set_state", "secrets"),
+                    ("troubles", "set_state", "secrets", "trouble_after", "requests", "room", "respelled", "elsewhere"),
                     "a daemon has no such trouble, no state by request, and the settings no secrets",
                 ),
             )

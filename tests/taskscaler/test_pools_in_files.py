@@ -191,7 +191,7 @@ def test_a_pool_is_wrong_exactly_if_it_or_the_fleet_is(
     named = [{"name": f"pool-{number}", **pool} for number, pool in enumerate(pools)]
     table: dict[str, object] = {"plugin": "local", **fleet, "pools": named}
     try:
-        structure(with_inheritance(table), Autoscaler, path="autoscaler")  # type: ignore[arg-type]
+        structure(with_inheritance(table), Autoscaler, path="autoscaler")
     except ConfigError as error:
         told = [problem.path for problem in at_home(error.problems, table, "autoscaler")]
         assert told

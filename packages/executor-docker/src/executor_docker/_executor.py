@@ -6,7 +6,6 @@ import signal
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import anyio
 from anyio import to_thread
@@ -39,11 +38,17 @@ from fleeting.archives import ArchiveRefused, Packed
 from fleeting_docker.engine import (
     STDOUT,
     Body,
+    ContainerState,
+    Created,
     Demultiplexer,
     Engine,
     EngineRefused,
     EngineUnreachable,
     Entry,
+    Info,
+    Inspected,
+    Stats,
+    Waited,
     quoted,
     tar_of,
 )
@@ -173,8 +178,8 @@ class _Work:
     async def _lower_limits(self) -> None:
         """Give the job no more than its slot's share of the instance."""
         if self.config.shares > 1:
-            info = await self.engine.ask("GET", "/info")
-            share = self.admitted.limits.within(cpus=info["NCPU"], memory=info["MemTotal"], shares=self.config.shares)
+            info = await self.engine.ask_for(Info, "GET", "/info")
+            share = self.admitted.limits.within(cpus=info.cpus, memory=info.memory, shares=self.config.shares)
             self.admitted = evolve(self.admitted, limits=share)
 
     async def _make_container(self, image: _images.Image, place: Place, caches: _caches.Caches) -> None:
@@ -182,7 +187,7 @@ class _Work:
         env = {**self.job.env, "TASKSCALER_INSTANCE": self.instance, "TASKSCALER_SLOT": str(self.lease.slot)}
         pinned = evolve(self.admitted, image=image.reference)
         body = job_container(pinned, self.job, self.unit, place, env=env, caches=caches.volumes)
-        self._container = (await self.engine.ask("POST", "/containers/create", json=body))["Id"]
+        self._container = (await self.engine.ask_for(Created, "POST", "/containers/create", json=body)).id
         self._owner = await ids_of(self.engine, self._container, self.admitted.options.user or image.user)
         await self._put("/", tar_of(self._furniture(caches)))
 
@@ -225,30 +230,35 @@ class _Work:
             async with self.engine.attached(self._container) as outputs:
                 await self.engine.ask("POST", f"{self._path}/start")
                 await self._stream(outputs.receive_raw)
-            ended = await self.engine.ask("POST", f"{self._path}/wait", patience=math.inf)
-            state = (await self.engine.ask("GET", f"{self._path}/json"))["State"]
-        return self._outcome(ended["StatusCode"], state, read_report(bytes(self._report)))
+            ended = await self.engine.ask_for(Waited, "POST", f"{self._path}/wait", patience=math.inf)
+            state = (await self.engine.ask_for(Inspected, "GET", f"{self._path}/json")).state
+        return self._outcome(ended.exit_code, state, read_report(bytes(self._report)))
 
     async def _stream(self, receive: Callable[[], Awaitable[bytes]]) -> None:
         """Pass on what the job prints, until all that could print has ended."""
         frames = Demultiplexer()
         while data := await receive():
+            printed = bytearray()  # in one go: a frame may have no more than a byte
             for source, chunk in frames.feed(data):
                 if source == STDOUT:
-                    await self.output(chunk)
+                    printed += chunk
                 else:
                     self._report += chunk[: LARGEST - len(self._report)]
+            if printed:
+                await self.output(bytes(printed))
 
     async def _end(self) -> Report:
         """Kill all that runs in the container; returns what it had used by then."""
-        stats = await self.engine.ask("GET", f"{self._path}/stats", query={"stream": False, "one-shot": True})
+        query = {"stream": False, "one-shot": True}
+        stats = await self.engine.ask_for(Stats, "GET", f"{self._path}/stats", query=query)
         with suppress(EngineRefused):  # it has just ended
             await self.engine.ask("POST", f"{self._path}/kill")
         await self.engine.ask("POST", f"{self._path}/wait")
-        return _report_of(stats or {})
+        peak = stats.memory.now if stats.memory.most is None else stats.memory.most
+        return Report(cpu_time=None if stats.cpu.usage.total is None else stats.cpu.usage.total / 1e9, peak_memory=peak)
 
-    def _outcome(self, code: int, state: Mapping[str, Any], report: Report) -> JobOutcome:
-        killed = bool(report.killed_for_memory or state.get("OOMKilled"))
+    def _outcome(self, code: int, state: ContainerState, report: Report) -> JobOutcome:
+        killed = bool(report.killed_for_memory or state.is_out_of_memory)
         if code == 0:
             warnings = ("processes of the job were killed because it had no memory left",) if killed else ()
             return _with_use(JobOutcome(verdict=Verdict.SUCCEEDED, exit_code=0, warnings=warnings), report)
@@ -279,14 +289,6 @@ class _Work:
 
 def _with_use(outcome: JobOutcome, report: Report) -> JobOutcome:
     return evolve(outcome, cpu_time=report.cpu_time, peak_memory=report.peak_memory)
-
-
-def _report_of(stats: Mapping[str, Any]) -> Report:
-    """What the daemon tells of a container that runs."""
-    cpu = stats.get("cpu_stats", {}).get("cpu_usage", {}).get("total_usage")
-    memory = stats.get("memory_stats", {})
-    peak = memory.get("max_usage", memory.get("usage"))
-    return Report(cpu_time=None if cpu is None else cpu / 1e9, peak_memory=peak)
 
 
 def _exited(code: int) -> str:

@@ -10,7 +10,7 @@ from attrs import frozen
 from executor_docker._config import DockerConfig, PullPolicy
 from executor_docker._errors import DockerError
 from fleeting import format_duration
-from fleeting_docker.engine import Engine, EngineRefused, quoted, registry_of
+from fleeting_docker.engine import Engine, EngineRefused, ImageInspected, quoted, registry_of
 
 NOT_FOUND = 404
 
@@ -56,12 +56,12 @@ async def get(engine: Engine, config: DockerConfig, image: str, instance: str) -
 
 async def _inspect(engine: Engine, image: str) -> Image | None:
     try:
-        told = await engine.ask("GET", f"/images/{quoted(image)}/json")
+        told = await engine.ask_for(ImageInspected, "GET", f"/images/{quoted(image)}/json")
     except EngineRefused as error:
         if error.status == NOT_FOUND:
             return None
         raise
-    return Image(told["Id"], (told.get("Config") or {}).get("User") or "")
+    return Image(told.id, told.config.user)
 
 
 async def _pull(engine: Engine, config: DockerConfig, image: str, instance: str) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 from executor_docker._owner import CACHE, KIND, UNIT
-from fleeting_docker.engine import Engine, EngineRefused, quoted
+from fleeting_docker.engine import Engine, EngineRefused, Listed, Network, Volumes, quoted
 
 _GONE = (404, 409)
 """It is not there any more, or is just being removed by somebody else."""
@@ -22,17 +22,16 @@ async def clear(engine: Engine, unwanted: Wanted, *, label: str = UNIT) -> None:
         label: What to look for: ``name`` or ``name=value``.
     """
     filters = {"label": [label]}
-    for found in await engine.ask("GET", "/containers/json", query={"all": True, "filters": filters}):
-        if unwanted(found["Labels"]):
-            await _remove_container(engine, found["Id"])
-    for found in await engine.ask("GET", "/networks", query={"filters": filters}):
-        if unwanted(found["Labels"] or {}):
-            await _remove(engine, f"/networks/{quoted(found['Id'])}")
-    volumes = (await engine.ask("GET", "/volumes", query={"filters": filters}))["Volumes"]
-    for found in volumes or ():
-        labels = found["Labels"] or {}
-        if labels.get(KIND) != CACHE and unwanted(labels):
-            await _remove(engine, f"/volumes/{quoted(found['Name'])}")
+    query = {"all": True, "filters": filters}
+    for container in await engine.ask_for(tuple[Listed, ...], "GET", "/containers/json", query=query):
+        if unwanted(container.labels):
+            await _remove_container(engine, container.id)
+    for network in await engine.ask_for(tuple[Network, ...], "GET", "/networks", query={"filters": filters}):
+        if unwanted(network.labels):
+            await _remove(engine, f"/networks/{quoted(network.id)}")
+    for volume in (await engine.ask_for(Volumes, "GET", "/volumes", query={"filters": filters})).volumes:
+        if volume.labels.get(KIND) != CACHE and unwanted(volume.labels):
+            await _remove(engine, f"/volumes/{quoted(volume.name)}")
 
 
 async def _remove_container(engine: Engine, container: str) -> None:

@@ -1,7 +1,6 @@
 """Services: started beside the job, and waited for until they are well."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import anyio
 from attrs import frozen
@@ -14,13 +13,20 @@ from executor_docker._options import Service
 from executor_docker._owner import Unit
 from executor_docker._rules import Limits
 from fleeting import Sink, format_duration
-from fleeting_docker.engine import STDERR, STDOUT, Demultiplexer, Engine, canonical, quoted
+from fleeting_docker.engine import STDERR, STDOUT, Created, Demultiplexer, Engine, Inspected, canonical, quoted
 
 LOOK_EVERY = 0.2
 """Seconds between two looks at a service that is not well yet."""
 
 LAST_LINES = 50
 """So many lines of its log are shown of a service that does not get well."""
+
+
+LAST_BYTES = 1 << 16
+"""So many bytes of them."""
+
+LAST_WORDS_TIMEOUT = 10.0
+"""Seconds that they may take."""
 
 
 @frozen
@@ -59,7 +65,7 @@ async def start(
     for service in services:
         image = await _images.get(engine, config, canonical(service.image), instance)
         body = service_container(service, image.reference, unit, place, limits)
-        container = (await engine.ask("POST", "/containers/create", json=body))["Id"]
+        container = (await engine.ask_for(Created, "POST", "/containers/create", json=body)).id
         await engine.ask("POST", f"/containers/{quoted(container)}/start")
         started.append(_Started(service, container))
     for each in started:
@@ -72,30 +78,30 @@ async def _wait(engine: Engine, started: _Started) -> str:
     """Wait until a service is well; returns why it will not be, or nothing."""
     with anyio.move_on_after(started.service.health_timeout):
         while True:
-            state = (await engine.ask("GET", f"/containers/{quoted(started.container)}/json"))["State"]
-            if not state["Running"]:
-                return f"ended with {state['ExitCode']} before the job began"
-            if _is_well(state):
+            path = f"/containers/{quoted(started.container)}/json"
+            state = (await engine.ask_for(Inspected, "GET", path)).state
+            if not state.is_running:
+                return f"ended with {state.exit_code} before the job began"
+            if state.health.status in ("healthy", "none"):  # without a check it is enough that it runs
                 return ""
             await anyio.sleep(LOOK_EVERY)
     return f"did not become healthy within {format_duration(started.service.health_timeout)}"
 
 
-def _is_well(state: dict[str, Any]) -> bool:
-    """Tell whether it is healthy or, if it has no check, whether it runs."""
-    health = (state.get("Health") or {}).get("Status", "none")
-    return health in ("healthy", "none")
-
-
 async def _show(engine: Engine, started: _Started, output: Sink) -> None:
-    """Show the end of a service's log in the job's."""
-    frames = Demultiplexer()
+    """Show the end of a service's log in the job's, whose lines may be of any length."""
+    frames, left = Demultiplexer(), LAST_BYTES
     await output(f"taskscaler: the last words of the service {started.service.names[0]}:\n".encode())
 
     async def show(chunk: bytes) -> None:
-        for source, data in frames.feed(chunk):
-            if source in (STDOUT, STDERR):
-                await output(data)
+        nonlocal left
+        said = b"".join(data for source, data in frames.feed(chunk) if source in (STDOUT, STDERR))[:left]
+        left -= len(said)
+        if said:
+            await output(said)
+        if not left:
+            scope.cancel()
 
     query = {"stdout": True, "stderr": True, "tail": LAST_LINES}
-    await engine.download(f"/containers/{quoted(started.container)}/logs", show, query=query)
+    with anyio.move_on_after(LAST_WORDS_TIMEOUT) as scope:
+        await engine.download(f"/containers/{quoted(started.container)}/logs", show, query=query)

@@ -6,6 +6,7 @@ from functools import partial
 
 import anyio
 from anyio.abc import ByteStream, TaskGroup
+from anyio.lowlevel import checkpoint
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from attrs import define, field
 
@@ -137,6 +138,8 @@ class _CommandStream(ByteStream):
     _rest: bytes = field(default=b"", init=False)
 
     async def receive(self, max_bytes: int = 65536) -> bytes:
+        if self._rest:
+            await checkpoint()
         data = self._rest or await self._down.receive()
         self._rest = data[max_bytes:]
         return data[:max_bytes]

@@ -1,5 +1,6 @@
 """An instance, as the API makes and shows it. Pure."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -7,7 +8,7 @@ from attrs import field, frozen
 
 from fleeting import Observed, State
 from fleeting_docker._config import DockerGroupConfig
-from fleeting_docker.engine import Entry, tar_of
+from fleeting_docker.engine import Entry, Listed, tar_of
 
 GROUP = "fleeting.group"
 INTENT = "fleeting.intent"
@@ -16,6 +17,9 @@ HOST_KEY = "fleeting.host-key"
 
 DIRECTORY = "etc/fleeting"
 USER_KEY = f"/{DIRECTORY}/user_key"
+
+DIGITS = 12
+"""Hexadecimal digits behind the group's name in the name of an instance."""
 
 START_WITHIN = 60.0
 """Seconds after which an instance that was made and not started never will be: its manager was killed in between."""
@@ -87,16 +91,26 @@ def files(keys: Keys) -> bytes:
     return tar_of(entries)
 
 
-def name_of(listed: Mapping[str, Any]) -> str:
+def is_instance(name: str, labels: Mapping[str, str], group: str) -> bool:
+    """Whether a container is one that the group has made.
+
+    Labels alone do not tell: an image can bear them, and so can a container that somebody runs for another purpose.
+    """
+    named = re.fullmatch(rf"{re.escape(group)}-[0-9a-f]{{{DIGITS}}}", name) is not None
+    return named and labels.get(GROUP) == group and all(labels.get(label) for label in (OWNER, HOST_KEY))
+
+
+def name_of(listed: Listed) -> str:
     """The id of an instance: its container's name, which is never used twice."""
-    return str(listed["Names"][0]).removeprefix("/")
+    return listed.names[0].removeprefix("/") if listed.names else listed.id
 
 
-def observed(listed: Mapping[str, Any], now: float) -> Observed:
+def observed(listed: Listed, now: float) -> Observed:
     """See one instance, as the API lists it."""
-    created = float(listed["Created"])
     return Observed(
-        state=state_of(listed["State"], now - created), created_at=created, intent=listed["Labels"].get(INTENT) or None
+        state=state_of(listed.state, now - listed.created),
+        created_at=listed.created,
+        intent=listed.labels.get(INTENT) or None,
     )
 
 

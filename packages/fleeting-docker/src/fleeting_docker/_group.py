@@ -1,12 +1,9 @@
 """The `docker` group: instances that are containers with an SSH server."""
 
-import io
-import tarfile
 import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
-from typing import Any
 
 import anyio
 from anyio.lowlevel import checkpoint
@@ -26,16 +23,41 @@ from fleeting import (
     Unsupported,
 )
 from fleeting.connectors.ssh import generate_key
+from fleeting.wording import one_line
 from fleeting_docker import _image
 from fleeting_docker._config import DockerGroupConfig
-from fleeting_docker._container import GROUP, HOST_KEY, SSH, USER_KEY, Keys, body, files, name_of, observed
-from fleeting_docker.engine import Engine, EngineRefused, EngineUnreachable, quoted
+from fleeting_docker._container import (
+    DIGITS,
+    GROUP,
+    HOST_KEY,
+    SSH,
+    USER_KEY,
+    Keys,
+    body,
+    files,
+    is_instance,
+    name_of,
+    observed,
+)
+from fleeting_docker.engine import (
+    Created,
+    Engine,
+    EngineRefused,
+    EngineUnreachable,
+    Info,
+    Inspected,
+    Listed,
+    quoted,
+)
 
 AT_ONCE = 4
 """So many containers are made or removed at the same time; a daemon does most of it one by one."""
 
 NOT_FOUND = 404
 IN_PROGRESS = 409
+LONGEST_KEY = 1 << 14
+"""Bytes of the file with the key that lets us in; a job in the instance may write anything there."""
+
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
@@ -55,11 +77,11 @@ class DockerGroup:
         self._clock, self._owner = settings.clock, settings.owner
         self._observing = settings.observe_only
         async with self._engine() as engine:
-            info = await engine.ask("GET", "/info")
+            info = await engine.ask_for(Info, "GET", "/info")
             if not self._observing:
                 self._image = await _image.ensure(engine, self._config)
-        self._arch = ARCHITECTURES.get(info["Architecture"], info["Architecture"])
-        return GroupInfo(identity=f"docker:{info['ID']}:{self._config.name}", max_size=self._config.max_size)
+        self._arch = ARCHITECTURES.get(info.architecture, info.architecture)
+        return GroupInfo(identity=f"docker:{info.id}:{self._config.name}", max_size=self._config.max_size)
 
     async def update(self) -> Observation:
         """List the group's containers."""
@@ -107,28 +129,31 @@ class DockerGroup:
         """Tell the port of the instance's SSH server on this host, and the key that is in the instance."""
         async with self._engine() as engine:
             found = await self._inspected(engine, instance)
-            ports = found["NetworkSettings"]["Ports"].get(SSH)
-            if not found["State"]["Running"] or not ports:
-                raise ProviderError(f"{instance} does not run: its state is {found['State']['Status']}")
-            key = await _read(engine, instance, USER_KEY)
+            ports = found.networking.ports.get(SSH, ())
+            if not found.state.is_running or not (ports and ports[0].port):
+                raise ProviderError(f"{instance} does not run: its state is {one_line(found.state.status, 40)}")
+            key = await engine.read_file(instance, USER_KEY, limit=LONGEST_KEY)
+        if key is None or not key.isascii():
+            small = f"a text file of at most {LONGEST_KEY >> 10} KiB"
+            raise ProviderError(f"the key {USER_KEY} in {instance} is not {small}; delete the instance")
         address = "127.0.0.1" if self._config.address == "0.0.0.0" else self._config.address  # noqa: S104
         return ConnectInfo(
             id=instance,
             arch=self._arch,
             internal_addr=address,
             external_addr=address,
-            port=int(ports[0]["HostPort"]),
+            port=int(ports[0].port),
             user=self._config.user,
-            key=key,
-            host_key=found["Config"]["Labels"][HOST_KEY],
+            key=key.decode(),
+            host_key=found.config.labels.get(HOST_KEY) or None,
         )
 
     async def heartbeat(self, instance: str) -> None:
         """Return if the container runs."""
         async with self._engine() as engine:
-            state = (await self._inspected(engine, instance))["State"]
-        if not state["Running"] or state["Paused"]:
-            raise ProviderError(f"{instance} does not run: its state is {state['Status']}")
+            state = (await self._inspected(engine, instance)).state
+        if not state.is_running or state.is_paused:
+            raise ProviderError(f"{instance} does not run: its state is {one_line(state.status, 40)}")
 
     async def shutdown(self) -> None:
         """Nothing is open between two calls."""
@@ -155,33 +180,27 @@ class DockerGroup:
             return (OutcomeUnknown if unknown else ProviderError)(f"{error} ({self._config.socket})")
         return ProviderError(str(error)) if isinstance(error, EngineRefused) else error
 
-    async def _listed(self, engine: Engine) -> Mapping[str, Mapping[str, Any]]:
+    async def _listed(self, engine: Engine) -> Mapping[str, Listed]:
         """All containers of the group, by their names."""
         query = {"all": True, "filters": {"label": [f"{GROUP}={self._config.name}"]}}
-        listed = await engine.ask("GET", "/containers/json", query=query)
-        try:
-            return {name_of(each): each for each in listed}
-        except (TypeError, KeyError, IndexError) as error:
-            raise EngineUnreachable("what was answered is no list of containers; is this a Docker daemon?") from error
+        found = await engine.ask_for(tuple[Listed, ...], "GET", "/containers/json", query=query)
+        return {name_of(each): each for each in found if is_instance(name_of(each), each.labels, self._config.name)}
 
-    async def _inspected(self, engine: Engine, instance: str) -> Mapping[str, Any]:
+    async def _inspected(self, engine: Engine, instance: str) -> Inspected:
         try:
-            found: Mapping[str, Any] = await engine.ask("GET", f"/containers/{quoted(instance)}/json")
-            ours = found["Config"]["Labels"].get(GROUP) == self._config.name
+            found = await engine.ask_for(Inspected, "GET", f"/containers/{quoted(instance)}/json")
         except EngineRefused as error:
             if error.status == NOT_FOUND:
                 raise InstanceNotFound(instance) from error
             raise
-        except (TypeError, KeyError) as error:
-            raise EngineUnreachable("what was answered is no container; is this a Docker daemon?") from error
-        if not ours:
+        if not is_instance(instance, found.config.labels, self._config.name):
             raise InstanceNotFound(instance)
         return found
 
     async def _make(
         self, engine: Engine, intent: str, limiter: anyio.CapacityLimiter, errors: list[FleetingError]
     ) -> None:
-        name = f"{self._config.name}-{uuid.uuid4().hex[:12]}"
+        name = f"{self._config.name}-{uuid.uuid4().hex[:DIGITS]}"
         path = f"/containers/{name}"
         host, user = generate_key(), generate_key()
         keys = Keys(
@@ -190,7 +209,7 @@ class DockerGroup:
         async with limiter:
             try:
                 described = body(self._config, self._image, keys, intent=intent, owner=self._owner)
-                await engine.ask("POST", "/containers/create", query={"name": name}, json=described)
+                await engine.ask_for(Created, "POST", "/containers/create", query={"name": name}, json=described)
                 await engine.ask("PUT", f"{path}/archive", query={"path": "/"}, body=files(keys))
                 await engine.ask("POST", f"{path}/start")
             except (EngineRefused, EngineUnreachable) as error:
@@ -213,16 +232,3 @@ class DockerGroup:
     def _refuse_if_observing(self) -> None:
         if self._observing:
             raise Unsupported(f"the group {self._config.name} was opened to observe only; open it to manage it")
-
-
-async def _read(engine: Engine, container: str, path: str) -> str:
-    """Read a small file of a container's."""
-    archive = bytearray()
-
-    async def store(chunk: bytes) -> None:
-        archive.extend(chunk)
-
-    await engine.download(f"/containers/{quoted(container)}/archive", store, query={"path": path})
-    with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
-        file = tar.extractfile(tar.getmembers()[0])
-        return "" if file is None else file.read().decode()

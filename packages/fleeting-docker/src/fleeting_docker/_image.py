@@ -11,12 +11,15 @@ from pathlib import Path
 import anyio
 from anyio import to_thread
 
-from fleeting import GroupRefused
+from fleeting import GroupRefused, format_duration
 from fleeting.archives import Packed
 from fleeting_docker._config import DockerGroupConfig
-from fleeting_docker.engine import Body, Engine, EngineRefused, Entry, quoted, tar_of
+from fleeting_docker.engine import Body, Engine, EngineRefused, EngineUnreachable, Entry, quoted, tar_of
 
 REPOSITORY = "fleeting-docker"
+
+IMPORT_TIMEOUT = 600.0
+"""Seconds for the daemon to take a root file system in."""
 
 _HELPERS = ("sshd-session", "sshd-auth", "sftp-server")
 """Programs that OpenSSH's server starts, depending on its version."""
@@ -99,8 +102,10 @@ async def _is_there(engine: Engine, image: str) -> bool:
 
 async def _make(engine: Engine, tag: str, archive: Body) -> str:
     query = {"fromSrc": "-", "repo": REPOSITORY, "tag": tag}
-    await engine.progress("POST", "/images/create", query=query, body=archive)
-    return f"{REPOSITORY}:{tag}"
+    with anyio.move_on_after(IMPORT_TIMEOUT):
+        await engine.progress("POST", "/images/create", query=query, body=archive)
+        return f"{REPOSITORY}:{tag}"
+    raise EngineUnreachable(f"the daemon did not take the image in within {format_duration(IMPORT_TIMEOUT)}")
 
 
 async def _packed(path: Path) -> Body:

@@ -43,24 +43,25 @@ _SHORT_LIST = 8
 
 
 def structure(
-    data: Mapping[str, object],
+    data: object,
     cls: type[T],
     *,
     path: str = "",
     source: str = "",
     bare_numbers: BareNumbers = "refuse",
     zero_is_default: bool = False,
+    foreign: bool = False,
     secrets: frozenset[str] = frozenset(),
     notes: list[str] | None = None,
 ) -> T:
-    """Turn a table, as TOML gives it, into an instance of an attrs class.
+    """Turn a table, as TOML or JSON gives it, into an instance of an attrs class.
 
     Nothing is coerced, except that an integer will do for a number. Fields may be strings, integers, floats,
     booleans, `Duration`, enums and literals of strings, attrs classes, arrays and string-keyed tables of these,
     and optional. A field's ``metadata={"aliases": ("older",)}`` names keys that are accepted in its place.
 
     Args:
-        data: The table.
+        data: The table; an array if *cls* is a tuple or list of schemas.
         cls: The schema. A validator that refuses a value raises ValueError saying what may stand there; a
             rule over several fields belongs into ``__attrs_post_init__`` and does the same.
         path: Key path of the table itself, for messages.
@@ -68,6 +69,8 @@ def structure(
         bare_numbers: What a number is where a duration belongs.
         zero_is_default: Whether a number or duration that is zero and an empty string are as good as no key at all,
             as in files that Go reads; a boolean is always meant.
+        foreign: Whether the data is another program's answer rather than somebody's settings: keys that the schema
+            lacks are passed over, and null is as good as no key.
         secrets: Keys whose values no message may show, at any depth; fields with ``repr=False`` are
             treated so in any case.
         notes: Gets one sentence for each older key name met.
@@ -80,6 +83,7 @@ def structure(
         path=path,
         bare_numbers=bare_numbers,
         zero_is_default=zero_is_default,
+        foreign=foreign,
         secrets=secrets,
         notes=[] if notes is None else notes,
     )
@@ -101,6 +105,7 @@ class _Reader:
     path: str
     bare_numbers: BareNumbers
     zero_is_default: bool
+    foreign: bool
     secrets: frozenset[str]
     notes: list[str]
     problems: list[ConfigProblem] = field(factory=list)
@@ -190,7 +195,9 @@ class _Reader:
             raise self._refused(value, kind)
         before, result = len(self.problems), {}
         _, element = get_args(kind)
-        for key, item in value.items():
+        if element is str and all(type(item) is str and not _instead_of(item) for item in value.values()):
+            return dict(value)  # an answer may have tens of thousands of labels
+        for key, item in self._items(value):
             with self.at(key, secret=key in self.secrets):
                 result[key] = item if element is object else self.read(item, element)
         self._stop_if_worse_than(before)
@@ -201,6 +208,8 @@ class _Reader:
             raise self._refused(value, cls)
         before, fields, values = len(self.problems), _fields(cls), {}
         unread: set[str] = set()
+        if self.foreign:
+            value = {key: value[key] for key in fields if value.get(key) is not None}
         for key, item in value.items():
             name = self._name_of(key, fields, value)
             if name is not None:
@@ -220,6 +229,9 @@ class _Reader:
             self._record_what_validators_say(cls, values, unread)
             raise _Refused
         return self._build(cls, values)
+
+    def _items(self, table: Mapping[str, object]) -> Collection[tuple[str, object]]:
+        return [(key, item) for key, item in table.items() if not (self.foreign and item is None)]
 
     def _is_as_good_as_nothing(self, value: object, attribute: "attrs.Attribute[Any]") -> bool:
         return self.zero_is_default and attribute.default is not attrs.NOTHING and type(value) is not bool and not value

@@ -3,15 +3,28 @@
 What is where::
 
 _client     requests, their answers and errors; the version is agreed on with the daemon
+_answers    pure: what a daemon answers, as values
 _wire       one HTTP/1.1 connection: h11 does the protocol, a byte stream the transport
 _frames     pure: tells a container's two outputs apart
 _names      pure: what image references mean
-_archives   pure: small tar archives that are made here
+_archives   pure: small tar archives, made here or read here
 """
 
+from fleeting_docker.engine._answers import (
+    ContainerState,
+    Created,
+    ImageInspected,
+    Info,
+    Inspected,
+    Listed,
+    Network,
+    Stats,
+    Volumes,
+    Waited,
+)
 from fleeting_docker.engine._archives import Entry, tar_of
 from fleeting_docker.engine._client import Dial, Engine, quoted
-from fleeting_docker.engine._errors import EngineRefused, EngineUnreachable
+from fleeting_docker.engine._errors import EngineMalformed, EngineRefused, EngineUnreachable
 from fleeting_docker.engine._frames import STDERR, STDOUT, Demultiplexer
 from fleeting_docker.engine._names import canonical, registry_of
 from fleeting_docker.engine._wire import Body
@@ -20,12 +33,23 @@ __all__ = [
     "STDERR",
     "STDOUT",
     "Body",
+    "ContainerState",
+    "Created",
     "Demultiplexer",
     "Dial",
     "Engine",
+    "EngineMalformed",
     "EngineRefused",
     "EngineUnreachable",
     "Entry",
+    "ImageInspected",
+    "Info",
+    "Inspected",
+    "Listed",
+    "Network",
+    "Stats",
+    "Volumes",
+    "Waited",
     "canonical",
     "quoted",
     "registry_of",

@@ -1,17 +1,23 @@
 """Requests to a daemon: JSON in, JSON out, streams where the API streams."""
 
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
-from typing import Any, Self
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import aclosing, asynccontextmanager, suppress
+from math import inf
+from typing import Any, Self, TypedDict, TypeVar, Unpack
 from urllib.parse import quote, urlencode
 
 import anyio
+from anyio import to_thread
 from anyio.abc import ByteStream
+from anyio.lowlevel import checkpoint
 from attrs import define, field
 
 from fleeting import Sink, format_duration
-from fleeting_docker.engine._errors import EngineRefused, EngineUnreachable
+from fleeting.wording import one_line
+from fleeting_docker.engine._answers import Progress, parsed, structured
+from fleeting_docker.engine._archives import OVERHEAD, only_file
+from fleeting_docker.engine._errors import EngineMalformed, EngineRefused, EngineUnreachable
 from fleeting_docker.engine._wire import SWITCHING, Body, Headers, Wire
 
 NEWEST = (1, 51)
@@ -20,13 +26,40 @@ NEWEST = (1, 51)
 OLDEST = (1, 41)
 """Docker 20.10's: what is asked for here is the same since then."""
 
-LONGEST_ANSWER = 1 << 26
-"""Bytes of JSON that are still taken for an answer."""
+LONGEST_ANSWER = 1 << 22
+"""Bytes of JSON that are still taken for an answer: a list of a thousand containers has half as many."""
+
+QUICKLY_READ = 1 << 16
+"""Bytes up to which an answer is read in the event loop's own thread."""
+
+LONGEST_LINE = 1 << 16
+"""The same for a line of progress, and for why something is refused."""
 
 Dial = Callable[[], Awaitable[ByteStream]]
 """Opens a stream to the daemon's socket."""
 
 Query = Mapping[str, object]
+
+T = TypeVar("T")
+
+
+class Request(TypedDict, total=False):
+    """What `Engine.ask` takes beside method and path."""
+
+    query: Query | None
+    """Lists, tables and booleans are written as the API wants them."""
+
+    json: object
+    """The body as JSON."""
+
+    body: Body
+    """Or an archive."""
+
+    headers: Headers
+    """More of them."""
+
+    patience: float | None
+    """Seconds that it may take, if other than usual; `math.inf`: any number."""
 
 
 @define(eq=False)
@@ -36,6 +69,7 @@ class Engine:
     Every method may raise:
         EngineRefused: The daemon's own word, with its status.
         EngineUnreachable: The connection broke or the daemon took too long; what it did is unknown.
+        EngineMalformed: So it is if the answer is not as the API has it, or longer than any answer should be.
     """
 
     _dial: Dial
@@ -63,8 +97,34 @@ class Engine:
         while self._idle:
             await self._idle.pop().aclose()
 
-    async def ask(
+    async def ask(self, method: str, path: str, **request: Unpack[Request]) -> Any:  # noqa: ANN401  (JSON)
+        """Make a request, and return what it answers: JSON of any kind, or None if nothing.
+
+        Args:
+            method: Such as ``POST``.
+            path: Below the version, such as ``/containers/json``; made of `quoted` parts.
+            request: The rest, as `Request` has it.
+        """
+        return await self._answer(parsed, method, path, **request)
+
+    async def ask_for(self, kind: type[T], method: str, path: str, **request: Unpack[Request]) -> T:
+        """Make a request as `ask`, and return what it answers as a value.
+
+        Args:
+            kind: What belongs there: a schema of `fleeting_docker.engine`, or a tuple of one.
+            method: As there, with what follows.
+            path: As there.
+            request: As there.
+        """
+
+        def read(body: bytearray, endpoint: str) -> T:
+            return structured(parsed(body, endpoint), kind, endpoint)
+
+        return await self._answer(read, method, path, **request)
+
+    async def _answer(
         self,
+        read: Callable[[bytearray, str], T],
         method: str,
         path: str,
         *,
@@ -73,44 +133,60 @@ class Engine:
         body: Body = b"",
         headers: Headers = (),
         patience: float | None = None,
-    ) -> Any:  # noqa: ANN401  (JSON)
-        """Make a request, and return what it answers: JSON, or None if nothing.
-
-        Args:
-            method: Such as ``POST``.
-            path: Below the version, such as ``/containers/json``; made of `quoted` parts.
-            query: Lists, tables and booleans are written as the API wants them.
-            json: The body as JSON.
-            body: Or an archive.
-            headers: More of them.
-            patience: Seconds that it may take, if other than usual; `math.inf`: any number.
-        """
-        limit = self.patience if patience is None else patience
-        with anyio.move_on_after(limit):
-            async with self._asked(method, path, query, data=json, body=body, headers=headers) as wire:
-                return _parsed(await _body_of(wire))
-        raise EngineUnreachable(f"the Docker daemon did not answer within {format_duration(limit)}")
+    ) -> T:
+        """Make a request and read its answer; in a thread if that takes a while."""
+        endpoint = f"{method} {path}"
+        async with (
+            self._in_time(self.patience if patience is None else patience),
+            self._asked(method, path, query, data=json, body=body, headers=headers) as wire,
+        ):
+            answer = await _body_of(wire, endpoint)
+        if len(answer) > QUICKLY_READ:
+            return await to_thread.run_sync(read, answer, endpoint)
+        return read(answer, endpoint)
 
     async def download(self, path: str, sink: Sink, *, query: Query | None = None) -> None:
-        """Get what is not JSON, such as an archive, piece by piece."""
-        async with self._asked("GET", path, query) as wire:
+        """Get what is not JSON, such as an archive, piece by piece; the daemon may not be silent for too long."""
+        async with self._in_time(self.patience) as scope, self._asked("GET", path, query) as wire:
             while data := await wire.receive():
+                scope.deadline = inf  # it is the sink's turn, which is the caller's affair
                 await sink(data)
+                scope.deadline = anyio.current_time() + self.patience
 
-    async def progress(
-        self, method: str, path: str, *, query: Query, body: Body = b"", headers: Headers = ()
-    ) -> Sequence[Mapping[str, Any]]:
-        """Make a request that tells how it gets on, line by line; returns the lines.
+    async def read_file(self, container: str, path: str, *, limit: int) -> bytes | None:
+        """Read a small file of a container's; None if it is none, or has more than *limit* bytes.
+
+        Whoever works in the container decides what is there, so no more is received than that.
+        """
+        archive = bytearray()
+
+        async def store(chunk: bytes) -> None:
+            archive.extend(chunk)
+            if len(archive) > limit + OVERHEAD:
+                raise _EnoughError
+
+        with suppress(_EnoughError):
+            async with self._in_time(self.patience):
+                await self.download(f"/containers/{quoted(container)}/archive", store, query={"path": path})
+            content = only_file(bytes(archive))
+            return content if content is not None and len(content) <= limit else None
+        return None
+
+    async def progress(self, method: str, path: str, *, query: Query, body: Body = b"", headers: Headers = ()) -> None:
+        """Make a request that tells how it gets on, line by line. It takes as long as it takes: bound it.
 
         Raises:
             EngineRefused: Also if it fails half-way, which only a line tells.
         """
-        async with self._asked(method, path, query, body=body, headers=headers) as wire:
-            lines = [json.loads(line) for line in (await _body_of(wire)).splitlines() if line]
-        for line in lines:
-            if "error" in line:
-                raise EngineRefused(500, line["error"])
-        return lines
+        endpoint = f"{method} {path}"
+        async with (
+            self._asked(method, path, query, body=body, headers=headers) as wire,
+            aclosing(_lines_of(wire, endpoint)) as lines,
+        ):
+            async for line in lines:
+                told = parsed(line, endpoint)
+                if (told is not None and not isinstance(told, dict)) or (told and "error" in told):
+                    raise EngineRefused(500, structured(told, Progress, endpoint).error)
 
     @asynccontextmanager
     async def attached(self, container: str) -> AsyncIterator[Wire]:
@@ -121,8 +197,20 @@ class Engine:
         query = {"stream": True, "stdout": True, "stderr": True}
         upgrade = [("Connection", "Upgrade"), ("Upgrade", "tcp")]
         path = f"/containers/{quoted(container)}/attach"
-        async with self._asked("POST", path, query, headers=upgrade, expected=SWITCHING) as wire:
+        async with (
+            self._in_time(self.patience) as scope,
+            self._asked("POST", path, query, headers=upgrade, expected=SWITCHING) as wire,
+        ):
+            scope.deadline = inf
             yield wire
+
+    @asynccontextmanager
+    async def _in_time(self, limit: float) -> AsyncIterator[anyio.CancelScope]:
+        """Give the body so many seconds, or as the deadline of its scope says in the end."""
+        with anyio.move_on_after(limit) as scope:
+            yield scope
+        if scope.cancelled_caught:
+            raise EngineUnreachable(f"the Docker daemon did not answer within {format_duration(limit)}")
 
     @asynccontextmanager
     async def _asked(
@@ -144,7 +232,7 @@ class Engine:
             kind = "application/x-tar" if data is None else "application/json"
             status = await wire.ask(method, _with_query(target, query), _headers(content, kind, headers), content)
             if status >= 400 or (expected and status != expected):  # noqa: PLR2004  (HTTP's own border)
-                raise EngineRefused(status, _message(await _body_of(wire), status))
+                raise EngineRefused(status, await _message_of(wire, status))
             yield wire
         finally:
             if wire.is_reusable:
@@ -160,12 +248,11 @@ class Engine:
             raise EngineUnreachable(f"nobody answers at the Docker daemon's socket: {error.strerror}") from error
 
     async def _ping(self) -> str:
-        with anyio.move_on_after(self.patience):
-            async with self._asked("GET", "/_ping") as wire:
-                told = wire.headers.get("api-version", "")
-                await _body_of(wire)
-                return told
-        raise EngineUnreachable(f"the Docker daemon did not answer within {format_duration(self.patience)}")
+        endpoint = "GET /_ping"
+        async with self._in_time(self.patience), self._asked("GET", "/_ping") as wire:
+            told = wire.headers.get("api-version", "")
+            await _body_of(wire, endpoint)
+        return told
 
     def _choose(self, told: str) -> str:
         try:
@@ -174,7 +261,9 @@ class Engine:
         except ValueError as error:
             raise EngineUnreachable("whoever answers at the socket is no Docker daemon") from error
         if theirs < OLDEST:
-            raise EngineRefused(400, f"its API has version {told}, at least 1.41 (Docker 20.10) is needed; upgrade it")
+            raise EngineRefused(
+                400, f"its API has version {one_line(told, 40)}, at least 1.41 (Docker 20.10) is needed; upgrade it"
+            )
         return ".".join(map(str, min(theirs, NEWEST)))
 
 
@@ -203,26 +292,38 @@ def _value(value: object) -> str:
             return json.dumps(value)
 
 
-async def _body_of(wire: Wire) -> bytes:
+class _EnoughError(Exception):
+    """More has come than is wanted."""
+
+
+async def _body_of(wire: Wire, endpoint: str) -> bytearray:
     body = bytearray()
     while data := await wire.receive():
         body += data
         if len(body) > LONGEST_ANSWER:
-            raise EngineUnreachable("the answer has no end; is this a Docker daemon?")
-    return bytes(body)
+            raise EngineMalformed(endpoint, "no end", f"at most {LONGEST_ANSWER >> 20} MiB")
+    return body
 
 
-def _parsed(body: bytes) -> Any:  # noqa: ANN401  (JSON)
-    if not body.strip():
-        return None
-    try:
-        return json.loads(body)
-    except ValueError as error:
-        raise EngineUnreachable("what was answered is no JSON; is this a Docker daemon?") from error
+async def _lines_of(wire: Wire, endpoint: str) -> AsyncGenerator[bytes, None]:
+    """Receive line by line, without keeping any; the last one may lack its end."""
+    rest = b""
+    while data := await wire.receive():
+        *lines, rest = (rest + data).split(b"\n")
+        for line in lines:
+            await checkpoint()  # one read can bring twenty thousand
+            yield line
+        if len(rest) > LONGEST_LINE:
+            raise EngineMalformed(endpoint, "a line without an end", f"lines of at most {LONGEST_LINE >> 10} KiB")
+    yield rest
 
 
-def _message(body: bytes, status: int) -> str:
+async def _message_of(wire: Wire, status: int) -> str:
+    """Learn why a request is refused, if that is told in reasonable length."""
+    body = bytearray()
+    while len(body) <= LONGEST_LINE and (data := await wire.receive()):
+        body += data
     try:
         return str(json.loads(body)["message"])
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, RecursionError):
         return f"HTTP status {status}"

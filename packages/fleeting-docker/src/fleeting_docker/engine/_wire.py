@@ -5,8 +5,10 @@ from collections.abc import AsyncIterable, Sequence
 import anyio
 import h11
 from anyio.abc import ByteStream, SocketAttribute
+from anyio.lowlevel import checkpoint
 from attrs import define, field
 
+from fleeting.wording import one_line
 from fleeting_docker.engine._errors import EngineUnreachable
 
 Body = bytes | AsyncIterable[bytes]
@@ -51,7 +53,7 @@ class Wire:
             event = await self._next()
         if not isinstance(event, h11.Response | h11.InformationalResponse):
             raise EngineUnreachable("the Docker daemon closed the connection instead of answering")
-        self.headers = {name.decode().lower(): value.decode() for name, value in event.headers}
+        self.headers = {name.decode().lower(): value.decode("latin-1") for name, value in event.headers}
         return event.status_code
 
     async def receive(self) -> bytes:
@@ -107,11 +109,14 @@ class Wire:
             await self._stream.send(data)
 
     async def _next(self) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
+        await checkpoint()  # one read can bring ten thousand pieces of a byte each
         try:
             while (event := self._http.next_event()) is h11.NEED_DATA:
                 self._http.receive_data(await self._read())
         except h11.RemoteProtocolError as error:
-            raise EngineUnreachable(f"whoever answers is no Docker daemon, or broke off: {error}") from error
+            raise EngineUnreachable(
+                f"whoever answers is no Docker daemon, or broke off: {one_line(str(error), 200)}"
+            ) from error
         return event
 
     async def _read(self) -> bytes:
