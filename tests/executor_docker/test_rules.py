@@ -10,7 +10,7 @@ from executor_docker import DockerConfig, DockerError, DockerOptions, Service
 from executor_docker._rules import Limits, admit
 from executor_docker._sizes import in_words, size_of
 from fleeting import ConfigError, structure
-from fleeting_docker.engine import canonical, registry_of
+from fleeting_docker.engine import Reference, canonical, is_allowed, registry_of
 
 IMAGE = "busybox:1"
 
@@ -131,8 +131,77 @@ def test_a_size_in_bytes_is_read_as_it_is(size: int) -> None:
         ("localhost/x", "localhost", "localhost/x:latest"),
         ("host:5000/a/b", "host:5000", "host:5000/a/b:latest"),
         ("registry.example/a@sha256:0", "registry.example", "registry.example/a@sha256:0"),
+        ("HOST/a", "HOST", "HOST/a:latest"),
+        ("index.docker.io/a", "docker.io", "index.docker.io/a:latest"),
+        ("host/a", "docker.io", "host/a:latest"),
     ],
 )
 def test_an_image_s_registry_and_tag(image: str, registry: str, full: str) -> None:
     """As Docker reads them."""
     assert (registry_of(image), canonical(image)) == (registry, full)
+
+
+DIGEST = "sha256:" + "0123456789abcdef" * 4
+
+
+@pytest.mark.parametrize(
+    ("pattern", "allowed", "refused"),
+    [
+        (
+            "python:*",
+            [
+                "python",
+                "python:3.12",
+                "library/python:3",
+                "docker.io/python:3",
+                f"python@{DIGEST}",
+                f"python:3@{DIGEST}",
+            ],
+            ["python:5000/evil/image", "PYTHON/evil", "evil/python:3", "localhost/python", "pythons:3", "python/a:3"],
+        ),
+        ("python", ["python", "python:latest"], ["python:3", f"python@{DIGEST}", f"python:latest@{DIGEST}"]),
+        ("python:3", ["python:3"], ["python", "python:3.12", f"python:3@{DIGEST}", "python:3/evil:1"]),
+        (f"python@{DIGEST}", [f"python@{DIGEST}", f"python:3@{DIGEST}"], ["python:3", f"evil@{DIGEST}"]),
+        (
+            "registry.example/*",
+            ["registry.example/a", "registry.example/a/b:1", f"registry.example/a@{DIGEST}"],
+            ["registry.example:5000/a", "registry.example.evil/a", "registry/a", "docker.io/registry.example/a"],
+        ),
+        ("team/*", ["team/a:1", "docker.io/team/a"], ["team.example/a", "Team/a", "team:5000/a", "x/team/a"]),
+        ("*.example/a", ["eu.example/a"], ["eu.example:5000/a", "evil/x.example/a", "eu.example/a:1"]),
+        ("[::1]:5000/*", ["[::1]:5000/a"], ["[::2]:5000/a", ":5000/a"]),
+        ("*", ["a", "HOST/a:1", f"host:5000/a@{DIGEST}"], []),
+        ("*:*", ["a", "a:1"], ["a/b:1", "localhost/a", DIGEST, DIGEST[:15], DIGEST[7:], "a:1:2", "a b", "", "a/"]),
+    ],
+)
+def test_a_pattern_allows_images_by_their_parts(pattern: str, allowed: list[str], refused: list[str]) -> None:
+    """As Docker reads them: what looks like a tag may be a port, and what is in upper case is a host."""
+    assert [image for image in allowed if not is_allowed(image, pattern)] == []
+    assert [image for image in refused if is_allowed(image, pattern)] == []
+
+
+WORDS = st.from_regex(r"[a-zA-Z0-9.:/@_*-]{1,12}", fullmatch=True)
+
+
+@given(WORDS, st.sampled_from(["python:*", "python", "library/python:*", "team/*", "registry.example/*"]))
+def test_no_image_is_from_elsewhere_than_its_pattern_says(image: str, pattern: str) -> None:
+    """Whatever a job writes around the names that are allowed."""
+    wanted = Reference.parse(pattern.replace("*", "x"))
+    for name in (image, f"python:{image}", f"python{image}", f"team/{image}", f"registry.example/{image}"):
+        if is_allowed(name, pattern):
+            found = Reference.parse(name)
+            assert registry_of(name) == found.registry == wanted.registry
+            assert found.path.rpartition("/")[0].startswith(wanted.path.rpartition("/")[0])
+            assert found.path == wanted.path or "/*" in pattern
+
+
+@given(
+    st.from_regex(r"[a-z0-9]{1,5}([.]example(:[0-9]{1,4})?)?", fullmatch=True),
+    st.from_regex(r"[a-z]{1,5}(/[a-z]{1,5})?", fullmatch=True),
+    st.from_regex(r"[A-Za-z0-9]{0,5}", fullmatch=True),
+)
+def test_a_reference_comes_apart_as_it_was_put_together(host: str, path: str, tag: str) -> None:
+    """A host is one by its looks, or else part of the path."""
+    found = Reference.parse(f"{host}/{path}" + (f":{tag}" if tag else ""))
+    names = (host, path) if "." in host else ("docker.io", f"{host}/{path}")
+    assert (found.registry, found.path, found.tag) == (*names, tag or "latest")

@@ -11,7 +11,7 @@ from executor_docker._config import DockerConfig
 from executor_docker._errors import DockerError
 from executor_docker._options import Device, DockerOptions, Volume
 from executor_docker._sizes import in_words, size_of
-from fleeting_docker.engine import canonical
+from fleeting_docker.engine import canonical, is_allowed
 
 N = TypeVar("N", int, float)
 
@@ -106,7 +106,7 @@ def _check_volume(config: DockerConfig, volume: Volume) -> None:
 
 
 def _allow_image(what: str, image: str, patterns: Iterable[str], setting: str) -> None:
-    if not any(fnmatchcase(name, pattern) for pattern in patterns for name in (image, canonical(image))):
+    if not any(is_allowed(image, pattern) for pattern in patterns):
         _refuse(what, image, setting)
 
 

@@ -26,7 +26,7 @@ from fleeting_docker.engine._archives import Entry, tar_of
 from fleeting_docker.engine._client import Dial, Engine, quoted
 from fleeting_docker.engine._errors import EngineMalformed, EngineRefused, EngineUnreachable
 from fleeting_docker.engine._frames import STDERR, STDOUT, Demultiplexer
-from fleeting_docker.engine._names import canonical, registry_of
+from fleeting_docker.engine._names import Reference, canonical, is_allowed, registry_of
 from fleeting_docker.engine._wire import Body
 
 __all__ = [
@@ -47,10 +47,12 @@ __all__ = [
     "Inspected",
     "Listed",
     "Network",
+    "Reference",
     "Stats",
     "Volumes",
     "Waited",
     "canonical",
+    "is_allowed",
     "quoted",
     "registry_of",
     "tar_of",
