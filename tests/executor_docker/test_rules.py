@@ -7,9 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from executor_docker import DockerConfig, DockerError, DockerOptions, Service
+from executor_docker._owner import Unit
 from executor_docker._rules import Limits, admit
 from executor_docker._sizes import in_words, size_of
 from fleeting import ConfigError, structure
+from fleeting_docker._container import GROUP, HOST_KEY, INTENT, OWNER, is_instance
 from fleeting_docker.engine import Reference, canonical, is_allowed, registry_of
 
 IMAGE = "busybox:1"
@@ -205,3 +207,33 @@ def test_a_reference_comes_apart_as_it_was_put_together(host: str, path: str, ta
     found = Reference.parse(f"{host}/{path}" + (f":{tag}" if tag else ""))
     names = (host, path) if "." in host else ("docker.io", f"{host}/{path}")
     assert (found.registry, found.path, found.tag) == (*names, tag or "latest")
+
+
+@pytest.mark.parametrize("label", ["taskscaler.run", "fleeting.group", "fleeting.x", "Fleeting.Group", " fleeting.a"])
+def test_labels_by_which_others_know_what_is_theirs_are_refused(label: str) -> None:
+    """A group would take the job's container for an instance, and remove it."""
+    with pytest.raises(ConfigError, match=r"labels that do not begin with taskscaler\. or fleeting\."):
+        structure({"labels": {label: "x"}}, DockerOptions)
+
+
+def test_an_image_s_labels_make_no_instance_of_a_job() -> None:
+    """A container inherits its image's labels, unless it has others itself."""
+    labels = Unit(id="u", labels={"taskscaler.job": "j"}).of_kind("job")
+    assert labels[GROUP] == labels[OWNER] == labels[HOST_KEY] == labels[INTENT] == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "ours"),
+    [
+        ("ci-0123456789ab", {}, True),
+        ("ci-0123456789ab", {OWNER: ""}, False),
+        ("ci-0123456789ab", {HOST_KEY: ""}, False),
+        ("ci-0123456789ab", {GROUP: "other"}, False),
+        ("taskscaler-0123456789ab", {}, False),
+        ("ci-0123456789abc", {}, False),
+        ("x-ci-0123456789ab", {}, False),
+    ],
+)
+def test_a_container_is_an_instance_by_more_than_a_label(name: str, change: dict[str, str], ours: bool) -> None:  # noqa: FBT001  (an example's outcome)
+    """What somebody runs for another purpose is not removed."""
+    assert is_instance(name, {GROUP: "ci", OWNER: "me", HOST_KEY: "ssh-ed25519 AAAA", **change}, "ci") is ours

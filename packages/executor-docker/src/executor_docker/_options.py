@@ -13,7 +13,8 @@ from fleeting import Duration
 NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]{0,62}")
 """What names a volume, a cache, or a host on a network."""
 
-OUR_LABELS = "taskscaler."
+RESERVED = "taskscaler.", "fleeting."
+"""How labels begin by which the executor, and groups of containers, know what is theirs."""
 
 
 def is_inside_path(path: str) -> bool:
@@ -174,5 +175,5 @@ class DockerOptions:
 
     @labels.validator
     def _not_ours(self, _: object, value: dict[str, str]) -> None:
-        if bad := [label for label in value if label.startswith(OUR_LABELS)]:
-            raise ValueError(f"labels that do not begin with {OUR_LABELS} ({bad[0]!r} does)")
+        if bad := [label for label in value if label.strip().lower().startswith(RESERVED)]:
+            raise ValueError(f"labels that do not begin with {' or '.join(RESERVED)} ({bad[0]!r} does)")

@@ -24,6 +24,9 @@ CACHE = "cache"
 
 Labels = Mapping[str, str]
 
+_NOT_AN_INSTANCE = dict.fromkeys(("fleeting.group", "fleeting.intent", "fleeting.owner", "fleeting.host-key"), "")
+"""Labels that an image may bear, and its containers with it: by them a job would pass for an instance of a group."""
+
 
 @frozen(kw_only=True)
 class Unit:
@@ -36,7 +39,7 @@ class Unit:
 
     def of_kind(self, kind: str) -> dict[str, str]:
         """Labels of one thing: a job's container, a service's, a network."""
-        return {**self.labels, KIND: kind}
+        return {**_NOT_AN_INSTANCE, **self.labels, KIND: kind}
 
 
 @define
