@@ -8,6 +8,7 @@ import anyio
 import pytest
 
 from executor_docker import DockerError
+from fleeting_docker.engine import Entry, tar_of
 from taskscaler.executors import Verdict
 from tests.executor_docker.benches import PATIENCE, Bench, bench_on, bench_over_ssh
 from tests.fleeting_docker.daemons import Daemon
@@ -201,6 +202,27 @@ async def test_a_cache_outlives_its_instance_on_the_manager(bench: Bench) -> Non
         finally:
             await bench.remove_volume("taskscaler-cache-test-moved")
     assert sorted(bench.lines()) == [".", "./d", "./d/f"]
+
+
+async def test_a_directory_of_caches_that_others_can_write_is_used_by_no_job_and_ends_none(bench: Bench) -> None:
+    """Neither what is there is taken, which another user may have put there, nor is anything kept."""
+    directory = bench.directory / "caches"
+    config, options = {"cache_dir": str(directory)}, {"caches": {"test-open": "/var/open"}}
+    directory.mkdir()
+    directory.chmod(0o777)
+    (directory / "test-open.tar").write_bytes(tar_of({"planted": Entry(b"x")}))
+    before = (directory / "test-open.tar").read_bytes()
+    refused = f"{directory} cannot be used: it belongs to or can be written by another user"
+    try:
+        outcome = await bench.run("ls /var/open; : >/var/open/new", options=options, config=config)
+    finally:
+        await bench.remove_volume("taskscaler-cache-test-open")
+    assert (outcome.verdict, outcome.why, bench.said) == (Verdict.SUCCEEDED, "", "")
+    assert outcome.warnings == (
+        f"the cache test-open was not taken from the manager: {refused}",
+        f"the cache test-open was not kept on the manager: {refused}",
+    )
+    assert (directory / "test-open.tar").read_bytes() == before
 
 
 async def test_the_way_to_the_daemon_may_be_a_tunnel_through_ssh(docker: Daemon, tmp_path: Path) -> None:

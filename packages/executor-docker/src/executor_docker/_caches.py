@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Self
 from uuid import uuid4
@@ -13,8 +14,9 @@ from attrs import frozen
 from executor_docker._artifacts import COLLECT_TIMEOUT, save
 from executor_docker._config import DockerConfig
 from executor_docker._owner import CACHE, KIND
-from fleeting import format_duration
+from fleeting import SystemRefused, format_duration
 from fleeting.archives import CHUNK, END, ArchiveRefused
+from fleeting.directories import make_private, open_private
 from fleeting_docker.engine import Engine, EngineRefused, quoted
 
 PREFIX = "taskscaler-cache-"
@@ -57,14 +59,26 @@ async def _is_made(engine: Engine, name: str) -> bool:
     return False
 
 
-async def fill(engine: Engine, config: DockerConfig, caches: Caches, container: str) -> None:
-    """Put into caches that are new what the manager has kept of them."""
+async def fill(engine: Engine, config: DockerConfig, caches: Caches, container: str) -> list[str]:
+    """Put into caches that are new what the manager has kept of them; returns what went wrong, a sentence each."""
+    warnings = []
     for name in caches.fresh:
         archive = _archive(config, name)
-        if archive and await anyio.Path(archive).exists():
-            path, query = f"/containers/{quoted(container)}/archive", {"path": caches.places[name]}
-            async with await anyio.open_file(archive, "rb") as file:
-                await engine.ask("PUT", path, query=query, body=_Chunks(file), patience=math.inf)
+        if archive:
+            try:
+                await _fill(engine, container, caches.places[name], archive)
+            except OSError as error:
+                warnings.append(f"the cache {name} was not taken from the manager: {SystemRefused(error)}")
+    return warnings
+
+
+async def _fill(engine: Engine, container: str, place: str, archive: Path) -> None:
+    """Fill one cache, if there is something for it that nobody but us can have put there."""
+    path, query = f"/containers/{quoted(container)}/archive", {"path": place}
+    if await anyio.Path(archive).exists():
+        await to_thread.run_sync(make_private, archive.parent)
+        async with await anyio.open_file(archive, "rb", opener=open_private) as file:
+            await engine.ask("PUT", path, query=query, body=_Chunks(file), patience=math.inf)
 
 
 async def keep(engine: Engine, config: DockerConfig, caches: Caches, container: str) -> list[str]:
@@ -89,26 +103,25 @@ async def _keep(engine: Engine, container: str, place: str, archive: Path, limit
         inside = path.parts[1:] if path.parts[:1] == (top,) else ()
         return str(PurePosixPath(*inside)) if inside and ".." not in inside else None
 
-    await to_thread.run_sync(_make_private, archive.parent)
     draft = archive.with_name(f".{archive.name}-{uuid4().hex}")
     try:
-        async with await anyio.open_file(draft, "wb") as file:
+        await to_thread.run_sync(make_private, archive.parent)
+        async with await anyio.open_file(draft, "wb", opener=open_private) as file:
             await save(engine, container, place, below, file, limit=limit)
             await file.write(END)
         await to_thread.run_sync(draft.replace, archive)
     except ArchiveRefused as error:
         return str(error)
+    except OSError as error:
+        return str(SystemRefused(error))
     finally:
-        draft.unlink(missing_ok=True)
+        with suppress(OSError):
+            draft.unlink(missing_ok=True)
     return ""
 
 
 def _archive(config: DockerConfig, name: str) -> Path | None:
     return None if config.cache_dir is None else Path(config.cache_dir, f"{name}.tar")
-
-
-def _make_private(directory: Path) -> None:
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
 
 
 @frozen

@@ -120,6 +120,7 @@ class _Work:
     """Ids of the user that the script runs as, and of his group."""
 
     _report: bytearray = field(factory=bytearray, init=False)
+    _warnings: list[str] = field(factory=list, init=False)
 
     async def do(self, artifacts: Path) -> JobOutcome:
         """Prepare, run, and bring back."""
@@ -129,9 +130,8 @@ class _Work:
             outcome = await self._collect(outcome, artifacts)
         with told_of(self.instance, "the caches cannot be kept"):
             if outcome.verdict is Verdict.SUCCEEDED:
-                warnings = await _caches.keep(self.engine, self.config, caches, self._container)
-                outcome = evolve(outcome, warnings=(*outcome.warnings, *warnings))
-        return outcome
+                self._warnings += await _caches.keep(self.engine, self.config, caches, self._container)
+        return evolve(outcome, warnings=(*outcome.warnings, *self._warnings))
 
     @property
     def instance(self) -> str:
@@ -165,7 +165,7 @@ class _Work:
             caches = await _caches.prepare(engine, options.caches)
         with told_of(self.instance, "the job's container cannot be made"):
             await self._make_container(image, place, caches)
-            await _caches.fill(engine, config, caches, self._container)
+            self._warnings += await _caches.fill(engine, config, caches, self._container)
         return caches
 
     async def _check_volumes(self) -> None:
