@@ -34,12 +34,15 @@ class Limits:
         return Limits(memory=min(known, default=None), cpus=self.cpus, pids=self.pids)
 
     def within(self, *, cpus: int, memory: int, shares: int) -> "Limits":
-        """Lower them to one of so many equal parts of an instance."""
+        """Lower them to one of so many equal parts of an instance; 0 bytes: nobody knows its memory."""
         if shares == 1:
             return self
-        part, cpu = memory // shares, cpus / shares
+        part, cpu = memory // shares or self.memory, cpus / shares
         return Limits(
-            memory=min(self.memory or part, part), cpus=min(self.cpus or cpu, cpu), pids=self.pids, shm=self.shm
+            memory=part and min(self.memory or part, part),
+            cpus=min(self.cpus or cpu, cpu),
+            pids=self.pids,
+            shm=self.shm,
         )
 
 
