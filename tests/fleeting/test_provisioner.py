@@ -50,6 +50,18 @@ async def provisioning(
         yield provisioner
 
 
+async def test_a_ceiling_that_is_changed_at_the_cloud_is_noticed() -> None:
+    """Whoever raises the group's maximum need not restart the manager; a lower one holds for the next request."""
+    cloud, log = FakeCloud(max_size=2), Log()
+    async with provisioning(cloud, log, PlanConfig(max_instances=5)) as provisioner:
+        for ceiling, comes in [(2, 2), (4, 4), (9, 5), (3, 5)]:
+            cloud.max_size = ceiling
+            await anyio.sleep(100)
+            provisioner.request(9)
+            await anyio.sleep(100)
+            assert (provisioner.plan.ceiling, len(provisioner.instances)) == (min(ceiling, 5), comes)
+
+
 async def test_requested_instances_become_ready_and_removed_ones_go() -> None:
     """The whole way of an instance, told by events."""
     cloud, log = FakeCloud(boot_time=20, delete_time=5), Log()

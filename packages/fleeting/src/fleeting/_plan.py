@@ -156,8 +156,7 @@ class Plan:
         self._named = named
         self._withdraws = withdraws
         self.suspends = suspends
-        ceilings = [ceiling for ceiling in (config.max_instances or None, max_size) if ceiling is not None]
-        self.ceiling = min(ceilings, default=None)
+        self._limit_to(max_size)
         throttle = config.scale_throttle
         burst = throttle.burst if throttle.burst is not None else config.max_instances
         self._bucket = TokenBucket.full(throttle.limit, burst or max(1.0, throttle.limit), now)
@@ -522,8 +521,15 @@ class Plan:
 
     # --- the cloud's view --------------------------------------------------------------------------------
 
+    def _limit_to(self, max_size: int | None) -> None:
+        """Set the ceiling: the lower one of ours and the cloud's own."""
+        ceilings = [ceiling for ceiling in (self.config.max_instances or None, max_size) if ceiling is not None]
+        self.ceiling = min(ceilings, default=None)
+
     def _updated(self, observation: Observation, now: float) -> None:
         """Compare the view with what we know; the only place that is O(n)."""
+        if observation.max_size is not None:
+            self._limit_to(observation.max_size)
         first, self._viewed = not self._viewed, True
         seen = observation.instances
         fresh = [instance for instance in seen if instance not in self._instances]

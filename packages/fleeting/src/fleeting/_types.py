@@ -101,6 +101,9 @@ class Observation:
 
     problems: Sequence[Problem] = ()
 
+    max_size: int | None = None
+    """The cloud's own ceiling now, where it may be changed while the group is open; None: what `GroupInfo` says."""
+
     @classmethod
     def of(cls, states: Mapping[str, State]) -> Observation:
         """The simple case: ids and states, nothing else known."""
@@ -137,7 +140,7 @@ class GroupInfo:
     """The cloud resource itself: account, region, name. The manager's lock is taken on it."""
 
     max_size: int | None = None
-    """The cloud's own ceiling, if it has one."""
+    """The cloud's own ceiling, if it has one. An `Observation` with another one takes its place."""
 
     interface_version: int = INTERFACE_VERSION
     capabilities: frozenset[Capability] = frozenset()

@@ -128,7 +128,7 @@ async def increase_group(group: OpenGroup, *, count: int) -> int:
     if accepted == count:
         return SUCCEEDED
     view = await group.look()
-    ceiling = group.info.max_size
+    ceiling = group.info.max_size if view.max_size is None else view.max_size
     if ceiling is not None and len(view.instances) + count - accepted > ceiling:
         say(f"the cloud's ceiling for this group is {ceiling}, and it has {len(view.instances)}")
     _tell_problems(view)

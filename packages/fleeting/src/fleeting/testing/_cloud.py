@@ -160,7 +160,7 @@ class FakeCloud:
             for instance, observed in {**shown, **made_up}.items()
             if observed is not None and instance not in fault.hide
         }
-        return Observation(instances, tuple(self.problems))
+        return Observation(instances, tuple(self.problems), self.max_size)
 
     def create(self, wanted: int, intent: str, fault: IncreaseFault) -> int:
         """Take an order for so many instances; returns how many are said to be accepted."""
