@@ -1,6 +1,7 @@
 """What plugins of all clouds share."""
 
 from collections.abc import Sequence
+from math import ceil
 
 import anyio
 import pytest
@@ -26,10 +27,13 @@ IDS = st.lists(st.integers(0, 99).map(str), unique=True, max_size=30)
 
 @given(instances=IDS, bad=IDS, size=st.integers(1, 7))
 def test_only_what_is_refused_by_itself_is_refused(instances: list[str], bad: list[str], size: int) -> None:
-    """A cloud that refuses a batch because of one instance changes all the others, each once, in batches that fit."""
+    """A cloud that refuses a batch because of one instance changes all the others, each once, with few requests."""
     changed: list[str] = []
+    requests = 0
 
     async def ask(batch: Sequence[str]) -> None:
+        nonlocal requests
+        requests += 1
         await checkpoint()
         assert 0 < len(batch) <= size
         if {*batch} & {*bad}:
@@ -39,21 +43,24 @@ def test_only_what_is_refused_by_itself_is_refused(instances: list[str], bad: li
     refused = anyio.run(ask_in_batches, ask, instances, size)
     assert refused.keys() == {*instances} & {*bad}
     assert sorted(changed) == sorted({*instances} - {*bad})
+    batches, halvings = ceil(len(instances) / size), (size - 1).bit_length()
+    assert requests <= batches + 2 * halvings * len(refused)
 
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("error", [AuthFailed("no"), OutcomeUnknown("maybe"), RateLimited("later")])
-async def test_what_each_would_be_told_as_well_is_asked_once(error: ProviderError) -> None:
-    """To ask for each by itself would make it worse, or do it twice."""
+async def test_after_what_would_meet_every_request_nothing_more_is_asked(error: ProviderError) -> None:
+    """A half or another batch would be refused as well, or made twice; what was not asked for is not accepted."""
     asked: list[Sequence[str]] = []
 
     async def ask(batch: Sequence[str]) -> None:
         await checkpoint()
         asked.append(batch)
-        raise error
+        if "b" in batch:
+            raise error if len(batch) == 1 else ProviderError("one of these is none of ours")
 
-    assert await ask_in_batches(ask, ["a", "b", "c"], 2) == {"a": error, "b": error, "c": error}
-    assert asked == [["a", "b"], ["c"]]
+    assert await ask_in_batches(ask, ["a", "b", "c", "d", "e"], 4) == dict.fromkeys("bcde", error)
+    assert asked == [["a", "b", "c", "d"], ["a", "b"], ["a"], ["b"]]
 
 
 def test_all_refused_is_an_error_and_some_refused_is_less() -> None:

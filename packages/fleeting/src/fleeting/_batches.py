@@ -8,24 +8,28 @@ from fleeting._errors import AuthFailed, OutcomeUnknown, ProviderError, RateLimi
 async def ask_in_batches(
     ask: Callable[[Sequence[str]], Awaitable[object]], instances: Sequence[str], size: int
 ) -> dict[str, ProviderError]:
-    """Ask for a change in batches of at most *size*; of a batch that is refused, for each instance by itself.
+    """Ask for a change in batches of at most *size*; halve a batch that is refused, until it is known which ones are.
 
-    A cloud that refuses a batch because of one instance does nothing for the others. Where each would be refused as
-    well, or something may have been done already, none is asked for by itself.
+    A cloud that refuses a batch because of one instance does nothing for the others. One instance that is refused costs
+    two requests for each time that its batch can be halved. After a refusal that would meet every request as well, or
+    one whose outcome is unknown, nothing more is asked for.
 
     Returns:
-        Why, for those that were refused.
+        Why, for those that were refused or not asked for.
     """
     refused: dict[str, ProviderError] = {}
-    for start in range(0, len(instances), size):
-        batch = instances[start : start + size]
+    left = [instances[start : start + size] for start in range(0, len(instances), size)]
+    while left:
+        batch = left.pop(0)
         try:
             await ask(batch)
+        except (AuthFailed, OutcomeUnknown, RateLimited) as error:
+            return refused | {each: error for lot in (batch, *left) for each in lot}
         except ProviderError as error:
-            if len(batch) == 1 or isinstance(error, AuthFailed | OutcomeUnknown | RateLimited):
-                refused |= dict.fromkeys(batch, error)
+            if len(batch) == 1:
+                refused[batch[0]] = error
             else:
-                refused |= await ask_in_batches(ask, batch, 1)
+                left[:0] = batch[: len(batch) // 2], batch[len(batch) // 2 :]
     return refused
 
 
