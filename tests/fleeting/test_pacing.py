@@ -116,6 +116,32 @@ def test_success_ends_the_wait() -> None:
     assert backoff.until == EPOCH + 11
 
 
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["fails", "is throttled", "succeeds", "is lifted"]), st.floats(0.0, 60.0), PAUSES),
+        max_size=30,
+    )
+)
+def test_what_the_cloud_asks_for_holds(story: list[tuple[str, float, float]]) -> None:
+    """Neither a success of what was asked for earlier nor the end of a problem lets it be asked before its time."""
+    backoff, now, told_until = Backoff(5.0, 60.0, lambda: 0.5), EPOCH, EPOCH
+    for what, seconds, pause in story:
+        now += pause
+        match what:
+            case "fails":
+                backoff.failed("no capacity", now)
+            case "is throttled":
+                backoff.failed("slow down", now, seconds)
+                told_until = max(told_until, now + seconds)
+            case "succeeds":
+                backoff.succeeded()
+            case "is lifted":
+                backoff.lift(backoff.reason, now)
+        assert backoff.active(now) or now >= told_until
+        assert backoff.until >= told_until or told_until == EPOCH
+        assert backoff.reason or not backoff.active(now)
+
+
 OFFERINGS = st.sampled_from([None, "zone-a", "zone-b", "zone-c"])
 
 

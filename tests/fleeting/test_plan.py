@@ -40,6 +40,14 @@ def with_ready(plan: Plan, instance: str = "i", now: float = EPOCH) -> None:
     plan.handle(facts.Prepared(instance), now)
 
 
+def with_named(plan: Plan, instance: str, now: float) -> None:
+    """Bring an instance up that carries its intent."""
+    intent = one_intent(plan.request(1, now))
+    plan.handle(facts.Increased(intent, 1), now)
+    plan.handle(shows({instance: intent}), now)
+    plan.handle(facts.Prepared(instance), now)
+
+
 # --- from the request to ready ------------------------------------------------------------------------------
 
 
@@ -215,6 +223,36 @@ def test_a_refused_repeat_does_not_settle_what_became_of_the_first_try() -> None
     plan.handle(facts.IncreaseFailed(intent, "rate limited", outcome_known=True), now)
     assert plan.outstanding == 2
     assert plan.limits(EPOCH + 800).room == 0
+
+
+def test_a_success_that_was_retried_is_no_capacity() -> None:
+    """A repeat that is answered counts its instances once, and what becomes ready does not end a wait that is due."""
+    plan = started(evolve(CONFIG, max_instances=9), named=True)
+    with_named(plan, "a", EPOCH)
+    lost = one_intent(plan.request(2, EPOCH))
+    plan.handle(facts.IncreaseFailed(lost, "no answer", outcome_known=False), EPOCH)
+    first = plan.limits(EPOCH).blocked_until
+    assert first is not None
+    throttled = one_intent(plan.tick(first))
+    assert throttled == lost
+    plan.handle(facts.IncreaseFailed(lost, "slow down", outcome_known=False, retry_after=50.0), first)
+    plan.handle(shows({"a": "earlier", "b": lost}), first + 1)
+    plan.handle(facts.Prepared("b"), first + 2)
+    assert plan.limits(first + 2).blocked_until == first + 50
+    assert not of_type(facts.Increase, plan.tick(first + 49).actions)
+    assert one_intent(plan.tick(first + 50)) == lost
+    plan.handle(facts.Increased(lost, 2), first + 51)
+    assert (plan.total, plan.outstanding) == (3, 1)
+
+
+def test_a_repeat_waits_for_what_another_request_was_told() -> None:
+    """The cloud has asked to be left alone, whichever request it was that heard of it."""
+    plan = started(named=True)
+    lost, other = (one_intent(plan.request(1, EPOCH)) for _ in range(2))
+    plan.handle(facts.IncreaseFailed(lost, "no answer", outcome_known=False), EPOCH)
+    plan.handle(facts.IncreaseFailed(other, "slow down", retry_after=40.0), EPOCH + 1)
+    assert not of_type(facts.Increase, plan.tick(EPOCH + 40).actions)
+    assert one_intent(plan.tick(EPOCH + 41)) == lost
 
 
 def test_what_was_asked_for_again_has_the_whole_time_to_appear() -> None:

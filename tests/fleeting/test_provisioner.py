@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from math import inf, nan
 from random import Random
 
 import anyio
@@ -24,6 +25,7 @@ from fleeting import (
     dial,
     facts,
 )
+from fleeting._driver import LONGEST_WAIT
 from fleeting.testing import DecreaseFault, FakeCloud, FakeGroup, Fault, IncreaseFault, UpdateFault, virtual_time
 
 pytestmark = pytest.mark.anyio
@@ -247,6 +249,21 @@ async def test_a_cancellation_that_arrives_late_while_opening_is_heeded() -> Non
             async with Provisioner(group, dial=group.dial, on_event=Log().append):
                 pytest.fail("it was cancelled before")
     assert group.cloud.calls[-1].method == "shutdown"
+
+
+async def test_no_cloud_is_left_alone_for_years() -> None:
+    """Advice that is nonsense is not taken: growth and views go on, after an hour at the most."""
+    for advice in (1e12, inf, nan, -1.0):
+        cloud = FakeCloud()
+        async with provisioning(cloud, Log()) as provisioner:
+            refusal = RateLimited("slow down", retry_after=advice)
+            cloud.faults.increase.once(IncreaseFault(refuse=refusal))
+            cloud.faults.update.once(UpdateFault(refuse=refusal))
+            provisioner.request(1)
+            await anyio.sleep(LONGEST_WAIT + 60)
+            provisioner.request(1)
+            await anyio.sleep(60)
+            assert cloud.alive
 
 
 async def test_reads_wait_as_long_as_the_cloud_wants() -> None:

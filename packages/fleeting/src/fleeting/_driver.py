@@ -61,6 +61,9 @@ PROBE_TIMEOUT = 10.0
 SAME_NOTICE = 1.0
 """Seconds by which two probes may differ on the end of an instance and still tell of the same notice."""
 
+LONGEST_WAIT = 3600.0
+"""Seconds for which a cloud is left alone at the most, whatever it asks for: nothing else would end a wait of years."""
+
 LOGIN_RETRY = 30.0
 """Seconds before a new instance that refused the login is tried again: its user or key may be set up late in the boot,
 and a host may lock out who tries too often."""
@@ -545,7 +548,8 @@ def _words(error: Exception) -> str:
 
 
 def _retry_after(error: Exception) -> float | None:
-    """The cloud's own advice, if it gave any; ours for a login that may be let in later."""
+    """The cloud's own advice, if it gave any that can be taken; ours for a login that may be let in later."""
     if isinstance(error, LoginRejected):
         return LOGIN_RETRY
-    return error.retry_after if isinstance(error, RateLimited) else None
+    advice = error.retry_after if isinstance(error, RateLimited) else None
+    return min(advice, LONGEST_WAIT) if advice is not None and advice >= 0 else None  # what is no number is not

@@ -66,6 +66,11 @@ class Backoff:
     last: tuple[float, str] | None = None
     """When and why the last failure of all came, whatever succeeded since."""
 
+    told_until: float = 0.0
+    """The cloud has asked to be left alone until then, which no success of something asked for earlier takes back."""
+
+    _told_reason: str = ""
+
     def failed(self, reason: str, now: float, retry_after: float | None = None) -> None:
         """Note a failure. Several of one burst count once, or the wait would explode."""
         self.reason = reason
@@ -74,19 +79,20 @@ class Backoff:
             self.failures += 1
             full = min(self.cap, self.initial * 2.0 ** min(self.failures - 1, 30))
             self.until = now + full * (0.5 + 0.5 * self._random())
-        if retry_after is not None:
-            self.until = max(self.until, now + retry_after)
+        if retry_after is not None and now + retry_after > self.told_until:
+            self.told_until, self._told_reason = now + retry_after, reason
+        self.until = max(self.until, self.told_until)
 
     def succeeded(self) -> None:
-        """Forget the failures."""
+        """Forget the failures; but what the cloud has asked for holds."""
         self.failures = 0
-        self.until = 0.0
-        self.reason = ""
+        self.until = self.told_until
+        self.reason = self._told_reason
 
     def lift(self, reason: str, now: float) -> None:
-        """What led to it is over: try again at once. The next failure in a row doubles the wait nevertheless."""
+        """What led to it is over: try again as soon as the cloud lets us. The next failure doubles the wait anyway."""
         if reason == self.reason:
-            self.until = min(self.until, now)
+            self.until = min(self.until, max(now, self.told_until))
 
     def active(self, now: float) -> bool:
         """Whether nothing is to be tried now."""

@@ -1055,13 +1055,14 @@ class Plan:
         intent.asked_at = now
         intent.overdue = False
         self._settle(intent)
-        if (
-            self._named
-            and intent.outstanding
-            and self._backoff.until < intent.requested_at + self.config.intent_timeout
-        ):
-            self._timers.set(("ask", intent.id), self._backoff.until)
+        if self._named and intent.outstanding:
+            self._ask_after_backoff(intent)
         self._expect(now)
+
+    def _ask_after_backoff(self, intent: Intent) -> None:
+        """Repeat the request when the cloud may be asked again, if that is not too late for it."""
+        if self._backoff.until < intent.requested_at + self.config.intent_timeout:
+            self._timers.set(("ask", intent.id), self._backoff.until)
 
     @property
     def _may_ask_again(self) -> bool:
@@ -1071,7 +1072,9 @@ class Plan:
 
     def _ask_again(self, intent: Intent, now: float) -> None:
         """Repeat a request that was never answered, once there is room for what it may bring."""
-        if self._may_ask_again:
+        if self._backoff.active(now):  # another request has failed since
+            self._ask_after_backoff(intent)
+        elif self._may_ask_again:
             self._ask(intent, now)
             self._write_intent(intent)
         else:
