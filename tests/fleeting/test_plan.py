@@ -6,6 +6,7 @@ from attrs import evolve
 
 from fleeting import (
     LossKind,
+    NoticeKind,
     Observation,
     Observed,
     Plan,
@@ -460,6 +461,20 @@ def test_a_sign_of_life_does_not_bring_back_what_the_view_does_not_show() -> Non
     plan.ask_heartbeat("i")
     assert plan.handle(facts.HeartbeatPassed("i"), EPOCH + 5).events == [facts.Alive("i")]
     assert plan.handle(seen(i=State.RUNNING), EPOCH + 6).events == [facts.Resumed("i")]
+
+
+def test_a_notice_that_is_overdue_when_a_view_shows_its_instance_counts() -> None:
+    """However long no view comes; only one that does not show it, later than any request is waited for, forgets it."""
+    late = EPOCH + 11 + CONFIG.intent_timeout
+    for config in (CONFIG, evolve(CONFIG, preexisting=Preexisting.ADOPT)):
+        for views, counts in ((["i"], True), (["", "i"], False)):
+            plan = started(config)
+            plan.handle(facts.Noticed("i", EPOCH + 10, NoticeKind.REBALANCE), EPOCH)
+            plan.handle(facts.Noticed("i", EPOCH + 11, NoticeKind.REBALANCE), EPOCH)
+            plan.tick(late)
+            plan.handle(facts.Increased(one_intent(plan.request(1, late)), 1), late)
+            steps = [view(plan, seen(**{shown: State.RUNNING} if shown else {}), late) for shown in views]
+            assert bool(of_type(facts.Decrease, steps[-1].actions)) == counts
 
 
 def test_the_age_counts_from_what_the_cloud_says_as_soon_as_it_does() -> None:

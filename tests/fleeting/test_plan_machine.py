@@ -139,6 +139,15 @@ class Asked:
 
 
 @define
+class Early:
+    """A notice that may have come before the view that shows its instance."""
+
+    goes_at: float
+    kept_until: float
+    """A view that is fetched from then on, and does not show the instance, lets it be forgotten."""
+
+
+@define
 class Seen:
     """The model's own book of an instance: what views and facts said of it."""
 
@@ -269,8 +278,8 @@ class PlanMachine(RuleBasedStateMachine):
         self.refused: set[str] = set()
         self.views = 0
         self.view_began = -1e9
-        self.early: dict[str, float] = {}
-        """Notices to this manager: when which instance goes."""
+        self.early: dict[str, Early] = {}
+        """Notices to this manager, by instance."""
 
         self.wanted_asleep = ""
         self.tick()
@@ -309,8 +318,8 @@ class PlanMachine(RuleBasedStateMachine):
         id_ = write.key.removeprefix("default/")
         match write:
             case Put("instance", _, record) if id_ not in self.seen:
-                noticed = self.early.get(id_, -1e9) > self.now
-                self.seen[id_] = Seen(first_seen=self.now, state=self.shown[id_].state, noticed=noticed)
+                state = self.shown[id_].state
+                self.seen[id_] = Seen(first_seen=self.now, state=state, noticed=id_ in self.early)
                 if record.intent is not None:
                     self.check_match(id_, record.intent)
             case Put("intent", _, record) if id_ not in self.asked:
@@ -506,6 +515,7 @@ class PlanMachine(RuleBasedStateMachine):
             else:
                 known.missed += 1
         self.feed(facts.Updated(Observation(instances, self.problems)))
+        self.early = {id_: each for id_, each in self.early.items() if each.kept_until > began}
         for known in self.seen.values():
             assert known.missed < 2, "missing twice, and still not lost"
         for id_ in fresh:
@@ -886,8 +896,9 @@ class PlanMachine(RuleBasedStateMachine):
         id_ = ids[pick % len(ids)]
         if id_ in self.seen:
             self.seen[id_].noticed = True
-        earlier = self.early.get(id_, -1e9)
-        self.early[id_] = min(earlier if earlier > self.now else 1e12, self.now + seconds)
+        earlier = self.early.get(id_)
+        goes_at = min(earlier.goes_at if earlier else 1e12, self.now + seconds)
+        self.early[id_] = Early(goes_at, max(self.now, goes_at) + self.config.intent_timeout)
         self.feed(facts.Noticed(id_, self.now + seconds, NoticeKind.PREEMPTION))
 
     @rule(pick=PICKS)

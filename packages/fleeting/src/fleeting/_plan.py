@@ -102,6 +102,14 @@ class Departure(NamedTuple):
     why: str
 
 
+class _EarlyNotice(NamedTuple):
+    """A notice of an instance that no view has shown yet."""
+
+    notice: facts.Noticed
+    until: float
+    """A view that was fetched at this time or later, and does not show the instance, lets it be forgotten."""
+
+
 @define
 class _Turn:
     """What the current fact has led to so far."""
@@ -184,7 +192,7 @@ class Plan:
         self._lost: dict[str, float] = {}
         self._departures: dict[str, Departure] = {}
         self._intents = Intents()
-        self._early_notices: dict[str, facts.Noticed] = {}
+        self._early_notices: dict[str, _EarlyNotice] = {}
         """Of instances that no view has shown yet."""
 
         self._problems: tuple[Problem, ...] = ()
@@ -544,6 +552,7 @@ class Plan:
         if refused:
             self._refused = frozenset(refused)
             self._turn.events.append(facts.Refused(refused))
+        self._forget_early_notices()
         self._expire_intents(now)
         self._note_problems(observation.problems, now)
         self._update_ended(now)
@@ -633,9 +642,9 @@ class Plan:
             self._remove(known, "nothing of ours explains it", now)
         else:
             self._refresh(known, observed, now)
-        notice = self._early_notices.pop(instance, None)
-        if notice is not None and notice.deadline > now:
-            self._noticed(*notice, now)
+        early = self._early_notices.pop(instance, None)
+        if early is not None:  # be it overdue: the view may be later than that by as much as it lags
+            self._noticed(*early.notice, now)
         return True
 
     def _match(self, observed: Observed) -> Intent | None:
@@ -864,10 +873,7 @@ class Plan:
         """It goes at *deadline*; of several notices the earliest counts. One may come before the view that shows it."""
         known = self._instances.get(instance)
         if known is None:
-            early = {id_: each for id_, each in self._early_notices.items() if each.deadline > now}
-            notice = facts.Noticed(instance, deadline, kind)
-            early[instance] = min(early.get(instance, notice), notice, key=lambda each: each.deadline)
-            self._early_notices = early
+            self._keep_notice(facts.Noticed(instance, deadline, kind), now)
         if known is None or known.stage in LEAVING:
             return
         if known.deadline is not None and known.deadline <= deadline:
@@ -877,6 +883,19 @@ class Plan:
             self._turn.events.append(facts.Doomed(instance, deadline, kind))
         elif not known.announced:
             self._remove(known, "it goes before it was of use", now)
+
+    def _keep_notice(self, notice: facts.Noticed, now: float) -> None:
+        """Remember it for an instance that no view has shown: as long, after its time, as requests are waited for."""
+        before = self._early_notices.get(notice.instance)
+        if before is not None:
+            notice = min(before.notice, notice, key=lambda each: each.deadline)
+        until = max(now, notice.deadline) + self.config.intent_timeout
+        self._early_notices[notice.instance] = _EarlyNotice(notice, until)
+
+    def _forget_early_notices(self) -> None:
+        """Drop those whose instances this view should have shown by now; without one nobody knows."""
+        early = self._early_notices
+        self._early_notices = {id_: each for id_, each in early.items() if each.until > self._update_started}
 
     def _recall_notice(self, known: Instance) -> None:
         """Tell of a notice that was given before it was ready, be it overdue by now."""
