@@ -17,6 +17,7 @@ from fleeting.testing import Command, virtual_run
 from taskscaler import Lease, LeaseLost, NoCapacity, NotSuspended, Pool, Taskscaler
 from tests.chaos.observer import EPOCH, Observer, Run
 from tests.chaos.process import Disk, Killed, Life, MortalGroup, MortalJournal
+from tests.chaos.repeatable import repeatable
 from tests.chaos.story import CLEANUP_COMMAND, READY_COMMAND, Job, Story, Wish
 from tests.chaos.troubles import KINDS, lay_ambushes
 from tests.chaos.witness import Witness
@@ -605,18 +606,9 @@ class Play:
 def play(story: Story, *, verbose: bool = False) -> Result:
     """Play a story in virtual time."""
     the_play = Play(story, verbose=verbose)
-    if story.backend == "trio":
-        _make_trio_repeatable(story.seed)
     try:
-        anyio.run(the_play.play, **virtual_run(cast("Literal['asyncio', 'trio']", story.backend)))
+        with repeatable(story.backend, story.seed):
+            anyio.run(the_play.play, **virtual_run(cast("Literal['asyncio', 'trio']", story.backend)))
     except Exception as error:  # noqa: BLE001  (whatever it is, it is the verdict)
         the_play.observer.violations.append("".join(traceback.format_exception(error)))
     return the_play.result
-
-
-def _make_trio_repeatable(seed: int) -> None:
-    """Let trio choose the order of tasks by the seed, as hypothesis does."""
-    import trio
-
-    trio._core._run._ALLOW_DETERMINISTIC_SCHEDULING = True  # type: ignore[misc]
-    trio._core._run._r.seed(seed)

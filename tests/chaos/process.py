@@ -21,6 +21,7 @@ from fleeting.testing._faults import Script
 from fleeting.testing._machine import Method
 from taskscaler import Taskscaler
 from tests.chaos.observer import Observer
+from tests.chaos.repeatable import InOrder
 from tests.chaos.story import CrashPoint
 
 F = TypeVar("F", bound=Fault)
@@ -51,7 +52,7 @@ class Life:
         self.over = anyio.Event()
         self.leave = anyio.Event()
         self.scope = anyio.CancelScope()
-        self.calls: set[anyio.CancelScope] = set()
+        self.calls: InOrder[anyio.CancelScope] = InOrder()
         self.on_death: Callable[[Life], None] = lambda _: None
         self.lethal: tuple[str, bool] | None = None
         """A place, and whether it dies after or before what it does there, the next time that it comes by."""
