@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from attrs import define
+from attrs import Factory, define
 
 from fleeting import Capability, Notice, NoticeKind, Observation, State
 from fleeting.testing import FakeCloud, IncreaseFault, Machine
@@ -19,6 +19,9 @@ from tests.chaos.story import Job, Story
 
 if TYPE_CHECKING:
     from tests.chaos.process import Life
+
+RESTING = frozenset({State.SUSPENDING, State.SUSPENDED, State.RESUMING})
+"""How a view shows what sleeps, or did a moment ago."""
 
 EPOCH = 1_700_000_000.0
 """Where time starts: at this size a float second is coarse, as it is in production."""
@@ -47,6 +50,20 @@ class _Asking:
     count: int
     life: "Life"
     since: float
+
+
+@define(eq=False)
+class Heard:
+    """What reached the managers, rightly or not."""
+
+    viewed: frozenset[str] = frozenset()
+    """What the last view showed."""
+
+    rested: set[str] = Factory(set)
+    """Instances that a view has shown as suspended, or nearly: a notice may be outlived in sleep."""
+
+    notices: dict[tuple[int, str], list[Notice]] = Factory(dict)
+    """By life and instance."""
 
 
 class WatchedCloud(FakeCloud):
@@ -130,6 +147,7 @@ class Observer:
         self.shown: dict[str, State] = {}
         """The last state in which an instance was shown to a manager."""
 
+        self.heard = Heard()
         self.omitted: dict[str, int] = {}
         """In how many views in a row, to one manager, an instance was missing."""
 
@@ -183,8 +201,8 @@ class Observer:
 
     @property
     def unexplained(self) -> set[str]:
-        """Instances that nobody asked for, as far as a manager can know."""
-        return self.extra | self.told_gone
+        """Instances that nobody asked for, as far as a manager can know; also such as a view has made up."""
+        return self.extra | self.told_gone | (self.heard.viewed - self.cloud.machines.keys())
 
     def violate(self, what: str) -> None:
         """Something is not as it was promised."""
@@ -251,16 +269,23 @@ class Observer:
         for machine in self.cloud.machines.values():
             if machine.gone_at <= now or machine.id in self.extra or machine.id in self.told_gone:
                 continue
-            if machine.id not in self.shown and machine.intent not in intents and self._nobody_waits_for(machine):
+            if self._is_news(machine, intents):
                 self.extra.add(machine.id)
                 continue
             exist += 1
-        on_the_way = {
+        return exist + sum(self._on_the_way().values())
+
+    def _on_the_way(self) -> dict[str, int]:
+        """By intent: what the cloud has not heard yet, and may; a dead manager's request and its repeat are one."""
+        return {
             each.intent: each.count
             for each in self._asking
-            if not each.life.dead or now < each.since + self._pool.intent_timeout - 1
+            if not each.life.dead or self.cloud.now < each.since + self._pool.intent_timeout - 1
         }
-        return exist + sum(on_the_way.values())
+
+    def _is_news(self, machine: Machine, intents: set[str]) -> bool:
+        """Whether no view has shown it, and what asked for it was given up in time."""
+        return machine.id not in self.shown and machine.intent not in intents and self._nobody_waits_for(machine)
 
     def _nobody_waits_for(self, machine: Machine) -> bool:
         """Whether what asked for it, and is closed, had expired, or was met by one that the cloud made beyond that."""
@@ -292,6 +317,11 @@ class Observer:
             self._viewer = life.number
             self.omitted.clear()
         states = {id_: each.state for id_, each in view.instances.items()}
+        self.heard.viewed = frozenset(states)
+        intents = self._stored("intent")
+        shown = [self.cloud.machines[id_] for id_ in states if id_ in self.cloud.machines]
+        self.extra.update(machine.id for machine in shown if self._is_news(machine, intents))
+        self.heard.rested.update(id_ for id_, state in states.items() if state in RESTING)
         for id_, state in states.items():
             self.omitted[id_] = 0
             if state is State.DELETED:
@@ -322,8 +352,7 @@ class Observer:
             self.violate(f"{where}, where a lease was lost before")
         if instance in self.deleting:
             self.violate(f"{where}, whose deletion was asked for")
-        if self.shown.get(instance) is None:
-            self.violate(f"{where}, which no view has shown")
+        self._check_heard(where, life, instance)
         self.starts[instance] = self.starts.get(instance, 0) + 1
         if 0 < self._pool.max_use_count < self.starts[instance]:
             self.violate(f"{where}, its use {self.starts[instance]} of {self._pool.max_use_count}")
@@ -332,6 +361,14 @@ class Observer:
             self.violate(f"{where}, and its lease is not in the journal")
         self.running[job.key] = run = Run(job, life, lease, self.cloud.now)
         return run
+
+    def _check_heard(self, where: str, life: "Life", instance: str) -> None:
+        """A view has shown the instance, and no notice that reached the manager has put its end before now."""
+        if self.shown.get(instance) is None:
+            self.violate(f"{where}, which no view has shown")
+        for notice in self.heard.notices.get((life.number, instance), ()):
+            if notice.deadline + self._late < self.cloud.now and instance not in self.heard.rested:
+                self.violate(f"{where}, whose announced end, {notice.deadline - EPOCH:.2f}, is past")
 
     def suspended(self, run: Run) -> None:
         """A job sleeps, as far as its manager knows."""
@@ -408,6 +445,10 @@ class Observer:
         if not life.dead:
             self.dirty.discard((instance, slot))
 
+    def hear(self, life: "Life", notice: Notice) -> None:
+        """A notice has reached a manager."""
+        self.heard.notices.setdefault((life.number, notice.instance), []).append(notice)
+
     def _check_notices(self, run: Run) -> None:
         """No job outlives the end of its instance that was announced, unless it declared that it would not."""
         if run.job.declared and not run.job.sleeps:
@@ -452,5 +493,6 @@ class Observer:
     def check_doom(self, notice: Notice) -> None:
         """The time that was announced is over: nothing runs there any more but what was declared to be done by now."""
         for run in self.running.values():
-            if run.lease.instance == notice.instance and run.undisturbed and not run.job.declared:
+            over = run.lease.instance == notice.instance and run.began < notice.deadline
+            if over and run.undisturbed and not run.job.declared:
                 self.violate(f"{run.job.key} outlives {notice}")

@@ -342,14 +342,16 @@ class Play:
         if isinstance(error, BaseExceptionGroup):
             for each in error.exceptions:
                 self._judge(life, each)
+        elif isinstance(error, GroupRefused):  # the first view came late, and ended a manager that had begun its work
+            self._clear_group(str(error))
         elif not (life.dead and isinstance(error, Killed)):
             where = "".join(traceback.format_exception(error))
             self.observer.violate(f"process {life.number} ended with {error!r}\n{where}")
 
     def _clear_group(self, refusal: str) -> None:
-        """An operator removes what is not ours; if there is more, the refusal was wrong."""
+        """An operator removes what is not ours; if no view showed anything of that kind, the refusal was wrong."""
         self.result.met["group: refused"] += 1
-        if not any(site.cloud.alive & site.observer.unexplained for site in self.sites):
+        if not any(site.observer.heard.viewed & site.observer.unexplained for site in self.sites):
             self.observer.violate(f"{refusal}; but {sorted(self.alive)} were asked for")
         for site in self.sites:
             for instance in site.cloud.alive & site.observer.unexplained:
@@ -426,12 +428,18 @@ class Play:
         except Unreachable:
             return self._retry(life, "after a broken connection")
         except NoCapacity as error:
-            if job.wish is not Wish.IMPATIENT and not life.dead:
-                self.observer.violate(f"{job.key} was refused: {error}")
-            self._end_job(life, job, "timed out", "acquire: timed out")
+            self._refused(life, job, error)
             return True
         self._end_job(life, job, "done", "job: done")
         return True
+
+    def _refused(self, life: Life, job: Job, error: NoCapacity) -> None:
+        """It ran out of patience, or its manager has ended under it, rightly or not: the next one goes on with it."""
+        if life.scaler._shell.ended and not life.leave.is_set():
+            return
+        if job.wish is not Wish.IMPATIENT and not life.dead:
+            self.observer.violate(f"{job.key} was refused: {error}")
+        self._end_job(life, job, "timed out", "acquire: timed out")
 
     async def _reserve(self, life: Life, job: Job) -> bool:
         """Reserve and think about it; returns whether the job is wanted after all."""

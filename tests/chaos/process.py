@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from random import Random
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import anyio
 from anyio.abc import TaskGroup
@@ -196,7 +196,7 @@ class MortalGroup(FakeGroup):
         """As they come."""
         if self._life.dead:
             raise Killed("a dead process hears nothing")
-        return super().notices()
+        return _Heard(super().notices(), self._life, self._observer)
 
     @asynccontextmanager
     async def _call(self, method: Method, script: Script[F], **arguments: object) -> AsyncIterator[F]:
@@ -213,3 +213,20 @@ class MortalGroup(FakeGroup):
             finally:
                 self._life.calls.discard(scope)
         self._life.pass_by(method, after=True)
+
+
+@define
+class _Heard:
+    """Notices, noted as they reach the manager. No generator: those have to be closed by whoever stops listening."""
+
+    _notices: AsyncIterator[Notice]
+    _life: Life
+    _observer: Observer
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Notice:
+        notice = await anext(self._notices)
+        self._observer.hear(self._life, notice)
+        return notice
