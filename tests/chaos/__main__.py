@@ -1,24 +1,45 @@
-"""Plays many stories, or one: ``python -m tests.chaos --seeds 0:2000 --jobs 2``, ``--seed 1234 --verbose``."""
+"""Plays stories: ``--seeds 0:2000 --jobs 2``, ``--tree``, ``--regressions``, or ``--seed 1234`` alone."""
 
 import argparse
 import sys
 
-from tests.chaos.runner import run, set_up, show
+from tests.chaos.runner import run, set_up, show, tell
+from tests.chaos.seeds import NO_TREE, read_tree, regressions, seeds_of_tree
+
+OF_A_TREE = 200
+"""Stories that a commit's tree names, at the most."""
+
+TREE_SECONDS = 90.0
+"""Seconds that they may take; those that are not begun by then are not played."""
 
 
 def main() -> int:
     """Read the command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
-    parser.add_argument("--seeds", default="0:200", help="FIRST:BEYOND")
-    parser.add_argument("--seed", type=int, help="play only this one")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--seeds", default="0:200", help="FIRST:BEYOND")
+    which.add_argument("--tree", action="store_true", help="those that the tree of the last commit names")
+    which.add_argument("--regressions", action="store_true", help="those that failed once")
+    which.add_argument("--seed", type=int, help="only this one")
     parser.add_argument("--jobs", type=int, default=2, help="processes")
-    parser.add_argument("--verbose", action="store_true", help="print the story as a timeline")
+    parser.add_argument("--verbose", action="store_true", help="print the story of --seed as a timeline")
     arguments = parser.parse_args()
     set_up()
     if arguments.seed is not None:
         return show(arguments.seed, verbose=arguments.verbose)
+    if arguments.tree:
+        return play_tree(arguments.jobs)
+    if arguments.regressions:
+        return run(regressions(), arguments.jobs)
     first, beyond = map(int, arguments.seeds.split(":"))
     return run(range(first, beyond), arguments.jobs)
+
+
+def play_tree(jobs: int) -> int:
+    """Play the stories of the last commit, and say which commit that is: a seed alone does not tell a story."""
+    tree = read_tree()
+    tell("git names no tree here; the seeds are the same each time" if tree == NO_TREE else f"tree {tree}")
+    return run(seeds_of_tree(tree, OF_A_TREE), jobs, seconds=TREE_SECONDS)
 
 
 if __name__ == "__main__":

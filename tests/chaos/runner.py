@@ -6,12 +6,14 @@ import multiprocessing
 import signal
 import sys
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from math import inf
 from time import perf_counter
 from types import FrameType
 
 from tests.chaos.play import Result, play
+from tests.chaos.seeds import REGRESSIONS, read_commit
 from tests.chaos.story import FAULTS, JOBS, Story, story_of
 from tests.chaos.troubles import CLEANUP_KINDS, KINDS, NEEDS, POOL_KINDS, SLEEP_KINDS
 from tests.chaos.witness import REQUIRED
@@ -88,36 +90,45 @@ def set_up() -> Callable[[], None]:
     return restore
 
 
-def run(seeds: range, jobs: int) -> int:
-    """Play them, print what was met, and return the exit status."""
+def run(seeds: Sequence[int], jobs: int, *, seconds: float = inf) -> int:
+    """Play them, or as many as can be begun in so many seconds; print what was met, and return the exit status."""
     begun = last = perf_counter()
     met: Counter[str] = Counter()
     faults: Counter[str] = Counter()
     ran = done = 0
     failed: list[Result] = []
-    for result in play_all(seeds, jobs):
-        done += 1
-        ran += result.jobs
-        met += result.met
-        faults += result.faults
-        if result.violations:
-            failed.append(result)
-            tell(f"seed {result.seed} failed: {result.violations[0].splitlines()[0]}")
-        if perf_counter() - last > 10:
-            last = perf_counter()
-            tell(f"{done}/{len(seeds)} stories, {done / (last - begun):.1f}/s, {len(failed)} failed")
-    seconds = perf_counter() - begun
-    missing = _print_table("faults", KINDS, faults) + _print_table("transitions", REQUIRED, met)
+    with closing(play_all(seeds, jobs)) as results:
+        for result in results:
+            done += 1
+            ran += result.jobs
+            met += result.met
+            faults += result.faults
+            if result.violations:
+                failed.append(result)
+                tell(f"seed {result.seed} failed: {result.violations[0].splitlines()[0]}")
+            if perf_counter() - last > 10:
+                last = perf_counter()
+                tell(f"{done}/{len(seeds)} stories, {done / (last - begun):.1f}/s, {len(failed)} failed")
+            if perf_counter() - begun > seconds:
+                break
+    took = perf_counter() - begun
+    _print_table("faults", KINDS, faults)
+    _print_table("transitions", REQUIRED, met)
+    never = missing(KINDS, faults) + missing(REQUIRED, met) if done >= ENOUGH else []
     for result in sorted(failed, key=lambda result: result.seed)[:SHOWN]:
         tell(f"\nseed {result.seed}: {result.violations[0]}")
         tell(how_to_see(result.seed))
     tell(
         f"\n{done} stories, {ran} jobs, {faults.total()} faults, {len(failed)} failed; "
-        f"{seconds:.1f} s, {done / seconds:.1f} stories/s"
+        f"{took:.1f} s, {done / took:.1f} stories/s"
     )
-    if missing:
-        tell(f"never met: {', '.join(missing)}")
-    return 1 if failed or (missing and len(seeds) >= ENOUGH) else 0
+    if failed:
+        tell(f"\nadd to tests/chaos/{REGRESSIONS.name}, whether or not this change is to blame, with what was wrong:")
+    for result in failed:
+        tell(f"{result.seed} {read_commit()[:7] or 'COMMIT'} WHY")
+    if never:
+        tell(f"never met: {', '.join(never)}")
+    return 1 if failed or never else 0
 
 
 def missing(required: Iterable[str], met: Counter[str]) -> list[str]:
@@ -125,13 +136,10 @@ def missing(required: Iterable[str], met: Counter[str]) -> list[str]:
     return [name for name in required if not met[name]]
 
 
-def _print_table(title: str, required: Iterable[str], met: Counter[str]) -> list[str]:
-    """Print how often each was met; returns what never was, although it has to be."""
-    names = list(dict.fromkeys([*required, *sorted(met)]))
+def _print_table(title: str, required: Iterable[str], met: Counter[str]) -> None:
     tell(f"\n{title}")
-    for name in names:
+    for name in dict.fromkeys([*required, *sorted(met)]):
         tell(f"  {met[name]:9,}  {name}")
-    return [name for name in required if not met[name]]
 
 
 def show(seed: int, *, verbose: bool) -> int:
