@@ -3,7 +3,7 @@
 import argparse
 import sys
 
-from tests.chaos.runner import run, set_up, show, tell
+from tests.chaos.runner import run, set_up, show, show_shrunk, tell
 from tests.chaos.seeds import NO_TREE, read_tree, regressions, seeds_of_tree
 
 OF_A_TREE = 200
@@ -23,10 +23,13 @@ def main() -> int:
     which.add_argument("--seed", type=int, help="only this one")
     parser.add_argument("--jobs", type=int, default=2, help="processes")
     parser.add_argument("--verbose", action="store_true", help="print the story of --seed as a timeline")
+    parser.add_argument("--shrink", action="store_true", help="print what it takes for that of --seed to fail")
     arguments = parser.parse_args()
+    if (arguments.verbose or arguments.shrink) and arguments.seed is None:
+        parser.error("--verbose and --shrink are for one story; say which with --seed")
     set_up()
     if arguments.seed is not None:
-        return show(arguments.seed, verbose=arguments.verbose)
+        return show_shrunk(arguments.seed) if arguments.shrink else show(arguments.seed, verbose=arguments.verbose)
     if arguments.tree:
         return play_tree(arguments.jobs)
     if arguments.regressions:

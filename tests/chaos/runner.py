@@ -14,6 +14,7 @@ from types import FrameType
 
 from tests.chaos.play import Result, play
 from tests.chaos.seeds import REGRESSIONS, read_commit
+from tests.chaos.shrink import shrink
 from tests.chaos.story import FAULTS, JOBS, Story, story_of
 from tests.chaos.troubles import CLEANUP_KINDS, KINDS, NEEDS, POOL_KINDS, SLEEP_KINDS
 from tests.chaos.witness import REQUIRED
@@ -26,6 +27,9 @@ ENOUGH = 500
 
 SHOWN = 10
 """Failing seeds that are shown."""
+
+SHRUNK = 2
+"""Of these, so many are shrunk at once, which may take minutes each."""
 
 
 def story_of_seed(seed: int) -> Story:
@@ -56,6 +60,12 @@ def play_within_bounds(seed: int) -> Result:
     """Play the story of a seed, and end it where it takes too long."""
     with bounded():
         return play_seed(seed)
+
+
+def play_bounded(story: Story) -> Result:
+    """Play a story that no seed stands for any more, and end it where it takes too long."""
+    with bounded():
+        return play(story)
 
 
 def _stuck(_: int, __: FrameType | None) -> None:
@@ -122,6 +132,8 @@ def run(seeds: Sequence[int], jobs: int, *, seconds: float = inf) -> int:
         f"\n{done} stories, {ran} jobs, {faults.total()} faults, {len(failed)} failed; "
         f"{took:.1f} s, {done / took:.1f} stories/s"
     )
+    for result in failed[:SHRUNK]:
+        show_shrunk(result.seed)
     if failed:
         tell(f"\nadd to tests/chaos/{REGRESSIONS.name}, whether or not this change is to blame, with what was wrong:")
     for result in failed:
@@ -152,7 +164,27 @@ def show(seed: int, *, verbose: bool) -> int:
     return 1 if result.violations else 0
 
 
+def show_shrunk(seed: int) -> int:
+    """Shrink one story that fails, and print what it takes, as a timeline."""
+    whole = story_of_seed(seed)
+    shrunk = shrink(whole, play_bounded)
+    if shrunk is None:
+        tell(f"seed {seed}: nothing is wrong with it")
+        return 0
+    story = shrunk.story
+    with bounded():
+        result = play(story, verbose=True)
+    tell("\n".join(["", *result.timeline, *result.violations]))
+    tell(
+        f"seed {seed}: {len(story.troubles)} of {len(whole.troubles)} troubles and {len(story.jobs)} of"
+        f" {len(whole.jobs)} jobs break the same promise, after {shrunk.tries} tries:"
+    )
+    for trouble in story.troubles:
+        tell(f"{trouble.at:10.2f}  {trouble.kind}")
+    return 1
+
+
 def how_to_see(seed: int) -> str:
-    """The command that shows a story, at the commit at which it failed."""
+    """The commands that show a story, at the commit at which it failed."""
     replay = f"python -m tests.chaos --seed {seed}"
-    return f"replay: {replay} --verbose"
+    return f"replay: {replay} --verbose\nshrink: {replay} --shrink"
