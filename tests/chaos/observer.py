@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import Factory, define
 
-from fleeting import Capability, Notice, NoticeKind, Observation, State
+from fleeting import Capability, Notice, NoticeKind, Observation, RateLimited, State
 from fleeting.testing import FakeCloud, IncreaseFault, Machine
 from taskscaler import Lease
+from tests.chaos.growth import Demand, Growth, most_wanted
 from tests.chaos.story import Job, Story
 
 if TYPE_CHECKING:
@@ -123,6 +124,7 @@ class Observer:
         """Those of all pools, in order of preference."""
 
         self.on_notice: Callable[[Observer, Notice], None] = lambda _, __: None
+        self.on_decrease: Callable[[Observer, Sequence[str]], None] = lambda _, __: None
         self.violations: list[str] = []
         self.say: Callable[[str], None] = lambda _: None
         self.on_violation: Callable[[], None] = lambda: None
@@ -170,24 +172,24 @@ class Observer:
         self._beats: dict[tuple[int, str], float] = {}
         """When an instance last showed a manager that it lives."""
 
-        self._keep_used = story.keep_used
+        self.growth, self.demand = Growth(), Demand()
+        self._policy, self._keep_used, self._over_all = story.policy, story.keep_used, story.max_instances or inf
         self._late = story.commit_time + 1.0
         """Seconds that a hand-over may take that was begun in time."""
 
-        self._over_all = story.max_instances or inf
         self._records = records
         self._asking: list[_Asking] = []
-        self._surplus: defaultdict[str | None, list[str]] = defaultdict(list)
+        self._surplus = defaultdict[str | None, list[str]](list)
         """By intent: which of its instances the cloud made beyond what was asked for."""
 
-        self._viewer = 0
-        self._mistaken = 0
+        self._viewer = self._mistaken = 0
 
     def join(self, first: "Observer") -> None:
         """Watch together with the observer of the first pool: jobs go wherever there is a slot."""
         first.all.append(self)
         self.all = first.all
         self.violations, self.running, self.sleeping = first.violations, first.running, first.sleeping
+        self.demand = first.demand
 
     @property
     def pool(self) -> str:
@@ -224,11 +226,36 @@ class Observer:
         if (charged := self._charged()) > self.ceiling + self._confusion():
             self.violate(f"increase({count}) by process {life.number} makes {charged}, above {self.ceiling}")
         self._check_all_pools(life, count)
+        self._check_growth(life, count)
         try:
             yield
+        except RateLimited as error:
+            self.growth.told_to_wait(life.number, self.cloud.now, error.retry_after or 0.0)
+            raise
         finally:
             if entry in self._asking:
                 self._asking.remove(entry)
+
+    def _check_growth(self, life: "Life", count: int) -> None:
+        """Check that somebody wants what is owed now, and that the cloud has not asked to be left alone."""
+        now, records = self.cloud.now, self._records.get("intent", {})
+        if until := self.growth.hasty(life.number, now, self._late):
+            self.violate(f"increase({count}) by process {life.number}, told to wait until {until - EPOCH:.2f}")
+        stored = self._stored("intent")
+        owed = [each for each in self.cloud.machines.values() if self._is_owed(each, stored)]
+        on_the_way = self._on_the_way()
+        intents = {machine.intent for machine in owed} | on_the_way.keys()
+        decided = [records[f"{self.pool}/{intent}"].requested_at for intent in intents & stored]
+        number = len(owed) + sum(on_the_way.values())
+        jobs = self.demand.peak(min([now, *decided]))  # a journal that fails delays what was decided
+        most = most_wanted(self._policy, self._pool, jobs)
+        if number > most + self._confusion():
+            self.violate(f"increase({count}) by process {life.number} makes {number} owed, and {most} would do")
+
+    def _is_owed(self, machine: Machine, stored: set[str]) -> bool:
+        """Whether the cloud may still show it for the first time, and somebody waits for that."""
+        unseen = machine.id not in self.shown and machine.id not in self.extra and machine.id not in self.told_gone
+        return unseen and machine.intent in stored and self.cloud.now < machine.gone_at
 
     def _check_all_pools(self, life: "Life", count: int) -> None:
         """Check what concerns all pools: their ceiling, and that what another may still deliver is not forgotten."""
@@ -481,6 +508,7 @@ class Observer:
     def decreasing(self, instances: Sequence[str]) -> None:
         """A deletion is asked for; check that nothing runs there."""
         self.say(f"decrease({', '.join(instances)}) is called")
+        self.on_decrease(self, instances)
         for run in self.running.values():
             if run.lease.instance in instances and run.undisturbed:
                 self.violate(f"decrease of {run.lease.instance}, on which {run.job.key} runs")

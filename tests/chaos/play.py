@@ -12,7 +12,7 @@ import anyio
 from anyio.abc import TaskGroup
 from attrs import Factory, asdict, define
 
-from fleeting import Completed, GroupRefused, LoopClock, Notice, Unreachable
+from fleeting import Completed, GroupRefused, LoopClock, Notice, Put, State, Unreachable, Write
 from fleeting.testing import Command, virtual_run
 from taskscaler import Lease, LeaseLost, NoCapacity, NotSuspended, Pool, Taskscaler
 from tests.chaos.observer import EPOCH, Observer, Run
@@ -75,12 +75,18 @@ class Site:
         self.disk = play.disk
         self.random = play.random
         self.later = play.later
+        self.bring = play.bring
         self.met = play.met
 
     @property
     def life(self) -> Life:
         """The manager of the moment."""
         return self._play.life
+
+    @property
+    def races(self) -> list[str]:
+        """Those of all pools."""
+        return self._play.races
 
     @property
     def bad_cleanups(self) -> list[str]:
@@ -128,10 +134,18 @@ class Play:
         self.result.violations = self.observer.violations
         self.ready_fails = 0
         self.bad_cleanups: list[str] = []
+        self.races: list[str] = []
+        self.jobs = list(story.jobs)
+        """The story's, and those that troubles bring besides."""
+
         self.witness = Witness(self.result.met, self.say)
         self.disk.on_commit = self.witness.committed
+        self.disk.on_storing = self._on_storing
         self._verbose = verbose
         self._outcomes: dict[str, str] = {}
+        self._came: set[str] = set()
+        """The keys of the jobs that were brought at some time."""
+
         self._runs: dict[str, Run] = {}
         """The last attempt of each job that is not over yet."""
 
@@ -143,6 +157,7 @@ class Play:
         for site in self.sites:
             site.observer.say = self.say
             site.observer.on_notice = self._await_doom
+            site.observer.on_decrease = self._on_decrease
             site.cloud.on_command = self._on_command
             lay_ambushes(site)
 
@@ -162,6 +177,24 @@ class Play:
         """Do it then, or when all troubles end."""
         self._pending.append(call)
         self.tasks.start_soon(self._do_later, seconds, call)
+
+    def bring(self, number: int, patience: float = inf) -> None:
+        """Bring so many more jobs, to the manager of the moment or else to the next."""
+        if self._all_ended.is_set():
+            self._all_ended = anyio.Event()
+        wish = Wish.PLAIN if patience == inf else Wish.CANCEL
+        for _ in range(number):
+            job = Job(key=f"brought-{len(self.jobs)}", at=self.now - EPOCH, duration=5.0, wish=wish, patience=patience)
+            self.jobs.append(job)
+            self._come(job)
+            if self.life.jobs is not None:
+                self.life.jobs.start_soon(self._bring, self.life, job)
+
+    def _come(self, job: Job) -> None:
+        """Count the job as one that there is, the first time that it is brought."""
+        if job.key not in self._came:
+            self._came.add(job.key)
+            self.observer.demand.change(self.now, 1)
 
     def met(self, kind: str) -> None:
         """Count it."""
@@ -233,6 +266,7 @@ class Play:
         self.disk.full = False
         self.ready_fails = 0
         self.bad_cleanups.clear()
+        self.races.clear()
         self.life.lethal = None
         self._release_all()
 
@@ -310,15 +344,26 @@ class Play:
         )
         self.witness.attach(life.scaler)
         async with life.scaler, anyio.create_task_group() as jobs:
-            for job in [job for job in self.story.jobs if job.key not in self._outcomes]:
-                await self._until(job.at)
-                jobs.start_soon(self._bring, life, job)
-            await life.leave.wait()
-            await self._last_call(life, jobs)
+            life.jobs = jobs
+            try:
+                await self._bring_all(life, jobs)
+            finally:
+                life.jobs = None
+
+    async def _bring_all(self, life: Life, jobs: TaskGroup) -> None:
+        """Bring what is left of the jobs, each at its time, and at the end one more."""
+        left = [job for job in self.jobs if job.key not in self._outcomes]
+        for job in sorted(left, key=lambda job: job.at):
+            await self._until(job.at)
+            self._come(job)
+            jobs.start_soon(self._bring, life, job)
+        await life.leave.wait()
+        await self._last_call(life, jobs)
 
     async def _last_call(self, life: Life, jobs: TaskGroup) -> None:
         """Stop in the middle of things: half of the time a job runs, half of the time it waits."""
         runs = anyio.Event()
+        self.observer.demand.change(self.now, 1)
 
         async def work() -> None:
             try:
@@ -383,6 +428,29 @@ class Play:
             return Completed(exit_status=1, stderr=b"the disk is read-only")
         observer.cleaned(life, instance, slot)
         return Completed(exit_status=0)
+
+    def _on_storing(self, writes: Sequence[Write]) -> None:
+        """Let jobs come in the instant in which it is settled that an idle instance goes, and nobody was asked yet."""
+        removed = [
+            write.key.partition("/")
+            for write in writes
+            if isinstance(write, Put) and write.kind == "instance" and write.record.removing
+        ]
+        for pool, _, instance in removed:
+            self._race(self.observers[pool], [instance], "job as a removal is stored")
+
+    def _on_decrease(self, observer: Observer, instances: Sequence[str]) -> None:
+        """Let jobs come while the cloud is being asked."""
+        self._race(observer, instances, "job as a removal is asked for")
+
+    def _race(self, observer: Observer, instances: Sequence[str], kind: str) -> None:
+        busy = {run.lease.instance for run in observer.running.values()}
+        machines = [observer.cloud.machines[id_] for id_ in instances if id_ in observer.cloud.machines]
+        idle = [each for each in machines if each.state(self.now) is State.RUNNING and each.id not in busy]
+        if idle and kind in self.races:
+            self.races.remove(kind)
+            self.met(kind)
+            self.bring(self.story.pool.capacity_per_instance * len(observer.cloud.alive))  # others may have room, too
 
     def _await_doom(self, observer: Observer, notice: Notice) -> None:
         """What was announced has to be heeded by its time."""
@@ -532,7 +600,8 @@ class Play:
         self.say(f"{job.key} {outcome}")
         self.result.met[met] += 1
         self._outcomes[job.key] = outcome
-        if len(self._outcomes) == len(self.story.jobs):
+        self.observer.demand.change(self.now, -1)
+        if len(self._outcomes) == len(self.jobs):
             self._all_ended.set()
 
     # --- the reckoning -----------------------------------------------------------------------------------
@@ -540,7 +609,7 @@ class Play:
     def _check_jobs(self) -> None:
         """None is lost."""
         self.result.jobs = len(self._outcomes)
-        left = [job.key for job in self.story.jobs if job.key not in self._outcomes]
+        left = [job.key for job in self.jobs if job.key not in self._outcomes]
         if left:
             self.observer.violate(f"{left} never ended\n{self.life.scaler.explain()}")
 

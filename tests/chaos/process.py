@@ -35,7 +35,6 @@ class Life:
     """One process, from its start to its death or its orderly end."""
 
     scaler: Taskscaler
-    jobs: TaskGroup
 
     def __init__(self, number: int, random: Random, places: Counter[str], crash: CrashPoint | None) -> None:
         """Begin.
@@ -51,6 +50,9 @@ class Life:
         self.death = ""
         self.over = anyio.Event()
         self.leave = anyio.Event()
+        self.jobs: TaskGroup | None = None
+        """In which jobs are brought, once it can be given any."""
+
         self.scope = anyio.CancelScope()
         self.calls: InOrder[anyio.CancelScope] = InOrder()
         self.on_death: Callable[[Life], None] = lambda _: None
@@ -94,6 +96,9 @@ class Disk:
     epoch: int = 0
     full: bool = False
     commit_time: float = 0.0
+    on_storing: Callable[[Sequence[Write]], None] = lambda _: None
+    """Told what is about to be stored."""
+
     on_commit: Callable[[Sequence[Write]], None] = lambda _: None
     refused: Callable[[], None] = lambda: None
 
@@ -121,6 +126,7 @@ class MortalJournal:
     async def commit(self, writes: Sequence[Write]) -> None:
         """Store them, if the process lives and the disk has room."""
         self._life.pass_by("commit", after=False)
+        self._disk.on_storing(writes)
         await anyio.sleep(self._disk.commit_time)
         if self._life.dead:
             raise Killed("too late")

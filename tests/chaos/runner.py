@@ -16,7 +16,7 @@ from tests.chaos.play import Result, play
 from tests.chaos.seeds import REGRESSIONS, read_commit
 from tests.chaos.shrink import shrink
 from tests.chaos.story import FAULTS, JOBS, Story, story_of
-from tests.chaos.troubles import CLEANUP_KINDS, KINDS, NEEDS, POOL_KINDS, SLEEP_KINDS
+from tests.chaos.troubles import CLEANUP_KINDS, KINDS, NEEDS, PEER_NEEDS, POOL_KINDS, SLEEP_KINDS
 from tests.chaos.witness import REQUIRED
 
 STUCK = 120
@@ -34,7 +34,7 @@ SHRUNK = 2
 
 def story_of_seed(seed: int) -> Story:
     """What a seed stands for, with all troubles that there are."""
-    return story_of(seed, NEEDS, CLEANUP_KINDS, SLEEP_KINDS, POOL_KINDS)
+    return story_of(seed, NEEDS, CLEANUP_KINDS, SLEEP_KINDS, POOL_KINDS, peer_kinds=PEER_NEEDS)
 
 
 def play_seed(seed: int, *, verbose: bool = False) -> Result:

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from enum import Enum
 from math import inf
 from random import Random
+from types import MappingProxyType
 
 from attrs import Factory, evolve, field, frozen
 
@@ -23,6 +24,9 @@ SLEEPY = 0.4
 
 POOLED = 0.4
 """Share of the stories that have three pools."""
+
+PEERS = 0.3
+"""Share of the stories in which there are troubles that comparable autoscalers had."""
 
 READY_COMMAND = "are you ready"
 
@@ -141,6 +145,8 @@ def story_of(
     cleanup_kinds: Sequence[str] = (),
     sleep_kinds: Sequence[str] = (),
     pool_kinds: Sequence[str] = (),
+    *,
+    peer_kinds: Mapping[str, frozenset[Capability]] = MappingProxyType({}),
 ) -> Story:
     """Make up the story of a seed.
 
@@ -150,8 +156,10 @@ def story_of(
         cleanup_kinds: What can go wrong besides where slots are cleaned between jobs.
         sleep_kinds: What can go wrong besides where instances can be suspended.
         pool_kinds: What can go wrong besides where there are several pools.
+        peer_kinds: What went wrong with others, and which capabilities a cloud needs for it.
     """
-    return _pooled(_sleepy(_worn(_plain_story(seed, kinds), cleanup_kinds), sleep_kinds), pool_kinds)
+    story = _pooled(_sleepy(_worn(_plain_story(seed, kinds), cleanup_kinds), sleep_kinds), pool_kinds)
+    return _with_troubles_of_peers(story, peer_kinds)
 
 
 def _plain_story(seed: int, kinds: Mapping[str, frozenset[Capability]]) -> Story:
@@ -243,6 +251,19 @@ def _pooled(story: Story, pool_kinds: Sequence[str]) -> Story:
         max_instances=random.choice([0, 0, 4, 7]),
         troubles=tuple(sorted([*story.troubles, *troubles], key=lambda trouble: trouble.at)),
     )
+
+
+def _with_troubles_of_peers(story: Story, kinds: Mapping[str, frozenset[Capability]]) -> Story:
+    """The same, but in some stories goes wrong what did with others. Drawn by itself, as what wears is."""
+    random = Random(f"{story.seed}/peers")
+    capabilities = story.cloud["capabilities"]
+    assert isinstance(capabilities, frozenset)
+    possible = [kind for kind, needs in kinds.items() if needs <= capabilities]
+    if not possible or random.random() > PEERS:
+        return story
+    length = max(trouble.at for trouble in story.troubles)
+    troubles = [Trouble(at=random.uniform(0, length), kind=random.choice(possible)) for _ in range(3)]
+    return evolve(story, troubles=tuple(sorted([*story.troubles, *troubles], key=lambda trouble: trouble.at)))
 
 
 def _another_pool(random: Random, story: Story, name: str) -> tuple[PoolSettings, Mapping[str, object]]:

@@ -4,9 +4,9 @@ A trouble with a call waits for the next such call and counts as met when that c
 counts at once, if there is an instance that it could befall; else it is tried again a little later.
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from math import inf
 from random import Random
 from typing import Generic, Protocol, TypeVar
 
@@ -30,6 +30,9 @@ from tests.chaos.observer import WatchedCloud
 from tests.chaos.process import Disk, Life
 
 F = TypeVar("F", bound=Fault)
+
+BURST = 6
+"""Jobs that come at once."""
 
 SEVERAL = 3
 """Instances that have to be lost for their pool to be asked later."""
@@ -64,8 +67,17 @@ class Scene(Protocol):
         """So many slots are being cleaned."""
         ...
 
+    @property
+    def races(self) -> list[str]:
+        """The kinds of those that wait for an instance that is about to be removed, to bring jobs just then."""
+        ...
+
     def later(self, seconds: float, call: Callable[[], object]) -> None:
         """Do it then, or when all troubles end."""
+        ...
+
+    def bring(self, number: int, patience: float = inf) -> None:
+        """Bring so many more jobs, which wait for a slot for so long."""
         ...
 
     def met(self, kind: str) -> None:
@@ -494,8 +506,75 @@ def _bad_cleanup(what: str) -> Happen:
     return happen
 
 
+RACES = ("job as a removal is stored", "job as a removal is asked for")
+"""An instance that is idle is to be removed, and jobs come just then."""
+
+
+def _peers() -> Iterator[tuple[str, Kind]]:
+    """What users of comparable autoscalers lost machines, jobs or money by."""
+    for what in RACES:
+        yield what, Kind(_race(what), counts_itself=True)
+    for what, happen in (
+        ("success retried under throttling", _retried_success),
+        ("burst over before growth answers", _drained_burst),
+        ("time-out and a late refill", _late_refill),
+    ):
+        needs = frozenset({Capability.NAMED_CREATE}) if happen is _retried_success else frozenset[Capability]()
+        yield what, Kind(happen, needs, counts_itself=True)
+    yield "view times out while the cloud refills", Kind(_befalls(running, _refill_unseen))
+
+
+def _race(what: str) -> Happen:
+    def happen(scene: Scene) -> bool:
+        scene.races.append(what)
+        return True
+
+    return happen
+
+
+def _retried_success(scene: Scene) -> bool:
+    """A request is carried out, its answer is lost, and the retries are throttled before one of them succeeds."""
+    script = scene.cloud.faults.increase
+    script.lay("success retried under throttling", lambda: IncreaseFault(lose=True))  # type: ignore[attr-defined]
+    for _ in range(2):
+        throttled = RateLimited("slow down", retry_after=6.0)
+        script.lay("", lambda throttled=throttled: IncreaseFault(refuse=throttled))  # type: ignore[attr-defined]
+    return True
+
+
+def _drained_burst(scene: Scene) -> bool:
+    """Those who wait give up while the request for them is under way, and as many come before it is answered."""
+
+    def slow() -> IncreaseFault:
+        scene.bring(BURST, patience=2.0)
+        scene.later(7.0, lambda: scene.bring(BURST, patience=4.0))
+        return IncreaseFault(slow=20.0)
+
+    script = scene.cloud.faults.increase
+    script.lay("burst over before growth answers", slow)  # type: ignore[attr-defined]
+    return True
+
+
+def _late_refill(scene: Scene) -> bool:
+    """A request times out, and what it asked for comes about when it is given up."""
+
+    def late() -> IncreaseFault:
+        return IncreaseFault(slow=30.0, lose=True, late=scene.random.choice([20.0, 45.0, 80.0, 110.0]))
+
+    script = scene.cloud.faults.increase
+    script.lay("time-out and a late refill", late)  # type: ignore[attr-defined]
+    return True
+
+
+def _refill_unseen(scene: Scene, instance: str) -> None:
+    """One is lost, the view that would show it times out, and the cloud by itself has another in its place by then."""
+    scene.cloud.vanish(instance)
+    scene.cloud.faults.update.lay("", lambda: UpdateFault(slow=150.0))  # type: ignore[attr-defined]
+    scene.later(20.0, lambda: scene.cloud.launch(1))
+
+
 KINDS: Mapping[str, Kind] = dict(
-    [*_calls(), *_views(), *_instances(), *_processes(), *_cleanups(), *_sleeping(), *_pools()]
+    [*_calls(), *_views(), *_instances(), *_processes(), *_cleanups(), *_sleeping(), *_pools(), *_peers()]
 )
 """All kinds of trouble, by name."""
 
@@ -508,10 +587,10 @@ SLEEP_KINDS = tuple(name for name, _ in _sleeping())
 POOL_KINDS = tuple(name for name, _ in _pools())
 """Those that only stories with several pools have."""
 
-NEEDS = {name: kind.needs for name, kind in KINDS.items() if name not in {*CLEANUP_KINDS, *SLEEP_KINDS, *POOL_KINDS}}
+PEER_NEEDS = {name: kind.needs for name, kind in _peers()}
+"""What a cloud has to be able to for those that others had."""
+
+_RARE = {*CLEANUP_KINDS, *SLEEP_KINDS, *POOL_KINDS, *PEER_NEEDS}
+
+NEEDS = {name: kind.needs for name, kind in KINDS.items() if name not in _RARE}
 """What a cloud has to be able to for one of the others."""
-
-
-def never_met(met: Counter[str]) -> list[str]:
-    """The kinds that are missing."""
-    return [kind for kind in KINDS if not met[kind]]
