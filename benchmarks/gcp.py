@@ -22,7 +22,7 @@ from fleeting_gcp import GcpConfig, GcpGroup
 from tests.fleeting_gcp.clouds import write_credentials
 
 INSTANCES, ROUNDS = 1000, 7
-ENDPOINT = Path(__file__).parents[1] / "tests" / "fleeting_gcp" / "compute_endpoint.py"
+ROOT = Path(__file__).parents[1]
 
 MEMORY = """
 from pathlib import Path
@@ -37,8 +37,8 @@ print(resident() - before)
 @contextmanager
 def cloud() -> Iterator[str]:
     """Run the endpoint; gives its URL."""
-    command = [sys.executable, str(ENDPOINT), str(INSTANCES)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    command = [sys.executable, "-m", "tests.fleeting_gcp.compute_endpoint", str(INSTANCES)]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         try:
             yield process.stdout.readline().strip() if process.stdout else ""
         finally:

@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +98,8 @@ def make_clouds(directory: Path, moment: float, **kind: Any) -> MakeHarness:  # 
 
     @asynccontextmanager
     async def make() -> AsyncIterator[Harness]:
-        cloud = Cloud(page=3, boot=moment, delay=moment, tokens={private_key()}, **kind)
+        addresses = map("10.0.0.{}".format, count(1))
+        cloud = Cloud(page=3, boot=moment, delay=moment, tokens={private_key()}, addresses=addresses, **kind)
         cloud.launch(1)
         with serving(cloud):
             yield harness_for(cloud, write_credentials(directory))

@@ -9,11 +9,10 @@ from getpass import getuser
 from pathlib import Path
 from typing import Any
 
-import boto3
 import pytest
 
 from tests.fleeting.sshd import Server, sshd
-from tests.fleeting_aws.clouds import ENVIRONMENT, Cloud, new_cloud, running_server
+from tests.fleeting_aws.clouds import ENVIRONMENT, Cloud, new_cloud, other_client, running_server
 
 ADDRESSES = [f"127.0.0.{number}" for number in range(2, 18)]
 """One for each instance that may come; all are this machine's own, and sshd listens on 16 at most."""
@@ -90,14 +89,8 @@ def run(directory: Path, cloud: Cloud, server: Server) -> list[dict[str, Any]]:
 
 def left(cloud: Cloud) -> tuple[int, list[str], list[str]]:
     """What moto's own record has, asked by way of the SDK: the desired capacity, members, and what is paid for."""
-    where = {
-        "endpoint_url": f"http://127.0.0.1:{cloud.port}",
-        "region_name": ENVIRONMENT["AWS_DEFAULT_REGION"],
-        "aws_access_key_id": "x",
-        "aws_secret_access_key": "x",
-    }
-    (group,) = boto3.client("autoscaling", **where).describe_auto_scaling_groups()["AutoScalingGroups"]
-    lots = boto3.client("ec2", **where).describe_instances()["Reservations"]
+    (group,) = other_client(cloud.port, "autoscaling").describe_auto_scaling_groups()["AutoScalingGroups"]
+    lots = other_client(cloud.port, "ec2").describe_instances()["Reservations"]
     paid = [each["InstanceId"] for lot in lots for each in lot["Instances"] if each["State"]["Name"] != "terminated"]
     return group["DesiredCapacity"], [each["InstanceId"] for each in group["Instances"]], paid
 

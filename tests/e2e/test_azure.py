@@ -16,7 +16,8 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 
 from fleeting_azure import AzureConfig
 from tests.fleeting.sshd import Server, private, sshd
-from tests.fleeting_azure.arm_cloud import SET, TOKEN, Mode
+from tests.fleeting_azure.arm_cloud import SET, Mode
+from tests.fleeting_azure.arm_rules import TOKEN
 from tests.fleeting_azure.arm_server import running
 
 COMMAND = (str(Path(sys.executable).with_name("taskscaler")), "run")

@@ -4,6 +4,9 @@ moto's instances are in service and gone at once, nothing has a limit, and sever
 pass through the states of a real group. Whatever is due happens when the next request comes, so that there is no thread
 and no race. This reaches into moto's own objects, hence the pinned version, and `test_moto.py`, which looks at each
 thing that is replaced.
+
+Where an answer is from stands beside it: AWS's documentation, the SDK's description of a service, or what operators
+show in public issues. ``guessed`` is what none of them tells.
 """
 # ruff: noqa: ANN401, FBT001  (these take the place of moto's own functions, which are as they are)
 
@@ -36,10 +39,18 @@ Member = Any
 class Refused(Exception):
     """An error of AWS's for which moto has no class; the server answers with it."""
 
-    def __init__(self, code: str, message: str) -> None:
+    def __init__(self, code: str, message: str, status: int = 400) -> None:
         """Take what the answer says."""
         super().__init__(message)
-        self.code = code
+        self.code, self.status = code, status
+
+
+@define
+class Token:
+    """What was asked for under a client token, and what came of it."""
+
+    parameters: dict[str, Any]
+    answer: dict[str, Any]
 
 
 @define
@@ -67,6 +78,15 @@ class Life:
     offers_launch: bool = True
     """Whether LaunchInstances exists."""
 
+    token_only: int = 0
+    """So many answers to LaunchInstances have nothing but the token: EC2 takes long, but launches."""
+
+    in_progress: int = 0
+    """So many more requests under a token that is known are told that it is in progress."""
+
+    short_by: int = 0
+    """So many of the instances that a request launches are in no answer to it (guessed: AWS says nothing of it)."""
+
     protected: bool = False
     """Whether terminations are refused."""
 
@@ -81,8 +101,8 @@ class Life:
     activities: list[Any] = field(factory=list)
     """Newest first."""
 
-    tokens: dict[str, dict[str, Any]] = field(factory=dict)
-    """What was answered to LaunchInstances, by client token."""
+    tokens: dict[str, Token] = field(factory=dict)
+    """What LaunchInstances was asked for. Tokens are kept for good; AWS forgets them after 8 hours."""
 
     def later(self, delay: float, what: Callable[[], None]) -> None:
         """Have something happen, at the first request after so many seconds."""
@@ -125,7 +145,7 @@ def groups() -> dict[str, Group]:
 
 def find(name: str) -> Group:
     """Give a group."""
-    if name not in groups():
+    if name not in groups():  # moto's own words
         raise ValidationError("AutoScalingGroup name not found - null")
     return groups()[name]
 
@@ -136,6 +156,7 @@ def member(instance: str) -> tuple[Group, Member]:
         for each in group.instance_states:
             if each.instance_id == instance:
                 return group, each
+    # words as in yaybu/touchdown#51
     raise ValidationError(f"Instance Id not found - No managed instance found for instance ID: {instance}")
 
 
@@ -249,6 +270,7 @@ def _group_set_desired(self: Group, new_capacity: int | None) -> None:
 def _set_desired(_: object, group_name: str, desired_capacity: int) -> None:
     group = find(group_name)
     if not group.min_size <= desired_capacity <= group.max_size:
+        # that it is refused: the description of MaxSize; words guessed
         side = "above max" if desired_capacity > group.max_size else "below min"
         raise ValidationError(
             f"New SetDesiredCapacity value {desired_capacity} is {side} value of the AutoScalingGroup."
@@ -256,40 +278,89 @@ def _set_desired(_: object, group_name: str, desired_capacity: int) -> None:
     group.set_desired_capacity(desired_capacity)
 
 
+CAPACITY_CODES = ("Insufficient", "Unfulfillable", "SpotMaxPrice", "MaxSpot", "Vcpu", "InstanceLimit")
+"""What the codes begin with for which AWS tries again by itself, if it is asked to. Which these are is guessed."""
+
+
 def _launch_instances(self: Any) -> ActionResult:
+    """Answer as AWS's guide has it, "Launching instances with synchronous provisioning", where nothing else is said."""
     if not LIFE.offers_launch:
         raise Refused("InvalidAction", "The action LaunchInstances is not valid for this web service.")
+    names = ("AutoScalingGroupName", "RequestedCapacity", "RetryStrategy")
+    lists = ("AvailabilityZones", "AvailabilityZoneIds", "SubnetIds")
+    asked = {**{name: self._get_param(name) for name in names}, **{name: self._get_param(name, []) for name in lists}}
     token = self._get_param("ClientToken")
-    if token not in LIFE.tokens:
-        group, count = find(self._get_param("AutoScalingGroupName")), self._get_int_param("RequestedCapacity")
-        LIFE.tokens[token] = _launched(group, count, self._get_param("AvailabilityZones", [None])[0])
-    return ActionResult({"AutoScalingGroupName": self._get_param("AutoScalingGroupName"), **LIFE.tokens[token]})
+    told = {"AutoScalingGroupName": asked["AutoScalingGroupName"], "ClientToken": token}
+    if (known := LIFE.tokens.get(token)) is None:
+        known = LIFE.tokens[token] = Token(asked, _launched(asked))
+    elif known.parameters != asked:  # code and status: the SDK's description of the operation
+        raise Refused("IdempotentParameterMismatch", "The parameters do not match those of an earlier request.")
+    elif LIFE.in_progress:
+        LIFE.in_progress -= 1
+        raise Refused("IdempotentCallInProgress", "Another request with this client token is in progress.", 500)
+    if LIFE.token_only:
+        LIFE.token_only -= 1
+        return ActionResult(told)
+    return ActionResult({**told, **known.answer})
 
 
-def _launched(group: Group, count: int, zone: str | None) -> dict[str, Any]:
-    if zone is None and len(group.availability_zones) > 1:
-        raise ValidationError("Either AvailabilityZones or SubnetIds must be specified for multi-AZ groups.")
-    if group.desired_capacity + count > group.max_size:
+def _launched(asked: dict[str, Any]) -> dict[str, Any]:
+    """Launch what is asked for, or refuse it."""
+    group, count = find(asked["AutoScalingGroupName"]), int(asked["RequestedCapacity"])
+    zone = _zone_for(group, asked)
+    policy = (group.mixed_instances_policy or {}).get("InstancesDistribution", {})
+    spot = 100 - int(policy.get("OnDemandPercentageAboveBaseCapacity", 100))
+    if getattr(group, "launch_configuration_name", None):  # that it is refused: AWS's guide; code and words: guessed
+        raise ValidationError("LaunchInstances is not supported for groups with a launch configuration.")
+    if spot and (spot < 100 or int(policy.get("OnDemandBaseCapacity", 0))):  # likewise
+        raise ValidationError("LaunchInstances is not supported for groups with both On-Demand and Spot Instances.")
+    if group.desired_capacity + count > group.max_size:  # guessed
         raise ValidationError("The requested capacity would exceed the group's maximum size.")
     where = {"AvailabilityZone": zone, "InstanceType": group.instance_type, "MarketType": "OnDemand"}
     code, message = refused_in(zone) or ("InsufficientInstanceCapacity", "There is not enough for all of them.")
     fit = 0 if refused_in(zone) else min(count, LIFE.at_most or count)
     group.desired_capacity += fit
     ids = [each.instance_id for each in launch(group, fit, zone)] if fit else []
+    if group.warm_pool is not None:  # launches and says that it cannot: AWS's guide; status and words: guessed
+        raise Refused("UnsupportedOperation", "LaunchInstances is not supported for groups with a warm pool.")
+    if fit < count and asked["RetryStrategy"] == "retry-with-group-configuration" and code.startswith(CAPACITY_CODES):
+        group.desired_capacity += count - fit
+        reconcile(group)
     return {
-        "Instances": [{**where, "InstanceIds": ids}] if ids else [],
+        "Instances": [{**where, "InstanceIds": ids[LIFE.short_by :]}] if ids else [],
         "Errors": [{**where, "ErrorCode": code, "ErrorMessage": message}] if fit < count else [],
     }
 
 
+def _zone_for(group: Group, asked: dict[str, Any]) -> str | None:
+    """Tell where to launch. Source: the SDK's description of the parameters; the words are guessed."""
+    zones, ids, subnets = asked["AvailabilityZones"], asked["AvailabilityZoneIds"], asked["SubnetIds"]
+    if zones and ids:
+        raise ValidationError("You cannot specify both AvailabilityZones and AvailabilityZoneIds.")
+    if not (zones or ids or subnets) and len(group.availability_zones) > 1:
+        raise ValidationError("Either AvailabilityZones or SubnetIds must be specified for multi-AZ groups.")
+    known = {each.zone_id: each.name for each in ec2().describe_availability_zones()}
+    placed = {each.id: each.availability_zone for each in ec2().describe_subnets()}
+    chosen = [*zones, *(known.get(each, each) for each in ids), *(placed.get(each, each) for each in subnets)]
+    if stray := [each for each in chosen if each not in group.availability_zones]:
+        raise ValidationError(f"{stray[0]} is none of the Availability Zones of the Auto Scaling group.")
+    if len(set(chosen)) > 1:
+        raise ValidationError("The subnets must reside in the specified Availability Zones.")
+    return chosen[0] if chosen else None
+
+
 def _terminate(self: Any) -> ActionResult:
     decrement = self._get_bool_param("ShouldDecrementDesiredCapacity", False)
-    several = self._get_param("InstanceIds", [])
-    found = [member(instance) for instance in several or [self._get_param("InstanceId")]]
+    one, several, name = (self._get_param(each) for each in ("InstanceId", "InstanceIds", "AutoScalingGroupName"))
+    if bool(one) == bool(several) or (several and not name):  # the SDK's description; words guessed
+        raise ValidationError("Specify either InstanceId, or InstanceIds and AutoScalingGroupName.")
+    found = [member(instance) for instance in several or [one]]
+    if several and any(group.name != name for group, _ in found):  # guessed
+        raise ValidationError(f"Not all of the instances are in the Auto Scaling group {name}.")
     leaving = [(group, each) for group, each in found if each.lifecycle_state != "Terminating"]
     for group, _ in leaving[:1]:
         if LIFE.protected or (decrement and group.desired_capacity - len(leaving) < group.min_size):
-            raise ValidationError(
+            raise ValidationError(  # words as in hashicorp/nomad-autoscaler#1290
                 f"Currently, desiredSize equals minSize ({group.min_size}). Terminating instance without replacement"
                 " will violate group's min size constraint. Either set shouldDecrementDesiredCapacity flag to false or"
                 " lower group's min size."
@@ -306,9 +377,11 @@ def _terminate(self: Any) -> ActionResult:
 def _enter_standby(_: object, group_name: str, instance_ids: list[str], should_decrement: bool) -> list[Any]:
     group = find(group_name)
     chosen = [member(instance)[1] for instance in instance_ids]
+    # much as in reproio/ecs_deploy#47
     if bad := [each.instance_id for each in chosen if each.lifecycle_state != "InService"]:
         raise ValidationError(f"The instance {bad[0]} is not in InService.")
     if should_decrement and group.desired_capacity - len(chosen) < group.min_size:
+        # that it is refused: the description of EnterStandby; words guessed
         raise ValidationError("EnterStandby would violate the group's min size constraint.")
     for each in chosen:
         become(each, "EnteringStandby")
@@ -320,7 +393,7 @@ def _enter_standby(_: object, group_name: str, instance_ids: list[str], should_d
 def _exit_standby(_: object, group_name: str, instance_ids: list[str]) -> list[Any]:
     group = find(group_name)
     chosen = [member(instance)[1] for instance in instance_ids]
-    if bad := [each.instance_id for each in chosen if each.lifecycle_state != "Standby"]:
+    if bad := [each.instance_id for each in chosen if each.lifecycle_state != "Standby"]:  # guessed by the one above
         raise ValidationError(f"The instance {bad[0]} is not in Standby.")
     for each in chosen:
         become(each, "Pending")
@@ -335,13 +408,14 @@ def _stop_instances(self: Any, instance_ids: list[str]) -> list[Any]:
 
 def _start_instances(self: Any, instance_ids: list[str]) -> list[Any]:
     if refusal := LIFE.refusal:
-        raise Refused(*refusal)
+        raise Refused(refusal[0], refusal[1])
     return [_turn(self.get_instance(each), "pending", "running") for each in instance_ids]
 
 
 def _turn(instance: Any, through: str, to: str) -> tuple[Any, Any]:
     previous = type(instance._state)(instance._state.name, instance._state.code)
     if previous.name == through or previous.name not in {"running", "stopped"}:
+        # code: EC2's list of error codes; words guessed
         raise Refused("IncorrectInstanceState", f"The instance '{instance.id}' is not in a state for that.")
 
     def put(state: str) -> None:
@@ -391,7 +465,7 @@ def begin() -> None:
         setattr(owner, name, ours)
 
 
-def reset(life: dict[str, Any], group: dict[str, Any]) -> None:
+def reset(life: dict[str, Any], group: dict[str, Any], suspended: list[str]) -> None:
     """Begin anew, with one group; what moto loads for seconds, such as its images, stays."""
     fresh = Life(**life)
     for name in Life.__slots__:
@@ -424,3 +498,4 @@ def reset(life: dict[str, Any], group: dict[str, Any]) -> None:
             **group,
         }
     )
+    find("fleet").suspended_processes = suspended

@@ -21,6 +21,8 @@ from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoReque
 from werkzeug.serving import make_server
 
 from tests.fleeting_aws import moto_life as life
+from tests.fleeting_aws import moto_rules
+from tests.fleeting_aws.moto_rules import OTHER_CLIENT
 
 Environ = dict[str, Any]
 Start = Callable[..., object]
@@ -33,7 +35,10 @@ ERRORS = {
     "ERROR": (500, "InternalFailure", "We are sorry."),
     "RATE_LIMIT": (400, "Throttling", "Rate exceeded"),
 }
-"""Status, code and message of the troubles in which nothing is done; EC2's own codes are others."""
+"""Status, code and message of the troubles in which nothing is done; EC2's own codes are others.
+
+Source: the services' lists of common errors. Messages are as operators show them; what follows one, which permission is
+lacking, is guessed."""
 
 EC2_CODES = {
     "AccessDenied": "UnauthorizedOperation",
@@ -41,6 +46,8 @@ EC2_CODES = {
     "InternalFailure": "InternalError",
 }
 
+# codes: EC2's list of error codes; words: AWS's guide, "Troubleshoot Amazon EC2 Auto Scaling: EC2 instance launch
+# failures", shortened
 LAUNCH_REFUSALS = {
     "STOCK_OUT": [
         "InsufficientInstanceCapacity",
@@ -63,6 +70,12 @@ class Asked:
     operation: str
     parameters: dict[str, str]
     body: bytes
+
+    @property
+    def permissions(self) -> list[str]:
+        """What the caller needs for it, as IAM names it."""
+        name = f"{self.service}:{self.operation}"
+        return [name, *moto_rules.ON_BEHALF.get(name, ())]
 
 
 @define
@@ -101,7 +114,8 @@ class App:
             return self._control(json.loads(body), start)
         asked = _asked(environ, body)
         with self.lock:
-            self.calls[f"{asked.service}:{asked.operation}"] += 1
+            if OTHER_CLIENT not in environ.get("HTTP_AUTHORIZATION", ""):
+                self.calls.update(asked.permissions)
         if "SILENCE" in self.troubles:
             self.spoken.wait()
             return _hang_up(environ)
@@ -122,10 +136,13 @@ class App:
         for name in ("AUTH", "ERROR", "RATE_LIMIT"):
             if name in self.troubles:
                 return ERRORS[name]
-        if f"{asked.service}:{asked.operation}" in self.denied:
-            return ERRORS["AUTH"]
+        if lacking := next((each for each in asked.permissions if each in self.denied), None):
+            status, code, message = ERRORS["AUTH"]
+            return status, code, f"{message}: {lacking}"
         if "BROKEN_PAGE" in self.troubles and "NextToken" in asked.parameters:
             return ERRORS["BROKEN_PAGE"]
+        if broken := moto_rules.refusal(asked.service, asked.operation, asked.parameters):
+            return broken
         for fault in self.faults:
             if fault["operation"] == asked.operation and fault.get("after"):
                 fault["after"] -= 1
@@ -154,10 +171,12 @@ class App:
         try:
             return list(self.inner(environ, start))
         except life.Refused as refused:
-            return _refuse(start, asked.service, 400, refused.code, str(refused))
+            return _refuse(start, asked.service, refused.status, refused.code, str(refused))
 
     def _take_key(self, start: Start, asked: dict[str, str]) -> Iterable[bytes]:
         """Do what EC2 Instance Connect does, but for the minute after which it forgets the key."""
+        if broken := moto_rules.refusal_of_key(asked):
+            return _refuse(start, "ec2-instance-connect", *broken)
         there = {each.id for each in life.ec2().all_instances() if each._state.name == "running"}
         if asked["InstanceId"] not in there:
             return _refuse(start, "ec2-instance-connect", 400, "EC2InstanceNotFoundException", "no such instance")
@@ -176,11 +195,11 @@ class App:
         start("200 OK", [("Content-Type", "application/json")])
         return [json.dumps(answer).encode()]
 
-    def do_reset(self, life_: dict[str, Any], group: dict[str, Any]) -> None:
+    def do_reset(self, life_: dict[str, Any], group: dict[str, Any], suspended: list[str]) -> None:
         """Begin anew."""
         self.troubles, self.faults, self.denied = set(), [], set()
         self.page, self.keys, self.race = 0, "", None
-        life.reset(life_, group)
+        life.reset(life_, group, suspended)
 
     def do_set(self, **values: Any) -> None:  # noqa: ANN401  (of whatever type the attribute is)
         """Change attributes of the app or of the life."""
@@ -241,6 +260,10 @@ class App:
     def do_health(self, instance: str, status: str) -> None:
         """Have Auto Scaling take an instance for healthy or not."""
         life.member(instance)[1].health_status = status
+
+    def do_warm_pool(self, *, reuse: bool = False) -> None:
+        """Give the group a warm pool."""
+        life.find("fleet").put_warm_pool(None, 0, "Stopped", {"ReuseOnScaleIn": reuse})
 
     def do_hook(self, seconds: int) -> None:
         """Have a life-cycle hook delay the end of instances."""

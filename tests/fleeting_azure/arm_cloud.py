@@ -1,10 +1,15 @@
 """A scale set in memory, and the requests about it that Azure Resource Manager would answer.
 
-It does what Azure is documented or seen to do, the awkward parts too: instance ids of uniform sets come back, flexible
-sets have no list of network interfaces, and what a failed operation left open is made up for by the next one.
+It does what Azure is documented or seen to do, the awkward parts too: instance ids of uniform sets come back, ``vmId``
+is withheld while an instance is created, flexible sets have no list of network interfaces, and what a failed operation
+left open is made up for by the next one. What it refuses is in `arm_rules`, with sources.
+
+It takes what the plugin sends, and what Azure's own clients, ``az vmss``, Terraform and the cluster autoscaler send:
+lists of sets, of interfaces and of addresses, PUT of the whole model, scaleOut, DELETE of one machine, and power
+operations on one, some or all. Source of paths and parameters: azure-mgmt-compute.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from time import monotonic
 from typing import Any, Literal
@@ -13,9 +18,9 @@ from uuid import uuid4
 from attrs import define, field, frozen
 
 from fleeting.testing import Trouble
+from tests.fleeting_azure import arm_rules as rules
+from tests.fleeting_azure.arm_rules import SUBSCRIPTION, TOKEN, Refused, Reply, Table
 
-TOKEN = "eyJ-the-token-that-nobody-may-see"
-SUBSCRIPTION = "00000000-0000-0000-0000-000000000001"
 GROUP = f"/subscriptions/{SUBSCRIPTION}/resourceGroups/ci"
 COMPUTE = f"{GROUP}/providers/Microsoft.Compute"
 NETWORK = f"{GROUP}/providers/Microsoft.Network"
@@ -24,9 +29,9 @@ VMS = f"{COMPUTE}/virtualMachines"
 LOCATION = f"/subscriptions/{SUBSCRIPTION}/providers/Microsoft.Compute/locations/westeurope"
 AUTOSCALE = f"{GROUP}/providers/Microsoft.Insights/autoscaleSettings"
 SIZE = "Standard_D2s_v5"
+NAME = SET.rpartition("/")[2]
 
 Mode = Literal["Uniform", "Flexible"]
-Table = dict[str, Any]
 
 
 @frozen(kw_only=True)
@@ -38,30 +43,13 @@ class Request:
     query: Mapping[str, str]
     headers: Mapping[str, str]
     body: Any = None
+    malformed: Refused | None = None
+    """Why the body cannot be read."""
 
     @property
     def line(self) -> str:
         """In a few words, such as ``GET …/virtualMachineScaleSets/runners``."""
         return f"{self.method} {self.path}"
-
-
-@frozen
-class Reply:
-    """What is answered."""
-
-    status: int
-    body: Table | str | None = None
-    headers: Mapping[str, str] = field(factory=dict)
-
-
-class Refused(Exception):
-    """Ends a request with an error as Azure words them."""
-
-    def __init__(self, status: int, code: str, message: str = "", *, target: str = "", **headers: str) -> None:
-        """Take what the answer says; Azure would not repeat the token, but who knows."""
-        super().__init__(code)
-        told = {"code": code, "message": f"{message} (asked with {TOKEN})", **({"target": target} if target else {})}
-        self.reply = Reply(status, {"error": told}, {name.replace("_", "-"): text for name, text in headers.items()})
 
 
 @define(kw_only=True, eq=False)
@@ -81,6 +69,16 @@ class Instance:
 
     becomes: tuple[str, str | None] | None = ("Succeeded", "running")
     at: float = 0.0
+
+    @property
+    def vm_name(self) -> str:
+        """The name of its virtual machine."""
+        return f"runners_{self.name}" if self.name.isdecimal() else self.name
+
+    @property
+    def id(self) -> str:
+        """What the group knows it by."""
+        return f"{self.vm_name}-{self.created:%Y%m%dT%H%M%S%f}"
 
 
 @define(kw_only=True)
@@ -108,6 +106,12 @@ class Cloud:
     zones: Sequence[str] = ()
     size: str = SIZE
     autoscale: list[Table] = field(factory=list)
+    tells_vm_id: bool = False
+    """Whether ``vmId`` is told while an instance is created."""
+
+    tells_time: bool = True
+    """Whether ``timeCreated`` is told; it has seven digits behind the point. Source: azure-rest-api-specs#23344."""
+
     public: bool = True
     address: str = "10.1.0."
     """What the internal address of an instance begins with, if it ends with a dot; else all of it."""
@@ -127,9 +131,12 @@ class Cloud:
     refuse: dict[str, Refused] = field(factory=dict)
     """Errors for the requests whose line ends so."""
 
+    since: str = "2026-01-02T03:04:05+00:00"
+    """When all that has a status came to have it."""
+
     troubles: dict[Trouble, Any] = field(factory=dict)
     instances: dict[str, Instance] = field(factory=dict)
-    """By ``vm_id``."""
+    """By `Instance.id`."""
 
     operations: dict[str, tuple[float, str]] = field(factory=dict)
     log: list[Request] = field(factory=list)
@@ -185,7 +192,7 @@ class Cloud:
             each.provisioning, each.power = each.becomes or ("", None)
             each.becomes = None
             if each.provisioning == "Gone":
-                del self.instances[each.vm_id]
+                del self.instances[each.id]
         if self.provisioning == "Updating" and all(each.provisioning != "Creating" for each in self.instances.values()):
             self.provisioning = "Succeeded"
 
@@ -213,42 +220,109 @@ class Cloud:
             raise Refused(429, "TooManyRequests", "The server rejected the request.", Retry_After="7")
         if Trouble.BROKEN_PAGE in self.troubles and "$skiptoken" in request.query:
             raise Refused(500, "InternalServerError", "An unexpected error occurred.")
-        if "api-version" not in request.query:
-            raise Refused(400, "MissingApiVersionParameter", "The api-version query parameter is required.")
+        if request.malformed:
+            raise request.malformed
 
     def _route(self, request: Request) -> Reply:
-        changing = request.method != "GET"
-        if changing and self.before_change:
+        if request.method != "GET" and self.before_change:
             then, self.before_change = self.before_change, None
             then()
-        path = request.path.lower()
-        for method, prefix, route in self._routes():
-            if request.method == method and f"{path}/".startswith(f"{prefix.lower().rstrip('/')}/"):
-                rest = request.path[len(prefix) :].strip("/")
-                if (reply := route(request, rest)) is not None:
-                    return reply
-        raise Refused(404, "ResourceNotFound", f"The Resource '{request.path}' was not found.")
+        namespace, rest = rules.parts_of(request.path, request.query.get("api-version"))
+        rules.check_flags(request.query)
+        route = {"microsoft.compute": self._compute, "microsoft.network": self._network}.get(namespace, self._insights)
+        if (reply := route(request, rest)) is None:  # guessed
+            raise Refused(405, "MethodNotAllowed", f"{request.method} is not supported for '{request.path}'.")
+        return reply
 
-    def _routes(self) -> Iterator[tuple[str, str, Callable[[Request, str], Reply | None]]]:
-        """Longer paths first."""
-        yield "GET", f"{SET}/virtualMachines/", self._get_uniform
-        yield "GET", f"{SET}/virtualMachines", self._list_uniform
-        yield "GET", f"{SET}/instanceView", self._instance_view
-        yield "POST", f"{SET}/", self._post_set
-        yield "GET", SET, self._get_set
-        yield "PATCH", SET, self._patch_set
-        yield "GET", f"{VMS}/", self._get_flexible
-        yield "GET", VMS, self._list_flexible
-        yield "POST", f"{VMS}/", self._post_vm
-        yield "GET", NETWORK, self._get_network
-        yield "GET", AUTOSCALE, lambda request, _: self._paged(request, self.autoscale)
-        yield "GET", f"{LOCATION}/operations/", self._get_operation
-        yield "GET", f"{LOCATION}/operationResults/", lambda _, __: Reply(200)
+    def _compute(self, request: Request, rest: list[str]) -> Reply | None:  # noqa: PLR0911  (a table)
+        match request.method, rest:
+            case "GET", ["virtualmachinescalesets"]:
+                return self._paged(request, [self._model()])
+            case _, ["virtualmachinescalesets", name, *_] if name != NAME:
+                raise rules.not_found("virtualMachineScaleSets", name)
+            case _, ["virtualmachinescalesets", _, "virtualmachines", *_]:
+                return self._uniform(request, rest[3:])
+            case _, ["virtualmachinescalesets", _, *_]:
+                return self._scale_set(request, rest[2:])
+            case "GET", ["virtualmachines"]:
+                return self._list_flexible(request)
+            case _, ["virtualmachines", name, *more]:
+                return self._machine(request, self._named("Flexible", name), more)
+            case "GET", ["locations", _, "operations", name]:
+                return self._get_operation(name)
+            case "GET", ["locations", _, "operationresults", _]:
+                return Reply(200)
+        return None
 
-    def _get_set(self, request: Request, rest: str) -> Reply | None:
-        if rest == "networkInterfaces" and self.mode == "Flexible":
-            raise Refused(404, "NotFound", f"Resource {SET} not found.")
-        return None if rest else Reply(200, self._model(), {"ETag": f'"{self.etag}"'})
+    def _scale_set(self, request: Request, rest: list[str]) -> Reply | None:  # noqa: PLR0911  (a table)
+        match request.method, rest:
+            case "GET", []:
+                return Reply(200, self._model(), {"ETag": f'"{self.etag}"'})
+            case "PATCH", []:
+                return self._change(request)
+            case "PUT", []:
+                rules.check_model(request.body, self.mode)
+                return self._change(request)
+            case "GET", ["instanceview"]:
+                return Reply(
+                    200, {"statuses": self.statuses or [_status("ProvisioningState/succeeded", "", self.since)]}
+                )
+            case "GET", ["networkinterfaces" | "publicipaddresses"] if self.mode == "Flexible":
+                raise Refused(404, "NotFound", f"Resource {SET} not found.")  # Azure/azure-cli#28258
+            case "GET", ["networkinterfaces"]:
+                return self._paged(request, [self._nic_model(each) for each in self._sorted()])
+            case "GET", ["publicipaddresses"]:
+                return self._paged(request, [self._public_model(each) for each in self._sorted() if self.public])
+            case "POST", ["scaleout"]:
+                more = (request.body or {}).get("capacity")
+                body = {"sku": {"capacity": self.capacity + more if isinstance(more, int) else more}}
+                self._resize(rules.capacity_in(body, self.capacity, 1000))
+                return Reply(202, None, self._operation("Succeeded"))
+            case "POST", ["delete" | "deallocate" | "poweroff" | "start" as action]:
+                return self._act_on_many(request, action)
+        return None
+
+    def _uniform(self, request: Request, rest: list[str]) -> Reply | None:
+        """Answer about machines as parts of their scale set."""
+        if rest:
+            return self._machine(request, self._named("Uniform", rest[0]), rest[1:])
+        view = rules.wants_view(request.query)
+        if self.mode == "Flexible":  # which tells names only
+            return self._paged(request, [{"name": each.name, "instanceId": each.name} for each in self._sorted()])
+        return self._paged(request, [self._vm(each, view=view) for each in self._sorted()])
+
+    def _named(self, mode: Mode, name: str) -> Instance:
+        for each in self.instances.values():
+            if each.name.lower() == name and self.mode == mode:
+                return each
+        raise rules.not_found("virtualMachines", name)
+
+    def _machine(  # noqa: PLR0911  (a table)
+        self, request: Request, each: Instance, rest: list[str]
+    ) -> Reply | None:
+        """Answer about one machine. Only a spot machine is evicted; that others are refused is guessed."""
+        match request.method, rest:
+            case "GET", []:
+                return Reply(200, self._vm(each, view=rules.wants_view(request.query, ("userdata",))))
+            case "GET", ["instanceview"]:
+                return Reply(200, self._view(each))
+            case "DELETE", []:
+                self._act(each, "delete")
+                return Reply(202, None, self._operation("Succeeded"))
+            case "POST", ["deallocate" | "poweroff" | "start" as action]:
+                self._act(each, action)
+                return Reply(202, None, self._operation("Succeeded"))
+            case "POST", ["simulateeviction"]:
+                if self.profile.get("priority") != "Spot":
+                    raise Refused(409, "OperationNotAllowed", "Only a Spot virtual machine can be evicted.")
+                self.evict(each.id)
+                return Reply(204)
+            case "GET", ["networkinterfaces" | "publicipaddresses", *_] if self.mode == "Uniform":
+                return self._network_of(request, each, rest)
+        return None
+
+    def _insights(self, request: Request, rest: list[str]) -> Reply | None:
+        return self._paged(request, self.autoscale) if (request.method, len(rest)) == ("GET", 1) else None
 
     def _model(self) -> Table:
         profile: Table = {
@@ -269,10 +343,13 @@ class Cloud:
         own = {"id": SET, "name": "runners", "location": "westeurope", "etag": f'"{self.etag}"'}
         return {**own, "sku": sku, "properties": properties}
 
-    def _patch_set(self, request: Request, rest: str) -> Reply:
-        if request.headers.get("if-match", f'"{self.etag}"') != f'"{self.etag}"':
+    def _change(self, request: Request) -> Reply:
+        if request.headers.get("if-match", "*") not in ("*", f'"{self.etag}"'):
             raise Refused(412, "ConditionNotMet", "The condition specified using HTTP conditional header is not met.")
-        wanted = request.body["sku"]["capacity"]
+        if request.headers.get("if-none-match") == "*":
+            raise Refused(412, "PreconditionFailed", "The resource exists already.")
+        most = 100 if self.mode == "Uniform" and self._model()["properties"]["singlePlacementGroup"] else 1000
+        wanted = rules.capacity_in(request.body, self.capacity, most)
         if Trouble.QUOTA in self.troubles:
             message = "Operation could not be completed as it results in exceeding approved Cores quota."
             raise Refused(409, "OperationNotAllowed", message)
@@ -286,10 +363,10 @@ class Cloud:
         self.capacity = capacity
         there = [each for each in self.instances.values() if each.provisioning != "Deleting"]
         for each in there[capacity:]:
-            self.victims.append(each.vm_id)
+            self.victims.append(each.id)
             self._set_out(each, "Deleting", ("Gone", None))
         self.provisioning = "Failed" if failure else "Updating"
-        self.statuses = [_status(f"ProvisioningState/failed/{failure}", "It failed.")] if failure else []
+        self.statuses = [_status(f"ProvisioningState/failed/{failure}", "It failed.", self.since)] if failure else []
         for _ in range(0 if failure else capacity - len(there)):
             self._add()
 
@@ -298,24 +375,23 @@ class Cloud:
         number = next(number for number in range(len(taken) + 1) if number not in taken)
         name = str(number) if self.mode == "Uniform" else f"runners_{uuid4().hex[:8]}"
         made = Instance(number=number, name=name)
-        self.instances[made.vm_id] = made
+        self.instances[made.id] = made
         self._set_out(made, "Creating", ("Succeeded", "running"))
 
     def _set_out(self, each: Instance, provisioning: str, becomes: tuple[str, str | None]) -> None:
         each.provisioning, each.becomes, each.failure = provisioning, becomes, None
         each.at = monotonic() + (float("inf") if self.stuck else self.boot_time)
 
-    def _post_set(self, request: Request, rest: str) -> Reply | None:
-        if rest not in {"delete", "deallocate", "start"} or (self.mode == "Flexible" and rest != "delete"):
-            return None
+    def _act_on_many(self, request: Request, action: str) -> Reply:
+        """Act on the instances that the body names. Power is for the machines themselves in a flexible set."""
+        if self.mode == "Flexible" and action != "delete":
+            raise Refused(409, "OperationNotAllowed", "It is not supported for scale sets of this mode.")  # guessed
         named = {each.name: each for each in self.instances.values()}
-        if unknown := [name for name in request.body["instanceIds"] if name not in named]:
-            message = f"The provided instanceId {unknown[0]} is not an active instanceId."
-            raise Refused(400, "InvalidParameter", message, target="instanceIds")
-        if rest == "delete" and Trouble.PROTECTED in self.troubles:
+        names = rules.named_in(request.body, named, required=action == "delete")
+        if action == "delete" and Trouble.PROTECTED in self.troubles:
             raise Refused(409, "OperationNotAllowed", "The instance is protected.")
-        for name in request.body["instanceIds"]:
-            self._act(named[name], rest)
+        for name in names:
+            self._act(named[name], action)
         return Reply(202, None, self._operation("Succeeded"))
 
     def _act(self, each: Instance, action: str) -> None:
@@ -323,23 +399,16 @@ class Cloud:
             self.capacity -= each.provisioning != "Deleting"
             self.etag += 1
             self._set_out(each, "Deleting", ("Gone", None))
-        elif action == "deallocate":
-            self._set_out(each, "Updating", ("Succeeded", "deallocated"))
-            each.power = "deallocating"
+        elif action in ("deallocate", "poweroff"):
+            going, gone = ("deallocating", "deallocated") if action == "deallocate" else ("stopping", "stopped")
+            self._set_out(each, "Updating", ("Succeeded", gone))
+            each.power = going
         elif Trouble.STOCK_OUT in self.troubles:
             self._set_out(each, "Updating", ("Failed", "deallocated"))
             each.failure = "AllocationFailed"
         else:
             self._set_out(each, "Updating", ("Succeeded", "running"))
             each.power = "starting"
-
-    def _post_vm(self, request: Request, rest: str) -> Reply | None:
-        name, _, action = rest.partition("/")
-        for each in self.instances.values():
-            if self.mode == "Flexible" and each.name == name and action in {"deallocate", "start"}:
-                self._act(each, action)
-                return Reply(202, None, self._operation("Succeeded"))
-        return None
 
     def _operation(self, ending: str) -> dict[str, str]:
         name = str(uuid4())
@@ -348,71 +417,61 @@ class Cloud:
         here, there = f"{where}/operations/{tail}", f"{where}/operationResults/{tail}"
         return {"Azure-AsyncOperation": here, "Location": there, "Retry-After": "0"}
 
-    def _get_operation(self, request: Request, rest: str) -> Reply:
-        at, ending = self.operations[rest]
-        status: Table = {"name": rest, "status": ending if at <= monotonic() else "InProgress"}
+    def _get_operation(self, name: str) -> Reply:
+        if name not in self.operations:
+            raise Refused(404, "NotFound", f"The operation '{name}' was not found.")  # guessed
+        at, ending = self.operations[name]
+        status: Table = {"name": name, "status": ending if at <= monotonic() else "InProgress"}
         if status["status"] == "Failed":
             status["error"] = {"code": "AllocationFailed", "message": "Allocation failed."}
         return Reply(200, status, {"Retry-After": "0"})
 
-    def _instance_view(self, request: Request, rest: str) -> Reply:
-        return Reply(200, {"statuses": self.statuses or [_status("ProvisioningState/succeeded", "")]})
-
-    def _list_uniform(self, request: Request, rest: str) -> Reply | None:
-        if rest:
-            return None
-        if self.mode == "Flexible":  # which tells names only
-            return self._paged(request, [{"name": each.name, "instanceId": each.name} for each in self._sorted()])
-        return self._paged(request, [self._vm(each) for each in self._sorted()])
-
-    def _list_flexible(self, request: Request, rest: str) -> Reply | None:
-        if rest:
-            return None
-        if request.query.get("$filter") != f"'virtualMachineScaleSet/id' eq '{SET}'":
-            raise Refused(400, "BadRequest", "A filter is needed here.")
-        return self._paged(request, [self._vm(each) for each in self._sorted() if self.mode == "Flexible"])
+    def _list_flexible(self, request: Request) -> Reply:
+        """List the machines of the resource group. Views go with a filter only. Source: REST reference."""
+        expression = request.query.get("$filter", "")
+        view = rules.wants_view(request.query)
+        if view and not expression:
+            raise Refused(400, "BadRequest", "The expand expression needs a filter.")
+        asked = rules.set_in(expression) if expression else SET.lower()
+        ours = self.mode == "Flexible" and asked == SET.lower()
+        return self._paged(request, [self._vm(each, view=view) for each in self._sorted()] if ours else [])
 
     def _sorted(self) -> Sequence[Instance]:
         known = [*self.instances.values()][: len(self.instances) - self.unlisted]
         return sorted(known, key=lambda each: each.number)
 
-    def _get_uniform(self, request: Request, rest: str) -> Reply | None:
-        name, _, more = rest.partition("/")
-        return self._network_of(name, more) if more else self._get_vm("Uniform", name)
-
-    def _get_flexible(self, request: Request, rest: str) -> Reply | None:
-        return self._get_vm("Flexible", rest)
-
-    def _get_vm(self, mode: Mode, name: str) -> Reply | None:
-        found = [each for each in self.instances.values() if each.name == name and self.mode == mode]
-        return Reply(200, self._vm(found[0])) if found else None
-
     def _paged(self, request: Request, items: Sequence[Table]) -> Reply:
-        start = int(request.query.get("$skiptoken", 0))
+        if not (token := request.query.get("$skiptoken", "0")).isdecimal():
+            raise rules.invalid("$skiptoken", "The continuation token is invalid.")
+        start = int(token)
         following = start + self.page if start + self.page < len(items) else None
         if Trouble.PAGE_LOOP in self.troubles:
             following = 0
-        body: Table = {"value": items[start : start + self.page]}
+        first = start - 1 if start and Trouble.SHIFTED_PAGE in self.troubles else start
+        body: Table = {"value": items[first : start + self.page]}
         if following is not None:
             more = "&".join(f"{key}={value}" for key, value in request.query.items() if key != "$skiptoken")
             body["nextLink"] = f"{self.base}{request.path}?{more}&$skiptoken={following}"
         return Reply(200, body)
 
-    def _vm(self, each: Instance) -> Table:
-        uniform = self.mode == "Uniform"
+    def _view(self, each: Instance) -> Table:
         codes = [f"ProvisioningState/{each.provisioning.lower()}" + (f"/{each.failure}" if each.failure else "")]
         codes += [f"PowerState/{each.power}"] if each.power else []
+        return {"statuses": [_status(code, "", self.since) for code in codes]}
+
+    def _vm(self, each: Instance, *, view: bool) -> Table:
+        uniform = self.mode == "Uniform"
         properties = {
-            "vmId": each.vm_id,
+            **({"vmId": each.vm_id} if each.provisioning != "Creating" or self.tells_vm_id else {}),
             "provisioningState": each.provisioning,
-            "timeCreated": each.created.isoformat(),
+            **({"timeCreated": f"{each.created:%Y-%m-%dT%H:%M:%S.%f}0+00:00"} if self.tells_time else {}),
             "hardwareProfile": {"vmSize": self.size},
             "networkProfile": {"networkInterfaces": [{"id": self._nic(each), "properties": {"primary": True}}]},
-            "instanceView": {"statuses": [_status(code, "") for code in codes]},
+            **({"instanceView": self._view(each)} if view else {}),
         }
         own = {"location": "westeurope", **({"zones": [*self.zones]} if self.zones else {})}
         if uniform:
-            identity = {"id": f"{SET}/virtualMachines/{each.name}", "name": f"runners_{each.name}"}
+            identity = {"id": f"{SET}/virtualMachines/{each.name}", "name": each.vm_name}
             return {**own, **identity, "instanceId": each.name, "properties": properties}
         properties["virtualMachineScaleSet"] = {"id": SET}
         return {**own, "id": f"{VMS}/{each.name}", "name": each.name, "properties": properties}
@@ -429,17 +488,31 @@ class Cloud:
             return f"{self._nic(each)}/ipConfigurations/ip/publicIPAddresses/pub"
         return f"{NETWORK}/publicIPAddresses/{each.name}-pub"
 
-    def _get_network(self, request: Request, rest: str) -> Reply | None:
-        kind, _, name = rest.partition("/")
-        return self._network_of(name.rpartition("-")[0], f"{kind}/{name}") if self.mode == "Flexible" else None
+    def _network(self, request: Request, rest: list[str]) -> Reply | None:
+        """Answer about interfaces and addresses of their own, which only machines of flexible sets have."""
+        if request.method != "GET" or len(rest) > 2:
+            return None
+        of = [each for each in self._sorted() if self.mode == "Flexible"]
+        models = [self._nic_model(each) for each in of] if rest[0] == "networkinterfaces" else []
+        models += [self._public_model(each) for each in of if self.public] if rest[0] == "publicipaddresses" else []
+        return self._paged(request, models) if len(rest) == 1 else _one(models, rest)
 
-    def _network_of(self, name: str, what: str) -> Reply | None:
-        for each in self.instances.values():
-            if each.name == name:
-                if "publicipaddresses" in what.lower():
-                    return Reply(200, {"properties": {"ipAddress": f"127.0.1.{each.number + 4}"}})
-                return Reply(200, self._nic_model(each))
-        return None
+    def _network_of(self, request: Request, each: Instance, rest: list[str]) -> Reply | None:
+        """Answer about interfaces and addresses that are parts of a machine of a uniform set."""
+        match rest:
+            case ["networkinterfaces"]:
+                return self._paged(request, [self._nic_model(each)])
+            case ["networkinterfaces", _]:
+                return _one([self._nic_model(each)], rest)
+            case ["networkinterfaces", "nic", "ipconfigurations", "ip", "publicipaddresses"]:
+                return self._paged(request, [self._public_model(each)] if self.public else [])
+            case ["networkinterfaces", "nic", "ipconfigurations", "ip", "publicipaddresses", _]:
+                return _one([self._public_model(each)] if self.public else [], rest)
+        raise rules.not_found("networkInterfaces", rest[-1])
+
+    def _public_model(self, each: Instance) -> Table:
+        model = {"id": self._public_id(each), "properties": {"ipAddress": f"127.0.1.{each.number + 4}"}}
+        return {**model, "name": self._public_id(each).rpartition("/")[2]}
 
     def _nic_model(self, each: Instance) -> Table:
         address = f"{self.address}{each.number + 4}" if self.address.endswith(".") else self.address
@@ -448,8 +521,17 @@ class Cloud:
             ip["publicIPAddress"] = {"id": self._public_id(each)}
         more = {"name": "more", "properties": {"primary": False, "privateIPAddress": "10.9.9.9"}}
         configurations = [more, {"name": "ip", "properties": ip}]
-        return {"id": self._nic(each), "properties": {"primary": True, "ipConfigurations": configurations}}
+        model = {"id": self._nic(each), "name": self._nic(each).rpartition("/")[2]}
+        return {**model, "properties": {"primary": True, "ipConfigurations": configurations}}
 
 
-def _status(code: str, message: str) -> Table:
-    return {"code": code, "level": "Info", "message": f"{message} {TOKEN}", "time": "2026-01-02T03:04:05+00:00"}
+def _one(models: Sequence[Table], rest: Sequence[str]) -> Reply:
+    """The one of that name."""
+    for model in models:
+        if model["name"].lower() == rest[-1]:
+            return Reply(200, model)
+    raise rules.not_found(rest[-2], rest[-1])
+
+
+def _status(code: str, message: str, since: str) -> Table:
+    return {"code": code, "level": "Info", "message": f"{message} {TOKEN}", "time": since}

@@ -14,11 +14,14 @@ import trustme
 from anyio.abc import SocketAttribute
 from anyio.streams.buffered import BufferedByteReceiveStream
 from anyio.streams.tls import TLSListener, TLSStream
+from attrs import evolve
 from azure.core.credentials import AccessToken
 
 from fleeting.testing import Trouble
 from fleeting_azure import AzureConfig, AzureGroup
-from tests.fleeting_azure.arm_cloud import SUBSCRIPTION, TOKEN, Cloud, Mode, Reply, Request
+from tests.fleeting_azure import arm_rules as rules
+from tests.fleeting_azure.arm_cloud import Cloud, Mode, Request
+from tests.fleeting_azure.arm_rules import SUBSCRIPTION, TOKEN, Refused, Reply
 
 SLOW = 0.3
 
@@ -103,6 +106,9 @@ async def _exchange(cloud: Cloud, stream: TLSStream, buffered: BufferedByteRecei
     if Trouble.SLOW in cloud.troubles:
         await anyio.sleep(SLOW)
     reply = cloud.answer(request)
+    if late := cloud.troubles.get(Trouble.LATE_ANSWER):
+        await late.wait()
+        return False
     if cloud.garbles:
         await stream.transport_stream.send(b"It works!" * 9)
     if cloud.garbles or Trouble.LOST_ANSWER in cloud.troubles:
@@ -120,7 +126,11 @@ async def _read(buffered: BufferedByteReceiveStream) -> Request:
     method, target, _ = head[0].split()
     url = urlsplit(target)
     query = dict(parse_qsl(url.query, keep_blank_values=True))
-    return Request(method=method, path=url.path, query=query, headers=headers, body=json.loads(body or "null"))
+    request = Request(method=method, path=url.path, query=query, headers=headers)
+    try:
+        return evolve(request, body=rules.read_body(body))
+    except Refused as refused:
+        return evolve(request, malformed=refused)
 
 
 def _written(reply: Reply) -> bytes:

@@ -11,7 +11,8 @@ from attrs import define
 from fleeting import Completed, Settings, State
 from fleeting.testing import Harness, Trouble
 from fleeting_azure import AzureConfig
-from tests.fleeting_azure.arm_cloud import TOKEN, Cloud
+from tests.fleeting_azure.arm_cloud import Cloud
+from tests.fleeting_azure.arm_rules import TOKEN
 from tests.fleeting_azure.arm_server import group_of, trouble
 from tests.fleeting_azure.metadata import event, metadata
 
@@ -37,6 +38,10 @@ STATES = {
     "Deleting": State.DELETING,
 }
 """Provisioning and power state, as `Cloud.set_state` takes them."""
+
+
+UNKNOWN = {Trouble.PARTIAL, Trouble.UNREACHABLE, Trouble.MALFORMED, Trouble.EMPTY_PAGE}
+"""Troubles that the server cannot be made to have."""
 
 
 @define
@@ -67,13 +72,14 @@ async def probed(cloud: Cloud, instance: str) -> Completed:
 
 def harness_for(cloud: Cloud, config: AzureConfig, clock: HurriedClock) -> Harness:
     """All that it may do."""
+    cloud.since = datetime.fromtimestamp(clock.now(), UTC).isoformat()
     return Harness(
         make=lambda: group_of(config),
         settings=Settings(owner="conformance", clock=clock),
         kill=cloud.kill,
         alive=cloud.alive,
         launch=cloud.launch,
-        troubles={kind: trouble(cloud, kind) for kind in Trouble if kind is not Trouble.PARTIAL},
+        troubles={kind: trouble(cloud, kind) for kind in Trouble if kind not in UNKNOWN},
         states=STATES,
         set_state=cloud.set_state,
         writes=cloud.writes,
@@ -85,5 +91,12 @@ def harness_for(cloud: Cloud, config: AzureConfig, clock: HurriedClock) -> Harne
         poll=0.5,
         notice=cloud.announce,
         probed=partial(probed, cloud),
-        cannot={"troubles": "a scale set's capacity is taken whole or not at all"},
+        retry_after=7,
+        cannot={
+            "troubles": "a scale set's capacity is taken whole or not at all, and the server is always there",
+            **dict.fromkeys(
+                ("trouble_after", "requests", "room", "respelled", "elsewhere"),
+                "the server has one scale set, and a quota that a crowd exceeds",
+            ),
+        },
     )

@@ -29,7 +29,8 @@ from fleeting import (
 )
 from fleeting.testing import Trouble
 from fleeting_azure import AzureGroup
-from tests.fleeting_azure.arm_cloud import SET, VMS, Mode, Refused, Request
+from tests.fleeting_azure.arm_cloud import SET, VMS, Mode, Request
+from tests.fleeting_azure.arm_rules import Refused
 from tests.fleeting_azure.arm_server import Credential, group_of, running, trouble
 from tests.fleeting_azure.groups import PATIENCE, hurried, opened
 

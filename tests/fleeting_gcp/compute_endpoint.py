@@ -2,14 +2,15 @@
 
 A cloud in memory that behaves as Google documents it: operations are done when what they asked for is planned, not
 when it has happened; lists come in pages; metadata is changed under a fingerprint; a request that was seen before is
-not carried out again; what a group has lost it makes once more under the same name. Standard library only. It runs in
-threads of its own, so that clients may block; whoever looks into it or changes it holds `Cloud.lock`.
+not carried out again; what a group has lost it makes once more under the same name; an instance of a regional group
+that no zone has room for has no zone, and no URL. What it refuses is in `compute_rules`, with sources. Standard library
+only. It runs in threads of its own, so that clients may block; whoever looks into it or changes it holds `Cloud.lock`.
 
-``python compute_endpoint.py INSTANCES`` runs it by itself, over a group of that many, and prints its URL.
+``python -m tests.fleeting_gcp.compute_endpoint INSTANCES`` runs it by itself, over a group of that many, and prints
+its URL.
 """
 
 import json
-import re
 import socket
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -19,34 +20,62 @@ from datetime import UTC, datetime
 from enum import Enum
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from itertools import count
+from itertools import count, repeat
 from threading import Event, RLock
 from time import monotonic
-from typing import Any
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import SplitResult, parse_qsl, urlsplit
+
+from tests.fleeting_gcp import compute_rules as rules
+from tests.fleeting_gcp.compute_rules import Json, NoSuchPath, Refusal
 
 SLOW = 0.35
 """Seconds that each answer takes in `Fault.SLOW`."""
 
-Json = dict[str, Any]
-
 PERMISSIONS = {
     "get": "compute.instanceGroupManagers.get",
+    "instanceGroupManagers.list": "compute.instanceGroupManagers.list",
+    "instanceGroupManagers.aggregatedList": "compute.instanceGroupManagers.list",
     "listManagedInstances": "compute.instanceGroupManagers.list",
     "createInstances": "compute.instanceGroupManagers.update",
     "deleteInstances": "compute.instanceGroupManagers.update",
     "suspendInstances": "compute.instanceGroupManagers.update",
     "resumeInstances": "compute.instanceGroupManagers.update",
+    "resize": "compute.instanceGroupManagers.update",
+    "resizeAdvanced": "compute.instanceGroupManagers.update",
     "instances.get": "compute.instances.get",
+    "instances.list": "compute.instances.list",
+    "instances.aggregatedList": "compute.instances.list",
+    "instances.delete": "compute.instances.delete",
     "setMetadata": "compute.instances.setMetadata",
     "getGuestAttributes": "compute.instances.getGuestAttributes",
     "serialPort": "compute.instances.getSerialPortOutput",
+    "projects.get": "compute.projects.get",
+    "zones.list": "compute.zones.list",
+    "regions.get": "compute.regions.get",
+    "instanceGroups.list": "compute.instanceGroups.list",
+    "instanceTemplates.get": "compute.instanceTemplates.get",
     "zones.operations": "compute.zoneOperations.get",
     "regions.operations": "compute.regionOperations.get",
+    "zones.operations.wait": "compute.zoneOperations.get",
+    "regions.operations.wait": "compute.regionOperations.get",
 }
 """What IAM has to grant for each method, as Google's reference says."""
 
-READS = frozenset({"get", "listManagedInstances", "instances.get", "getGuestAttributes", "serialPort"})
+TEMPLATE = "runner"
+"""The instance template of the group."""
+
+CHANGES = frozenset(
+    [
+        "createInstances",
+        "deleteInstances",
+        "instances.delete",
+        "resize",
+        "resizeAdvanced",
+        "resumeInstances",
+        "setMetadata",
+        "suspendInstances",
+    ]
+)
 
 
 class Fault(Enum):
@@ -61,6 +90,7 @@ class Fault(Enum):
     TOO_MANY = "refuses requests as too many, with HTTP's own status"
     QUOTA = "makes no machines because of a quota"
     PROTECTED = "does not delete"
+    URLS_ONLY = "takes no names of instances, which the reference of regional groups does not promise"
     LOST_ANSWER = "does what changes something, and breaks the connection"
     LOST_OPERATION = "knows nothing of the operations that it began"
     SILENCE = "never answers"
@@ -76,17 +106,6 @@ REFUSALS = {
     Fault.TOO_MANY: (429, "rateLimitExceeded", "Too many requests"),
 }
 """Those that concern every request: status, reason and message."""
-
-
-class Refusal(Exception):
-    """Ends a request with an error of the API's."""
-
-    def __init__(self, status: int, reason: str, message: str) -> None:
-        """Take what the answer says."""
-        super().__init__(message)
-        error = {"message": message, "domain": "global", "reason": reason}
-        self.status = status
-        self.body: Json = {"error": {"code": status, "message": message, "errors": [error]}}
 
 
 @dataclass(kw_only=True)
@@ -144,6 +163,12 @@ class Cloud:
     template: dict[str, str] = field(default_factory=dict)
     """The metadata that new machines have."""
 
+    project_metadata: dict[str, str] = field(default_factory=dict)
+    """The metadata that all machines of the project have."""
+
+    wait: float = 120.0
+    """Seconds that ``operations.wait`` takes at most. Source: its reference."""
+
     granted: frozenset[str] = frozenset(PERMISSIONS.values())
     on_metadata: Callable[[Machine], None] = lambda _: None
     """What is done on a machine when its metadata has changed: the guest agent's part."""
@@ -163,6 +188,9 @@ class Cloud:
     stumbles: list[Fault] = field(default_factory=list)
     """What is wrong when an operation is looked at, once each."""
 
+    addresses: Iterator[str] = field(default_factory=lambda: repeat("127.0.0.1"))
+    """Those of new machines: this one, unless nobody connects to them."""
+
     port: int = 0
     target: int = 0
     machines: dict[str, Machine] = field(default_factory=dict)
@@ -178,6 +206,9 @@ class Cloud:
 
     faults: dict[Fault, Event] = field(default_factory=dict)
     out_of_stock: set[str] = field(default_factory=set)
+    protected: set[str] = field(default_factory=set)
+    """Names of instances that may not be deleted."""
+
     tokens: set[str] = field(default_factory=set)
     """Every token that was shown; refusals repeat them."""
 
@@ -202,7 +233,10 @@ class Cloud:
 
     @contextmanager
     def stock_out(self, *zones: str) -> Iterator[None]:
-        """Have no room in these zones, or in all, from entering to leaving."""
+        """Have no room in these zones, or in all, from entering to leaving.
+
+        In a regional group, what is asked for while no zone has room is put into none.
+        """
         self.out_of_stock = set(zones or self.zones)
         try:
             yield
@@ -212,7 +246,7 @@ class Cloud:
     def launch(self, number: int) -> list[str]:
         """Let somebody resize the group upwards: the names are the group's own."""
         with self.lock:
-            names = [f"runners-{next(self.numbers) % 36**4:04x}" for _ in range(number)]
+            names = [self._new_name() for _ in range(number)]
             for name in names:
                 self._add(name)
             self.tick()
@@ -245,7 +279,7 @@ class Cloud:
 
     def writes(self) -> int:
         """Count the requests that would change something."""
-        return sum(name not in READS and "operations" not in name for name in self.methods)
+        return sum(name in CHANGES for name in self.methods)
 
     def forget(self) -> None:
         """Know request ids no more, as after a while."""
@@ -273,7 +307,8 @@ class Cloud:
                 self.on_boot(machine)
 
     def _create(self, machine: Machine) -> None:
-        if machine.zone in self.out_of_stock:
+        machine.zone = machine.zone or self._zone_with_room()
+        if not machine.zone or machine.zone in self.out_of_stock:
             message = f"The zone '{machine.zone}' does not have enough resources available."
             machine.errors = [{"code": "ZONE_RESOURCE_POOL_EXHAUSTED", "message": message}]
         elif Fault.QUOTA in self.faults:
@@ -288,9 +323,14 @@ class Cloud:
             machine.turn("NONE", "RUNNING")
             self.on_boot(machine)
 
+    def _zone_with_room(self) -> str:
+        return next((zone for zone in self.zones if zone not in self.out_of_stock), "")
+
     def _add(self, name: str) -> None:
         zone = self.zones[self.target % len(self.zones)]
-        self.machines[name] = Machine(name=name, zone=zone, metadata=dict(self.template))
+        if self.place.startswith("regions/") and not self._zone_with_room():
+            zone = ""
+        self.machines[name] = Machine(name=name, zone=zone, metadata=dict(self.template), address=next(self.addresses))
         self.target += 1
 
     def _delete(self, machine: Machine) -> None:
@@ -300,14 +340,19 @@ class Cloud:
 
     # --- the API -----------------------------------------------------------------------------------------
 
-    def answer(self, method: str, url: str, headers: Mapping[str, str], body: Json) -> tuple[int, Json]:
-        """Answer a request with a status and JSON."""
+    def answer(self, method: str, url: str, headers: Mapping[str, str], raw: bytes) -> tuple[int, Json]:
+        """Answer a request with a status and JSON.
+
+        Raises:
+            NoSuchPath: The API has none such.
+        """
         token = headers.get("authorization", "").removeprefix("Bearer ")
         try:
             with self.lock:
                 self._refuse_as_faulty(token)
                 self.tick()
-                return 200, self._route(method, urlsplit(url).path, dict(parse_qsl(urlsplit(url).query)), body)
+                name, reply = self._route(method, urlsplit(url), raw)
+            return 200, self._waited_for(reply) if name.endswith(".wait") else reply
         except Refusal as refusal:
             refusal.body["error"]["message"] += f" (asked with {token})"
             return refusal.status, refusal.body
@@ -320,35 +365,73 @@ class Cloud:
         if not token:
             raise Refusal(*REFUSALS[Fault.AUTH])
 
-    def _route(self, method: str, path: str, query: dict[str, str], body: Json) -> Json:
-        base = f"/compute/v1/projects/{self.project}/"
-        where = path.removeprefix(base).split("/") if path.startswith(base) else []
+    def _route(self, method: str, url: SplitResult, raw: bytes) -> tuple[str, Json]:
+        """Find the method and call it, unless the request breaks one of the rules."""
+        match url.path.split("/"):
+            case ["", "compute", version, "projects", project, *where] if version in rules.VERSIONS:
+                query = dict(parse_qsl(url.query, keep_blank_values=True))
+                body = rules.read_body(raw)
+            case _:
+                raise NoSuchPath
         found = self._find_method(method, where, query, body)
         if found is None:
-            raise Refusal(404, "notFound", f"no such path: {method} {path}")
+            raise NoSuchPath
         name, reply = found
-        self.log.append((method, path, body))
+        self.log.append((method, url.path, body))
         self.methods.append(name)
+        resource = f"projects/{'/'.join([project, *where])}"
         if PERMISSIONS[name] not in self.granted:
-            raise Refusal(403, "forbidden", f"Required '{PERMISSIONS[name]}' permission for '{path}'")
-        if "instanceGroupManagers" in where and where[:4] != [*self.place.split("/"), where[2], self.group]:
-            raise Refusal(404, "notFound", f"The resource '{path}' was not found")
-        return reply()
+            raise Refusal(403, "forbidden", f"Required '{PERMISSIONS[name]}' permission for '{resource}'")
+        if project != self.project:
+            raise Refusal(404, "notFound", f"The resource 'projects/{project}' was not found")
+        rules.check_query(name, query)
+        rules.check_body(name, body)
+        if where[:1] == ["zones"] and where[1:]:
+            rules.check_zone(where[1])
+        if (
+            "instanceGroupManagers" in where[2:3]
+            and where[3:]
+            and where[:4] != [*self.place.split("/"), where[2], self.group]
+        ):
+            raise Refusal(404, "notFound", f"The resource '{resource}' was not found")
+        return name, reply()
 
-    def _find_method(  # noqa: PLR0911  (a table)
+    def _find_method(  # noqa: C901, PLR0911, PLR0912  (a table)
         self, method: str, where: list[str], query: dict[str, str], body: Json
     ) -> tuple[str, Callable[[], Json]] | None:
         match method, where:
-            case "GET", [kind, _, "instanceGroupManagers", _]:
+            case "GET", []:
+                return "projects.get", self._show_project
+            case "GET", ["zones"]:
+                return "zones.list", lambda: self._items([{"name": zone} for zone in self.zones], query)
+            case "GET", ["regions", region]:
+                return "regions.get", partial(self._show_region, region)
+            case "GET", ["zones" | "regions" as kind, place, "instanceGroups"]:
+                return "instanceGroups.list", partial(self._list_groups, f"{kind}/{place}", query)
+            case "GET", ["global", "instanceTemplates", name]:
+                return "instanceTemplates.get", partial(self._show_template, name)
+            case "GET", ["zones" | "regions" as kind, place, "instanceGroupManagers"]:
+                return "instanceGroupManagers.list", partial(self._list_groups, f"{kind}/{place}", query)
+            case "GET", ["aggregated", "instanceGroupManagers"]:
+                return "instanceGroupManagers.aggregatedList", partial(self._aggregate, "instanceGroupManagers", query)
+            case "GET", ["zones" | "regions" as kind, _, "instanceGroupManagers", _]:
                 return "get", partial(self._show_group, kind)
-            case "POST", [_, _, "instanceGroupManagers", _, "listManagedInstances"]:
+            case "POST", ["zones" | "regions", _, "instanceGroupManagers", _, "listManagedInstances"]:
                 return "listManagedInstances", partial(self._page, query)
-            case "POST", [_, _, "instanceGroupManagers", _, name] if name in PERMISSIONS:
-                return name, partial(self._once, query, name, partial(self._plan, name, body))
-            case "GET", [kind, _, "operations", operation]:
-                return f"{kind}.operations", partial(self._show_operation, operation)
+            case "POST", ["zones" | "regions", _, "instanceGroupManagers", _, name] if name in CHANGES:
+                return name, partial(self._once, query, name, partial(self._plan, name, {**query, **body}))
+            case "GET", ["zones" | "regions" as kind, place, "operations", operation]:
+                return f"{kind}.operations", partial(self._show_operation, f"{kind}/{place}", operation)
+            case "POST", ["zones" | "regions" as kind, place, "operations", operation, "wait"]:
+                return f"{kind}.operations.wait", partial(self._show_operation, f"{kind}/{place}", operation)
+            case "GET", ["zones", zone, "instances"]:
+                return "instances.list", partial(self._list_machines, zone, query)
+            case "GET", ["aggregated", "instances"]:
+                return "instances.aggregatedList", partial(self._aggregate, "instances", query)
             case "GET", ["zones", zone, "instances", machine]:
                 return "instances.get", partial(self._show_machine, zone, machine)
+            case "DELETE", ["zones", zone, "instances", machine]:
+                return "instances.delete", partial(self._delete_by_hand, zone, machine)
             case "POST", ["zones", zone, "instances", machine, "setMetadata"]:
                 return "setMetadata", partial(self._set_metadata, zone, machine, body)
             case "GET", ["zones", zone, "instances", machine, "getGuestAttributes"]:
@@ -357,11 +440,16 @@ class Cloud:
                 return "serialPort", partial(self._show_serial, zone, machine, query)
         return None
 
+    def _show_project(self) -> Json:
+        items = [{"key": key, "value": value} for key, value in self.project_metadata.items()]
+        return {"name": self.project, "commonInstanceMetadata": {"fingerprint": "fp-project", "items": items}}
+
     def _show_group(self, kind: str) -> Json:
         shown: Json = {
             "name": self.group,
             "targetSize": self.target,
             "baseInstanceName": "runners",
+            "instanceTemplate": f"{self._base}/global/instanceTemplates/{TEMPLATE}",
             "listManagedInstancesResults": "PAGINATED",
             "status": {"isStable": all(each.action == "NONE" for each in self.machines.values())},
             "updatePolicy": {"type": "OPPORTUNISTIC", "instanceRedistributionType": "NONE"},
@@ -370,16 +458,54 @@ class Cloud:
         }
         return shown | self.settings
 
+    def _show_region(self, region: str) -> Json:
+        zones = [f"{self._base}/zones/{zone}" for zone in self.zones if zone.startswith(f"{region}-")]
+        if not zones:
+            raise Refusal(404, "notFound", f"The resource 'projects/{self.project}/regions/{region}' was not found")
+        return {"name": region, "zones": zones}
+
+    def _show_template(self, name: str) -> Json:
+        if name != TEMPLATE:
+            raise Refusal(404, "notFound", f"The resource 'global/instanceTemplates/{name}' was not found")
+        items = [{"key": key, "value": value} for key, value in self.template.items()]
+        return {"name": TEMPLATE, "properties": {"machineType": "e2-standard-4", "metadata": {"items": items}}}
+
+    def _list_groups(self, place: str, query: dict[str, str]) -> Json:
+        kind = place.partition("/")[0]
+        return self._items([self._show_group(kind)] if place == self.place else [], query)
+
+    def _aggregate(self, what: str, query: dict[str, str]) -> Json:
+        """List what there is by scope; scopes that have nothing are left out. Source: reference, but for the second."""
+        if what == "instances":
+            scopes = {f"zones/{zone}": self._machines_in(zone) for zone in self.zones}
+        else:
+            scopes = {self.place: [self._show_group(self.place.partition("/")[0])]}
+        chosen = {scope: rules.filtered(query.get("filter", ""), items) for scope, items in scopes.items()}
+        return {"items": {scope: {what: items} for scope, items in chosen.items() if items}}
+
+    def _list_machines(self, zone: str, query: dict[str, str]) -> Json:
+        return self._items(self._machines_in(zone), query)
+
+    def _machines_in(self, zone: str) -> list[Json]:
+        here = [each for each in self.machines.values() if each.zone == zone and each.number]
+        return [self._show_machine(zone, each.name) for each in sorted(here, key=lambda each: each.name)]
+
+    def _items(self, items: list[Json], query: dict[str, str]) -> Json:
+        shown, token = rules.page(rules.filtered(query.get("filter", ""), items), query, self.page)
+        return ({"items": shown} if shown else {}) | ({"nextPageToken": token} if token else {})
+
     def _page(self, query: dict[str, str]) -> Json:
-        start = int(query.get("pageToken", 0))
-        if start and Fault.BROKEN_PAGE in self.faults:
+        """List the group; one without pages has all on one, whatever is asked for. Source: reference of the group."""
+        if query.get("pageToken") and Fault.BROKEN_PAGE in self.faults:
             raise Refusal(503, "backendError", "Backend Error")
-        size = min(int(query.get("maxResults", 500)), self.page)
-        names = sorted(self.machines)
-        page: Json = {"managedInstances": [self._show_managed(self.machines[n]) for n in names[start : start + size]]}
+        items = [self._show_managed(self.machines[name]) for name in sorted(self.machines)]
+        items = rules.filtered(query.get("filter", ""), items)
         if Fault.PAGE_LOOP in self.faults:
-            return page | {"nextPageToken": str(size)}
-        return page | ({"nextPageToken": str(start + size)} if start + size < len(names) else {})
+            return {"managedInstances": items[: self.page], "nextPageToken": str(min(self.page, len(items)))}
+        if self._show_group("zones")["listManagedInstancesResults"] != "PAGINATED":
+            return {"managedInstances": items}
+        shown, token = rules.page(items, query, self.page)
+        return {"managedInstances": shown} | ({"nextPageToken": token} if token else {})
 
     def _show_managed(self, machine: Machine) -> Json:
         shown: Json = {"instance": self._url(machine), "name": machine.name, "currentAction": machine.action}
@@ -391,11 +517,16 @@ class Cloud:
             shown["instanceHealth"] = [{"detailedHealthState": machine.health}]
         return shown
 
-    def _url(self, machine: Machine) -> str:
+    def _url(self, machine: Machine) -> str | None:
+        """Null as long as there is no zone. Source: GoogleCloudPlatform/cluster-toolkit#6127."""
         if not machine.zone:
-            return ""
-        base = f"https://www.googleapis.com/compute/v1/projects/{self.project}"
-        return f"{base}/zones/{machine.zone}/instances/{machine.name}"
+            return None
+        return f"{self._base}/zones/{machine.zone}/instances/{machine.name}"
+
+    @property
+    def _base(self) -> str:
+        """What the URLs of resources begin with, wherever they are asked for."""
+        return f"https://www.googleapis.com/compute/v1/projects/{self.project}"
 
     def _once(self, query: dict[str, str], name: str, act: Callable[[], list[Json]]) -> Json:
         """Carry out what was not asked for before, and begin an operation."""
@@ -404,13 +535,17 @@ class Cloud:
             self.requests[key] = self._begin(name, act())
         return self.requests[key] if key else self.requests.pop(key)
 
-    def _plan(self, name: str, body: Json) -> list[Json]:
+    def _plan(self, name: str, body: Json) -> list[Json]:  # noqa: C901  (a table)
         match name:
             case "createInstances":
-                return self._create_named([each["name"] for each in body["instances"]])
+                return self._create_named([str(each.get("name") or self._new_name()) for each in body["instances"]])
+            case "resize":
+                self._resize(body)
+            case "resizeAdvanced":
+                self._resize({"size": str(body.get("targetSize", ""))})
             case "deleteInstances":
                 members = self._members(body, skip=body.get("skipInstancesOnValidationError", False))
-                if Fault.PROTECTED in self.faults:
+                if Fault.PROTECTED in self.faults or self.protected & {each.name for each in members}:
                     return [{"code": "RESOURCE_IN_USE", "message": "It is protected against deletion."}]
                 for machine in members:
                     self._delete(machine)
@@ -427,8 +562,8 @@ class Cloud:
 
     def _create_named(self, names: list[str]) -> list[Json]:
         for name in names:
-            if not re.fullmatch(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?", name):
-                raise Refusal(400, "invalid", f"Invalid value for field 'instances[].name': '{name}'.")
+            if not rules.NAME.fullmatch(name):
+                raise rules.invalid("instances[].name", name)
             if name in self.machines:
                 raise Refusal(409, "alreadyExists", f"The resource '{name}' already exists")
         for name in names:
@@ -436,20 +571,30 @@ class Cloud:
         self.tick()
         return []
 
+    def _new_name(self) -> str:
+        return f"runners-{next(self.numbers) % 36**4:04x}"
+
+    def _resize(self, body: Json) -> None:
+        """Have the group choose what to add or to delete. Source: reference; that the last ones go is guessed."""
+        if "size" not in body:
+            raise Refusal(400, "required", "Required field 'size' not specified")
+        size = rules.number(body, "size")
+        for _ in range(size - self.target):
+            self._add(self._new_name())
+        left = [each for each in self.machines.values() if each.action != "DELETING"]
+        for machine in left[size:]:
+            self._delete(machine)
+
     def _members(self, body: Json, *, skip: bool = False) -> list[Machine]:
         found = []
-        if len(body["instances"]) > 1000:
-            raise Refusal(400, "invalid", "Invalid value for field 'instances': at most 1000.")
-        for url in body["instances"]:
-            match url.split("/"):
-                case ["zones", zone, "instances", name] if zone in self.zones:
-                    member = self.machines.get(name)
-                case _:
-                    raise Refusal(400, "invalid", f"Invalid value for field 'instances': '{url}'.")
-            if member and member.zone == zone and member.action != "DELETING":
+        for zone, name in rules.members(body["instances"], self.project, self.zones):
+            if zone is None and Fault.URLS_ONLY in self.faults:
+                raise rules.invalid("instances", name, "The URL is malformed.")
+            member = self.machines.get(name)
+            if member and zone in (None, member.zone) and member.action != "DELETING":
                 found.append(member)
             elif not skip:
-                raise Refusal(400, "invalid", f"Instance '{url}' is not a member of the managed instance group.")
+                raise Refusal(400, "invalid", f"Instance '{name}' is not a member of the managed instance group.")
         return found
 
     def _begin(self, kind: str, errors: list[Json], place: str = "") -> Json:
@@ -468,12 +613,28 @@ class Cloud:
         error = {"error": operation.body["error"]} if done and "error" in operation.body else {}
         return shown | error | {"status": "DONE" if done else "RUNNING", "progress": 100 if done else 0}
 
-    def _show_operation(self, name: str) -> Json:
+    def _show_operation(self, place: str, name: str) -> Json:
         if self.stumbles:
             raise Refusal(*REFUSALS[self.stumbles.pop()])
-        if name not in self.operations or Fault.LOST_OPERATION in self.faults:
+        known = name in self.operations and self.operations[name].body["place"] == place
+        if not known or Fault.LOST_OPERATION in self.faults:
             raise Refusal(404, "notFound", f"The resource '{name}' was not found")
         return self._shown(name)
+
+    def _waited_for(self, operation: Json) -> Json:
+        """Look at an operation until it is done, or it has taken too long. Others are answered meanwhile."""
+        end = monotonic() + self.wait
+        while operation["status"] != "DONE" and monotonic() < end:
+            Event().wait(0.005)
+            with self.lock:
+                operation = self._shown(operation["name"])
+        return operation
+
+    def _delete_by_hand(self, zone: str, name: str) -> Json:
+        """Delete a machine behind the group's back: it makes another of the name. Source: Google's guide to groups."""
+        machine = self._find(zone, name)
+        self.preempt(machine.name)
+        return self._begin("delete", [], f"zones/{zone}")
 
     def _find(self, zone: str, name: str) -> Machine:
         machine = self.machines.get(name)
@@ -489,6 +650,8 @@ class Cloud:
         return {
             "id": str(machine.number),
             "name": machine.name,
+            "zone": f"{self._base}/zones/{machine.zone}",
+            "selfLink": self._url(machine),
             "status": machine.status,
             "creationTimestamp": machine.created,
             "lastStartTimestamp": machine.created,
@@ -502,6 +665,7 @@ class Cloud:
         self.before_change()
         if body.get("fingerprint") != machine.fingerprint:
             raise Refusal(412, "conditionNotMet", "Supplied fingerprint does not match current metadata fingerprint.")
+        rules.check_metadata(body.get("items", []))
         machine.metadata = {each["key"]: each["value"] for each in body.get("items", [])}
         machine.fingerprint = f"fp-{next(self.numbers)}"
         self.on_metadata(machine)
@@ -519,6 +683,10 @@ class Cloud:
 
     def _show_serial(self, zone: str, name: str, query: dict[str, str]) -> Json:
         return {"contents": self._find(zone, name).serial.get(int(query.get("port", 1)), ""), "start": "0", "next": "0"}
+
+
+NO_SUCH_PATH = b"<!DOCTYPE html><title>Error 404 (Not Found)!!1</title>"
+"""What the front end says, of any host of Google's, where there is nothing."""
 
 
 def _handler(cloud: Cloud) -> type[BaseHTTPRequestHandler]:  # noqa: C901  (the class counts as one)
@@ -540,18 +708,19 @@ def _handler(cloud: Cloud) -> type[BaseHTTPRequestHandler]:  # noqa: C901  (the 
                 return self._send(502, b'{"error": "bad gateway"}')
             headers = {name.lower(): value for name, value in self.headers.items()}
             before = cloud.writes()
-            status, answer = cloud.answer(
-                self.command, self.path, headers, json.loads(body if body.startswith(b"{") else "{}")
-            )
+            try:
+                status, answer = cloud.answer(self.command, self.path, headers, body)
+            except NoSuchPath:
+                return self._send(404, NO_SUCH_PATH)
             if Fault.LOST_ANSWER in cloud.faults and cloud.writes() > before:
                 return self._hang_up()
             return self._send(status, json.dumps(answer).encode())
 
-        do_GET = do_POST = _serve  # noqa: N815  (the names that http.server looks for)
+        do_GET = do_POST = do_DELETE = do_PATCH = do_PUT = _serve  # noqa: N815  (the names that http.server looks for)
 
         def _send(self, status: int, body: bytes) -> None:
             self.send_response(status)
-            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Type", "text/html" if body.startswith(b"<") else "application/json")
             self.send_header("Content-Length", str(len(body)))
             if status == 429:
                 self.send_header("Retry-After", "7")

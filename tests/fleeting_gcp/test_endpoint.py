@@ -3,7 +3,9 @@
 It shows, too, why the SDK's own way of waiting is not used.
 """
 
+import json
 from collections.abc import Iterator
+from http.client import HTTPConnection
 from importlib import import_module
 from pathlib import Path
 from threading import Event
@@ -146,11 +148,20 @@ def test_a_request_that_was_seen_before_does_nothing(client: Client) -> None:
     assert caught.value.errors[0]["reason"] == "alreadyExists"
 
 
-def test_instances_are_deleted_by_url(client: Client) -> None:
-    """The group becomes smaller; who is no member is an error unless it is to be skipped, and what is no URL is one."""
+FULL = "https://www.googleapis.com/compute/v1/projects/acme/{}"
+
+
+@pytest.mark.parametrize("form", ["{}", "projects/acme/{}", FULL, FULL.replace("www", "compute").replace("v1", "beta")])
+def test_instances_are_deleted_by_url(client: Client, form: str) -> None:
+    """As Google's samples, gcloud and the cluster autoscaler write them; the group becomes smaller.
+
+    One that is no member is refused unless such are to be skipped; so is always what is no URL, or of another place.
+    """
     client.cloud.boot = 0
     create(client, "web-1", "web-2")
-    gone, left = (f"zones/{client.cloud.machines[name].zone}/instances/{name}" for name in ("web-1", "web-2"))
+    gone, left = (
+        form.format(f"zones/{client.cloud.machines[name].zone}/instances/{name}") for name in ("web-1", "web-2")
+    )
     delete = client.groups.delete_instances_unary
     with pytest.raises(errors.BadRequest, match="not a member"):
         client.ask(delete, body={"instances": [gone.replace("web-1", "web-9")]})
@@ -158,11 +169,213 @@ def test_instances_are_deleted_by_url(client: Client) -> None:
     client.ask(delete, body={"instances": [gone, gone.replace("web-1", "web-9")], **skip})
     assert [each.name for each in client.listed()] == ["web-2"]
     assert client.cloud.target == 1
-    for wrong in ("web-2", left.replace("europe", "mars")):
+    elsewhere = "zones/mars-west1-b/instances/web-2"
+    for wrong in ("Web-2", "instances/web-2", elsewhere, f"projects/others/{elsewhere}", f"{left}/", f"x{left}"):
         with pytest.raises(errors.BadRequest, match="Invalid value"):
             client.ask(delete, body={"instances": [wrong], **skip})
     with pytest.raises(errors.BadRequest, match="at most 1000"):
         client.ask(delete, body={"instances": [left] * 1001, **skip})
+    with pytest.raises(errors.BadRequest, match="'instances' not specified"):
+        client.ask(delete, body=dict(skip))
+
+
+def test_instances_are_deleted_by_name_or_by_url_but_not_by_both(client: Client) -> None:
+    """In a regional group, what no zone has room for has no URL."""
+    client.cloud.boot = 0
+    create(client, "web-1")
+    delete = client.groups.delete_instances_unary
+    with client.cloud.stock_out():
+        create(client, "web-2")
+        first, second = client.listed()
+        assert bool(second.instance) != client.is_regional
+        with pytest.raises(errors.BadRequest, match="Both"):
+            client.ask(delete, body={"instances": [first.instance, "web-2"]})
+        client.ask(delete, body={"instances": ["web-2"]})
+    assert [each.name for each in client.listed()] == ["web-1"]
+
+
+def test_a_group_is_resized(client: Client) -> None:
+    """As Terraform, gcloud and Nomad's autoscaler do it; the last with a method of its own in the beta API."""
+    client.cloud.boot = 0
+    client.ask(client.groups.resize_unary, size=3)
+    assert [each.name[:8] for each in running(client, 3)] == ["runners-"] * 3
+    path = f"/compute/beta/projects/acme/{client.cloud.place}/instanceGroupManagers/runners/resizeAdvanced"
+    assert raw(client, "POST", path, b'{"targetSize": 4, "noCreationRetries": true}')[0] == 200
+    assert len(client.listed()) == client.cloud.target == 4
+    assert raw(client, "POST", path, b'{"targetSize": -1}')[0] == 400
+    client.ask(client.groups.resize_unary, size=1)
+    assert len(client.listed()) == client.cloud.target == 1
+
+
+def test_an_operation_is_waited_for(client: Client) -> None:
+    """Until it is done, or the wait has taken too long; in its own place only."""
+    client.cloud.delay = 0.05
+    operation = create(client, "web-1")
+    done = client.operations.wait(request={**client.place, "operation": operation.name}, retry=None, timeout=5)
+    assert done.status == gcp.Operation.Status.DONE
+    client.cloud.delay, client.cloud.wait = 3600, 0.02
+    operation = create(client, "web-2")
+    begun = client.operations.wait(request={**client.place, "operation": operation.name}, retry=None, timeout=5)
+    assert begun.status == gcp.Operation.Status.RUNNING
+    elsewhere = {key: value.replace("west1", "west9") for key, value in client.place.items()}
+    with pytest.raises(errors.NotFound):
+        client.operations.wait(request={**elsewhere, "operation": operation.name}, retry=None, timeout=5)
+
+
+def test_machines_are_listed_by_zone_and_over_all(client: Client) -> None:
+    """With pages and a filter; what has no machine is in no such list."""
+    client.cloud.boot = 0
+    create(client, "web-1", "web-2", "web-3", "web-4")
+    machines = {each.name: each for each in client.cloud.machines.values()}
+    zones = {zone: sorted(name for name, each in machines.items() if each.zone == zone) for zone in client.cloud.zones}
+    for zone, names in zones.items():
+        where = {"project": "acme", "zone": zone}
+        pages = client.machines.list(request={**where, "max_results": 2}, retry=None).pages
+        assert [[each.name for each in page.items] for page in pages] == [names[:2], names[2:]][: 1 + len(names) // 3]
+        for text in ('name = "web-2"', "(name eq web-.*2)", "status=RUNNING"):
+            found = client.machines.list(request={**where, "filter": text}, retry=None)
+            assert [each.name for each in found] == [name for name in names if text == "status=RUNNING" or "2" in name]
+    listed = client.machines.aggregated_list(request={"project": "acme"}, retry=None)
+    assert {scope.removeprefix("zones/"): [each.name for each in part.instances] for scope, part in listed} == zones
+    client.cloud.boot = 3600
+    create(client, "web-5")
+    assert all(
+        "web-5" not in [each.name for each in part.instances]
+        for _, part in client.machines.aggregated_list(request={"project": "acme"}, retry=None)
+    )
+
+
+def test_the_group_is_listed(client: Client) -> None:
+    """In its place, and in no other."""
+    assert [each.name for each in client.groups.list(request=client.place, retry=None)] == ["runners"]
+    elsewhere = {key: value.replace("west1", "west9") for key, value in client.place.items()}
+    assert list(client.groups.list(request=elsewhere, retry=None)) == []
+
+
+def test_what_is_around_the_group_can_be_looked_at(client: Client) -> None:
+    """Its template, its zones, and the group as an unmanaged one: what the cluster autoscaler and gcloud ask for."""
+    base = "/compute/v1/projects/acme"
+    template = client.ask(client.groups.get).instance_template.partition("/projects/acme")[2]
+    assert json.loads(raw(client, "GET", f"{base}{template}")[1])["properties"]["machineType"] == "e2-standard-4"
+    assert raw(client, "GET", f"{base}/global/instanceTemplates/others")[0] == 404
+    zones = [each["name"] for each in json.loads(raw(client, "GET", f"{base}/zones")[1])["items"]]
+    region = json.loads(raw(client, "GET", f"{base}/regions/europe-west1")[1])
+    assert [each.rpartition("/")[2] for each in region["zones"]] == zones == list(client.cloud.zones)
+    assert raw(client, "GET", f"{base}/regions/mars-west1")[0] == 404
+    groups = json.loads(raw(client, "GET", f"{base}/{client.cloud.place}/instanceGroups?filter=name+eq+run.*")[1])
+    assert [each["name"] for each in groups["items"]] == ["runners"]
+
+
+def test_a_machine_that_is_deleted_by_hand_is_made_once_more(client: Client) -> None:
+    """The group wants as many as before, and gives it the same name and another number."""
+    client.cloud.boot = 0
+    create(client, "web-1")
+    (first,) = running(client, 1)
+    client.machine("delete_unary", "web-1")
+    (second,) = running(client, 1)
+    assert (second.name, second.id == first.id) == ("web-1", False)
+
+
+@pytest.mark.parametrize(
+    ("request_", "error", "said"),
+    [
+        ({"max_results": 501}, "BadRequest", "Invalid value for field 'maxResults': '501'"),
+        ({"page_token": "nobody gave this out"}, "BadRequest", "Invalid value for field 'pageToken'"),
+        ({"filter": "as I like it"}, "BadRequest", "Invalid list filter expression"),
+        ({"project": "others"}, "NotFound", "The resource 'projects/others' was not found"),
+        ({"instance_group_manager": "others"}, "NotFound", "instanceGroupManagers/others"),
+    ],
+)
+def test_lists_are_refused_as_google_refuses_them(
+    client: Client, request_: dict[str, Any], error: str, said: str
+) -> None:
+    """With the API's own errors."""
+    with pytest.raises(getattr(errors, error), match=said):
+        list(client.ask(client.groups.list_managed_instances, **request_))
+
+
+@pytest.mark.parametrize("key", ["no-uuid", "00000000-0000-0000-0000-000000000000"])
+def test_a_request_id_is_a_uuid(client: Client, key: str) -> None:
+    """But not that of zeros."""
+    with pytest.raises(errors.BadRequest, match="'requestId'"):
+        create(client, "web-1", request_id=key)
+
+
+def test_a_group_without_pages_lists_all_at_once(client: Client) -> None:
+    """Whatever number is asked for."""
+    client.cloud.settings = {"listManagedInstancesResults": "PAGELESS"}
+    create(client, *(f"web-{number}" for number in range(7)))
+    client.cloud.methods.clear()
+    assert len(client.listed()) == 7
+    assert client.cloud.methods == ["listManagedInstances"]
+
+
+def test_metadata_has_limits(client: Client) -> None:
+    """Of size, and one value for each key."""
+    client.cloud.boot = 0
+    create(client, "web-1")
+
+    def write(*items: tuple[str, str]) -> None:
+        fingerprint = client.cloud.machines["web-1"].fingerprint
+        body = {"fingerprint": fingerprint, "items": [{"key": key, "value": value} for key, value in items]}
+        client.machine("set_metadata_unary", "web-1", metadata_resource=body)
+
+    with pytest.raises(errors.GoogleAPICallError, match="too large: maximum size 262144"):
+        write(("a", "x" * (256 * 1024 + 1)))
+    with pytest.raises(errors.BadRequest, match="duplicate keys: a"):
+        write(("a", "1"), ("a", "2"))
+    with pytest.raises(errors.BadRequest, match=r"metadata\.items\[0\]\.key"):
+        write(("not a key", "1"))
+    write(("a", "x" * 256 * 1024))
+
+
+def raw(client: Client, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
+    """Ask without the SDK, which would not let such requests pass."""
+    headers = {"Authorization": "Bearer token", "Content-Type": "application/json"}
+    connection = HTTPConnection("127.0.0.1", client.cloud.port, timeout=5)
+    connection.request(method, path, body, headers)
+    answer = connection.getresponse()
+    try:
+        return answer.status, answer.read()
+    finally:
+        connection.close()
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "/compute/v2/projects/acme"),
+        ("GET", "/compute/v1/projects/acme/{}/instanceGroupManagers/runners/networkInterfaces"),
+        ("GET", "/compute/v1/projects/acme/{}/instanceGroupManagers/runners/deleteInstances"),
+        ("POST", "/compute/v1/projects/acme/{}/instanceGroupManagers/runners/get"),
+        ("POST", "/compute/v1/projects/acme/oceans/x/instanceGroupManagers/runners/resize"),
+        ("GET", "/"),
+    ],
+)
+def test_what_the_api_does_not_have_is_a_page_of_html(client: Client, method: str, path: str) -> None:
+    """Whatever the path begins like, and whatever the method of a path that there is."""
+    status, body = raw(client, method, path.format(client.cloud.place))
+    assert (status, body[:9]) == (404, b"<!DOCTYPE")
+    assert client.cloud.log == []
+
+
+@pytest.mark.parametrize(
+    ("query", "body", "said"),
+    [
+        ("", b"[1]", "Parse Error"),
+        ("", b"{", "Parse Error"),
+        ("", b'{"instance": ["web-1"]}', 'Unknown name \\"instance\\"'),
+        ("", b'{"instances": "web-1"}', "Invalid value for field 'instances'"),
+        ("?size=3", b'{"instances": ["web-1"]}', 'Unknown name \\"size\\"'),
+    ],
+)
+def test_bodies_and_parameters_are_checked(client: Client, query: str, body: bytes, said: str) -> None:
+    """Nothing is done."""
+    path = f"/compute/v1/projects/acme/{client.cloud.place}/instanceGroupManagers/runners/deleteInstances{query}"
+    status, answer = raw(client, "POST", path, body)
+    assert status == 400
+    assert said in answer.decode()
+    assert client.cloud.operations == {}
 
 
 def test_instances_are_suspended_and_resumed(client: Client) -> None:
