@@ -178,6 +178,20 @@ async def test_what_is_not_permitted_is_done_without(cloud: Cloud) -> None:
     assert sum("not everything could be looked at" in each for each in info.advice) == 2
 
 
+async def test_credentials_that_have_expired_are_not_taken_for_a_lack_of_permission(cloud: Cloud) -> None:
+    """Else one moment decided for good how long instances have to end, and that a host's key is not looked for."""
+    expired = {"times": 1, "status": 403, "code": "ExpiredToken"}
+    await cloud.ado("set", console=CONSOLE, faults=[{"operation": "DescribeLifecycleHooks", **expired}])
+    with pytest.raises(AuthFailed):
+        await cloud.group().init(Settings(owner="a", clock=LoopClock()))
+    async with opened(cloud.group()) as group:
+        (instance,) = await grown(group, 1)
+        await cloud.ado("set", faults=[{"operation": "GetConsoleOutput", **expired}])
+        with pytest.raises(AuthFailed):
+            await group.connect_info(instance)
+        assert (await group.connect_info(instance)).host_key == HOST_KEY
+
+
 # --- growing ---------------------------------------------------------------------------------------------
 
 

@@ -28,12 +28,16 @@ from fleeting import (
     State,
 )
 from fleeting_aws._translate import (
+    Launching,
     Member,
     NotOffered,
+    NotPermitted,
+    NotSupported,
     advice_on,
     decrypted,
     failure_of,
     info_of,
+    is_refused,
     is_weighted,
     marks_on,
     problems_of,
@@ -48,6 +52,13 @@ def vocabulary(service: str, shape: str) -> list[str]:
     model = ServiceModel(create_loader().load_service_model(service, "service-2"))
     words: list[str] = model.shape_for(shape).enum
     return words
+
+
+def vocabulary_of_errors(service: str, status: int) -> list[str]:
+    """The codes that the SDK's own description of a service has for this HTTP status."""
+    model = ServiceModel(create_loader().load_service_model(service, "service-2"))
+    told = [model.shape_for(name).metadata.get("error", {}) for name in model.shape_names]
+    return sorted(each["code"] for each in told if each.get("httpStatusCode") == status)
 
 
 LIFECYCLES = vocabulary("autoscaling", "LifecycleState")
@@ -146,13 +157,17 @@ def refused(code: str, status: int = 400) -> exceptions.ClientError:
 @pytest.mark.parametrize(
     ("error", "kind"),
     [
-        (refused("UnauthorizedOperation"), AuthFailed),
+        (refused("UnauthorizedOperation"), NotPermitted),
+        (refused("ExpiredToken"), AuthFailed),
         (refused("Throttling"), RateLimited),
         (refused("RequestLimitExceeded", 503), RateLimited),
         (refused("InsufficientInstanceCapacity", 500), CapacityUnavailable),
         (refused("VcpuLimitExceeded"), QuotaExceeded),
         (refused("InvalidAction"), NotOffered),
-        (refused("IdempotentCallInProgress"), OutcomeUnknown),
+        (refused("UnsupportedOperation"), NotSupported),
+        (refused("IdempotentCallInProgress", 500), Launching),
+        (refused("ResourceContention", 500), RateLimited),
+        (refused("ServiceLinkedRoleFailure", 500), ProviderError),
         (refused("InternalFailure", 500), OutcomeUnknown),
         (refused("ValidationError"), ProviderError),
         (exceptions.NoCredentialsError(), AuthFailed),
@@ -171,6 +186,24 @@ def test_no_refusal_is_anything_else(code: str, status: int, changing: bool) -> 
     failure = failure_of(refused(code, status), "x", changing=changing)
     assert isinstance(failure, ProviderError)
     assert changing or not isinstance(failure, OutcomeUnknown) or "InProgress" in code
+
+
+MEANS_NOTHING_DONE = [each for each in vocabulary_of_errors("autoscaling", 500) if each != "IdempotentCallInProgress"]
+
+
+@pytest.mark.parametrize("code", MEANS_NOTHING_DONE)
+def test_a_server_error_that_aws_describes_is_a_refusal(code: str) -> None:
+    """It says what was not done. If AWS describes another one, an upgrade of the SDK fails here."""
+    assert is_refused(refused(code, 500).response)
+    assert not isinstance(failure_of(refused(code, 500), "x", changing=True), OutcomeUnknown)
+
+
+@given(st.text(min_size=1, max_size=20), st.integers(400, 599))
+def test_after_a_try_that_was_lost_no_refusal_of_a_change_is_certain(code: str, status: int) -> None:
+    """The SDK tells of the last try; that an instance is gone holds whichever try ended it."""
+    failure = failure_of(refused(code, status), "x", changing=True, lost=True)
+    assert isinstance(failure, OutcomeUnknown | InstanceNotFound)
+    assert not isinstance(failure_of(refused(code, 400), "x", changing=False, lost=True), OutcomeUnknown)
 
 
 def test_the_request_is_not_repeated() -> None:

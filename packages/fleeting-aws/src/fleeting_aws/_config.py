@@ -1,5 +1,6 @@
 """The settings, and the clients that they make: the only door to the SDK."""
 
+import threading
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
@@ -8,7 +9,7 @@ from attrs import define, field, frozen
 from attrs.validators import ge, gt, min_len, optional
 
 from fleeting import Duration, GroupRefused, Offload
-from fleeting_aws._translate import Json, failure_of
+from fleeting_aws._translate import Json, failure_of, is_refused
 
 THREADS = 8
 """Requests at once; each client keeps as many connections."""
@@ -48,6 +49,9 @@ class Sdk:
     offload: Offload = field(factory=lambda: Offload(limit=THREADS), init=False)
     _clients: Mapping[str, Any] = field(factory=dict, init=False)
 
+    _tries: threading.local = field(factory=threading.local, init=False)
+    """Of the request that the thread sends: whether nobody knows what came of one of them."""
+
     async def open(self) -> None:
         """Import the SDK and make the clients; connects to nothing.
 
@@ -55,6 +59,8 @@ class Sdk:
             GroupRefused: The settings name what is not there.
         """
         self._clients = await self.offload(_make_clients, self._config)
+        for client in self._clients.values():
+            client.meta.events.register("response-received", self._note_try)
 
     async def close(self) -> None:
         """Close every connection."""
@@ -74,13 +80,17 @@ class Sdk:
         return await self.offload(self._ask, service, operation, parameters, changing=True)
 
     def _ask(self, service: str, operation: str, parameters: Json, *, changing: bool) -> Json:
-        client = self._clients[service]
+        client, self._tries.lost = self._clients[service], False
         try:
             if client.can_paginate(operation):
                 return dict(client.get_paginator(operation).paginate(**parameters).build_full_result())
             return dict(getattr(client, operation)(**parameters))
         except Exception as error:
-            raise failure_of(error, operation, changing=changing) from error
+            raise failure_of(error, operation, changing=changing, lost=self._tries.lost) from error
+
+    def _note_try(self, parsed_response: Json | None, **_: object) -> None:
+        """Note that a try was not answered, before the SDK sends the request again."""
+        self._tries.lost |= parsed_response is None or not is_refused(parsed_response)
 
 
 @cache

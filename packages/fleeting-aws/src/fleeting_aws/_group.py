@@ -35,7 +35,7 @@ from fleeting import (
 from fleeting.connectors import ssh
 from fleeting_aws import _translate
 from fleeting_aws._config import AwsConfig, Sdk
-from fleeting_aws._translate import Json, Member, NoSuchGroup, NotOffered
+from fleeting_aws._translate import Json, Member, NoSuchGroup, NotOffered, NotPermitted
 
 SLICE = 200
 """Instances that one request describes: the most values that EC2 takes in a filter."""
@@ -110,7 +110,7 @@ class AwsGroup:
         there = self._members  # what EC2 should know and does not is left out: it is gone, or this is a bad read
         view = {id_: each.observed(self._wanted.get(id_)) for id_, each in there.items() if each.ec2 or each.state}
         self._wanted = {each: to for each, to in self._wanted.items() if each in there and there[each].state is not to}
-        return Observation(view, await self._find_problems())
+        return Observation(view, await self._find_problems(), max_size=self._group["MaxSize"])
 
     async def increase(self, count: int, *, intent: str) -> int:
         """Launch instances, as many as there is room for; where that is not offered, raise the desired capacity."""
@@ -231,7 +231,7 @@ class AwsGroup:
         """List something about the group; what is not permitted is told among what is lacking."""
         try:
             found: Sequence[Json] = (await self._sdk.read("autoscaling", operation, **self._named, **more))[key]
-        except AuthFailed as error:
+        except NotPermitted as error:
             lacking.append(f"not everything could be looked at: {error}; permit it")
             return []
         return found
@@ -371,7 +371,7 @@ class AwsGroup:
     async def _find_host_key(self, instance: str) -> str | None:
         """Read it from the console, where it appears some time after the boot; None: it is pinned when first seen."""
         for latest in ({"Latest": True}, {}):  # what is current is told of some types only
-            with suppress(AuthFailed, NotOffered):
+            with suppress(NotPermitted, NotOffered):
                 answer = await self._sdk.read("ec2", "get_console_output", InstanceId=instance, **latest)
                 return ssh.printed_host_key(answer.get("Output", ""))
         return None

@@ -160,29 +160,60 @@ class NotOffered(ProviderError):
     """AWS does not have this operation here."""
 
 
+class NotSupported(NotOffered):
+    """AWS has this operation, but not for this; it may have been carried out all the same."""
+
+
+class NotPermitted(AuthFailed):
+    """The credentials are right, but may not do this."""
+
+
+class Launching(OutcomeUnknown):
+    """AWS is working on a request, and tells what came of it if that is repeated as it was."""
+
+
 class NoSuchGroup(ProviderError):
     """Auto Scaling does not know the group (any more)."""
 
 
 _CLASSES: Mapping[type[ProviderError], str] = {
-    AuthFailed: """AccessDenied AccessDeniedException AuthFailure ExpiredToken InvalidClientTokenId
-        OptInRequired RequestExpired SignatureDoesNotMatch UnauthorizedOperation UnrecognizedClientException""",
+    AuthFailed: """AuthFailure ExpiredToken ExpiredTokenException InvalidClientTokenId OptInRequired RequestExpired
+        SignatureDoesNotMatch UnrecognizedClientException""",
+    NotPermitted: "AccessDenied AccessDeniedException UnauthorizedOperation",
     CapacityUnavailable: """InsufficientCapacity InsufficientHostCapacity InsufficientInstanceCapacity Unsupported
         InsufficientAddressCapacity InsufficientFreeAddressesInSubnet InsufficientReservedInstanceCapacity
         InsufficientVolumeCapacity SpotMaxPriceTooLow UnfulfillableCapacity""",
     QuotaExceeded: """AddressLimitExceeded InstanceLimitExceeded LimitExceeded MaxSpotInstanceCountExceeded
         NetworkInterfaceLimitExceeded VcpuLimitExceeded VolumeLimitExceeded""",
     RateLimited: """RequestLimitExceeded RequestThrottled RequestThrottledException SlowDown ThrottledException
-        Throttling ThrottlingException TooManyRequestsException""",
-    OutcomeUnknown: "IdempotentCallInProgress IdempotentCallInProgressFault RequestTimeout",
-    NotOffered: "InvalidAction UnknownOperationException UnsupportedOperation",
+        Throttling ThrottlingException TooManyRequestsException
+        ResourceContention ResourceContentionFault ScalingActivityInProgress ScalingActivityInProgressFault""",
+    Launching: "IdempotentCallInProgress IdempotentCallInProgressFault",
+    OutcomeUnknown: "RequestTimeout",
+    NotOffered: "InvalidAction UnknownOperationException",
+    NotSupported: "UnsupportedOperation",
+    ProviderError: "ServiceLinkedRoleFailure",
 }
+"""What the caller should do about a code. What is here has been refused, though AWS sends some with HTTP status 500."""
+
 _CLASS_OF = {code: kind for kind, codes in _CLASSES.items() for code in codes.split()}
 _NO_CREDENTIALS = re.compile("Credential|NoAuthToken|SSO")
 
 
-def failure_of(error: Exception, operation: str, *, changing: bool) -> Exception:
+def is_refused(response: Json) -> bool:
+    """Whether an answer says for certain that nothing was done."""
+    status = response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    return status < SERVER_ERRORS or response.get("Error", {}).get("Code") in _CLASS_OF
+
+
+def failure_of(error: Exception, operation: str, *, changing: bool, lost: bool = False) -> Exception:
     """Translate what the SDK raises, told apart by its classes' names, so that it need not be imported for this.
+
+    Args:
+        error: What it raised.
+        operation: What it was asked for.
+        changing: Whether that changes something.
+        lost: Whether the SDK has sent the request before, and nobody knows what came of that.
 
     Returns:
         The error itself, if it is none of the SDK's.
@@ -190,9 +221,10 @@ def failure_of(error: Exception, operation: str, *, changing: bool) -> Exception
     names = {kind.__name__ for kind in type(error).__mro__}
     if "ClientError" in names:
         response: Json = getattr(error, "response", {})
-        told, status = response.get("Error", {}), response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-        if not changing or status < SERVER_ERRORS or told.get("Code") in _CLASS_OF:
-            return refusal(told, operation)
+        if not changing or is_refused(response):
+            refused = refusal(response.get("Error", {}), operation)
+            in_doubt = changing and lost and not isinstance(refused, InstanceNotFound | OutcomeUnknown)
+            return OutcomeUnknown(f"{refused}; an earlier try may have been carried out") if in_doubt else refused
     elif _NO_CREDENTIALS.search(" ".join(names)):
         return AuthFailed(f"AWS cannot be asked for {operation} without credentials: {error}")
     elif not names & {"BotoCoreError", "ResponseParserError"}:
