@@ -125,10 +125,12 @@ CLOUDS = [package for package in PACKAGES if package.name in {"fleeting-aws", "f
 
 @pytest.mark.parametrize("package", CLOUDS, ids=lambda package: package.name)
 def test_a_clouds_plugin_stays_small(package: Path) -> None:
-    """Three files beside the root, and fewer than 600 lines of code in all four."""
+    """Three or four files beside the root, and fewer lines of code than its README says, which are 750 at most."""
     sources = sorted(package.glob("src/*/**/*.py"))
-    assert len([source for source in sources if source.name != "__init__.py"]) == 3
-    assert sum(lines_of_code(source) for source in sources) < 600
+    assert len([source for source in sources if source.name != "__init__.py"]) in {3, 4}
+    told = re.search(r"fewer than (\d+) lines of code", (package / "README.md").read_text())
+    assert told
+    assert sum(lines_of_code(source) for source in sources) < int(told[1]) <= 750
 
 
 def test_fleeting_never_imports_what_is_above_it() -> None:

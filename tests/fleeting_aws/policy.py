@@ -15,18 +15,19 @@ NEVER_ASKED_FOR = {"sts:AssumeRole"}
 def policy_for(calls: Iterable[str]) -> dict[str, Any]:
     """Permit these calls, named as IAM does, and nothing else.
 
-    What describes has to be permitted for all resources, for IAM knows no others there; the rest is for one group, and
-    for the instances that bear the tag which Auto Scaling puts on them.
+    What describes has to be permitted for all resources, for IAM knows no others there, and what launches for all that
+    a launch template may name; the rest is for one group, and for the instances that bear the tag which Auto Scaling
+    puts on them.
     """
     asked = sorted({*calls} - NEVER_ASKED_FOR)
-    describing = [each for each in asked if ":Describe" in each]
-    group = [each for each in asked if each.startswith("autoscaling:") and each not in describing]
-    instances = [each for each in asked if each not in {*describing, *group}]
+    anywhere = [each for each in asked if ":Describe" in each or each == "ec2:CreateFleet"]
+    group = [each for each in asked if each.startswith("autoscaling:") and each not in anywhere]
+    instances = [each for each in asked if each not in {*anywhere, *group}]
     tagged = {"StringEquals": {"aws:ResourceTag/aws:autoscaling:groupName": GROUP}}
     return {
         "Version": "2012-10-17",
         "Statement": [
-            {"Effect": "Allow", "Action": describing, "Resource": "*"},
+            {"Effect": "Allow", "Action": anywhere, "Resource": "*"},
             {
                 "Effect": "Allow",
                 "Action": group,

@@ -233,18 +233,6 @@ async def test_an_unknown_outcome_in_the_second_zone_stays_unknown(cloud: Cloud)
             await group.increase(2, intent="x")
 
 
-@pytest.mark.parametrize("how", [{"offers_launch": False}, {"denied": ["autoscaling:LaunchInstances"]}])
-async def test_where_launching_is_not_offered_the_capacity_is_raised(cloud: Cloud, how: dict[str, object]) -> None:
-    """An older region, or permissions as for GitLab's plugin; it is tried once, not each time."""
-    await cloud.ado("set", **how)
-    before = cloud.calls().get("autoscaling:LaunchInstances", 0)
-    async with opened(cloud.group()) as group:
-        await grown(group, 2)
-        await grown(group, 1)
-        assert await group.increase(50, intent="too many") == 17
-    assert cloud.calls()["autoscaling:LaunchInstances"] == before + 1
-
-
 async def test_a_stock_out_behind_the_capacity_is_a_problem_and_can_be_withdrawn(cloud: Cloud) -> None:
     """Auto Scaling tries for ever; why nothing comes stands in its activities, and the rest is taken back."""
     await cloud.ado("set", offers_launch=False)
@@ -319,18 +307,6 @@ async def test_our_own_changes_of_the_capacity_do_not_overwrite_each_other(cloud
                 tasks.start_soon(replace, instance)
                 tasks.start_soon(ask)
     assert (await cloud.ado("group"))["desired"] == 3
-
-
-async def test_a_launch_that_aws_may_not_make_is_told_and_tried_again(cloud: Cloud) -> None:
-    """That a key or a role is missing behind the launch does not mean that launching is not offered."""
-    await cloud.ado("set", refusal=["UnauthorizedOperation", "You are not authorized to use the launch template."])
-    async with opened(cloud.group()) as group:
-        with pytest.raises(AuthFailed, match="launch template"):
-            await group.increase(1, intent="x")
-        await cloud.ado("set", refusal=None)
-        before = cloud.calls()["autoscaling:LaunchInstances"]
-        assert await group.increase(1, intent="y") == 1
-        assert cloud.calls()["autoscaling:LaunchInstances"] == before + 1
 
 
 async def test_a_subnet_without_addresses_is_passed_over(cloud: Cloud) -> None:

@@ -40,6 +40,8 @@ from fleeting_aws._translate import (
     is_refused,
     is_weighted,
     marks_on,
+    missing_in,
+    not_launching,
     problems_of,
     refusal,
     state_of,
@@ -345,6 +347,31 @@ def test_a_size_that_is_not_counted_in_instances_is_seen(change: dict[str, Any])
     """What is asked for would not be what comes."""
     assert is_weighted({**FIT, **change})
     assert not is_weighted(FIT)
+
+
+@given(base=st.none() | st.integers(0, 3), percentage=st.none() | st.integers(0, 100))
+def test_only_a_policy_of_one_kind_is_launched_into(base: int | None, percentage: int | None) -> None:
+    """What is left out is as AWS has it: no base, and On-Demand only."""
+    told = {"OnDemandBaseCapacity": base, "OnDemandPercentageAboveBaseCapacity": percentage}
+    policy = {key: value for key, value in told.items() if value is not None}
+    on_demand = percentage in {None, 100}
+    spot = percentage == 0 and not base
+    served = not_launching({**FIT, "MixedInstancesPolicy": {"InstancesDistribution": policy}}) is None
+    assert served == (on_demand or spot)
+
+
+@pytest.mark.parametrize("change", [{"LaunchConfigurationName": "old"}, {"WarmPoolConfiguration": {"MinSize": 0}}])
+def test_what_is_not_launched_into_is_advice(change: dict[str, Any]) -> None:
+    """It works as well, but AWS does not say at once what came."""
+    (sentence,) = advice_on({**FIT, **change}, [])
+    assert "LaunchInstances" in sentence
+    assert ";" in sentence
+
+
+def test_what_a_warm_pool_keeps_is_not_counted() -> None:
+    """The desired capacity does not count it, so it is neither missing nor too many."""
+    told = {"InstanceId": "i-1", "LifecycleState": "Warmed:Stopped", "AvailabilityZone": "eu-west-1a"}
+    assert missing_in({"DesiredCapacity": 1, "Instances": [told]}) == 1
 
 
 def test_marks_are_read_and_what_is_no_time_has_expired() -> None:

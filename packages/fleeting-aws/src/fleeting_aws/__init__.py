@@ -1,6 +1,7 @@
 """A group of instances that an Amazon EC2 Auto Scaling group makes and ends.
 
 _group       the group: what is asked of AWS, in which order
+_launch      launching: how much is asked for where, under which client token, and what an answer means
 _config      the settings, and the clients that they make: the only door to the SDK
 _translate   pure: what AWS answers, as states, problems, errors, advice and connection details
 """

@@ -5,16 +5,13 @@ from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequen
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
-from hashlib import sha256
 from pathlib import Path
 
 import anyio
 from attrs import define, evolve, field
 
 from fleeting import (
-    AuthFailed,
     Capability,
-    CapacityUnavailable,
     ConnectInfo,
     GroupInfo,
     GroupRefused,
@@ -35,13 +32,29 @@ from fleeting import (
 from fleeting.connectors import ssh
 from fleeting_aws import _translate
 from fleeting_aws._config import AwsConfig, Sdk
-from fleeting_aws._translate import Json, Member, NoSuchGroup, NotOffered, NotPermitted
+from fleeting_aws._launch import Launcher
+from fleeting_aws._translate import (
+    Json,
+    Member,
+    NoSuchGroup,
+    NotOffered,
+    NotPermitted,
+    NotSupported,
+    members_of,
+    missing_in,
+    open_in,
+    room_in,
+    spare_in,
+)
 
 SLICE = 200
 """Instances that one request describes: the most values that EC2 takes in a filter."""
 
 BATCH = 100
-"""Instances that one request launches or terminates, at most."""
+"""Instances that one request terminates, at most."""
+
+LAUNCH_AGAIN = 900.0
+"""Seconds for which the desired capacity is raised after AWS has refused to launch: permissions and regions change."""
 
 STANDBY_BATCH = 20
 """Instances that one request takes out of service or back, at most."""
@@ -58,6 +71,9 @@ NOTICE_INTERVAL = 5.0
 NO_HOOK = 30.0
 """Seconds that such an instance has left if no life-cycle hook delays its end."""
 
+TO_LAUNCH = ("autoscaling:LaunchInstances", "ec2:CreateFleet", "ec2:DescribeLaunchTemplateVersions")
+"""Permissions without which AWS does not launch. Source: "Launching instances with synchronous provisioning"."""
+
 CAPABILITIES = frozenset(Capability) - {Capability.NAMED_CREATE, Capability.PRICES}
 
 PROBE = Path(__file__).with_name("notice_probe.sh")
@@ -72,6 +88,7 @@ class AwsGroup:
 
     _config: AwsConfig
     _sdk: Sdk = field(init=False)
+    _launcher: Launcher = field(init=False)
     _settings: Settings = field(init=False)
     _group: Json = field(factory=dict, init=False)
     _members: Mapping[str, Member] = field(factory=dict, init=False)
@@ -84,8 +101,8 @@ class AwsGroup:
     _changing: anyio.Lock = field(factory=anyio.Lock, init=False)
     """One request at a time changes the group: its desired capacity can be set, but not raised or lowered."""
 
-    _launches: bool = field(default=True, init=False)
-    """Whether AWS lets us launch; else the desired capacity is all that can be changed."""
+    _launches_at: float = field(default=0.0, init=False)
+    """When to try again whether AWS lets us launch; until then the desired capacity is all that can be changed."""
 
     _grace: float = field(default=NO_HOOK, init=False)
     _wanted: dict[str, State] = field(factory=dict, init=False)
@@ -97,6 +114,7 @@ class AwsGroup:
     async def init(self, settings: Settings) -> GroupInfo:
         """Look whether the group is there, and whether it is fit to be managed."""
         self._settings, self._sdk = settings, Sdk(self._config)
+        self._launcher = Launcher(self._config.name, settings.clock, partial(self._change, "launch_instances"))
         async with undone_on_failure(self._sdk.close):
             await self._sdk.open()
             return await self._introduce()
@@ -115,26 +133,30 @@ class AwsGroup:
     async def increase(self, count: int, *, intent: str) -> int:
         """Launch instances, as many as there is room for; where that is not offered, raise the desired capacity."""
         self._settings.refuse_if_observing()
-        try:
-            if self._launches:
+        if self._now() >= self._launches_at and _translate.not_launching(self._group) is None:
+            try:
                 return await self._launch(count, intent)
-        except NotOffered as error:
-            log.info("launch_not_offered", extra={"group": self._config.name, "error": str(error)})
-            self._launches = False
-        return await self._shift_desired(lambda group: min(count, _room_in(group)))
+            except (NotOffered, NotPermitted) as error:
+                self._launches_at = self._now() + LAUNCH_AGAIN
+                hint = "permit " + ", ".join(TO_LAUNCH) if isinstance(error, NotPermitted) else "see the guide for AWS"
+                told = f"{error}; the desired capacity is raised instead; {hint}"
+                log.warning("launch_refused", extra={"group": self._config.name, "error": told})
+                if isinstance(error, NotSupported):
+                    raise OutcomeUnknown(f"{error}; it may have launched all the same") from error
+        return await self._shift_desired(lambda group: min(count, room_in(group)))
 
     async def withdraw(self, count: int) -> int:
         """Lower the desired capacity by what is still missing; what came meanwhile is protected from scale-in."""
         self._settings.refuse_if_observing()
-        return await self._shift_desired(lambda group: min(count, _open_in(group)), sign=-1)
+        return await self._shift_desired(lambda group: min(count, open_in(group)), sign=-1)
 
     async def decrease(self, instances: Sequence[str]) -> Sequence[str]:
         """Have instances terminated, and the desired capacity lowered by those that it counts."""
         self._settings.refuse_if_observing()
         group = await self._read_group()
-        named = [each for each in _members_of(group) if each.id in instances and not each.is_leaving]
-        counted = [each.id for each in named if not each.is_standing_by]
-        spare, above = _spare_in(group), max(0, -_missing_in(group))
+        named = [each for each in members_of(group) if each.id in instances and not each.is_leaving]
+        counted = [each.id for each in named if each.is_counted]
+        spare, above = spare_in(group), max(0, -missing_in(group))
         lowering = [*counted[:spare], *counted[spare + above :]]  # of those between, the group has more than it wants
         others = [each.id for each in named if each.id not in lowering]
         refused: dict[str, ProviderError] = {}
@@ -177,7 +199,7 @@ class AwsGroup:
         """Tell which instances Auto Scaling has begun to end, whoever wants it so."""
         told: Collection[str] = ()
         while True:
-            members = _members_of(await self._read_group())
+            members = members_of(await self._read_group())
             leaving = {each.id: each.lifecycle.endswith(":Proceed") for each in members if each.is_leaving}
             for each in leaving.keys() - told:
                 yield Notice(instance=each, deadline=self._now() + (NO_HOOK if leaving[each] else self._grace))
@@ -281,7 +303,7 @@ class AwsGroup:
     async def _find_problems(self) -> list[Problem]:
         """Tell which states cannot be read, and why instances do not come, if some do not; each since it was met."""
         found, lacking = _translate.unread(self._members.values(), self._now()), list[str]()
-        if _missing_in(self._group) > 0:
+        if missing_in(self._group) > 0:
             latest = {"PaginationConfig": {"MaxItems": ACTIVITIES}}
             activities = await self._list("describe_scaling_activities", "Activities", lacking, **latest)
             found += _translate.problems_of(activities, self._now())
@@ -293,32 +315,8 @@ class AwsGroup:
     # --- changing ----------------------------------------------------------------------------------------
 
     async def _launch(self, count: int, intent: str) -> int:
-        """Launch at once, in the zone with the fewest instances; in the next one what there is no room for there."""
-        group = self._group if _room_in(self._group) >= count else await self._read_group()
-        used = [each["AvailabilityZone"] for each in group["Instances"]]
-        left, launched = min(count, BATCH, _room_in(group)), 0
-        refused: ProviderError | None = None
-        for zone in sorted(group["AvailabilityZones"], key=used.count):
-            if launched >= left or not isinstance(refused, CapacityUnavailable | None):
-                break
-            came, refused = await self._launch_in(zone, left - launched, intent)
-            launched += came
-        if isinstance(refused, OutcomeUnknown) or (refused is not None and not launched):
-            raise refused
-        return launched
-
-    async def _launch_in(self, zone: str, count: int, intent: str) -> tuple[int, ProviderError | None]:
-        """Launch in a zone; tells how many came, and why others did not."""
-        token = sha256(f"{self._config.name}/{intent}/{zone}/{count}".encode()).hexdigest()
-        how = {"AvailabilityZones": [zone], "RequestedCapacity": count, "RetryStrategy": "none", "ClientToken": token}
-        try:
-            answer = await self._change("launch_instances", **how)
-        except AuthFailed as error:  # GitLab's plugin does without this permission
-            return 0, NotOffered(str(error))
-        except ProviderError as error:
-            return 0, error
-        came = sum(len(lot["InstanceIds"]) for lot in answer.get("Instances", []))
-        return came, next((_translate.refusal(told, "a launch") for told in answer.get("Errors", [])), None)
+        group = self._group if room_in(self._group) >= count else await self._read_group()
+        return await self._launcher.launch(count, intent, group)
 
     async def _shift_desired(self, by: Callable[[Json], int], *, sign: int = 1) -> int:
         """Change the desired capacity by what *by* tells of the group; tells how much came of it.
@@ -415,28 +413,3 @@ class AwsGroup:
     def _tag(self, owner: str) -> dict[str, object]:
         key = f"{_translate.OWNER_TAG}{owner}"
         return {"ResourceId": self._config.name, "ResourceType": "auto-scaling-group", "Key": key}
-
-
-def _members_of(group: Json) -> list[Member]:
-    return [Member.of(each, {}) for each in group["Instances"]]
-
-
-def _room_in(group: Json) -> int:
-    """How many more there may be; what stands by takes room, for it comes back."""
-    return int(group["MaxSize"] - group["DesiredCapacity"]) - sum(each.is_standing_by for each in _members_of(group))
-
-
-def _spare_in(group: Json) -> int:
-    """By how much the desired capacity may be lowered."""
-    return max(0, int(group["DesiredCapacity"] - group["MinSize"]))
-
-
-def _open_in(group: Json) -> int:
-    """How many requests can be taken back; none where to lower the desired capacity may cost an instance."""
-    return min(_missing_in(group), _spare_in(group)) if group.get("NewInstancesProtectedFromScaleIn") else 0
-
-
-def _missing_in(group: Json) -> int:
-    """How many instances are still to come, for all that Auto Scaling knows; below 0: more than it wants."""
-    counted = [each for each in _members_of(group) if not each.is_leaving and not each.is_standing_by]
-    return int(group["DesiredCapacity"]) - len(counted)

@@ -38,6 +38,8 @@ STALE = 3600.0
 
 SERVER_ERRORS = 500
 LONGEST_MESSAGE = 300
+ALL = 100
+"""Per cent."""
 
 # --- instances -------------------------------------------------------------------------------------------
 
@@ -112,6 +114,11 @@ class Member:
     def is_standing_by(self) -> bool:
         """Whether it is out of service for a while, and not counted by the group's desired capacity."""
         return self.lifecycle in {"EnteringStandby", "Standby"}
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether the group's desired capacity counts it."""
+        return not (self.is_leaving or self.is_standing_by or self.lifecycle.startswith("Warmed"))
 
     @property
     def can_sleep(self) -> bool:
@@ -317,6 +324,49 @@ def advice_on(group: Json, policies: Sequence[Json]) -> Iterator[str]:
         yield f"its minimum size is {smallest}, below which nothing is ever removed; set it to 0"
     if cooldown:
         yield f"its default cooldown is {cooldown} s, during which others' changes have to wait; set it to 0"
+    if why := not_launching(group):
+        yield f"{why}; until then its desired capacity is raised, and AWS does not say at once what comes of that"
+
+
+def not_launching(group: Json) -> str | None:
+    """Say why LaunchInstances does not serve a group, as far as its description tells; None: it does.
+
+    Source: AWS's guide, "Launch instances synchronously", its notes and limitations.
+    """
+    policy = group.get("MixedInstancesPolicy", {}).get("InstancesDistribution", {})
+    base, spot = policy.get("OnDemandBaseCapacity", 0), ALL - policy.get("OnDemandPercentageAboveBaseCapacity", ALL)
+    if "LaunchConfigurationName" in group:
+        return "it has a launch configuration, which LaunchInstances does not serve; give it a launch template"
+    if "WarmPoolConfiguration" in group:
+        return "it has a warm pool, which LaunchInstances does not serve; delete the pool"
+    if spot and (base or spot < ALL):
+        return "its policy mixes On-Demand and Spot, which LaunchInstances does not serve; decide on one of them"
+    return None
+
+
+def members_of(group: Json) -> list[Member]:
+    """Tell the instances of a group, as far as Auto Scaling knows them."""
+    return [Member.of(each, {}) for each in group["Instances"]]
+
+
+def room_in(group: Json) -> int:
+    """How many more there may be; what stands by takes room, for it comes back."""
+    return int(group["MaxSize"] - group["DesiredCapacity"]) - sum(each.is_standing_by for each in members_of(group))
+
+
+def spare_in(group: Json) -> int:
+    """By how much the desired capacity may be lowered."""
+    return max(0, int(group["DesiredCapacity"] - group["MinSize"]))
+
+
+def open_in(group: Json) -> int:
+    """How many requests can be taken back; none where to lower the desired capacity may cost an instance."""
+    return min(missing_in(group), spare_in(group)) if group.get("NewInstancesProtectedFromScaleIn") else 0
+
+
+def missing_in(group: Json) -> int:
+    """How many instances are still to come, for all that Auto Scaling knows; below 0: more than it wants."""
+    return int(group["DesiredCapacity"]) - sum(each.is_counted for each in members_of(group))
 
 
 def is_weighted(group: Json) -> bool:
