@@ -36,9 +36,9 @@ from fleeting_aws._translate import (
     advice_on,
     decrypted,
     failure_of,
+    harm_in,
     info_of,
     is_refused,
-    is_weighted,
     marks_on,
     missing_in,
     not_launching,
@@ -320,7 +320,9 @@ def test_a_group_that_is_as_it_should_be_needs_no_advice() -> None:
         ({"MinSize": 2}, "minimum size is 2"),
         ({"DefaultCooldown": 300}, "cooldown is 300 s"),
         ({"NewInstancesProtectedFromScaleIn": False}, "not protected"),
-        ({"SuspendedProcesses": []}, "AZRebalance"),
+        ({"MaxInstanceLifetime": 86400}, "lifetime is 86400 s"),
+        ({"CapacityRebalance": True}, "Capacity Rebalancing"),
+        ({"SuspendedProcesses": [{"ProcessName": "AZRebalance"}, {"ProcessName": "Launch"}]}, "Launch is suspended"),
     ],
 )
 def test_what_would_harm_is_told(change: dict[str, Any], word: str) -> None:
@@ -337,16 +339,27 @@ def test_policies_are_named() -> None:
 
 
 @pytest.mark.parametrize(
-    "change",
+    ("change", "word"),
     [
-        {"DesiredCapacityType": "vcpu"},
-        {"MixedInstancesPolicy": {"LaunchTemplate": {"Overrides": [{"WeightedCapacity": "4"}]}}},
+        ({"SuspendedProcesses": []}, "AZRebalance"),
+        ({"DesiredCapacityType": "vcpu"}, "counts vcpu"),
+        ({"MixedInstancesPolicy": {"LaunchTemplate": {"Overrides": [{"WeightedCapacity": "4"}]}}}, "weights"),
+        ({"WarmPoolConfiguration": {"InstanceReusePolicy": {"ReuseOnScaleIn": True}}}, "ReuseOnScaleIn"),
+        ({"Operator": {"Principal": "ecs.amazonaws.com"}}, "only ecs.amazonaws.com"),
+        ({"Status": "Delete in progress"}, "Delete in progress"),
     ],
 )
-def test_a_size_that_is_not_counted_in_instances_is_seen(change: dict[str, Any]) -> None:
-    """What is asked for would not be what comes."""
-    assert is_weighted({**FIT, **change})
-    assert not is_weighted(FIT)
+def test_what_makes_a_group_unfit_is_told(change: dict[str, Any], word: str) -> None:
+    """One clause for each thing, with what to do about it."""
+    (clause,) = harm_in({**FIT, **change})
+    assert word in clause
+    assert ";" in clause
+    assert not [*harm_in(FIT)]
+
+
+def test_one_zone_is_never_rebalanced() -> None:
+    """There is nothing that AZRebalance could balance."""
+    assert not [*harm_in({**FIT, "AvailabilityZones": ["eu-west-1a"], "SuspendedProcesses": []})]
 
 
 @given(base=st.none() | st.integers(0, 3), percentage=st.none() | st.integers(0, 100))

@@ -234,8 +234,9 @@ class AwsGroup:
             self._group = group = await self._read_group()
         except NoSuchGroup as error:
             raise GroupRefused(str(error)) from error
-        if _translate.is_weighted(group):
-            raise GroupRefused(f"{self._config.name} counts weights, not instances; take the weights out of its types")
+        harm = [*_translate.harm_in(group)]
+        if harm and not self._settings.observe_only:
+            raise GroupRefused(f"{self._config.name} must not be managed as it is: {'. And '.join(harm)}")
         lacking: list[str] = []
         policies = await self._list("describe_policies", "ScalingPolicies", lacking)
         hooks = await self._list("describe_lifecycle_hooks", "LifecycleHooks", lacking)
@@ -245,7 +246,11 @@ class AwsGroup:
             identity=group["AutoScalingGroupARN"],
             max_size=group["MaxSize"],
             capabilities=CAPABILITIES,
-            advice=[*_translate.advice_on(group, policies), *lacking],
+            advice=[
+                *(f"it would not be managed as it is: {each}" for each in harm),
+                *_translate.advice_on(group, policies),
+                *lacking,
+            ],
             notice_probe=await self._sdk.offload(PROBE.read_text),
         )
 

@@ -310,20 +310,44 @@ def _find(pattern: re.Pattern[str], text: str) -> str:
 # --- the group itself ------------------------------------------------------------------------------------
 
 
+def harm_in(group: Json) -> Iterator[str]:
+    """Say what must be changed about a group before it is managed, one clause each."""
+    suspended = _suspended_in(group)
+    if len(group["AvailabilityZones"]) > 1 and "AZRebalance" not in suspended:
+        yield (
+            "AZRebalance launches instances that nobody has asked for, and ends others whatever they do;"
+            " suspend that process, or leave the group one Availability Zone"
+        )
+    overrides = group.get("MixedInstancesPolicy", {}).get("LaunchTemplate", {}).get("Overrides", [])
+    if any(each.get("WeightedCapacity", "1") != "1" for each in overrides):
+        yield "its capacity counts weights, not instances; take the weights out of its instance types"
+    if (unit := group.get("DesiredCapacityType", "units")) != "units":
+        yield f"its capacity counts {unit}, not instances; set its desired capacity type to units"
+    if group.get("WarmPoolConfiguration", {}).get("InstanceReusePolicy", {}).get("ReuseOnScaleIn"):
+        yield "its warm pool takes back instances that jobs have used; set ReuseOnScaleIn to false"
+    if operator := group.get("Operator", {}).get("Principal"):
+        yield f"only {operator} may change it; name another group"
+    if status := group.get("Status"):
+        yield f"its status is {status}; name another group"
+
+
 def advice_on(group: Json, policies: Sequence[Json]) -> Iterator[str]:
     """Say what should be changed about a group, one sentence each."""
-    smallest, cooldown = group["MinSize"], group.get("DefaultCooldown")
-    suspended = {each["ProcessName"] for each in group.get("SuspendedProcesses", [])}
+    smallest, cooldown, longest = group["MinSize"], group.get("DefaultCooldown"), group.get("MaxInstanceLifetime")
     if names := ", ".join(each["PolicyName"] for each in policies if each.get("Enabled", True)):
         yield f"it has scaling policies ({names}), which change its size too; remove them"
     if not group.get("NewInstancesProtectedFromScaleIn"):
         yield "its instances are not protected from scale-in, so that busy ones may be ended; protect new instances"
-    if len(group["AvailabilityZones"]) > 1 and "AZRebalance" not in suspended:
-        yield "AZRebalance is on, which ends instances whatever they do; suspend that process"
     if smallest:
         yield f"its minimum size is {smallest}, below which nothing is ever removed; set it to 0"
     if cooldown:
         yield f"its default cooldown is {cooldown} s, during which others' changes have to wait; set it to 0"
+    if longest:
+        yield f"its maximum instance lifetime is {longest} s, after which even busy ones are replaced; take it away"
+    if group.get("CapacityRebalance"):
+        yield "it replaces spot instances that may be interrupted, with their jobs; switch Capacity Rebalancing off"
+    for process in sorted({"Launch", "Terminate"} & _suspended_in(group)):
+        yield f"its process {process} is suspended, so that it does not follow its desired capacity; resume that"
     if why := not_launching(group):
         yield f"{why}; until then its desired capacity is raised, and AWS does not say at once what comes of that"
 
@@ -342,6 +366,10 @@ def not_launching(group: Json) -> str | None:
     if spot and (base or spot < ALL):
         return "its policy mixes On-Demand and Spot, which LaunchInstances does not serve; decide on one of them"
     return None
+
+
+def _suspended_in(group: Json) -> set[str]:
+    return {each["ProcessName"] for each in group.get("SuspendedProcesses", [])}
 
 
 def members_of(group: Json) -> list[Member]:
@@ -367,13 +395,6 @@ def open_in(group: Json) -> int:
 def missing_in(group: Json) -> int:
     """How many instances are still to come, for all that Auto Scaling knows; below 0: more than it wants."""
     return int(group["DesiredCapacity"]) - sum(each.is_counted for each in members_of(group))
-
-
-def is_weighted(group: Json) -> bool:
-    """Whether its capacity is counted in something else than instances."""
-    overrides = group.get("MixedInstancesPolicy", {}).get("LaunchTemplate", {}).get("Overrides", [])
-    weighted = any(each.get("WeightedCapacity", "1") != "1" for each in overrides)
-    return weighted or group.get("DesiredCapacityType", "units") != "units"
 
 
 def marks_on(group: Json) -> dict[str, float]:
