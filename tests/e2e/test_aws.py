@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,7 +13,9 @@ from typing import Any
 import pytest
 
 from tests.fleeting.sshd import Server, sshd
+from tests.fleeting.winrm_host import winrm_host
 from tests.fleeting_aws.clouds import ENVIRONMENT, Cloud, new_cloud, other_client, running_server
+from tests.fleeting_aws.test_group import windows_key
 
 ADDRESSES = [f"127.0.0.{number}" for number in range(2, 18)]
 """One for each instance that may come; all are this machine's own, and sshd listens on 16 at most."""
@@ -45,6 +48,26 @@ name = "job"
 copies = 20
 script = "echo $TASKSCALER_INSTANCE"
 """
+
+GITLAB = """
+concurrent = 10
+
+[[runners]]
+name = "windows"
+executor = "instance"
+[runners.autoscaler]
+plugin = "aws"
+max_instances = 4
+[runners.autoscaler.plugin_config]
+name = "fleet"
+region = "eu-west-1"
+endpoint_url = "http://127.0.0.1:{cloud}"
+[runners.autoscaler.connector_config]
+username = "Administrator"
+key_path = "{key}"
+protocol_port = {winrm}
+"""
+"""A Windows fleet as GitLab Runner has it: nothing says by which protocol it is reached, and EC2 knows the password."""
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
@@ -85,6 +108,38 @@ def run(directory: Path, cloud: Cloud, server: Server) -> list[dict[str, Any]]:
     assert done.returncode == 0, done.stdout + done.stderr
     results: list[dict[str, Any]] = json.loads((directory / "out" / "results.json").read_text())["jobs"]
     return results
+
+
+@pytest.mark.parametrize(
+    ("auth", "status", "words"),
+    [
+        (("Negotiate", "Basic"), 0, r"dialled +i-[0-9a-f]+ over winrm in "),
+        (("Basic",), 1, r"i-[0-9a-f]+ cannot be dialled: .*basic authentication over HTTP.*set allow_plaintext"),
+    ],
+    ids=["as Windows listens", "basic only"],
+)
+def test_a_windows_fleet_of_gitlabs_is_reached_or_told_why_not(
+    tmp_path: Path, auth: tuple[str, ...], status: int, words: str
+) -> None:
+    """`taskscaler check` reads the password with the key pair, and logs in over HTTP with NTLM, which encrypts."""
+    key, password = windows_key(tmp_path)
+    with (
+        winrm_host(tmp_path, user="Administrator", password="pa$$word", auth=auth) as host,
+        running_server() as port,
+    ):
+        cloud = new_cloud(port, addresses=["127.0.0.1"], platform="windows", password=password)
+        cloud.do("launch", count=1)
+        (tmp_path / "config.toml").write_text(GITLAB.format(cloud=port, key=key, winrm=host.port))
+        done = subprocess.run(
+            [str(Path(sys.executable).with_name("taskscaler")), "check", str(tmp_path / "config.toml")],
+            env={**os.environ, **ENVIRONMENT, "XDG_STATE_HOME": str(tmp_path / "state"), "COLUMNS": "1000"},
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            check=False,
+        )
+    assert (done.returncode, bool(re.search(words, done.stdout + done.stderr))) == (status, True), done
+    assert "pa$$word" not in done.stdout + done.stderr
 
 
 def left(cloud: Cloud) -> tuple[int, list[str], list[str]]:

@@ -730,7 +730,7 @@ async def test_windows_tells_its_password_once_it_has_one(cloud: Cloud, tmp_path
         assert "pa$$word" not in repr(group)
     assert (info.os, info.protocol, info.user, info.password) == (
         "windows",
-        "winrm+https",
+        "winrm",
         "Administrator",
         "pa$$word",
     )

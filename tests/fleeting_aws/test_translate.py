@@ -402,7 +402,7 @@ def test_marks_are_read_and_what_is_no_time_has_expired() -> None:
         ({"Architecture": "x86_64"}, ("linux", "amd64", "ssh", "ec2-user")),
         ({"Architecture": "arm64"}, ("linux", "arm64", "ssh", "ec2-user")),
         ({"Architecture": "arm64_mac"}, ("darwin", "arm64", "ssh", "ec2-user")),
-        ({"Platform": "windows", "Architecture": "x86_64"}, ("windows", "amd64", "winrm+https", "Administrator")),
+        ({"Platform": "windows", "Architecture": "x86_64"}, ("windows", "amd64", "winrm", "Administrator")),
     ],
 )
 def test_what_it_is_decides_how_to_connect(told: dict[str, str], expected: tuple[str, ...]) -> None:
@@ -412,6 +412,19 @@ def test_what_it_is_decides_how_to_connect(told: dict[str, str], expected: tuple
     )
     assert (info.os, info.arch, info.protocol, info.user) == expected
     assert (info.internal_addr, info.external_addr) == ("10.0.0.1", None)
+
+
+@pytest.mark.parametrize(
+    ("connector", "protocol"),
+    [
+        (ConnectorConfig(ca_file="ours.pem"), "winrm+https"),
+        (ConnectorConfig(certificate="ab" * 32), "winrm+https"),
+        (ConnectorConfig(protocol="ssh", ca_file="ours.pem"), "ssh"),
+    ],
+)
+def test_windows_is_reached_by_https_where_its_certificate_is_known(connector: ConnectorConfig, protocol: str) -> None:
+    """Otherwise as it listens at its first start, and as GitLab's plugin does it: no image has a certificate."""
+    assert info_of({"InstanceId": "i-1", "Platform": "windows"}, connector).protocol == protocol
 
 
 def test_a_password_comes_back_as_it_was() -> None:

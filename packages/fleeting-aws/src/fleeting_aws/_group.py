@@ -181,10 +181,10 @@ class AwsGroup:
         info = _translate.info_of(seen, connector)
         if info.protocol == "ssh":
             info = evolve(info, host_key=await self._find_host_key(instance), pin_host_key=True)
-        if self._settings.observe_only or connector.use_static_credentials or connector.password is not None:
+        if connector.use_static_credentials or connector.password is not None:
             return info
-        if info.protocol == "ssh":
-            return await self._with_key(info, seen)
+        if info.protocol == "ssh":  # to send a key changes the instance
+            return info if self._settings.observe_only else await self._with_key(info, seen)
         return await self._with_password(info) if info.os == "windows" else info
 
     async def heartbeat(self, instance: str) -> None:

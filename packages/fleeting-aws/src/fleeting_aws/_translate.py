@@ -416,11 +416,16 @@ def info_of(seen: Json, connector: ConnectorConfig) -> ConnectInfo:
         id=seen["InstanceId"],
         os="windows" if windows else "darwin" if architecture.endswith("_mac") else "linux",
         arch=_ARCHITECTURES.get(architecture, architecture),
-        protocol=connector.protocol or ("winrm+https" if windows else "ssh"),
+        protocol=connector.protocol or (_winrm(connector) if windows else "ssh"),
         internal_addr=seen.get("PrivateIpAddress") or seen.get("Ipv6Address"),
         external_addr=seen.get("PublicIpAddress") or None,
         user=connector.username or ("Administrator" if windows else "ec2-user"),
     )
+
+
+def _winrm(connector: ConnectorConfig) -> str:
+    """Choose what Amazon's images listen for, as GitLab's plugin does; https where the settings know a certificate."""
+    return "winrm+https" if connector.ca_file or connector.certificate else "winrm"
 
 
 def decrypted(password_data: str, key: str, instance: str) -> str:
