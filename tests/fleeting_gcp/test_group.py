@@ -325,19 +325,63 @@ async def test_where_nobody_listens_nothing_was_done(zonal: Cloud, tmp_path: Pat
     assert type(result) is ProviderError
 
 
-async def test_an_instance_without_a_zone_yet_is_deleted_later(opened: Open) -> None:
-    """It has no URL by which it could be named; it is not accepted, and nothing is asked of Google for it."""
-    cloud = Cloud(**REGIONAL, boot=3600)
+async def test_what_a_stock_out_keeps_waiting_is_deleted_by_name(opened: Open) -> None:
+    """It has no zone, so no URL; were it left, it would run and be paid for as soon as there is room."""
+    cloud = Cloud(**REGIONAL)
     async with opened(cloud) as group:
-        (name,) = await grow(group)
-        zone, cloud.machines[name].zone = cloud.machines[name].zone, ""
-        assert (await group.update()).instances[name].offering is None
-        assert await group.decrease([name]) == []
-        with pytest.raises(InstanceNotFound):
-            await group.connect_info(name)
-        cloud.machines[name].zone = zone
-        await group.update()
+        (there,) = await grow(group)
+        with cloud.stock_out():
+            waiting = [name for name in await grow(group, 2, intent="a-2") if name != there]
+            view = await group.update()
+            assert {view.instances[name].offering for name in waiting} == {None}
+            assert {problem.kind for problem in view.problems} == {ProblemKind.CAPACITY}
+            with pytest.raises(InstanceNotFound):
+                await group.connect_info(waiting[0])
+            assert await group.decrease([there, *waiting]) == [there, *waiting]
+        assert await states(group) == {}
+        assert cloud.alive() == []
+    by_name, by_url = [body["instances"] for _, path, body in cloud.log if path.endswith("deleteInstances")]
+    assert (sorted(by_name), len(by_url)) == (sorted(waiting), 1)
+
+
+async def test_what_came_to_a_zone_meanwhile_is_deleted_by_url(opened: Open) -> None:
+    """What was queued when the group was looked at last may not be any more."""
+    cloud = Cloud(**REGIONAL)
+    async with opened(cloud) as group:
+        with cloud.stock_out():
+            (name,) = await grow(group)
         assert await group.decrease([name]) == [name]
+        assert cloud.log[-1][2]["instances"][0].endswith(f"/instances/{name}")
+        assert await states(group) == {}
+
+
+async def test_where_names_are_not_taken_the_queued_wait_and_the_others_go(
+    opened: Open, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What is queued is not accepted, so that it is asked for again, with its URL once it has one."""
+    cloud = Cloud(**REGIONAL)
+    async with opened(cloud) as group:
+        (there,) = await grow(group)
+        with cloud.stock_out(), cloud.fault(Fault.URLS_ONLY):
+            (waiting,) = {*await grow(group, intent="a-2")} - {there}
+            assert await group.decrease([there, waiting]) == [there]
+            assert "queued_not_deleted" in caplog.messages
+            assert list(await states(group)) == [waiting]
+        assert await group.decrease([waiting]) == [waiting]
+        assert await states(group) == {}
+
+
+async def test_one_that_cannot_be_deleted_does_not_keep_the_queued_alive(opened: Open) -> None:
+    """The queued go first."""
+    cloud = Cloud(**REGIONAL)
+    async with opened(cloud) as group:
+        (there,) = await grow(group)
+        with cloud.stock_out():
+            (waiting,) = {*await grow(group, intent="a-2")} - {there}
+            cloud.protected = {there}
+            with pytest.raises(ProviderError):
+                await group.decrease([there, waiting])
+            assert list(await states(group)) == [there]
 
 
 async def test_a_failing_health_check_fails_the_heartbeat(zonal: Cloud, opened: Open) -> None:

@@ -100,7 +100,7 @@ class Managed:
     """Google's own id, never used twice; 0 while there is no machine."""
 
     url: str = ""
-    """Such as ``zones/europe-west1-b/instances/x``; empty as long as no zone is chosen."""
+    """Such as ``zones/europe-west1-b/instances/x``; empty while it is queued: no zone is chosen for it."""
 
     state: State
     is_ill: bool = False

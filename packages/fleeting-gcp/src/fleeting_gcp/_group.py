@@ -106,7 +106,7 @@ def _credentials(config: GcpConfig) -> Message:
 
 @define(eq=False)
 class GcpGroup:
-    """Asks for instances by names that tell the intent, and deletes by name; it never tells Google a size."""
+    """Asks for instances by names that tell the intent, and deletes one by one; it never tells Google a size."""
 
     _config: GcpConfig
     _sdk: _Sdk = field(init=False, repr=False)
@@ -170,14 +170,19 @@ class GcpGroup:
         return len(names)
 
     async def decrease(self, instances: Sequence[str]) -> Sequence[str]:
-        """Delete by name; what is not listed is gone, and what has no zone yet is left for later."""
+        """Delete by URL, and by name what is queued; what is not listed is gone."""
         self._settings.refuse_if_observing()
-        if not self._listing.keys() >= set(instances):
-            await self._list()
-        left = [name for name in instances if name in self._listing]
-        placed = [name for name in left if self._listing[name].url]
-        await self._change_each("delete_instances", placed, skip_instances_on_validation_error=True)
-        return [name for name in instances if name in placed or name not in left]
+        if not all(name in self._listing and self._listing[name].url for name in instances):
+            await self._list()  # what was queued may have come to a zone meanwhile
+        left = [self._listing[name] for name in dict.fromkeys(instances) if name in self._listing]
+        queued, skip = [each.name for each in left if not each.url], {"skip_instances_on_validation_error": True}
+        try:  # first, lest one that cannot be deleted keeps these waiting, to be made and paid for
+            await self._change_each("delete_instances", queued, **skip)
+        except Refused as error:  # only the reference of zonal groups says that names are taken
+            log.warning("queued_not_deleted", extra={"instances": queued, "error": str(error)})
+            instances = [name for name in instances if name not in queued]
+        await self._change_each("delete_instances", [each.url for each in left if each.url], **skip)
+        return [*instances]
 
     async def suspend(self, instances: Sequence[str]) -> Sequence[str]:
         """Suspend those that run."""
@@ -339,13 +344,13 @@ class GcpGroup:
         self._settings.refuse_if_observing()
         listing = await self._list()
         states = {name: listing[name].state for name in instances if name in listing}
-        await self._change_each(verb, [name for name, state in states.items() if state is of])
+        await self._change_each(verb, [listing[name].url for name, state in states.items() if state is of])
         return [name for name, state in states.items() if state is of or state in done]
 
     async def _change_each(self, verb: str, instances: Sequence[str], **more: object) -> None:
-        urls = [self._listing[name].url for name in instances]
-        for start in range(0, len(urls), BATCH):
-            await self._change(verb, {"instances": urls[start : start + BATCH], **more})
+        """Have the group plan something for instances, all of them named by URL or all by name."""
+        for start in range(0, len(instances), BATCH):
+            await self._change(verb, {"instances": instances[start : start + BATCH], **more})
 
     async def _change(self, verb: str, body: Mapping[str, object], *, key: str = "") -> None:
         """Have the group plan something; asked again with the same key, Google does nothing new."""
