@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -478,13 +479,50 @@ async def test_who_has_a_way_in_is_given_none(zonal: Cloud, opened: Open, connec
         assert "setMetadata" not in zonal.methods
 
 
-async def test_os_login_is_left_alone(zonal: Cloud, opened: Open) -> None:
-    """Where it is on, the guest agent reads no keys in the metadata."""
-    zonal.template = {"enable-oslogin": "TRUE"}
+@pytest.mark.parametrize(
+    ("project", "template", "written"),
+    [
+        ({}, {"enable-oslogin": "TRUE"}, False),
+        ({"enable-oslogin": "TRUE"}, {}, False),
+        ({"enable-oslogin": "TRUE"}, {"enable-oslogin": "FALSE"}, True),
+        ({"enable-oslogin": "FALSE"}, {}, True),
+    ],
+)
+async def test_os_login_is_left_alone(
+    zonal: Cloud, opened: Open, project: dict[str, str], template: dict[str, str], *, written: bool
+) -> None:
+    """Where it is on, the guest agent reads no keys in the metadata; what the instance says goes before the project."""
+    zonal.project_metadata, zonal.template = project, template
     async with opened(zonal) as group:
         (name,) = await grow(group)
-        assert (await group.connect_info(name)).key is None
-        assert "setMetadata" not in zonal.methods
+        assert bool((await group.connect_info(name)).key) == written
+        assert ("setMetadata" in zonal.methods) == written
+
+
+async def advice_for(cloud: Cloud, credentials: Path, **connector: Any) -> list[str]:  # noqa: ANN401  (the connector's)
+    """Open a group and close it; returns what its user is told about OS Login."""
+    with serving(cloud):
+        group = GcpGroup(config(cloud, write_credentials(credentials)))
+        settings = Settings(owner="us", clock=LoopClock(), connector=ConnectorConfig(**connector))
+        advice = (await group.init(settings)).advice
+        await group.shutdown()
+    return [each for each in advice if "OS Login" in each]
+
+
+async def test_os_login_of_the_project_is_told(zonal: Cloud, tmp_path: Path) -> None:
+    """With what to do; also that it could not be seen. It concerns only those for whom keys would be written."""
+    assert await advice_for(zonal, tmp_path) == []
+    zonal.project_metadata = {"enable-oslogin": "TRUE"}
+    (advice,) = await advice_for(zonal, tmp_path)
+    assert "OS Login is on for project acme" in advice
+    assert "enable-oslogin=FALSE; put that into the instance template" in advice
+    zonal.granted -= {"compute.projects.get"}
+    (advice,) = await advice_for(zonal, tmp_path)
+    assert advice == "whether OS Login is on for project acme could not be seen; grant compute.projects.get"
+    zonal.methods.clear()
+    for connector in ({"key_path": "key"}, {"use_static_credentials": True}, {"os": "windows"}):
+        assert await advice_for(zonal, tmp_path, **connector) == []
+    assert "projects.get" not in zonal.methods
 
 
 async def test_who_observes_changes_no_metadata(zonal: Cloud, opened: Open) -> None:

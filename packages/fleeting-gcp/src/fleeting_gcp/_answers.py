@@ -253,6 +253,17 @@ def advice(group: Message, config: GcpConfig) -> Iterator[str]:
         yield update.format("waits for a zone that has no room while others have", "target-distribution-shape=any")
 
 
+def login_advice(project: str, *, os_login: bool | None) -> Iterator[str]:
+    """Say what OS Login, switched on for a whole project or not to be seen (None), means for the keys that we write."""
+    if os_login:
+        yield (
+            f"OS Login is on for project {project}, and its instances ignore SSH keys in metadata unless their own says"
+            " enable-oslogin=FALSE; put that into the instance template, or log in with username and key_path"
+        )
+    if os_login is None:
+        yield f"whether OS Login is on for project {project} could not be seen; grant compute.projects.get"
+
+
 def _gcloud(config: GcpConfig, verb: str) -> str:
     place = " ".join(f"--{kind}={name}" for kind, name in config.place.items())
     return f"gcloud compute instance-groups managed {verb} {config.name} {place}"
@@ -288,9 +299,19 @@ def started_at(machine: Message) -> float:
     return datetime.fromisoformat(machine.last_start_timestamp or machine.creation_timestamp).timestamp()
 
 
-def is_on(machine: Message, key: str) -> bool:
-    """Tell whether a switch in the metadata is on."""
-    return any(each.key == key and each.value.upper() in ("TRUE", "1", "Y", "YES") for each in machine.metadata.items)
+def is_on(machine: Message, key: str, *, otherwise: bool = False) -> bool:
+    """Tell whether a switch is on in a machine's metadata; what that does not say is as in the project's."""
+    return _is_on(machine.metadata, key, otherwise=otherwise)
+
+
+def project_is_on(project: Message, key: str) -> bool:
+    """Tell whether a switch is on for the whole project."""
+    return _is_on(project.common_instance_metadata, key, otherwise=False)
+
+
+def _is_on(metadata: Message, key: str, *, otherwise: bool) -> bool:
+    told = (each.value.upper() in ("TRUE", "1", "Y", "YES") for each in metadata.items if each.key == key)
+    return next(told, otherwise)
 
 
 # --- what is written into the metadata -------------------------------------------------------------------

@@ -82,9 +82,10 @@ class _Sdk:
         self.operations = client(f"{region or 'Zone'}Operations")
         self.machines = client("Instances")
         self.machine_operations = client("ZoneOperations")
+        self.projects = client("Projects")
 
     def close(self) -> None:
-        for client in (self.groups, self.operations, self.machines, self.machine_operations):
+        for client in (self.groups, self.operations, self.machines, self.machine_operations, self.projects):
             client.transport.close()
 
 
@@ -125,6 +126,9 @@ class GcpGroup:
     _since: Mapping[Fault, float] = field(factory=dict, init=False)
     """What keeps instances from coming, with when it was first met."""
 
+    _os_login: bool | None = field(default=False, init=False)
+    """Whether OS Login is on for the whole project; None: it could not be seen."""
+
     async def init(self, settings: Settings) -> GroupInfo:
         """Load the SDK, and look whether the group is there and set up such that it can be managed."""
         self._settings, self._clock = settings, settings.clock
@@ -135,9 +139,12 @@ class GcpGroup:
                 refusal = answers.refusal(group, self._config)
                 if refusal and not settings.observe_only:
                     raise GroupRefused(refusal)
+                windows = settings.connector.os == "windows" or (settings.connector.protocol or "").startswith("winrm")
+                if not windows and not self._has_way_in:  # who writes no keys need not know
+                    project = await self._glance(self._sdk.projects.get, {"project": self._config.project})
+                    self._os_login = None if project is None else answers.project_is_on(project, "enable-oslogin")
         except Refused:
             raise GroupRefused(f"there is no {self._config.path}; correct name, project and place") from None
-        windows = settings.connector.os == "windows" or (settings.connector.protocol or "").startswith("winrm")
         return GroupInfo(
             identity=f"googlecloud:{self._config.path}",
             max_size=answers.max_size(group, self._config),
@@ -145,6 +152,7 @@ class GcpGroup:
             advice=(
                 *([f"it would not be managed as it is: {refusal}"] if refusal else []),
                 *answers.advice(group, self._config),
+                *answers.login_advice(self._config.project, os_login=self._os_login),
             ),
             notice_probe=None if windows else answers.NOTICE_PROBE,
         )
@@ -209,11 +217,12 @@ class GcpGroup:
             host_key=await self._host_key(instance, machine) if protocol == "ssh" else None,
             pin_host_key=True,
         )
-        if self._settings.observe_only or own.use_static_credentials or own.password or own.key_path:
+        if self._settings.observe_only or self._has_way_in:
             return info
         if protocol != "ssh":
             return evolve(info, password=await self._new_password(info))
-        return info if answers.is_on(machine, "enable-oslogin") else await self._let_in(info)
+        left_alone = answers.is_on(machine, "enable-oslogin", otherwise=bool(self._os_login))
+        return info if left_alone else await self._let_in(info)
 
     async def heartbeat(self, instance: str) -> None:
         """Return if the group lists it as running, and its health check, if it has one, does not fail."""
@@ -297,6 +306,12 @@ class GcpGroup:
         return printed_host_key(printed.contents) if printed else None
 
     # --- a way in ----------------------------------------------------------------------------------------
+
+    @property
+    def _has_way_in(self) -> bool:
+        """Whether the settings have credentials, so that none need be made."""
+        own = self._settings.connector
+        return bool(own.use_static_credentials or own.password or own.key_path)
 
     async def _let_in(self, info: ConnectInfo) -> ConnectInfo:
         """Give our key to the guest agent, for a while."""
