@@ -1,6 +1,8 @@
 """The pure part: budgets, capacities, states, errors."""
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 from attrs import evolve
@@ -10,6 +12,7 @@ from hypothesis import strategies as st
 
 from fleeting import OutcomeUnknown, Problem, ProblemKind, ProviderError, RateLimited, State
 from fleeting_azure import _arm as arm
+from tests.fleeting_azure.arm_cloud import Mode
 from tests.fleeting_azure.harness import STATES
 
 times = st.floats(min_value=0, max_value=1e6)
@@ -84,6 +87,72 @@ def test_only_a_no_is_a_no(status: int, code: str, target: str, changing: bool, 
     assert isinstance(error, RateLimited) == (status == 429)
     assert "SECRET" not in str(error)
     assert isinstance(error, ProviderError)
+
+
+MOMENTS = st.datetimes(datetime(2021, 11, 1), datetime(2100, 1, 1), timezones=st.timezones())  # noqa: DTZ001  (as asked)
+LIVES = st.lists(st.sampled_from(sorted(STATES)), min_size=1)
+GUIDS = st.uuids().map(str)
+KINDS: st.SearchStrategy[Mode] = st.sampled_from(["Uniform", "Flexible"])
+
+
+def views(
+    kind: Mode, name: str, states: Sequence[str], *, created: datetime | None, vm_id: str, early: bool
+) -> Iterator[models.VirtualMachine | models.VirtualMachineScaleSetVM]:
+    """An instance as Azure shows it in one state after the other, ``vmId`` withheld while it creates unless *early*.
+
+    Its name changes case, its time of creation the zone.
+    """
+    for number, (provisioning, _, power) in enumerate(written.partition("/") for written in states):
+        turned = created and created.astimezone(timezone(timedelta(hours=number % 24 - 12)))
+        shown = {
+            "provisioningState": provisioning,
+            "timeCreated": turned and turned.isoformat(),
+            "vmId": None if provisioning == "Creating" and not early else vm_id,
+            "instanceView": {"statuses": [{"code": f"PowerState/{power}"}] if power else []},
+        }
+        body = {"location": "here", "properties": shown}
+        if kind == "Flexible":
+            yield models.VirtualMachine({**body, "name": (name.upper if number % 2 else name.lower)()})
+        else:
+            yield models.VirtualMachineScaleSetVM({**body, "name": f"runners_{name}", "instanceId": name})
+
+
+numbers = st.integers(0, 9).map(str)
+"""Instance ids of a uniform set, few, so that they come back."""
+
+
+@given(kind=KINDS, name=numbers, states=LIVES, created=MOMENTS, vm_id=GUIDS, early=st.booleans())
+def test_an_instance_has_one_id_in_all_its_states(
+    *, kind: Mode, name: str, states: Sequence[str], created: datetime, vm_id: str, early: bool
+) -> None:
+    """From the moment when it is listed first, whenever Azure tells the ``vmId``."""
+    shown = views(kind, name, states, created=created, vm_id=vm_id, early=early)
+    (identity,) = {arm.identity_of(each) for each in shown}
+    assert identity is not None
+    assert re.fullmatch(r"[a-z0-9_]+-\d{8}T\d{12}", identity), "it is a good name for a file, too"
+
+
+@given(kind=KINDS, states=LIVES, vm_id=GUIDS, early=st.booleans())
+def test_without_a_time_an_instance_has_no_id_before_it_is_made_and_then_one(
+    *, kind: Mode, states: Sequence[str], vm_id: str, early: bool
+) -> None:
+    """Not even if ``vmId`` is told early: the time may be told next."""
+    for state, each in zip(states, views(kind, "3", states, created=None, vm_id=vm_id, early=early), strict=True):
+        assert arm.identity_of(each) == (None if state.startswith("Creating") else vm_id)
+
+
+@given(KINDS, st.lists(st.tuples(numbers, MOMENTS), min_size=2), st.data())
+def test_no_two_instances_share_an_id(kind: Mode, crowd: Sequence[tuple[str, datetime]], data: st.DataObject) -> None:
+    """Not even those of one name: they were created one after the other."""
+    instances = {(name, created.astimezone(UTC)) for name, created in crowd}
+    found = set()
+    for name, created in instances:
+        states = data.draw(LIVES)
+        found |= {
+            arm.identity_of(each)
+            for each in views(kind, name, states, created=created, vm_id=data.draw(GUIDS), early=False)
+        }
+    assert len(found) == len(instances)
 
 
 @pytest.mark.parametrize(

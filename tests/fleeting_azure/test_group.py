@@ -29,6 +29,7 @@ from fleeting import (
 )
 from fleeting.testing import Trouble
 from fleeting_azure import AzureGroup
+from fleeting_azure import _arm as arm
 from tests.fleeting_azure.arm_cloud import SET, VMS, Mode, Request
 from tests.fleeting_azure.arm_rules import Refused
 from tests.fleeting_azure.arm_server import Credential, group_of, running, trouble
@@ -78,6 +79,36 @@ async def test_what_somebody_else_deletes_meanwhile_keeps_nothing_alive(tmp_path
         assert len(azure.cloud.asked(f"POST {SET}/delete")) == 2
 
 
+@both
+async def test_an_instance_is_the_same_before_and_after_it_is_made(tmp_path: Path, mode: Mode) -> None:
+    """Though Azure withholds its ``vmId`` until then; a second manager sees the same ids."""
+    async with opened(tmp_path, mode, boot_time=3600.0) as azure:
+        assert await azure.group.increase(2, intent="i") == 2
+        ids = await azure.until(State.CREATING, State.CREATING)
+        for each in azure.cloud.instances.values():
+            each.at = 0.0
+        assert await azure.until(State.RUNNING, State.RUNNING) == ids
+        other = group_of(azure.config)
+        await other.init(Settings(owner="others", clock=azure.clock))
+        assert list((await other.update()).instances) == ids
+        await other.shutdown()
+
+
+@both
+async def test_what_has_no_id_yet_is_not_shown_but_counts(tmp_path: Path, mode: Mode) -> None:
+    """A cloud that tells no time of creation tells an instance apart by ``vmId``, once it is made."""
+    async with opened(tmp_path, mode, boot_time=3600.0, tells_time=False) as azure:
+        assert await azure.group.increase(2, intent="i") == 2
+        assert await azure.until() == []
+        assert arm.live(azure.group._machines) == 2
+        for each in azure.cloud.instances.values():
+            each.at = 0.0
+        ids = await azure.until(State.RUNNING, State.RUNNING)
+        assert set(ids) == {each.vm_id for each in azure.cloud.instances.values()}
+        assert set(await azure.group.decrease(ids)) == set(ids)
+        assert await azure.until(State.DELETING, State.DELETING) == ids
+
+
 async def test_an_instance_id_that_came_back_is_not_taken_for_the_old_one(tmp_path: Path) -> None:
     """Asked about an instance that is gone, the group does not answer about, or delete, the one that has its name."""
     async with opened(tmp_path) as azure:
@@ -92,6 +123,16 @@ async def test_an_instance_id_that_came_back_is_not_taken_for_the_old_one(tmp_pa
         assert await azure.group.decrease([old]) == [old]
         assert await azure.until(State.RUNNING) == [new]
         assert azure.cloud.writes() == 1
+
+
+@pytest.mark.parametrize("status", [400, 404])
+async def test_an_instance_id_that_is_not_active_is_an_instance_that_is_gone(tmp_path: Path, status: int) -> None:
+    """Azure has that for one that goes between the list and the question."""
+    async with opened(tmp_path) as azure:
+        (instance,) = await azure.grow(1)
+        azure.cloud.refuse["/virtualMachines/0"] = Refused(status, "InvalidParameter", target="instanceIds")
+        with pytest.raises(InstanceNotFound):
+            await azure.group.connect_info(instance)
 
 
 # --- what does not come ----------------------------------------------------------------------------------

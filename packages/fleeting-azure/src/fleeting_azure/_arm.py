@@ -6,6 +6,7 @@ Azure's messages are not repeated, because what somebody else wrote may hold a s
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -246,8 +247,8 @@ def share(accepted: int, wishes: Iterable[int]) -> list[int]:
 class Machine:
     """An instance, as the group sees it."""
 
-    id: str
-    """What Azure never uses twice; a uniform set's instance ids may come back."""
+    id: str | None
+    """What Azure never uses twice, see `identity_of`; None: it has not told that yet."""
 
     name: str
     """What Azure wants to be told: the instance id in a uniform set, the name of the machine in a flexible one."""
@@ -277,12 +278,29 @@ def machine_of(found: "models.VirtualMachine | models.VirtualMachineScaleSetVM",
     nics = (properties.network_profile and properties.network_profile.network_interfaces) or []
     primary = sorted(nics, key=lambda nic: not (nic.properties and nic.properties.primary))
     return Machine(
-        id=properties.vm_id or name,
+        id=identity_of(found),
         name=name,
         observed=Observed(state=state, created_at=created.timestamp() if created else None, offering=offering),
         problems=() if state is State.RUNNING else problems_of(statuses, offering),  # it came, whatever failed
         nic=primary[0].id if primary else None,
     )
+
+
+def identity_of(found: "models.VirtualMachine | models.VirtualMachineScaleSetVM") -> str | None:
+    """What is the same in all states of an instance, and no other has had or will have: name and time of creation.
+
+    A uniform set gives the name of an instance that is gone to another, and no two of one name are created at once.
+    ``vmId`` would do, were it not withheld while Azure creates: it stands in where no time is told, but not before the
+    instance is made, for until then the time may still come. Azure changes the case of names at will.
+
+    Source: Azure's pages on names and instance ids; ``timeCreated`` is told since version 2021-11-01 of the API.
+    """
+    if (properties := found.properties) is None:
+        return None
+    if properties.time_created:
+        name = found.name or getattr(found, "instance_id", None) or ""
+        return f"{name.lower()}-{properties.time_created.astimezone(UTC):%Y%m%dT%H%M%S%f}"
+    return None if (properties.provisioning_state or "").lower() == "creating" else properties.vm_id
 
 
 def state_of(  # noqa: PLR0911  (a table)

@@ -114,7 +114,7 @@ class AzureGroup:
         reported = [problem for machine in machines.values() for problem in machine.problems]
         self._since = arm.first_met([*self._problems, *reported], self._since, now)
         problems = [evolve(problem, since=at) for problem, at in self._since.items()]
-        return Observation({each: machine.observed for each, machine in machines.items()}, problems)
+        return Observation({each: machine.observed for each, machine in machines.items() if machine.id}, problems)
 
     async def increase(self, count: int, *, intent: str) -> int:  # noqa: ARG002  (a capacity carries none)
         """Raise the capacity, together with whoever else asks before Azure may be asked again."""
@@ -209,7 +209,7 @@ class AzureGroup:
         """Look at one instance; its name may be another's by now."""
         if instance not in self._machines:
             await self._list()
-        with suppress(arm.Missing, KeyError):
+        with suppress(arm.Missing, arm.OutOfDate, KeyError):  # the second: so Azure calls an instance id that is gone
             call = partial(self._azure.machine, self._set, self._machines[instance].name)
             if (machine := await self._ask("look at an instance", call)).id == instance:
                 return machine
@@ -308,7 +308,7 @@ class _Azure:
         return arm.problems_of(self._client.virtual_machine_scale_sets.get_instance_view(*self._where).statuses)
 
     def machines(self, scale_set: arm.ScaleSet) -> Mapping[str, arm.Machine]:
-        """All instances, by id."""
+        """All instances, by id; those that have none yet are not in any view, but count."""
         if scale_set.uniform:
             pages: Any = self._client.virtual_machine_scale_set_vms.list(*self._where, expand="instanceView").by_page()
         else:
@@ -318,7 +318,8 @@ class _Azure:
         found: dict[str, arm.Machine] = {}
         followed = set()
         for page in pages:
-            found |= {machine.id: machine for machine in (arm.machine_of(each, scale_set) for each in page)}
+            machines = [arm.machine_of(each, scale_set) for each in page]
+            found |= {machine.id or f"?{machine.name}": machine for machine in machines}
             if pages.continuation_token in followed:
                 raise ProviderError("the pages of Azure's list lead in a circle; it is tried again later")
             followed.add(pages.continuation_token)
