@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from fleeting.testing import CHECKS
+
 pytest_plugins = ["pytester"]
 
 SUITE = """
@@ -51,3 +53,54 @@ def test_task_groups_of_the_harness_hide_nothing(pytester: pytest.Pytester) -> N
         "the contract says: decrease accepts an instance that is already gone; seen: decrease(['i-1']) raised" in said
     )
     assert "not checked: give the harness kill, which ends an instance behind the group's back" in said
+
+
+BROKEN = """
+from contextlib import asynccontextmanager
+
+import pytest
+
+from fleeting.testing import FakeCloud, FakeGroup, GroupConformance, Harness, virtual_time
+
+anyio_backend = virtual_time
+
+
+class Closed(FakeGroup):
+    async def init(self, settings):
+        return {"version": 1}["verison"]
+
+
+class TestIt(GroupConformance):
+    @pytest.fixture
+    def make_harness(self):
+        @asynccontextmanager
+        async def make():
+            yield Harness(make=lambda: Closed(FakeCloud()))
+
+        return make
+"""
+
+
+def test_an_init_that_raises_is_one_failure(pytester: pytest.Pytester) -> None:
+    """It is named once, with the plugin's own line; all other tests are skipped for one reason, told on one line."""
+    suite = pytester.makepyfile(BROKEN)
+    result = pytester.runpytest_subprocess(suite, "-ra", "-p", "no:cacheprovider", "-p", "no:xdist")
+    outcomes = result.parseoutcomes()
+    assert outcomes["failed"] == 1
+    assert outcomes["failed"] + outcomes["skipped"] == 2 * len(CHECKS)
+    lines = result.stdout.lines
+    clause = "the contract says: init opens the group while nothing is wrong with the cloud"
+    assert sum(line.startswith(clause) and "init raised KeyError('verison')" in line for line in lines) == 1
+    assert sum("not run, because init raises" in line for line in lines) == 1
+    assert any("in init" in line and "test_an_init" in line for line in lines)
+    assert "_harness.py" not in result.stdout.str().partition("short test summary")[0]
+
+
+def test_the_xml_report_says_what_does_not_apply(pytester: pytest.Pytester) -> None:
+    """Also where warnings are errors, as in a generated plugin."""
+    suite = pytester.makepyfile(SUITE)
+    arguments = ("-k", "withdraw_spares", "-W", "error", "--junitxml=report.xml", "-p", "no:cacheprovider")
+    result = pytester.runpytest_subprocess(suite, *arguments)
+    result.assert_outcomes(passed=2)
+    report = (pytester.path / "report.xml").read_text()
+    assert report.count('name="not_applicable" value="the group does not claim WITHDRAW"') == 2

@@ -1,6 +1,9 @@
 """The contract of an instance group, as checks that anybody's group can be put through."""
 
 from collections.abc import Awaitable, Callable
+from itertools import pairwise
+from pathlib import Path
+from traceback import extract_tb
 
 import anyio
 
@@ -85,7 +88,7 @@ from fleeting.testing._checks._view import (
     check_view_is_stable,
     check_view_is_whole_or_an_error,
 )
-from fleeting.testing._harness import Harness, Violation
+from fleeting.testing._harness import Harness, NotApplicable, Violation
 
 Check = Callable[[Harness], Awaitable[None]]
 
@@ -188,6 +191,23 @@ async def judge(check: Check, harness: Harness) -> None:
         raise _at(check, Violation("every call ends", f"after {limit:g} s the check had not")) from error
     except Violation as violation:
         raise _at(check, violation)  # noqa: B904  (it is the same one)
+    except NotApplicable:
+        raise
+    except Exception as error:
+        clause = "no call fails while nothing is wrong with the cloud"
+        raise _at(check, Violation(clause, f"{_call_in(error)} raised {error!r}")) from error
+
+
+def _call_in(error: Exception) -> str:
+    """The call that raised it: the first function outside of the suite that the suite called."""
+    suite = str(Path(__file__).parent)
+    frames = extract_tb(error.__traceback__)
+    calls = [
+        frame.name
+        for before, frame in pairwise(frames)
+        if before.filename.startswith(suite) and not frame.filename.startswith(suite)
+    ]
+    return calls[-1] if calls else "the check"
 
 
 def _at(check: Check, violation: Violation) -> Violation:

@@ -30,7 +30,15 @@ class Violation(AssertionError):
     def __str__(self) -> str:
         """All of it, on one line."""
         more = f"; more: {self.more}" if self.more else ""
-        return f"the contract says: {self.clause}; seen: {self.seen}{more}"
+        return " ".join(f"the contract says: {self.clause}; seen: {self.seen}{more}".split())
+
+
+class NotOpened(Violation):
+    """`init` raised though nothing was wrong with the cloud: nothing else can be checked."""
+
+    def __init__(self, error: Exception) -> None:
+        """Take what it raised."""
+        super().__init__("init opens the group while nothing is wrong with the cloud", f"init raised {error!r}")
 
 
 class NotApplicable(Exception):
@@ -190,7 +198,12 @@ class Harness:
         """Open a group, and in the end close it, after deleting what came meanwhile unless that is to be kept."""
         group = self.make()
         owner = owner or self.settings.owner
-        info = await group.init(evolve(self.settings, owner=owner, observe_only=observe_only))
+        try:
+            info = await group.init(evolve(self.settings, owner=owner, observe_only=observe_only))
+        except NotApplicable:
+            raise
+        except Exception as error:
+            raise NotOpened(error) from error
         probe = Probe(harness=self, group=group, info=info, owner=owner)
         try:
             probe.found = dict(await probe.shown())
