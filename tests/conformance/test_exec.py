@@ -37,7 +37,18 @@ class TestExec(GroupConformance):
                     poll=0.01,
                     unknown_id="default-000000000000-1",
                     cannot=dict.fromkeys(
-                        ("troubles", "launch", "set_state", "secrets", "writes"),
+                        (
+                            "troubles",
+                            "launch",
+                            "set_state",
+                            "secrets",
+                            "writes",
+                            "requests",
+                            "trouble_after",
+                            "room",
+                            "elsewhere",
+                            "respelled",
+                        ),
                         "its cloud is whatever the executables are; what they may do is tried in tests/fleeting_exec",
                     ),
                 )

@@ -54,7 +54,18 @@ class TestLocal(GroupConformance):
                     poll=0.01,
                     unknown_id="default-000000000000",
                     cannot=dict.fromkeys(
-                        ("troubles", "launch", "set_state", "secrets", "writes"),
+                        (
+                            "troubles",
+                            "launch",
+                            "set_state",
+                            "secrets",
+                            "writes",
+                            "requests",
+                            "trouble_after",
+                            "room",
+                            "elsewhere",
+                            "respelled",
+                        ),
                         "the file system is its cloud: nobody answers requests, and there is nothing to log in to",
                     ),
                 )

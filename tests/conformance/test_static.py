@@ -33,7 +33,19 @@ class TestStatic(GroupConformance):
                     poll=0.01,
                     unknown_id="host-1.1000",
                     cannot=dict.fromkeys(
-                        ("troubles", "launch", "set_state", "secrets", "writes", "kill"),
+                        (
+                            "troubles",
+                            "launch",
+                            "set_state",
+                            "secrets",
+                            "writes",
+                            "requests",
+                            "trouble_after",
+                            "room",
+                            "elsewhere",
+                            "respelled",
+                            "kill",
+                        ),
                         "a list is its cloud: nobody answers requests, and a host that cannot be reached stays on it",
                     ),
                 )

@@ -4,13 +4,14 @@ import json
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import anyio
-from anyio.abc import ByteStream, SocketAttribute, SocketStream
+from anyio.abc import ByteStream, SocketAttribute, SocketStream, TaskGroup, TaskStatus
 from anyio.streams.buffered import BufferedByteReceiveStream
-from attrs import define, field
+from attrs import define, evolve, field
 from fleeting import InstanceGroup
 from fleeting.testing import Harness, Trouble
 
@@ -19,8 +20,9 @@ from fleeting_puddle._group import STATES
 
 TOKEN = "puddle-token-4711"
 PAGE = 3
-LIMIT = 20
+LIMIT = 120
 SLOW = 0.5
+RETRY_AFTER = 7
 
 Reply = tuple[int, object]
 
@@ -50,10 +52,27 @@ class Instance:
 
 
 @define
+class Having:
+    """A trouble that the cloud has."""
+
+    after: int
+    """How many requests the cloud had seen when it began."""
+
+    over: anyio.Event = field(factory=anyio.Event)
+
+
+@define
 class Puddle:
     """The cloud."""
 
+    tasks: TaskGroup
     port: int = 0
+    open: tuple[anyio.CancelScope, anyio.Event] = field(init=False)
+    """What closes the port, and tells when it is closed."""
+
+    requests: int = 0
+    """How many there were, whatever came of them."""
+
     instances: dict[str, Instance] = field(factory=dict)
     queue: list[str] = field(factory=list)
     """Labels of requests that wait for stock."""
@@ -64,8 +83,8 @@ class Puddle:
     log: list[str] = field(factory=list)
     """Every request that was understood, such as ``GET /pools/pond``."""
 
-    troubles: dict[Trouble, anyio.Event] = field(factory=dict)
-    """Those that it has at the moment, each with what is set when it is over."""
+    troubles: dict[Trouble, Having] = field(factory=dict)
+    """Those that it has at the moment."""
 
     out_since: str = ""
     taken: int = 0
@@ -80,19 +99,44 @@ class Puddle:
 
     def trouble(self, kind: Trouble) -> Callable[[], AbstractAsyncContextManager[None]]:
         """Have a trouble from entering to leaving."""
+        return partial(self.trouble_after, kind, 0)
 
-        @asynccontextmanager
-        async def having() -> AsyncIterator[None]:
-            self.troubles[kind] = anyio.Event()
-            self.out_since = now()
-            self.taken = 0
-            try:
-                yield
-            finally:
-                self.troubles.pop(kind).set()
-                self._fill()
+    @asynccontextmanager
+    async def trouble_after(self, kind: Trouble, requests: int) -> AsyncIterator[None]:
+        """Have a trouble from entering to leaving, once so many requests were answered as usual."""
+        self.troubles[kind] = Having(self.requests + requests)
+        self.out_since = now()
+        self.taken = 0
+        if kind is Trouble.UNREACHABLE:
+            await self.close()
+        try:
+            yield
+        finally:
+            if kind is Trouble.UNREACHABLE:
+                await self.tasks.start(self.listen)
+            self.troubles.pop(kind).over.set()
+            self._fill()
 
-        return having
+    def has(self, kind: Trouble) -> bool:
+        """Tell whether it has a trouble now."""
+        return kind in self.troubles and self.requests > self.troubles[kind].after
+
+    async def listen(self, *, task_status: TaskStatus[None]) -> None:
+        """Answer on the port, a free one at first, until it is closed."""
+        closed = anyio.Event()
+        async with await anyio.create_tcp_listener(local_host="127.0.0.1", local_port=self.port) as listener:
+            self.port = listener.extra(SocketAttribute.local_port)
+            with anyio.CancelScope() as scope:
+                self.open = scope, closed
+                task_status.started()
+                await listener.serve(self.serve, self.tasks)
+        closed.set()
+
+    async def close(self) -> None:
+        """Refuse connections from now on."""
+        scope, closed = self.open
+        scope.cancel()
+        await closed.wait()
 
     async def launch(self, number: int) -> None:
         """Make instances that no label says anything about."""
@@ -104,8 +148,8 @@ class Puddle:
         self.instances[instance].status = "gone"
 
     async def alive(self) -> Sequence[str]:
-        """Tell which are on the bill, in a pool or not."""
-        return [each.id for each in self.instances.values() if each.status != "gone"]
+        """Tell which are on the bill, in this pool or in none."""
+        return [each.id for each in self.instances.values() if each.status != "gone" and each.pool != "lake"]
 
     async def set_status(self, instance: str, status: str) -> None:
         """Show one in a state."""
@@ -130,19 +174,24 @@ class Puddle:
                 request = await read_request(stream)
             except anyio.EndOfStream:
                 return
-            if silence := self.troubles.get(Trouble.SILENCE):
-                return await silence.wait()
-            if Trouble.SLOW in self.troubles:
+            self.requests += 1
+            if self.has(Trouble.SILENCE):
+                return await self.troubles[Trouble.SILENCE].over.wait()
+            if self.has(Trouble.SLOW):
                 await anyio.sleep(SLOW)
             status, body = self._reply(*request)
-            if Trouble.LOST_ANSWER not in self.troubles:
-                garbage = Trouble.GARBAGE in self.troubles
+            if self.has(Trouble.LATE_ANSWER):
+                return await self.troubles[Trouble.LATE_ANSWER].over.wait()
+            if not self.has(Trouble.LOST_ANSWER):
+                garbage = self.has(Trouble.GARBAGE)
                 await stream.send(response(status, "<html><h1>Welcome" if garbage else json.dumps(body)))
         return None
 
     def _reply(self, method: str, path: str, headers: dict[str, str], body: Any) -> Reply:
         try:
             self._refuse_as_troubled(headers)
+            if self.has(Trouble.MALFORMED):
+                return 200, {} if method == "GET" else []
             self.log.append(f"{method} {path}")
             key = headers.get("idempotency-key")
             if key and key in self.answers:
@@ -155,22 +204,22 @@ class Puddle:
         return reply
 
     def _refuse_as_troubled(self, headers: dict[str, str]) -> None:
-        if Trouble.ERROR in self.troubles:
+        if self.has(Trouble.ERROR):
             raise Refused(500, "internal")
-        if Trouble.GARBAGE in self.troubles:
+        if self.has(Trouble.GARBAGE):
             raise Refused(502, "proxy")
-        if Trouble.AUTH in self.troubles or headers["authorization"] != f"Bearer {TOKEN}":
+        if self.has(Trouble.AUTH) or headers["authorization"] != f"Bearer {TOKEN}":
             raise Refused(401, "unauthorized")
-        if Trouble.RATE_LIMIT in self.troubles:
+        if self.has(Trouble.RATE_LIMIT):
             raise Refused(429, "too_many_requests")
 
     def _route(self, method: str, url: Any, body: Any) -> object:
         query = {key: values[0] for key, values in parse_qs(url.query).items()}
         match method, url.path.strip("/").split("/"):
-            case "GET", ["pools", "pond"]:
+            case "GET", ["pools", "pond" | "lake"]:
                 return {"limit": LIMIT, "problems": self._problems()}
-            case "GET", ["pools", "pond", "instances"]:
-                return self._page(int(query.get("page", 0)))
+            case "GET", ["pools", "pond" | "lake" as pool, "instances"]:
+                return self._page(pool, int(query.get("page", 0)))
             case "POST", ["pools", "pond", "instances"]:
                 return {"accepted": self._create(body["count"], body["label"])}
             case "POST", ["pools", "pond", "withdraw"]:
@@ -190,23 +239,28 @@ class Puddle:
         raise Refused(404, "no_such_path")
 
     def _problems(self) -> list[dict[str, str]]:
-        return [{"code": "no_stock", "since": self.out_since}] if Trouble.STOCK_OUT in self.troubles else []
+        return [{"code": "no_stock", "since": self.out_since}] if self.has(Trouble.STOCK_OUT) else []
 
-    def _page(self, start: int) -> object:
-        if start and Trouble.BROKEN_PAGE in self.troubles:
+    def _page(self, pool: str, start: int) -> object:
+        if start and self.has(Trouble.BROKEN_PAGE):
             raise Refused(500, "internal")
-        shown = [each.public() for each in self.instances.values() if each.pool and each.status != "gone"]
+        shown = [each.public() for each in self.instances.values() if each.pool == pool and each.status != "gone"]
         following = str(start + PAGE) if start + PAGE < len(shown) else None
+        if self.has(Trouble.EMPTY_PAGE) and following == str(PAGE):
+            following = "-1"
+        if start < 0:
+            return {"instances": [], "next": str(PAGE)}
+        first = start - 1 if start and self.has(Trouble.SHIFTED_PAGE) else start
         return {
-            "instances": shown[start : start + PAGE],
-            "next": "0" if Trouble.PAGE_LOOP in self.troubles else following,
+            "instances": shown[first : start + PAGE],
+            "next": "0" if self.has(Trouble.PAGE_LOOP) else following,
         }
 
     def _create(self, count: int, label: str) -> int:
-        if Trouble.QUOTA in self.troubles:
+        if self.has(Trouble.QUOTA):
             raise Refused(403, "quota")
         room = LIMIT - sum(each.status != "gone" for each in self.instances.values())
-        if Trouble.PARTIAL in self.troubles:
+        if self.has(Trouble.PARTIAL):
             room = 1 - self.taken
             if not room:
                 raise Refused(403, "quota")
@@ -223,7 +277,7 @@ class Puddle:
         self.queue.clear()
 
     def _delete(self, instance: Instance) -> object:
-        if Trouble.PROTECTED in self.troubles:
+        if self.has(Trouble.PROTECTED):
             raise Refused(409, "protected")
         instance.status = "gone"
         return {}
@@ -237,13 +291,12 @@ class Puddle:
 @asynccontextmanager
 async def running() -> AsyncIterator[Puddle]:
     """Run a cloud of its own on a free port."""
-    cloud = Puddle()
-    async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener:
-        cloud.port = listener.extra(SocketAttribute.local_port)
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(listener.serve, cloud.serve)
-            yield cloud
-            tasks.cancel_scope.cancel()
+    async with anyio.create_task_group() as tasks:
+        cloud = Puddle(tasks)
+        cloud.add("lake", None)
+        await tasks.start(cloud.listen)
+        yield cloud
+        tasks.cancel_scope.cancel()
 
 
 def harness_for(cloud: Puddle, group: Callable[[Config], InstanceGroup] = Group) -> Harness:
@@ -257,7 +310,16 @@ def harness_for(cloud: Puddle, group: Callable[[Config], InstanceGroup] = Group)
         troubles={kind: cloud.trouble(kind) for kind in Trouble},
         states=STATES,
         set_state=cloud.set_status,
+        trouble_after=cloud.trouble_after,
         writes=cloud.writes,
+        requests=lambda: cloud.requests,
+        retry_after=RETRY_AFTER,
+        respelled=[
+            lambda: group(evolve(config, url=f"{cloud.url}/", timeout=2)),
+            lambda: group(evolve(config, url=cloud.url.replace("http:", "HTTP:"))),
+        ],
+        elsewhere=lambda: group(evolve(config, pool="lake")),
+        room=100,
         secrets=[TOKEN],
         unknown_id="p-1000",
         deadline=5,
@@ -282,7 +344,7 @@ async def read_request(stream: ByteStream) -> tuple[str, str, dict[str, str], An
 
 def response(status: int, body: str) -> bytes:
     """Write an answer that is the last on its connection."""
-    advice = "Retry-After: 7\r\n" if status == 429 else ""
+    advice = f"Retry-After: {RETRY_AFTER}\r\n" if status == 429 else ""
     return f"HTTP/1.1 {status} -\r\nContent-Length: {len(body)}\r\nConnection: close\r\n{advice}\r\n{body}".encode()
 
 

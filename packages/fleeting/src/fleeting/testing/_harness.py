@@ -1,9 +1,10 @@
 """What the conformance suite is given to check, and what its checks are written with."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from enum import Enum
 from functools import partial
+from itertools import islice
 from typing import Any, TypeVar
 from uuid import uuid4
 
@@ -68,16 +69,30 @@ class Trouble(Enum):
     SLOW = "takes half a second for each answer"
     BROKEN_PAGE = "answers the first page of a listing, and the others with an error"
     PAGE_LOOP = "says of every page of a listing that the first page comes next"
+    EMPTY_PAGE = "puts a page without instances behind the first page of a listing, and then goes on with the others"
+    SHIFTED_PAGE = "shows on each page of a listing the last instance of the page before once more"
+    UNREACHABLE = "cannot be reached: refuses every connection"
+    MALFORMED = "answers every request with JSON that lacks all that it should have, and does nothing"
+    LATE_ANSWER = "does what it is asked to, and does not answer before the client has given up"
 
 
 TroubleMaker = Callable[[], AbstractAsyncContextManager[object]]
 """Makes the endpoint have one trouble, from entering to leaving."""
 
 
+TroubleAfter = Callable[[Trouble, int], AbstractAsyncContextManager[object]]
+"""Makes the endpoint have a trouble, from entering to leaving, once it has answered so many requests as usual."""
+
 Call = Callable[[], Coroutine[Any, Any, object]]
 """A call of a group's, with its arguments, to be made."""
 
 H = TypeVar("H")
+
+SHOWN = 10
+"""How many instances a violation names."""
+
+LONG = 300
+"""How many characters of a value a violation shows."""
 
 
 def _settings() -> Settings:
@@ -146,6 +161,29 @@ class Harness:
 
     writes: Callable[[], int] | None = None
     """Counts the requests so far that would change something at the cloud."""
+
+    requests: Callable[[], int] | None = None
+    """Counts all requests so far, whatever came of them."""
+
+    trouble_after: TroubleAfter | None = None
+    """Makes the endpoint have a trouble, from entering to leaving, but answer so many requests as usual first."""
+
+    retry_after: float | None = None
+    """Seconds for which the endpoint asks clients to wait with `Trouble.RATE_LIMIT`; None: it does not say."""
+
+    room: int = 3
+    """How many more instances the resource has room for. Checks of large numbers use at most 100 of them."""
+
+    respelled: Sequence[Callable[[], InstanceGroup]] = ()
+    """Each makes a group object for the same resource from another spelling of its settings: another time-out, a URL
+    with a slash at the end, a name in upper case where the cloud ignores case."""
+
+    elsewhere: Callable[[], InstanceGroup] | None = None
+    """Makes a group object for another resource of the same cloud, such as another pool of the same account."""
+
+    loops: Sequence[str] = ("asyncio", "trio")
+    """Backends of anyio on which the group can be opened in a second event loop, in another thread. Empty if the cloud
+    lives in the event loop of the check."""
 
     cannot: Mapping[str, str] = field(factory=dict)
     """Names of what is left out above for good, and why: there can be no such thing for this cloud. Checks that need
@@ -216,6 +254,12 @@ class Harness:
                 await group.shutdown()
         if limit.cancelled_caught:
             raise Violation("shutdown ends", f"{self.deadline:g} s after it was called, it had not")
+
+    async def open_and_close(self) -> None:
+        """Open another object for the group, to observe, and close it if that went well."""
+        group = self.make()
+        await group.init(evolve(self.settings, observe_only=True))
+        await group.shutdown()
 
 
 MakeHarness = Callable[[], AbstractAsyncContextManager[Harness]]
@@ -311,6 +355,26 @@ class Probe:
             calls["resume"] = partial(group.resume, [instance])
         return calls
 
+    def calls(self, instance: str) -> Mapping[str, Call]:
+        """Every call that asks the cloud something, by its name; `init` is that of another object, to observe."""
+        group = self.group
+        return {
+            "init": self.harness.open_and_close,
+            **self.reads(instance),
+            "increase": lambda: group.increase(1, intent=new_intent()),
+            "decrease": lambda: group.decrease([instance]),
+            **self.extras(instance),
+        }
+
+    def reads(self, instance: str) -> Mapping[str, Call]:
+        """The calls that change nothing, by their names."""
+        group = self.group
+        return {
+            "update": group.update,
+            "connect_info": partial(group.connect_info, instance),
+            "heartbeat": partial(group.heartbeat, instance),
+        }
+
     async def tidy(self) -> None:
         """Delete what came since the group was opened, as far as it lets itself be deleted, and take its mark away.
 
@@ -335,8 +399,10 @@ def without(shown: Mapping[str, Observed], instances: Collection[str]) -> dict[s
 
 
 def describe(shown: Mapping[str, Observed]) -> str:
-    """In words, such as ``i-1 running, i-2 creating``."""
-    return ", ".join(f"{instance} {each.state.value}" for instance, each in shown.items()) or "no instances"
+    """In words, such as ``i-1 running, i-2 creating``, and how many more there are."""
+    words = [f"{instance} {each.state.value}" for instance, each in islice(shown.items(), SHOWN)]
+    more = [f"{len(shown) - SHOWN} more"] if len(shown) > SHOWN else []
+    return ", ".join([*words, *more]) or "no instances"
 
 
 def new_intent() -> str:
@@ -362,7 +428,10 @@ class Answer:
 
     def __str__(self) -> str:
         """In words: ``returned 3``, ``raised KeyError('status')``."""
-        return f"returned {self.value!r}" if self.error is None else f"raised {self.error!r}"
+        if self.error is not None:
+            return f"raised {self.error!r}"
+        value = repr(self.value)
+        return f"returned {value if len(value) <= LONG else value[:LONG] + '…'}"
 
 
 async def answer_of(call: Awaitable[object]) -> Answer:
@@ -381,18 +450,45 @@ async def answer_of(call: Awaitable[object]) -> Answer:
 
 async def answer_during(harness: Harness, kind: Trouble, call: Callable[[], Awaitable[object]]) -> Answer | None:
     """Make the call while the endpoint has a trouble; None: it did not end within the harness's patience."""
-    trouble = harness.trouble(kind)
-    answers: list[Answer] = []
+    return (await answers_during(harness, kind, {"": call}))[""]
+
+
+async def answers_during(
+    harness: Harness, kind: Trouble, calls: Mapping[str, Callable[[], Awaitable[object]]]
+) -> Mapping[str, Answer | None]:
+    """Make all calls at once while the endpoint has a trouble; None: it did not end within the harness's patience.
+
+    The trouble ends before a call that has not ended is given up, so that a thread that waits for an answer gets one.
+    """
+    return await answers_at_once(calls, harness.patience, harness.trouble(kind))
+
+
+async def answers_at_once(
+    calls: Mapping[str, Callable[[], Awaitable[object]]],
+    patience: float,
+    meanwhile: AbstractAsyncContextManager[object] | None = None,
+) -> Mapping[str, Answer | None]:
+    """Make all calls at once, in a context if one is given; None: the call did not end within *patience* seconds."""
+    answers: dict[str, Answer | None] = dict.fromkeys(calls)
+    refusals: list[NotApplicable] = []
     done = anyio.Event()
 
-    async def ask() -> None:
-        answers.append(await answer_of(call()))
-        done.set()
+    async def ask(name: str, call: Callable[[], Awaitable[object]]) -> None:
+        try:
+            answers[name] = await answer_of(call())
+        except NotApplicable as refusal:  # a task group would wrap it
+            refusals.append(refusal)
+        if refusals or None not in answers.values():
+            done.set()
 
     async with anyio.create_task_group() as tasks:
-        async with trouble:
-            tasks.start_soon(ask)
-            with anyio.move_on_after(harness.patience) as limit:
+        async with meanwhile or nullcontext():
+            for name, call in calls.items():
+                tasks.start_soon(ask, name, call)
+            with anyio.move_on_after(patience):
                 await done.wait()
+            in_time = answers.copy()  # what comes when the trouble ends comes too late
         tasks.cancel_scope.cancel()
-    return None if limit.cancelled_caught else answers[0]
+    if refusals:
+        raise refusals[0]
+    return in_time

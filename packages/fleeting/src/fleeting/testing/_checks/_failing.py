@@ -1,7 +1,6 @@
 """What a group makes of a cloud that refuses, fails, or says nothing: one class of error for each thing to do."""
 
 import math
-from collections.abc import Mapping
 
 from attrs import evolve
 
@@ -18,13 +17,12 @@ from fleeting._errors import (
 from fleeting._types import Observation, Problem, ProblemKind
 from fleeting.testing._harness import (
     Answer,
-    Call,
     Harness,
     Probe,
     Trouble,
     Violation,
-    answer_during,
     answer_of,
+    answers_during,
     describe,
     new_intent,
 )
@@ -45,7 +43,7 @@ async def check_failures_are_provider_errors(harness: Harness) -> None:
         (instance,) = await probe.grow(1)
         for kind in (Trouble.ERROR, Trouble.GARBAGE, *(kind for kind in REFUSALS if kind in harness.troubles)):
             async with harness.trouble(kind):
-                for name, call in _calls(probe, instance).items():
+                for name, call in probe.calls(instance).items():
                     _judge_failure(name, kind, await answer_of(call()))
         await probe.rest(harness.settle)
         added = await probe.added()
@@ -83,8 +81,8 @@ async def check_silence_ends_in_time(harness: Harness) -> None:
         (instance,) = await probe.grow(1)
         leaver = harness.make()
         await leaver.init(evolve(harness.settings, observe_only=True))
-        for name, call in {**_calls(probe, instance), "shutdown": leaver.shutdown}.items():
-            answer = await answer_during(harness, Trouble.SILENCE, call)
+        calls = {**probe.calls(instance), "shutdown": leaver.shutdown}
+        for name, answer in (await answers_during(harness, Trouble.SILENCE, calls)).items():
             if answer is None:
                 seen = f"{harness.patience:g} s after the cloud fell silent, {name} had not ended"
                 raise Violation("every call to the cloud has a time-out", seen)
@@ -93,27 +91,6 @@ async def check_silence_ends_in_time(harness: Harness) -> None:
                 raise Violation(clause, f"the cloud said nothing, and increase {answer}") from answer.error
             if not isinstance(answer.error, OSError):
                 _judge_failure(name, Trouble.SILENCE, answer)
-
-
-def _calls(probe: Probe, instance: str) -> Mapping[str, Call]:
-    """Every call that asks the cloud something, by its name."""
-    group = probe.group
-    return {
-        "init": lambda: _open(probe.harness),
-        "update": group.update,
-        "increase": lambda: group.increase(1, intent=new_intent()),
-        "decrease": lambda: group.decrease([instance]),
-        "connect_info": lambda: group.connect_info(instance),
-        "heartbeat": lambda: group.heartbeat(instance),
-        **probe.extras(instance),
-    }
-
-
-async def _open(harness: Harness) -> None:
-    """Open another object for the group, to look only, and close it if that went well."""
-    group = harness.make()
-    await group.init(evolve(harness.settings, observe_only=True))
-    await group.shutdown()
 
 
 def _judge_failure(name: str, kind: Trouble, answer: Answer) -> None:

@@ -1,13 +1,10 @@
-"""The tutorial's plugin, made wrong in one way at a time: each way is one that plugins have gone wrong in.
-
-The first line of a mutant's docstring is what docs/reference/plugin-contract.md says of it.
-"""
+"""Mutants that break one clause in the plainest way."""
 # ruff: noqa: ANN401, D102, D105, D107  (what a mutant's methods are for stands in what they are mutants of)
 
 import logging
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime
 from http.client import HTTPConnection
@@ -17,7 +14,7 @@ from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 import anyio
-from attrs import evolve, frozen
+from attrs import evolve
 from fleeting_puddle import Config, Group
 from fleeting_puddle._cloud import Cloud
 from fleeting_puddle._group import STATES
@@ -38,46 +35,7 @@ from fleeting import (
     Settings,
     State,
 )
-from fleeting.testing import CHECKS, Check, name_of
-
-
-@frozen
-class Mutant:
-    """One way of being wrong, and the check that is meant to find it."""
-
-    group: type[Group]
-    check: Check
-
-    @property
-    def name(self) -> str:
-        """As in the documentation's table."""
-        return self.group.__name__
-
-    @property
-    def fault(self) -> str:
-        """What is wrong, in a sentence."""
-        return (self.group.__doc__ or "").splitlines()[0].removesuffix(".")
-
-
-MUTANTS: list[Mutant] = []
-
-OPEN: list[socket.socket] = []
-"""What mutants have left open; whoever runs them closes it."""
-
-GHOSTS: list[Timer] = []
-"""Threads that mutants have left; whoever runs them ends them."""
-
-
-def found_by(name: str) -> Callable[[type[Group]], type[Group]]:
-    """Mark a mutant with the check that is meant to find it."""
-    (check,) = (check for check in CHECKS if name_of(check) == name)
-
-    def note(group: type[Group]) -> type[Group]:
-        MUTANTS.append(Mutant(group, check))
-        return group
-
-    return note
-
+from tests.conformance.mutants._table import GHOSTS, OPEN, found_by
 
 # --- what it says of itself -----------------------------------------------------------------------------
 
