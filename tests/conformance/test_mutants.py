@@ -1,5 +1,8 @@
 """The conformance suite finds every mutant of a correct plugin, each with the check that is meant for it."""
 
+import logging
+import os
+import socket
 from collections.abc import Iterator
 
 import pytest
@@ -7,19 +10,27 @@ from attrs import evolve
 from puddle_endpoint import harness_for, running
 
 from fleeting.testing import Violation, anchor_of, judge
-from tests.conformance.mutants import GHOSTS, MUTANTS, OPEN, Mutant
+from tests.conformance.mutants import CHILDREN, GHOSTS, MUTANTS, OPEN, Mutant
 
 pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture(autouse=True)
-def close_what_a_mutant_left() -> Iterator[None]:
-    """Close the sockets of the mutants that leave them."""
+def clear_up_after_a_mutant() -> Iterator[None]:
+    """Close, end and put back what mutants leave open, running and changed."""
+    environment = dict(os.environ)
+    timeout, level = socket.getdefaulttimeout(), logging.getLogger().level
     yield
+    os.environ.clear()
+    os.environ.update(environment)
+    socket.setdefaulttimeout(timeout)
+    logging.getLogger().setLevel(level)
     while OPEN:
         OPEN.pop().close()
     while GHOSTS:
         GHOSTS.pop().cancel()
+    while CHILDREN:
+        CHILDREN.pop().wait()
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)

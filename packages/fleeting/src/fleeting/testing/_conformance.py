@@ -61,6 +61,11 @@ from fleeting.testing._checks._owning import (
     check_owner_mark_is_renewed,
     check_owner_mark_keeps_others_out,
 )
+from fleeting.testing._checks._resources import (
+    check_calls_release_what_they_took,
+    check_openings_add_nothing_up,
+    check_process_is_left_as_it_was,
+)
 from fleeting.testing._checks._secrets import check_connect_info_hides_secrets, check_secrets_are_told_nobody
 from fleeting.testing._checks._shrinking import (
     check_decrease_accepts_what_is_gone,
@@ -160,6 +165,9 @@ CHECKS: tuple[Check, ...] = (
     check_observing_sends_no_change,
     check_shutdown_leaves_instances,
     check_shutdown_releases_what_was_taken,
+    check_calls_release_what_they_took,
+    check_openings_add_nothing_up,
+    check_process_is_left_as_it_was,
 )
 """Every check, in the order in which a new group is best made to pass them."""
 

@@ -10,7 +10,11 @@ from fleeting._errors import ProviderError
 from fleeting._protocols import GivesNotice
 from fleeting._types import Capability
 from fleeting.testing._harness import Answer, Call, Harness, Probe, Violation, answer_of, describe, new_intent, without
+from fleeting.testing._holdings import released, settled
 from fleeting.testing._interrupt import MAX_AWAITS, interrupted
+
+SPARE = 7
+"""So many more things may be held after more cancellations than that: a pool may have grown."""
 
 
 async def check_cancelled_increase_leaves_no_trace(harness: Harness) -> None:
@@ -52,6 +56,8 @@ async def check_cancelled_calls_change_nothing_else(harness: Harness) -> None:
                 await _goes_on(probe, name, instance)
                 if not came_so_far:
                     break
+            if name in probe.reads(instance):
+                await _adds_nothing_up(harness, name, call, number)
         await probe.remove([instance])
 
 
@@ -74,6 +80,17 @@ async def _interrupted_at(number: int, call: Call) -> bool:
     with suppress(ProviderError):
         return await interrupted(call(), at=number)
     return True
+
+
+async def _adds_nothing_up(harness: Harness, name: str, call: Call, awaits: int) -> None:
+    """Cancel a call more often than a pool may grow, at each of its awaits in turn, and count what is held then."""
+    before = await settled(harness)
+    times = max(awaits, SPARE + 1)
+    for number in range(times):
+        await _interrupted_at(1 + number % max(1, awaits - 1), call)
+    seen = f"{times} calls of {name}, each cancelled at another of its awaits, have "
+    clause = "a call that is cancelled leaves nothing open"
+    await released(harness, before, clause, seen, allowed=SPARE, spared=("child process",))
 
 
 async def _goes_on(probe: Probe, name: str, instance: str) -> None:
