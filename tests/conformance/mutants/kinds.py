@@ -9,10 +9,15 @@ import logging
 import os
 import socket
 import subprocess
+from collections.abc import Sequence
 from contextlib import suppress
+from itertools import count as count_from
 from threading import Timer
+from typing import ClassVar
 from urllib.parse import urlsplit
 
+import anyio
+import anyio.lowlevel
 from fleeting_puddle import Group
 
 from fleeting import (
@@ -20,6 +25,7 @@ from fleeting import (
     ConnectInfo,
     GroupInfo,
     Observation,
+    Observed,
     Settings,
 )
 from tests.conformance.mutants._table import CHILDREN, GHOSTS, OPEN, found_by
@@ -117,3 +123,182 @@ class Configurator(Group):
     async def update(self) -> Observation:
         logging.getLogger().setLevel(logging.INFO + 1)
         return await super().update()
+
+
+# --- calls at the same time -----------------------------------------------------------------------------
+
+
+@found_by("reads_at_once_do_not_mix")
+class OneDesk(Group):
+    """Keeps the instance that it was asked about in itself while it waits."""
+
+    async def connect_info(self, instance: str) -> ConnectInfo:
+        self.asked = instance
+        await super().heartbeat(instance)
+        return await super().connect_info(self.asked)
+
+
+@found_by("reads_at_once_do_not_mix")
+class OneList(Group):
+    """Collects the pages of a view in itself, where another view begins anew."""
+
+    async def update(self) -> Observation:
+        self.found: dict[str, Observed] = {}
+        page: str | None = ""
+        while page is not None:
+            listing = await self._cloud.call("GET", f"{self._pool}/instances?page={page}")
+            if not page:
+                self.found.clear()
+            await anyio.sleep(0.01)
+            self.found |= {each["id"]: self._observed(each) for each in listing["instances"]}
+            page = listing["next"]
+        found, self.found = self.found, {}
+        return Observation(found)
+
+
+@found_by("changes_at_once_do_not_mix")
+class OneIntent(Group):
+    """Keeps the intent in itself while it looks whether the pool is there."""
+
+    async def increase(self, count: int, *, intent: str) -> int:
+        self.count, self.intent = count, intent
+        await self._cloud.call("GET", self._pool)
+        return await super().increase(self.count, intent=self.intent)
+
+
+@found_by("changes_at_once_do_not_mix")
+class ToTarget(Group):
+    """Asks for a new size of the pool, worked out from the one that it saw before."""
+
+    async def increase(self, count: int, *, intent: str) -> int:
+        before = len((await super().update()).instances)
+        await anyio.sleep(0.3 * count)
+        now = len((await super().update()).instances)
+        if missing := before + count - now:
+            await super().increase(missing, intent=intent)
+        return count
+
+
+@found_by("changes_at_once_do_not_mix")
+class CrossedLocks(Group):
+    """Takes two locks, in one order to look and in the other to delete."""
+
+    async def init(self, settings: Settings) -> GroupInfo:
+        self.list_lock, self.change_lock = anyio.Lock(), anyio.Lock()
+        return await super().init(settings)
+
+    async def update(self) -> Observation:
+        async with self.list_lock:
+            await anyio.sleep(0.01)
+            async with self.change_lock:
+                return await super().update()
+
+    async def decrease(self, instances: Sequence[str]) -> Sequence[str]:
+        async with self.change_lock:
+            await anyio.sleep(0.01)
+            async with self.list_lock:
+                return await super().decrease(instances)
+
+
+@found_by("named_create_is_idempotent_at_once")
+class LooksFirst(Group):
+    """Looks whether the intent has been carried out, and asks for it if not."""
+
+    _tries: ClassVar = count_from()
+
+    async def increase(self, count: int, *, intent: str) -> int:
+        shown = (await super().update()).instances
+        there = sum(each.intent == intent for each in shown.values())
+        await anyio.sleep(0.1)
+        if there < count:
+            body = {"count": count - there, "label": intent}
+            await self._cloud.call("POST", f"{self._pool}/instances", body, key=f"{intent}-{next(self._tries)}")
+        return count
+
+
+@found_by("cancelling_one_call_spares_the_others")
+class SharedFlight(Group):
+    """Lets a second view wait for the first one that is under way, which may be cancelled."""
+
+    flight: anyio.Event | None = None
+    view: Observation | None = None
+
+    async def update(self) -> Observation:
+        if self.flight is not None:
+            await self.flight.wait()
+            if self.view is None:
+                raise RuntimeError("no view")
+            return self.view
+        self.flight, self.view = anyio.Event(), None
+        try:
+            self.view = await super().update()
+            return self.view
+        finally:
+            self.flight.set()
+            self.flight = None
+
+
+@found_by("cancelling_one_call_spares_the_others")
+class SharedFuture(Group):
+    """Lets a second call wait for the first one of the same instance, for ever if that is cancelled."""
+
+    async def init(self, settings: Settings) -> GroupInfo:
+        self.under_way: dict[str, anyio.Event] = {}
+        return await super().init(settings)
+
+    async def heartbeat(self, instance: str) -> None:
+        if instance in self.under_way:
+            return await self.under_way[instance].wait()
+        self.under_way[instance] = anyio.Event()
+        await super().heartbeat(instance)
+        await anyio.lowlevel.checkpoint()
+        self.under_way.pop(instance).set()
+        return None
+
+
+@found_by("cancelled_calls_change_nothing_else")
+class Abandoned(Group):
+    """Leaves its connection open if it is cancelled between two requests."""
+
+    async def heartbeat(self, instance: str) -> None:
+        for _ in range(3):
+            connection = await _connect(self)
+            await super().heartbeat(instance)
+            await anyio.lowlevel.checkpoint()
+            connection.close()
+
+
+@found_by("shutdown_during_calls_ends")
+class WaitsForAll(Group):
+    """Waits, when it is closed, until no call is under way, and counts those that failed for ever."""
+
+    calls = 0
+
+    async def connect_info(self, instance: str) -> ConnectInfo:
+        self.calls += 1
+        await self._cloud.call("GET", self._pool)
+        if self.calls > 1:
+            self.calls -= 1
+        return await super().connect_info(instance)
+
+    async def shutdown(self) -> None:
+        while self.calls:  # noqa: ASYNC110  (that is what is wrong with it)
+            await anyio.sleep(0.01)
+
+
+@found_by("shutdown_during_calls_ends")
+class PullsThePlug(Group):
+    """Raises, when it is closed, if a call is under way."""
+
+    calls = 0
+
+    async def update(self) -> Observation:
+        self.calls += 1
+        try:
+            return await super().update()
+        finally:
+            self.calls -= 1
+
+    async def shutdown(self) -> None:
+        if self.calls:
+            raise RuntimeError("still in use")

@@ -7,6 +7,13 @@ from traceback import extract_tb
 
 import anyio
 
+from fleeting.testing._checks._at_once import (
+    check_cancelling_one_call_spares_the_others,
+    check_changes_at_once_do_not_mix,
+    check_named_create_is_idempotent_at_once,
+    check_reads_at_once_do_not_mix,
+    check_shutdown_during_calls_ends,
+)
 from fleeting.testing._checks._cancelling import (
     check_cancelled_calls_change_nothing_else,
     check_cancelled_increase_leaves_no_trace,
@@ -126,6 +133,7 @@ CHECKS: tuple[Check, ...] = (
     check_named_create_carries_the_intent,
     check_named_create_settles_a_lost_answer,
     check_named_create_outlives_its_manager,
+    check_named_create_is_idempotent_at_once,
     check_decrease_removes_only_those_named,
     check_decrease_accepts_what_is_gone,
     check_decrease_goes_on_past_what_is_gone,
@@ -143,6 +151,9 @@ CHECKS: tuple[Check, ...] = (
     check_stock_out_is_told,
     check_quota_is_told,
     check_silence_ends_in_time,
+    check_reads_at_once_do_not_mix,
+    check_changes_at_once_do_not_mix,
+    check_cancelling_one_call_spares_the_others,
     check_cancelled_increase_leaves_no_trace,
     check_cancelled_calls_change_nothing_else,
     check_cancelled_init_takes_nothing,
@@ -165,6 +176,7 @@ CHECKS: tuple[Check, ...] = (
     check_observing_sends_no_change,
     check_shutdown_leaves_instances,
     check_shutdown_releases_what_was_taken,
+    check_shutdown_during_calls_ends,
     check_calls_release_what_they_took,
     check_openings_add_nothing_up,
     check_process_is_left_as_it_was,
