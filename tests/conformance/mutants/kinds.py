@@ -10,15 +10,16 @@ import os
 import socket
 import subprocess
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from itertools import count as count_from
 from threading import Timer
-from typing import ClassVar
+from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 import anyio
 import anyio.lowlevel
 from fleeting_puddle import Group
+from fleeting_puddle._cloud import Cloud
 
 from fleeting import (
     AuthFailed,
@@ -26,9 +27,13 @@ from fleeting import (
     GroupInfo,
     Observation,
     Observed,
+    OutcomeUnknown,
+    ProviderError,
+    RateLimited,
     Settings,
 )
 from tests.conformance.mutants._table import CHILDREN, GHOSTS, OPEN, found_by
+from tests.conformance.mutants.basics import _Changes, _OtherCloud, _Pager
 
 # --- resources ------------------------------------------------------------------------------------------
 
@@ -302,3 +307,202 @@ class PullsThePlug(Group):
     async def shutdown(self) -> None:
         if self.calls:
             raise RuntimeError("still in use")
+
+
+# --- every trouble in every call ------------------------------------------------------------------------
+
+
+class _RawConnection(Cloud):
+    def _call(self, method: str, path: str, body: str, key: str) -> Any:
+        with closing(socket.create_connection((urlsplit(self._config.url).hostname, urlsplit(self._config.url).port))):
+            return super()._call(method, path, body, key)
+
+
+@found_by("unreachable_cloud_is_a_provider_error")
+class Exposed(_OtherCloud):
+    """Lets out what the socket raises if the cloud refuses connections."""
+
+    cloud = _RawConnection
+
+
+class _AllUnknown(_Changes):
+    def change(self, error: ProviderError) -> Exception:
+        return OutcomeUnknown(str(error)) if type(error) is ProviderError else error
+
+
+@found_by("unreachable_cloud_is_a_provider_error")
+class Agnostic(_OtherCloud):
+    """Says that what could not be sent may have been done."""
+
+    cloud = _AllUnknown
+
+
+@found_by("malformed_answers_are_provider_errors")
+class Presuming(Group):
+    """Takes every answer to have what it should have."""
+
+    async def connect_info(self, instance: str) -> ConnectInfo:
+        found = dict(await self._cloud.call("GET", f"/instances/{instance}"))
+        return ConnectInfo(id=instance, internal_addr=found["address"], user=found["user"], password=found["password"])
+
+
+@found_by("malformed_answers_are_provider_errors")
+class Forgiving(Group):
+    """Takes what an answer lacks for none."""
+
+    async def update(self) -> Observation:
+        listing = await self._cloud.call("GET", f"{self._pool}/instances?page=")
+        return Observation({each["id"]: self._observed(each) for each in listing.get("instances", [])})
+
+
+@found_by("late_answer_is_an_unknown_outcome")
+class Repeater(Group):
+    """Asks once more, under another key, if the answer comes too late."""
+
+    async def increase(self, count: int, *, intent: str) -> int:
+        with suppress(OutcomeUnknown):
+            return await super().increase(count, intent=intent)
+        body = {"count": count, "label": intent}
+        await self._cloud.call("POST", f"{self._pool}/instances", body, key=f"{intent}-again")
+        raise OutcomeUnknown("no answer")
+
+
+@found_by("late_answer_is_an_unknown_outcome")
+class Optimistic(Group):
+    """Says that all was accepted, if the answer comes too late."""
+
+    async def increase(self, count: int, *, intent: str) -> int:
+        try:
+            return await super().increase(count, intent=intent)
+        except OutcomeUnknown as error:
+            if isinstance(error.__cause__, TimeoutError):
+                return count
+            raise
+
+
+@found_by("refusals_are_told_by_every_call")
+class TellsSome(Group):
+    """Says of refused credentials, when it deletes, that something is wrong."""
+
+    async def decrease(self, instances: Sequence[str]) -> Sequence[str]:
+        try:
+            return await super().decrease(instances)
+        except AuthFailed as error:
+            raise ProviderError("the deletion failed") from error
+
+
+@found_by("refusals_are_told_by_every_call")
+class Unwell(Group):
+    """Takes an instance for unhealthy because it asked too often."""
+
+    async def heartbeat(self, instance: str) -> None:
+        try:
+            await super().heartbeat(instance)
+        except RateLimited as error:
+            raise ProviderError(f"{instance} is not healthy") from error
+
+
+@found_by("throttled_calls_stop_asking")
+class Hammer(Group):
+    """Goes on to the next instance if the cloud was asked too often."""
+
+    async def decrease(self, instances: Sequence[str]) -> Sequence[str]:
+        done: list[str] = []
+        for instance in instances:
+            with suppress(RateLimited):
+                done += await super().decrease([instance])
+        if not done:
+            raise RateLimited("too often", retry_after=7)
+        return done
+
+
+@found_by("throttled_calls_stop_asking")
+class Pestering(Group):
+    """Asks ten times at once if it is refused."""
+
+    async def update(self) -> Observation:
+        for _ in range(9):
+            with suppress(RateLimited):
+                return await super().update()
+        return await super().update()
+
+
+@found_by("trouble_amid_a_call_is_told")
+class ThirdPage(_Pager):
+    """Gives what it has if the third page cannot be fetched."""
+
+    async def page(self, page: str) -> dict[str, Any]:
+        try:
+            return await super().page(page)
+        except ProviderError:
+            if page in {"", "3"}:
+                raise
+            return {"instances": [], "next": None}
+
+
+@found_by("trouble_amid_a_call_is_told")
+class AllIfOne(Group):
+    """Says that all were deleted, if the first one was."""
+
+    async def decrease(self, instances: Sequence[str]) -> Sequence[str]:
+        await super().decrease(instances[:1])
+        with suppress(ProviderError):
+            await super().decrease(instances[1:])
+        return instances
+
+
+@found_by("trouble_amid_a_call_is_told")
+class OneByOne(Group):
+    """Asks for one after the other, and raises if a later one is refused."""
+
+    async def increase(self, count: int, *, intent: str) -> int:
+        for number in range(count):
+            body = {"count": 1, "label": intent}
+            await self._cloud.call("POST", f"{self._pool}/instances", body, key=f"{intent}-{number}")
+        return count
+
+
+@found_by("trouble_amid_a_call_is_told")
+class NameTag(Group):
+    """Makes instances outside of the pool, and forgets those that cannot be put into it."""
+
+    async def increase(self, count: int, *, intent: str) -> int:
+        accepted = 0
+        for _ in range(count):
+            made = await self._cloud.call("POST", "/instances", {"label": intent})
+            with suppress(ProviderError):
+                await self._cloud.call("POST", f"/instances/{made['id']}/pool", {"pool": self._config.pool})
+                accepted += 1
+        return accepted
+
+
+@found_by("troubles_pass")
+class Circuit(Group):
+    """Opens a circuit after three failures, and never closes it."""
+
+    failures = 0
+
+    async def heartbeat(self, instance: str) -> None:
+        if self.failures > 1:
+            raise ProviderError("the cloud does not work")
+        try:
+            await super().heartbeat(instance)
+        except ProviderError:
+            self.failures += 1
+            raise
+
+
+@found_by("troubles_pass")
+class Banned(Group):
+    """Takes credentials that were refused once for wrong for ever."""
+
+    refused = False
+
+    async def update(self) -> Observation:
+        if self.refused:
+            raise AuthFailed("the token is wrong")
+        try:
+            return await super().update()
+        except AuthFailed:
+            self.refused = True
+            raise

@@ -54,19 +54,26 @@ class Cloud:
             try:
                 connection.request(method, url.path + path, body, headers)
                 response = connection.getresponse()
-                answer = json.loads(response.read())
-            except (OSError, HTTPException, ValueError) as error:  # it may have been done
+                answer = json.loads(response.read(1 << 24), object_hook=_Answer)
+                code = str(answer.get("code", "nothing"))
+            except (OSError, HTTPException, ValueError, AttributeError) as error:  # it may have been done
                 raise OutcomeUnknown(f"Puddle gave no answer to {method} {path} that makes sense") from error
         if response.status >= 400:
-            raise _error_for(answer, path, response.getheader("Retry-After"))
+            raise _error_for(code, path, response.getheader("Retry-After", ""))
         return answer
 
 
-def _error_for(answer: dict[str, str], path: str, retry_after: str | None) -> ProviderError:
+class _Answer(dict[str, Any]):
+    """An object of the API's: to lack what it should have is an answer that makes no sense, and no `KeyError`."""
+
+    def __missing__(self, key: str) -> Any:
+        raise OutcomeUnknown(f"Puddle's answer lacks {key!r}")
+
+
+def _error_for(code: str, path: str, wait: str) -> ProviderError:
     """Choose by the code; the API's message stays out of it, for it repeats the token."""
-    code = answer.get("code", "nothing")
     if code == "not_found":
         return InstanceNotFound(path.rpartition("/")[2])
     if code == "too_many_requests":
-        return RateLimited("Puddle was asked too often", retry_after=float(retry_after) if retry_after else None)
+        return RateLimited("Puddle was asked too often", retry_after=float(wait) if wait.isdigit() else None)
     return _ERRORS.get(code, ProviderError)(f"Puddle says {code} to {path}")

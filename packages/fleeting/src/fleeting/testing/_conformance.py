@@ -88,6 +88,15 @@ from fleeting.testing._checks._suspending import (
     check_suspending_again_is_accepted,
     check_suspending_goes_on_past_what_is_gone,
 )
+from fleeting.testing._checks._troubles import (
+    check_late_answer_is_an_unknown_outcome,
+    check_malformed_answers_are_provider_errors,
+    check_refusals_are_told_by_every_call,
+    check_throttled_calls_stop_asking,
+    check_trouble_amid_a_call_is_told,
+    check_troubles_pass,
+    check_unreachable_cloud_is_a_provider_error,
+)
 from fleeting.testing._checks._view import (
     check_creation_time_is_in_seconds,
     check_every_vendor_state_is_mapped,
@@ -148,9 +157,16 @@ CHECKS: tuple[Check, ...] = (
     check_failures_are_provider_errors,
     check_refused_credentials_are_auth_failed,
     check_throttling_is_rate_limited,
+    check_throttled_calls_stop_asking,
+    check_refusals_are_told_by_every_call,
+    check_unreachable_cloud_is_a_provider_error,
+    check_malformed_answers_are_provider_errors,
+    check_trouble_amid_a_call_is_told,
+    check_troubles_pass,
     check_stock_out_is_told,
     check_quota_is_told,
     check_silence_ends_in_time,
+    check_late_answer_is_an_unknown_outcome,
     check_reads_at_once_do_not_mix,
     check_changes_at_once_do_not_mix,
     check_cancelling_one_call_spares_the_others,
