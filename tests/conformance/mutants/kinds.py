@@ -25,6 +25,7 @@ from fleeting import (
     AuthFailed,
     ConnectInfo,
     GroupInfo,
+    InstanceNotFound,
     Observation,
     Observed,
     OutcomeUnknown,
@@ -506,3 +507,108 @@ class Banned(Group):
         except AuthFailed:
             self.refused = True
             raise
+
+
+# --- sizes ----------------------------------------------------------------------------------------------
+
+
+@found_by("large_numbers_are_handled")
+class FiftyAtMost(Group):
+    """Names in a request for deletion as many as the API takes, and forgets the rest."""
+
+    async def decrease(self, instances: Sequence[str]) -> Sequence[str]:
+        await super().decrease(instances[:50])
+        return instances
+
+
+@found_by("large_numbers_are_handled")
+class TwoDigits(Group):
+    """Asks for no more than the API takes in one request, and says that all were accepted."""
+
+    async def increase(self, count: int, *, intent: str) -> int:
+        await super().increase(min(count, 99), intent=intent)
+        return count
+
+
+@found_by("every_page_is_known_to_every_call")
+class FirstPageOfNames(Group):
+    """Looks an instance up on the first page of the listing."""
+
+    async def heartbeat(self, instance: str) -> None:
+        listing = await self._cloud.call("GET", f"{self._pool}/instances?page=")
+        if instance not in [each["id"] for each in listing["instances"]]:
+            raise InstanceNotFound(instance)
+        await super().heartbeat(instance)
+
+
+@found_by("every_page_is_known_to_every_call")
+class OnlyItsOwn(Group):
+    """Deletes what it has made itself, and takes the rest for gone."""
+
+    async def decrease(self, instances: Sequence[str]) -> Sequence[str]:
+        shown = (await super().update()).instances
+        await super().decrease([each for each in instances if each in shown and shown[each].intent])
+        return instances
+
+
+@found_by("view_follows_a_changing_crowd")
+class FullPageEnds(Group):
+    """Remembers which page was the last, and reads no further in later views."""
+
+    last: str | None = None
+
+    async def update(self) -> Observation:
+        instances: dict[str, Observed] = {}
+        page: str | None = ""
+        before = ""
+        while page is not None:
+            listing = await self._cloud.call("GET", f"{self._pool}/instances?page={page}")
+            instances |= {each["id"]: self._observed(each) for each in listing["instances"]}
+            if page == self.last:
+                break
+            before, page = page, listing["next"]
+        if self.last is None and len(instances) > 3:
+            self.last = before
+        return Observation(instances)
+
+
+@found_by("view_follows_a_changing_crowd")
+class TwentyAtMost(_Pager):
+    """Turns as many pages as it takes to be enough, it thinks."""
+
+    pages = 0
+
+    async def update(self) -> Observation:
+        self.pages = 0
+        return await super().update()
+
+    async def page(self, page: str) -> dict[str, Any]:
+        self.pages += 1
+        listing = await super().page(page)
+        return listing if self.pages < 4 else {**listing, "next": None}
+
+
+@found_by("empty_page_is_not_the_last")
+class UntilEmpty(_Pager):
+    """Takes a page without instances for the last."""
+
+    async def page(self, page: str) -> dict[str, Any]:
+        listing = await super().page(page)
+        return listing if listing["instances"] else {**listing, "next": None}
+
+
+@found_by("instance_on_two_pages_is_one")
+class Strict(_Pager):
+    """Raises if an instance comes twice."""
+
+    async def update(self) -> Observation:
+        self.seen: set[str] = set()
+        return await super().update()
+
+    async def page(self, page: str) -> dict[str, Any]:
+        listing = await super().page(page)
+        for each in listing["instances"]:
+            if each["id"] in self.seen:
+                raise ProviderError(f"{each['id']} is there twice")
+            self.seen.add(each["id"])
+        return listing

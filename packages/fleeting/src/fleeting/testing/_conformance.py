@@ -81,6 +81,13 @@ from fleeting.testing._checks._shrinking import (
     check_decrease_removes_what_does_not_run,
     check_refused_deletion_is_told,
 )
+from fleeting.testing._checks._sizes import (
+    check_empty_page_is_not_the_last,
+    check_every_page_is_known_to_every_call,
+    check_instance_on_two_pages_is_one,
+    check_large_numbers_are_handled,
+    check_view_follows_a_changing_crowd,
+)
 from fleeting.testing._checks._suspending import (
     check_resuming_without_room_is_told,
     check_suspended_instances_can_be_deleted,
@@ -128,6 +135,9 @@ CHECKS: tuple[Check, ...] = (
     check_view_has_every_page,
     check_view_is_whole_or_an_error,
     check_pages_that_loop_are_an_error,
+    check_empty_page_is_not_the_last,
+    check_instance_on_two_pages_is_one,
+    check_view_follows_a_changing_crowd,
     check_failed_update_is_an_error,
     check_every_vendor_state_is_mapped,
     check_unknown_state_is_not_swallowed,
@@ -148,6 +158,8 @@ CHECKS: tuple[Check, ...] = (
     check_decrease_goes_on_past_what_is_gone,
     check_decrease_removes_what_does_not_run,
     check_refused_deletion_is_told,
+    check_large_numbers_are_handled,
+    check_every_page_is_known_to_every_call,
     check_connect_info_is_complete,
     check_connect_info_knows_what_is_gone,
     check_connect_info_hides_secrets,
