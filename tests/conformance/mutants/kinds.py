@@ -9,8 +9,10 @@ import logging
 import os
 import socket
 import subprocess
+import time
 from collections.abc import Sequence
 from contextlib import closing, suppress
+from datetime import datetime
 from itertools import count as count_from
 from threading import Timer
 from typing import Any, ClassVar
@@ -18,6 +20,7 @@ from urllib.parse import urlsplit
 
 import anyio
 import anyio.lowlevel
+from attrs import evolve
 from fleeting_puddle import Group
 from fleeting_puddle._cloud import Cloud
 
@@ -26,12 +29,16 @@ from fleeting import (
     ConnectInfo,
     GroupInfo,
     InstanceNotFound,
+    LoopClock,
     Observation,
     Observed,
     OutcomeUnknown,
+    Problem,
+    ProblemKind,
     ProviderError,
     RateLimited,
     Settings,
+    State,
 )
 from tests.conformance.mutants._table import CHILDREN, GHOSTS, OPEN, found_by
 from tests.conformance.mutants.basics import _Changes, _OtherCloud, _Pager
@@ -612,3 +619,242 @@ class Strict(_Pager):
                 raise ProviderError(f"{each['id']} is there twice")
             self.seen.add(each["id"])
         return listing
+
+
+# --- values ---------------------------------------------------------------------------------------------
+
+
+@found_by("values_are_of_their_types")
+class Numeric(Group):
+    """Gives the port as it came out of a file: as text."""
+
+    async def connect_info(self, instance: str) -> ConnectInfo:
+        return evolve(await super().connect_info(instance), port="22")  # type: ignore[arg-type]  # that is what is wrong with it
+
+
+@found_by("values_are_of_their_types")
+class Dated(Group):
+    """Gives a datetime for a time."""
+
+    def _observed(self, each: dict[str, str]) -> Observed:
+        created: Any = datetime.fromisoformat(each["created"])
+        return evolve(super()._observed(each), created_at=created)
+
+
+@found_by("values_are_of_their_types")
+class SaysYes(Group):
+    """Says that instances were accepted, and not how many."""
+
+    async def increase(self, count: int, *, intent: str) -> int:
+        return await super().increase(count, intent=intent) == count
+
+
+@found_by("two_instances_are_told_apart")
+class SameAge(Group):
+    """Gives the time at which the first instance of the pool was made for all of them."""
+
+    async def update(self) -> Observation:
+        view = await super().update()
+        first = min((each.created_at or 0 for each in view.instances.values()), default=0)
+        return evolve(view, instances={name: evolve(each, created_at=first) for name, each in view.instances.items()})
+
+
+@found_by("two_instances_are_told_apart")
+class OneAddress(Group):
+    """Gives the address of the pool for that of the instance."""
+
+    async def connect_info(self, instance: str) -> ConnectInfo:
+        return evolve(await super().connect_info(instance), internal_addr=f"{self._config.pool}.pond")
+
+
+@found_by("two_instances_are_told_apart")
+class OnePassword(Group):
+    """Keeps the first password that it got, and gives it for every instance."""
+
+    password: str | None = None
+
+    async def connect_info(self, instance: str) -> ConnectInfo:
+        info = await super().connect_info(instance)
+        self.password = self.password or info.password
+        return evolve(info, password=self.password)
+
+
+@found_by("times_are_in_seconds")
+class Monotonic(Group):
+    """Gives the end of the credentials by a clock that begins with the machine's start."""
+
+    async def connect_info(self, instance: str) -> ConnectInfo:
+        return evolve(await super().connect_info(instance), expires_at=time.monotonic() + 3600)
+
+
+@found_by("times_are_in_seconds")
+class InThousandths(Group):
+    """Gives the end of the credentials in milliseconds."""
+
+    async def connect_info(self, instance: str) -> ConnectInfo:
+        return evolve(await super().connect_info(instance), expires_at=(LoopClock().now() + 3600) * 1000)
+
+
+@found_by("times_are_in_seconds")
+class LocalTrouble(Group):
+    """Takes the time of a problem, which is in UTC, for one of its own time zone."""
+
+    def _problem(self, each: dict[str, str]) -> Problem:
+        since = datetime.fromisoformat(each["since"]).replace(tzinfo=None).timestamp()
+        return evolve(super()._problem(each), since=since)
+
+
+class _Milliseconds(_Changes):
+    def change(self, error: ProviderError) -> Exception:
+        return RateLimited("too often", retry_after=7000) if isinstance(error, RateLimited) else error
+
+
+@found_by("advice_of_the_cloud_is_kept")
+class TooPatient(_OtherCloud):
+    """Gives the time to wait in milliseconds."""
+
+    cloud = _Milliseconds
+
+
+class _NoAdvice(_Changes):
+    def change(self, error: ProviderError) -> Exception:
+        return RateLimited("too often") if isinstance(error, RateLimited) else error
+
+
+@found_by("advice_of_the_cloud_is_kept")
+class Unadvised(_OtherCloud):
+    """Does not pass on how long the cloud asks it to wait."""
+
+    cloud = _NoAdvice
+
+
+@found_by("identity_ignores_spelling")
+class AsWritten(Group):
+    """Is identified by its settings, as they are written."""
+
+    async def init(self, settings: Settings) -> GroupInfo:
+        info = await super().init(settings)
+        return evolve(info, identity=f"puddle:{self._config.url}/{self._config.pool}")
+
+
+@found_by("identity_ignores_spelling")
+class AllSettings(Group):
+    """Is identified by all of its settings, time-outs too."""
+
+    async def init(self, settings: Settings) -> GroupInfo:
+        return evolve(await super().init(settings), identity=f"puddle:{self._config!r}".lower().replace("/'", "'"))
+
+
+@found_by("two_resources_do_not_mix")
+class WholeAccount(Group):
+    """Is identified by the account, whichever pool it manages."""
+
+    async def init(self, settings: Settings) -> GroupInfo:
+        info = await super().init(settings)
+        return evolve(info, identity=info.identity.partition("/pools")[0])
+
+
+@found_by("two_resources_do_not_mix")
+class SharedShelf(Group):
+    """Collects what it sees where all groups of the program see it."""
+
+    shelf: ClassVar[dict[str, Observed]] = {}
+
+    async def update(self) -> Observation:
+        view = await super().update()
+        if not self._settings.observe_only:
+            self.shelf.clear()
+        self.shelf.update(view.instances)
+        return evolve(view, instances=dict(self.shelf))
+
+
+@found_by("max_size_is_the_ceiling")
+class WhatIsLeft(Group):
+    """Gives for its ceiling what is left of it."""
+
+    async def init(self, settings: Settings) -> GroupInfo:
+        info = await super().init(settings)
+        return evolve(info, max_size=(info.max_size or 0) - len((await super().update()).instances))
+
+
+# --- what changes back ----------------------------------------------------------------------------------
+
+
+@found_by("states_change_back")
+class Unforgiving(Group):
+    """Takes what has failed once for failed for ever."""
+
+    async def init(self, settings: Settings) -> GroupInfo:
+        self.failed: set[str] = set()
+        return await super().init(settings)
+
+    def _observed(self, each: dict[str, str]) -> Observed:
+        observed = super()._observed(each)
+        self.failed |= {each["id"]} if observed.state is State.FAILED else set()
+        return evolve(observed, state=State.FAILED) if each["id"] in self.failed else observed
+
+
+@found_by("states_change_back")
+class OnceUnwell(Group):
+    """Takes an instance that was not healthy once for unhealthy for ever."""
+
+    async def init(self, settings: Settings) -> GroupInfo:
+        self.unwell: set[str] = set()
+        return await super().init(settings)
+
+    async def heartbeat(self, instance: str) -> None:
+        if instance in self.unwell:
+            raise ProviderError(f"{instance} is not healthy")
+        try:
+            await super().heartbeat(instance)
+        except ProviderError:
+            self.unwell.add(instance)
+            raise
+
+
+@found_by("states_change_back")
+class OnlyForward(Group):
+    """Shows no instance in an earlier state than before."""
+
+    async def init(self, settings: Settings) -> GroupInfo:
+        self.furthest: dict[str, State] = {}
+        return await super().init(settings)
+
+    def _observed(self, each: dict[str, str]) -> Observed:
+        order = [State.CREATING, State.RUNNING, State.FAILED, State.DELETING]
+        observed = super()._observed(each)
+        before = self.furthest.get(each["id"], State.CREATING)
+        self.furthest[each["id"]] = max(before, observed.state, key=order.index)
+        return evolve(observed, state=self.furthest[each["id"]])
+
+
+@found_by("problems_end")
+class Resentful(Group):
+    """Goes on telling of problems that are over."""
+
+    async def init(self, settings: Settings) -> GroupInfo:
+        self.met: dict[ProblemKind, Problem] = {}
+        return await super().init(settings)
+
+    async def update(self) -> Observation:
+        view = await super().update()
+        self.met |= {each.kind: each for each in view.problems}
+        return evolve(view, problems=list(self.met.values()))
+
+
+@found_by("problems_end")
+class Brooding(Group):
+    """Tells of a limit of the account for as long as it lives, once it has met it."""
+
+    limits: tuple[Problem, ...] = ()
+
+    async def increase(self, count: int, *, intent: str) -> int:
+        try:
+            return await super().increase(count, intent=intent)
+        except ProviderError as error:
+            self.limits = (Problem(kind=ProblemKind.QUOTA, message=str(error)),)
+            raise
+
+    async def update(self) -> Observation:
+        view = await super().update()
+        return evolve(view, problems=[*view.problems, *self.limits])

@@ -52,7 +52,7 @@ class Cloud:
             except OSError as error:  # nothing was sent, so nothing was done
                 raise ProviderError(f"Puddle cannot be reached at {url.netloc}: {error}") from error
             try:
-                connection.request(method, url.path + path, body, headers)
+                connection.request(method, url.path.rstrip("/") + path, body, headers)
                 response = connection.getresponse()
                 answer = json.loads(response.read(1 << 24), object_hook=_Answer)
                 code = str(answer.get("code", "nothing"))

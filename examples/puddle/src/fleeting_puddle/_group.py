@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime
+from urllib.parse import urlsplit
 
 from fleeting import (
     Capability,
@@ -39,7 +40,8 @@ class Group:
         """Look whether the pool is there."""
         self._settings = settings
         pool = await self._cloud.call("GET", self._pool)
-        identity = f"puddle:{self._config.url}{self._pool}"
+        url = urlsplit(self._config.url)
+        identity = f"puddle:{url.netloc.lower()}{url.path.rstrip('/')}{self._pool}"
         return GroupInfo(identity=identity, max_size=pool["limit"], capabilities=CAPABILITIES)
 
     async def update(self) -> Observation:

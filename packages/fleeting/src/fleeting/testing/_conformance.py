@@ -73,6 +73,10 @@ from fleeting.testing._checks._resources import (
     check_openings_add_nothing_up,
     check_process_is_left_as_it_was,
 )
+from fleeting.testing._checks._returning import (
+    check_problems_end,
+    check_states_change_back,
+)
 from fleeting.testing._checks._secrets import check_connect_info_hides_secrets, check_secrets_are_told_nobody
 from fleeting.testing._checks._shrinking import (
     check_decrease_accepts_what_is_gone,
@@ -104,6 +108,15 @@ from fleeting.testing._checks._troubles import (
     check_troubles_pass,
     check_unreachable_cloud_is_a_provider_error,
 )
+from fleeting.testing._checks._values import (
+    check_advice_of_the_cloud_is_kept,
+    check_identity_ignores_spelling,
+    check_max_size_is_the_ceiling,
+    check_times_are_in_seconds,
+    check_two_instances_are_told_apart,
+    check_two_resources_do_not_mix,
+    check_values_are_of_their_types,
+)
 from fleeting.testing._checks._view import (
     check_creation_time_is_in_seconds,
     check_every_vendor_state_is_mapped,
@@ -130,6 +143,10 @@ CHECKS: tuple[Check, ...] = (
     check_init_tells_what_the_group_is,
     check_claimed_capabilities_have_their_methods,
     check_identity_is_the_resource,
+    check_identity_ignores_spelling,
+    check_two_resources_do_not_mix,
+    check_max_size_is_the_ceiling,
+    check_values_are_of_their_types,
     check_first_view_is_complete,
     check_view_is_stable,
     check_view_has_every_page,
@@ -142,6 +159,8 @@ CHECKS: tuple[Check, ...] = (
     check_every_vendor_state_is_mapped,
     check_unknown_state_is_not_swallowed,
     check_creation_time_is_in_seconds,
+    check_times_are_in_seconds,
+    check_states_change_back,
     check_update_notices_death,
     check_increase_brings_what_it_accepted,
     check_increase_stops_at_max_size,
@@ -163,12 +182,14 @@ CHECKS: tuple[Check, ...] = (
     check_connect_info_is_complete,
     check_connect_info_knows_what_is_gone,
     check_connect_info_hides_secrets,
+    check_two_instances_are_told_apart,
     check_heartbeat_tells_health,
     check_heartbeat_notices_death,
     check_heartbeat_notices_failure,
     check_failures_are_provider_errors,
     check_refused_credentials_are_auth_failed,
     check_throttling_is_rate_limited,
+    check_advice_of_the_cloud_is_kept,
     check_throttled_calls_stop_asking,
     check_refusals_are_told_by_every_call,
     check_unreachable_cloud_is_a_provider_error,
@@ -177,6 +198,7 @@ CHECKS: tuple[Check, ...] = (
     check_troubles_pass,
     check_stock_out_is_told,
     check_quota_is_told,
+    check_problems_end,
     check_silence_ends_in_time,
     check_late_answer_is_an_unknown_outcome,
     check_reads_at_once_do_not_mix,

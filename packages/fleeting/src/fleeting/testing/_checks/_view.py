@@ -125,7 +125,7 @@ async def check_creation_time_is_in_seconds(harness: Harness) -> None:
     async with harness.opened() as probe:
         begun = clock.now()
         (instance,) = await probe.grow(1)
-        with _far_from_greenwich():
+        with far_from_greenwich():
             created = (await probe.shown())[instance].created_at
         if created is None:
             raise NotApplicable("the cloud does not say when an instance was created")
@@ -135,7 +135,7 @@ async def check_creation_time_is_in_seconds(harness: Harness) -> None:
 
 
 @contextmanager
-def _far_from_greenwich() -> Iterator[None]:
+def far_from_greenwich() -> Iterator[None]:
     """Have a local time that is not UTC, as many a machine has and no machine that runs tests."""
     before = os.environ.get("TZ")
     os.environ["TZ"] = "XYZ-5:45"
