@@ -9,10 +9,14 @@ import logging
 import os
 import socket
 import subprocess
+import sys
 import time
+import warnings
+from base64 import b64encode
 from collections.abc import Sequence
 from contextlib import closing, suppress
 from datetime import datetime
+from http.client import HTTPConnection
 from itertools import count as count_from
 from threading import Timer
 from typing import Any, ClassVar
@@ -21,7 +25,7 @@ from urllib.parse import urlsplit
 import anyio
 import anyio.lowlevel
 from attrs import evolve
-from fleeting_puddle import Group
+from fleeting_puddle import Config, Group
 from fleeting_puddle._cloud import Cloud
 
 from fleeting import (
@@ -858,3 +862,88 @@ class Brooding(Group):
     async def update(self) -> Observation:
         view = await super().update()
         return evolve(view, problems=[*view.problems, *self.limits])
+
+
+# --- secrets --------------------------------------------------------------------------------------------
+
+
+@found_by("secrets_are_told_nobody")
+class Printing(Group):
+    """Prints what it asks for, as its author did to see what is wrong."""
+
+    async def decrease(self, instances: Sequence[str]) -> Sequence[str]:
+        print(f"DELETE {instances} with {self._config.token}", file=sys.stderr)  # noqa: T201  (that is what is wrong with it)
+        return await super().decrease(instances)
+
+
+@found_by("secrets_are_told_nobody")
+class Verbose(Group):
+    """Has its HTTP client print all that it sends."""
+
+    async def heartbeat(self, instance: str) -> None:
+        before, HTTPConnection.debuglevel = HTTPConnection.debuglevel, 1
+        try:
+            await super().heartbeat(instance)
+        finally:
+            HTTPConnection.debuglevel = before
+
+
+class _ChainsItself(_Changes):
+    def change(self, error: ProviderError) -> Exception:
+        error.__context__ = ValueError(f"Authorization: Bearer {self._config.token}")
+        return error
+
+
+@found_by("secrets_are_told_nobody")
+class Chained(_OtherCloud):
+    """Raises a proper error from one, of which a traceback shows the context too, that has the request in it."""
+
+    cloud = _ChainsItself
+
+
+@found_by("secrets_are_told_nobody")
+class Warns(Group):
+    """Warns of settings that are out of date, and shows them."""
+
+    async def init(self, settings: Settings) -> GroupInfo:
+        warnings.warn(f"token {self._config.token} in url", UserWarning, stacklevel=2)
+        return await super().init(settings)
+
+
+@found_by("secrets_are_told_nobody")
+class Encoded(Group):
+    """Logs its credentials in base64, as they stand in a header."""
+
+    async def connect_info(self, instance: str) -> ConnectInfo:
+        header = b64encode(f"frog:{self._config.token}".encode()).decode()
+        logging.getLogger("fleeting.puddle").log(5, "Authorization: Basic %s", header)
+        return await super().connect_info(instance)
+
+
+@found_by("secrets_are_told_nobody")
+class Attached(Group):
+    """Has the request in an attribute of its errors, if the cloud is out of stock or fails."""
+
+    async def withdraw(self, count: int) -> int:
+        try:
+            return await super().withdraw(count)
+        except ProviderError as error:
+            error.args = (*error.args, {"headers": {"Authorization": self._config.token}})
+            raise
+
+
+class _Open:
+    def __init__(self, token: str) -> None:
+        self.token = token
+
+    def __repr__(self) -> str:
+        return f"Session(token={self.token!r})"
+
+
+@found_by("secrets_are_told_nobody")
+class PlainSession(Group):
+    """Has a client with a repr that shows the token."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.session = _Open(config.token)

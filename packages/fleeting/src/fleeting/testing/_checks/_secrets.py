@@ -1,36 +1,15 @@
 """Secrets are for the connector, and for nobody who reads along."""
 
-import logging
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping, Sequence
+
+from attrs import evolve
 
 from fleeting._types import ConnectInfo
-from fleeting.testing._harness import Answer, Harness, Probe, Trouble, Violation, answer_of, new_intent
+from fleeting.testing._harness import Answer, Call, Harness, Probe, Trouble, Violation, answer_of, answers_at_once
+from fleeting.testing._overhearing import overhearing, spellings, words_of
 
-TALKATIVE = (
-    Trouble.ERROR,
-    Trouble.GARBAGE,
-    Trouble.AUTH,
-    Trouble.RATE_LIMIT,
-    Trouble.STOCK_OUT,
-    Trouble.QUOTA,
-    Trouble.LOST_ANSWER,
-)
-"""Troubles of which a cloud says more than it should, and a plugin repeats it."""
-
-
-class _Ear(logging.Handler):
-    """Hears whatever is logged, with all that stands beside the message."""
-
-    def __init__(self) -> None:
-        super().__init__(level=logging.NOTSET)
-        self.heard: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Take it down."""
-        self.heard.append(f"{record.getMessage()} {vars(record)!r}")
-        if record.exc_info and record.exc_info[1] is not None:
-            self.heard += _words_of(record.exc_info[1])
+QUIET = (Trouble.SLOW, Trouble.BROKEN_PAGE, Trouble.PAGE_LOOP, Trouble.EMPTY_PAGE, Trouble.SHIFTED_PAGE)
+"""Troubles in which calls say nothing that they do not say in another."""
 
 
 async def check_connect_info_hides_secrets(harness: Harness) -> None:
@@ -44,68 +23,78 @@ async def check_connect_info_hides_secrets(harness: Harness) -> None:
 
 
 async def check_secrets_are_told_nobody(harness: Harness) -> None:
-    """No secret is in a `repr`, a log or an error, even if the cloud itself repeats it."""
-    with _listening() as ear:
+    """No secret is in a `repr`, a log, an error, a warning or standard output, even if the cloud itself repeats it."""
+    with overhearing() as heard:
         async with harness.opened() as probe:
             (instance,) = await probe.grow(1)
             info = await probe.group.connect_info(instance)
             secrets = [*harness.secrets, *(secret for secret in (info.password, info.key) if secret)]
             if not secrets:
                 raise harness.lack("secrets", "secrets, the secret values of the group's settings")
-            told = {"a repr": [repr(probe.group), repr(probe.info), repr(info), repr(await probe.group.update())]}
-            told["an answer"] = [word for answer in await _provoked(probe, info) for word in _words_in(answer)]
-    for where, words in {**told, "a log": ear.heard}.items():
-        if showing := [word for word in words if any(secret in word for secret in secrets)]:
-            seen = f"{where} shows one: {_hidden(showing[0], secrets)}"
-            raise Violation("secrets stay out of reprs, logs and errors", seen)
+            told: dict[str, Sequence[str]] = {"a repr": await _shown(probe, info)}
+            told |= await _provoked(probe, info)
+    for where, words in {**told, **heard.words()}.items():
+        _look_for(secrets, where, words)
 
 
-async def _provoked(probe: Probe, info: ConnectInfo) -> list[Answer]:
-    """Make the group say what it says when things go wrong, as far as they can be made to."""
-    unknown = probe.harness.unknown_id
-    answers = [await answer_of(probe.group.connect_info(unknown)), await answer_of(probe.group.heartbeat(unknown))]
-    for kind in TALKATIVE:
-        if kind in probe.harness.troubles:
-            async with probe.harness.trouble(kind):
-                answers.append(await answer_of(probe.group.update()))
-                answers.append(await answer_of(probe.group.increase(1, intent=new_intent())))
-                answers.append(await answer_of(probe.group.heartbeat(info.id)))
-                answers.append(await answer_of(probe.group.connect_info(info.id)))
-    await probe.rest(probe.harness.settle)
-    return answers
+def _look_for(secrets: Collection[str], where: str, words: Sequence[str]) -> None:
+    """Raise if one of them is there, however it is spelled."""
+    for written, secret in spellings(secrets):
+        for word in words:
+            if written and written in word:
+                at = word.index(written)
+                around = (
+                    _without(secrets, word[max(0, at - 60) : at])
+                    + "***"
+                    + _without(secrets, word[at + len(written) :][:60])
+                )
+                kind = "" if written == secret else ", in another spelling"
+                raise Violation("secrets stay out of all that anybody may read", f"{where} has one{kind}: …{around}…")
 
 
-@contextmanager
-def _listening() -> Iterator[_Ear]:
-    """Hear every log there is."""
-    root, ear = logging.getLogger(), _Ear()
-    level = root.level
-    root.addHandler(ear)
-    root.setLevel(logging.DEBUG)
-    try:
-        yield ear
-    finally:
-        root.setLevel(level)
-        root.removeHandler(ear)
+def _without(secrets: Collection[str], word: str) -> str:
+    """The word, with what may be another secret left out."""
+    for secret in secrets:
+        word = word.replace(secret, "***")
+    return word
+
+
+async def _shown(probe: Probe, info: ConnectInfo) -> Sequence[str]:
+    """How the group, what it holds of its own and what it returns are written."""
+    values = [probe.group, probe.harness.make(), *_own(probe.group), probe.info, info, await probe.group.update()]
+    return [word for value in values for word in (repr(value), str(value))]
+
+
+def _own(group: object) -> Sequence[object]:
+    """What the group holds that is of its own package: its settings, its client."""
+    packages = {kind.__module__.partition(".")[0] for kind in type(group).__mro__} - {"builtins", "fleeting"}
+    held = getattr(group, "__dict__", {}).values()
+    return [value for value in held if type(value).__module__.partition(".")[0] in packages]
+
+
+async def _provoked(probe: Probe, info: ConnectInfo) -> Mapping[str, Sequence[str]]:
+    """Make each call, for an instance that is not there and in every trouble, and take down what it answers."""
+    harness = probe.harness
+    said = {f"{name} of an unknown instance": _words_in(await answer_of(call())) for name, call in _unknown(probe)}
+    for kind in (kind for kind in harness.troubles if kind not in QUIET):
+        calls = probe.calls(info.id)
+        calls = {name: call for name, call in calls.items() if name != "decrease" or kind is not Trouble.LATE_ANSWER}
+        answers = await answers_at_once(calls, harness.patience, harness.trouble(kind))
+        for name, answer in answers.items():
+            said[f"{name}, while the cloud {kind.value},"] = [] if answer is None else _words_in(answer)
+    await probe.rest(harness.settle)
+    return said
+
+
+def _unknown(probe: Probe) -> Sequence[tuple[str, Call]]:
+    """The calls about one instance, made about one that is not there."""
+    reads = probe.reads(probe.harness.unknown_id)
+    return [(name, call) for name, call in reads.items() if name != "update"]
 
 
 def _words_in(answer: Answer) -> list[str]:
-    """What an error says, or the `repr` of what was returned."""
-    return _words_of(answer.error) if answer.error is not None else [repr(answer.value)]
-
-
-def _words_of(error: BaseException | None) -> list[str]:
-    """What it says, and those that led to it; a traceback shows them all."""
-    errors: list[BaseException] = []
-    while error is not None and error not in errors:
-        errors.append(error)
-        error = error.__cause__ or error.__context__
-    return [word for each in errors for word in (str(each), repr(each), *getattr(each, "__notes__", ()))]
-
-
-def _hidden(word: str, secrets: Collection[str]) -> str:
-    """What stands around the first secret."""
-    for secret in secrets:
-        word = word.replace(secret, "***")
-    at = word.index("***")
-    return f"…{word[max(0, at - 60) : at + 60]}…"
+    """What an error says, or how that is written that was returned; not connection details, which are secret."""
+    if answer.error is not None:
+        return words_of(answer.error)
+    value = evolve(answer.value, password=None, key=None) if isinstance(answer.value, ConnectInfo) else answer.value
+    return [repr(answer.value), str(value)]
