@@ -5,6 +5,8 @@ request, or a lock that belongs to the event loop of its first use.
 """
 # ruff: noqa: ANN401, D102, D107  (what a mutant's methods are for stands in what they are mutants of)
 
+import asyncio  # noqa: TID251  (that is what is wrong with one of them)
+import json
 import logging
 import os
 import socket
@@ -947,3 +949,146 @@ class PlainSession(Group):
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         self.session = _Open(config.token)
+
+
+# --- objects that are handed in and out -----------------------------------------------------------------
+
+
+@found_by("views_do_not_change_later")
+class OneView(Group):
+    """Gives the same mapping each time, and changes it."""
+
+    async def init(self, settings: Settings) -> GroupInfo:
+        self.shown: dict[str, Observed] = {}
+        return await super().init(settings)
+
+    async def update(self) -> Observation:
+        view = await super().update()
+        self.shown.clear()
+        self.shown.update(view.instances)
+        return evolve(view, instances=self.shown)
+
+
+class _Remembers(Group):
+    """Asks the cloud again only if something has changed."""
+
+    async def init(self, settings: Settings) -> GroupInfo:
+        self.cached: dict[str, Observed] = {}
+        self.last: str = ""
+        return await super().init(settings)
+
+    async def update(self) -> Observation:
+        view = await super().update()
+        if (state := json.dumps([(name, each.state.value) for name, each in view.instances.items()])) != self.last:
+            self.last, self.cached = state, dict(view.instances)
+        return evolve(view, instances=self.cached)
+
+
+@found_by("returned_values_are_the_callers")
+class HandsOutItsCache(_Remembers):
+    """Hands out the mapping that it keeps for as long as nothing changes."""
+
+
+@found_by("returned_values_are_the_callers")
+class HandsOutItsList(Group):
+    """Hands out the list of deletions that it goes on with in the next call."""
+
+    async def init(self, settings: Settings) -> GroupInfo:
+        self.doomed: list[str] = []
+        return await super().init(settings)
+
+    async def decrease(self, instances: Sequence[str]) -> Sequence[str]:
+        await super().decrease(self.doomed)
+        self.doomed = list(instances)
+        await super().decrease(self.doomed)
+        return self.doomed
+
+
+@found_by("arguments_are_left_alone")
+class KeepsTheList(Group):
+    """Keeps the list that it was given, to look later whether all are gone."""
+
+    doomed: Sequence[str] = ()
+
+    async def update(self) -> Observation:
+        await super().decrease(self.doomed)
+        return await super().update()
+
+    async def decrease(self, instances: Sequence[str]) -> Sequence[str]:
+        self.doomed = instances
+        return await super().decrease(instances)
+
+
+@found_by("arguments_are_left_alone")
+class Consumer(Group):
+    """Takes the ids out of the list that it was given, one after the other."""
+
+    async def decrease(self, instances: Sequence[str]) -> Sequence[str]:
+        done: list[str] = []
+        while instances:
+            done += await super().decrease([instances.pop()])  # type: ignore[attr-defined]
+        return done
+
+
+@found_by("arguments_are_left_alone")
+class Sorter(Group):
+    """Sorts the list that it was given."""
+
+    async def decrease(self, instances: Sequence[str]) -> Sequence[str]:
+        if isinstance(instances, list):
+            instances.sort()
+            instances.reverse()
+        return await super().decrease(instances)
+
+
+# --- event loops ----------------------------------------------------------------------------------------
+
+
+@found_by("groups_work_in_any_event_loop")
+class OneLimiter(Group):
+    """Has one lock for all groups of the program, of the event loop that first waits for it."""
+
+    locks: ClassVar[dict[str, asyncio.Lock | None]] = {}
+
+    async def update(self) -> Observation:
+        from sniffio import current_async_library
+
+        if current_async_library() == "trio":
+            return await super().update()
+        lock = self.locks.setdefault("lock", asyncio.Lock())
+        assert lock is not None
+        async with lock:
+            await asyncio.sleep(0.01)
+            return await super().update()
+
+
+@found_by("groups_work_in_any_event_loop")
+class EarlyBinder(Group):
+    """Looks for the event loop when it is made, where there need not be one."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        from sniffio import current_async_library
+
+        self.library = current_async_library()
+
+
+@found_by("groups_work_in_any_event_loop")
+class SharedClient(Group):
+    """Keeps what belongs to the first event loop for all groups of the program."""
+
+    token: ClassVar[list[object]] = []
+
+    async def init(self, settings: Settings) -> GroupInfo:
+        from anyio.lowlevel import current_token
+
+        if not self.token:
+            self.token.append(current_token())
+        return await super().init(settings)
+
+    async def update(self) -> Observation:
+        from anyio.lowlevel import current_token
+
+        if current_token() != self.token[0]:
+            raise RuntimeError("attached to a different loop")
+        return await super().update()

@@ -49,6 +49,11 @@ from fleeting.testing._checks._growing import (
     check_named_create_settles_a_lost_answer,
     check_partial_success_is_told,
 )
+from fleeting.testing._checks._handing import (
+    check_arguments_are_left_alone,
+    check_returned_values_are_the_callers,
+    check_views_do_not_change_later,
+)
 from fleeting.testing._checks._instance import (
     check_connect_info_is_complete,
     check_connect_info_knows_what_is_gone,
@@ -57,6 +62,9 @@ from fleeting.testing._checks._instance import (
     check_heartbeat_tells_health,
 )
 from fleeting.testing._checks._loop import check_nothing_blocks_the_event_loop
+from fleeting.testing._checks._loops import (
+    check_groups_work_in_any_event_loop,
+)
 from fleeting.testing._checks._observing import check_observing_changes_nothing, check_observing_sends_no_change
 from fleeting.testing._checks._opening import (
     check_claimed_capabilities_have_their_methods,
@@ -208,6 +216,10 @@ CHECKS: tuple[Check, ...] = (
     check_cancelled_calls_change_nothing_else,
     check_cancelled_init_takes_nothing,
     check_nothing_blocks_the_event_loop,
+    check_groups_work_in_any_event_loop,
+    check_views_do_not_change_later,
+    check_returned_values_are_the_callers,
+    check_arguments_are_left_alone,
     check_secrets_are_told_nobody,
     check_withdraw_spares_instances,
     check_withdraw_takes_requests_back,
