@@ -13,6 +13,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import anyio
 from _figures import report
+from _needs import run
 
 from fleeting import LoopClock, Settings
 from tests.fleeting_aws.clouds import ENVIRONMENT, Cloud, new_cloud, running_server
@@ -36,7 +37,8 @@ async def measure(cloud: Cloud) -> tuple[int, float, float]:
     return min(figures, key=lambda figure: figure[1])
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Measure, against a server of the tests'."""
     os.environ.update(ENVIRONMENT)
     with running_server() as port:
         cloud = new_cloud(port, group={"max_size": INSTANCES})
@@ -45,3 +47,7 @@ if __name__ == "__main__":
     report("update_1000_calls_aws", calls, "calls", 12)
     report("update_1000_s_aws", seconds, "s", None)
     report("update_1000_cpu_s_aws", own, "s", None)
+
+
+if __name__ == "__main__":
+    run(main)

@@ -18,6 +18,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import anyio
 from _figures import report
+from _needs import DOCKER, PROC, SSHD, run
 from attrs import frozen
 
 from executor_docker import DockerConfig, DockerExecutor
@@ -62,7 +63,7 @@ async def here() -> AsyncIterator[Connection]:
     yield Here()
 
 
-async def run(executor: DockerExecutor, slot: Slot, script: str = "true") -> int:
+async def run_job(executor: DockerExecutor, slot: Slot, script: str = "true") -> int:
     """Run a job; returns how many bytes it has printed."""
     size = 0
 
@@ -79,13 +80,13 @@ async def run(executor: DockerExecutor, slot: Slot, script: str = "true") -> int
 async def seconds(executor: DockerExecutor, slot: Slot) -> float:
     """How long one job takes."""
     start = perf_counter()
-    await run(executor, slot)
+    await run_job(executor, slot)
     return perf_counter() - start
 
 
 async def compare(executor: DockerExecutor, tunnel: Slot, direct: Slot) -> None:
     """What the tunnel costs a job."""
-    await run(executor, tunnel)
+    await run_job(executor, tunnel)
     pairs = [(await seconds(executor, tunnel), await seconds(executor, direct)) for _ in range(JOBS)]
     ratio = statistics.median(one for one, _ in pairs) / statistics.median(other for _, other in pairs)
     report("docker_tunnel_job_ratio", ratio, "ratio", 1.2)
@@ -98,7 +99,7 @@ async def crowd(executor: DockerExecutor, make: Callable[[int], Slot]) -> None:
 
     async def work(slot: Slot) -> None:
         for _ in left:
-            await run(executor, slot)
+            await run_job(executor, slot)
 
     start = perf_counter()
     async with anyio.create_task_group() as tasks:
@@ -114,7 +115,7 @@ async def stream(executor: DockerExecutor, make: Callable[[int], Slot]) -> None:
 
     async def one(slot: Slot) -> None:
         nonlocal received
-        size = await run(executor, slot, script)
+        size = await run_job(executor, slot, script)
         received += size
 
     async def watch() -> None:
@@ -160,4 +161,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main, DOCKER, SSHD, PROC)

@@ -14,6 +14,7 @@ from time import perf_counter
 
 import anyio
 from _figures import report
+from _needs import PROC, run
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -95,4 +96,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main, PROC)

@@ -7,6 +7,7 @@ seconds; Azure's own time is not in them.
 import statistics
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 
@@ -14,6 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import anyio
 from _figures import report
+from _needs import run
 
 from fleeting import LoopClock, Settings
 from tests.fleeting_azure.arm_cloud import Mode
@@ -49,4 +51,4 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    anyio.run(main)
+    run(partial(anyio.run, main))

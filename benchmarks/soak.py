@@ -14,6 +14,7 @@ from random import Random
 
 import anyio
 from _figures import report
+from _needs import PROC, run
 from anyio.abc import TaskGroup
 
 from fleeting import CapacityUnavailable, ScaleThrottle
@@ -120,8 +121,13 @@ async def soak() -> Soak:
     return the_soak
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Measure."""
     logging.disable(logging.CRITICAL)  # of the refusals that we make
     result = anyio.run(soak, **virtual_run("asyncio"))
     assert result.seen["done"] > 0.9 * result.seen["jobs"], result.seen  # noqa: S101  (else it measured nothing)
     report("soak_rss_growth_mib", result.growth, "MiB", 8)
+
+
+if __name__ == "__main__":
+    run(main, PROC)

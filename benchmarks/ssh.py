@@ -13,6 +13,7 @@ import sys
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from time import perf_counter, process_time
 
@@ -20,6 +21,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import anyio
 from _figures import report
+from _needs import NAMESPACES, SSH, SSHD, run
 from attrs import evolve
 
 from fleeting import ConnectInfo, Connection, Unreachable
@@ -214,4 +216,4 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    anyio.run(main)
+    run(partial(anyio.run, main), SSH, SSHD, NAMESPACES)

@@ -10,10 +10,12 @@ import sys
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 
 from _figures import report
+from _needs import run
 
 sys.path[0] = str(Path(__file__).parents[1])  # here, this script would be taken for pywinrm, which has the same name
 
@@ -81,4 +83,4 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    anyio.run(main)
+    run(partial(anyio.run, main))
