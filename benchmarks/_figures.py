@@ -9,7 +9,7 @@ def best_of(times: int, measure: Callable[[], float]) -> float:
     return max(measure() for _ in range(times))
 
 
-def report(name: str, value: float, unit: str, target: float | None) -> None:
-    """Print one figure."""
+def report(name: str, value: float, unit: str, target: float | None, *, conditions: str = "") -> None:
+    """Print one figure; *conditions*: what else must be known to read it, in a line."""
     figure = {"name": name, "value": float(f"{value:.4g}"), "unit": unit, "target": target}
-    print(json.dumps(figure), flush=True)
+    print(json.dumps(figure | ({"conditions": conditions} if conditions else {})), flush=True)
