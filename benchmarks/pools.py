@@ -55,7 +55,8 @@ async def failovers() -> Sequence[float]:
     for _ in range(FAILOVERS):
         groups = [Stopwatch("spot", empty=True), Stopwatch("on-demand", empty=False)]
         pools = [Pool(group, name=group.cloud.identity, dial=group.dial) for group in groups]
-        async with Taskscaler(pools) as scaler, anyio.create_task_group() as tasks:
+        scaler = Taskscaler(pools, delete_instances_on_shutdown=False)  # the clouds go, too
+        async with scaler, anyio.create_task_group() as tasks:
             tasks.start_soon(scaler.acquire_lease, "job")
             await groups[1].asked.wait()
             seconds.append(groups[1].asked_at - groups[0].asked_at)

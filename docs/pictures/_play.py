@@ -80,7 +80,6 @@ class Play:
             policies=[self.policy],
             clock=self.clock,
             observers=[self.events.append],
-            delete_instances_on_shutdown=True,
             random=Random(1).random,
         )
         facts = PoolFacts(name=pool.name, plugin="fake", capacity_per_instance=self.capacity, max_instances=self.most)

@@ -50,7 +50,6 @@ class Story:
         scaler = Taskscaler(
             pools,
             clock=self.clock,
-            delete_instances_on_shutdown=True,
             random=Random(1).random,
         )
         async with scaler, anyio.create_task_group() as tasks:

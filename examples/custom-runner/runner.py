@@ -42,7 +42,7 @@ async def wait_for_signal(draining: anyio.Event) -> None:
 async def main() -> None:
     """Reserve a slot, then ask for a job: so none is taken that cannot be run. Leaving waits for those taken."""
     pool, draining = Pool(fleeting.load("local"), capacity_per_instance=2, max_instances=2), anyio.Event()
-    scaler = Taskscaler(pool, policies=[Policy(idle_time=60)], delete_instances_on_shutdown=True)
+    scaler = Taskscaler(pool, policies=[Policy(idle_time=60)])
     async with scaler, anyio.create_task_group() as tasks:
         tasks.start_soon(wait_for_signal, draining)
         for key in map("slot-{}".format, count()):

@@ -21,7 +21,7 @@ pool = Pool(
 )
 count_words = Call("count:words", files={"count.py": Path(__file__).with_name("count.py")})
 
-with Taskscaler(pool, delete_instances_on_shutdown=True) as scaler, FleetExecutor(scaler) as fleet:
+with Taskscaler(pool) as scaler, FleetExecutor(scaler) as fleet:
     total: Counter[str] = Counter()
     futures = {fleet.submit(count_words, (LIBRARY / name).read_text()): name for name in FILES}
     for future in as_completed(futures):

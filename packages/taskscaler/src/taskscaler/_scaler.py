@@ -67,7 +67,7 @@ class Taskscaler:
     """Hands out slots on instances, and keeps as many instances as that takes.
 
     An async context manager; entered once. Leaving it breaks what leases are still held (`drain` first to let
-    work end), deletes the instances if that was asked for, and closes the groups.
+    work end), deletes the instances unless a journal remembers them, and closes the groups.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Taskscaler:
         journal: Journal | None = None,
         clock: Clock | None = None,
         acquire_timeout: float = 900.0,
-        delete_instances_on_shutdown: bool = False,
+        delete_instances_on_shutdown: bool | None = None,
         keep_instance_with_acquisitions: bool = False,
         observe_only: bool = False,
         observers: Sequence[ScalerObserver] = (),
@@ -96,6 +96,8 @@ class Taskscaler:
             acquire_timeout: Seconds that an acquire waits unless it says otherwise. Files, and the error when they have
                 passed, call it by GitLab's name, `instance_acquire_timeout`.
             delete_instances_on_shutdown: Whether to remove every instance on the way out, but for retained ones.
+                None: unless there is a journal. Without one nobody would know of them, and the next scaler would
+                refuse to start; with one, the next scaler goes on with them. Those that were adopted go, too.
             keep_instance_with_acquisitions: Whether instances that were in use when an earlier manager stopped are
                 used on. They are removed by default: what ran there may still run.
             observe_only: Whether to decide and explain, and ask nothing of the cloud or of an instance. What is there
@@ -119,7 +121,8 @@ class Taskscaler:
         self._policies = all_are(Policy, policies, "policies")
         self._acquire_timeout = acquire_timeout
         self._keep_used = keep_instance_with_acquisitions
-        self._delete_on_shutdown = delete_instances_on_shutdown and not observe_only
+        forgets = journal is None if delete_instances_on_shutdown is None else delete_instances_on_shutdown
+        self._delete_on_shutdown = forgets and not observe_only
         self._observers = Observers(observers)
         self._random = random
         self._by_name = {pool.name: pool for pool in self._pools}
@@ -378,7 +381,7 @@ class Taskscaler:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool | None:
-        """Stop, delete the instances if that was asked for, and close everything."""
+        """Stop, delete the instances unless they are to stay, and close everything."""
         with anyio.CancelScope(shield=True):
             self.stop()
             if self._delete_on_shutdown and not self._shell.ended:

@@ -98,7 +98,7 @@ class Autoscaler(PoolTable):
     """Settings of observers, by the names of their plugins; each hears of all that the fleet does."""
 
     delete_instances_on_shutdown: bool = True
-    """Unlike GitLab's: a batch leaves nothing running."""
+    """Unlike GitLab's: a batch leaves nothing running. A ``config.toml`` that lacks the key means false, as there."""
 
     @pools.validator
     def _check_names(self, _: object, pools: tuple[NamedPool, ...]) -> None:

@@ -32,7 +32,7 @@ class Taskscaler:
     """Hands out slots on instances; `taskscaler.Taskscaler` for threads.
 
     A context manager; entered once. Leaving it breaks what leases are still held (`drain` first to let work end),
-    deletes the instances if that was asked for, and closes the groups; so does an interrupt.
+    deletes the instances unless a journal remembers them, and closes the groups; so does an interrupt.
     """
 
     backend: str = "asyncio"
