@@ -4,7 +4,7 @@ import ipaddress
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -118,3 +118,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "docker" in getattr(item, "fixturenames", ()) and not item.nodeid.startswith(WITH_DOCKER):
             raise pytest.UsageError(f"{item.nodeid} needs a Docker daemon; add its place to WITH_DOCKER in {__file__}")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_report_to_serializable() -> Generator[None, dict[str, Any] | None, dict[str, Any] | None]:
+    """Let a worker report whatever a test has printed or compared; its connection takes no lone surrogates."""
+    data = yield
+    return None if data is None else {key: _encodable(value) for key, value in data.items()}
+
+
+def _encodable(value: object) -> object:
+    if isinstance(value, str):
+        return value.encode(errors="backslashreplace").decode()
+    if isinstance(value, dict):
+        return {_encodable(key): _encodable(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(_encodable(each) for each in value)
+    return value
