@@ -12,6 +12,10 @@ nox.options.sessions = ["lint", "types", "tests"]
 SKIPPED = 77
 """What a benchmark exits with that needs something which the machine lacks; see ``benchmarks/_needs.py``."""
 
+COMPILED = {"PYTHONDONTWRITEBYTECODE": None, "PYTHONPYCACHEPREFIX": str(Path(".nox/bytecode").absolute())}
+"""Keep what Python compiles, apart from the sources: without, each of the suite's thousands of processes compiles all
+that it imports anew, and each worker rewrites the assertions of every test."""
+
 ON_ALL_CORES = ("--numprocesses=auto", "--durations=10")
 """One worker a core; tests/conftest.py says which tests stay together."""
 
@@ -19,13 +23,13 @@ ON_ALL_CORES = ("--numprocesses=auto", "--durations=10")
 @nox.session
 def tests(session: nox.Session) -> None:
     """Run the whole suite on all cores; arguments after ``--`` go to pytest."""
-    session.run("pytest", *ON_ALL_CORES, *session.posargs)
+    session.run("pytest", *ON_ALL_CORES, *session.posargs, env=COMPILED)
 
 
 @nox.session
 def quick(session: nox.Session) -> None:
     """Run the suite without the slow end-to-end tests."""
-    session.run("pytest", *ON_ALL_CORES, "-m", "not slow", *session.posargs)
+    session.run("pytest", *ON_ALL_CORES, "-m", "not slow", *session.posargs, env=COMPILED)
 
 
 @nox.session
@@ -44,7 +48,7 @@ def lint(session: nox.Session) -> None:
 @nox.session
 def chaos(session: nox.Session) -> None:
     """Play stories of a fleet in trouble, in virtual time; arguments after ``--`` replace ``--seeds 0:50000``."""
-    session.run("python", "-m", "tests.chaos", *(session.posargs or ["--seeds", "0:50000"]))
+    session.run("python", "-m", "tests.chaos", *(session.posargs or ["--seeds", "0:50000"]), env=COMPILED)
 
 
 @nox.session
