@@ -16,6 +16,9 @@ from fleeting.groups.local import LocalConfig, LocalGroup
 PATIENCE = 10.0
 """Seconds after which a test gives up; nothing here takes a tenth of it."""
 
+POLL = 0.01
+"""Seconds between two looks at a group; without, the one who looks takes the core that the agents need."""
+
 DETACHED = "(setsid sh -c 'echo $$; exec sleep 1000' </dev/null &); "
 """Shell text that starts a process which has left its session and its parent, and tells its process id."""
 
@@ -41,13 +44,14 @@ async def opened(
         with anyio.fail_after(PATIENCE, shield=True):
             while left := list((await group.update()).instances):
                 await group.decrease(left)
+                await anyio.sleep(POLL)
             await group.shutdown()
 
 
 async def seen(group: LocalGroup, condition: Callable[[dict[str, Observed]], bool]) -> dict[str, Observed]:
     """Look until what the group shows is as wanted."""
-    while not condition(view := dict((await group.update()).instances)):
-        pass
+    while not condition(view := dict((await group.update()).instances)):  # noqa: ASYNC110  (only views tell)
+        await anyio.sleep(POLL)
     return view
 
 

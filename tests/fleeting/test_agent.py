@@ -45,7 +45,7 @@ async def main():
     await group.init(fleeting.Settings(owner="test", clock=fleeting.LoopClock()))
     await group.increase(2, intent="job")
     while any(each.state is not fleeting.State.RUNNING for each in (await group.update()).instances.values()):
-        pass
+        await anyio.sleep(0.01)
     print("running", flush=True)
     await anyio.sleep_forever()
 
