@@ -2,9 +2,11 @@
 
 import gc
 import ipaddress
+import os
 import signal
 import socket
 import sys
+import tempfile
 from collections.abc import AsyncIterator, Generator, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +29,10 @@ WITH_DOCKER = (
 STATIC = "tests/conformance/test_static.py"
 """Hundreds of local agents and their hosts in a row; two workers at once keep each other waiting for ten seconds."""
 
+SHORT = "/tmp"  # noqa: S108  (every Unix has it, and pytest makes private directories there)
+"""Where temporary files are if the user's own place is a long way down, as on macOS: many tests listen on sockets in
+their directories, whose addresses have room for about a hundred characters."""
+
 settings.register_profile(
     "workspace",
     derandomize=True,  # a red build is red for everybody
@@ -35,6 +41,9 @@ settings.register_profile(
     print_blob=True,
 )
 settings.load_profile("workspace")
+
+if len(tempfile.gettempdir()) > 20 and os.access(SHORT, os.W_OK | os.X_OK):
+    os.environ["TMPDIR"] = tempfile.tempdir = SHORT
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in what a shell runs in the background, and all it starts
     signal.signal(signal.SIGINT, signal.default_int_handler)
