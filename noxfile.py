@@ -1,5 +1,6 @@
 """Checks of the whole workspace, in the environment that ``uv run nox`` has just brought up to date."""
 
+import os
 from pathlib import Path
 
 import nox
@@ -16,8 +17,8 @@ COMPILED = {"PYTHONDONTWRITEBYTECODE": None, "PYTHONPYCACHEPREFIX": str(Path(".n
 """Keep what Python compiles, apart from the sources: without, each of the suite's thousands of processes compiles all
 that it imports anew, and each worker rewrites the assertions of every test."""
 
-ON_ALL_CORES = ("--numprocesses=auto", "--durations=10")
-"""One worker a core; tests/conftest.py says which tests stay together."""
+ON_ALL_CORES = (f"--numprocesses={2 * (os.cpu_count() or 1)}", "--durations=10")
+"""Two workers a core, because half of the time most tests wait; tests/conftest.py says which of them stay together."""
 
 
 @nox.session

@@ -8,6 +8,7 @@ import socket
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Generator, Iterator
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -25,6 +26,9 @@ WITH_DOCKER = (
     "tests/fleeting_docker/",
 )
 """Where the tests are that need a Docker daemon, as their ids begin."""
+
+COMPUTING = ("tests/chaos/",)
+"""Where the tests are that wait for nothing."""
 
 STATIC = "tests/conformance/test_static.py"
 """Hundreds of local agents and their hosts in a row; two workers at once keep each other waiting for ten seconds."""
@@ -123,11 +127,22 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
     return Scheduling(config, log)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """See that one worker gets all tests that need a Docker daemon: two of ours at once wait for each other."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Give one worker all tests that need a Docker daemon, and spread those that compute among those that wait.
+
+    Two daemons of ours at once wait for each other. Stories take nothing but a core, and most other tests wait for
+    processes and time limits: one after the other, each leaves idle what the other lacks.
+    """
     for item in items:
         if "docker" in getattr(item, "fixturenames", ()) and not item.nodeid.startswith(WITH_DOCKER):
             raise pytest.UsageError(f"{item.nodeid} needs a Docker daemon; add its place to WITH_DOCKER in {__file__}")
+    if hasattr(config, "workerinput"):
+        computing = [item for item in items if item.nodeid.startswith(COMPUTING)]
+        waiting = [item for item in items if not item.nodeid.startswith(COMPUTING)]
+        places = [
+            ((number + 0.5) / len(part), item) for part in (computing, waiting) for number, item in enumerate(part)
+        ]
+        items[:] = [item for _, item in sorted(places, key=itemgetter(0))]
 
 
 @pytest.hookimpl(wrapper=True)
