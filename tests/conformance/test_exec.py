@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from fleeting.testing import GroupConformance, Harness, MakeHarness
+from tests.conformance.harnesses import WHAT_TAKES_AN_ENDPOINT
 from tests.fleeting_exec.clouds import Cloud
 
 
@@ -37,18 +38,7 @@ class TestExec(GroupConformance):
                     poll=0.01,
                     unknown_id="default-000000000000-1",
                     cannot=dict.fromkeys(
-                        (
-                            "troubles",
-                            "launch",
-                            "set_state",
-                            "secrets",
-                            "writes",
-                            "requests",
-                            "trouble_after",
-                            "room",
-                            "elsewhere",
-                            "respelled",
-                        ),
+                        WHAT_TAKES_AN_ENDPOINT,
                         "its cloud is whatever the executables are; what they may do is tried in tests/fleeting_exec",
                     ),
                 )

@@ -8,6 +8,7 @@ import pytest
 
 from fleeting.groups.local import LocalConfig, LocalGroup
 from fleeting.testing import GroupConformance, Harness, MakeHarness
+from tests.conformance.harnesses import WHAT_TAKES_AN_ENDPOINT
 from tests.fleeting import local_agents
 
 
@@ -54,18 +55,7 @@ class TestLocal(GroupConformance):
                     poll=0.01,
                     unknown_id="default-000000000000",
                     cannot=dict.fromkeys(
-                        (
-                            "troubles",
-                            "launch",
-                            "set_state",
-                            "secrets",
-                            "writes",
-                            "requests",
-                            "trouble_after",
-                            "room",
-                            "elsewhere",
-                            "respelled",
-                        ),
+                        WHAT_TAKES_AN_ENDPOINT,
                         "the file system is its cloud: nobody answers requests, and there is nothing to log in to",
                     ),
                 )

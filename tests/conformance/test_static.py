@@ -12,6 +12,7 @@ import pytest
 
 from fleeting.groups.static import StaticGroup
 from fleeting.testing import GroupConformance, Harness, MakeHarness
+from tests.conformance.harnesses import WHAT_TAKES_AN_ENDPOINT
 from tests.fleeting import static_hosts
 
 
@@ -33,19 +34,7 @@ class TestStatic(GroupConformance):
                     poll=0.01,
                     unknown_id="host-1.1000",
                     cannot=dict.fromkeys(
-                        (
-                            "troubles",
-                            "launch",
-                            "set_state",
-                            "secrets",
-                            "writes",
-                            "requests",
-                            "trouble_after",
-                            "room",
-                            "elsewhere",
-                            "respelled",
-                            "kill",
-                        ),
+                        (*WHAT_TAKES_AN_ENDPOINT, "kill"),
                         "a list is its cloud: nobody answers requests, and a host that cannot be reached stays on it",
                     ),
                 )

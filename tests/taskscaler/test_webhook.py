@@ -2,8 +2,8 @@
 
 import json
 import logging
-from collections.abc import AsyncIterator, Iterator
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from itertools import repeat
 from pathlib import Path
@@ -30,6 +30,28 @@ anyio_backend = virtual_time
 
 URL = "https://hooks.example.com/T00/SECRET-PATH"
 SECRET = "SECRET-TOKEN"
+
+
+@contextmanager
+def listening(answer: Callable[[BaseHTTPRequestHandler, bytes], None]) -> Iterator[HTTPServer]:
+    """Listen on a free port; what is asked goes to *answer*, once, with the body."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            answer(self, self.rfile.read(int(self.headers["Content-Length"])))
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        server.timeout = 20
+        yield server
+
+
+def accept(handler: BaseHTTPRequestHandler) -> None:
+    """Answer that all is well."""
+    handler.send_response(204)
+    handler.end_headers()
 
 
 @define
@@ -373,20 +395,14 @@ class TestForReal:
         """Over a real connection: it notices, and the next event gets another one."""
         sent: list[int] = []
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                self.rfile.read(int(self.headers["Content-Length"]))
-                self.send_response(200)
-                self.end_headers()  # without a length, the body ends with the connection
-                with suppress(OSError):
-                    while sum(sent) < 1 << 28:
-                        sent.append(self.wfile.write(bytes(1 << 16)))
+        def answer(handler: BaseHTTPRequestHandler, _: bytes) -> None:
+            handler.send_response(200)
+            handler.end_headers()  # without a length, the body ends with the connection
+            with suppress(OSError):
+                while sum(sent) < 1 << 28:
+                    sent.append(handler.wfile.write(bytes(1 << 16)))
 
-            def log_message(self, *_: object) -> None:
-                pass
-
-        with HTTPServer(("127.0.0.1", 0), Handler) as server:
-            server.timeout = 20
+        with listening(answer) as server:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(to_thread.run_sync, server.handle_request)
                 async with Webhook(WebhookConfig(url=f"http://127.0.0.1:{server.server_port}/")) as hook:
@@ -397,19 +413,13 @@ class TestForReal:
         """The headers would go to it in plain text, whatever machine it is on."""
         got: list[tuple[str, str]] = []
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                self.rfile.read(int(self.headers["Content-Length"]))
-                got.append((self.path, self.headers["Authorization"]))
-                self.send_response(204)
-                self.end_headers()
+        def answer(handler: BaseHTTPRequestHandler, _: bytes) -> None:
+            got.append((handler.path, handler.headers["Authorization"]))
+            accept(handler)
 
-            def log_message(self, *_: object) -> None:
-                pass
-
-        with HTTPServer(("127.0.0.1", 0), Handler) as server, HTTPServer(("127.0.0.1", 0), Handler) as proxy:
+        with listening(answer) as server, listening(answer) as proxy:
             monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{proxy.server_port}")
-            server.timeout, proxy.timeout = 20, 0
+            proxy.timeout = 0
             url = f"http://127.0.0.1:{server.server_port}/here"
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(to_thread.run_sync, server.handle_request)
@@ -422,17 +432,11 @@ class TestForReal:
         """A server of the standard library understands it."""
         got: list[bytes] = []
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                got.append(self.rfile.read(int(self.headers["Content-Length"])))
-                self.send_response(204)
-                self.end_headers()
+        def answer(handler: BaseHTTPRequestHandler, body: bytes) -> None:
+            got.append(body)
+            accept(handler)
 
-            def log_message(self, *_: object) -> None:
-                pass
-
-        with HTTPServer(("127.0.0.1", 0), Handler) as server:
-            server.timeout = 20
+        with listening(answer) as server:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(to_thread.run_sync, server.handle_request)
                 async with Webhook(WebhookConfig(url=f"http://127.0.0.1:{server.server_port}/")) as hook:
