@@ -9,8 +9,10 @@ lists of sets, of interfaces and of addresses, PUT of the whole model, scaleOut,
 operations on one, some or all. Source of paths and parameters: azure-mgmt-compute.
 """
 
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from time import monotonic
 from typing import Any, Literal
 from uuid import uuid4
@@ -270,7 +272,7 @@ class Cloud:
             case "GET", ["networkinterfaces" | "publicipaddresses"] if self.mode == "Flexible":
                 raise Refused(404, "NotFound", f"Resource {SET} not found.")  # Azure/azure-cli#28258
             case "GET", ["networkinterfaces"]:
-                return self._paged(request, [self._nic_model(each) for each in self._sorted()])
+                return self._of_all(request, self._nic_model)
             case "GET", ["publicipaddresses"]:
                 return self._paged(request, [self._public_model(each) for each in self._sorted() if self.public])
             case "POST", ["scaleout"]:
@@ -288,8 +290,8 @@ class Cloud:
             return self._machine(request, self._named("Uniform", rest[0]), rest[1:])
         view = rules.wants_view(request.query)
         if self.mode == "Flexible":  # which tells names only
-            return self._paged(request, [{"name": each.name, "instanceId": each.name} for each in self._sorted()])
-        return self._paged(request, [self._vm(each, view=view) for each in self._sorted()])
+            return self._of_all(request, lambda each: {"name": each.name, "instanceId": each.name})
+        return self._of_all(request, partial(self._vm, view=view))
 
     def _named(self, mode: Mode, name: str) -> Instance:
         for each in self.instances.values():
@@ -434,17 +436,24 @@ class Cloud:
             raise Refused(400, "BadRequest", "The expand expression needs a filter.")
         asked = rules.set_in(expression) if expression else SET.lower()
         ours = self.mode == "Flexible" and asked == SET.lower()
-        return self._paged(request, [self._vm(each, view=view) for each in self._sorted()] if ours else [])
+        return self._of_all(request, partial(self._vm, view=view)) if ours else self._paged(request, [])
 
     def _sorted(self) -> Sequence[Instance]:
         known = [*self.instances.values()][: len(self.instances) - self.unlisted]
         return sorted(known, key=lambda each: each.number)
 
-    def _paged(self, request: Request, items: Sequence[Table]) -> Reply:
+    def _of_all(self, request: Request, model: Callable[[Instance], Table]) -> Reply:
+        """List what belongs to the machines. One deleted between two pages moves no other (guessed)."""
+        machines = self._sorted()
+        return self._paged(request, [model(each) for each in machines], [each.number for each in machines])
+
+    def _paged(self, request: Request, items: Sequence[Table], keys: Sequence[int] = ()) -> Reply:
+        """Answer with a page of what is there, which begins with the key that the token is, or the next one left."""
+        keys = keys or range(len(items))
         if not (token := request.query.get("$skiptoken", "0")).isdecimal():
             raise rules.invalid("$skiptoken", "The continuation token is invalid.")
-        start = int(token)
-        following = start + self.page if start + self.page < len(items) else None
+        start = bisect_left(keys, int(token))
+        following = keys[start + self.page] if start + self.page < len(items) else None
         if Trouble.PAGE_LOOP in self.troubles:
             following = 0
         first = start - 1 if start and Trouble.SHIFTED_PAGE in self.troubles else start
