@@ -68,6 +68,14 @@ def stay_on_this_machine() -> None:
     sys.addaudithook(_refuse_other_machines)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def state_of_our_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep out of the user's directory for state, where fleets of theirs may live, and another worker's."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        yield
+
+
 @pytest.fixture(scope="session")
 def docker() -> "Iterator[Daemon]":
     """Run a Docker daemon, with an image to use, for all tests that need one."""

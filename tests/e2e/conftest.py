@@ -5,14 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.leftovers import agents
+from tests.e2e.leftovers import agents, instances
 
 
 @pytest.fixture
 def home(tmp_path: Path) -> Iterator[Path]:
-    """A directory for temporary files of our own: whatever the fleet leaves on this machine is left here."""
-    home = tmp_path / "tmp"
-    home.mkdir()
+    """Directories of our own for temporary files and for state: whatever the fleet leaves on this machine is there."""
+    home = tmp_path / "home"
+    (home / "tmp").mkdir(parents=True)
     yield home
-    assert list(home.iterdir()) == [], "directories or sockets were left behind"
+    assert list((home / "tmp").iterdir()) == [], "directories or sockets were left behind"
+    assert instances(home) == [], "instances were left behind"
     assert agents(home) == [], "processes were left behind"

@@ -4,6 +4,16 @@ import os
 from pathlib import Path
 
 
+def environment(home: Path) -> dict[str, str]:
+    """Our own, with directories of the fixture `home` for whatever a fleet leaves."""
+    return {**os.environ, "TMPDIR": str(home / "tmp"), "XDG_STATE_HOME": str(home / "state")}
+
+
+def instances(home: Path) -> list[Path]:
+    """The directories of all local instances there."""
+    return list((home / "state" / "fleeting" / "local").glob("*/*"))
+
+
 def agents(home: Path) -> list[int]:
     """Processes whose command line names a directory below *home*; what they have forked is not counted."""
     found = {}

@@ -1,6 +1,5 @@
 """Every example, and every program in the documentation that needs no cloud, does what its reader expects."""
 
-import os
 import re
 import select
 import signal
@@ -10,6 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+
+from tests.e2e.leftovers import environment
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
@@ -56,11 +57,6 @@ PROGRAMS = {
     for page in PAGES
     for number, program in enumerate(snippets(page), start=1)
 }
-
-
-def environment(home: Path) -> dict[str, str]:
-    """Our own, with a home for whatever a fleet leaves."""
-    return {**os.environ, "TMPDIR": str(home), "XDG_STATE_HOME": str(home.parent / "state")}
 
 
 def run(command: Sequence[str | Path], home: Path) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.leftovers import agents
+from tests.e2e.leftovers import agents, environment, instances
 
 ROOT = Path(__file__).parents[2]
 JOBS = ROOT / "examples" / "quickstart" / "jobs.toml"
@@ -27,7 +27,7 @@ def start(home: Path, jobs: Path, output: Path) -> "subprocess.Popen[str]":
     """Start the command, with plain lines on a pipe."""
     return subprocess.Popen(
         [*COMMAND, str(jobs), "--output", str(output)],
-        env={**os.environ, "TMPDIR": str(home), "XDG_STATE_HOME": str(output.parent / "state")},
+        env=environment(home),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -84,7 +84,7 @@ def test_killing_an_instance_costs_no_job(home: Path, tmp_path: Path) -> None:
     lines_until(process, " succeeded on ", times=8)
     *_, runs = lines_until(process, " runs on ")
     victim = runs.split(" runs on ")[1].split()[0].rstrip(",")
-    pid = int((next(home.glob("fleeting-*")) / victim / "agent.pid").read_text())
+    pid = int((next(each for each in instances(home) if each.name == victim) / "agent.pid").read_text())
     os.kill(pid, signal.SIGKILL)
     said, _ = process.communicate()
     assert process.returncode == 0, said
