@@ -1,7 +1,7 @@
 """Who answers at a fixed host's address: the key is the host's, whichever instance it is for the moment."""
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import anyio
@@ -22,11 +22,8 @@ async def relayed(*ports: int) -> AsyncIterator[int]:
     left = list(ports)
 
     async def lead(client: ByteStream) -> None:
-        async with (
-            client,
-            await anyio.connect_tcp("127.0.0.1", left[0] if len(left) == 1 else left.pop(0)) as server,
-            anyio.create_task_group() as moving,
-        ):
+        port = left[0] if len(left) == 1 else left.pop(0)
+        async with client, await connected(port) as server, anyio.create_task_group() as moving:
             moving.start_soon(pour, client, server)
             await pour(server, client)
             moving.cancel_scope.cancel()
@@ -36,6 +33,15 @@ async def relayed(*ports: int) -> AsyncIterator[int]:
         tasks.start_soon(listener.serve, lead)
         yield listener.extra(SocketAttribute.local_port)
         tasks.cancel_scope.cancel()
+
+
+async def connected(port: int) -> ByteStream:
+    """Connect to a server that may not listen yet."""
+    with anyio.fail_after(PATIENCE):
+        while True:
+            with suppress(OSError):
+                return await anyio.connect_tcp("127.0.0.1", port)
+            await anyio.sleep(0.05)
 
 
 async def pour(source: ByteStream, target: ByteStream) -> None:
