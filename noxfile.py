@@ -20,6 +20,9 @@ that it imports anew, and each worker rewrites the assertions of every test."""
 ON_ALL_CORES = (f"--numprocesses={2 * (os.cpu_count() or 1)}", "--durations=10")
 """Two workers a core, because half of the time most tests wait; tests/conftest.py says which of them stay together."""
 
+IN_PART = ("tests/chaos/test_crash_points.py",)
+"""The tests that ``pytest --full`` makes longer."""
+
 
 @nox.session
 def tests(session: nox.Session) -> None:
@@ -50,6 +53,13 @@ def lint(session: nox.Session) -> None:
 def chaos(session: nox.Session) -> None:
     """Play stories of a fleet in trouble, in virtual time; arguments after ``--`` replace ``--seeds 0:50000``."""
     session.run("python", "-m", "tests.chaos", *(session.posargs or ["--seeds", "0:50000"]), env=COMPILED)
+
+
+@nox.session
+def full(session: nox.Session) -> None:
+    """Run in full what the suite has a part of; arguments after ``--`` replace ``--seeds 0:2000``."""
+    session.run("pytest", *ON_ALL_CORES, "--full", *IN_PART, env=COMPILED)
+    session.run("python", "-m", "tests.chaos", *(session.posargs or ["--seeds", "0:2000"]), env=COMPILED)
 
 
 @nox.session

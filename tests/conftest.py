@@ -62,6 +62,13 @@ def anyio_backend(request: pytest.FixtureRequest) -> str:
     return backend
 
 
+@pytest.fixture(scope="session")
+def full(pytestconfig: pytest.Config) -> bool:
+    """Whether everything is wanted of which the suite has a part."""
+    wanted: bool = pytestconfig.getoption("--full")
+    return wanted
+
+
 @pytest.fixture(scope="session", autouse=True)
 def stay_on_this_machine() -> None:
     """Make every connection to another machine fail the test; once installed, an audit hook stays."""
@@ -110,6 +117,11 @@ def _is_here(host: str | bytes) -> bool:
         return ipaddress.ip_address(name).is_loopback
     except ValueError:
         return False
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let a run be asked for everything of which the suite has a part."""
+    parser.addoption("--full", action="store_true", help="play all crash points, not some of each place")
 
 
 def pytest_configure(config: pytest.Config) -> None:

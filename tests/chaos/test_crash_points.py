@@ -1,15 +1,21 @@
 """A manager killed wherever it stores or asks for something: the next one finds everything, and does no harm."""
 
+from collections.abc import Iterator
+from functools import cache
+
 import pytest
 from attrs import evolve
 
 from fleeting import Capability, Preexisting
 from taskscaler import Policy
 from taskscaler._types import PoolSettings
-from tests.chaos.play import play
+from tests.chaos.play import Result, play
 from tests.chaos.story import CLEANUP_COMMAND, READY_COMMAND, CrashPoint, Job, Story, Trouble, Wish
 
 PLACES = ("commit", "init", "update", "increase", "decrease", "connect_info", "heartbeat", "dial", "withdraw")
+
+FEW = 4
+"""Points of a place at which a manager is killed in the suite, of up to 69; ``pytest --full`` takes all."""
 
 SCRIPT = Story(
     seed=1,
@@ -78,50 +84,78 @@ WORN = evolve(
 )
 """The same where instances grow old, are cleaned between jobs, and have to show that they live before each."""
 
+SCRIPTS = {
+    f"{backend}-{'named' if capable else 'unnamed'}": evolve(
+        SCRIPT, backend=backend, cloud=SCRIPT.cloud if capable else {**SCRIPT.cloud, "capabilities": frozenset()}
+    )
+    for backend in ("asyncio", "trio")
+    for capable in (True, False)
+} | {
+    "worn-kept": evolve(WORN, keep_used=True),
+    "worn-replaced": evolve(WORN, keep_used=False),
+}
+"""On both backends, in clouds that can do something and in such that cannot; after a crash what wears is used on, or
+replaced."""
 
-pytestmark = pytest.mark.usefixtures("quiet")
+
+def places_of(script: Story) -> list[str]:
+    """Where its managers come by."""
+    return [place for place in PLACES if script.cloud["capabilities"] or place != "withdraw"]
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(300)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.usefixtures("quiet")]
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_nobody_is_killed(name: str) -> None:
+    """The script comes by all places, and nothing is wrong with it."""
+    result = unharmed(name)
+    assert result.violations == []
+    assert result.jobs == len(SCRIPTS[name].jobs)
+    assert [place for place in PLACES if result.places[place]] == places_of(SCRIPTS[name])
+
+
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-@pytest.mark.parametrize("capable", [True, False], ids=["named", "unnamed"])
-@pytest.mark.parametrize("backend", ["asyncio", "trio"])
-def test_killed_at_every_point(backend: str, after: bool, capable: bool) -> None:  # noqa: FBT001
-    """Killed before or after each commit and each call: nothing leaks, nothing is lost, no limit is passed."""
-    cloud = SCRIPT.cloud if capable else {**SCRIPT.cloud, "capabilities": frozenset()}
-    check_every_point(evolve(SCRIPT, backend=backend, cloud=cloud), after=after)
+@pytest.mark.parametrize(
+    ("name", "place"), [(name, place) for name, script in SCRIPTS.items() for place in places_of(script)]
+)
+def test_killed_at(name: str, place: str, after: bool, full: bool) -> None:  # noqa: FBT001  (parameters of pytest's)
+    """Killed before or after a commit or a call: nothing leaks, nothing is lost, no limit is passed.
 
-
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-@pytest.mark.parametrize("keep_used", [True, False], ids=["kept", "replaced"])
-def test_killed_at_every_point_where_instances_wear(after: bool, keep_used: bool) -> None:  # noqa: FBT001
-    """No job is ever put on a slot that was used and not cleaned, on an instance too old, or on a dead one."""
-    check_every_point(evolve(WORN, keep_used=keep_used), after=after)
-
-
-def check_every_point(script: Story, *, after: bool) -> None:
-    """Play it as it is, then once for each place that its managers come by."""
-    whole = play(script)
-    assert whole.violations == []
-    assert whole.jobs == len(script.jobs)
-    unmet = {place for place in PLACES if not whole.places[place]}
-    assert unmet == (set() if script.cloud["capabilities"] else {"withdraw"})
-    points = [
-        CrashPoint(place=place, number=number, after=after)
-        for place in PLACES
-        for number in range(1, whole.places[place] + 1)
-    ]
+    Where instances wear, no job is ever put on a slot that was used and not cleaned, on an instance too old, or on a
+    dead one.
+    """
+    there = unharmed(name).places[place]
     wrong = {}
-    for point in points:
-        result = play(evolve(script, crash=point))
+    for number in range(1, there + 1) if full else some_of(there, FEW):
+        result = play(evolve(SCRIPTS[name], crash=CrashPoint(place=place, number=number, after=after)))
         if result.violations:
-            wrong[f"{place_of(point)} of {whole.places[point.place]}"] = result.violations[0]
+            wrong[f"{number} of {there}"] = result.violations[0]
     assert wrong == {}
 
 
-def place_of(point: CrashPoint) -> str:
-    """In words."""
-    return f"{'after' if point.after else 'before'} {point.place} {point.number}"
+def test_some_points_are_the_first_the_last_and_some_between() -> None:
+    """Always the same ones, as far apart as can be; all, where there are no more."""
+    assert [list(some_of(number, 4)) for number in (0, 1, 3, 4, 5, 10, 69)] == [
+        [],
+        [1],
+        [1, 2, 3],
+        [1, 2, 3, 4],
+        [1, 2, 3, 5],
+        [1, 4, 7, 10],
+        [1, 23, 46, 69],
+    ]
+
+
+def some_of(number: int, most: int) -> Iterator[int]:
+    """At most so many of the numbers from 1 to *number*: the first, the last, and an even sample of those between."""
+    if number <= most:
+        yield from range(1, number + 1)
+    else:
+        yield from (1 + step * (number - 1) // (most - 1) for step in range(most))
+
+
+@cache  # a worker plays it once for all points
+def unharmed(name: str) -> Result:
+    """What comes of the script if nobody is killed."""
+    return play(SCRIPTS[name])
