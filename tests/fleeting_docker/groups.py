@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from uuid import uuid4
@@ -15,6 +15,7 @@ from fleeting import State
 from fleeting.testing import Harness, Trouble
 from fleeting_docker import DockerGroup, DockerGroupConfig
 from fleeting_docker._container import GROUP, HOST_KEY, OWNER
+from fleeting_docker.engine import EngineRefused
 from fleeting_docker.engine._wire import receive_from
 from tests.fleeting_docker.daemons import IMAGE, Daemon
 
@@ -114,7 +115,7 @@ async def harness(docker: Daemon, directory: Path) -> AsyncIterator[Harness]:
     """Tell the conformance suite what it may do; in the end no container of the group may be left."""
     name = f"test-{uuid4().hex[:8]}"
     async with way_to(docker, directory) as way:
-        config = DockerGroupConfig(name=name, socket=way.socket, max_size=12, timeout=1.5)
+        config = DockerGroupConfig(name=name, socket=way.socket, max_size=12, timeout=3)
 
         async def alive() -> Sequence[str]:
             return await containers(docker, name, "running")
@@ -145,7 +146,7 @@ async def harness(docker: Daemon, directory: Path) -> AsyncIterator[Harness]:
                 troubles={kind: partial(way.having, kind) for kind in kinds},
                 writes=lambda: way.writes,
                 deadline=20,
-                patience=6,
+                patience=9,
                 settle=0.5,
                 poll=0.05,
                 crowd=2,
@@ -157,9 +158,16 @@ async def harness(docker: Daemon, directory: Path) -> AsyncIterator[Harness]:
             )
         finally:
             with anyio.CancelScope(shield=True):
-                async with docker.engine() as engine:
-                    for left in await containers(docker, name):
-                        await engine.ask("DELETE", f"/containers/{left}", query={"force": True})
+                await clear_away(docker, name)
+
+
+async def clear_away(docker: Daemon, group: str) -> None:
+    """Remove all containers of a group. The daemon may be removing some already, and refuses to be asked again."""
+    async with docker.engine() as engine:
+        while left := await containers(docker, group):
+            for name in left:
+                with suppress(EngineRefused):
+                    await engine.ask("DELETE", f"/containers/{name}", query={"force": True})
 
 
 async def containers(docker: Daemon, group: str, state: str = "") -> Sequence[str]:
