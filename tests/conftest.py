@@ -30,9 +30,6 @@ WITH_DOCKER = (
 COMPUTING = ("tests/chaos/",)
 """Where the tests are that wait for nothing."""
 
-STATIC = "tests/conformance/test_static.py"
-"""Hundreds of local agents and their hosts in a row; two workers at once keep each other waiting for ten seconds."""
-
 SHORT = "/tmp"  # noqa: S108  (every Unix has it, and pytest makes private directories there)
 """Where temporary files are if the user's own place is a long way down, as on macOS: many tests listen on sockets in
 their directories, whose addresses have room for about a hundred characters."""
@@ -140,9 +137,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
 
     class Scheduling(LoadScopeScheduling):  # type: ignore[misc]  # which has no types
         def _split_scope(self, nodeid: str) -> str:
-            if nodeid.startswith(WITH_DOCKER):
-                return "docker"
-            return "static" if nodeid.startswith(STATIC) else nodeid
+            return "docker" if nodeid.startswith(WITH_DOCKER) else nodeid
 
     return Scheduling(config, log)
 
