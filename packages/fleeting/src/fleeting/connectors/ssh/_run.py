@@ -9,11 +9,15 @@ from attrs import define, field
 
 from fleeting._protocols import Sink, Source
 from fleeting.connectors._stdin import arriving
-from fleeting.connectors.ssh._channel import STDERR, STDOUT, Channel
+from fleeting.connectors.ssh._channel import STDERR, STDOUT, WINDOW, Channel
 from fleeting.connectors.ssh._command import PidReader
 
 LEFTOVER_PATIENCE = 0.5
 """Seconds after the end of a command for its outputs to end too, before what holds them open is ended."""
+
+HELD_BACK = 4 * WINDOW
+"""Bytes that a host may have read and not sent while it waits for us to take some: of each stream it reads about a
+window ahead, and the pipes behind hold up to a mebibyte each. It sends them in turns."""
 
 END_TIMEOUT = 8.0
 """Seconds that the end of a cancelled command is waited for."""
@@ -107,7 +111,8 @@ class Running:
         """It does not fall silent, so nobody waits for it to.
 
         What has left the process group writes on: but the answer proves that of the command's own output nothing is
-        on its way any more, unless the host waits for us to take some first.
+        on its way any more, unless the host waits for us to take some first. Then there is only so much of it. Asking
+        again would be no better: whoever writes without a pause has filled the window before the answer comes.
         """
         now = anyio.current_time()
         self._looked_at = now if self._looked_at is None else self._looked_at
@@ -115,8 +120,8 @@ class Running:
             return
         answered = await self._end_group(self._pid.pid)
         self._looked_at = anyio.current_time()
-        if answered and self._channel.may_send:
-            self._left = self._channel.held
+        if answered:
+            self._left = self._channel.held + (0 if self._channel.may_send else HELD_BACK)
 
     async def _readable_within(self, seconds: float) -> bool:
         if self._channel.readable:
