@@ -20,7 +20,12 @@ that it imports anew, and each worker rewrites the assertions of every test."""
 ON_ALL_CORES = (f"--numprocesses={2 * (os.cpu_count() or 1)}", "--durations=10")
 """Two workers a core, because half of the time most tests wait; tests/conftest.py says which of them stay together."""
 
-IN_PART = ("tests/chaos/test_crash_points.py",)
+IN_PART = (
+    "tests/chaos/test_crash_points.py",
+    "tests/e2e/test_quickstart.py",
+    "tests/e2e/test_static_ssh.py",
+    "tests/fleeting/test_ssh_slow.py",
+)
 """The tests that ``pytest --full`` makes longer."""
 
 

@@ -118,7 +118,11 @@ def _is_here(host: str | bytes) -> bool:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Let a run be asked for everything of which the suite has a part."""
-    parser.addoption("--full", action="store_true", help="play all crash points, not some of each place")
+    parser.addoption(
+        "--full",
+        action="store_true",
+        help="play all crash points, not some of each place, and run what is long in its whole length",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e import quickstart as files
 from tests.e2e.leftovers import agents, instances
 
 
@@ -17,3 +18,9 @@ def home(tmp_path: Path) -> Iterator[Path]:
     assert list((home / "tmp").iterdir()) == [], "directories or sockets were left behind"
     assert instances(home) == [], "instances were left behind"
     assert agents(home) == [], "processes were left behind"
+
+
+@pytest.fixture
+def quickstart(tmp_path: Path, *, full: bool) -> Path:
+    """The quickstart's jobs file, in a directory of our own; as printed, or with less to measure for each job."""
+    return files.copy(tmp_path / "quickstart", whole=full)

@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 
 from tests.e2e.leftovers import agents, environment, instances
+from tests.e2e.quickstart import hold
 
-ROOT = Path(__file__).parents[2]
-JOBS = ROOT / "examples" / "quickstart" / "jobs.toml"
 COMMAND = (str(Path(sys.executable).with_name("taskscaler")), "run")
 MAX_INSTANCES = 4
 PATIENCE = 60.0
@@ -62,10 +61,10 @@ def most_at_once(jobs: list[dict[str, Any]]) -> int:
     return max(sum(first <= start < last for first, last in spans.values()) for start in starts)
 
 
-def test_all_forty_jobs_succeed_within_the_ceiling(home: Path, tmp_path: Path) -> None:
+def test_all_forty_jobs_succeed_within_the_ceiling(home: Path, tmp_path: Path, quickstart: Path) -> None:
     """40 of 40, on at most max_instances at once, each used at most max_use_count times, and a report at the end."""
     output = tmp_path / "out"
-    process = start(home, JOBS, output)
+    process = start(home, quickstart, output)
     said, _ = process.communicate()
     assert process.returncode == 0, said
     assert "40 succeeded" in said
@@ -77,15 +76,16 @@ def test_all_forty_jobs_succeed_within_the_ceiling(home: Path, tmp_path: Path) -
     assert max(map(uses.count, uses)) <= 8
 
 
-def test_killing_an_instance_costs_no_job(home: Path, tmp_path: Path) -> None:
+def test_killing_an_instance_costs_no_job(home: Path, tmp_path: Path, quickstart: Path) -> None:
     """An agent is killed in the middle: its jobs run again elsewhere, and the summary and the results say so."""
-    output = tmp_path / "out"
-    process = start(home, JOBS, output)
-    lines_until(process, " succeeded on ", times=8)
-    *_, runs = lines_until(process, " runs on ")
+    output, go = tmp_path / "out", tmp_path / "go"
+    hold(quickstart, "$TASKSCALER_JOB_INDEX = 20", go)
+    process = start(home, quickstart, output)
+    *_, runs = lines_until(process, "stdlib-21 runs on ")
     victim = runs.split(" runs on ")[1].split()[0].rstrip(",")
     pid = int((next(each for each in instances(home) if each.name == victim) / "agent.pid").read_text())
     os.kill(pid, signal.SIGKILL)
+    go.touch()
     said, _ = process.communicate()
     assert process.returncode == 0, said
     jobs = results(output)["jobs"]

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from collections import Counter
@@ -15,9 +14,9 @@ from typing import Any
 import pytest
 
 from fleeting.connectors.ssh import generate_key
+from tests.e2e.quickstart import hold
 from tests.fleeting.sshd import Server, private, sshd
 
-QUICKSTART = Path(__file__).parents[2] / "examples" / "quickstart"
 COMMAND = (str(Path(sys.executable).with_name("taskscaler")), "run")
 LOCAL = """plugin = "local"            # another plugin and its settings here, and the same jobs run in a cloud"""
 BOOT = """boot_time = "500ms"         # a cloud would take a minute"""
@@ -40,23 +39,26 @@ def hosts(tmp_path: Path) -> Iterator[Sequence[Server]]:
         yield servers
 
 
-def write_jobs(directory: Path, hosts: Sequence[Server]) -> Path:
-    """Copy the quickstart, with these hosts in the place of the local group."""
-    shutil.copytree(QUICKSTART, directory / "batch")
-    group = [f'state_dir = "{directory}/taken"', f'username = "{getuser()}"', f'key_path = "{directory}/key"']
+@pytest.fixture
+def jobs(tmp_path: Path, quickstart: Path, hosts: Sequence[Server]) -> Path:
+    """The quickstart, with these hosts in the place of the local group."""
+    group = [f'state_dir = "{tmp_path}/taken"', f'username = "{getuser()}"', f'key_path = "{tmp_path}/key"']
     for number, host in enumerate(hosts, start=1):
         group += ["[[autoscaler.plugin_config.hosts]]", f'name = "host-{number}"', 'address = "127.0.0.1"']
         group += [f"port = {host.port}", f'host_key = "{host.host_key}"']
-    jobs = directory / "batch" / "jobs.toml"
-    text = jobs.read_text()
+    text = quickstart.read_text()
     assert LOCAL in text
     assert BOOT in text
-    jobs.write_text(text.replace(LOCAL, 'plugin = "static"').replace(BOOT, "\n".join(group)))
-    return jobs
+    quickstart.write_text(text.replace(LOCAL, 'plugin = "static"').replace(BOOT, "\n".join(group)))
+    return quickstart
 
 
-def run(jobs: Path, output: Path, hosts: Sequence[Server], *, victim: int | None) -> str:
-    """Run the batch, and let a host die as soon as ten jobs are done and two run on it; returns what was said."""
+def run(jobs: Path, output: Path, victim: Server | None = None) -> str:
+    """Run the batch, and let host 2, if it is given, die as soon as ten jobs are done and two run on it.
+
+    Returns:
+        What was said.
+    """
     state = {"XDG_STATE_HOME": str(output.parent / "state")}
     said, running = [], Counter[str]()
     with subprocess.Popen(
@@ -73,8 +75,8 @@ def run(jobs: Path, output: Path, hosts: Sequence[Server], *, victim: int | None
             if "runs" in words or "succeeded" in words[:-1]:
                 host = line.partition(" on ")[2].partition(".")[0]
                 running[host] += 1 if "runs" in words else -1
-            if victim and running[f"host-{victim}"] == 2 and "".join(said).count(" succeeded on ") >= 10:
-                hosts[victim - 1].lose()
+            if victim and running["host-2"] == 2 and "".join(said).count(" succeeded on ") >= 10:
+                victim.lose()
                 victim = None
     assert process.returncode == 0, "".join(said)
     assert victim is None, "there was nothing to kill"
@@ -87,13 +89,14 @@ def load(output: Path) -> list[dict[str, Any]]:
     return jobs
 
 
-def test_killing_a_host_costs_no_job(tmp_path: Path, hosts: Sequence[Server]) -> None:
+def test_killing_a_host_costs_no_job(tmp_path: Path, hosts: Sequence[Server], jobs: Path) -> None:
     """All jobs succeed, those of the dead host elsewhere; each module was measured once; nothing is left on hosts."""
     output = tmp_path / "out"
-    said = run(write_jobs(tmp_path, hosts), output, hosts, victim=2)
-    jobs = load(output)
-    assert [job["state"] for job in jobs] == ["succeeded"] * 40
-    tries = [attempt for job in jobs for attempt in job["attempts"]]
+    hold(jobs, "$TASKSCALER_INSTANCE = host-2.1", tmp_path / "never")
+    said = run(jobs, output, hosts[1])
+    results = load(output)
+    assert [job["state"] for job in results] == ["succeeded"] * 40
+    tries = [attempt for job in results for attempt in job["attempts"]]
     assert {attempt["instance"].partition(".")[0] for attempt in tries} == {"host-1", "host-2", "host-3"}
     lost = [attempt for attempt in tries if attempt["state"] == "lost"]
     assert {attempt["instance"] for attempt in lost} == {"host-2.1"}
@@ -107,11 +110,11 @@ def test_killing_a_host_costs_no_job(tmp_path: Path, hosts: Sequence[Server]) ->
         assert list((tmp_path / home / "taskscaler").iterdir()) == [], "a job left something behind"
 
 
-def test_a_host_that_shows_another_key_gets_no_job(tmp_path: Path, hosts: Sequence[Server]) -> None:
+def test_a_host_that_shows_another_key_gets_no_job(tmp_path: Path, hosts: Sequence[Server], jobs: Path) -> None:
     """Keys are pinned for each host by itself, though all three have one address: the impostor is passed over."""
-    jobs, output = write_jobs(tmp_path, hosts), tmp_path / "out"
+    output = tmp_path / "out"
     jobs.write_text(jobs.read_text().replace(hosts[2].host_key, hosts[0].host_key))
-    run(jobs, output, hosts, victim=None)
+    run(jobs, output)
     results = load(output)
     assert [job["state"] for job in results] == ["succeeded"] * 40
     used = {attempt["instance"].partition(".")[0] for job in results for attempt in job["attempts"]}
