@@ -1,8 +1,10 @@
 """The clock of production: the event loop's own time, anchored once to the calendar."""
 
 import time
+from collections.abc import Callable
 
 import anyio
+from anyio.lowlevel import current_token
 
 
 class LoopClock:
@@ -15,11 +17,14 @@ class LoopClock:
     def __init__(self, epoch: float | None = None) -> None:
         """Anchor the loop's current time at *epoch*, or at the system's clock if it is None."""
         start = time.time() if epoch is None else epoch  # noqa: TID251  (the one place that reads it)
-        self._offset = start - anyio.current_time()
+        token = current_token()
+        # Looked up once: anyio would ask at each call which loop runs. Of trio there is no object with a time.
+        self._time: Callable[[], float] = getattr(token.native_token, "time", token.backend_class.current_time)
+        self._offset = start - self._time()
 
     def now(self) -> float:
         """Seconds since the epoch."""
-        return anyio.current_time() + self._offset
+        return self._time() + self._offset
 
     async def sleep_until(self, at: float) -> None:
         """Return once `now` is *at* or later."""

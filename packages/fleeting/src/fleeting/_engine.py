@@ -75,7 +75,9 @@ class Engine:
         self._writes: list[Write] = []
         self._actions: list[Any] = []
         self._news = anyio.Event()
-        self._settled = anyio.Event()
+        self._settled: anyio.Event | None = None
+        """Made by whoever waits for it; hardly anybody does."""
+
         self._failing = False
         self._retry_at = -inf
 
@@ -87,18 +89,20 @@ class Engine:
     async def run(self) -> None:
         """Commit and perform until cancelled."""
         while True:
-            self._news = anyio.Event()
+            if self._news.is_set():
+                self._news = anyio.Event()
             self._queue(self._core.tick(self._clock.now()))
             await self._flush()
-            if not (self._writes or self._actions):
+            if self._settled is not None and not (self._writes or self._actions):
                 self._settled.set()
-                self._settled = anyio.Event()
+                self._settled = None
             await self._wait()
 
     async def settle(self, timeout: float) -> None:
         """Wait until nothing is queued, at most *timeout* seconds."""
         with anyio.move_on_after(timeout):
             while self._writes or self._actions:
+                self._settled = self._settled or anyio.Event()
                 await self._settled.wait()
 
     async def close(self) -> None:

@@ -73,10 +73,12 @@ class _JumpingSelector(selectors.DefaultSelector):
 
     def _thread_at_work(self) -> bool:
         """Whether one of anyio's worker threads owes this loop a result."""
-        workers = [thread for thread in threading.enumerate() if isinstance(thread, WorkerThread)]
         return any(
-            worker.loop is self._loop and not worker.stopping and worker not in worker.idle_workers
-            for worker in workers
+            isinstance(thread, WorkerThread)
+            and thread.loop is self._loop
+            and not thread.stopping
+            and thread not in thread.idle_workers
+            for thread in threading.enumerate()
         )
 
     def _nothing_can_come(self) -> bool:
