@@ -8,6 +8,7 @@ import socket
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Generator, Iterator
+from itertools import count
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +34,9 @@ COMPUTING = ("tests/chaos/",)
 SHORT = "/tmp"  # noqa: S108  (every Unix has it, and pytest makes private directories there)
 """Where temporary files are if the user's own place is a long way down, as on macOS: many tests listen on sockets in
 their directories, whose addresses have room for about a hundred characters."""
+
+_begun = count(1)
+"""Counts the tests."""
 
 settings.register_profile(
     "workspace",
@@ -188,3 +192,10 @@ def pytest_collection_finish() -> None:
     """
     gc.collect()
     gc.freeze()
+
+
+def pytest_runtest_setup() -> None:
+    """Now and then look through what is frozen: checks of the contract freeze more, and not all of it stays."""
+    if next(_begun) % 100 == 0:
+        gc.unfreeze()
+        pytest_collection_finish()

@@ -138,6 +138,7 @@ from fleeting.testing._checks._view import (
     check_view_is_whole_or_an_error,
 )
 from fleeting.testing._harness import Harness, NotApplicable, Violation
+from fleeting.testing._holdings import thaw
 
 Check = Callable[[Harness], Awaitable[None]]
 
@@ -278,6 +279,8 @@ async def judge(check: Check, harness: Harness) -> None:
     except Exception as error:
         clause = "no call fails while nothing is wrong with the cloud"
         raise _at(check, Violation(clause, f"{_call_in(error)} raised {error!r}")) from error
+    finally:
+        thaw()
 
 
 def _call_in(error: Exception) -> str:

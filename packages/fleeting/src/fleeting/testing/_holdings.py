@@ -33,6 +33,9 @@ STEADY = 3
 LOOKS = 100
 """How often to count at most, before something is done."""
 
+_FROZEN: list[int] = []
+"""How many objects were frozen before the first of a check, if it has frozen any."""
+
 
 @frozen
 class Holdings:
@@ -84,9 +87,14 @@ def held(*, pooled: bool = False) -> Holdings:
 
 
 async def settled(harness: Harness, *, pooled: bool = False) -> Holdings:
-    """Count once the number has stopped falling: the other end of a connection may take a moment."""
+    """Count once the number has stopped falling: the other end of a connection may take a moment.
+
+    What is there now is frozen until `thaw`, so that looking for the garbage of later calls need not go through it
+    again: an SDK is hundreds of thousands of objects.
+    """
     clock = harness.settings.clock
     gc.collect()
+    _freeze()
     last, steady = held(pooled=pooled), 0
     for _ in range(LOOKS):
         await clock.sleep_until(clock.now() + harness.poll)
@@ -116,10 +124,29 @@ async def released(
     clock = harness.settings.clock
     end = clock.now() + harness.deadline
     gc.collect()  # errors and their tracebacks, which hold on to answers and their connections, may refer to each other
+    looks = 0
     while left := held(pooled=pooled).more_than(before, allowed, spared):
         if clock.now() >= end:
             raise Violation(clause, f"{after}left open: {', '.join(left)}")
+        looks += 1
+        if looks == STEADY:  # it may be what was there before, and has become garbage since
+            gc.unfreeze()
+            gc.collect()
+            _freeze()
         await clock.sleep_until(clock.now() + harness.poll)
+
+
+def _freeze() -> None:
+    """Spare the collector all that is there now."""
+    if not _FROZEN:
+        _FROZEN.append(gc.get_freeze_count())
+    gc.freeze()
+
+
+def thaw() -> None:
+    """Let the collector see what was frozen in a check, unless whoever runs the check had frozen something before."""
+    if _FROZEN and not _FROZEN.pop():
+        gc.unfreeze()
 
 
 def _is_idle(thread: threading.Thread) -> bool:  # noqa: TID251  (only looked at)
