@@ -1,6 +1,5 @@
 """What a group takes on this machine, and how much of it: counted after every call, and after failed ones."""
 
-import gc
 import locale
 import logging
 import os
@@ -8,18 +7,21 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from http.client import HTTPConnection
 
 from attrs import evolve
 
 from fleeting.testing._harness import Call, Harness, Probe, Trouble, Violation, answer_of, new_intent
-from fleeting.testing._holdings import held, released, settled
+from fleeting.testing._holdings import released, settled
 
 TIMES = 5
 """How often each call is repeated: what is left by each of them is left as often."""
+
+FEW = 2
+"""How often it is repeated at first, which is enough to see whether it is worth a closer look."""
 
 QUICK = (Trouble.ERROR, Trouble.GARBAGE, Trouble.AUTH, Trouble.UNREACHABLE)
 """Troubles that end a call at once, in different places."""
@@ -29,12 +31,9 @@ async def check_calls_release_what_they_took(harness: Harness) -> None:
     """A call, whether it succeeds or fails, leaves no connection, file, task, thread or process behind."""
     async with harness.opened() as probe:
         (instance,) = await probe.grow(1)
-        for name, call in _repeatable(probe, instance).items():
-            await _repeated(harness, name, call)
+        await _repeated(harness, _repeatable(probe, instance))
         for kind in (kind for kind in QUICK if kind in harness.troubles):
-            calls: dict[str, Call] = {**probe.calls(instance), "init": partial(_failing_init, harness, [])}
-            for name, call in calls.items():
-                await _repeated(harness, name, call, kind)
+            await _repeated(harness, {**probe.calls(instance), "init": partial(_failing_init, harness, [])}, kind)
 
 
 def _repeatable(probe: Probe, instance: str) -> Mapping[str, Call]:
@@ -44,31 +43,32 @@ def _repeatable(probe: Probe, instance: str) -> Mapping[str, Call]:
     return calls
 
 
-async def _repeated(harness: Harness, name: str, call: Call, kind: Trouble | None = None) -> None:
-    """Make a call several times, after which not one thing more for each call may be held than after the first."""
-
-    async def several() -> None:
-        for _ in range(TIMES):
-            await answer_of(call())
-
-    await _during(harness, kind, call)
+async def _repeated(harness: Harness, calls: Mapping[str, Call], kind: Trouble | None = None) -> None:
+    """Make each call a few times, and look at each by itself if more is held after all of them than after the first."""
+    await _during(harness, kind, calls.values())
     before = await settled(harness, pooled=True)
-    await _during(harness, kind, several)
-    gc.collect()
-    if held(pooled=True).more_than(before, TIMES - 1):
-        seen = f"{TIMES} calls of {name}{_while(kind)} have "
-        clause = "a call leaves no connection, file, task, thread or process behind"
-        await released(harness, before, clause, seen, allowed=TIMES - 1, pooled=True)
+    await _during(harness, kind, [call for call in calls.values() for _ in range(FEW)])
+    if (await settled(harness, pooled=True)).more_than(before, FEW - 1):
+        for name, call in calls.items():
+            await _repeated_alone(harness, name, call, kind)
 
 
-async def _during(harness: Harness, kind: Trouble | None, call: Call) -> None:
-    """Make a call, in a trouble if there is to be one."""
+async def _repeated_alone(harness: Harness, name: str, call: Call, kind: Trouble | None) -> None:
+    """Make a call several times, after which not one thing more for each call may be held than after the first."""
+    await _during(harness, kind, [call])
+    before = await settled(harness, pooled=True)
+    await _during(harness, kind, [call] * TIMES)
+    seen = f"{TIMES} calls of {name}{_while(kind)} have "
+    clause = "a call leaves no connection, file, task, thread or process behind"
+    await released(harness, before, clause, seen, allowed=TIMES - 1, pooled=True)
+
+
+async def _during(harness: Harness, kind: Trouble | None, calls: Iterable[Call]) -> None:
+    """Make calls, in a trouble if there is to be one."""
     with _unheard():
-        if kind is None:
-            await answer_of(call())
-            return
-        async with harness.trouble(kind):
-            await answer_of(call())
+        async with nullcontext() if kind is None else harness.trouble(kind):
+            for call in calls:
+                await answer_of(call())
 
 
 @contextmanager
