@@ -4,11 +4,11 @@ import sys
 import time
 from collections.abc import Coroutine
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from threading import get_ident
 from typing import Any
 
-from attrs import define
+from attrs import define, field
 
 from fleeting.testing._stepping import Resume, stepped
 
@@ -27,18 +27,18 @@ class _Watch:
     thread: int | None = None
     """The thread that is in a step of a watched call; None: no step is under way."""
 
-    seen: str = ""
-    """What held up the event loop, or would have."""
+    call: list[str] = field(factory=list)
+    """How that call has held up the event loop, or would have."""
 
     def notice(self, event: str, args: tuple[Any, ...]) -> None:
         """Look at what Python tells its auditors before it happens."""
         if event == "socket.connect" and self.thread == get_ident() and args[0].gettimeout() != 0:
-            self.seen = f"it connects to {args[1]!r} with a blocking socket"
-            raise _WouldBlock(self.seen)
+            self.call.append(f"it connects to {args[1]!r} with a blocking socket")
+            raise _WouldBlock(self.call[-1])
 
-    def step(self, resume: Resume) -> object:
-        """Perform a step."""
-        self.thread = get_ident()
+    def step(self, seen: list[str], resume: Resume) -> object:
+        """Perform a step of the call of which this was *seen*."""
+        self.thread, self.call = get_ident(), seen
         waited = time.thread_time() - time.perf_counter()
         try:
             return resume()
@@ -46,16 +46,15 @@ class _Watch:
             waited += time.perf_counter() - time.thread_time()
             self.thread = None
             if waited > STALL:
-                self.seen = self.seen or f"between two awaits it waited {waited:.1f} s for something else"
+                seen.append(f"between two awaits it waited {waited:.1f} s for something else")
 
 
 async def held_up(call: Coroutine[Any, Any, object]) -> str:
     """Run *call*, whatever comes of it, and tell how it held up the event loop; empty if it did not."""
-    watch = _watch()
-    watch.seen = ""
+    seen: list[str] = []
     with suppress(Exception):
-        await stepped(call, step=watch.step)
-    return watch.seen
+        await stepped(call, step=partial(_watch().step, seen))
+    return seen[0] if seen else ""
 
 
 @cache

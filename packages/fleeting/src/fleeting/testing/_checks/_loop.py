@@ -1,33 +1,38 @@
 """The event loop belongs to everybody: who waits lets the others run."""
 
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from functools import partial
 
+import anyio
 from attrs import evolve
 
 from fleeting.testing._blocking import held_up
 from fleeting.testing._harness import Call, Harness, Trouble, Violation, new_intent
+
+IN_TURN = ("suspend", "resume")
+"""Calls after which others would find less to do."""
 
 
 async def check_nothing_blocks_the_event_loop(harness: Harness) -> None:
     """No method waits for anything but with `await`: a blocking SDK goes through `Offload`."""
     async with harness.opened() as probe:
         (instance,) = await probe.grow(1)
-        group = probe.group
-        calls: dict[str, Call] = {
-            "update": group.update,
-            "connect_info": partial(group.connect_info, instance),
-            "heartbeat": partial(group.heartbeat, instance),
-            **probe.extras(instance),
+        group, extras = probe.group, probe.extras(instance)
+        in_turn: dict[str, Call] = {name: extras[name] for name in IN_TURN if name in extras}
+        in_turn["decrease"] = partial(group.decrease, [instance])
+        at_once: dict[str, Call] = {
+            **probe.reads(instance),
+            **{name: call for name, call in extras.items() if name not in in_turn},
             "increase": lambda: group.increase(1, intent=new_intent()),
-            "decrease": partial(group.decrease, [instance]),
+            "init and shutdown": partial(_open_and_close, harness),
         }
         async with AsyncExitStack() as slow:
             if Trouble.SLOW in harness.troubles:
                 await slow.enter_async_context(harness.trouble(Trouble.SLOW))
-            for name, call in calls.items():
-                await _judge(name, call)
-            await _judge("init and shutdown", partial(_open_and_close, harness))
+            await _judge(at_once)
+            for name, call in in_turn.items():
+                await _judge({name: call})
         await probe.rest(harness.settle)  # so that all that comes is there to be deleted
 
 
@@ -38,7 +43,17 @@ async def _open_and_close(harness: Harness) -> None:
     await group.shutdown()
 
 
-async def _judge(name: str, call: Call) -> None:
-    """Raise if the call holds up the event loop, and not only once: a first call may import something."""
-    if await held_up(call()) and (seen := await held_up(call())):
-        raise Violation("no method blocks the event loop", f"in {name}, {seen}")
+async def _judge(calls: Mapping[str, Call]) -> None:
+    """Raise if a call holds up the event loop, beside the others and then alone: a first call may import something."""
+    suspects: list[str] = []
+
+    async def watch(name: str, call: Call) -> None:
+        if await held_up(call()):
+            suspects.append(name)
+
+    async with anyio.create_task_group() as tasks:
+        for name, call in calls.items():
+            tasks.start_soon(watch, name, call)
+    for name in suspects:
+        if seen := await held_up(calls[name]()):
+            raise Violation("no method blocks the event loop", f"in {name}, {seen}")
