@@ -145,15 +145,17 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
 
     class Scheduling(LoadScopeScheduling):  # type: ignore[misc]  # which has no types
         def _split_scope(self, nodeid: str) -> str:
-            return "docker" if nodeid.startswith(WITH_DOCKER) else nodeid
+            if nodeid.startswith(WITH_DOCKER):
+                return "docker, conformance" if "/conformance/" in nodeid else "docker"
+            return nodeid
 
     return Scheduling(config, log)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Give one worker all tests that need a Docker daemon, and spread those that compute among those that wait.
+    """Know which tests need a Docker daemon, and spread those that compute among those that wait.
 
-    Two daemons of ours at once wait for each other. Stories take nothing but a core, and most other tests wait for
+    A daemon takes a while to start. Stories take nothing but a core, and most other tests wait for
     processes and time limits: one after the other, each leaves idle what the other lacks.
     """
     for item in items:

@@ -32,6 +32,9 @@ USERS = (
     b"root:x:0:0:root:/root:/bin/sh\nworker:x:1000:1001::/home/worker:/bin/sh\nsshd:x:100:65534::/run/sshd:/bin/false\n"
 )
 
+NETWORK = f"10.{128 + os.getpid() % 64}"
+"""How the addresses of our containers begin: workers have daemons of their own, and their networks must not overlap."""
+
 
 @frozen
 class Daemon:
@@ -94,10 +97,10 @@ def daemon() -> Iterator[Daemon]:
 def bridge() -> Iterator[str]:
     """Make a bridge of our own: another daemon may have the usual one."""
     name = f"dockertest{os.getpid() % 100_000}"
-    mac = f"02:42:0a:d6:{os.getpid() % 256:02x}:01"  # set, else it changes whenever the container with the lowest goes
+    mac = f"02:42:0a:{os.getpid() % 256:02x}:80:01"  # set, else it changes whenever the container with the lowest goes
     _ip("link", "add", "name", name, "address", mac, "type", "bridge")
     try:
-        _ip("address", "add", f"10.214.{os.getpid() % 256}.1/24", "dev", name)
+        _ip("address", "add", f"{NETWORK}.128.1/24", "dev", name)
         _ip("link", "set", name, "up")
         yield name
     finally:
@@ -120,7 +123,7 @@ def started(directory: Path, bridge: str) -> Iterator[Daemon]:
         f"--host=unix://{path}",
         "--exec-opt=native.cgroupdriver=cgroupfs",
         f"--bridge={bridge}",
-        "--default-address-pool=base=10.213.0.0/16,size=24",
+        f"--default-address-pool=base={NETWORK}.0.0/17,size=24",
     ]
     ready = directory / "ready.sock"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notified, (directory / "log").open("wb") as log:
