@@ -1,5 +1,6 @@
 """What end-to-end tests share."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,3 +25,26 @@ def home(tmp_path: Path) -> Iterator[Path]:
 def quickstart(tmp_path: Path, *, full: bool) -> Path:
     """The quickstart's jobs file, in a directory of our own; as printed, or with less to measure for each job."""
     return files.copy(tmp_path / "quickstart", whole=full)
+
+
+@pytest.fixture(scope="session")
+def without(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory of modules in whose place matplotlib is not installed."""
+    directory = tmp_path_factory.mktemp("without")
+    (directory / "matplotlib.py").write_text("raise ImportError\n")
+    return directory
+
+
+@pytest.fixture
+def pictures() -> None:
+    """Let the commands of a test draw their timelines."""
+
+
+@pytest.fixture(autouse=True)
+def spare_pictures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, without: Path) -> None:
+    """Let commands run as where matplotlib is not installed, unless a test is about what they draw or leave.
+
+    To import it and draw took more than half of what a small batch costs.
+    """
+    if "pictures" not in request.fixturenames:
+        monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(without), os.environ.get("PYTHONPATH")])))
