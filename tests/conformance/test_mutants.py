@@ -38,7 +38,9 @@ async def test_a_mutant_is_found_by_the_check_that_is_meant_for_it(mutant: Mutan
     """The correct plugin passes every check (examples/puddle); each mutant of it fails the one that is named."""
     async with running() as cloud:
         await cloud.launch(1)
-        harness = evolve(harness_for(cloud, mutant.group), deadline=1, patience=3)
+        # a mutant that is found by waiting takes as long as it is waited for: no more than two time-outs of a call
+        impatient = harness_for(cloud, lambda config: mutant.group(evolve(config, timeout=0.7 * config.timeout)))
+        harness = evolve(impatient, deadline=0.5, patience=2)
         with pytest.raises(Violation) as caught:
             await judge(mutant.check, harness)
     assert caught.value.more == anchor_of(mutant.check)
