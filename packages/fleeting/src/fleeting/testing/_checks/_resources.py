@@ -23,6 +23,9 @@ TIMES = 5
 FEW = 2
 """How often it is repeated at first, which is enough to see whether it is worth a closer look."""
 
+OPENINGS = 3
+"""How often a group is opened in a row, of which none may leave anything."""
+
 QUICK = (Trouble.ERROR, Trouble.GARBAGE, Trouble.AUTH, Trouble.UNREACHABLE)
 """Troubles that end a call at once, in different places."""
 
@@ -92,16 +95,16 @@ async def check_openings_add_nothing_up(harness: Harness) -> None:
     async with harness.opened():
         pass  # what is made once per process, such as an import's, is made now
     before = await settled(harness)
-    for _ in range(TIMES):
+    for _ in range(OPENINGS):
         await harness.open_and_close()
-    await released(harness, before, "what init took, shutdown releases", f"{TIMES} groups that were closed have ")
+    await released(harness, before, "what init took, shutdown releases", f"{OPENINGS} groups that were closed have ")
     failed: list[object] = []  # kept, because the garbage collector hides what they leave
     for kind in (kind for kind in QUICK if kind in harness.troubles):
         async with harness.trouble(kind):
             with _unheard():
-                for _ in range(TIMES):
+                for _ in range(OPENINGS):
                     await _failing_init(harness, failed)
-        seen = f"{TIMES} calls of init{_while(kind)} have "
+        seen = f"{OPENINGS} calls of init{_while(kind)} have "
         await released(harness, before, "an init that fails releases what it took; nobody will call shutdown", seen)
 
 
