@@ -20,6 +20,9 @@ that it imports anew, and each worker rewrites the assertions of every test."""
 ON_ALL_CORES = (f"--numprocesses={2 * (os.cpu_count() or 1)}", "--durations=10")
 """Two workers a core, because half of the time most tests wait; tests/conftest.py says which of them stay together."""
 
+PYTHONS = ("3.11", "3.12", "3.13", "3.14")
+"""Those that the packages are for."""
+
 IN_PART = (
     "tests/chaos/test_crash_points.py",
     "tests/e2e/test_quickstart.py",
@@ -39,6 +42,20 @@ def tests(session: nox.Session) -> None:
 def quick(session: nox.Session) -> None:
     """Run the suite without the slow end-to-end tests."""
     session.run("pytest", *ON_ALL_CORES, "-m", "not slow", *session.posargs, env=COMPILED)
+
+
+@nox.session
+def pythons(session: nox.Session) -> None:
+    """Run ``quick`` on each Python that this machine has; arguments after ``--`` are versions or paths of others."""
+    uv = os.environ.get("UV", "uv")  # uv run tells where it is
+    env = {**COMPILED, "UV_PYTHON_DOWNLOADS": "never"}
+    for python in session.posargs or PYTHONS:
+        found = session.run(uv, "python", "find", python, env=env, external=True, silent=True, success_codes=[0, 1, 2])
+        if not Path(str(found).strip()).is_file():
+            session.warn(f"there is no Python {python} here; its tests are left out")
+            continue
+        command = ("pytest", *ON_ALL_CORES, "-m", "not slow")
+        session.run(uv, "run", "--isolated", "--python", python, *command, env=env, external=True)
 
 
 @nox.session

@@ -171,6 +171,23 @@ async def test_a_newer_schema_is_refused(tmp_path: Path) -> None:
             pass
 
 
+async def test_a_file_that_is_refused_is_closed(tmp_path: Path) -> None:
+    """Also while somebody keeps the error, and with it the frames that raised it."""
+    path = tmp_path / "journal.sqlite"
+    path.write_bytes(b"no database at all" * 100)
+    path.chmod(0o600)
+    with pytest.raises(JournalError, match="is damaged") as kept:
+        async with opened(path):
+            pass
+    assert kept.value.__traceback__ is not None
+    assert str(path) not in open_files()
+
+
+def open_files() -> list[str]:
+    """What this process has open."""
+    return [str(each.readlink()) for each in Path("/proc/self/fd").iterdir() if each.is_symlink()]
+
+
 async def test_a_record_that_cannot_be_read_is_an_error_not_a_loss(tmp_path: Path) -> None:
     """Forgetting it silently would leave an instance that nobody knows."""
     path = tmp_path / "journal.sqlite"

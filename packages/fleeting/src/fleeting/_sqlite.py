@@ -93,7 +93,7 @@ class SqliteJournal:
                         self._lock_directory / f"{sha256(identity.encode()).hexdigest()[:16]}.lock", identity, owner
                     )
                 self._lock(self.path.with_name(f"{self.path.name}.lock"), str(self.path), owner)
-                database = self._database = self._connect()
+                database = self._connect()
                 self._migrate(database)
                 self._take_over(database, identities, owner)
                 return Recovered(
@@ -126,7 +126,7 @@ class SqliteJournal:
         os.pwrite(descriptor, f"{owner} (process {os.getpid()})".encode(), 0)
 
     def _connect(self) -> sqlite3.Connection:
-        database = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)
+        self._database = database = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)
         (verdict,) = database.execute("PRAGMA quick_check(1)").fetchone()
         if verdict != "ok":
             raise sqlite3.DatabaseError(" ".join(verdict.split()))
