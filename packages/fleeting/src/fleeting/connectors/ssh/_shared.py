@@ -46,12 +46,11 @@ class Shared:
             try:
                 return await self._open(transport, "session")
             except Refused as refused:
-                if not transport.count_sessions():
+                if not transport.most_sessions:
                     raise ConnectError(f"{self.instance} runs no commands: {refused}") from refused
-                self._limit = max(each.count_sessions() for each in (self.main, *self._more))
+                self._limit = max(each.most_sessions for each in (self.main, *self._more))
                 refusing.add(transport)
             finally:
-                transport.count_sessions()
                 transport.let_go()
 
     async def tunnel(self, kind: str, *details: str | int) -> Channel:

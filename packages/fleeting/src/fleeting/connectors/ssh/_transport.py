@@ -94,7 +94,9 @@ class SshTransport(paramiko.Transport):
 
         self.channels: dict[int, Channel] = {}
         self._next_id = 0
-        self._most_sessions = 0
+        self.most_sessions = 0
+        """How many sessions the host has had open for us at once; counted by the reading thread, which misses none."""
+
         self._to_ring: set[Bell] = set()
         self.tap.before_wait = self._ring
         self.tap.on_glut = self._give_up_for
@@ -268,10 +270,9 @@ class SshTransport(paramiko.Transport):
         """List the channels that are there to run commands, until the host has closed them."""
         return [channel for channel in list(self.channels.values()) if channel.kind == "session"]
 
-    def count_sessions(self) -> int:
-        """Count those that are open now, and return how many there ever were at once, as far as it was counted."""
-        self._most_sessions = max(self._most_sessions, sum(channel.was_opened for channel in self.sessions()))
-        return self._most_sessions
+    def count_sessions(self) -> None:
+        """Take down how many are open now; for the reading thread."""
+        self.most_sessions = max(self.most_sessions, sum(channel.was_opened for channel in self.sessions()))
 
     def ring_soon(self, bell: Bell) -> None:
         """Ring once all is dealt with that has arrived: waking tasks for each packet costs more than the packet."""
@@ -291,13 +292,15 @@ class _Dispatch:
     """Hands the messages of one kind to the channels they are for."""
 
     def __init__(self, transport: SshTransport, kind: int) -> None:
-        self._channels = transport.channels
+        self._transport = transport
         self._kind = kind
 
     def __call__(self, data: paramiko.Message) -> None:
-        channel = self._channels.get(data.get_int())
+        channel = self._transport.channels.get(data.get_int())
         if channel is not None:
             channel.handle(self._kind, data)
+            if self._kind == MSG_CHANNEL_OPEN_SUCCESS:
+                self._transport.count_sessions()
 
 
 def _words(error: Exception | None) -> str:
