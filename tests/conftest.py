@@ -145,18 +145,16 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
 
     class Scheduling(LoadScopeScheduling):  # type: ignore[misc]  # which has no types
         def _split_scope(self, nodeid: str) -> str:
-            if nodeid.startswith(WITH_DOCKER):
-                return "docker, conformance" if "/conformance/" in nodeid else "docker"
-            return nodeid
+            return "docker" if nodeid.startswith(WITH_DOCKER) else nodeid
 
     return Scheduling(config, log)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Know which tests need a Docker daemon, and spread those that compute among those that wait.
+    """Give one worker all tests that need a Docker daemon, and spread those that compute among those that wait.
 
-    A daemon takes a while to start. Stories take nothing but a core, and most other tests wait for
-    processes and time limits: one after the other, each leaves idle what the other lacks.
+    Two daemons that start at once have waited for each other for a minute. Stories take nothing but a core, and most
+    other tests wait for processes and time limits: one after the other, each leaves idle what the other lacks.
     """
     for item in items:
         if "docker" in getattr(item, "fixturenames", ()) and not item.nodeid.startswith(WITH_DOCKER):
