@@ -192,8 +192,9 @@ def test_without_being_asked_nothing_is_spent(tmp_path: Path) -> None:
 def test_an_interrupt_leaves_nothing(tmp_path: Path, number: signal.Signals) -> None:
     """What was being checked is removed before pytest ends."""
     process = start(tmp_path, "--live", "-k", "increase_brings", boot_time=60)
-    while not (there := living(tmp_path / "group")):
+    while not list((tmp_path / "group").glob("*/agent.pid")):  # the request for it is over then, and it is waited for
         assert process.poll() is None
+    there = living(tmp_path / "group")
     process.send_signal(number)
     said, _ = process.communicate(timeout=100)
     assert there
