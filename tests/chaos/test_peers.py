@@ -6,7 +6,7 @@ import pytest
 from attrs import evolve
 
 from fleeting import Capability, Loss, Plan, Stage
-from fleeting._instance import Instance
+from fleeting.core._instance import Instance
 from taskscaler import Policy
 from taskscaler._ledger import Ledger
 from taskscaler._slots import Host

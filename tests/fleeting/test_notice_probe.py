@@ -20,7 +20,7 @@ from fleeting import (
     Unsupported,
     facts,
 )
-from fleeting._notices import READ, Announced, parse_notices
+from fleeting.runtime._notices import READ, Announced, parse_notices
 from fleeting.testing import Command, FakeCloud, FakeGroup, Fault, virtual_time
 
 anyio_backend = virtual_time

@@ -17,7 +17,7 @@ from fleeting import (
     SqliteJournal,
     facts,
 )
-from fleeting._driver import MARK_LASTS
+from fleeting.runtime._driver import MARK_LASTS
 from fleeting.testing import FakeCloud, FakeGroup, Fault, virtual_time
 from fleeting.testing._machine import Mark
 from taskscaler import NoCapacity, Pool, Taskscaler

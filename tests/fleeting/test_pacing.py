@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleeting._pacing import Backoff, Backoffs, TokenBucket
+from fleeting.core._pacing import Backoff, Backoffs, TokenBucket
 from tests.strategies import EPOCH
 
 LIMITS = st.sampled_from([0.1, 0.5, 1.0, 3.0, 7.0, 100.0])

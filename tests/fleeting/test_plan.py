@@ -19,7 +19,7 @@ from fleeting import (
     Step,
     facts,
 )
-from fleeting._plan import UNANSWERED, UNFILLED
+from fleeting.core._plan import UNANSWERED, UNFILLED
 from tests.strategies import EPOCH, NO_THROTTLE, Records, a_plan, of_type, one_intent, seen, shows
 
 CONFIG = PlanConfig(scale_throttle=NO_THROTTLE, preexisting=Preexisting.REMOVE)

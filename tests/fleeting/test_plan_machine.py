@@ -26,8 +26,8 @@ from fleeting import (
     Step,
     facts,
 )
-from fleeting._intents import CLOCK_SKEW
-from fleeting._plan import INSTANCE, INTENT, REMEMBER_LOST
+from fleeting.core._intents import CLOCK_SKEW
+from fleeting.core._plan import INSTANCE, INTENT, REMEMBER_LOST
 from tests.strategies import EPOCH, NO_THROTTLE, QUICK, Records, a_plan, of_type, seeds
 
 PICKS = st.integers(0, 1000)

@@ -25,7 +25,7 @@ from fleeting import (
     dial,
     facts,
 )
-from fleeting._driver import LONGEST_WAIT
+from fleeting.runtime._driver import LONGEST_WAIT
 from fleeting.testing import DecreaseFault, FakeCloud, FakeGroup, Fault, IncreaseFault, UpdateFault, virtual_time
 
 pytestmark = pytest.mark.anyio

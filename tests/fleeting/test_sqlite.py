@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fleeting import PLAN_RECORDS, Drop, JournalError, MemoryJournal, Put, SqliteJournal, Write
-from fleeting._sqlite import MIGRATIONS
+from fleeting.journal._sqlite import MIGRATIONS
 
 pytestmark = pytest.mark.anyio
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleeting._timers import Timers
+from fleeting.core._timers import Timers
 
 KEYS = st.integers(0, 5)
 TIMES = st.integers(0, 20).map(float)

@@ -16,9 +16,7 @@ from typing import TYPE_CHECKING
 from fleeting._batches import accepted, ask_in_batches
 from fleeting._clock import LoopClock
 from fleeting._config import structure
-from fleeting._driver import Dial, GroupDriver, ReadyHook
 from fleeting._durations import Duration, format_duration, parse_duration
-from fleeting._engine import Engine
 from fleeting._errors import (
     AuthFailed,
     CapacityUnavailable,
@@ -48,12 +46,7 @@ from fleeting._errors import (
     WrongArguments,
     catalogue,
 )
-from fleeting._instance import Instance, InstanceRecord, Origin, Stage
-from fleeting._intents import Intent
-from fleeting._journal import Journal, MemoryJournal, Placed, Recovered
 from fleeting._offload import Offload, undone_on_failure
-from fleeting._plan import PLAN_RECORDS, Limits, Plan
-from fleeting._plan_config import PlanConfig, Preexisting, ScaleThrottle
 from fleeting._plugins import (
     ask_plugin,
     available_groups,
@@ -78,9 +71,6 @@ from fleeting._protocols import (
     Withdraws,
 )
 from fleeting._provisioner import Provisioner, build_plan, refusal_of
-from fleeting._shell import Shell
-from fleeting._step import NOTHING, Drop, Put, Step, Write
-from fleeting._timers import Timers
 from fleeting._types import (
     INTERFACE_VERSION,
     Capability,
@@ -99,13 +89,23 @@ from fleeting._types import (
     State,
 )
 from fleeting.connectors import dial
+from fleeting.core._instance import Instance, InstanceRecord, Origin, Stage
+from fleeting.core._intents import Intent
+from fleeting.core._plan import PLAN_RECORDS, Limits, Plan
+from fleeting.core._plan_config import PlanConfig, Preexisting, ScaleThrottle
+from fleeting.core._step import NOTHING, Drop, Put, Step, Write
+from fleeting.core._timers import Timers
 from fleeting.facts import Loss, LossKind
+from fleeting.journal._journal import Journal, MemoryJournal, Placed, Recovered
+from fleeting.runtime._driver import Dial, GroupDriver, ReadyHook
+from fleeting.runtime._engine import Engine
+from fleeting.runtime._shell import Shell
 
 if TYPE_CHECKING:
     from fleeting._hooks import hookimpl
-    from fleeting._sqlite import SqliteJournal
+    from fleeting.journal._sqlite import SqliteJournal
 
-_ON_DEMAND = {"hookimpl": "fleeting._hooks", "SqliteJournal": "fleeting._sqlite"}
+_ON_DEMAND = {"hookimpl": "fleeting._hooks", "SqliteJournal": "fleeting.journal._sqlite"}
 """What brings pluggy or SQLite along, by where it is: not everybody needs them."""
 
 __all__ = [

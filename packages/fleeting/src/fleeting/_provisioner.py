@@ -6,15 +6,15 @@ from types import TracebackType
 from typing import Any, Self
 
 from fleeting import facts
-from fleeting._driver import Dial, GroupDriver, ReadyHook
-from fleeting._instance import Instance
-from fleeting._journal import Journal, Recovered
-from fleeting._plan import PLAN_RECORDS, Plan
-from fleeting._plan_config import PlanConfig
 from fleeting._protocols import InstanceGroup
-from fleeting._shell import Shell
-from fleeting._step import NOTHING, Step
 from fleeting._types import Capability, Clock, ConnectInfo, ConnectorConfig, GroupInfo
+from fleeting.core._instance import Instance
+from fleeting.core._plan import PLAN_RECORDS, Plan
+from fleeting.core._plan_config import PlanConfig
+from fleeting.core._step import NOTHING, Step
+from fleeting.journal._journal import Journal, Recovered
+from fleeting.runtime._driver import Dial, GroupDriver, ReadyHook
+from fleeting.runtime._shell import Shell
 
 FEW = 5
 """So many instances are named in a message."""

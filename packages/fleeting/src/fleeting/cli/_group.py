@@ -15,7 +15,6 @@ from anyio.abc import TaskStatus
 from attrs import define, field, frozen
 
 from fleeting._clock import LoopClock
-from fleeting._driver import GroupDriver
 from fleeting._durations import format_duration
 from fleeting._errors import FleetingError, InstanceNotFound, PluginNotFound, ProviderError, Unreachable
 from fleeting._types import ConnectInfo, GroupInfo, Observation, Observed, Settings, State
@@ -23,6 +22,7 @@ from fleeting.cli._config import GroupFile, read_group_file
 from fleeting.cli._text import print_table, remark, say
 from fleeting.commandline import FAILED, SIGNALLED, SUCCEEDED, WRONG, WRONG_FILE, outcome, tell
 from fleeting.connectors import dial
+from fleeting.runtime._driver import GroupDriver
 from fleeting.wording import did_you_mean
 
 ENDS = signal.SIGTERM, signal.SIGHUP

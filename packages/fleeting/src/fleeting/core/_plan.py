@@ -38,13 +38,13 @@ from typing import Any, NamedTuple
 from attrs import define, evolve, field, frozen
 
 from fleeting import facts
-from fleeting._instance import Instance, InstanceRecord, LostRecord, Origin, Stage
-from fleeting._intents import Intent, IntentRecord, Intents
-from fleeting._pacing import Backoff, Backoffs, TokenBucket
-from fleeting._plan_config import PlanConfig, Preexisting
-from fleeting._step import Drop, Put, Step, Write
-from fleeting._timers import Timers
 from fleeting._types import NoticeKind, Observation, Observed, Problem, State
+from fleeting.core._instance import Instance, InstanceRecord, LostRecord, Origin, Stage
+from fleeting.core._intents import Intent, IntentRecord, Intents
+from fleeting.core._pacing import Backoff, Backoffs, TokenBucket
+from fleeting.core._plan_config import PlanConfig, Preexisting
+from fleeting.core._step import Drop, Put, Step, Write
+from fleeting.core._timers import Timers
 
 REMEMBER_LOST = 3600.0
 """Seconds for which a gone instance is remembered, so that a stale view cannot bring it back to work."""

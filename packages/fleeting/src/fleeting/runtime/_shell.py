@@ -17,12 +17,12 @@ import anyio
 
 from fleeting import facts
 from fleeting._clock import LoopClock
-from fleeting._driver import GroupDriver
-from fleeting._engine import Core, Engine
 from fleeting._errors import FleetingError, GroupRefused
-from fleeting._journal import Journal, MemoryJournal, Placed, Recovered
-from fleeting._step import Step
 from fleeting._types import Clock, GroupInfo, Settings
+from fleeting.core._step import Step
+from fleeting.journal._journal import Journal, MemoryJournal, Placed, Recovered
+from fleeting.runtime._driver import GroupDriver
+from fleeting.runtime._engine import Core, Engine
 
 if TYPE_CHECKING:  # importing anyio.abc costs 20 ms more than all that a bare ``import fleeting`` needs of anyio
     from anyio.abc import TaskStatus

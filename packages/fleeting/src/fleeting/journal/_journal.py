@@ -10,7 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 from attrs import Factory, define, frozen
 
 from fleeting._errors import JournalError
-from fleeting._step import Put, Write
+from fleeting.core._step import Put, Write
 
 
 @frozen(kw_only=True)

@@ -13,9 +13,9 @@ from typing import Any, Protocol
 import anyio
 
 from fleeting._errors import JournalError
-from fleeting._journal import Journal
-from fleeting._step import Step, Write
 from fleeting._types import Clock
+from fleeting.core._step import Step, Write
+from fleeting.journal._journal import Journal
 
 RETRY_COMMIT = 1.0
 """Seconds between attempts while the journal cannot be written."""

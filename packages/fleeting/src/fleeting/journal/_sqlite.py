@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fleeting._errors import JournalError
-from fleeting._journal import Recovered
 from fleeting._offload import Offload
-from fleeting._step import Put, Write
+from fleeting.core._step import Put, Write
 from fleeting.directories import make_private, open_private
+from fleeting.journal._journal import Recovered
 
 if TYPE_CHECKING:
     from cattrs import Converter

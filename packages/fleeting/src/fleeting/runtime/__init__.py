@@ -1,0 +1,1 @@
+"""What performs the decisions of a core. For taskscaler; may change with any minor version."""
