@@ -7,7 +7,8 @@ from typing import Any, TypeVar
 from hypothesis import Phase
 from hypothesis import strategies as st
 
-from fleeting import Drop, Observation, Observed, Plan, PlanConfig, Put, ScaleThrottle, State, Step, Write, facts
+from fleeting import Drop, Observation, Observed, Plan, PlanConfig, Put, ScaleThrottle, State, Step, Write
+from fleeting.core import messages
 
 EPOCH = 1_700_000_000.0
 """Where tests start: at this size a float second is coarse, as it is in production."""
@@ -70,14 +71,14 @@ def a_plan(
     )
 
 
-def seen(**states: State) -> facts.Updated:
+def seen(**states: State) -> messages.Updated:
     """A view that shows these."""
-    return facts.Updated(Observation.of(states))
+    return messages.Updated(Observation.of(states))
 
 
-def shows(intents: Mapping[str, str | None], state: State = State.RUNNING) -> facts.Updated:
+def shows(intents: Mapping[str, str | None], state: State = State.RUNNING) -> messages.Updated:
     """A view of instances that carry these intents."""
-    return facts.Updated(Observation({each: Observed(state=state, intent=of) for each, of in intents.items()}))
+    return messages.Updated(Observation({each: Observed(state=state, intent=of) for each, of in intents.items()}))
 
 
 def of_type(kind: type[A], items: Iterable[object]) -> list[A]:
@@ -87,5 +88,5 @@ def of_type(kind: type[A], items: Iterable[object]) -> list[A]:
 
 def one_intent(step: Step) -> str:
     """The intent of the only increase in the step."""
-    (increase,) = of_type(facts.Increase, step.actions)
+    (increase,) = of_type(messages.Increase, step.actions)
     return increase.intent

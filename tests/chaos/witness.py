@@ -4,7 +4,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from fleeting import Drop, GroupInfo, Put, Recovered, Step, Write, facts
+from fleeting import Drop, GroupInfo, Put, Recovered, Step, Write
+from fleeting.core import messages
 from taskscaler import Taskscaler
 from taskscaler._core import Core
 from taskscaler._decide import OVER_ALL, Decision
@@ -138,9 +139,9 @@ class Witness:
     def _listen_to(self, core: Core) -> None:
         handle, tick, route = core.handle, core.tick, core._route
 
-        def heard(pool: str, fact: facts.Fact, now: float) -> Step:
+        def heard(pool: str, fact: messages.Fact, now: float) -> Step:
             self._fact = type(fact).__name__
-            if isinstance(fact, facts.IncreaseFailed) and not fact.outcome_known:
+            if isinstance(fact, messages.IncreaseFailed) and not fact.outcome_known:
                 self.met["intent: unknown outcome"] += 1
             return handle(pool, fact, now)
 
@@ -225,31 +226,31 @@ class Witness:
             self._plan_write(write, appeared)
         for action in step.actions:
             match action:
-                case facts.Prepare(_, instance):
+                case messages.Prepare(_, instance):
                     self._move(instance, "preparing")
-                case facts.Increase(_, intent, _):
+                case messages.Increase(_, intent, _):
                     self.met["intent: asked again"] += intent in self._asked
                     self._asked.add(intent)
         for event in step.events:
             self._plan_event(event)
 
-    def _plan_event(self, event: facts.Event) -> None:
+    def _plan_event(self, event: messages.Event) -> None:
         match event:
-            case facts.Ready(instance, too_old):
+            case messages.Ready(instance, too_old):
                 self._move(instance, "old" if too_old else "ready")
-            case facts.Resumed(instance):
+            case messages.Resumed(instance):
                 self._move(instance, "ready")
-            case facts.Paused(instance, why, _):
+            case messages.Paused(instance, why, _):
                 self._move(instance, "suspect" if "heartbeat" in why else "paused")
-            case facts.Asleep(instance):
+            case messages.Asleep(instance):
                 self._move(instance, "asleep")
-            case facts.Waking(instance):
+            case messages.Waking(instance):
                 self._move(instance, "waking")
-            case facts.Aged(instance):
+            case messages.Aged(instance):
                 self._move(instance, "old")
-            case facts.Unhealthy(instance):
+            case messages.Unhealthy(instance):
                 self._move(instance, "unhealthy")
-            case facts.Doomed(instance, _, _):
+            case messages.Doomed(instance, _, _):
                 self._move(instance, "doomed")
 
     def _plan_write(self, write: Write, appeared: set[str | None]) -> None:

@@ -20,8 +20,8 @@ from fleeting import (
     State,
     Unsupported,
     build_plan,
-    facts,
 )
+from fleeting.core import messages
 from fleeting.testing import CHECKS, Check, Trouble, anchor_of, name_of
 from fleeting.testing._harness import new_intent
 from tests.conformance.mutants import MUTANTS
@@ -89,8 +89,8 @@ def test_an_intent_can_be_a_label() -> None:
 def intent_of_a_plan() -> str:
     """The intent under which a manager asks for an instance."""
     plan = build_plan(PlanConfig(), GroupInfo(identity="x"), Recovered(epoch=1), 0.0, random=None)
-    plan.handle(facts.Updated(Observation({})), 0.0)
-    (intent,) = (action.intent for action in plan.request(1, 0.0).actions if isinstance(action, facts.Increase))
+    plan.handle(messages.Updated(Observation({})), 0.0)
+    (intent,) = (action.intent for action in plan.request(1, 0.0).actions if isinstance(action, messages.Increase))
     return intent
 
 

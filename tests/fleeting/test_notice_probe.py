@@ -9,17 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleeting import (
-    Capability,
-    Completed,
-    GroupInfo,
-    NoticeKind,
-    Provisioner,
-    Settings,
-    Unreachable,
-    Unsupported,
-    facts,
-)
+from fleeting import Capability, Completed, GroupInfo, NoticeKind, Provisioner, Settings, Unreachable, Unsupported
+from fleeting.core import messages
 from fleeting.runtime._notices import READ, Announced, parse_notices
 from fleeting.testing import Command, FakeCloud, FakeGroup, Fault, virtual_time
 
@@ -67,12 +58,12 @@ def test_what_is_overdue_goes_now() -> None:
 
 
 @asynccontextmanager
-async def watching(cloud: FakeCloud) -> AsyncIterator[tuple[Provisioner, list[facts.Doomed]]]:
+async def watching(cloud: FakeCloud) -> AsyncIterator[tuple[Provisioner, list[messages.Doomed]]]:
     """A provisioner with one instance, and the notices that it has told of."""
-    group, doomed = FakeGroup(cloud), list[facts.Doomed]()
+    group, doomed = FakeGroup(cloud), list[messages.Doomed]()
 
-    def note(event: facts.Event) -> None:
-        if isinstance(event, facts.Doomed):
+    def note(event: messages.Event) -> None:
+        if isinstance(event, messages.Doomed):
             doomed.append(event)
 
     async with Provisioner(group, dial=group.dial, on_event=note, notice_interval=10) as provisioner:
@@ -126,12 +117,12 @@ async def test_nonsense_is_no_notice() -> None:
             return GroupInfo(identity="talking", notice_probe=PROBE)
 
     group = Talking(cloud)
-    doomed: list[facts.Event] = []
+    doomed: list[messages.Event] = []
     async with Provisioner(group, dial=group.dial, on_event=doomed.append) as provisioner:
         provisioner.request(1)
         await anyio.sleep(60)
         assert provisioner.instances["i-1"].up
-    assert not [event for event in doomed if isinstance(event, facts.Doomed)]
+    assert not [event for event in doomed if isinstance(event, messages.Doomed)]
 
 
 @pytest.mark.anyio
@@ -192,10 +183,10 @@ async def test_a_probe_that_says_more_than_it_should_is_heard_and_told_once(
             await super().init(settings)
             return GroupInfo(identity="talking", notice_probe=PROBE)
 
-    group, told = Talking(cloud), list[facts.Event]()
+    group, told = Talking(cloud), list[messages.Event]()
     async with Provisioner(group, dial=group.dial, on_event=told.append, notice_interval=10) as provisioner:
         provisioner.request(1)
         await anyio.sleep(200)
-    (doomed,) = [event for event in told if isinstance(event, facts.Doomed)]
+    (doomed,) = [event for event in told if isinstance(event, messages.Doomed)]
     assert doomed.kind is NoticeKind.PREEMPTION
     assert [record.message for record in caplog.records].count("notice_probe_failed") == 1

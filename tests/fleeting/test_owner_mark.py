@@ -8,15 +8,8 @@ from random import Random
 import anyio
 import pytest
 
-from fleeting import (
-    Capability,
-    GroupRefused,
-    MemoryJournal,
-    ProviderError,
-    Provisioner,
-    SqliteJournal,
-    facts,
-)
+from fleeting import Capability, GroupRefused, MemoryJournal, ProviderError, Provisioner, SqliteJournal
+from fleeting.core import messages
 from fleeting.runtime._driver import MARK_LASTS
 from fleeting.testing import FakeCloud, FakeGroup, Fault, virtual_time
 from fleeting.testing._machine import Mark
@@ -33,7 +26,7 @@ def a_cloud() -> FakeCloud:
 
 
 @asynccontextmanager
-async def managing(cloud: FakeCloud, told: list[facts.Event] | None = None) -> AsyncIterator[Provisioner]:
+async def managing(cloud: FakeCloud, told: list[messages.Event] | None = None) -> AsyncIterator[Provisioner]:
     """A manager of the cloud's group."""
     group = FakeGroup(cloud)
     on_event = told.append if told is not None else lambda _: None
@@ -94,13 +87,13 @@ async def test_who_only_observes_marks_nothing() -> None:
 
 async def test_nothing_is_changed_in_a_group_that_was_lost() -> None:
     """Somebody has taken it: that is told, and changes begin again when the other is gone."""
-    cloud, told = a_cloud(), list[facts.Event]()
+    cloud, told = a_cloud(), list[messages.Event]()
     async with managing(cloud, told) as provisioner:
         provisioner.request(1)
         await anyio.sleep(10)
         cloud.owner_mark = Mark(owner="somebody else", until=cloud.now + 400)
         await anyio.sleep(200)
-        (lost,) = [event for event in told if isinstance(event, facts.Disowned)]
+        (lost,) = [event for event in told if isinstance(event, messages.Disowned)]
         assert "somebody else" in lost.error
         before = len(cloud.calls)
         provisioner.request(1)

@@ -17,8 +17,8 @@ from fleeting import (
     ScaleThrottle,
     State,
     Step,
-    facts,
 )
+from fleeting.core import messages
 from fleeting.core._plan import UNANSWERED, UNFILLED
 from tests.strategies import EPOCH, NO_THROTTLE, Records, a_plan, of_type, one_intent, seen, shows
 
@@ -36,17 +36,17 @@ def started(config: PlanConfig = CONFIG, *, named: bool = False, withdraws: bool
 def with_ready(plan: Plan, instance: str = "i", now: float = EPOCH) -> None:
     """Bring the instance up, from the request to `Ready`."""
     intent = one_intent(plan.request(1, now))
-    plan.handle(facts.Increased(intent, 1), now)
+    plan.handle(messages.Increased(intent, 1), now)
     plan.handle(seen(**{instance: State.RUNNING}), now)
-    plan.handle(facts.Prepared(instance), now)
+    plan.handle(messages.Prepared(instance), now)
 
 
 def with_named(plan: Plan, instance: str, now: float) -> None:
     """Bring an instance up that carries its intent."""
     intent = one_intent(plan.request(1, now))
-    plan.handle(facts.Increased(intent, 1), now)
+    plan.handle(messages.Increased(intent, 1), now)
     plan.handle(shows({instance: intent}), now)
-    plan.handle(facts.Prepared(instance), now)
+    plan.handle(messages.Prepared(instance), now)
 
 
 # --- from the request to ready ------------------------------------------------------------------------------
@@ -56,12 +56,12 @@ def test_an_instance_goes_from_request_to_ready() -> None:
     """Request, view, preparation: each step says what is next, and the intent is closed when it is matched."""
     plan = started()
     intent = one_intent(plan.request(1, EPOCH))
-    plan.handle(facts.Increased(intent, 1), EPOCH)
+    plan.handle(messages.Increased(intent, 1), EPOCH)
     assert (plan.total, plan.coming, plan.outstanding) == (1, 1, 1)
     step = plan.handle(seen(i=State.RUNNING), EPOCH + 1)
-    assert facts.Prepare("default", "i") in step.actions
+    assert messages.Prepare("default", "i") in step.actions
     assert (plan.total, plan.coming, plan.outstanding) == (1, 1, 0)
-    assert plan.handle(facts.Prepared("i"), EPOCH + 2).events == [facts.Ready("i")]
+    assert plan.handle(messages.Prepared("i"), EPOCH + 2).events == [messages.Ready("i")]
     assert (plan.total, plan.coming) == (1, 0)
 
 
@@ -70,7 +70,7 @@ def test_nothing_is_asked_for_before_the_group_was_seen() -> None:
     plan = a_plan(evolve(CONFIG, max_instances=1, preexisting=Preexisting.REFUSE))
     plan.tick(EPOCH)
     step = plan.request(1, EPOCH)
-    assert not of_type(facts.Increase, step.actions)
+    assert not of_type(messages.Increase, step.actions)
     assert plan.limits(EPOCH).allowed(1) == 0
 
 
@@ -78,21 +78,21 @@ def test_an_instance_older_than_the_request_does_not_answer_it() -> None:
     """Instances without an intent are matched by count and time: one created an hour ago is not what was asked for."""
     plan = started()
     intent = one_intent(plan.request(1, EPOCH))
-    plan.handle(facts.Increased(intent, 1), EPOCH)
+    plan.handle(messages.Increased(intent, 1), EPOCH)
     old = Observed(state=State.RUNNING, created_at=EPOCH - 3600)
-    step = plan.handle(facts.Updated(Observation({"old": old})), EPOCH + 1)
+    step = plan.handle(messages.Updated(Observation({"old": old})), EPOCH + 1)
     assert plan.outstanding == 1
-    assert of_type(facts.Decrease, step.actions) == [facts.Decrease("default", ("old",))]
+    assert of_type(messages.Decrease, step.actions) == [messages.Decrease("default", ("old",))]
 
 
 def test_a_group_that_names_its_instances_is_not_matched_by_count() -> None:
     """Where every instance of ours carries its intent, one that carries none is not ours."""
     plan = started(named=True)
     intent = one_intent(plan.request(1, EPOCH))
-    plan.handle(facts.Increased(intent, 1), EPOCH)
+    plan.handle(messages.Increased(intent, 1), EPOCH)
     plan.handle(shows({"foreign": None}), EPOCH + 1)
     step = plan.handle(shows({"foreign": None, "ours": intent}), EPOCH + 2)
-    assert facts.Prepare("default", "ours") in step.actions
+    assert messages.Prepare("default", "ours") in step.actions
     assert plan.instances["foreign"].removing
 
 
@@ -100,24 +100,24 @@ def test_a_preparation_and_its_time_limit_that_are_due_at_once() -> None:
     """What is being removed because it took too long is not prepared again in the same tick."""
     plan = started(evolve(CONFIG, update_interval_when_expecting=10.0, instance_ready_timeout=10.0))
     intent = one_intent(plan.request(1, EPOCH))
-    plan.handle(facts.Increased(intent, 1), EPOCH)
+    plan.handle(messages.Increased(intent, 1), EPOCH)
     plan.handle(seen(i=State.RUNNING), EPOCH)
-    plan.handle(facts.PrepareFailed("i", "connection refused", final=False), EPOCH)
+    plan.handle(messages.PrepareFailed("i", "connection refused", final=False), EPOCH)
     step = plan.tick(EPOCH + 10)
-    assert of_type(facts.Decrease, step.actions) == [facts.Decrease("default", ("i",))]
-    assert not of_type(facts.Prepare, step.actions)
-    assert not plan.handle(facts.Prepared("i"), EPOCH + 11).events
+    assert of_type(messages.Decrease, step.actions) == [messages.Decrease("default", ("i",))]
+    assert not of_type(messages.Prepare, step.actions)
+    assert not plan.handle(messages.Prepared("i"), EPOCH + 11).events
 
 
 def test_an_instance_that_became_ready_while_missing_gets_no_work() -> None:
     """Absent once means no new work: whoever hears `Ready` would hand out its slots before hearing `Paused`."""
     plan = started()
     intent = one_intent(plan.request(1, EPOCH))
-    plan.handle(facts.Increased(intent, 1), EPOCH)
+    plan.handle(messages.Increased(intent, 1), EPOCH)
     plan.handle(seen(i=State.RUNNING), EPOCH)
     plan.handle(seen(), EPOCH + 1)
-    assert not of_type(facts.Ready, plan.handle(facts.Prepared("i"), EPOCH + 1).events)
-    assert of_type(facts.Ready, plan.handle(seen(i=State.RUNNING), EPOCH + 2).events)
+    assert not of_type(messages.Ready, plan.handle(messages.Prepared("i"), EPOCH + 1).events)
+    assert of_type(messages.Ready, plan.handle(seen(i=State.RUNNING), EPOCH + 2).events)
 
 
 # --- the cloud's view ---------------------------------------------------------------------------------------
@@ -130,10 +130,10 @@ def test_the_view_is_fetched_however_busy_the_plan_is() -> None:
     for second in range(1, 20):
         now = EPOCH + second
         step = plan.tick(now)
-        updates += len(of_type(facts.Update, step.actions))
-        if of_type(facts.Update, step.actions):
+        updates += len(of_type(messages.Update, step.actions))
+        if of_type(messages.Update, step.actions):
             plan.handle(seen(), now)
-        plan.handle(facts.Increased(one_intent(plan.request(1, now)), 1), now)
+        plan.handle(messages.Increased(one_intent(plan.request(1, now)), 1), now)
     assert updates >= 5
 
 
@@ -141,9 +141,9 @@ def test_what_was_refused_stays_untouched() -> None:
     """A refused group is left as it is, also when the views go on until its manager has stopped."""
     plan = a_plan(evolve(CONFIG, preexisting=Preexisting.REFUSE))
     plan.tick(EPOCH)
-    assert plan.handle(seen(foreign=State.RUNNING), EPOCH).events == [facts.Refused(("foreign",))]
+    assert plan.handle(seen(foreign=State.RUNNING), EPOCH).events == [messages.Refused(("foreign",))]
     step = plan.handle(seen(foreign=State.RUNNING), EPOCH + 60)
-    assert not of_type(facts.Decrease, step.actions)
+    assert not of_type(messages.Decrease, step.actions)
 
 
 def test_missing_once_pauses_and_missing_twice_loses() -> None:
@@ -152,13 +152,13 @@ def test_missing_once_pauses_and_missing_twice_loses() -> None:
     with_ready(plan)
     plan.tick(EPOCH + 60)
     step = plan.handle(seen(), EPOCH + 61)
-    assert of_type(facts.Paused, step.events)
-    assert of_type(facts.Update, step.actions)
+    assert of_type(messages.Paused, step.events)
+    assert of_type(messages.Update, step.actions)
     (gone, ended) = plan.handle(seen(), EPOCH + 62).events
-    assert isinstance(gone, facts.Gone)
+    assert isinstance(gone, messages.Gone)
     assert gone.loss is not None
     assert gone.loss.kind is LossKind.VANISHED
-    assert ended == facts.Ended("i")
+    assert ended == messages.Ended("i")
 
 
 def test_missing_once_with_a_dead_connection_loses() -> None:
@@ -166,10 +166,10 @@ def test_missing_once_with_a_dead_connection_loses() -> None:
     for died_first in (True, False):
         plan = started()
         with_ready(plan)
-        died, missed = facts.ConnectionDied("i", "reset"), seen()
+        died, missed = messages.ConnectionDied("i", "reset"), seen()
         first, second = (died, missed) if died_first else (missed, died)
-        assert not of_type(facts.Gone, plan.handle(first, EPOCH + 61).events)
-        assert of_type(facts.Gone, plan.handle(second, EPOCH + 61).events)
+        assert not of_type(messages.Gone, plan.handle(first, EPOCH + 61).events)
+        assert of_type(messages.Gone, plan.handle(second, EPOCH + 61).events)
 
 
 def test_a_dead_connection_asks_for_health_and_then_one_failure_is_enough() -> None:
@@ -177,13 +177,13 @@ def test_a_dead_connection_asks_for_health_and_then_one_failure_is_enough() -> N
     for passes in (True, False):
         plan = started()
         with_ready(plan)
-        asked = plan.handle(facts.ConnectionDied("i", "reset"), EPOCH + 1).actions
-        assert of_type(facts.Heartbeat, asked) == [facts.Heartbeat("default", "i")]
-        assert not of_type(facts.Heartbeat, plan.handle(facts.ConnectionDied("i", "another"), EPOCH + 1).actions)
-        answer = facts.HeartbeatPassed("i") if passes else facts.HeartbeatFailed("i", "no answer")
-        assert bool(of_type(facts.Unhealthy, plan.handle(answer, EPOCH + 2).events)) != passes
+        asked = plan.handle(messages.ConnectionDied("i", "reset"), EPOCH + 1).actions
+        assert of_type(messages.Heartbeat, asked) == [messages.Heartbeat("default", "i")]
+        assert not of_type(messages.Heartbeat, plan.handle(messages.ConnectionDied("i", "another"), EPOCH + 1).actions)
+        answer = messages.HeartbeatPassed("i") if passes else messages.HeartbeatFailed("i", "no answer")
+        assert bool(of_type(messages.Unhealthy, plan.handle(answer, EPOCH + 2).events)) != passes
         if passes:
-            assert not plan.handle(facts.HeartbeatFailed("i", "no answer"), EPOCH + 60).events
+            assert not plan.handle(messages.HeartbeatFailed("i", "no answer"), EPOCH + 60).events
 
 
 def test_a_lost_instance_that_comes_back_is_deleted() -> None:
@@ -196,19 +196,19 @@ def test_a_lost_instance_that_comes_back_is_deleted() -> None:
     for each in (plan, restarted):
         each.request(1, EPOCH + 70)
         step = each.handle(seen(i=State.RUNNING), EPOCH + 71)
-        assert of_type(facts.Decrease, step.actions) == [facts.Decrease("default", ("i",))]
-        assert not of_type(facts.Prepare, step.actions)
+        assert of_type(messages.Decrease, step.actions) == [messages.Decrease("default", ("i",))]
+        assert not of_type(messages.Prepare, step.actions)
 
 
 def test_a_deletion_by_others_that_is_called_off_is_finished() -> None:
     """What somebody else began to delete before it was ready is never used, so it is deleted in the end."""
     plan = started()
     intent = one_intent(plan.request(1, EPOCH))
-    plan.handle(facts.Increased(intent, 1), EPOCH)
+    plan.handle(messages.Increased(intent, 1), EPOCH)
     plan.handle(seen(i=State.DELETING), EPOCH)
     plan.handle(seen(i=State.RUNNING), EPOCH + 2)
     step = plan.tick(EPOCH + CONFIG.deletion_retry_interval)
-    assert of_type(facts.Decrease, step.actions) == [facts.Decrease("default", ("i",))]
+    assert of_type(messages.Decrease, step.actions) == [messages.Decrease("default", ("i",))]
 
 
 # --- ceilings -----------------------------------------------------------------------------------------------
@@ -218,10 +218,10 @@ def test_a_refused_repeat_does_not_settle_what_became_of_the_first_try() -> None
     """The first try may have created the instances: the intent counts until they appear, or it expires."""
     plan = started(evolve(CONFIG, max_instances=2), named=True)
     intent = one_intent(plan.request(2, EPOCH))
-    plan.handle(facts.IncreaseFailed(intent, "timed out", outcome_known=False), EPOCH + 1)
+    plan.handle(messages.IncreaseFailed(intent, "timed out", outcome_known=False), EPOCH + 1)
     now = EPOCH + 60
     assert one_intent(plan.tick(now)) == intent
-    plan.handle(facts.IncreaseFailed(intent, "rate limited", outcome_known=True), now)
+    plan.handle(messages.IncreaseFailed(intent, "rate limited", outcome_known=True), now)
     assert plan.outstanding == 2
     assert plan.limits(EPOCH + 800).room == 0
 
@@ -231,18 +231,18 @@ def test_a_success_that_was_retried_is_no_capacity() -> None:
     plan = started(evolve(CONFIG, max_instances=9), named=True)
     with_named(plan, "a", EPOCH)
     lost = one_intent(plan.request(2, EPOCH))
-    plan.handle(facts.IncreaseFailed(lost, "no answer", outcome_known=False), EPOCH)
+    plan.handle(messages.IncreaseFailed(lost, "no answer", outcome_known=False), EPOCH)
     first = plan.limits(EPOCH).blocked_until
     assert first is not None
     throttled = one_intent(plan.tick(first))
     assert throttled == lost
-    plan.handle(facts.IncreaseFailed(lost, "slow down", outcome_known=False, retry_after=50.0), first)
+    plan.handle(messages.IncreaseFailed(lost, "slow down", outcome_known=False, retry_after=50.0), first)
     plan.handle(shows({"a": "earlier", "b": lost}), first + 1)
-    plan.handle(facts.Prepared("b"), first + 2)
+    plan.handle(messages.Prepared("b"), first + 2)
     assert plan.limits(first + 2).blocked_until == first + 50
-    assert not of_type(facts.Increase, plan.tick(first + 49).actions)
+    assert not of_type(messages.Increase, plan.tick(first + 49).actions)
     assert one_intent(plan.tick(first + 50)) == lost
-    plan.handle(facts.Increased(lost, 2), first + 51)
+    plan.handle(messages.Increased(lost, 2), first + 51)
     assert (plan.total, plan.outstanding) == (3, 1)
 
 
@@ -250,9 +250,9 @@ def test_a_repeat_waits_for_what_another_request_was_told() -> None:
     """The cloud has asked to be left alone, whichever request it was that heard of it."""
     plan = started(named=True)
     lost, other = (one_intent(plan.request(1, EPOCH)) for _ in range(2))
-    plan.handle(facts.IncreaseFailed(lost, "no answer", outcome_known=False), EPOCH)
-    plan.handle(facts.IncreaseFailed(other, "slow down", retry_after=40.0), EPOCH + 1)
-    assert not of_type(facts.Increase, plan.tick(EPOCH + 40).actions)
+    plan.handle(messages.IncreaseFailed(lost, "no answer", outcome_known=False), EPOCH)
+    plan.handle(messages.IncreaseFailed(other, "slow down", retry_after=40.0), EPOCH + 1)
+    assert not of_type(messages.Increase, plan.tick(EPOCH + 40).actions)
     assert one_intent(plan.tick(EPOCH + 41)) == lost
 
 
@@ -263,9 +263,9 @@ def test_what_was_asked_for_again_has_the_whole_time_to_appear() -> None:
     plan.tick(EPOCH)
     plan.handle(seen(), EPOCH)
     intent = one_intent(plan.request(1, EPOCH))
-    plan.handle(facts.IncreaseFailed(intent, "timed out", outcome_known=False), EPOCH)
+    plan.handle(messages.IncreaseFailed(intent, "timed out", outcome_known=False), EPOCH)
     assert one_intent(plan.tick(EPOCH + 90)) == intent
-    plan.handle(facts.IncreaseFailed(intent, "timed out", outcome_known=False, retry_after=15), EPOCH + 91)
+    plan.handle(messages.IncreaseFailed(intent, "timed out", outcome_known=False, retry_after=15), EPOCH + 91)
     plan.tick(EPOCH + 185)
     assert plan.outstanding == 1
     plan.tick(EPOCH + 195)
@@ -282,30 +282,30 @@ def test_no_repeat_above_the_ceiling() -> None:
     """An increase is asked for again only once instances that the cloud added leave room for it, and then it is."""
     plan = started(evolve(CONFIG, max_instances=1), named=True)
     intent = one_intent(plan.request(1, EPOCH))
-    plan.handle(facts.IncreaseFailed(intent, "timed out", outcome_known=False), EPOCH)
+    plan.handle(messages.IncreaseFailed(intent, "timed out", outcome_known=False), EPOCH)
     plan.handle(shows({"foreign": "somebody else's"}), EPOCH + 1)
     assert plan.total == 2
-    assert not of_type(facts.Increase, plan.tick(EPOCH + 60).actions)
+    assert not of_type(messages.Increase, plan.tick(EPOCH + 60).actions)
     plan.handle(seen(), EPOCH + 61)
     plan.handle(seen(), EPOCH + 62)
     assert one_intent(plan.tick(EPOCH + 65)) == intent
 
 
-def stock_out(offering: str | None = None, **shown: str) -> facts.Updated:
+def stock_out(offering: str | None = None, **shown: str) -> messages.Updated:
     """A view of running instances of these offerings, and that there is no more of one."""
     problem = Problem(kind=ProblemKind.CAPACITY, message="none left", since=EPOCH, offering=offering)
     running = {id_: Observed(state=State.RUNNING, offering=each) for id_, each in shown.items()}
-    return facts.Updated(Observation(running, (problem,)))
+    return messages.Updated(Observation(running, (problem,)))
 
 
 def asked_for(plan: Plan, count: int, now: float) -> str:
     """So many are on their way; returns the intent."""
     intent = one_intent(plan.request(count, now))
-    plan.handle(facts.Increased(intent, count), now)
+    plan.handle(messages.Increased(intent, count), now)
     return intent
 
 
-def view(plan: Plan, fact: facts.Updated, now: float) -> Step:
+def view(plan: Plan, fact: messages.Updated, now: float) -> Step:
     """A view is fetched at that time."""
     plan.tick(now)
     return plan.handle(fact, now)
@@ -323,7 +323,7 @@ def test_a_problem_that_lasts_is_a_failure_again_for_whoever_asked_in_spite_of_i
     assert second is not None
     assert second - (first + 1) > first - (EPOCH + 2)
     plan.withdraw(1)
-    plan.handle(facts.Withdrawn(1, 1), second)
+    plan.handle(messages.Withdrawn(1, 1), second)
     view(plan, stock_out(), second + 10)
     assert plan.limits(second + 10).blocked_until is None
 
@@ -338,7 +338,7 @@ def test_a_problem_that_is_over_holds_nothing_back() -> None:
         view(plan, seen(), EPOCH + 4)
         assert plan.limits(EPOCH + 4).blocked_until is None
         refused = one_intent(plan.request(1, EPOCH + 4))
-        plan.handle(facts.IncreaseFailed(refused, "quota"), EPOCH + 4)
+        plan.handle(messages.IncreaseFailed(refused, "quota"), EPOCH + 4)
         view(plan, stock_out(offering), EPOCH + 5)
         view(plan, seen(), EPOCH + 6)
         assert plan.limits(EPOCH + 6).blocked_why == "quota"
@@ -348,8 +348,8 @@ def test_a_problem_with_one_offering_leaves_the_others() -> None:
     """A group that has given something else may go on to, until requests stay unfilled."""
     plan = started()
     asked_for(plan, 2, EPOCH)
-    view(plan, facts.Updated(Observation({"i": Observed(state=State.RUNNING, offering="dear")})), EPOCH + 2)
-    plan.handle(facts.Prepared("i"), EPOCH + 2)
+    view(plan, messages.Updated(Observation({"i": Observed(state=State.RUNNING, offering="dear")})), EPOCH + 2)
+    plan.handle(messages.Prepared("i"), EPOCH + 2)
     view(plan, stock_out("cheap", i="dear"), EPOCH + 4)
     assert plan.limits(EPOCH + 4).blocked_until is None
     late = EPOCH + 4 + UNFILLED
@@ -363,7 +363,7 @@ def test_a_cloud_that_does_not_answer_is_asked_for_nothing_more() -> None:
     intent = one_intent(plan.request(1, EPOCH))
     assert plan.limits(EPOCH + UNANSWERED - 1).blocked_until is None
     assert plan.limits(EPOCH + UNANSWERED).blocked_until == inf
-    plan.handle(facts.Increased(intent, 1), EPOCH + UNANSWERED)
+    plan.handle(messages.Increased(intent, 1), EPOCH + UNANSWERED)
     assert plan.limits(EPOCH + UNANSWERED).blocked_until is None
 
 
@@ -372,10 +372,10 @@ def test_what_expires_is_taken_back_first() -> None:
     plan = started(evolve(CONFIG, intent_timeout=100.0), withdraws=True)
     asked_for(plan, 2, EPOCH)
     step = view(plan, seen(), EPOCH + 100)
-    assert of_type(facts.Withdraw, step.actions) == [facts.Withdraw("default", 2)]
+    assert of_type(messages.Withdraw, step.actions) == [messages.Withdraw("default", 2)]
     plan.handle(seen(), EPOCH + 101)
     assert plan.outstanding == 2
-    plan.handle(facts.Withdrawn(2, 1), EPOCH + 102)
+    plan.handle(messages.Withdrawn(2, 1), EPOCH + 102)
     assert plan.outstanding == 1
     plan.handle(seen(), EPOCH + 103)
     assert plan.outstanding == 0
@@ -394,11 +394,11 @@ def test_withdrawing_spares_what_was_asked_for_later() -> None:
     """Only requests that were open when the withdrawal was asked for can have been taken back by it."""
     plan = started(named=True, withdraws=True)
     first = one_intent(plan.request(1, EPOCH))
-    plan.handle(facts.Increased(first, 1), EPOCH)
-    assert plan.withdraw(1).actions == [facts.Withdraw("default", 1)]
+    plan.handle(messages.Increased(first, 1), EPOCH)
+    assert plan.withdraw(1).actions == [messages.Withdraw("default", 1)]
     second = one_intent(plan.request(1, EPOCH + 1))
-    plan.handle(facts.Increased(second, 1), EPOCH + 1)
-    plan.handle(facts.Withdrawn(1, 1), EPOCH + 2)
+    plan.handle(messages.Increased(second, 1), EPOCH + 1)
+    plan.handle(messages.Withdrawn(1, 1), EPOCH + 2)
     assert [intent.id for intent in plan.intents] == [second]
 
 
@@ -408,12 +408,12 @@ def test_what_was_not_taken_back_is_expected_whoever_asked_for_it() -> None:
     older = asked_for(plan, 1, EPOCH)
     newer = asked_for(plan, 1, EPOCH + 1)
     plan.withdraw(1)
-    plan.handle(facts.Withdrawn(1, 1), EPOCH + 2)
+    plan.handle(messages.Withdrawn(1, 1), EPOCH + 2)
     assert [intent.id for intent in plan.intents] == [newer]
     step = plan.handle(shows({"i": older}), EPOCH + 3)
-    assert not of_type(facts.Decrease, step.actions)
+    assert not of_type(messages.Decrease, step.actions)
     assert plan.outstanding == 0
-    assert of_type(facts.Decrease, plan.handle(shows({"i": older, "j": newer}), EPOCH + 4).actions)
+    assert of_type(messages.Decrease, plan.handle(shows({"i": older, "j": newer}), EPOCH + 4).actions)
 
 
 def test_withdrawing_gives_up_what_was_asked_for_first() -> None:
@@ -421,12 +421,12 @@ def test_withdrawing_gives_up_what_was_asked_for_first() -> None:
     plan = started(named=True, withdraws=True)
     again = one_intent(plan.request(1, EPOCH))
     once = one_intent(plan.request(1, EPOCH + 1))
-    plan.handle(facts.Increased(once, 1), EPOCH + 1)
-    plan.handle(facts.IncreaseFailed(again, "no answer", outcome_known=False), EPOCH + 2)
+    plan.handle(messages.Increased(once, 1), EPOCH + 1)
+    plan.handle(messages.IncreaseFailed(again, "no answer", outcome_known=False), EPOCH + 2)
     assert one_intent(plan.tick(EPOCH + 60)) == again
-    plan.handle(facts.Increased(again, 1), EPOCH + 61)
+    plan.handle(messages.Increased(again, 1), EPOCH + 61)
     plan.withdraw(1)
-    plan.handle(facts.Withdrawn(1, 1), EPOCH + 62)
+    plan.handle(messages.Withdrawn(1, 1), EPOCH + 62)
     assert [intent.id for intent in plan.intents] == [again]
 
 
@@ -434,10 +434,10 @@ def suspecting() -> Plan:
     """A plan that asks for a heartbeat before work, and whose instance failed the last one."""
     plan = started(evolve(CONFIG, heartbeat_on_acquire=True))
     with_ready(plan)
-    assert plan.ask_heartbeat("i").actions == [facts.Heartbeat("default", "i")]
+    assert plan.ask_heartbeat("i").actions == [messages.Heartbeat("default", "i")]
     assert plan.ask_heartbeat("i").actions == []
-    (paused,) = plan.handle(facts.HeartbeatFailed("i", "no answer"), EPOCH + 1).events
-    assert paused == facts.Paused("i", "its last heartbeat failed", briefly=False)
+    (paused,) = plan.handle(messages.HeartbeatFailed("i", "no answer"), EPOCH + 1).events
+    assert paused == messages.Paused("i", "its last heartbeat failed", briefly=False)
     return plan
 
 
@@ -445,22 +445,22 @@ def test_a_view_does_not_clear_an_instance_of_suspicion() -> None:
     """It was missing and is there again: that is no sign of life, only a heartbeat is."""
     plan = suspecting()
     (missing,) = plan.handle(seen(), EPOCH + 2).events
-    assert missing == facts.Paused("i", "the cloud's last view did not show it", briefly=True)
+    assert missing == messages.Paused("i", "the cloud's last view did not show it", briefly=True)
     (again,) = plan.handle(seen(i=State.RUNNING), EPOCH + 3).events
-    assert again == facts.Paused("i", "its last heartbeat failed", briefly=False)
-    assert plan.handle(facts.HeartbeatPassed("i"), EPOCH + 4).events == [facts.Alive("i"), facts.Resumed("i")]
+    assert again == messages.Paused("i", "its last heartbeat failed", briefly=False)
+    assert plan.handle(messages.HeartbeatPassed("i"), EPOCH + 4).events == [messages.Alive("i"), messages.Resumed("i")]
 
 
 def test_a_sign_of_life_does_not_bring_back_what_the_view_does_not_show() -> None:
     """It is not resumed before both are well; a heartbeat that fails meanwhile is no news."""
     plan = suspecting()
     plan.handle(seen(), EPOCH + 2)
-    assert plan.handle(facts.HeartbeatPassed("i"), EPOCH + 3).events == [facts.Alive("i")]
+    assert plan.handle(messages.HeartbeatPassed("i"), EPOCH + 3).events == [messages.Alive("i")]
     plan.ask_heartbeat("i")
-    assert plan.handle(facts.HeartbeatFailed("i", "no answer"), EPOCH + 4).events == []
+    assert plan.handle(messages.HeartbeatFailed("i", "no answer"), EPOCH + 4).events == []
     plan.ask_heartbeat("i")
-    assert plan.handle(facts.HeartbeatPassed("i"), EPOCH + 5).events == [facts.Alive("i")]
-    assert plan.handle(seen(i=State.RUNNING), EPOCH + 6).events == [facts.Resumed("i")]
+    assert plan.handle(messages.HeartbeatPassed("i"), EPOCH + 5).events == [messages.Alive("i")]
+    assert plan.handle(seen(i=State.RUNNING), EPOCH + 6).events == [messages.Resumed("i")]
 
 
 def test_a_notice_that_is_overdue_when_a_view_shows_its_instance_counts() -> None:
@@ -469,12 +469,12 @@ def test_a_notice_that_is_overdue_when_a_view_shows_its_instance_counts() -> Non
     for config in (CONFIG, evolve(CONFIG, preexisting=Preexisting.ADOPT)):
         for views, counts in ((["i"], True), (["", "i"], False)):
             plan = started(config)
-            plan.handle(facts.Noticed("i", EPOCH + 10, NoticeKind.REBALANCE), EPOCH)
-            plan.handle(facts.Noticed("i", EPOCH + 11, NoticeKind.REBALANCE), EPOCH)
+            plan.handle(messages.Noticed("i", EPOCH + 10, NoticeKind.REBALANCE), EPOCH)
+            plan.handle(messages.Noticed("i", EPOCH + 11, NoticeKind.REBALANCE), EPOCH)
             plan.tick(late)
-            plan.handle(facts.Increased(one_intent(plan.request(1, late)), 1), late)
+            plan.handle(messages.Increased(one_intent(plan.request(1, late)), 1), late)
             steps = [view(plan, seen(**{shown: State.RUNNING} if shown else {}), late) for shown in views]
-            assert bool(of_type(facts.Decrease, steps[-1].actions)) == counts
+            assert bool(of_type(messages.Decrease, steps[-1].actions)) == counts
 
 
 def test_the_age_counts_from_what_the_cloud_says_as_soon_as_it_does() -> None:
@@ -482,9 +482,9 @@ def test_the_age_counts_from_what_the_cloud_says_as_soon_as_it_does() -> None:
     plan = started(evolve(CONFIG, max_instance_age=100.0))
     with_ready(plan, now=EPOCH + 10)
     dated = Observed(state=State.RUNNING, created_at=EPOCH - 40)
-    assert plan.handle(facts.Updated(Observation({"i": dated})), EPOCH + 20).events == []
+    assert plan.handle(messages.Updated(Observation({"i": dated})), EPOCH + 20).events == []
     assert plan.tick(EPOCH + 59).events == []
-    assert plan.tick(EPOCH + 60).events == [facts.Aged("i")]
+    assert plan.tick(EPOCH + 60).events == [messages.Aged("i")]
     assert plan.tick(EPOCH + 200).events == []
 
 

@@ -24,8 +24,8 @@ from fleeting import (
     Stage,
     State,
     Step,
-    facts,
 )
+from fleeting.core import messages
 from fleeting.core._intents import CLOCK_SKEW
 from fleeting.core._plan import INSTANCE, INTENT, REMEMBER_LOST
 from tests.strategies import EPOCH, NO_THROTTLE, QUICK, Records, a_plan, of_type, seeds
@@ -298,7 +298,7 @@ class PlanMachine(RuleBasedStateMachine):
         born = known.first_seen if known.created_at is None else known.created_at
         return bool(age) and self.now >= born + age
 
-    def feed(self, fact: facts.Fact) -> Step:
+    def feed(self, fact: messages.Fact) -> Step:
         """Tell the plan, and follow what it makes of it."""
         return self.took(self.plan.handle(fact, self.now))
 
@@ -339,14 +339,14 @@ class PlanMachine(RuleBasedStateMachine):
             assert machine.created_at >= asked.requested_at - CLOCK_SKEW
         asked.matched += 1
 
-    def check_event(self, event: facts.Event) -> None:  # noqa: C901  (an arm for each kind)
+    def check_event(self, event: messages.Event) -> None:  # noqa: C901  (an arm for each kind)
         """Ready, then anything but Ready, until it slept; then Gone. Ended is the last that is heard of it."""
-        if isinstance(event, facts.Refused | facts.Disowned):
+        if isinstance(event, messages.Refused | messages.Disowned):
             self.check_group_event(event)
             return
         known = self.seen[event.instance]
         match event:
-            case facts.Ready(id_, too_old):
+            case messages.Ready(id_, too_old):
                 assert too_old == self.too_old(id_)
                 known.aged = too_old
                 assert not known.ready, "ready twice"
@@ -356,51 +356,51 @@ class PlanMachine(RuleBasedStateMachine):
                 goes_at = self.plan.instances[id_].deadline
                 assert known.up or goes_at is None, "ready for the first time though it is about to go"
                 known.up = known.ready = True
-            case facts.Paused():
+            case messages.Paused():
                 assert known.ready
                 known.paused = True
-            case facts.Resumed():
+            case messages.Resumed():
                 assert known.ready
                 assert known.paused
                 known.paused = False
-            case facts.Asleep() | facts.Waking():
+            case messages.Asleep() | messages.Waking():
                 self.check_sleep(event, known)
-            case facts.Alive():
+            case messages.Alive():
                 assert known.ready
                 assert self.config.heartbeat_on_acquire
                 assert not known.failures
-            case facts.Unhealthy():
+            case messages.Unhealthy():
                 assert known.ready
                 assert known.cut_off or known.failures >= self.config.failure_threshold
-            case facts.Aged(id_):
+            case messages.Aged(id_):
                 assert known.ready
                 assert self.too_old(id_)
                 known.aged = True
-            case facts.Doomed(_, deadline):
+            case messages.Doomed(_, deadline):
                 assert known.ready
                 assert deadline > (self.now if known.woke is None else known.woke)
                 assert known.noticed
-            case facts.Gone(_, loss):
+            case messages.Gone(_, loss):
                 assert known.up
                 known.up = known.ready = known.asleep = False
                 self.check_loss(known, loss)
-            case facts.Ended(id_):
+            case messages.Ended(id_):
                 assert not known.up, "it ended, and nobody was told that it was gone"
                 self.check_end(known)
                 self.ended[id_] = self.now
                 del self.seen[id_]
 
-    def check_group_event(self, event: facts.Refused | facts.Disowned) -> None:
+    def check_group_event(self, event: messages.Refused | messages.Disowned) -> None:
         """A group is refused at the first view, and only where the journal explains nothing."""
-        if isinstance(event, facts.Refused):
+        if isinstance(event, messages.Refused):
             assert self.views == 1, "refused later than at the first view"
             assert self.journal_was_empty, "what the journal explains may not be refused"
             assert self.config.preexisting is Preexisting.REFUSE
             self.refused |= set(event.instances)
 
-    def check_sleep(self, event: facts.Asleep | facts.Waking, known: Seen) -> None:
+    def check_sleep(self, event: messages.Asleep | messages.Waking, known: Seen) -> None:
         """Asleep because those on top want it, or a view shows it; nothing else is said of it until it wakes."""
-        if isinstance(event, facts.Waking):
+        if isinstance(event, messages.Waking):
             assert known.asleep
             assert self.now >= known.falls_asleep_until, "an old view was believed"
             known.asleep, known.woke = False, self.now
@@ -414,7 +414,7 @@ class PlanMachine(RuleBasedStateMachine):
         known.ready = known.paused = known.aged = known.cut = False
         known.failures = 0
 
-    def check_loss(self, known: Seen, loss: facts.Loss | None) -> None:
+    def check_loss(self, known: Seen, loss: messages.Loss | None) -> None:
         """Work is broken for one of the known reasons only."""
         if loss is not None and loss.kind is LossKind.FAILED:
             assert known.state is State.FAILED
@@ -430,33 +430,33 @@ class PlanMachine(RuleBasedStateMachine):
         expected = known.missed and (known.asked or known.state is State.DELETING or known.dead)
         assert deleted or expected or known.missed > 1, "lost after one bad read"
 
-    def perform(self, action: facts.Action) -> None:
+    def perform(self, action: messages.Action) -> None:
         """Begin what the shell would begin, if it was written first."""
-        if isinstance(action, facts.Forget):
+        if isinstance(action, messages.Forget):
             self.calls = [call for call in self.calls if getattr(call.action, "instance", "") != action.instance]
             return
         match action:
-            case facts.Update():
-                assert not self.under_way(facts.Update), "two views are fetched at once"
-            case facts.Prepare(_, id_):
+            case messages.Update():
+                assert not self.under_way(messages.Update), "two views are fetched at once"
+            case messages.Prepare(_, id_):
                 assert self.view_began >= self.seen[id_].unsure_since, "prepared though nobody knows whether it runs"
-            case facts.Increase(_, intent, count):
+            case messages.Increase(_, intent, count):
                 self.check_increase(intent, count)
-            case facts.Decrease(_, instances):
+            case messages.Decrease(_, instances):
                 assert len(set(instances)) == len(instances)
                 for id_ in instances:
                     assert self.records[INSTANCE][f"default/{id_}"].retained is None, "deleted though it is retained"
                     assert self.records[INSTANCE][f"default/{id_}"].removing, "deleted before it was written"
                     assert not self.seen[id_].up, "deleted before those on top were told"
                     self.seen[id_].asked = True
-            case facts.Heartbeat(_, id_):
-                asked = [call.action.instance for call in self.under_way(facts.Heartbeat)]
+            case messages.Heartbeat(_, id_):
+                asked = [call.action.instance for call in self.under_way(messages.Heartbeat)]
                 assert id_ not in asked, "asked twice at once"
-            case facts.Suspend(_, instances) | facts.Resume(_, instances):
-                self.check_turn(instances, sleeps=isinstance(action, facts.Suspend))
-            case facts.Withdraw(_, count):
+            case messages.Suspend(_, instances) | messages.Resume(_, instances):
+                self.check_turn(instances, sleeps=isinstance(action, messages.Suspend))
+            case messages.Withdraw(_, count):
                 assert self.withdraws
-                assert not self.under_way(facts.Withdraw), "two withdrawals at once"
+                assert not self.under_way(messages.Withdraw), "two withdrawals at once"
                 assert 0 < count <= sum(asked.outstanding for asked in self.asked.values() if not asked.calls)
         self.calls.append(Call(action, self.cloud.show(), self.now))
 
@@ -464,14 +464,14 @@ class PlanMachine(RuleBasedStateMachine):
         """Durable first, of those on top nobody counts on it any more, and one call at a time."""
         assert self.suspends
         assert len(set(instances)) == len(instances)
-        under_way = {id_ for kind in (facts.Suspend, facts.Resume) for id_ in self.turning(kind)}
+        under_way = {id_ for kind in (messages.Suspend, messages.Resume) for id_ in self.turning(kind)}
         for id_ in instances:
             assert bool(self.records[INSTANCE][f"default/{id_}"].asleep) == sleeps, "asked for before it was written"
             assert not self.seen[id_].ready, "asked for before those on top were told"
             assert self.seen[id_].asleep == sleeps
             assert id_ not in under_way, "asked for before the last call was answered"
 
-    def turning(self, kind: type[facts.Suspend | facts.Resume]) -> list[str]:
+    def turning(self, kind: type[messages.Suspend | messages.Resume]) -> list[str]:
         """Those that the cloud is being asked to suspend, or to resume."""
         return [id_ for call in self.under_way(kind) for id_ in call.action.instances]
 
@@ -514,7 +514,7 @@ class PlanMachine(RuleBasedStateMachine):
                 known.created_at = instances[id_].created_at or known.created_at
             else:
                 known.missed += 1
-        self.feed(facts.Updated(Observation(instances, self.problems)))
+        self.feed(messages.Updated(Observation(instances, self.problems)))
         self.early = {id_: each for id_, each in self.early.items() if each.kept_until > began}
         for known in self.seen.values():
             assert known.missed < 2, "missing twice, and still not lost"
@@ -565,7 +565,7 @@ class PlanMachine(RuleBasedStateMachine):
         id_ = list(self.plan.instances)[pick % len(self.plan.instances)]
         held = self.plan.instances[id_].stage is Stage.HELD
         step = self.took(self.plan.unretain(id_, self.now))
-        asked = [each for action in of_type(facts.Decrease, step.actions) for each in action.instances]
+        asked = [each for action in of_type(messages.Decrease, step.actions) for each in action.instances]
         assert asked == ([id_] if held else [])
 
     @precondition(lambda self: self.plan.instances)
@@ -578,7 +578,7 @@ class PlanMachine(RuleBasedStateMachine):
         self.wanted_asleep = id_
         step = self.took(self.plan.suspend(dict.fromkeys([id_, "unknown"], "nothing runs there"), self.now))
         self.wanted_asleep = ""
-        assert [each.instances for each in of_type(facts.Suspend, step.actions)] == [(id_,)] * (may and running)
+        assert [each.instances for each in of_type(messages.Suspend, step.actions)] == [(id_,)] * (may and running)
         assert self.seen[id_].asleep or not may
 
     @precondition(lambda self: self.plan.asleep)
@@ -589,7 +589,7 @@ class PlanMachine(RuleBasedStateMachine):
         id_ = asleep[pick % len(asleep)]
         may = self.plan.may_resume(id_)
         step = self.took(self.plan.resume([id_, "unknown"], self.now))
-        assert [each.instances for each in of_type(facts.Resume, step.actions)] == [(id_,)] * may
+        assert [each.instances for each in of_type(messages.Resume, step.actions)] == [(id_,)] * may
 
     @precondition(lambda self: self.suspends and any(known.ready for known in self.seen.values()))
     @rule(
@@ -603,15 +603,15 @@ class PlanMachine(RuleBasedStateMachine):
         """One is to sleep, and then not; whatever the cloud answers, and when."""
         ready = [id_ for id_, known in self.seen.items() if known.ready]
         self.suspend(list(self.plan.instances).index(ready[pick % len(ready)]))
-        if self.under_way(facts.Suspend):
+        if self.under_way(messages.Suspend):
             if falls is None:  # the answer is late
-                self.turn(facts.Suspend, self.under_way(facts.Suspend)[0].action.instances, at_once=True)
+                self.turn(messages.Suspend, self.under_way(messages.Suspend)[0].action.instances, at_once=True)
             else:
                 self.answer_turn(falls, True, at_once)
         self.look(False, pick)
         if self.plan.asleep:
             self.resume(pick)
-        if self.under_way(facts.Resume):
+        if self.under_way(messages.Resume):
             self.wake(pick, wakes, at_once=at_once)
         self.look(False, pick)
         self.time_passes(seconds)
@@ -619,9 +619,9 @@ class PlanMachine(RuleBasedStateMachine):
     def wake(self, pick: int, how: str | None, *, at_once: bool) -> None:
         """The cloud answers; or one runs, or is even ready, before it is known that the answer was lost."""
         if how is None:
-            self.turn(facts.Resume, self.under_way(facts.Resume)[0].action.instances, at_once=True)
+            self.turn(messages.Resume, self.under_way(messages.Resume)[0].action.instances, at_once=True)
             self.look(False, pick)
-            if at_once and self.under_way(facts.Prepare):
+            if at_once and self.under_way(messages.Prepare):
                 self.answer_prepare(pick, "passed")
         self.answer_turn(how or "lost", False, at_once)
 
@@ -632,7 +632,7 @@ class PlanMachine(RuleBasedStateMachine):
         id_ = ids[pick % len(ids)]
         ready = id_ in self.seen and self.plan.instances[id_].stage is Stage.READY
         self.took(self.plan.ask_heartbeat(id_))
-        asked = [call.action.instance for call in self.under_way(facts.Heartbeat)]
+        asked = [call.action.instance for call in self.under_way(messages.Heartbeat)]
         assert (id_ in asked) == ready
         if ready and passed:
             self.answer_heartbeat(asked.index(id_), passed=True)
@@ -648,12 +648,12 @@ class PlanMachine(RuleBasedStateMachine):
     def change_of_mind(self, count: int, part: float) -> None:
         """More are wanted and accepted, and then not wanted any more."""
         self.request(count)
-        for call in list(self.under_way(facts.Increase)):
+        for call in list(self.under_way(messages.Increase)):
             if call.accepted is None:
                 call.accepted = self.cloud.increase(call.action.intent, call.action.count)
             self.answer_increase_to(call)
         self.withdraw(count)
-        if self.under_way(facts.Withdraw):
+        if self.under_way(messages.Withdraw):
             self.answer_withdraw(part)
 
     @rule(seconds=st.sampled_from([0.0, 0.5, 2.0, 10.0, 30.0, 60.0, 120.0]))
@@ -673,7 +673,7 @@ class PlanMachine(RuleBasedStateMachine):
     def crash(self, heard: bool) -> None:  # noqa: FBT001  (drawn)
         """The manager dies, and another takes over from the journal; what was under way may have been heard."""
         for call in self.calls:
-            if isinstance(call.action, facts.Increase) and heard and call.accepted is None:
+            if isinstance(call.action, messages.Increase) and heard and call.accepted is None:
                 self.cloud.increase(call.action.intent, call.action.count)
         for asked in self.asked.values():
             asked.doubt = asked.doubt or bool(asked.calls)
@@ -688,42 +688,42 @@ class PlanMachine(RuleBasedStateMachine):
 
     # --- what the cloud answers ------------------------------------------------------------------------------
 
-    @precondition(lambda self: self.under_way(facts.Update))
+    @precondition(lambda self: self.under_way(messages.Update))
     @rule(how=st.sampled_from(["true", "true", "stale", "drop", "fail"]), pick=PICKS)
     def answer_update(self, how: str, pick: int) -> None:
         """A view arrives: true, as old as the call, short of one instance, or not at all."""
-        call = self.take(facts.Update, 0)
+        call = self.take(messages.Update, 0)
         shown = call.stale if how == "stale" else self.cloud.show()
         if how == "drop" and shown:
             del shown[list(shown)[pick % len(shown)]]
         if how == "fail":
-            self.feed(facts.UpdateFailed("timed out"))
+            self.feed(messages.UpdateFailed("timed out"))
         else:
             self.view(shown, call.began)
 
     @rule(short=st.booleans(), pick=PICKS)
     def look(self, short: bool, pick: int) -> None:  # noqa: FBT001  (drawn)
         """The next view is waited for, and shows what there is, or all but one."""
-        while not self.under_way(facts.Update):
+        while not self.under_way(messages.Update):
             assert self.plan.wake_at is not None
             self.now = max(self.now, self.plan.wake_at)
             self.tick()
         self.answer_update("drop" if short else "true", pick)
 
-    @precondition(lambda self: any(call.accepted is None for call in self.under_way(facts.Increase)))
+    @precondition(lambda self: any(call.accepted is None for call in self.under_way(messages.Increase)))
     @rule(pick=PICKS, part=st.floats(0.0, 1.0))
     def hear_increase(self, pick: int, part: float) -> None:
         """The cloud takes it, in whole or in part; the answer is on its way."""
-        calls = [call for call in self.under_way(facts.Increase) if call.accepted is None]
+        calls = [call for call in self.under_way(messages.Increase) if call.accepted is None]
         call = calls[pick % len(calls)]
-        assert isinstance(call.action, facts.Increase)
+        assert isinstance(call.action, messages.Increase)
         call.accepted = self.cloud.increase(call.action.intent, round(call.action.count * part))
 
-    @precondition(lambda self: self.under_way(facts.Increase))
+    @precondition(lambda self: self.under_way(messages.Increase))
     @rule(pick=PICKS, lost=st.booleans(), retry_after=st.sampled_from([None, 15.0]))
     def answer_increase(self, pick: int, lost: bool, retry_after: float | None) -> None:  # noqa: FBT001  (drawn)
         """The answer arrives, or is lost; what was not heard failed."""
-        call = self.take(facts.Increase, pick)
+        call = self.take(messages.Increase, pick)
         intent = call.action.intent
         asked = self.asked.get(intent)
         if asked is not None:
@@ -735,11 +735,11 @@ class PlanMachine(RuleBasedStateMachine):
             elif not asked.doubt:
                 asked.accepted = asked.matched
         if lost:
-            self.feed(facts.IncreaseFailed(intent, "timed out", False, retry_after))
+            self.feed(messages.IncreaseFailed(intent, "timed out", False, retry_after))
         elif call.accepted is None:
-            self.feed(facts.IncreaseFailed(intent, "no capacity", True, retry_after))
+            self.feed(messages.IncreaseFailed(intent, "no capacity", True, retry_after))
         else:
-            self.feed(facts.Increased(intent, call.accepted))
+            self.feed(messages.Increased(intent, call.accepted))
 
     @precondition(lambda self: self.cloud.unfilled)
     @rule()
@@ -753,18 +753,18 @@ class PlanMachine(RuleBasedStateMachine):
         """What was accepted never comes, and nobody says so."""
         self.cloud.unfilled.pop(0)
 
-    @precondition(lambda self: self.under_way(facts.Decrease))
+    @precondition(lambda self: self.under_way(messages.Decrease))
     @rule(pick=PICKS, how=st.sampled_from(["all", "all", "first", "none", "lost"]), state=st.booleans())
     def answer_decrease(self, pick: int, how: str, state: bool) -> None:  # noqa: FBT001  (drawn)
         """Accepted in whole, in part or not at all; gone at once, or shown as being deleted."""
-        instances = self.take(facts.Decrease, pick).action.instances
+        instances = self.take(messages.Decrease, pick).action.instances
         accepted = {"all": instances, "lost": instances, "first": instances[:1], "none": ()}[how]
         for id_ in accepted:
             self.delete(id_, at_once=state)
         if how in {"none", "lost"}:
-            self.feed(facts.DecreaseFailed(instances, "timed out", 5.0))
+            self.feed(messages.DecreaseFailed(instances, "timed out", 5.0))
         else:
-            self.feed(facts.Decreased(instances, accepted))
+            self.feed(messages.Decreased(instances, accepted))
 
     def delete(self, id_: str, *, at_once: bool) -> None:
         """It is gone, or shown as going."""
@@ -773,12 +773,12 @@ class PlanMachine(RuleBasedStateMachine):
         elif id_ in self.cloud.machines:
             self.cloud.machines[id_].state = State.DELETING
 
-    @precondition(lambda self: self.under_way(facts.Suspend) or self.under_way(facts.Resume))
+    @precondition(lambda self: self.under_way(messages.Suspend) or self.under_way(messages.Resume))
     @rule(how=st.sampled_from(OUTCOMES), sleeps=st.booleans(), at_once=st.booleans())
     def answer_turn(self, how: str, sleeps: bool, at_once: bool) -> None:  # noqa: FBT001  (drawn)
         """Accepted in whole, in part or not at all; done at once, or shown as being done, or neither."""
-        sleeps = bool(self.under_way(facts.Suspend)) and (sleeps or not self.under_way(facts.Resume))
-        kind = facts.Suspend if sleeps else facts.Resume
+        sleeps = bool(self.under_way(messages.Suspend)) and (sleeps or not self.under_way(messages.Resume))
+        kind = messages.Suspend if sleeps else messages.Resume
         instances = self.take(kind, 0).action.instances
         accepted = {"first": instances[:1], "none": (), "lost": ()}.get(how, instances)
         if how != "all, without effect":
@@ -786,9 +786,9 @@ class PlanMachine(RuleBasedStateMachine):
         if sleeps:
             self.answer_suspend(instances, None if how.startswith("lost") else accepted)
         elif how.startswith("lost"):
-            self.feed(facts.ResumeFailed(instances, "no room"))
+            self.feed(messages.ResumeFailed(instances, "no room"))
         else:
-            self.feed(facts.ResumeAccepted(instances, accepted))
+            self.feed(messages.ResumeAccepted(instances, accepted))
 
     def answer_suspend(self, instances: tuple[str, ...], accepted: tuple[str, ...] | None) -> None:
         """So many were accepted; None: nobody knows."""
@@ -799,27 +799,27 @@ class PlanMachine(RuleBasedStateMachine):
             elif known.asleep and known.state is State.RUNNING:
                 known.unsure_since = self.now
         if accepted is None:
-            self.feed(facts.SuspendFailed(instances, "timed out"))
+            self.feed(messages.SuspendFailed(instances, "timed out"))
         else:
-            self.feed(facts.SuspendAccepted(instances, accepted))
+            self.feed(messages.SuspendAccepted(instances, accepted))
 
     def turn(self, kind: type[object], instances: tuple[str, ...], *, at_once: bool) -> None:
         """They fall asleep, or wake up."""
         for machine in [self.cloud.machines[id_] for id_ in instances if id_ in self.cloud.machines]:
-            if kind is facts.Suspend and machine.state is State.RUNNING:
+            if kind is messages.Suspend and machine.state is State.RUNNING:
                 machine.state = State.SUSPENDED if at_once else State.SUSPENDING
-            elif kind is facts.Resume and machine.state is State.SUSPENDED:
+            elif kind is messages.Resume and machine.state is State.SUSPENDED:
                 machine.state = State.RUNNING if at_once else State.RESUMING
 
-    @precondition(lambda self: self.under_way(facts.Withdraw))
+    @precondition(lambda self: self.under_way(messages.Withdraw))
     @rule(part=st.sampled_from([0.0, 0.5, 1.0, 1.0]))
     def answer_withdraw(self, part: float) -> None:
         """Some unfilled requests are taken back; which, the cloud does not say."""
-        asked = self.take(facts.Withdraw, 0).action.count
+        asked = self.take(messages.Withdraw, 0).action.count
         taken = min(round(asked * part), len(self.cloud.unfilled))
         del self.cloud.unfilled[len(self.cloud.unfilled) - taken :]
         before = sum(each.outstanding for each in self.asked.values())
-        step = self.plan.handle(facts.Withdrawn(asked, taken), self.now)
+        step = self.plan.handle(messages.Withdrawn(asked, taken), self.now)
         self.follow_withdrawal(step, taken)
         self.took(step)
         assert before - sum(each.outstanding for each in self.asked.values()) <= taken, "more than was taken back"
@@ -840,25 +840,25 @@ class PlanMachine(RuleBasedStateMachine):
             asked.withdrawn += given_up
         assert left >= 0, "more was given up than was taken back"
 
-    @precondition(lambda self: self.under_way(facts.Prepare))
+    @precondition(lambda self: self.under_way(messages.Prepare))
     @rule(pick=PICKS, how=st.sampled_from(["passed", "passed", "retry", "failed"]))
     def answer_prepare(self, pick: int, how: str) -> None:
         """It becomes ready, or does not."""
-        id_ = self.take(facts.Prepare, pick).action.instance
+        id_ = self.take(messages.Prepare, pick).action.instance
         if how == "passed":
-            self.feed(facts.Prepared(id_))
+            self.feed(messages.Prepared(id_))
         else:
-            self.feed(facts.PrepareFailed(id_, "no answer", final=how == "failed"))
+            self.feed(messages.PrepareFailed(id_, "no answer", final=how == "failed"))
 
-    @precondition(lambda self: self.under_way(facts.Heartbeat))
+    @precondition(lambda self: self.under_way(messages.Heartbeat))
     @rule(pick=PICKS, passed=st.booleans())
     def answer_heartbeat(self, pick: int, passed: bool) -> None:  # noqa: FBT001  (drawn)
         """It is healthy, or does not show it."""
-        id_ = self.take(facts.Heartbeat, pick).action.instance
+        id_ = self.take(messages.Heartbeat, pick).action.instance
         known = self.seen[id_]
         known.failures = 0 if passed else known.failures + 1
         known.cut_off, known.cut = known.cut and not passed, False
-        self.feed(facts.HeartbeatPassed(id_) if passed else facts.HeartbeatFailed(id_, "no answer"))
+        self.feed(messages.HeartbeatPassed(id_) if passed else messages.HeartbeatFailed(id_, "no answer"))
 
     # --- what befalls the cloud ------------------------------------------------------------------------------
 
@@ -899,7 +899,7 @@ class PlanMachine(RuleBasedStateMachine):
         earlier = self.early.get(id_)
         goes_at = min(earlier.goes_at if earlier else 1e12, self.now + seconds)
         self.early[id_] = Early(goes_at, max(self.now, goes_at) + self.config.intent_timeout)
-        self.feed(facts.Noticed(id_, self.now + seconds, NoticeKind.PREEMPTION))
+        self.feed(messages.Noticed(id_, self.now + seconds, NoticeKind.PREEMPTION))
 
     @rule(pick=PICKS)
     def connection_dies(self, pick: int) -> None:
@@ -908,13 +908,13 @@ class PlanMachine(RuleBasedStateMachine):
         id_ = ids[pick % len(ids)]
         if id_ in self.seen and not self.seen[id_].asleep:
             self.seen[id_].dead = self.seen[id_].cut = True
-        self.feed(facts.ConnectionDied(id_, "reset by peer"))
+        self.feed(messages.ConnectionDied(id_, "reset by peer"))
 
     @rule(error=st.sampled_from(["", "it is somebody else's"]))
     def disown(self, error: str) -> None:
         """Somebody else took the group, or it is ours again."""
-        step = self.feed(facts.Disowned(error))
-        assert of_type(facts.Disowned, step.events) == [facts.Disowned(error)]
+        step = self.feed(messages.Disowned(error))
+        assert of_type(messages.Disowned, step.events) == [messages.Disowned(error)]
         assert (self.plan.limits(self.now).allowed(1) == 0) or not error
 
     @rule(there=st.booleans())
@@ -987,35 +987,35 @@ class PlanMachine(RuleBasedStateMachine):
     def answer_well(self, call: Call) -> None:  # noqa: C901  (an arm for each kind)
         """The answer that everybody hopes for."""
         match call.action:
-            case facts.Update():
+            case messages.Update():
                 self.calls.remove(call)
                 self.view(self.cloud.show(), call.began)
-            case facts.Increase(_, intent, count):
+            case messages.Increase(_, intent, count):
                 if call.accepted is None:
                     call.accepted = self.cloud.increase(intent, count)
                 self.answer_increase_to(call)
-            case facts.Decrease(_, instances):
+            case messages.Decrease(_, instances):
                 self.calls.remove(call)
                 for id_ in instances:
                     self.delete(id_, at_once=True)
-                self.feed(facts.Decreased(instances, instances))
-            case facts.Suspend(_, instances):
+                self.feed(messages.Decreased(instances, instances))
+            case messages.Suspend(_, instances):
                 self.calls.remove(call)
-                self.turn(facts.Suspend, instances, at_once=True)
+                self.turn(messages.Suspend, instances, at_once=True)
                 self.answer_suspend(instances, instances)
-            case facts.Resume(_, instances):
+            case messages.Resume(_, instances):
                 self.calls.remove(call)
-                self.turn(facts.Resume, instances, at_once=True)
-                self.feed(facts.ResumeAccepted(instances, instances))
-            case facts.Withdraw():
+                self.turn(messages.Resume, instances, at_once=True)
+                self.feed(messages.ResumeAccepted(instances, instances))
+            case messages.Withdraw():
                 self.answer_withdraw_with(call, 0)
-            case facts.Prepare(_, id_):
+            case messages.Prepare(_, id_):
                 self.calls.remove(call)
-                self.feed(facts.Prepared(id_))
-            case facts.Heartbeat(_, id_):
+                self.feed(messages.Prepared(id_))
+            case messages.Heartbeat(_, id_):
                 self.calls.remove(call)
                 self.seen[id_].failures = 0
-                self.feed(facts.HeartbeatPassed(id_))
+                self.feed(messages.HeartbeatPassed(id_))
 
     def answer_increase_to(self, call: Call) -> None:
         """In full."""
@@ -1027,12 +1027,12 @@ class PlanMachine(RuleBasedStateMachine):
             if call.accepted or not asked.doubt:
                 asked.accepted, asked.doubt, asked.asked_at = call.accepted, False, self.now
         assert call.accepted is not None
-        self.feed(facts.Increased(intent, call.accepted))
+        self.feed(messages.Increased(intent, call.accepted))
 
     def answer_withdraw_with(self, call: Call, taken: int) -> None:
         """So many were taken back."""
         self.calls.remove(call)
-        self.feed(facts.Withdrawn(call.action.count, taken))
+        self.feed(messages.Withdrawn(call.action.count, taken))
 
     # --- what always holds -----------------------------------------------------------------------------------
 
@@ -1088,14 +1088,14 @@ class PlanMachine(RuleBasedStateMachine):
     @invariant()
     def nothing_is_done_with_what_is_being_removed_or_sleeps(self) -> None:
         """Neither prepared nor probed: what was under way for it was stopped."""
-        for call in [*self.under_way(facts.Prepare), *self.under_way(facts.Heartbeat)]:
+        for call in [*self.under_way(messages.Prepare), *self.under_way(messages.Heartbeat)]:
             assert not self.plan.instances[call.action.instance].removing
             assert self.plan.instances[call.action.instance].stage is not Stage.ASLEEP
 
     @invariant()
     def it_always_wakes_again(self) -> None:
         """There is always something to wait for: the next view, or the answer to one under way."""
-        assert self.plan.wake_at is not None or self.under_way(facts.Update)
+        assert self.plan.wake_at is not None or self.under_way(messages.Update)
 
 
 TestPlanMachine = PlanMachine.TestCase

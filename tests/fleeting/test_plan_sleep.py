@@ -2,7 +2,8 @@
 
 from attrs import evolve
 
-from fleeting import LossKind, NoticeKind, Plan, PlanConfig, Preexisting, Stage, State, Step, facts
+from fleeting import LossKind, NoticeKind, Plan, PlanConfig, Preexisting, Stage, State, Step
+from fleeting.core import messages
 from tests.strategies import EPOCH, NO_THROTTLE, a_plan, of_type, seen
 
 CONFIG = PlanConfig(scale_throttle=NO_THROTTLE, preexisting=Preexisting.ADOPT)
@@ -16,7 +17,7 @@ def awake(config: PlanConfig = CONFIG, *, suspends: bool = True) -> Plan:
     plan = a_plan(config, suspends=suspends)
     plan.tick(EPOCH)
     plan.handle(RUNNING, EPOCH)
-    plan.handle(facts.Prepared("i"), EPOCH)
+    plan.handle(messages.Prepared("i"), EPOCH)
     return plan
 
 
@@ -24,7 +25,7 @@ def asleep() -> Plan:
     """One whose instance was suspended."""
     plan = awake()
     plan.suspend({"i": "nothing runs there"}, EPOCH)
-    plan.handle(facts.SuspendAccepted(("i",), ("i",)), EPOCH)
+    plan.handle(messages.SuspendAccepted(("i",), ("i",)), EPOCH)
     look(plan, EPOCH, SUSPENDED)
     assert plan.asleep == 1
     return plan
@@ -33,13 +34,13 @@ def asleep() -> Plan:
 def waking() -> Plan:
     """One whose instance is being resumed; the cloud has not answered."""
     plan = asleep()
-    assert of_type(facts.Resume, plan.resume(["i"], EPOCH).actions)
+    assert of_type(messages.Resume, plan.resume(["i"], EPOCH).actions)
     return plan
 
 
-def look(plan: Plan, at: float, view: facts.Updated) -> Step:
+def look(plan: Plan, at: float, view: messages.Updated) -> Step:
     """A view that was fetched then, and not before."""
-    if facts.Update("default") not in plan.tick(at).actions and plan.wake_at is not None:
+    if messages.Update("default") not in plan.tick(at).actions and plan.wake_at is not None:
         plan.tick(max(at, plan.wake_at))
     return plan.handle(view, at)
 
@@ -51,8 +52,8 @@ def test_a_lost_answer_does_not_put_to_sleep_what_runs() -> None:
     """The view was faster than the news that nobody knows whether the call was heard."""
     plan = waking()
     look(plan, EPOCH + 5, RUNNING)
-    plan.handle(facts.Prepared("i"), EPOCH + 6)
-    step = plan.handle(facts.ResumeFailed(("i",), "timed out"), EPOCH + 7)
+    plan.handle(messages.Prepared("i"), EPOCH + 6)
+    step = plan.handle(messages.ResumeFailed(("i",), "timed out"), EPOCH + 7)
     assert not step.events
     assert plan.instances["i"].stage is Stage.READY
     assert not plan.resuming.active(EPOCH + 7)
@@ -62,11 +63,11 @@ def test_what_resumes_for_too_long_is_lost() -> None:
     """Unlike one that the cloud shows as asleep: that sleeps on, and may be tried again."""
     for shown, sleeps in ((SUSPENDED, True), (seen(i=State.RESUMING), False)):
         plan = waking()
-        plan.handle(facts.ResumeAccepted(("i",), ("i",)), EPOCH)
+        plan.handle(messages.ResumeAccepted(("i",), ("i",)), EPOCH)
         look(plan, EPOCH + 5, shown)
         step = plan.tick(EPOCH + CONFIG.instance_ready_timeout + 1)
         assert bool(plan.asleep) == sleeps
-        losses = [event.loss.kind for event in of_type(facts.Gone, step.events) if event.loss]
+        losses = [event.loss.kind for event in of_type(messages.Gone, step.events) if event.loss]
         assert losses == ([] if sleeps else [LossKind.UNHEALTHY])
         assert plan.resuming.active(EPOCH + CONFIG.instance_ready_timeout + 1)
 
@@ -75,13 +76,13 @@ def test_a_notice_that_ends_while_it_wakes_dooms_it() -> None:
     """Readiness may take longer than what is left; only a time that was over before it woke is outlived."""
     for told, doomed in ((EPOCH + 5, True), (EPOCH + 1, False)):
         plan = asleep()
-        plan.handle(facts.Noticed("i", told, NoticeKind.PREEMPTION), EPOCH)
+        plan.handle(messages.Noticed("i", told, NoticeKind.PREEMPTION), EPOCH)
         plan.resume(["i"], EPOCH + 2)
-        plan.handle(facts.ResumeAccepted(("i",), ("i",)), EPOCH + 2)
+        plan.handle(messages.ResumeAccepted(("i",), ("i",)), EPOCH + 2)
         look(plan, EPOCH + 6, RUNNING)
-        step = plan.handle(facts.Prepared("i"), EPOCH + 7)
-        assert of_type(facts.Ready, step.events)
-        assert [event.deadline for event in of_type(facts.Doomed, step.events)] == ([told] if doomed else [])
+        step = plan.handle(messages.Prepared("i"), EPOCH + 7)
+        assert of_type(messages.Ready, step.events)
+        assert [event.deadline for event in of_type(messages.Doomed, step.events)] == ([told] if doomed else [])
 
 
 def test_a_group_that_cannot_suspend_puts_nothing_to_sleep() -> None:
@@ -107,12 +108,12 @@ def test_failures_to_resume_are_counted_until_it_is_ready() -> None:
     """One may be the network's; two in a row are not."""
     plan = waking()
     for failures in (1, 2):
-        plan.handle(facts.ResumeFailed(("i",), "no room"), EPOCH)
+        plan.handle(messages.ResumeFailed(("i",), "no room"), EPOCH)
         assert plan.instances["i"].resume_failures == failures
         plan.resume(["i"], EPOCH)
-    plan.handle(facts.ResumeAccepted(("i",), ("i",)), EPOCH)
+    plan.handle(messages.ResumeAccepted(("i",), ("i",)), EPOCH)
     look(plan, EPOCH + 5, RUNNING)
-    plan.handle(facts.Prepared("i"), EPOCH + 6)
+    plan.handle(messages.Prepared("i"), EPOCH + 6)
     assert plan.instances["i"].resume_failures == 0
     assert not plan.resuming.failures
 
@@ -122,7 +123,7 @@ def test_only_what_we_resumed_shows_that_resuming_works() -> None:
     plan = asleep()
     plan.resuming.failed("no room", EPOCH)
     look(plan, EPOCH + 5, RUNNING)
-    plan.handle(facts.Prepared("i"), EPOCH + 5)
+    plan.handle(messages.Prepared("i"), EPOCH + 5)
     assert plan.instances["i"].stage is Stage.READY
     assert plan.resuming.failures == 1
 
@@ -135,20 +136,20 @@ def test_what_could_not_be_suspended_is_prepared_after_a_view_from_then_on() -> 
     plan = awake()
     plan.tick(EPOCH + 100)  # a view is being fetched
     plan.suspend({"i": "nothing runs there"}, EPOCH + 101)
-    plan.handle(facts.SuspendFailed(("i",), "timed out"), EPOCH + 102)
+    plan.handle(messages.SuspendFailed(("i",), "timed out"), EPOCH + 102)
     step = plan.handle(RUNNING, EPOCH + 103)
-    assert not of_type(facts.Prepare, step.actions)
-    assert of_type(facts.Update, step.actions)
-    assert of_type(facts.Prepare, plan.handle(RUNNING, EPOCH + 104).actions)
+    assert not of_type(messages.Prepare, step.actions)
+    assert of_type(messages.Update, step.actions)
+    assert of_type(messages.Prepare, plan.handle(RUNNING, EPOCH + 104).actions)
 
 
 def test_an_old_view_does_not_wake_what_falls_asleep() -> None:
     """Neither before the cloud has answered, nor while it has time to carry it out."""
     plan = awake()
     plan.suspend({"i": "nothing runs there"}, EPOCH)
-    assert not of_type(facts.Waking, look(plan, EPOCH + 1, RUNNING).events)
-    plan.handle(facts.SuspendAccepted(("i",), ("i",)), EPOCH + 2)
-    assert not of_type(facts.Waking, look(plan, EPOCH + 5, RUNNING).events)
+    assert not of_type(messages.Waking, look(plan, EPOCH + 1, RUNNING).events)
+    plan.handle(messages.SuspendAccepted(("i",), ("i",)), EPOCH + 2)
+    assert not of_type(messages.Waking, look(plan, EPOCH + 5, RUNNING).events)
     assert plan.asleep == 1
 
 
@@ -157,14 +158,14 @@ def test_a_lost_answer_does_not_wake_what_sleeps() -> None:
     plan = awake()
     plan.suspend({"i": "nothing runs there"}, EPOCH)
     look(plan, EPOCH + 1, seen(i=State.SUSPENDING))
-    assert not plan.handle(facts.SuspendFailed(("i",), "timed out"), EPOCH + 2).events
+    assert not plan.handle(messages.SuspendFailed(("i",), "timed out"), EPOCH + 2).events
     assert plan.asleep == 1
     assert not plan.suspending.active(EPOCH + 2)
 
 
 def test_a_late_answer_does_not_call_off_a_removal() -> None:
     """It was given up while the cloud was asked to suspend it."""
-    for answer in (facts.SuspendFailed(("i",), "timed out"), facts.SuspendAccepted(("i",), ("i",))):
+    for answer in (messages.SuspendFailed(("i",), "timed out"), messages.SuspendAccepted(("i",), ("i",))):
         plan = awake()
         plan.suspend({"i": "nothing runs there"}, EPOCH)
         plan.remove({"i": "not needed"}, EPOCH)
@@ -188,9 +189,9 @@ def test_only_falling_asleep_shows_that_suspending_works() -> None:
     look(plan, EPOCH + 60, SUSPENDED)
     assert plan.suspending.failures == 1
     plan.resume(["i"], EPOCH + 60)
-    plan.handle(facts.ResumeAccepted(("i",), ("i",)), EPOCH + 60)
+    plan.handle(messages.ResumeAccepted(("i",), ("i",)), EPOCH + 60)
     look(plan, EPOCH + 65, RUNNING)
-    plan.handle(facts.Prepared("i"), EPOCH + 65)
+    plan.handle(messages.Prepared("i"), EPOCH + 65)
     plan.suspend({"i": "nothing runs there"}, EPOCH + 66)
     look(plan, EPOCH + 70, SUSPENDED)
     assert not plan.suspending.failures
@@ -199,7 +200,7 @@ def test_only_falling_asleep_shows_that_suspending_works() -> None:
 def test_a_connection_that_dies_asleep_says_nothing() -> None:
     """Of course it does; and one view that does not show the instance is one bad read then, too."""
     plan = asleep()
-    assert not plan.handle(facts.ConnectionDied("i", "reset by peer"), EPOCH + 1).actions
+    assert not plan.handle(messages.ConnectionDied("i", "reset by peer"), EPOCH + 1).actions
     assert not look(plan, EPOCH + 100, seen()).events
     assert set(plan.instances) == {"i"}
 
@@ -207,8 +208,8 @@ def test_a_connection_that_dies_asleep_says_nothing() -> None:
 def test_nothing_of_its_waking_life_outlasts_its_sleep() -> None:
     """Failed heartbeats, a dead connection, suspicion, preparation: it becomes ready as if it were new."""
     plan = awake(evolve(CONFIG, heartbeat_on_acquire=True))
-    plan.handle(facts.HeartbeatFailed("i", "no answer"), EPOCH)
-    plan.handle(facts.ConnectionDied("i", "reset by peer"), EPOCH)
+    plan.handle(messages.HeartbeatFailed("i", "no answer"), EPOCH)
+    plan.handle(messages.ConnectionDied("i", "reset by peer"), EPOCH)
     plan.handle(RUNNING, EPOCH)
     plan.suspend({"i": "nothing runs there"}, EPOCH)
     known = plan.instances["i"]
@@ -221,11 +222,11 @@ def test_nothing_of_its_waking_life_outlasts_its_sleep() -> None:
 def test_nothing_is_turned_in_a_group_that_was_lost() -> None:
     """Neither suspended nor resumed, until it is ours again."""
     plan = awake()
-    plan.handle(facts.Disowned("it is somebody else's"), EPOCH)
+    plan.handle(messages.Disowned("it is somebody else's"), EPOCH)
     assert not plan.suspend({"i": "nothing runs there"}, EPOCH).actions
-    plan.handle(facts.Disowned(""), EPOCH)
-    assert of_type(facts.Suspend, plan.suspend({"i": "nothing runs there"}, EPOCH).actions)
+    plan.handle(messages.Disowned(""), EPOCH)
+    assert of_type(messages.Suspend, plan.suspend({"i": "nothing runs there"}, EPOCH).actions)
     sleeper = asleep()
-    sleeper.handle(facts.Disowned("it is somebody else's"), EPOCH)
+    sleeper.handle(messages.Disowned("it is somebody else's"), EPOCH)
     assert not sleeper.resume(["i"], EPOCH).actions
     assert sleeper.asleep == 1

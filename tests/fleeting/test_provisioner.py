@@ -23,8 +23,8 @@ from fleeting import (
     Settings,
     Stage,
     dial,
-    facts,
 )
+from fleeting.core import messages
 from fleeting.runtime._driver import LONGEST_WAIT
 from fleeting.testing import DecreaseFault, FakeCloud, FakeGroup, Fault, IncreaseFault, UpdateFault, virtual_time
 
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.anyio
 anyio_backend = virtual_time
 
 
-class Log(list[facts.Event]):
+class Log(list[messages.Event]):
     """The events that a provisioner told."""
 
     def of(self, instance: str) -> list[str]:

@@ -9,8 +9,9 @@ import anyio
 import pytest
 from attrs import evolve
 
-from fleeting import ConnectError, ConnectInfo, LoginRejected, PlanConfig, Provisioner, Stage, facts
+from fleeting import ConnectError, ConnectInfo, LoginRejected, PlanConfig, Provisioner, Stage
 from fleeting.connectors.ssh import MemoryHostKeys, SshConnector, _dial, generate_key
+from fleeting.core import messages
 from fleeting.testing import FakeCloud, FakeGroup
 from tests.fleeting.sshd import PATIENCE, Server, configured, private, sshd
 
@@ -47,7 +48,7 @@ class Watched:
         self.provisioner: Provisioner
         self._told = anyio.Event()
 
-    def tell(self, _: facts.Event) -> None:
+    def tell(self, _: messages.Event) -> None:
         """Hear an event."""
         self._told.set()
         self._told = anyio.Event()

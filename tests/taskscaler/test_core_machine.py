@@ -15,18 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from fleeting import (
-    NoticeKind,
-    Observation,
-    Observed,
-    Preexisting,
-    Problem,
-    ProblemKind,
-    Stage,
-    State,
-    Step,
-    facts,
-)
+from fleeting import NoticeKind, Observation, Observed, Preexisting, Problem, ProblemKind, Stage, State, Step
+from fleeting.core import messages
 from taskscaler._core import Core, Doubt, InstanceLost
 from taskscaler._decide import idle_slots
 from taskscaler._errors import NoCapacity, NoSuchInstance
@@ -201,7 +191,7 @@ class World:
 
         self.life = 0
         self.journal_works = True
-        self.changes: list[facts.Action] = []
+        self.changes: list[messages.Action] = []
         """All that the clouds were told to change so far."""
 
         self.start()
@@ -270,24 +260,24 @@ class World:
                 assert resumed or action.held.host.cordoned is None, "handed out though its instance is cordoned"
                 disowned = self.core.plans[action.held.host.pool].disowned
                 assert resumed or not disowned, "handed out in somebody else's group"
-        for action in of_type(facts.Decrease, step.actions):
+        for action in of_type(messages.Decrease, step.actions):
             self.check_decrease(action)
-        for suspend in of_type(facts.Suspend, step.actions):
+        for suspend in of_type(messages.Suspend, step.actions):
             leases = self.core.ledger.leases.values()
             under_work = {held.host.instance for held in leases if not held.suspended}
             assert self.suspends
             assert not under_work.intersection(suspend.instances), "suspended under a job"
         for action in step.actions:
-            if isinstance(action, facts.Suspend | facts.Resume):
+            if isinstance(action, messages.Suspend | messages.Resume):
                 assert not self.core.plans[action.pool].disowned, "suspended or resumed in somebody else's group"
-        for increase in of_type(facts.Increase, step.actions):
+        for increase in of_type(messages.Increase, step.actions):
             plan = self.core.plans[increase.pool]
             assert plan.viewed, "asked for more before the group was seen"
             assert plan.ceiling is None or plan.total <= plan.ceiling, "above the ceiling"
             self.check_increase(increase)
         self.waiting.append(step)
 
-    def check_increase(self, action: facts.Increase) -> None:
+    def check_increase(self, action: messages.Increase) -> None:
         """Nothing is asked for a second time while the first request may still be filled."""
         if action.intent in self.clouds[action.pool].asked:
             return
@@ -297,7 +287,7 @@ class World:
         ceiling = self.core.ceiling
         assert ceiling is None or self.core.total <= ceiling, "above the ceiling over all pools"
 
-    def check_decrease(self, action: facts.Decrease) -> None:
+    def check_decrease(self, action: messages.Decrease) -> None:
         """Only what is free is deleted, and only for a reason that holds."""
         plan, ledger = self.core.plans[action.pool], self.core.ledger
         for id_ in action.instances:
@@ -370,7 +360,7 @@ class World:
 
         heapq.heappush(self.events, (self.now + seconds, next(self.numbers), do))
 
-    def feed(self, pool: str, fact: facts.Fact) -> None:
+    def feed(self, pool: str, fact: messages.Fact) -> None:
         """Tell the core."""
         self.take(self.core.handle(pool, fact, self.now))
 
@@ -388,26 +378,26 @@ class World:
                     assert self.running.pop(held.key) is held
                 self.called.discard(held.key)
                 self.submit(self.durations.pop(held.key))
-            case facts.Suspend() | facts.Resume():
+            case messages.Suspend() | messages.Resume():
                 self.changes.append(action)
                 self.after(LATENCY, lambda: self.turn(action))
-            case facts.Increase() | facts.Decrease():
+            case messages.Increase() | messages.Decrease():
                 self.changes.append(action)
                 self.after(LATENCY, lambda: self.change(action))
-            case facts.Withdraw(pool, number):
+            case messages.Withdraw(pool, number):
                 self.after(LATENCY, lambda: self.withdraw(pool, number))
-            case facts.Update(pool):
+            case messages.Update(pool):
                 self.after(LATENCY, lambda: self.update(pool))
-            case facts.Prepare(pool, instance):
-                self.after(LATENCY, lambda: self.feed(pool, facts.Prepared(instance)))
-            case facts.Heartbeat(pool, instance):
+            case messages.Prepare(pool, instance):
+                self.after(LATENCY, lambda: self.feed(pool, messages.Prepared(instance)))
+            case messages.Heartbeat(pool, instance):
                 self.after(LATENCY, lambda: self.heartbeat(pool, instance))
             case Clean():
                 if action.wanted:
                     self.after(CLEANUP, lambda: self.clean(action))
             case InstanceEvent():
                 self.hear(action)
-            case Break() | facts.Forget() | InstanceLost() | Doubt() | DecisionEvent():
+            case Break() | messages.Forget() | InstanceLost() | Doubt() | DecisionEvent():
                 pass
             case _:
                 raise AssertionError(f"{action} was not to be expected")
@@ -475,42 +465,42 @@ class World:
         """The view arrives."""
         cloud = self.clouds[pool]
         shown = cloud.view(self.now, self.random.randrange(1000))
-        self.feed(pool, facts.Updated(Observation(shown, () if cloud.stock_out is None else (cloud.stock_out,))))
+        self.feed(pool, messages.Updated(Observation(shown, () if cloud.stock_out is None else (cloud.stock_out,))))
 
     def withdraw(self, pool: str, number: int) -> None:
         """The cloud takes requests back."""
-        self.feed(pool, facts.Withdrawn(number, self.clouds[pool].withdraw(number)))
+        self.feed(pool, messages.Withdrawn(number, self.clouds[pool].withdraw(number)))
 
     def heartbeat(self, pool: str, instance: str) -> None:
         """The machine is healthy, or does not show it."""
         machine = self.clouds[pool].machines.get(instance)
         if machine is None or machine.sick or machine.state(self.now) is not State.RUNNING:
-            self.feed(pool, facts.HeartbeatFailed(instance, "no answer"))
+            self.feed(pool, messages.HeartbeatFailed(instance, "no answer"))
         else:
             self.alive_at[f"{pool}/{instance}"] = self.now
-            self.feed(pool, facts.HeartbeatPassed(instance))
+            self.feed(pool, messages.HeartbeatPassed(instance))
 
-    def turn(self, action: facts.Suspend | facts.Resume) -> None:
+    def turn(self, action: messages.Suspend | messages.Resume) -> None:
         """The cloud suspends or resumes what it was asked to, or does not."""
         cloud, asked = self.clouds[action.pool], action.instances
         refused, cloud.bad_turns = bool(cloud.bad_turns), max(0, cloud.bad_turns - 1)
-        sleeps = isinstance(action, facts.Suspend)
+        sleeps = isinstance(action, messages.Suspend)
         for machine in [cloud.machines[id_] for id_ in asked if id_ in cloud.machines and not refused]:
             machine.turn(State.SUSPENDED if sleeps else State.RUNNING, self.now)
         if refused:
             why = "no capacity"
-            self.feed(action.pool, facts.SuspendFailed(asked, why) if sleeps else facts.ResumeFailed(asked, why))
+            self.feed(action.pool, messages.SuspendFailed(asked, why) if sleeps else messages.ResumeFailed(asked, why))
         else:
-            accepted = facts.SuspendAccepted(asked, asked) if sleeps else facts.ResumeAccepted(asked, asked)
+            accepted = messages.SuspendAccepted(asked, asked) if sleeps else messages.ResumeAccepted(asked, asked)
             self.feed(action.pool, accepted)
 
-    def change(self, action: facts.Increase | facts.Decrease) -> None:
+    def change(self, action: messages.Increase | messages.Decrease) -> None:
         """The cloud does what it was asked, or what its trouble makes of it."""
         cloud = self.clouds[action.pool]
-        if isinstance(action, facts.Decrease):
+        if isinstance(action, messages.Decrease):
             for id_ in action.instances:
                 cloud.machines.pop(id_, None)
-            self.feed(action.pool, facts.Decreased(action.instances, action.instances))
+            self.feed(action.pool, messages.Decreased(action.instances, action.instances))
             return
         trouble = cloud.trouble.popleft() if cloud.trouble else ""
         accepted = {"partial": action.count // 2, "refused": 0, "not heard": 0}.get(trouble, action.count)
@@ -520,13 +510,13 @@ class World:
                 cloud.order(action.intent, self.now)
         self.feed(action.pool, self.answer(action, cloud, trouble))
 
-    def answer(self, action: facts.Increase, cloud: Cloud, trouble: str) -> facts.Fact:
+    def answer(self, action: messages.Increase, cloud: Cloud, trouble: str) -> messages.Fact:
         """What the cloud says of an increase."""
         if trouble == "refused":
-            return facts.IncreaseFailed(action.intent, "no capacity")
+            return messages.IncreaseFailed(action.intent, "no capacity")
         if trouble in {"not heard", "heard, not answered"}:
-            return facts.IncreaseFailed(action.intent, "timed out", outcome_known=False)
-        return facts.Increased(action.intent, cloud.asked[action.intent])
+            return messages.IncreaseFailed(action.intent, "timed out", outcome_known=False)
+        return messages.Increased(action.intent, cloud.asked[action.intent])
 
     # --- asking ----------------------------------------------------------------------------------------------
 
@@ -564,7 +554,7 @@ class World:
             for machine in cloud.machines.values():
                 machine.sick = False
         for name, plan in self.core.plans.items():
-            self.feed(name, facts.Disowned(""))
+            self.feed(name, messages.Disowned(""))
             for id_, instance in plan.instances.items():
                 if instance.stage is not Stage.REMOVING:
                     self.take(self.core.uncordon(f"{name}/{id_}", self.now))
@@ -589,11 +579,11 @@ def next_actions(core: Core, now: float, *, routine: bool) -> tuple[float, list[
     """Let time pass for a core alone, until it does something, be it routine or not, or an instance grows too old."""
     told, tell = [], core._tell
 
-    def hear(pool: str, event: facts.Event, now: float) -> None:
+    def hear(pool: str, event: messages.Event, now: float) -> None:
         match event:
-            case facts.Aged(instance) if core.ledger.hosts[f"{pool}/{instance}"].closed not in FINAL:
+            case messages.Aged(instance) if core.ledger.hosts[f"{pool}/{instance}"].closed not in FINAL:
                 told.append(("age", pool, instance))
-            case facts.Asleep(instance) | facts.Waking(instance):
+            case messages.Asleep(instance) | messages.Waking(instance):
                 told.append(("unturned", pool, instance))
         tell(pool, event, now)
 
@@ -614,21 +604,21 @@ def next_actions(core: Core, now: float, *, routine: bool) -> tuple[float, list[
 def things_done(action: object) -> Iterator[Thing]:
     """What an action does; that somebody is handed a slot, or refused one, only follows from what others do."""
     match action:
-        case facts.Update(pool):
+        case messages.Update(pool):
             yield "look", pool, ""
-        case facts.Heartbeat(pool, instance):
+        case messages.Heartbeat(pool, instance):
             yield "check", pool, instance
-        case facts.Prepare(pool, instance):
+        case messages.Prepare(pool, instance):
             yield "prepare", pool, instance
-        case facts.Increase(pool, _, number):
+        case messages.Increase(pool, _, number):
             yield "ask", pool, str(number)
-        case facts.Withdraw(pool, number):
+        case messages.Withdraw(pool, number):
             yield "withdraw", pool, str(number)
-        case facts.Suspend(pool, instances):
+        case messages.Suspend(pool, instances):
             yield from (("suspend", pool, instance) for instance in instances)
-        case facts.Resume(pool, instances):
+        case messages.Resume(pool, instances):
             yield from (("resume", pool, instance) for instance in instances)
-        case facts.Decrease(pool, instances):
+        case messages.Decrease(pool, instances):
             yield from (("delete", pool, instance) for instance in instances)
         case Break(held, _):
             yield "break", held.host.pool, held.key
@@ -853,9 +843,9 @@ class CoreMachine(RuleBasedStateMachine):
                     turned = State.SUSPENDED if how == "suspend" else State.RUNNING
                     cloud.machines[id_].turn(turned, self.world.now)
             case "notice":
-                self.world.feed(cloud.pool, facts.Noticed(id_, self.world.now + 10, NoticeKind.PREEMPTION))
+                self.world.feed(cloud.pool, messages.Noticed(id_, self.world.now + 10, NoticeKind.PREEMPTION))
             case _:
-                self.world.feed(cloud.pool, facts.ConnectionDied(id_, "reset by peer"))
+                self.world.feed(cloud.pool, messages.ConnectionDied(id_, "reset by peer"))
         self.world.settle()
 
     @rule(pick=PICKS, how=st.sampled_from(["cordon", "uncordon", "retain", "unretain"]))
@@ -884,7 +874,7 @@ class CoreMachine(RuleBasedStateMachine):
     def disown(self, pick: int, error: str) -> None:
         """Somebody else took a group, or it is ours again; the other pools' jobs are served meanwhile."""
         pool = self.a_cloud(pick).pool
-        self.world.feed(pool, facts.Disowned(error))
+        self.world.feed(pool, messages.Disowned(error))
         self.world.settle()
         shelves = self.world.core.ledger.shelves
         assert bool(self.world.core.plans[pool].disowned) == bool(error)
@@ -1094,8 +1084,8 @@ def test_nothing_is_asked_for_before_the_first_view() -> None:
     pool = PoolSettings(name="a", scale_throttle=NO_THROTTLE)
     core = Core([pool], {"a": a_plan(pool)}, [Policy(idle_count=2)], {}, EPOCH)
     actions = [*core.tick(EPOCH).actions, *core.tick(EPOCH + 1).actions]
-    assert of_type(facts.Update, actions)
-    assert not of_type(facts.Increase, actions)
+    assert of_type(messages.Update, actions)
+    assert not of_type(messages.Increase, actions)
 
 
 def test_what_is_being_removed_is_not_over_the_ceiling_twice() -> None:
@@ -1105,7 +1095,7 @@ def test_what_is_being_removed_is_not_over_the_ceiling_twice() -> None:
         world.clouds["a"].create(None, world.now)
     world.pass_time(100)
     assert len(world.clouds["a"].machines) == 2
-    assert sum(len(each.instances) for each in of_type(facts.Decrease, world.changes)) == 2
+    assert sum(len(each.instances) for each in of_type(messages.Decrease, world.changes)) == 2
 
 
 def test_what_is_worn_out_makes_room_under_the_ceiling() -> None:
@@ -1157,14 +1147,14 @@ def test_work_is_not_given_to_an_instance_that_the_view_does_not_show() -> None:
     pool = PoolSettings(name="a", scale_throttle=NO_THROTTLE)
     core = Core([pool], {"a": a_plan(pool)}, [], {}, EPOCH)
     core.tick(EPOCH)
-    core.handle("a", facts.Updated(Observation({})), EPOCH)
+    core.handle("a", messages.Updated(Observation({})), EPOCH)
     core.acquire("job", EPOCH)
-    (increase,) = of_type(facts.Increase, [*core.tick(EPOCH).actions, *core.tick(EPOCH + 1).actions])
-    core.handle("a", facts.Increased(increase.intent, 1), EPOCH)
-    core.handle("a", facts.Updated(Observation({"i": Observed(state=State.RUNNING)})), EPOCH)
-    core.handle("a", facts.Updated(Observation({})), EPOCH)
-    assert not of_type(Deliver, core.handle("a", facts.Prepared("i"), EPOCH).actions)
-    shown = facts.Updated(Observation({"i": Observed(state=State.RUNNING)}))
+    (increase,) = of_type(messages.Increase, [*core.tick(EPOCH).actions, *core.tick(EPOCH + 1).actions])
+    core.handle("a", messages.Increased(increase.intent, 1), EPOCH)
+    core.handle("a", messages.Updated(Observation({"i": Observed(state=State.RUNNING)})), EPOCH)
+    core.handle("a", messages.Updated(Observation({})), EPOCH)
+    assert not of_type(Deliver, core.handle("a", messages.Prepared("i"), EPOCH).actions)
+    shown = messages.Updated(Observation({"i": Observed(state=State.RUNNING)}))
     assert of_type(Deliver, core.handle("a", shown, EPOCH).actions)
 
 
@@ -1198,7 +1188,7 @@ def test_all_that_a_pool_gives_up_goes_in_one_request() -> None:
     for _ in range(3):
         world.submit(20.0)
     world.pass_time(30)
-    assert [len(each.instances) for each in of_type(facts.Decrease, world.changes)] == [3]
+    assert [len(each.instances) for each in of_type(messages.Decrease, world.changes)] == [3]
 
 
 def test_remove_all_leaves_nothing() -> None:
@@ -1208,5 +1198,5 @@ def test_remove_all_leaves_nothing() -> None:
     assert len(world.clouds["a"].machines) == 3
     world.take(world.core.stop_handing_out("the end"))
     steps = [world.core.remove_all(world.now), world.core.tick(world.now), world.core.tick(world.now + 1)]
-    doomed = [id_ for step in steps for each in of_type(facts.Decrease, step.actions) for id_ in each.instances]
+    doomed = [id_ for step in steps for each in of_type(messages.Decrease, step.actions) for id_ in each.instances]
     assert sorted(doomed) == sorted(world.clouds["a"].machines)

@@ -7,7 +7,8 @@ from math import inf
 import pytest
 from attrs import evolve
 
-from fleeting import NoticeKind, Preexisting, ScaleThrottle, facts
+from fleeting import NoticeKind, Preexisting, ScaleThrottle
+from fleeting.core import messages
 from taskscaler._core import Core
 from taskscaler._forecast import Next, Upcoming, forecast, in_short
 from taskscaler._types import Policy, PoolSettings
@@ -77,7 +78,7 @@ def before_a_preemption() -> World:
     world.durations["short"] = inf
     world.pass_time(20)
     (instance,) = world.core.plans["a"].instances
-    world.feed("a", facts.Noticed(instance, world.now + 100, NoticeKind.PREEMPTION))
+    world.feed("a", messages.Noticed(instance, world.now + 100, NoticeKind.PREEMPTION))
     world.settle()
     return world
 
@@ -88,7 +89,7 @@ def before_a_preemption_of_all() -> World:
     world.submit(inf)
     world.pass_time(20)
     (instance,) = world.core.plans["a"].instances
-    world.feed("a", facts.Noticed(instance, world.now + 100, NoticeKind.PREEMPTION))
+    world.feed("a", messages.Noticed(instance, world.now + 100, NoticeKind.PREEMPTION))
     world.settle()
     return world
 
@@ -163,7 +164,7 @@ def test_a_policy_to_come_and_what_it_leads_to() -> None:
     told = [item for item in forecast(core, now + 1) if item.what in {Next.POLICY, Next.ASK}]
     assert [(item.what, item.at, item.count) for item in told] == [(Next.POLICY, eight, 0), (Next.ASK, eight, 3)]
     assert "idle_count 3, idle_time 10 min from 08:00 (UTC)" in str(told[0])
-    asked = [each for at in (eight - 1, eight) for each in of_type(facts.Increase, core.tick(at).actions)]
+    asked = [each for at in (eight - 1, eight) for each in of_type(messages.Increase, core.tick(at).actions)]
     assert [each.count for each in asked] == [3]
 
 

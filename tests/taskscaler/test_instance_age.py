@@ -5,7 +5,8 @@ from typing import Any
 import anyio
 import pytest
 
-from fleeting import MemoryJournal, Observation, Observed, State, facts
+from fleeting import MemoryJournal, Observation, Observed, State
+from fleeting.core import messages
 from fleeting.testing import FakeCloud, virtual_time
 from taskscaler import NoCapacity, Policy
 from taskscaler._core import Core
@@ -114,15 +115,15 @@ def test_a_slot_on_its_way_while_the_instance_grows_too_old_is_handed_out_elsewh
     pool = PoolSettings(name="a", scale_throttle=NO_THROTTLE, max_instance_age=100.0)
     core = Core([pool], {"a": a_plan(pool)}, KEEP, {}, EPOCH)
     core.tick(EPOCH)
-    core.handle("a", facts.Updated(Observation({})), EPOCH)
+    core.handle("a", messages.Updated(Observation({})), EPOCH)
     core.acquire("job", EPOCH)
-    (increase,) = of_type(facts.Increase, [*core.tick(EPOCH).actions, *core.tick(EPOCH + 1).actions])
-    core.handle("a", facts.Increased(increase.intent, 1), EPOCH + 1)
-    view = facts.Updated(Observation({"i": Observed(state=State.RUNNING, created_at=EPOCH + 1)}))
+    (increase,) = of_type(messages.Increase, [*core.tick(EPOCH).actions, *core.tick(EPOCH + 1).actions])
+    core.handle("a", messages.Increased(increase.intent, 1), EPOCH + 1)
+    view = messages.Updated(Observation({"i": Observed(state=State.RUNNING, created_at=EPOCH + 1)}))
     core.handle("a", view, EPOCH + 2)
-    (deliver,) = of_type(Deliver, core.handle("a", facts.Prepared("i"), EPOCH + 100.9).actions)
+    (deliver,) = of_type(Deliver, core.handle("a", messages.Prepared("i"), EPOCH + 100.9).actions)
     step = core.tick(EPOCH + 101.1)
     assert not core.ledger.deliver(deliver.held)
     assert not of_type(Break, step.actions)
     assert [waiter.key for waiter in core.ledger.queue()] == ["job"]
-    assert of_type(facts.Decrease, [*step.actions, *core.tick(EPOCH + 101.2).actions])
+    assert of_type(messages.Decrease, [*step.actions, *core.tick(EPOCH + 101.2).actions])

@@ -10,7 +10,8 @@ from attrs import define, evolve
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fleeting import Capability, LoopClock, MemoryJournal, NoticeKind, Observation, State, Step, facts
+from fleeting import Capability, LoopClock, MemoryJournal, NoticeKind, Observation, State, Step
+from fleeting.core import messages
 from fleeting.testing import FakeCloud, FakeGroup, virtual_time
 from taskscaler import InstanceEvent, NoCapacity, Policy, Pool, PoolSettings, ScalerEvent, Taskscaler
 from taskscaler._core import Core
@@ -26,16 +27,16 @@ anyio_backend = virtual_time
 IDS = st.sampled_from(["i-1", "i-2", "i-3"])
 
 FACTS = st.one_of(
-    st.builds(facts.Updated, st.builds(Observation.of, st.dictionaries(IDS, st.sampled_from(State)))),
-    st.builds(facts.UpdateFailed, st.just("no answer")),
-    st.builds(facts.Increased, st.just("intent-1-1"), st.integers(0, 3)),
-    st.builds(facts.Decreased, st.tuples(IDS), st.tuples(IDS)),
-    st.builds(facts.Withdrawn, st.integers(1, 3), st.integers(0, 3)),
-    st.builds(facts.Prepared, IDS),
-    st.builds(facts.PrepareFailed, IDS, st.just("it does not boot"), st.booleans()),
-    st.builds(facts.HeartbeatFailed, IDS, st.just("no answer")),
-    st.builds(facts.Noticed, IDS, st.sampled_from([EPOCH, EPOCH + 200]), st.sampled_from(NoticeKind)),
-    st.builds(facts.ConnectionDied, IDS, st.just("reset by peer")),
+    st.builds(messages.Updated, st.builds(Observation.of, st.dictionaries(IDS, st.sampled_from(State)))),
+    st.builds(messages.UpdateFailed, st.just("no answer")),
+    st.builds(messages.Increased, st.just("intent-1-1"), st.integers(0, 3)),
+    st.builds(messages.Decreased, st.tuples(IDS), st.tuples(IDS)),
+    st.builds(messages.Withdrawn, st.integers(1, 3), st.integers(0, 3)),
+    st.builds(messages.Prepared, IDS),
+    st.builds(messages.PrepareFailed, IDS, st.just("it does not boot"), st.booleans()),
+    st.builds(messages.HeartbeatFailed, IDS, st.just("no answer")),
+    st.builds(messages.Noticed, IDS, st.sampled_from([EPOCH, EPOCH + 200]), st.sampled_from(NoticeKind)),
+    st.builds(messages.ConnectionDied, IDS, st.just("reset by peer")),
 )
 
 DEMANDS = st.sampled_from(["acquire", "reserve", "distrust", "remove all", "break all", "journal fails"])
@@ -56,7 +57,7 @@ class Observer:
         plans = {pool.name: a_plan(pool, withdraws=True, observing=True) for pool in pools}
         return cls(Core(pools, plans, [policy], {}, EPOCH, observing=True))
 
-    def tell(self, fact: facts.Fact) -> None:
+    def tell(self, fact: messages.Fact) -> None:
         """A fact about the first pool."""
         self.check(self.core.handle(next(iter(self.core.pools)), fact, self.now))
 
@@ -97,7 +98,7 @@ class Observer:
     def check(self, step: Step) -> None:
         """Nothing is done but to look, and nothing is written down."""
         assert not step.writes
-        assert {type(action) for action in step.actions} <= {facts.Update}
+        assert {type(action) for action in step.actions} <= {messages.Update}
 
 
 @settings(max_examples=300)
@@ -105,7 +106,7 @@ class Observer:
 def test_whatever_comes_an_observing_core_does_nothing_but_look(
     pools: list[PoolSettings],
     policy: Policy,
-    story: list[facts.Fact | str | float],
+    story: list[messages.Fact | str | float],
 ) -> None:
     """No fact, no demand and no time that passes makes it change anything, or write anything down."""
     observer = Observer.of(pools, policy)
@@ -128,7 +129,7 @@ def test_what_runs_counts_as_usable_whatever_was_decided_before(
     """What was decided was not carried out: an instance that runs in all views offers all of its slots at last."""
     observer = Observer.of([evolve(pool, max_instance_age=0.0) for pool in pools], policy)
     for view in views:
-        observer.tell(facts.Updated(Observation.of({**view, "i-0": State.RUNNING})))
+        observer.tell(messages.Updated(Observation.of({**view, "i-0": State.RUNNING})))
         observer.wait(wait)
     host = observer.core.ledger.hosts[f"{pools[0].name}/i-0"]
     assert host.usable == observer.core.ledger.shelves[pools[0].name].fresh

@@ -3,12 +3,11 @@
 How the parts lie on each other; each imports only from those below it:
 
     _provisioner            a group kept at a size, for those who need no slots or jobs
-    _shell                  opens, runs and closes: groups, journal, core
-    _driver   _engine       performs a plan's actions on a group; commits, then performs
-    _plan                   pure: instances and intents of one group
-    _journal  _plugins      what outlives the process; plugins by name
+    runtime/                opens, runs and closes; performs a plan's actions on a group; commits, then performs
+    core/                   pure: instances and intents of one group
+    journal/  _plugins      what outlives the process; plugins by name
     connectors/  groups/    ways to an instance; the groups that need no cloud
-    facts  _step  _types  _protocols  _errors
+    _types  _protocols  _errors
 """
 
 from typing import TYPE_CHECKING
@@ -95,7 +94,7 @@ from fleeting.core._plan import PLAN_RECORDS, Limits, Plan
 from fleeting.core._plan_config import PlanConfig, Preexisting, ScaleThrottle
 from fleeting.core._step import NOTHING, Drop, Put, Step, Write
 from fleeting.core._timers import Timers
-from fleeting.facts import Loss, LossKind
+from fleeting.core.messages import Loss, LossKind
 from fleeting.journal._journal import Journal, MemoryJournal, Placed, Recovered
 from fleeting.runtime._driver import Dial, GroupDriver, ReadyHook
 from fleeting.runtime._engine import Engine

@@ -5,9 +5,9 @@ from itertools import count
 from types import TracebackType
 from typing import Any, Self
 
-from fleeting import facts
 from fleeting._protocols import InstanceGroup
 from fleeting._types import Capability, Clock, ConnectInfo, ConnectorConfig, GroupInfo
+from fleeting.core import messages
 from fleeting.core._instance import Instance
 from fleeting.core._plan import PLAN_RECORDS, Plan
 from fleeting.core._plan_config import PlanConfig
@@ -75,7 +75,7 @@ class Provisioner:
         config: PlanConfig | None = None,
         *,
         dial: Dial,
-        on_event: Callable[[facts.Event], None],
+        on_event: Callable[[messages.Event], None],
         connector: ConnectorConfig | None = None,
         ready_command: str | None = None,
         ready_hook: ReadyHook | None = None,
@@ -183,7 +183,7 @@ class _OnePlan:
         """See `Core`."""
         return self.route(self.plan.tick(now))
 
-    def handle(self, _pool: str, fact: facts.Fact, now: float) -> Step:
+    def handle(self, _pool: str, fact: messages.Fact, now: float) -> Step:
         """See `PooledCore`."""
         return self.route(self.plan.handle(fact, now))
 
@@ -198,12 +198,12 @@ class _OnePlan:
     def route(self, step: Step) -> Step:
         """Make the events part of what is performed."""
         for event in step.events:
-            if isinstance(event, facts.Refused):
+            if isinstance(event, messages.Refused):
                 self.refusal = refusal_of(event)
         return Step(step.writes, [*step.actions, *step.events]) if step.events else step
 
 
-def refusal_of(event: facts.Refused) -> str:
+def refusal_of(event: messages.Refused) -> str:
     """What to tell whoever tried to manage the group."""
     count, some = len(event.instances), ", ".join(event.instances[:FEW])
     return (

@@ -29,9 +29,9 @@ from fleeting import (
     Step,
     Timers,
     Write,
-    facts,
     refusal_of,
 )
+from fleeting.core import messages
 from taskscaler._decide import ANY_NUMBER, Choice, Decision, Removal, Sleep, Supply, Wake, decide
 from taskscaler._errors import NoCapacity, NoSuchInstance, TaskscalerError
 from taskscaler._ledger import Ledger
@@ -175,7 +175,7 @@ class Core:
         self.journal_error = ""
         """Why nothing can be remembered, and is handed out, at the moment; empty if all is well."""
 
-        self.doomed: dict[str, facts.Doomed] = {}
+        self.doomed: dict[str, messages.Doomed] = {}
         """The notices that were given of hosts, by host id."""
 
         self.removing_all = False
@@ -519,7 +519,7 @@ class Core:
             self._changed = False  # what the decision itself changed, it has taken into account
         return self._end()
 
-    def handle(self, pool: str, fact: facts.Fact, now: float) -> Step:
+    def handle(self, pool: str, fact: messages.Fact, now: float) -> Step:
         """Take in what happened to an instance or a group."""
         self._route(pool, self.plans[pool].handle(fact, now), now)
         return self._end()
@@ -548,7 +548,7 @@ class Core:
         for event in step.events:
             self._tell(pool, event, now)
         for action in step.actions:
-            if isinstance(action, facts.Forget):
+            if isinstance(action, messages.Forget):
                 self._lose_returning(pool, action.instance, now)
 
     def _lose_returning(self, pool: str, instance: str, now: float) -> None:
@@ -558,25 +558,25 @@ class Core:
             why = self.plans[pool].instances[instance].removing
             self._add(self.ledger.lose(host, Loss(LossKind.KILLED, why), now))
 
-    def _tell(self, pool: str, event: facts.Event, now: float) -> None:
+    def _tell(self, pool: str, event: messages.Event, now: float) -> None:
         """Tell the ledger."""
         ledger = self.ledger
         match event:
-            case facts.Ready(instance, too_old):
+            case messages.Ready(instance, too_old):
                 self._note_time(pool, instance, now)
                 self.losses.arrived(pool, instance, self.plans[pool].instances[instance].offering)
                 self._add(ledger.add(pool, instance, now, draining=TOO_OLD if too_old else ""))
                 self._keep_if_retained(self.plans[pool], instance)
-            case facts.Asleep(instance, why):
+            case messages.Asleep(instance, why):
                 ledger.sleep(pool, instance, why)
                 self._keep_if_retained(self.plans[pool], instance)
-            case facts.Waking(instance):
+            case messages.Waking(instance):
                 ledger.wake(ledger.hosts[host_id(pool, instance)])
-            case facts.Ended(instance):
+            case messages.Ended(instance):
                 self._add(ledger.end(host_id(pool, instance), now))
-            case facts.Refused():
+            case messages.Refused():
                 self.refusal = refusal_of(event)
-            case facts.Disowned(error):
+            case messages.Disowned(error):
                 self._add(ledger.bar(pool, error, now))
                 self._hold_back(now)
             case _:
@@ -598,34 +598,34 @@ class Core:
         if known.coming_since is not None:
             self._payoffs[pool].note(now - known.coming_since, now, resumed=known.resumed)
 
-    def _tell_of(self, host: Host, event: facts.Event, now: float) -> None:  # noqa: C901  (an arm for each kind)
+    def _tell_of(self, host: Host, event: messages.Event, now: float) -> None:  # noqa: C901  (an arm for each kind)
         """Tell the ledger what changed about a host."""
         ledger = self.ledger
         match event:
-            case facts.Paused(_, reason, briefly):
+            case messages.Paused(_, reason, briefly):
                 ledger.close(host, Closed.PAUSED if briefly else Closed.LEAVING, reason)
                 if self.pools[host.pool].heartbeat_on_acquire:  # a sign of life may not come for long
                     self._add(ledger.take_back(host, now))
                 self._note_rest(host, now)
-            case facts.Alive():
+            case messages.Alive():
                 self._add(ledger.vouch(host) if ledger.offers(host) else ledger.take_back(host, now))
-            case facts.Resumed():
+            case messages.Resumed():
                 self._add(ledger.reopen(host, now))
-            case facts.Unhealthy(_, breaks_work, why):
+            case messages.Unhealthy(_, breaks_work, why):
                 ill = f"its heartbeats fail: {why}"
                 self._doubt(host, ill, now)
                 if breaks_work:
                     self._add(ledger.break_all(host, Loss(LossKind.UNHEALTHY, ill), now))
                     self._give_up_if_free(host, now)
-            case facts.Aged():
+            case messages.Aged():
                 self._close_for_good(host, Closed.DRAINING, TOO_OLD, now)
-            case facts.Doomed():
+            case messages.Doomed():
                 self._close_for_good(host, Closed.DOOMED, event.why, now)
                 self.doomed[host.id] = event
                 self._breaks.set(host.id, event.deadline - BREAK_AHEAD)
                 if event.kind is NoticeKind.PREEMPTION:
                     self.losses.announced(host.pool, host.instance, now)
-            case facts.Gone(_, cause):
+            case messages.Gone(_, cause):
                 if cause is not None and not self.observing:  # else its manager may have given it up
                     self._actions.append(InstanceLost(host.id, cause))
                 self._breaks.cancel(host.id)
@@ -958,7 +958,7 @@ def _by_pool(choices: Iterable[Choice]) -> dict[str, dict[str, str]]:
     return by_pool
 
 
-def _as_announced(loss: Loss | None, doom: facts.Doomed | None) -> Loss | None:
+def _as_announced(loss: Loss | None, doom: messages.Doomed | None) -> Loss | None:
     """Why work was lost, if that was announced: for the same reason, however its end was noticed."""
     if loss is None or doom is None or loss.kind not in TAKEN:
         return loss

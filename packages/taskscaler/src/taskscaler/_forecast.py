@@ -12,7 +12,8 @@ from typing import Any
 
 from attrs import evolve, frozen
 
-from fleeting import Plan, Stage, facts
+from fleeting import Plan, Stage
+from fleeting.core import messages
 from taskscaler._core import COALESCE, NOT_NEEDED, SPARED, TOO_OLD, Core
 from taskscaler._decide import Choice, Decision, Sleep, limit
 from taskscaler._schedule import zone
@@ -219,15 +220,15 @@ class _Foresight:
 
     # --- what the plans' timers lead to ------------------------------------------------------------------
 
-    def _chore(self, plan: Plan, at: float, action: facts.Action) -> Upcoming:
+    def _chore(self, plan: Plan, at: float, action: messages.Action) -> Upcoming:
         match action:
-            case facts.Increase(pool, _, count):
+            case messages.Increase(pool, _, count):
                 return self._item(at, Next.ASK_AGAIN, pool, count=count, why="the last request was not answered")
-            case facts.Heartbeat(pool, instance):
+            case messages.Heartbeat(pool, instance):
                 return self._item(at, Next.CHECK, pool, instance)
-            case facts.Prepare(pool, instance):
+            case messages.Prepare(pool, instance):
                 return self._item(at, Next.PREPARE, pool, instance, why=plan.instances[instance].trouble)
-            case facts.Decrease(pool, instances):
+            case messages.Decrease(pool, instances):
                 leaves = plan.instances[instances[0]].stage is Stage.REMOVING
                 return self._item(at, Next.DELETE if leaves else Next.OVERDUE, pool, *instances)
         return self._item(at, Next.LOOK, plan.pool)

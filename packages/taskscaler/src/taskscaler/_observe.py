@@ -6,7 +6,8 @@ from math import inf
 
 from attrs import asdict, field, frozen
 
-from fleeting import Instance, InstanceRecord, Loss, Origin, Plan, Put, Stage, Step, facts
+from fleeting import Instance, InstanceRecord, Loss, Origin, Plan, Put, Stage, Step
+from fleeting.core import messages
 from taskscaler._decide import Decision
 
 log = logging.getLogger("taskscaler.observers")
@@ -146,7 +147,7 @@ class Watch:
 
     def changes(self, plan: Plan, step: Step, now: float) -> Iterator[InstanceEvent]:
         """Tell of the instances that the plan's step brought into another state."""
-        losses = {event.instance: event.loss for event in step.events if isinstance(event, facts.Gone)}
+        losses = {event.instance: event.loss for event in step.events if isinstance(event, messages.Gone)}
         for instance in dict.fromkeys(_touched(plan.pool, step)):
             yield from self._tell(plan, instance, now, loss=losses.get(instance))
 
@@ -181,8 +182,8 @@ def _touched(pool: str, step: Step) -> Iterator[str]:
         if isinstance(write, Put) and isinstance(write.record, InstanceRecord):
             yield write.key.removeprefix(f"{pool}/")
     for action in step.actions:
-        if isinstance(action, facts.Prepare):
+        if isinstance(action, messages.Prepare):
             yield action.instance
     for event in step.events:
-        if isinstance(event, facts.Ready | facts.Waking | facts.Ended):
+        if isinstance(event, messages.Ready | messages.Waking | messages.Ended):
             yield event.instance

@@ -27,9 +27,9 @@ from fleeting import (
     Step,
     Unreachable,
     build_plan,
-    facts,
     format_duration,
 )
+from fleeting.core import messages
 from fleeting.fields import all_are
 from taskscaler._core import AllRemoved, Core, Doubt, InstanceLost
 from taskscaler._errors import LeaseLost, NoCapacity, TaskscalerError
@@ -621,4 +621,4 @@ class Taskscaler:
     def _note_death(self, lease: Lease, why: str) -> None:
         """A connection to the lease's instance died, or could not be made."""
         lease.cut_off = True
-        self._shell.feed(lease.pool, facts.ConnectionDied(lease.instance, why))
+        self._shell.feed(lease.pool, messages.ConnectionDied(lease.instance, why))

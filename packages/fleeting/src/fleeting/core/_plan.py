@@ -37,8 +37,8 @@ from typing import Any, NamedTuple
 
 from attrs import define, evolve, field, frozen
 
-from fleeting import facts
 from fleeting._types import NoticeKind, Observation, Observed, Problem, State
+from fleeting.core import messages
 from fleeting.core._instance import Instance, InstanceRecord, LostRecord, Origin, Stage
 from fleeting.core._intents import Intent, IntentRecord, Intents
 from fleeting.core._pacing import Backoff, Backoffs, TokenBucket
@@ -105,7 +105,7 @@ class Departure(NamedTuple):
 class _EarlyNotice(NamedTuple):
     """A notice of an instance that no view has shown yet."""
 
-    notice: facts.Noticed
+    notice: messages.Noticed
     until: float
     """A view that was fetched at this time or later, and does not show the instance, lets it be forgotten."""
 
@@ -115,8 +115,8 @@ class _Turn:
     """What the current fact has led to so far."""
 
     writes: list[Write] = field(factory=list)
-    actions: list[facts.Action] = field(factory=list)
-    events: list[facts.Event] = field(factory=list)
+    actions: list[messages.Action] = field(factory=list)
+    events: list[messages.Event] = field(factory=list)
     deletions: list[str] = field(factory=list)
     """Asked for in one `Decrease` at the end."""
 
@@ -289,19 +289,19 @@ class Plan:
         """When `tick` has something to do, if nothing else happens."""
         return self._timers.next
 
-    def agenda(self) -> Iterator[tuple[float, facts.Action]]:
+    def agenda(self) -> Iterator[tuple[float, messages.Action]]:
         """What `tick` will do and when, if nothing else happens; in no order. For people: O(n)."""
         for (kind, key), at in self._timers.items():
             match kind:
                 case "update":
-                    yield at, facts.Update(self.pool)
+                    yield at, messages.Update(self.pool)
                 case "sleep":
                     if not self._updating:
-                        yield at, facts.Update(self.pool)
+                        yield at, messages.Update(self.pool)
                 case "intent":
                     intent = self._intents[key]
                     if not intent.in_flight and not self._updating:
-                        yield max(at, intent.asked_at + self.config.intent_timeout), facts.Update(self.pool)
+                        yield max(at, intent.asked_at + self.config.intent_timeout), messages.Update(self.pool)
                 case _ if not self.observing:
                     yield from ((at, action) for action in self._chore(kind, key))
 
@@ -321,19 +321,19 @@ class Plan:
             if kind == "ready" and not self._sleeps_on(self._instances[key]):
                 yield at, key
 
-    def _chore(self, kind: str, key: str) -> Iterator[facts.Action]:
+    def _chore(self, kind: str, key: str) -> Iterator[messages.Action]:
         """What a timer leads to that is not about the view."""
         match kind:
             case "heartbeat":
-                yield facts.Heartbeat(self.pool, key)
+                yield messages.Heartbeat(self.pool, key)
             case "prepare":
-                yield facts.Prepare(self.pool, key)
+                yield messages.Prepare(self.pool, key)
             case "ready" if self._sleeps_on(self._instances[key]):
                 pass
             case "ready" | "delete" if self._instances[key].retained is None:
-                yield facts.Decrease(self.pool, (key,))
+                yield messages.Decrease(self.pool, (key,))
             case "ask" if self._may_ask_again:
-                yield facts.Increase(self.pool, key, self._intents[key].count)
+                yield messages.Increase(self.pool, key, self._intents[key].count)
 
     def limits(self, now: float) -> Limits:
         """What stands between a wish for more instances and asking for them. O(1)."""
@@ -381,7 +381,7 @@ class Plan:
         count = min(count, self.withdrawable)
         if count > 0:
             self._withdrawing = intents
-            self._turn.actions.append(facts.Withdraw(self.pool, count))
+            self._turn.actions.append(messages.Withdraw(self.pool, count))
 
     def remove(self, reasons: Mapping[str, str], now: float) -> Step:
         """Delete these, each for its reason, in one request; none may hold a slot in use. Passes over unknown ones."""
@@ -467,13 +467,13 @@ class Plan:
                 case "update":
                     self._start_update(now)
                 case "heartbeat":
-                    self._turn.actions.append(facts.Heartbeat(self.pool, key))
+                    self._turn.actions.append(messages.Heartbeat(self.pool, key))
                 case "prepare":
                     self._prepare(self._instances[key], now)
                 case "ready":
                     self._ready_overdue(self._instances[key], now)
                 case "age":
-                    self._turn.events.append(facts.Aged(key))
+                    self._turn.events.append(messages.Aged(key))
                 case "delete":
                     self._delete(self._instances[key], now)
                 case "sleep":
@@ -488,42 +488,42 @@ class Plan:
                     self._turn.writes.append(Drop(LOST, self._key(key)))
         return self._end()
 
-    def handle(self, fact: facts.Fact, now: float) -> Step:  # noqa: C901, PLR0912  (an arm for each kind of fact)
+    def handle(self, fact: messages.Fact, now: float) -> Step:  # noqa: C901, PLR0912  (an arm for each kind of fact)
         """Take in what happened."""
         match fact:
-            case facts.Updated(observation):
+            case messages.Updated(observation):
                 self._updated(observation, now)
-            case facts.UpdateFailed(_, retry_after):
+            case messages.UpdateFailed(_, retry_after):
                 self._update_ended(now, at_least=retry_after or 0.0)
-            case facts.Increased(intent, accepted):
+            case messages.Increased(intent, accepted):
                 self._increased(intent, accepted, now)
-            case facts.IncreaseFailed():
+            case messages.IncreaseFailed():
                 self._increase_failed(fact, now)
-            case facts.Decreased(asked):
+            case messages.Decreased(asked):
                 self._removal_sent(asked)  # what was not accepted is asked for again when its timer is due
-            case facts.DecreaseFailed(asked, _, retry_after):
+            case messages.DecreaseFailed(asked, _, retry_after):
                 self._removal_sent(asked)
                 self._decrease_failed(asked, retry_after, now)
-            case facts.Withdrawn(asked, taken):
+            case messages.Withdrawn(asked, taken):
                 self._withdrawn(asked, taken, now)
-            case facts.SuspendAccepted() | facts.SuspendFailed():
+            case messages.SuspendAccepted() | messages.SuspendFailed():
                 self._suspend_answered(fact, now)
-            case facts.ResumeAccepted() | facts.ResumeFailed():
+            case messages.ResumeAccepted() | messages.ResumeFailed():
                 self._resume_answered(fact, now)
-            case facts.Prepared(instance):
+            case messages.Prepared(instance):
                 self._prepared(instance, now)
-            case facts.PrepareFailed():
+            case messages.PrepareFailed():
                 self._prepare_failed(fact, now)
-            case facts.HeartbeatPassed(instance):
+            case messages.HeartbeatPassed(instance):
                 self._heartbeat_ended(instance, "", now)
-            case facts.HeartbeatFailed(instance, error):
+            case messages.HeartbeatFailed(instance, error):
                 self._heartbeat_ended(instance, error, now)
-            case facts.Noticed(instance, deadline, kind):
+            case messages.Noticed(instance, deadline, kind):
                 self._noticed(instance, deadline, kind, now)
-            case facts.Disowned(error):
+            case messages.Disowned(error):
                 self.disowned = error
                 self._turn.events.append(fact)
-            case facts.ConnectionDied(instance):
+            case messages.ConnectionDied(instance):
                 self._connection_died(instance, now)
         return self._end()
 
@@ -551,7 +551,7 @@ class Plan:
         refused = tuple(each for each in fresh if not self._appeared(each, seen[each], now, first=first))
         if refused:
             self._refused = frozenset(refused)
-            self._turn.events.append(facts.Refused(refused))
+            self._turn.events.append(messages.Refused(refused))
         self._forget_early_notices()
         self._expire_intents(now)
         self._note_problems(observation.problems, now)
@@ -570,7 +570,7 @@ class Plan:
             case State.RUNNING:
                 self._shown_running(known, now)
             case State.DELETED:
-                self._gone(known, facts.LossKind.DELETED, "the cloud reports it as deleted", now)
+                self._gone(known, messages.LossKind.DELETED, "the cloud reports it as deleted", now)
             case State.FAILED:
                 self._failed(known, now)
             case State.DELETING:
@@ -616,7 +616,7 @@ class Plan:
         known.missed += 1
         expected = known.removal_sent or known.state is State.DELETING
         if expected or known.missed > 1 or known.connection_dead:
-            self._gone(known, facts.LossKind.VANISHED, "the cloud no longer shows it", now)
+            self._gone(known, messages.LossKind.VANISHED, "the cloud no longer shows it", now)
         else:
             self._pause(known, "the cloud's last view did not show it")
             self._update_again = True
@@ -689,7 +689,7 @@ class Plan:
         if known.stage is Stage.WAITING:
             pace, what = (self.resuming, "resumed") if known.announced else (self._backoff, "created")
             pace.failed(f"instance {known.id} failed while it was {what}", now)
-        self._announce_loss(known, facts.Loss(facts.LossKind.FAILED, "the cloud reports it as failed"))
+        self._announce_loss(known, messages.Loss(messages.LossKind.FAILED, "the cloud reports it as failed"))
         self._remove(known, "the cloud reports it as failed", now)
 
     def _note_problems(self, problems: Iterable[Problem], now: float) -> None:
@@ -732,7 +732,7 @@ class Plan:
         self._updating = True
         self._update_started = now
         self._timers.cancel(("update", ""))
-        self._turn.actions.append(facts.Update(self.pool))
+        self._turn.actions.append(messages.Update(self.pool))
 
     def _update_ended(self, now: float, at_least: float = 0.0) -> None:
         """Fetch the next view at once if something is odd, else when it is time, or as late as the cloud wants."""
@@ -760,7 +760,7 @@ class Plan:
         if self.observing:
             self._prepared(known.id, now)
         else:
-            self._turn.actions.append(facts.Prepare(self.pool, known.id))
+            self._turn.actions.append(messages.Prepare(self.pool, known.id))
 
     def _prepared(self, instance: str, now: float) -> None:
         """It may be given work; that it came this far ends any backoff."""
@@ -790,7 +790,7 @@ class Plan:
             self._backoff.failed(f"instance {known.id} was older than max_instance_age before it was ready", now)
         if not too_old:
             self._watch_age(known)
-        self._turn.events.append(facts.Ready(known.id, too_old))
+        self._turn.events.append(messages.Ready(known.id, too_old))
         self._recall_notice(known)
 
     def too_old_at(self, known: Instance) -> float:
@@ -803,7 +803,7 @@ class Plan:
         if known.up and self.config.max_instance_age:
             self._timers.set(("age", known.id), self.too_old_at(known))
 
-    def _prepare_failed(self, fact: facts.PrepareFailed, now: float) -> None:
+    def _prepare_failed(self, fact: messages.PrepareFailed, now: float) -> None:
         """Replace it, or try again a little later while there is time."""
         known = self._instances.get(fact.instance)
         if known is None or known.stage is not Stage.PREPARING:
@@ -831,7 +831,7 @@ class Plan:
     def _never_ready(self, known: Instance, reason: str, now: float) -> None:
         """It is of no use, and neither is what slept there."""
         (self.resuming if known.announced else self._backoff).failed(f"instance {known.id}: {reason}", now)
-        self._announce_loss(known, facts.Loss(facts.LossKind.UNHEALTHY, reason))
+        self._announce_loss(known, messages.Loss(messages.LossKind.UNHEALTHY, reason))
         self._remove(known, reason, now)
 
     # --- health and notices ------------------------------------------------------------------------------
@@ -845,7 +845,7 @@ class Plan:
         cut_off, known.cut_off = known.cut_off and bool(failure), False
         if cut_off or known.failures >= self.config.failure_threshold:
             self._move(known, Stage.UNHEALTHY)
-            self._turn.events.append(facts.Unhealthy(instance, self.config.unhealthy_breaks_jobs, failure))
+            self._turn.events.append(messages.Unhealthy(instance, self.config.unhealthy_breaks_jobs, failure))
         else:
             self._timers.set(("heartbeat", instance), now + self.config.heartbeat_interval)
             if self.config.heartbeat_on_acquire:
@@ -856,35 +856,35 @@ class Plan:
         timer = ("heartbeat", instance)
         if timer in self._timers:  # set but while the answer is awaited
             self._timers.cancel(timer)
-            self._turn.actions.append(facts.Heartbeat(self.pool, instance))
+            self._turn.actions.append(messages.Heartbeat(self.pool, instance))
 
     def _suspect(self, known: Instance, *, failed: bool) -> None:
         """No new work from a heartbeat that fails to the next that passes: nobody is to be given a dead instance."""
         was, known.suspect = known.suspect, failed
         if not failed:
-            self._turn.events.append(facts.Alive(known.id))
+            self._turn.events.append(messages.Alive(known.id))
         if was != failed and not known.paused:
-            self._turn.events.append(self._paused_as_suspect(known) if failed else facts.Resumed(known.id))
+            self._turn.events.append(self._paused_as_suspect(known) if failed else messages.Resumed(known.id))
 
-    def _paused_as_suspect(self, known: Instance) -> facts.Paused:
-        return facts.Paused(known.id, "its last heartbeat failed", briefly=False)
+    def _paused_as_suspect(self, known: Instance) -> messages.Paused:
+        return messages.Paused(known.id, "its last heartbeat failed", briefly=False)
 
     def _noticed(self, instance: str, deadline: float, kind: NoticeKind, now: float) -> None:
         """It goes at *deadline*; of several notices the earliest counts. One may come before the view that shows it."""
         known = self._instances.get(instance)
         if known is None:
-            self._keep_notice(facts.Noticed(instance, deadline, kind), now)
+            self._keep_notice(messages.Noticed(instance, deadline, kind), now)
         if known is None or known.stage in LEAVING:
             return
         if known.deadline is not None and known.deadline <= deadline:
             return
         known.deadline, known.notice = deadline, kind
         if known.up:
-            self._turn.events.append(facts.Doomed(instance, deadline, kind))
+            self._turn.events.append(messages.Doomed(instance, deadline, kind))
         elif not known.announced:
             self._remove(known, "it goes before it was of use", now)
 
-    def _keep_notice(self, notice: facts.Noticed, now: float) -> None:
+    def _keep_notice(self, notice: messages.Noticed, now: float) -> None:
         """Remember it for an instance that no view has shown: as long, after its time, as requests are waited for."""
         before = self._early_notices.get(notice.instance)
         if before is not None:
@@ -900,7 +900,7 @@ class Plan:
     def _recall_notice(self, known: Instance) -> None:
         """Tell of a notice that was given before it was ready, be it overdue by now."""
         if known.deadline is not None:
-            self._turn.events.append(facts.Doomed(known.id, known.deadline, known.notice))
+            self._turn.events.append(messages.Doomed(known.id, known.deadline, known.notice))
 
     def _connection_died(self, instance: str, now: float) -> None:
         """See at once whether it is still there, and whether it is healthy: not every cloud knows when it is gone."""
@@ -909,7 +909,7 @@ class Plan:
             return
         known.connection_dead = True
         if known.missed and known.stage not in LEAVING:
-            self._gone(known, facts.LossKind.VANISHED, "not in the cloud's view, and its connection died", now)
+            self._gone(known, messages.LossKind.VANISHED, "not in the cloud's view, and its connection died", now)
         elif known.stage is Stage.READY and not known.cut_off:
             known.cut_off = True
             self._hasten_heartbeat(instance)
@@ -921,7 +921,7 @@ class Plan:
             self._paused += not known.paused
             known.paused = reason
             if known.up:
-                self._turn.events.append(facts.Paused(known.id, reason, briefly=known.missed > 0))
+                self._turn.events.append(messages.Paused(known.id, reason, briefly=known.missed > 0))
 
     def _unpause(self, known: Instance, now: float) -> None:
         """All is well (again)."""
@@ -929,7 +929,9 @@ class Plan:
             known.paused = ""
             self._paused -= 1
             if known.up:
-                self._turn.events.append(self._paused_as_suspect(known) if known.suspect else facts.Resumed(known.id))
+                self._turn.events.append(
+                    self._paused_as_suspect(known) if known.suspect else messages.Resumed(known.id)
+                )
             elif known.prepared and known.stage is Stage.PREPARING:
                 self._become_ready(known, now)
 
@@ -948,8 +950,8 @@ class Plan:
             self._falling.add(known.id)
         known.announced = True
         self._write_instance(known)
-        self._turn.actions.append(facts.Forget(self.pool, known.id))
-        self._turn.events.append(facts.Asleep(known.id, known.asleep))
+        self._turn.actions.append(messages.Forget(self.pool, known.id))
+        self._turn.events.append(messages.Asleep(known.id, known.asleep))
 
     def _unpause_unheard(self, known: Instance) -> None:
         """For whoever hears of it is told more than that."""
@@ -971,7 +973,7 @@ class Plan:
             known.deadline = None
         self._move(known, Stage.WAITING)
         self._timers.set(("ready", known.id), now + self.config.instance_ready_timeout)
-        self._turn.events.append(facts.Waking(known.id))
+        self._turn.events.append(messages.Waking(known.id))
 
     def _note_awake(self, known: Instance) -> None:
         """There is no reason for it to sleep any more."""
@@ -979,14 +981,14 @@ class Plan:
             known.asleep, known.asleep_since = "", None
             self._write_instance(known)
 
-    def _suspend_answered(self, fact: facts.SuspendAccepted | facts.SuspendFailed, now: float) -> None:
+    def _suspend_answered(self, fact: messages.SuspendAccepted | messages.SuspendFailed, now: float) -> None:
         """Those that the cloud did not take go on running; whether those that it took fall asleep, views tell."""
         accepted: tuple[str, ...] = ()
         error, retry_after = "the cloud did not accept it", None
         match fact:
-            case facts.SuspendAccepted():
+            case messages.SuspendAccepted():
                 accepted = fact.accepted
-            case facts.SuspendFailed():
+            case messages.SuspendFailed():
                 error, retry_after = fact.error, fact.retry_after
         self._asked_to_turn.difference_update(fact.asked)
         for known in self._known(fact.asked):
@@ -1005,14 +1007,14 @@ class Plan:
         known.unsure_since = now
         self._start_update(now)
 
-    def _resume_answered(self, fact: facts.ResumeAccepted | facts.ResumeFailed, now: float) -> None:
+    def _resume_answered(self, fact: messages.ResumeAccepted | messages.ResumeFailed, now: float) -> None:
         """Those that the cloud did not take sleep on."""
         accepted: tuple[str, ...] = ()
         error, retry_after = "the cloud did not accept it", None
         match fact:
-            case facts.ResumeAccepted():
+            case messages.ResumeAccepted():
                 accepted = fact.accepted
-            case facts.ResumeFailed():
+            case messages.ResumeFailed():
                 error, retry_after = fact.error, fact.retry_after
         self._asked_to_turn.difference_update(fact.asked)
         for known in self._known(fact.asked):
@@ -1035,7 +1037,7 @@ class Plan:
         intent.overdue = False
         self._timers.set(("intent", intent.id), now + self.config.intent_timeout)
         self._timers.cancel(("ask", intent.id))
-        self._turn.actions.append(facts.Increase(self.pool, intent.id, intent.count))
+        self._turn.actions.append(messages.Increase(self.pool, intent.id, intent.count))
 
     def _increased(self, intent_id: str, accepted: int, now: float) -> None:
         """The cloud answered; less than asked for is a failure to grow."""
@@ -1055,7 +1057,7 @@ class Plan:
         self._settle(intent)
         self._expect(now)
 
-    def _increase_failed(self, fact: facts.IncreaseFailed, now: float) -> None:
+    def _increase_failed(self, fact: messages.IncreaseFailed, now: float) -> None:
         """Refused, or nobody knows."""
         self._backoff.failed(fact.error, now, fact.retry_after)
         intent = self._intents.get(fact.intent)
@@ -1164,7 +1166,7 @@ class Plan:
         known.removing = known.removing or reason
         self._stop(known)
         self._write_instance(known)
-        self._turn.actions.append(facts.Forget(self.pool, known.id))
+        self._turn.actions.append(messages.Forget(self.pool, known.id))
 
     def _delete(self, known: Instance, now: float) -> None:
         """Ask the cloud, together with all others of this turn, and again if that has no effect."""
@@ -1192,10 +1194,10 @@ class Plan:
         for known in self._known(asked):
             self._retry_deletion(known, now, at_least=retry_after or 0.0)
 
-    def _gone(self, known: Instance, kind: facts.LossKind, detail: str, now: float) -> None:
+    def _gone(self, known: Instance, kind: messages.LossKind, detail: str, now: float) -> None:
         """It is no more."""
         asked_for = known.removal_asked_at is not None
-        self._announce_loss(known, None if asked_for else facts.Loss(kind, detail))
+        self._announce_loss(known, None if asked_for else messages.Loss(kind, detail))
         self._paused -= bool(known.paused)
         self._by_stage[known.stage] -= 1
         del self._instances[known.id]
@@ -1208,14 +1210,14 @@ class Plan:
         self._timers.set(("lost", known.id), until)
         self._turn.writes.append(Drop(INSTANCE, self._key(known.id)))
         self._turn.writes.append(Put(LOST, self._key(known.id), LostRecord(pool=self.pool, until=until)))
-        self._turn.actions.append(facts.Forget(self.pool, known.id))
-        self._turn.events.append(facts.Ended(known.id))
+        self._turn.actions.append(messages.Forget(self.pool, known.id))
+        self._turn.events.append(messages.Ended(known.id))
 
-    def _announce_loss(self, known: Instance, loss: facts.Loss | None) -> None:
+    def _announce_loss(self, known: Instance, loss: messages.Loss | None) -> None:
         """Tell those on top, once."""
         if known.announced:
             known.announced = False
-            self._turn.events.append(facts.Gone(known.id, loss))
+            self._turn.events.append(messages.Gone(known.id, loss))
 
     # --- bookkeeping -------------------------------------------------------------------------------------
 
@@ -1301,13 +1303,13 @@ class Plan:
         """
         turn, self._turn = self._turn, _Turn()
         if self.observing:
-            return Step((), [each for each in turn.actions if isinstance(each, facts.Update)], turn.events)
+            return Step((), [each for each in turn.actions if isinstance(each, messages.Update)], turn.events)
         if turn.deletions:
-            turn.actions.append(facts.Decrease(self.pool, tuple(turn.deletions)))
+            turn.actions.append(messages.Decrease(self.pool, tuple(turn.deletions)))
         if turn.suspensions:
-            turn.actions.append(facts.Suspend(self.pool, tuple(turn.suspensions)))
+            turn.actions.append(messages.Suspend(self.pool, tuple(turn.suspensions)))
         if turn.resumptions:
-            turn.actions.append(facts.Resume(self.pool, tuple(turn.resumptions)))
+            turn.actions.append(messages.Resume(self.pool, tuple(turn.resumptions)))
         return Step(turn.writes, turn.actions, turn.events)
 
 

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, cast
 import anyio
 from attrs import evolve
 
-from fleeting import facts
 from fleeting._durations import format_duration
 from fleeting._errors import (
     CommandFailed,
@@ -34,6 +33,7 @@ from fleeting._setting_command import KEPT, SettingCommand
 from fleeting._types import Capability, ConnectInfo, ConnectorConfig, GroupInfo, Settings
 from fleeting.connectors import overridden
 from fleeting.connectors._collect import Beginning, Ending
+from fleeting.core import messages
 from fleeting.runtime._notices import READ, ProbeOutput, parse_notices
 from fleeting.wording import one_line
 
@@ -159,7 +159,7 @@ class GroupDriver:
         if self._marks:
             await cast("MarksOwner", self.group).mark_owner(None)
 
-    def start(self, tasks: "TaskGroup", feed: Callable[[facts.Fact], None]) -> None:
+    def start(self, tasks: "TaskGroup", feed: Callable[[messages.Fact], None]) -> None:
         """From now on actions may be performed: in *tasks*, their outcomes given to *feed*."""
         self._tasks = tasks
         self._feed = feed
@@ -180,27 +180,27 @@ class GroupDriver:
         """Release what `open` took."""
         await self.group.shutdown()
 
-    def perform(self, action: facts.Action) -> None:
+    def perform(self, action: messages.Action) -> None:
         """Start the action and return; its outcome comes as a fact."""
         start = self._tasks.start_soon
         match action:
-            case facts.Update():
+            case messages.Update():
                 start(self._update, name=f"update {self.pool}")
-            case facts.Increase():
+            case messages.Increase():
                 self._start_change(self._increase, action)
-            case facts.Decrease():
+            case messages.Decrease():
                 self._start_change(self._decrease, action)
-            case facts.Withdraw():
+            case messages.Withdraw():
                 self._start_change(self._withdraw, action)
-            case facts.Suspend():
+            case messages.Suspend():
                 self._start_change(self._suspend, action)
-            case facts.Resume():
+            case messages.Resume():
                 self._start_change(self._resume, action)
-            case facts.Prepare(_, instance):
+            case messages.Prepare(_, instance):
                 start(self._within, self._scope_of(instance), self._prepare, instance, name=f"prepare {instance}")
-            case facts.Heartbeat(_, instance):
+            case messages.Heartbeat(_, instance):
                 start(self._within, self._scope_of(instance), self._heartbeat, instance, name=f"heartbeat {instance}")
-            case facts.Forget(_, instance):
+            case messages.Forget(_, instance):
                 self._forget(instance)
 
     async def connect_info(self, instance: str) -> ConnectInfo:
@@ -221,9 +221,9 @@ class GroupDriver:
                 observation = await self.group.update()
         except (ProviderError, OSError) as error:
             log.warning("update_failed", extra={"pool": self.pool, "error": _words(error)})
-            self._feed(facts.UpdateFailed(_words(error), _retry_after(error)))
+            self._feed(messages.UpdateFailed(_words(error), _retry_after(error)))
         else:
-            self._feed(facts.Updated(observation))
+            self._feed(messages.Updated(observation))
 
     async def _prepare(self, instance: str) -> None:
         """Run the readiness steps in their order."""
@@ -233,9 +233,9 @@ class GroupDriver:
         except (FleetingError, OSError) as error:
             final = isinstance(error, FleetingError) and not isinstance(error, ProviderError | LoginRejected)
             log.warning("prepare_failed", extra={"pool": self.pool, "instance": instance, "error": _words(error)})
-            self._feed(facts.PrepareFailed(instance, _words(error), final, _retry_after(error)))
+            self._feed(messages.PrepareFailed(instance, _words(error), final, _retry_after(error)))
         else:
-            self._feed(facts.Prepared(instance))
+            self._feed(messages.Prepared(instance))
             if self.info.notice_probe is not None:
                 scope, watch = self._scope_of(instance), self._watch_for_notices
                 self._tasks.start_soon(self._within, scope, watch, instance, name=f"notices of {instance}")
@@ -272,7 +272,7 @@ class GroupDriver:
         except (FleetingError, OSError) as error:
             log.warning("clean_failed", extra={"pool": self.pool, "instance": instance, "error": _words(error)})
             if isinstance(error, Unreachable):
-                self._feed(facts.ConnectionDied(instance, _words(error)))
+                self._feed(messages.ConnectionDied(instance, _words(error)))
             return _words(error)
         return ""
 
@@ -294,9 +294,9 @@ class GroupDriver:
             failure = await self._find_ill(instance)
         if failure:
             log.warning("heartbeat_failed", extra={"pool": self.pool, "instance": instance, "error": failure})
-            self._feed(facts.HeartbeatFailed(instance, failure))
+            self._feed(messages.HeartbeatFailed(instance, failure))
         else:
-            self._feed(facts.HeartbeatPassed(instance))
+            self._feed(messages.HeartbeatPassed(instance))
 
     async def _find_ill(self, instance: str) -> str:
         """Say what is wrong with the instance; empty if nothing is."""
@@ -347,7 +347,7 @@ class GroupDriver:
         deadline = self._clock.now() + seconds
         if deadline >= told - SAME_NOTICE:
             return told
-        self._feed(facts.Noticed(instance, deadline, kind))
+        self._feed(messages.Noticed(instance, deadline, kind))
         return deadline
 
     async def _keep_marked(self) -> None:
@@ -383,7 +383,7 @@ class GroupDriver:
                 log.error("group_lost", extra={"pool": self.pool, "error": error})
             else:
                 log.warning("group_regained", extra={"pool": self.pool})
-            self._feed(facts.Disowned(error))
+            self._feed(messages.Disowned(error))
 
     async def _listen(self) -> None:
         """Pass on notices as they come."""
@@ -391,7 +391,7 @@ class GroupDriver:
         while isinstance(group, GivesNotice):
             try:
                 async for notice in group.notices():
-                    self._feed(facts.Noticed(notice.instance, notice.deadline, notice.kind))
+                    self._feed(messages.Noticed(notice.instance, notice.deadline, notice.kind))
             except (ProviderError, OSError) as error:
                 log.warning("notices_failed", extra={"pool": self.pool, "error": _words(error)})
             await anyio.sleep(NOTICES_RETRY)
@@ -421,7 +421,7 @@ class GroupDriver:
 
     # --- changing ----------------------------------------------------------------------------------------
 
-    def _start_change(self, change: Callable[..., Awaitable[None]], action: facts.Action) -> None:
+    def _start_change(self, change: Callable[..., Awaitable[None]], action: messages.Action) -> None:
         """Run a change to its end in the background, and count it until then; refuse it if the group is not ours."""
         self._heed_expiry()  # a process that was stopped for a while comes to this before it has renewed its mark
         if self._disowned:
@@ -430,7 +430,7 @@ class GroupDriver:
         self._changing += 1
         self._tasks.start_soon(self._run_change, change, action, name=f"{type(action).__name__} {self.pool}")
 
-    async def _run_change(self, change: Callable[..., Awaitable[None]], action: facts.Action) -> None:
+    async def _run_change(self, change: Callable[..., Awaitable[None]], action: messages.Action) -> None:
         """No cancellation ends a change half-way; only its bound does."""
         try:
             with anyio.CancelScope(shield=True):
@@ -441,7 +441,7 @@ class GroupDriver:
                 self._unchanging.set()
                 self._unchanging = anyio.Event()
 
-    async def _increase(self, action: facts.Increase) -> None:
+    async def _increase(self, action: messages.Increase) -> None:
         """Ask for more."""
         try:
             with anyio.fail_after(CHANGE_TIMEOUT):
@@ -452,14 +452,14 @@ class GroupDriver:
             self._increase_failed(action, error, outcome_known=True)
         else:
             log.info("increased", extra={"pool": self.pool, "asked": action.count, "accepted": accepted})
-            self._feed(facts.Increased(action.intent, accepted))
+            self._feed(messages.Increased(action.intent, accepted))
 
-    def _increase_failed(self, action: facts.Increase, error: Exception, *, outcome_known: bool) -> None:
+    def _increase_failed(self, action: messages.Increase, error: Exception, *, outcome_known: bool) -> None:
         """Feed the failure back."""
         log.warning("increase_failed", extra={"pool": self.pool, "asked": action.count, "error": _words(error)})
-        self._feed(facts.IncreaseFailed(action.intent, _words(error), outcome_known, _retry_after(error)))
+        self._feed(messages.IncreaseFailed(action.intent, _words(error), outcome_known, _retry_after(error)))
 
-    async def _decrease(self, action: facts.Decrease) -> None:
+    async def _decrease(self, action: messages.Decrease) -> None:
         """Ask for deletions."""
         asked = action.instances
         try:
@@ -467,12 +467,12 @@ class GroupDriver:
                 accepted = await self.group.decrease(asked)
         except (ProviderError, OSError) as error:
             log.warning("decrease_failed", extra={"pool": self.pool, "instances": asked, "error": _words(error)})
-            self._feed(facts.DecreaseFailed(asked, _words(error), _retry_after(error)))
+            self._feed(messages.DecreaseFailed(asked, _words(error), _retry_after(error)))
         else:
             log.info("decreased", extra={"pool": self.pool, "instances": asked, "accepted": list(accepted)})
-            self._feed(facts.Decreased(asked, tuple(accepted)))
+            self._feed(messages.Decreased(asked, tuple(accepted)))
 
-    async def _withdraw(self, action: facts.Withdraw) -> None:
+    async def _withdraw(self, action: messages.Withdraw) -> None:
         """Take back unfilled requests; if that fails they stay counted until they appear or expire."""
         taken = 0
         group = self.group
@@ -482,9 +482,9 @@ class GroupDriver:
                     taken = await group.withdraw(action.count)
         except (ProviderError, OSError) as error:
             log.warning("withdraw_failed", extra={"pool": self.pool, "error": _words(error)})
-        self._feed(facts.Withdrawn(action.count, taken))
+        self._feed(messages.Withdrawn(action.count, taken))
 
-    async def _suspend(self, action: facts.Suspend) -> None:
+    async def _suspend(self, action: messages.Suspend) -> None:
         """Have instances suspended."""
         asked = action.instances
         try:
@@ -492,12 +492,12 @@ class GroupDriver:
                 accepted = await cast("Suspends", self.group).suspend(asked)
         except (ProviderError, OSError) as error:
             log.warning("suspend_failed", extra={"pool": self.pool, "instances": asked, "error": _words(error)})
-            self._feed(facts.SuspendFailed(asked, _words(error), _retry_after(error)))
+            self._feed(messages.SuspendFailed(asked, _words(error), _retry_after(error)))
         else:
             log.info("suspended", extra={"pool": self.pool, "instances": asked, "accepted": list(accepted)})
-            self._feed(facts.SuspendAccepted(asked, tuple(accepted)))
+            self._feed(messages.SuspendAccepted(asked, tuple(accepted)))
 
-    async def _resume(self, action: facts.Resume) -> None:
+    async def _resume(self, action: messages.Resume) -> None:
         """Have suspended instances run again."""
         asked = action.instances
         try:
@@ -505,10 +505,10 @@ class GroupDriver:
                 accepted = await cast("Suspends", self.group).resume(asked)
         except (ProviderError, OSError) as error:
             log.warning("resume_failed", extra={"pool": self.pool, "instances": asked, "error": _words(error)})
-            self._feed(facts.ResumeFailed(asked, _words(error), _retry_after(error)))
+            self._feed(messages.ResumeFailed(asked, _words(error), _retry_after(error)))
         else:
             log.info("resumed", extra={"pool": self.pool, "instances": asked, "accepted": list(accepted)})
-            self._feed(facts.ResumeAccepted(asked, tuple(accepted)))
+            self._feed(messages.ResumeAccepted(asked, tuple(accepted)))
 
 
 def _check_claims(group: InstanceGroup, info: GroupInfo) -> None:
@@ -526,19 +526,19 @@ def _check_claims(group: InstanceGroup, info: GroupInfo) -> None:
             )
 
 
-def _refusal(action: facts.Action, why: str) -> facts.Fact:
+def _refusal(action: messages.Action, why: str) -> messages.Fact:
     """What becomes of a change that is not begun."""
     match action:
-        case facts.Increase(_, intent):
-            return facts.IncreaseFailed(intent, why)
-        case facts.Decrease(_, instances):
-            return facts.DecreaseFailed(instances, why)
-        case facts.Suspend(_, instances):
-            return facts.SuspendFailed(instances, why)
-        case facts.Resume(_, instances):
-            return facts.ResumeFailed(instances, why)
-        case facts.Withdraw(_, count):
-            return facts.Withdrawn(count, 0)
+        case messages.Increase(_, intent):
+            return messages.IncreaseFailed(intent, why)
+        case messages.Decrease(_, instances):
+            return messages.DecreaseFailed(instances, why)
+        case messages.Suspend(_, instances):
+            return messages.SuspendFailed(instances, why)
+        case messages.Resume(_, instances):
+            return messages.ResumeFailed(instances, why)
+        case messages.Withdraw(_, count):
+            return messages.Withdrawn(count, 0)
     raise AssertionError(f"{action} changes nothing")
 
 

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 
 import anyio
 
-from fleeting import facts
 from fleeting._clock import LoopClock
 from fleeting._errors import FleetingError, GroupRefused
 from fleeting._types import Clock, GroupInfo, Settings
+from fleeting.core import messages
 from fleeting.core._step import Step
 from fleeting.journal._journal import Journal, MemoryJournal, Placed, Recovered
 from fleeting.runtime._driver import GroupDriver
@@ -39,7 +39,7 @@ log = logging.getLogger("fleeting.shell")
 class PooledCore(Core, Protocol):
     """A core that takes facts about several groups."""
 
-    def handle(self, pool: str, fact: facts.Fact, now: float) -> Step:
+    def handle(self, pool: str, fact: messages.Fact, now: float) -> Step:
         """Take in what happened to the group of that pool."""
         ...
 
@@ -175,10 +175,10 @@ class Shell(Generic[C]):
         """Hand over a step of the core."""
         self.engine.take(step)
 
-    def feed(self, pool: str, fact: facts.Fact) -> None:
+    def feed(self, pool: str, fact: messages.Fact) -> None:
         """Tell the core what happened."""
         self.engine.take(self.core.handle(pool, fact, self.clock.now()))
-        if isinstance(fact, facts.Updated | facts.UpdateFailed):
+        if isinstance(fact, messages.Updated | messages.UpdateFailed):
             self._seen[pool].set()
             if self._opened and self.core.refusal is not None:  # the first views had failed
                 raise GroupRefused(self.core.refusal)
@@ -211,11 +211,11 @@ class Shell(Generic[C]):
 
     def _is_urgent(self, action: Any) -> bool:  # noqa: ANN401  (whatever the core decides)
         """Looking at the cloud changes nothing, so it need not wait until anything is remembered."""
-        return isinstance(action, facts.Update | facts.Heartbeat | facts.Forget) or self._urgent(action)
+        return isinstance(action, messages.Update | messages.Heartbeat | messages.Forget) or self._urgent(action)
 
     def _perform(self, action: Any) -> None:  # noqa: ANN401  (whatever the core decides)
         """Give the action to whom it is for."""
-        if isinstance(action, facts.Action):
+        if isinstance(action, messages.Action):
             self.drivers[action.pool].perform(action)
         else:
             self._perform_other(action)
