@@ -15,7 +15,7 @@ from rich.console import Console, RenderableType
 from rich.terminal_theme import MONOKAI
 from rich.text import Text
 
-from fleeting.commandline import folded
+from fleeting.cli._commandline import folded
 from taskscaler import Policy
 from taskscaler.batch import Results
 from taskscaler.cli import main

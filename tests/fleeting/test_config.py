@@ -10,9 +10,9 @@ from attrs import Attribute, field, frozen, validators
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleeting._config import structure
 from fleeting._durations import Duration, format_duration, parse_duration
 from fleeting._errors import ConfigError
+from fleeting._structure import structure
 
 
 class Preexisting(Enum):

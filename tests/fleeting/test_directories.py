@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleeting import ConnectError, GroupRefused, JournalError, SqliteJournal
+from fleeting._directories import make_private, open_private
+from fleeting._private_directory import Directory
 from fleeting.connectors.ssh import FileHostKeys
-from fleeting.directories import make_private, open_private
-from fleeting.groups._directory import Directory
 from tests.fleeting.sshd import only_root
 
 NOBODY = 65534

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from paramiko import common
 
 from fleeting import CommandFailed, Completed, ConnectInfo, Unreachable
+from fleeting._wording import ONE_LINE
 from fleeting.connectors.ssh import MemoryHostKeys, SshConnector, generate_key
 from fleeting.connectors.ssh._arrivals import CRUMBS, Arrivals
 from fleeting.connectors.ssh._bell import Bell, Signal
@@ -35,7 +36,6 @@ from fleeting.connectors.ssh._streams import (
 from fleeting.connectors.ssh._tap import GREETING, MOST_ANSWERS, Tap
 from fleeting.connectors.ssh._terminal import ChannelTerminal
 from fleeting.connectors.ssh._transport import MOST_HELD_BACK, SshTransport
-from fleeting.wording import ONE_LINE
 from tests.fleeting.sshd import PATIENCE, configured, dialled, sshd
 
 TURNS = 20

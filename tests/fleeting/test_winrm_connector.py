@@ -11,8 +11,8 @@ import pytest
 from attrs import define
 
 from fleeting import ConnectError, Connection, Unreachable, Unsupported
+from fleeting.connectors.powershell import powershell
 from fleeting.connectors.winrm import WinrmConnector, _run, _shells
-from fleeting.powershell import powershell
 from tests.fleeting.sshd import configured
 from tests.fleeting.winrm_host import Host, winrm_host
 

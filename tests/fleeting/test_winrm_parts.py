@@ -20,6 +20,8 @@ from winrm.exceptions import InvalidCredentialsError, WinRMOperationTimeoutError
 from winrm.protocol import Protocol
 
 from fleeting import ConnectError, HostKeyMismatch, LoginRejected, Unreachable
+from fleeting._wording import ONE_LINE
+from fleeting.connectors.powershell import PREFACE, encode, powershell, quote
 from fleeting.connectors.winrm import _calls, _wire
 from fleeting.connectors.winrm._calls import Calls
 from fleeting.connectors.winrm._command import (
@@ -34,8 +36,6 @@ from fleeting.connectors.winrm._command import (
 )
 from fleeting.connectors.winrm._faults import SHELL_QUOTA, Fault, OperationTimeout, refused, translated
 from fleeting.connectors.winrm._wire import LONGEST_ANSWER, Line, NoEnvelope, TooMuch, Way, Wire, refuse_entities
-from fleeting.powershell import PREFACE, encode, powershell, quote
-from fleeting.wording import ONE_LINE
 from tests.fleeting.winrm_commands import split
 from tests.fleeting.winrm_server import R, S
 from tests.taskscaler.fake_windows import decoded, read_literal
@@ -139,7 +139,7 @@ def test_what_xml_cannot_write_is_refused(part: str, character: str) -> None:
 @pytest.mark.parametrize(
     ("command", "env", "message"),
     [
-        ("x" * (LONGEST_LINE + 1), {}, "has 8001 characters, cmd.exe takes 8000; use fleeting.powershell"),
+        ("x" * (LONGEST_LINE + 1), {}, "has 8001 characters, cmd.exe takes 8000; use fleeting.connectors.powershell"),
         ("a\nb", {}, "cmd.exe takes one line"),
         (["a", "x" * LONGEST_PROGRAM], {}, "Windows takes 32000; pass data on stdin"),
         ([], {}, "needs a program"),

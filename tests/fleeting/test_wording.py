@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleeting.terminal import harmless
-from fleeting.wording import ONE_LINE, one_line
+from fleeting._terminal import harmless
+from fleeting._wording import ONE_LINE, one_line
 
 PIECES = st.one_of(
     st.sampled_from(

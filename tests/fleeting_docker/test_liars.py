@@ -19,7 +19,7 @@ from executor_docker import DockerConfig, DockerExecutor, DockerOptions
 from executor_docker._options import Service
 from executor_docker._owner import Owner
 from fleeting import FleetingError, LoopClock, ProviderError, Settings
-from fleeting.wording import ONE_LINE
+from fleeting._wording import ONE_LINE
 from fleeting_docker import DockerGroup, DockerGroupConfig
 from fleeting_docker.engine import (
     Created,

@@ -23,8 +23,8 @@ Value = str | list[str]
 
 def scripts() -> dict[str, str]:
     """The scripts that are known, by what plays them, and what goes around them."""
+    from fleeting.connectors.powershell import PREFACE
     from fleeting.connectors.winrm._command import BOOTSTRAP, SCRIPT_VARIABLE
-    from fleeting.powershell import PREFACE
     from taskscaler.executors import _windows
 
     around = {"bootstrap": BOOTSTRAP, "variable": SCRIPT_VARIABLE, "preface": PREFACE}

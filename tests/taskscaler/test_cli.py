@@ -23,7 +23,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from fleeting.terminal import harmless
+from fleeting._terminal import harmless
 from fleeting.testing import FakeCloud, FakeGroup
 from taskscaler import Policy, Taskscaler
 from taskscaler._errors import ReportFailed

@@ -11,9 +11,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fleeting import ConnectError
+from fleeting.connectors.powershell import PREFACE
 from fleeting.connectors.winrm import WinrmConnector
 from fleeting.connectors.winrm._command import LONGEST_LINE
-from fleeting.powershell import PREFACE
 from taskscaler.executors import JobOutcome, JobSpec, Verdict, _windows
 from taskscaler.executors._windows import Kind, with_values
 from taskscaler.executors.instance import InstanceConfig, InstanceExecutor

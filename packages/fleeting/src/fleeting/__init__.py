@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 from fleeting._batches import accepted, ask_in_batches
 from fleeting._clock import LoopClock
-from fleeting._config import structure
 from fleeting._durations import Duration, format_duration, parse_duration
 from fleeting._errors import (
     AuthFailed,
@@ -70,6 +69,7 @@ from fleeting._protocols import (
     Withdraws,
 )
 from fleeting._provisioner import Provisioner, build_plan, refusal_of
+from fleeting._structure import structure
 from fleeting._types import (
     INTERFACE_VERSION,
     Capability,

@@ -5,7 +5,7 @@ from decimal import Decimal
 from typing import Annotated
 
 from fleeting._errors import ConfigError, ConfigProblem, Mistake
-from fleeting.wording import describe, expectation
+from fleeting._wording import describe, expectation
 
 Duration = Annotated[float, 'a duration such as "90s" or "1h30m"']
 """Float seconds; where a field has this type, `structure` reads a string such as ``"20m0s"``."""

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
-from fleeting._config import BareNumbers, structure
 from fleeting._errors import InterfaceMismatch, PluginBroken, PluginNotFound
 from fleeting._protocols import Connector, GroupPlugin, InstanceGroup
+from fleeting._structure import BareNumbers, structure
 from fleeting._types import SUPPORTED_INTERFACE_VERSIONS
-from fleeting.wording import did_you_mean
+from fleeting._wording import did_you_mean
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint, EntryPoints

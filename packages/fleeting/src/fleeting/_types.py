@@ -16,7 +16,7 @@ from attrs.validators import ge, gt, le, matches_re, optional
 
 from fleeting._durations import Duration
 from fleeting._errors import Unsupported
-from fleeting.wording import one_line
+from fleeting._wording import one_line
 
 INTERFACE_VERSION = 1
 """The version of the plugin interface that this release defines."""

@@ -20,8 +20,8 @@ Each class has an entry in the catalogue of errors, ``docs/reference/errors.md``
 """
 
 from fleeting import CatalogueEntry, FleetingError, Loss
-from fleeting.terminal import harmless
-from fleeting.wording import one_line
+from fleeting._terminal import harmless
+from fleeting._wording import one_line
 
 LAST_WORDS = 2000
 """Characters of the output that an error shows."""

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from attrs import frozen
 
 from fleeting import Instance, Plan, Stage, State
-from fleeting.wording import did_you_mean
+from fleeting._wording import did_you_mean
 from taskscaler._core import Core
 from taskscaler._explain import SCHEMA_VERSION, in_lines, view_of
 from taskscaler._forecast import Next, Upcoming, forecast

@@ -27,8 +27,8 @@ from fleeting import (
     load_connector,
     structure,
 )
-from fleeting.files import read_toml
-from fleeting.wording import describe, quoted
+from fleeting._files import read_toml
+from fleeting._wording import describe, quoted
 from taskscaler._observe import ScalerObserver
 from taskscaler.batch import Job
 from taskscaler.batch._job import LEAST_LOG_LIMIT, LOG_LIMIT

@@ -8,7 +8,7 @@ from typing import Protocol, Self
 import anyio
 
 from fleeting import ConnectInfo, Connection, Loss, LossKind, Unreachable
-from fleeting.wording import one_line
+from fleeting._wording import one_line
 from taskscaler._errors import LeaseLost
 from taskscaler._slots import Held
 

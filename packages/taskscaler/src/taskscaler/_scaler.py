@@ -29,8 +29,8 @@ from fleeting import (
     build_plan,
     format_duration,
 )
+from fleeting._fields import all_are
 from fleeting.core import messages
-from fleeting.fields import all_are
 from taskscaler._core import AllRemoved, Core, Doubt, InstanceLost
 from taskscaler._errors import LeaseLost, NoCapacity, TaskscalerError
 from taskscaler._explain import Explanation, InstanceView, explain, view_instances

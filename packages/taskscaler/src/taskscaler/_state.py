@@ -13,7 +13,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from fleeting import JournalError, Recovered, SqliteJournal, Write
-from fleeting.directories import make_private, state_home
+from fleeting._directories import make_private, state_home
 
 LONGEST_SLUG = 80
 """So many characters of a group's identity are kept in the name of its journal, for people to recognise."""

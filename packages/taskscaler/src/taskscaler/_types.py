@@ -7,8 +7,8 @@ from attrs import field, frozen
 from attrs.validators import ge, gt
 
 from fleeting import ConnectInfo, ConnectorConfig, Dial, Duration, InstanceGroup, PlanConfig, ReadyHook, dial
-from fleeting.fields import in_words, is_a
-from fleeting.wording import describe
+from fleeting._fields import in_words, is_a
+from fleeting._wording import describe
 from taskscaler._schedule import ALWAYS, validate_period, validate_timezone
 
 

@@ -12,7 +12,7 @@ from attrs import Attribute, field, frozen
 from attrs.validators import ge
 
 from fleeting import ConfigError, structure
-from fleeting.wording import describe
+from fleeting._wording import describe
 from fleeting_docker.engine._errors import EngineMalformed
 
 MOST_VALUES: Final = 1 << 16

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from attrs import frozen
 
-from fleeting.wording import one_line, quoted
+from fleeting._wording import one_line, quoted
 
 BLOCK = 512
 """Bytes of a tar block: headers have one, contents are padded to whole ones."""

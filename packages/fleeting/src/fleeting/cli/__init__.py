@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from fleeting.commandline import Commands
+from fleeting.cli._commandline import Commands
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
@@ -150,8 +150,8 @@ def new_plugin(name: str, directory: Path) -> None:
 
     Its cloud is one in memory; comments say what to replace.
     """
+    from fleeting.cli._commandline import outcome
     from fleeting.cli._new_plugin import new_plugin
-    from fleeting.commandline import outcome
 
     sys.exit(outcome(lambda: new_plugin(name, directory)))
 

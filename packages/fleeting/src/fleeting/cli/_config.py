@@ -5,13 +5,13 @@ from pathlib import Path
 
 from attrs import field, fields_dict, frozen
 
-from fleeting._config import BareNumbers, structure
 from fleeting._errors import ConfigError, ConfigProblem, Mistake
+from fleeting._files import find_runner, read_toml
 from fleeting._plugins import load_group
 from fleeting._protocols import InstanceGroup
+from fleeting._structure import BareNumbers, structure
 from fleeting._types import ConnectorConfig
-from fleeting.files import find_runner, read_toml
-from fleeting.wording import describe
+from fleeting._wording import describe
 
 
 @frozen(kw_only=True)

@@ -20,8 +20,8 @@ from fleeting._errors import CopyFailed, WrongArguments
 from fleeting._protocols import Connection, Sink, Source
 from fleeting._types import Completed
 from fleeting.archives import ArchiveRefused, Kind, Packed, merge, unpack
+from fleeting.cli._commandline import SUCCEEDED
 from fleeting.cli._group import OpenGroup, not_there
-from fleeting.commandline import SUCCEEDED
 
 SAID_LIMIT = 4096
 """Bytes that are kept of what the other side says about what is wrong."""

@@ -18,12 +18,12 @@ from fleeting._clock import LoopClock
 from fleeting._durations import format_duration
 from fleeting._errors import FleetingError, InstanceNotFound, PluginNotFound, ProviderError, Unreachable
 from fleeting._types import ConnectInfo, GroupInfo, Observation, Observed, Settings, State
+from fleeting._wording import did_you_mean
+from fleeting.cli._commandline import FAILED, SIGNALLED, SUCCEEDED, WRONG, WRONG_FILE, outcome, tell
 from fleeting.cli._config import GroupFile, read_group_file
 from fleeting.cli._text import print_table, remark, say
-from fleeting.commandline import FAILED, SIGNALLED, SUCCEEDED, WRONG, WRONG_FILE, outcome, tell
 from fleeting.connectors import dial
 from fleeting.runtime._driver import GroupDriver
-from fleeting.wording import did_you_mean
 
 ENDS = signal.SIGTERM, signal.SIGHUP
 """Signals that end a command as Ctrl-C does, unless they were to be ignored when it was started."""

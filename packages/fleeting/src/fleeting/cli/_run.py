@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from fleeting._protocols import Connection, Source
 from fleeting._types import Completed
+from fleeting.cli._commandline import SIGNALLED
 from fleeting.cli._group import OpenGroup
 from fleeting.cli._standard import Arriving, passed_on
-from fleeting.commandline import SIGNALLED
 
 UNABLE = 255
 """The exit status if the command could not be run, as ssh has it."""

@@ -4,8 +4,8 @@ import os
 import sys
 from collections.abc import Sequence
 
-from fleeting.terminal import harmless
-from fleeting.wording import one_line
+from fleeting._terminal import harmless
+from fleeting._wording import one_line
 
 
 def say(line: str) -> None:

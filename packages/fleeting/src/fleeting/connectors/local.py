@@ -20,11 +20,11 @@ from fleeting._errors import CommandFailed, ConnectError, Unreachable
 from fleeting._hooks import hookimpl
 from fleeting._protocols import Connection, Connector, Sink, Source, Terminal
 from fleeting._types import Completed, ConnectInfo, ConnectorConfig
+from fleeting._wording import one_line
 from fleeting.connectors._collect import Collector
 from fleeting.connectors._pty import LocalTerminal, on_terminal, pty
 from fleeting.connectors._stdin import arriving
 from fleeting.groups.local import _client
-from fleeting.wording import one_line
 
 CHUNK = 65536
 """Bytes that a sink gets at most in one go; the pipe holds about as many again, and then the command waits."""

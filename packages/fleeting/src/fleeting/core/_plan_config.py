@@ -6,7 +6,7 @@ from attrs import field, frozen
 from attrs.validators import ge, gt, optional
 
 from fleeting._durations import Duration
-from fleeting.fields import in_words, is_a
+from fleeting._fields import in_words, is_a
 
 
 class Preexisting(Enum):

@@ -19,10 +19,10 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fleeting._directories import make_private, open_private
 from fleeting._errors import JournalError
 from fleeting._offload import Offload
 from fleeting.core._step import Put, Write
-from fleeting.directories import make_private, open_private
 from fleeting.journal._journal import Recovered
 
 if TYPE_CHECKING:

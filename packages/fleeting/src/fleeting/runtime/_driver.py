@@ -31,11 +31,11 @@ from fleeting._plugins import check_interface
 from fleeting._protocols import Connection, GivesNotice, InstanceGroup, MarksOwner, Suspends, Withdraws
 from fleeting._setting_command import KEPT, SettingCommand
 from fleeting._types import Capability, ConnectInfo, ConnectorConfig, GroupInfo, Settings
+from fleeting._wording import one_line
 from fleeting.connectors import overridden
 from fleeting.connectors._collect import Beginning, Ending
 from fleeting.core import messages
 from fleeting.runtime._notices import READ, ProbeOutput, parse_notices
-from fleeting.wording import one_line
 
 if TYPE_CHECKING:  # importing anyio.abc costs 20 ms more than all that a bare ``import fleeting`` needs of anyio
     from anyio.abc import TaskGroup

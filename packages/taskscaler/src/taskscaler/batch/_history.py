@@ -23,7 +23,7 @@ import anyio
 from attrs import asdict, define, evolve, field, frozen
 
 from fleeting import Offload
-from fleeting.directories import open_private
+from fleeting._directories import open_private
 from taskscaler._errors import CannotResume
 from taskscaler.batch._state import Attempt, JobRecord, JobState
 

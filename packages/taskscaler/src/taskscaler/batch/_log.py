@@ -20,7 +20,7 @@ from anyio import to_thread
 from attrs import define, field
 
 from fleeting import SystemRefused
-from fleeting.directories import open_private
+from fleeting._directories import open_private
 from taskscaler.batch._addresses import Addresses
 
 _GAP = b"\ntaskscaler: %20d bytes are left out here, as log_limit says\n"

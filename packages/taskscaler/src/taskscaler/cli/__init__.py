@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from fleeting.commandline import Commands
+from fleeting.cli._commandline import Commands
 
 _EPILOG = """
 Exit status: 0 if all went well, 1 if a job failed or the fleet could not be opened, 2 if the file or the arguments
@@ -88,7 +88,7 @@ def errors(code: str | None) -> None:
     CODE is what stands in brackets at the end of its line, such as FL112. Without CODE, all are listed.
     """
     from fleeting import catalogue
-    from fleeting.wording import did_you_mean
+    from fleeting._wording import did_you_mean
     from taskscaler.cli._errors import print_catalogue, print_entry
 
     if code is None:

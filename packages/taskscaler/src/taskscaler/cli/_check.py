@@ -22,8 +22,8 @@ from fleeting import (
     State,
     dial,
 )
-from fleeting.commandline import FAILED, SUCCEEDED, WRONG, WRONG_FILE, outcome, tell
-from fleeting.files import read_toml
+from fleeting._files import read_toml
+from fleeting.cli._commandline import FAILED, SUCCEEDED, WRONG, WRONG_FILE, outcome, tell
 from taskscaler import config
 from taskscaler._decide import Decision
 from taskscaler._jobsfile import read_jobs_file

@@ -3,7 +3,7 @@
 import sys
 
 from fleeting import CatalogueEntry, catalogue
-from fleeting.commandline import fitted
+from fleeting.cli._commandline import fitted
 
 
 def print_catalogue() -> None:

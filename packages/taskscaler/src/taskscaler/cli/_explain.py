@@ -4,7 +4,7 @@ import json
 from datetime import UTC, datetime
 from pathlib import Path
 
-from fleeting.commandline import EXPECTED, SUCCEEDED, WRONG, tell
+from fleeting.cli._commandline import EXPECTED, SUCCEEDED, WRONG, tell
 from taskscaler._explain_run import (
     InstanceOfRun,
     JobExplanation,

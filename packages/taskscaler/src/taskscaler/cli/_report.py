@@ -9,7 +9,7 @@ import anyio
 from anyio import to_thread
 
 from fleeting import format_duration
-from fleeting.directories import hide_tree, make_private
+from fleeting._directories import hide_tree, make_private
 from taskscaler._errors import ReportFailed
 from taskscaler._jobsfile import Report
 from taskscaler.batch import Results

@@ -15,7 +15,7 @@ from attrs.validators import ge
 
 from fleeting import Clock, ConfigError, ConfigProblem, InstanceGroup, structure
 from fleeting import load as load_group
-from fleeting.files import find_runner, read_toml
+from fleeting._files import find_runner, read_toml
 from taskscaler._observe import ScalerObserver
 from taskscaler._scaler import Taskscaler
 from taskscaler.config._autoscaler import Autoscaler

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from attrs import Attribute, field, frozen
 
 from fleeting import Connection, Sink
-from fleeting.wording import one_line, quoted
+from fleeting._wording import one_line, quoted
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 

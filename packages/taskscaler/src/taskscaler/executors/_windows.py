@@ -17,7 +17,7 @@ from attrs import define, field, frozen
 
 from fleeting import Completed, ConnectError, Connection, Sink
 from fleeting.archives import ArchiveRefused, Packed
-from fleeting.powershell import powershell, quote
+from fleeting.connectors.powershell import powershell, quote
 from taskscaler.executors._slot import Wanted, raise_unless_ok, text_of
 
 PIECE = 16 << 20

@@ -22,7 +22,7 @@ from anyio import to_thread
 from attrs import asdict, define, field
 
 from fleeting import Sink, Unreachable
-from fleeting.directories import make_private
+from fleeting._directories import make_private
 from taskscaler._errors import LeaseLost, TaskscalerError
 from taskscaler._lease import Lease
 from taskscaler.executors import Executor as JobExecutor

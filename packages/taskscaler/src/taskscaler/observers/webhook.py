@@ -18,7 +18,7 @@ from attrs import field, frozen
 from attrs.validators import ge, gt
 
 from fleeting import Duration, format_duration
-from fleeting.wording import one_line
+from fleeting._wording import one_line
 from taskscaler._observe import KINDS, ScalerEvent, event_as_data
 from taskscaler.observers._hooks import ObserverPlugin, hookimpl
 

@@ -27,9 +27,9 @@ from paramiko.common import (
     cMSG_CHANNEL_WINDOW_ADJUST,
 )
 
+from fleeting._wording import one_line
 from fleeting.connectors.ssh._arrivals import Arrivals
 from fleeting.connectors.ssh._bell import Bell
-from fleeting.wording import one_line
 
 WINDOW: Final = 2 << 20
 """Bytes that the host may send ahead of who reads, and so what a channel that nobody reads holds at most."""

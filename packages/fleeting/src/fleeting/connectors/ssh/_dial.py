@@ -22,11 +22,11 @@ from paramiko.auth_handler import AuthHandler
 
 from fleeting._errors import ConnectError, LoginRejected, Unreachable
 from fleeting._types import ConnectInfo, ConnectorConfig
+from fleeting._wording import one_line
 from fleeting.connectors.ssh._bell import Signal
 from fleeting.connectors.ssh._host_keys import Expected, HostKeys, expected, fingerprint, pin_name
 from fleeting.connectors.ssh._keys import load_key
 from fleeting.connectors.ssh._transport import SshTransport
-from fleeting.wording import one_line
 
 DIALS_PER_HOST = 8
 """Dials at once to one host: from 10 unauthenticated connections on, sshd begins to drop some (MaxStartups)."""

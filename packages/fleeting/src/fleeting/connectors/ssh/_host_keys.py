@@ -17,10 +17,10 @@ import anyio
 from anyio import to_thread
 from attrs import define, field, frozen
 
+from fleeting._directories import make_private, open_private
 from fleeting._errors import ConfigError, ConfigProblem, ConnectError, HostKeyMismatch
 from fleeting._types import ConnectInfo
 from fleeting.connectors.ssh._known_hosts import KnownKeys, known_keys
-from fleeting.directories import make_private, open_private
 
 KEPT_UNUSED = 90 * 86400.0
 """Seconds since an instance was last dialled, after which its key is forgotten."""

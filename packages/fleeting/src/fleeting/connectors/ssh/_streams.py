@@ -7,9 +7,9 @@ from anyio.abc import ByteStream
 from anyio.lowlevel import checkpoint
 from attrs import define, field
 
+from fleeting._wording import one_line
 from fleeting.connectors.ssh._channel import STDERR, Channel
 from fleeting.connectors.ssh._run import send
-from fleeting.wording import one_line
 
 CLOSE_TIMEOUT = 5.0
 """Seconds to hand the last bytes over when a stream is closed."""

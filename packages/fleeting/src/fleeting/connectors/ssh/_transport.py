@@ -36,10 +36,10 @@ from paramiko.common import (
     cMSG_GLOBAL_REQUEST,
 )
 
+from fleeting._wording import one_line
 from fleeting.connectors.ssh._bell import Bell
 from fleeting.connectors.ssh._channel import WINDOW, Channel, message
 from fleeting.connectors.ssh._tap import Tap
-from fleeting.wording import one_line
 
 CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com", "aes128-ctr", "aes256-ctr")
 """Ours is the order that counts, and GCM is twice as fast; CBC and triple DES are not offered."""

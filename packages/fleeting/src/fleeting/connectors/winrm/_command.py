@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from attrs import evolve, field, frozen
 
 from fleeting._errors import ConnectError
-from fleeting.powershell import encode
+from fleeting.connectors.powershell import encode
 
 LONGEST_LINE = 8000
 """Characters for cmd.exe, which takes 8191 with what WinRM puts before them."""
@@ -94,10 +94,12 @@ def _by_shell(command: str, place: Place) -> Line:
     if len(command) > LONGEST_LINE:
         raise ConnectError(
             f"the command has {len(command)} characters, cmd.exe takes {LONGEST_LINE}; "
-            "use fleeting.powershell.powershell, or pass data on stdin"
+            "use fleeting.connectors.powershell.powershell, or pass data on stdin"
         )
     if "\n" in command or "\r" in command:
-        raise ConnectError("cmd.exe takes one line, and the command has several; use fleeting.powershell.powershell")
+        raise ConnectError(
+            "cmd.exe takes one line, and the command has several; use fleeting.connectors.powershell.powershell"
+        )
     return Line(command=command, by_shell=True, place=place)
 
 

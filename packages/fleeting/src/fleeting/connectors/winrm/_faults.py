@@ -16,8 +16,8 @@ from winrm.exceptions import (
 )
 
 from fleeting._errors import ConnectError, FleetingError, HostKeyMismatch, LoginRejected, Unreachable
+from fleeting._wording import one_line
 from fleeting.connectors.winrm._wire import TooMuch
-from fleeting.wording import one_line
 
 _SYSTEM = 0x80070000
 SHELL_QUOTA = 0x803381A5

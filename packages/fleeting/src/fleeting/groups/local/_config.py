@@ -5,9 +5,9 @@ from pathlib import Path
 from attrs import field, frozen
 from attrs.validators import ge, optional
 
+from fleeting._directories import is_absolute, state_home
 from fleeting._durations import Duration
 from fleeting._errors import GroupRefused
-from fleeting.directories import is_absolute, state_home
 from fleeting.groups._rules import is_name
 
 

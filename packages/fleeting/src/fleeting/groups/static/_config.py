@@ -8,10 +8,10 @@ import attrs
 from attrs import field, frozen
 from attrs.validators import gt, le, min_len, optional
 
+from fleeting._directories import is_absolute, state_home
 from fleeting._durations import Duration
 from fleeting._types import ConnectInfo
 from fleeting.connectors.ssh._printed import names_its_type
-from fleeting.directories import is_absolute, state_home
 from fleeting.groups._rules import A_NAME, NAME, is_name
 
 LONGEST_RESET = 240.0

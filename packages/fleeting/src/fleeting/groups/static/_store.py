@@ -8,7 +8,7 @@ import attrs
 from attrs import define, field
 
 from fleeting._errors import GroupRefused, ProviderError
-from fleeting.groups._directory import Directory
+from fleeting._private_directory import Directory
 from fleeting.groups.static._takings import Record, Takings
 
 VERSION = 1

@@ -19,7 +19,7 @@ from fleeting._errors import (
     SystemRefused,
     WrongArguments,
 )
-from fleeting.terminal import harmless
+from fleeting._terminal import harmless
 
 SUCCEEDED, FAILED, WRONG, SIGNALLED = 0, 1, 2, 128
 """Exit statuses; the signal's number is added to the last, as shells do."""

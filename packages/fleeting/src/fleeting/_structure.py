@@ -16,7 +16,7 @@ from attrs import define, field
 
 from fleeting._durations import Duration, parse_duration
 from fleeting._errors import ConfigError, ConfigProblem, Mistake
-from fleeting.wording import (
+from fleeting._wording import (
     Kind,
     choices,
     describe,

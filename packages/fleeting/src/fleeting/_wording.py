@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, TypeAlias, get_args, get_origin
 
 import attrs
 
-from fleeting.terminal import harmless
+from fleeting._terminal import harmless
 
 Kind: TypeAlias = Any
 """The type of a field: a class, or a form such as ``str | None`` that typing cannot name yet."""

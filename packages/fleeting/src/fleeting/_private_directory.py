@@ -7,8 +7,8 @@ from pathlib import Path
 
 from attrs import define, field
 
+from fleeting._directories import make_private
 from fleeting._errors import GroupRefused
-from fleeting.directories import make_private
 
 TRIES = 100
 """How often a directory that is not there any more is made again. Some file systems say that of each."""

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 import attrs
 
 from fleeting._durations import Duration
-from fleeting.wording import describe
+from fleeting._wording import describe
 
 T = TypeVar("T")
 

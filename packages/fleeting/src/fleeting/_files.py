@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from fleeting._errors import ConfigError, ConfigProblem, Mistake
-from fleeting.wording import describe, did_you_mean, quoted
+from fleeting._wording import describe, did_you_mean, quoted
 
 Table: TypeAlias = Mapping[str, object]
 
