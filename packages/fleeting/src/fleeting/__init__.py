@@ -68,7 +68,7 @@ from fleeting._protocols import (
     Terminal,
     Withdraws,
 )
-from fleeting._provisioner import Provisioner, build_plan, refusal_of
+from fleeting._provisioner import Provisioner
 from fleeting._structure import structure
 from fleeting._types import (
     INTERFACE_VERSION,
@@ -88,6 +88,7 @@ from fleeting._types import (
     State,
 )
 from fleeting.connectors import dial
+from fleeting.core._building import build_plan, refusal_of
 from fleeting.core._instance import Instance, InstanceRecord, Origin, Stage
 from fleeting.core._intents import Intent
 from fleeting.core._plan import PLAN_RECORDS, Limits, Plan

@@ -1,0 +1,65 @@
+"""Makes the plan of a group that was just opened, and says why a group was refused."""
+
+from collections.abc import Callable
+from itertools import count
+
+from fleeting._types import Capability, GroupInfo
+from fleeting.core import messages
+from fleeting.core._plan import Plan
+from fleeting.core._plan_config import PlanConfig
+from fleeting.journal._journal import Recovered
+
+FEW = 5
+"""So many instances are named in a message."""
+
+
+def build_plan(
+    config: PlanConfig,
+    info: GroupInfo,
+    recovered: Recovered,
+    now: float,
+    *,
+    random: Callable[[], float] | None,
+    observing: bool = False,
+) -> Plan:
+    """A plan for a group that was just opened, from what the journal knows of it.
+
+    Intents are named after a random token, not after the journal's epoch: a journal may have been lost,
+    and an intent that an instance of an earlier manager carries must not come up again.
+    """
+    chance = random or _chance()
+    prefix = f"{config.name}/"
+    own = {
+        kind: {key: record for key, record in records.items() if key.startswith(prefix)}
+        for kind, records in recovered.records.items()
+    }
+    token, numbers = f"{int(chance() * 2**40):010x}", count(1)
+    return Plan(
+        config,
+        now=now,
+        new_intent=lambda: f"{token}-{next(numbers)}",
+        random=chance,
+        max_size=info.max_size,
+        named=Capability.NAMED_CREATE in info.capabilities,
+        withdraws=Capability.WITHDRAW in info.capabilities,
+        suspends=Capability.SUSPEND_RESUME in info.capabilities,
+        recovered=own,
+        observing=observing,
+    )
+
+
+def _chance() -> Callable[[], float]:
+    """Numbers from 0 to 1, as they come."""
+    from random import SystemRandom  # which brings hashing along, that a bare ``import fleeting`` need not pay for
+
+    return SystemRandom().random
+
+
+def refusal_of(event: messages.Refused) -> str:
+    """What to tell whoever tried to manage the group."""
+    count, some = len(event.instances), ", ".join(event.instances[:FEW])
+    return (
+        f"the group already holds {count} instance{'s' if count > 1 else ''} that the journal knows nothing of"
+        f" ({some}{', …' if count > FEW else ''});"
+        ' set preexisting to "adopt" to use them, or to "remove" to delete them'
+    )
