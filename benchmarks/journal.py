@@ -8,7 +8,8 @@ from time import perf_counter
 import anyio
 from _figures import report
 
-from fleeting import Journal, MemoryJournal, SqliteJournal, Write
+from fleeting import Journal, MemoryJournal, SqliteJournal
+from fleeting.core import Write
 from fleeting.testing import FakeCloud, FakeGroup
 from taskscaler import Policy, Pool, Taskscaler
 

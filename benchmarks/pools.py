@@ -15,7 +15,8 @@ import anyio
 from _figures import report
 from attrs import define, field
 
-from fleeting import Capability, CapacityUnavailable, LoopClock, LossKind, ScaleThrottle
+from fleeting import Capability, CapacityUnavailable, LoopClock, ScaleThrottle
+from fleeting.events import LossKind
 from fleeting.testing import FakeCloud, FakeGroup, IncreaseFault, virtual_run
 from taskscaler import LeaseLost, Pool, Taskscaler
 from taskscaler.batch import BatchState, Job, JobState

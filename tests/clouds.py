@@ -4,7 +4,8 @@ from importlib.metadata import EntryPoints
 
 import pytest
 
-from fleeting import _plugins, available_groups
+from fleeting import _plugins
+from fleeting.config import available_groups
 
 CLOUDS = frozenset({"aws", "azure", "googlecloud"})
 WITHOUT_CLOUDS = [name for name in available_groups() if name not in CLOUDS]

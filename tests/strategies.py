@@ -7,8 +7,8 @@ from typing import Any, TypeVar
 from hypothesis import Phase
 from hypothesis import strategies as st
 
-from fleeting import Drop, Observation, Observed, Plan, PlanConfig, Put, ScaleThrottle, State, Step, Write
-from fleeting.core import messages
+from fleeting import Observation, Observed, PlanConfig, ScaleThrottle, State
+from fleeting.core import Drop, Plan, Put, Step, Write, messages
 
 EPOCH = 1_700_000_000.0
 """Where tests start: at this size a float second is coarse, as it is in production."""

@@ -18,8 +18,9 @@ from click.testing import CliRunner, Result
 
 import fleeting
 import taskscaler
-from fleeting import CatalogueEntry, Completed, FleetingError, LoopClock, Mistake, Settings, catalogue
+from fleeting import Completed, FleetingError, LoopClock, Settings
 from fleeting.cli import main as by_hand
+from fleeting.errors import CatalogueEntry, Mistake, catalogue
 from fleeting.groups.local import LocalGroup
 from fleeting.groups.local._config import LocalConfig
 from fleeting.testing import Command, FakeCloud, FakeGroup, Fault, IncreaseFault, virtual_run
@@ -217,7 +218,7 @@ def of_a_plugin(base: str) -> Provocation:
     """Use a plugin that raises an error of its own kind: it has the code of what it is derived from."""
 
     def provoke(place: Place) -> set[str]:
-        place.install(PLUGIN.format(base=base, version=fleeting.INTERFACE_VERSION))
+        place.install(PLUGIN.format(base=base, version=fleeting.plugins.INTERFACE_VERSION))
         return place.run_file()
 
     return provoke

@@ -12,7 +12,8 @@ import anyio
 from anyio.abc import TaskGroup
 from attrs import Factory, asdict, define
 
-from fleeting import Completed, GroupRefused, LoopClock, Notice, Put, State, Unreachable, Write
+from fleeting import Completed, GroupRefused, LoopClock, Notice, State, Unreachable
+from fleeting.core import Put, Write
 from fleeting.testing import Command, virtual_run
 from taskscaler import Lease, LeaseLost, NoCapacity, NotSuspended, Pool, Taskscaler
 from tests.chaos.observer import EPOCH, Observer, Run

@@ -15,7 +15,9 @@ import anyio
 from anyio.abc import TaskGroup
 from attrs import Factory, define
 
-from fleeting import JournalError, Notice, Observation, OutcomeUnknown, Put, Recovered, Unreachable, Write
+from fleeting import JournalError, Notice, Observation, OutcomeUnknown, Unreachable
+from fleeting.core import Put, Write
+from fleeting.journal import Recovered
 from fleeting.testing import FakeGroup, Fault
 from fleeting.testing._faults import Script
 from fleeting.testing._machine import Method

@@ -5,8 +5,10 @@ from collections.abc import Iterator
 import pytest
 from attrs import evolve
 
-from fleeting import Capability, Loss, Plan, Stage
+from fleeting import Capability
+from fleeting.core import Plan, Stage
 from fleeting.core._instance import Instance
+from fleeting.events import Loss
 from taskscaler import Policy
 from taskscaler._ledger import Ledger
 from taskscaler._slots import Host

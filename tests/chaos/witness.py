@@ -4,8 +4,9 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from fleeting import Drop, GroupInfo, Put, Recovered, Step, Write
-from fleeting.core import messages
+from fleeting import GroupInfo
+from fleeting.core import Drop, Put, Step, Write, messages
+from fleeting.journal import Recovered
 from taskscaler import Taskscaler
 from taskscaler._core import Core
 from taskscaler._decide import OVER_ALL, Decision

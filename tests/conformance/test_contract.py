@@ -16,12 +16,11 @@ from fleeting import (
     Problem,
     ProblemKind,
     ProviderError,
-    Recovered,
     State,
     Unsupported,
-    build_plan,
 )
-from fleeting.core import messages
+from fleeting.core import build_plan, messages
+from fleeting.journal import Recovered
 from fleeting.testing import CHECKS, Check, Trouble, anchor_of, name_of
 from fleeting.testing._harness import new_intent
 from tests.conformance.mutants import MUTANTS

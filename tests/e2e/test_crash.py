@@ -16,7 +16,7 @@ import anyio
 import pytest
 from attrs import define, field
 
-from fleeting import PLAN_RECORDS
+from fleeting.core import PLAN_RECORDS
 from taskscaler._slots import LEDGER_RECORDS
 from taskscaler._state import StateJournal
 

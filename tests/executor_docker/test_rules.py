@@ -10,7 +10,8 @@ from executor_docker import DockerConfig, DockerError, DockerOptions, Service
 from executor_docker._owner import Unit
 from executor_docker._rules import Limits, admit
 from executor_docker._sizes import in_words, size_of
-from fleeting import ConfigError, structure
+from fleeting import ConfigError
+from fleeting.plugins import structure
 from fleeting_docker._container import GROUP, HOST_KEY, INTENT, OWNER, is_instance
 from fleeting_docker.engine import Reference, canonical, is_allowed, registry_of
 

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from fleeting import CopyFailed
 from fleeting.archives import ArchiveRefused, _unpacking, unpack
 from fleeting.cli._copy import _put
+from fleeting.errors import CopyFailed
 from tests.fleeting.raw_archives import BLOCK, END, Spec, header, long_name, member, padded, pax, record
 
 LONG = b"/".join([b"d" * 250] * 17)

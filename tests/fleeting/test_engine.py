@@ -6,7 +6,9 @@ from contextlib import asynccontextmanager
 import anyio
 import pytest
 
-from fleeting import NOTHING, Drop, Engine, JournalError, LoopClock, MemoryJournal, Put, Step, Write
+from fleeting import JournalError, LoopClock, MemoryJournal
+from fleeting.core import NOTHING, Drop, Put, Step, Write
+from fleeting.runtime import Engine
 from fleeting.testing import virtual_time
 
 pytestmark = pytest.mark.anyio

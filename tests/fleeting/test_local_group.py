@@ -23,9 +23,9 @@ from fleeting import (
     Settings,
     State,
     Unsupported,
-    structure,
 )
 from fleeting.groups.local import LocalConfig, LocalGroup, _group, _instance
+from fleeting.plugins import structure
 from tests.fleeting.local_agents import (
     PATIENCE,
     agent_of,

@@ -5,21 +5,19 @@ from math import inf
 from attrs import evolve
 
 from fleeting import (
-    LossKind,
     NoticeKind,
     Observation,
     Observed,
-    Plan,
     PlanConfig,
     Preexisting,
     Problem,
     ProblemKind,
     ScaleThrottle,
     State,
-    Step,
 )
-from fleeting.core import messages
+from fleeting.core import Plan, Step, messages
 from fleeting.core._plan import UNANSWERED, UNFILLED
+from fleeting.events import LossKind
 from tests.strategies import EPOCH, NO_THROTTLE, Records, a_plan, of_type, one_intent, seen, shows
 
 CONFIG = PlanConfig(scale_throttle=NO_THROTTLE, preexisting=Preexisting.REMOVE)

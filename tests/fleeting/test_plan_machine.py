@@ -10,8 +10,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from fleeting import (
-    Drop,
-    LossKind,
     NoticeKind,
     Observation,
     Observed,
@@ -19,15 +17,13 @@ from fleeting import (
     Preexisting,
     Problem,
     ProblemKind,
-    Put,
     ScaleThrottle,
-    Stage,
     State,
-    Step,
 )
-from fleeting.core import messages
+from fleeting.core import Drop, Put, Stage, Step, messages
 from fleeting.core._intents import CLOCK_SKEW
 from fleeting.core._plan import INSTANCE, INTENT, REMEMBER_LOST
+from fleeting.events import LossKind
 from tests.strategies import EPOCH, NO_THROTTLE, QUICK, Records, a_plan, of_type, seeds
 
 PICKS = st.integers(0, 1000)

@@ -2,8 +2,9 @@
 
 from attrs import evolve
 
-from fleeting import LossKind, NoticeKind, Plan, PlanConfig, Preexisting, Stage, State, Step
-from fleeting.core import messages
+from fleeting import NoticeKind, PlanConfig, Preexisting, State
+from fleeting.core import Plan, Stage, Step, messages
+from fleeting.events import LossKind
 from tests.strategies import EPOCH, NO_THROTTLE, a_plan, of_type, seen
 
 CONFIG = PlanConfig(scale_throttle=NO_THROTTLE, preexisting=Preexisting.ADOPT)

@@ -9,18 +9,8 @@ from anyio.lowlevel import checkpoint
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleeting import (
-    AuthFailed,
-    LoopClock,
-    OutcomeUnknown,
-    ProviderError,
-    RateLimited,
-    Settings,
-    Unsupported,
-    accepted,
-    ask_in_batches,
-    undone_on_failure,
-)
+from fleeting import AuthFailed, LoopClock, OutcomeUnknown, ProviderError, RateLimited, Settings, Unsupported
+from fleeting.plugins import accepted, ask_in_batches, undone_on_failure
 
 IDS = st.lists(st.integers(0, 99).map(str), unique=True, max_size=30)
 

@@ -13,18 +13,17 @@ from fleeting import (
     Capability,
     ConnectorConfig,
     GroupInfo,
-    InterfaceMismatch,
     MemoryJournal,
     PlanConfig,
     ProviderError,
     Provisioner,
     RateLimited,
-    Recovered,
     Settings,
-    Stage,
     dial,
 )
-from fleeting.core import messages
+from fleeting.core import Stage, messages
+from fleeting.errors import InterfaceMismatch
+from fleeting.journal import Recovered
 from fleeting.runtime._driver import LONGEST_WAIT
 from fleeting.testing import DecreaseFault, FakeCloud, FakeGroup, Fault, IncreaseFault, UpdateFault, virtual_time
 

@@ -17,7 +17,8 @@ from attrs import frozen
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fleeting import PLAN_RECORDS, Drop, JournalError, MemoryJournal, Put, SqliteJournal, Write
+from fleeting import JournalError, MemoryJournal, SqliteJournal
+from fleeting.core import PLAN_RECORDS, Drop, Put, Write
 from fleeting.journal._sqlite import MIGRATIONS
 
 pytestmark = pytest.mark.anyio

@@ -28,7 +28,7 @@ from hypothesis import strategies as st
 from paramiko import common
 from paramiko.packet import Packetizer
 
-from fleeting import ConnectError, ConnectorConfig, structure
+from fleeting import ConnectError, ConnectorConfig
 from fleeting.connectors.ssh import FileHostKeys, MemoryHostKeys, generate_key
 from fleeting.connectors.ssh._bell import Bell, Signal
 from fleeting.connectors.ssh._channel import STDERR, STDOUT, WINDOW, Channel, message
@@ -38,6 +38,7 @@ from fleeting.connectors.ssh._known_hosts import known_keys
 from fleeting.connectors.ssh._run import send
 from fleeting.connectors.ssh._tap import Tap
 from fleeting.connectors.ssh._transport import SshTransport
+from fleeting.plugins import structure
 from tests.fleeting.sshd import PATIENCE, dialled, sshd
 
 # --- commands --------------------------------------------------------------------------------------------

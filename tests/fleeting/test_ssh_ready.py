@@ -9,9 +9,9 @@ import anyio
 import pytest
 from attrs import evolve
 
-from fleeting import ConnectError, ConnectInfo, LoginRejected, PlanConfig, Provisioner, Stage
+from fleeting import ConnectError, ConnectInfo, LoginRejected, PlanConfig, Provisioner
 from fleeting.connectors.ssh import MemoryHostKeys, SshConnector, _dial, generate_key
-from fleeting.core import messages
+from fleeting.core import Stage, messages
 from fleeting.testing import FakeCloud, FakeGroup
 from tests.fleeting.sshd import PATIENCE, Server, configured, private, sshd
 

@@ -25,12 +25,12 @@ from fleeting import (
     ProblemKind,
     ProviderError,
     Settings,
-    Sink,
     State,
     Unsupported,
     dial,
     load,
 )
+from fleeting.connectors import Sink
 from fleeting.connectors._collect import Collector
 from fleeting.groups.static import Host, StaticConfig, StaticGroup
 from tests.fleeting import static_hosts

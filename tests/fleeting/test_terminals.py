@@ -7,8 +7,9 @@ from typing import cast
 
 import pytest
 
-from fleeting import ConnectError, Connection, OpensTerminals, Terminal, Unreachable, Unsupported
+from fleeting import ConnectError, Connection, Unreachable, Unsupported
 from fleeting.cli._ssh import _in_terminal
+from fleeting.connectors import OpensTerminals, Terminal
 from tests.fleeting import sshd
 from tests.fleeting.local_agents import watched
 from tests.fleeting.ways import KINDS, Way, connected

@@ -11,18 +11,11 @@ import pytest
 from attrs import evolve
 
 import fleeting
-from fleeting import (
-    ConnectInfo,
-    ConnectorConfig,
-    HostKeyMismatch,
-    LoginRejected,
-    PluginBroken,
-    Unreachable,
-    Unsupported,
-)
+from fleeting import ConnectInfo, ConnectorConfig, HostKeyMismatch, LoginRejected, Unreachable, Unsupported
 from fleeting.connectors import overridden
 from fleeting.connectors.winrm import WinrmConnector
 from fleeting.connectors.winrm._dial import Target
+from fleeting.errors import PluginBroken
 from tests.fleeting.winrm_host import Authority, Host, winrm_host
 
 pytestmark = pytest.mark.anyio
@@ -275,7 +268,7 @@ async def test_windows_speaks_winrm_unless_somebody_says_otherwise(
 async def test_it_is_found_by_the_protocol(host: Host) -> None:
     """Like anybody else's connector."""
     async with fleeting.dial(host.info, QUICK) as connection:
-        assert isinstance(connection, fleeting.TellsSystem)
+        assert isinstance(connection, fleeting.connectors.TellsSystem)
         assert connection.os == "windows"
 
 
@@ -285,6 +278,6 @@ def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     fleeting.load_connector.cache_clear()
     try:
         with pytest.raises(PluginBroken, match=r"pip install 'fleeting\[winrm\]'"):
-            fleeting.load_connector("winrm")
+            fleeting.plugins.load_connector("winrm")
     finally:
         fleeting.load_connector.cache_clear()

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from attrs import frozen
 
-from fleeting import Connection, OpensTerminals, Terminal
+from fleeting import Connection
+from fleeting.connectors import OpensTerminals, Terminal
 from tests.fleeting import local_agents, sshd
 from tests.fleeting.local_agents import agent_of, opened, started
 

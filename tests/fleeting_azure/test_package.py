@@ -10,7 +10,8 @@ import attrs
 import pytest
 
 import fleeting
-from fleeting import ConfigError, State, format_duration
+from fleeting import ConfigError, State
+from fleeting.plugins import format_duration
 from fleeting_azure import AzureConfig, AzureGroup
 from tests.fleeting_azure.arm_cloud import Mode, Request
 from tests.fleeting_azure.groups import opened

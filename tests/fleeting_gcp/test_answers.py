@@ -23,8 +23,8 @@ from fleeting import (
     QuotaExceeded,
     RateLimited,
     State,
-    structure,
 )
+from fleeting.plugins import structure
 from fleeting_gcp import GcpConfig
 from fleeting_gcp import _answers as answers
 from fleeting_gcp._answers import Fault, Managed, Refused

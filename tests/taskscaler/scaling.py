@@ -6,7 +6,8 @@ from random import Random
 
 import anyio
 
-from fleeting import JournalError, LoopClock, MemoryJournal, Write
+from fleeting import JournalError, LoopClock, MemoryJournal
+from fleeting.core import Write
 from fleeting.testing import FakeCloud, FakeGroup
 from taskscaler import Policy, Pool, Taskscaler
 

@@ -2,7 +2,8 @@
 
 from hypothesis import strategies as st
 
-from fleeting import Limits, Preexisting
+from fleeting import Preexisting
+from fleeting.core import Limits
 from taskscaler._decide import Supply
 from taskscaler._types import Policy, PoolSettings
 from tests.strategies import NO_THROTTLE

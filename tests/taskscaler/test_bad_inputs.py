@@ -8,7 +8,7 @@ import pytest
 from attrs import field, frozen
 from click.testing import CliRunner
 
-from fleeting import available_plugins
+from fleeting.config import available_plugins
 from taskscaler._jobsfile import read_jobs_file
 from taskscaler.cli import main
 from taskscaler.executors import available_executors

@@ -20,7 +20,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from fleeting import ConnectError, ConnectInfo, Connection, LoopClock, Loss, LossKind, Sink, Unreachable, Unsupported
+from fleeting import ConnectError, ConnectInfo, Connection, LoopClock, Unreachable, Unsupported
+from fleeting.connectors import Sink
+from fleeting.events import Loss, LossKind
 from fleeting.testing import FakeCloud, FakeGroup
 from taskscaler import LeaseLost, NoCapacity, Pool, Taskscaler
 from taskscaler.batch import (

@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from fleeting import NoticeKind, Observation, Observed, Preexisting, Problem, ProblemKind, Stage, State, Step
-from fleeting.core import messages
+from fleeting import NoticeKind, Observation, Observed, Preexisting, Problem, ProblemKind, State
+from fleeting.core import Stage, Step, messages
 from taskscaler._core import Core, Doubt, InstanceLost
 from taskscaler._decide import idle_slots
 from taskscaler._errors import NoCapacity, NoSuchInstance

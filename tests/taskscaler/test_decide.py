@@ -7,7 +7,7 @@ from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleeting import Limits
+from fleeting.core import Limits
 from taskscaler._decide import OVER_ALL, Supply, decide, idle_slots
 from taskscaler._types import Policy
 from tests.taskscaler.strategies import policies, supplies

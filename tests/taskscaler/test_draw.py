@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleeting import parse_duration
+from fleeting.config import parse_duration
 from taskscaler._names import shortened
 from taskscaler._told import Progress, RunTold
 from taskscaler.batch import JobState

@@ -20,7 +20,9 @@ from typing import Any
 
 import pytest
 
-from fleeting import Loss, LossKind, Sink, Unreachable, load
+from fleeting import Unreachable, load
+from fleeting.connectors import Sink
+from fleeting.events import Loss, LossKind
 from taskscaler import LeaseLost, NoCapacity, Pool, TaskscalerError
 from taskscaler.executors import JobOutcome, JobSpec, Leased, Verdict
 from taskscaler.futures import Call, CallFailed, FleetExecutor, Result, ScriptFailed, _remote, _work

@@ -5,7 +5,8 @@ from typing import Any
 import anyio
 import pytest
 
-from fleeting import LossKind, MemoryJournal, ProviderError
+from fleeting import MemoryJournal, ProviderError
+from fleeting.events import LossKind
 from fleeting.testing import FakeCloud, Fault, virtual_time
 from taskscaler import NoCapacity, Policy
 from taskscaler._slots import LEASE, USES

@@ -13,7 +13,8 @@ from attrs import define, evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleeting import Completed, ConfigError, ConnectError, PluginBroken, PluginNotFound, Unreachable
+from fleeting import Completed, ConfigError, ConnectError, PluginNotFound, Unreachable
+from fleeting.errors import PluginBroken
 from taskscaler.batch import Results
 from taskscaler.executors import JobOutcome, JobSpec, Verdict, available_executors, load_executor, runs
 from taskscaler.executors.instance import InstanceConfig, InstanceExecutor

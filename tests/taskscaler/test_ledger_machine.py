@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from pytest import raises  # noqa: PT013  (reads as a sentence)
 
-from fleeting import NOTHING, Drop, Loss, LossKind, Put, Step
+from fleeting.core import NOTHING, Drop, Put, Step
+from fleeting.events import Loss, LossKind
 from taskscaler._errors import KeyInUse, NoCapacity, NotSuspended
 from taskscaler._ledger import Ledger
 from taskscaler._slots import (

@@ -10,8 +10,8 @@ from attrs import define, evolve
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fleeting import Capability, LoopClock, MemoryJournal, NoticeKind, Observation, State, Step
-from fleeting.core import messages
+from fleeting import Capability, LoopClock, MemoryJournal, NoticeKind, Observation, State
+from fleeting.core import Step, messages
 from fleeting.testing import FakeCloud, FakeGroup, virtual_time
 from taskscaler import InstanceEvent, NoCapacity, Policy, Pool, PoolSettings, ScalerEvent, Taskscaler
 from taskscaler._core import Core

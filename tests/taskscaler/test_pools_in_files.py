@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleeting import ConfigError, ConnectorConfig, ScaleThrottle, structure
+from fleeting import ConfigError, ConnectorConfig, ScaleThrottle
+from fleeting.plugins import structure
 from taskscaler import config
 from taskscaler._jobsfile import JobsFile, read_jobs_file
 from taskscaler.config import Autoscaler

@@ -17,13 +17,13 @@ from fleeting import (
     ConnectorConfig,
     GroupRefused,
     JournalError,
-    LossKind,
     MemoryJournal,
     Preexisting,
     ProviderError,
     Unreachable,
-    Write,
 )
+from fleeting.core import Write
+from fleeting.events import LossKind
 from fleeting.testing import (
     Command,
     FakeCloud,

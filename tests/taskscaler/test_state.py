@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 from attrs import frozen
 
-from fleeting import JournalError, Put, Recovered
+from fleeting import JournalError
+from fleeting.core import Put
+from fleeting.journal import Recovered
 from taskscaler._state import StateJournal, default_directory
 
 pytestmark = pytest.mark.anyio

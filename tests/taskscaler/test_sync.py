@@ -18,7 +18,8 @@ from anyio.from_thread import start_blocking_portal
 from anyio.lowlevel import cancel_shielded_checkpoint
 
 import taskscaler
-from fleeting import CommandFailed, GroupRefused, LossKind, Unreachable, load
+from fleeting import CommandFailed, GroupRefused, Unreachable, load
+from fleeting.events import LossKind
 from taskscaler import KeyInUse, LeaseLost, NoCapacity, NoSuchInstance, NotSuspended, Policy, Pool, TaskscalerError
 from taskscaler.sync import Taskscaler
 from taskscaler.sync._door import Door

@@ -8,18 +8,8 @@ from signal import SIGKILL, Signals
 import anyio
 from anyio.abc import ByteReceiveStream, ByteSendStream, ByteStream, Process
 
-from fleeting import (
-    CommandFailed,
-    Completed,
-    ConnectInfo,
-    ConnectorConfig,
-    Sink,
-    Source,
-    Unreachable,
-    Unsupported,
-    hookimpl,
-)
-from fleeting.connectors import Collector, arriving
+from fleeting import CommandFailed, Completed, ConnectInfo, ConnectorConfig, Unreachable, Unsupported, hookimpl
+from fleeting.connectors import Collector, Sink, Source, arriving
 
 
 @hookimpl

@@ -10,12 +10,12 @@ from fleeting import (
     AuthFailed,
     CapacityUnavailable,
     InstanceNotFound,
-    Offload,
     OutcomeUnknown,
     ProviderError,
     QuotaExceeded,
     RateLimited,
 )
+from fleeting.plugins import Offload
 
 from fleeting_puddle._config import Config
 

@@ -14,9 +14,9 @@ from attrs import frozen
 from executor_docker._artifacts import COLLECT_TIMEOUT, save
 from executor_docker._config import DockerConfig
 from executor_docker._owner import CACHE, KIND
-from fleeting import SystemRefused, format_duration
-from fleeting._directories import make_private, open_private
 from fleeting.archives import CHUNK, END, ArchiveRefused
+from fleeting.errors import SystemRefused
+from fleeting.plugins import format_duration, make_private, open_private
 from fleeting_docker.engine import Engine, EngineRefused, quoted
 
 PREFIX = "taskscaler-cache-"

@@ -8,7 +8,7 @@ from attrs.validators import ge, gt, min_len, optional
 
 from executor_docker._sizes import is_size
 from fleeting import Duration
-from fleeting._directories import is_absolute
+from fleeting.plugins import is_absolute
 
 
 class PullPolicy(Enum):

@@ -33,8 +33,10 @@ from executor_docker._script import (
 from executor_docker._sizes import in_words
 from executor_docker._users import ids_of
 from executor_docker._way import daemon
-from fleeting import Sink, Unreachable, format_duration
+from fleeting import Unreachable
 from fleeting.archives import ArchiveRefused, Packed
+from fleeting.connectors import Sink
+from fleeting.plugins import format_duration
 from fleeting_docker.engine import (
     STDOUT,
     Body,

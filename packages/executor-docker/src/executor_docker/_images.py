@@ -9,7 +9,7 @@ from attrs import frozen
 
 from executor_docker._config import DockerConfig, PullPolicy
 from executor_docker._errors import DockerError
-from fleeting import format_duration
+from fleeting.plugins import format_duration
 from fleeting_docker.engine import Engine, EngineRefused, ImageInspected, quoted, registry_of
 
 NOT_FOUND = 404

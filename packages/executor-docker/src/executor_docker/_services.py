@@ -12,7 +12,8 @@ from executor_docker._errors import DockerError
 from executor_docker._options import Service
 from executor_docker._owner import Unit
 from executor_docker._rules import Limits
-from fleeting import Sink, format_duration
+from fleeting.connectors import Sink
+from fleeting.plugins import format_duration
 from fleeting_docker.engine import STDERR, STDOUT, Created, Demultiplexer, Engine, Inspected, canonical, quoted
 
 LOOK_EVERY = 0.2

@@ -8,7 +8,8 @@ from typing import Any
 from attrs import define, field, frozen
 from attrs.validators import ge, gt, min_len, optional
 
-from fleeting import Duration, GroupRefused, Offload
+from fleeting import Duration, GroupRefused
+from fleeting.plugins import Offload
 from fleeting_aws._translate import Json, failure_of, is_refused
 
 THREADS = 8

@@ -25,11 +25,9 @@ from fleeting import (
     ProviderError,
     Settings,
     State,
-    accepted,
-    ask_in_batches,
-    undone_on_failure,
 )
 from fleeting.connectors import ssh
+from fleeting.plugins import accepted, ask_in_batches, undone_on_failure
 from fleeting_aws import _translate
 from fleeting_aws._config import AwsConfig, Sdk
 from fleeting_aws._launch import Launcher

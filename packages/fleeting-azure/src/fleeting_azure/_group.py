@@ -24,15 +24,14 @@ from fleeting import (
     GroupRefused,
     InstanceNotFound,
     Observation,
-    Offload,
     OutcomeUnknown,
     Problem,
     ProviderError,
     RateLimited,
     Settings,
     State,
-    undone_on_failure,
 )
+from fleeting.plugins import Offload, undone_on_failure
 from fleeting_azure import _arm as arm
 from fleeting_azure._config import AzureConfig
 

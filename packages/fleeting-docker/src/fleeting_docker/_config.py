@@ -8,7 +8,7 @@ from attrs import field, frozen
 from attrs.validators import ge, gt, in_, min_len, optional
 
 from fleeting import Duration
-from fleeting._directories import is_absolute
+from fleeting.plugins import is_absolute
 
 _NAME = re.compile(r"[a-z]([a-z0-9-]{0,30}[a-z0-9])?")
 _VOLUME = re.compile(r"(/[^:]*|[a-zA-Z0-9][a-zA-Z0-9_.-]*):/[^:]*(:ro|:rw)?")

@@ -22,8 +22,8 @@ from fleeting import (
     Settings,
     Unsupported,
 )
-from fleeting._wording import one_line
 from fleeting.connectors.ssh import generate_key
+from fleeting.plugins import one_line
 from fleeting_docker import _image
 from fleeting_docker._config import DockerGroupConfig
 from fleeting_docker._container import (

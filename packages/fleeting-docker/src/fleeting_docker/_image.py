@@ -11,8 +11,9 @@ from pathlib import Path
 import anyio
 from anyio import to_thread
 
-from fleeting import GroupRefused, format_duration
+from fleeting import GroupRefused
 from fleeting.archives import Packed
+from fleeting.plugins import format_duration
 from fleeting_docker._config import DockerGroupConfig
 from fleeting_docker.engine import Body, Engine, EngineRefused, EngineUnreachable, Entry, quoted, tar_of
 

@@ -9,7 +9,7 @@ from attrs import field, frozen
 from attrs.validators import deep_iterable, ge, gt, le, min_len, optional
 
 from fleeting import Duration
-from fleeting._directories import is_absolute, state_home
+from fleeting.plugins import is_absolute, state_home
 
 LONGEST_READ = 100.0
 """Seconds; the manager gives up on a view after 120."""

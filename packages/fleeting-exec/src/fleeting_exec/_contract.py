@@ -25,8 +25,8 @@ from fleeting import (
     QuotaExceeded,
     RateLimited,
     State,
-    structure,
 )
+from fleeting.plugins import structure
 
 OUTPUT_LIMIT = 4 << 20
 """Bytes that ``list`` and ``status`` may print."""

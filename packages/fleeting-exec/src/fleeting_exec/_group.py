@@ -20,14 +20,13 @@ from fleeting import (
     GroupRefused,
     InstanceNotFound,
     Observation,
-    Offload,
     Problem,
     ProblemKind,
     ProviderError,
     Settings,
     State,
-    accepted,
 )
+from fleeting.plugins import Offload, accepted
 from fleeting_exec._book import UNSETTLED, Book, Fate, Request
 from fleeting_exec._config import ExecConfig
 from fleeting_exec._contract import Listed, Listing, is_name, kind_of, plain, read_instance, read_listing

@@ -22,7 +22,8 @@ from anyio.abc import Process
 from anyio.lowlevel import checkpoint
 from attrs import define, field, frozen
 
-from fleeting import ProviderError, format_duration
+from fleeting import ProviderError
+from fleeting.plugins import format_duration
 from fleeting_exec._contract import OUTPUT_LIMIT, ExitCode, failure, last_words
 
 GRACE = 5.0

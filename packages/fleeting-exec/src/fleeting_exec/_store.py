@@ -10,7 +10,7 @@ from typing import Self
 from attrs import define, field
 
 from fleeting import GroupRefused, ProviderError
-from fleeting._directories import make_private
+from fleeting.plugins import make_private
 from fleeting_exec._book import Book, Fate, Request
 
 _SUFFIX = ".json"

@@ -26,14 +26,13 @@ from fleeting import (
     GroupRefused,
     InstanceNotFound,
     Observation,
-    Offload,
     OutcomeUnknown,
     ProviderError,
     Settings,
     State,
-    undone_on_failure,
 )
 from fleeting.connectors.ssh import KeyPair, best_host_key, generate_key, printed_host_key
+from fleeting.plugins import Offload, undone_on_failure
 from fleeting_gcp import _answers as answers
 from fleeting_gcp._answers import Fault, Managed, Message, Refused
 from fleeting_gcp._config import GcpConfig

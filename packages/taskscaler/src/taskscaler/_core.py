@@ -15,23 +15,9 @@ from typing import Any, NamedTuple
 
 from attrs import evolve
 
-from fleeting import (
-    NOTHING,
-    Drop,
-    Instance,
-    Loss,
-    LossKind,
-    NoticeKind,
-    Plan,
-    Put,
-    Stage,
-    State,
-    Step,
-    Timers,
-    Write,
-    refusal_of,
-)
-from fleeting.core import messages
+from fleeting import NoticeKind, State
+from fleeting.core import NOTHING, Drop, Instance, Plan, Put, Stage, Step, Timers, Write, messages, refusal_of
+from fleeting.events import Loss, LossKind
 from taskscaler._decide import ANY_NUMBER, Choice, Decision, Removal, Sleep, Supply, Wake, decide
 from taskscaler._errors import NoCapacity, NoSuchInstance, TaskscalerError
 from taskscaler._ledger import Ledger
@@ -495,7 +481,7 @@ class Core:
 
     @property
     def wake_at(self) -> float | None:
-        """See `fleeting.Engine`."""
+        """See `fleeting.runtime.Engine`."""
         times = [self._look_at, self._breaks.next, *(plan.wake_at for plan in self.plans.values())]
         at = min((at for at in times if at is not None), default=inf)
         return None if at == inf else at

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 
 from attrs import evolve, field, frozen
 
-from fleeting import Limits
+from fleeting.core import Limits
 from taskscaler._types import Policy
 from taskscaler._wording import counted
 

@@ -19,9 +19,11 @@ FleetingError
 Each class has an entry in the catalogue of errors, ``docs/reference/errors.md``; CONTRIBUTING says how to add one.
 """
 
-from fleeting import CatalogueEntry, FleetingError, Loss
-from fleeting._terminal import harmless
-from fleeting._wording import one_line
+from fleeting import FleetingError
+from fleeting.config import harmless
+from fleeting.errors import CatalogueEntry
+from fleeting.events import Loss
+from fleeting.plugins import one_line
 
 LAST_WORDS = 2000
 """Characters of the output that an error shows."""

@@ -6,7 +6,7 @@ from math import inf
 
 from attrs import asdict, evolve, frozen
 
-from fleeting import Instance, Limits, Plan, Stage
+from fleeting.core import Instance, Limits, Plan, Stage
 from taskscaler._core import Core
 from taskscaler._decide import OVER_ALL, Decision, PoolDecision, limit
 from taskscaler._forecast import Upcoming, describe_policy, forecast, in_short

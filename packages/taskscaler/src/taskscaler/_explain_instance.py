@@ -4,8 +4,9 @@ from collections.abc import Iterator
 
 from attrs import frozen
 
-from fleeting import Instance, Plan, Stage, State
-from fleeting._wording import did_you_mean
+from fleeting import State
+from fleeting.config import did_you_mean
+from fleeting.core import Instance, Plan, Stage
 from taskscaler._core import Core
 from taskscaler._explain import SCHEMA_VERSION, in_lines, view_of
 from taskscaler._forecast import Next, Upcoming, forecast

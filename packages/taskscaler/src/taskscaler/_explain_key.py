@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from attrs import frozen
 
-from fleeting._wording import did_you_mean
+from fleeting.config import did_you_mean
 from taskscaler._core import Core
 from taskscaler._explain import SCHEMA_VERSION, explain, in_lines
 from taskscaler._forecast import Next, Upcoming, forecast

@@ -7,7 +7,7 @@ from operator import itemgetter
 
 from attrs import define, frozen
 
-from fleeting._wording import did_you_mean
+from fleeting.config import did_you_mean
 from taskscaler._decide import Decision
 from taskscaler._errors import NothingTold
 from taskscaler._explain import SCHEMA_VERSION, STATES, decision_dict

@@ -12,8 +12,7 @@ from typing import Any
 
 from attrs import evolve, frozen
 
-from fleeting import Plan, Stage
-from fleeting.core import messages
+from fleeting.core import Plan, Stage, messages
 from taskscaler._core import COALESCE, NOT_NEEDED, SPARED, TOO_OLD, Core
 from taskscaler._decide import Choice, Decision, Sleep, limit
 from taskscaler._schedule import zone

@@ -15,20 +15,10 @@ from typing import Any, TypeVar
 
 from attrs import Attribute, field, frozen, validators
 
-from fleeting import (
-    ConfigError,
-    ConfigProblem,
-    ConnectorConfig,
-    Duration,
-    InstanceGroup,
-    Mistake,
-    PluginNotFound,
-    load,
-    load_connector,
-    structure,
-)
-from fleeting._files import read_toml
-from fleeting._wording import describe, quoted
+from fleeting import ConfigError, ConnectorConfig, Duration, InstanceGroup, PluginNotFound, load
+from fleeting.config import quoted, read_toml
+from fleeting.errors import ConfigProblem, Mistake
+from fleeting.plugins import describe, load_connector, structure
 from taskscaler._observe import ScalerObserver
 from taskscaler.batch import Job
 from taskscaler.batch._job import LEAST_LOG_LIMIT, LOG_LIMIT

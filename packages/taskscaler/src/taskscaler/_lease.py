@@ -7,8 +7,9 @@ from typing import Protocol, Self
 
 import anyio
 
-from fleeting import ConnectInfo, Connection, Loss, LossKind, Unreachable
-from fleeting._wording import one_line
+from fleeting import ConnectInfo, Connection, Unreachable
+from fleeting.events import Loss, LossKind
+from fleeting.plugins import one_line
 from taskscaler._errors import LeaseLost
 from taskscaler._slots import Held
 

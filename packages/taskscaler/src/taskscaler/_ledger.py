@@ -34,7 +34,8 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from math import inf
 
-from fleeting import NOTHING, Drop, Loss, LossKind, Put, Step, Write
+from fleeting.core import NOTHING, Drop, Put, Step, Write
+from fleeting.events import Loss, LossKind
 from taskscaler._errors import KeyInUse, NoCapacity, NotSuspended
 from taskscaler._slots import (
     AWAY,

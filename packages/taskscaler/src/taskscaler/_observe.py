@@ -6,8 +6,8 @@ from math import inf
 
 from attrs import asdict, field, frozen
 
-from fleeting import Instance, InstanceRecord, Loss, Origin, Plan, Put, Stage, Step
-from fleeting.core import messages
+from fleeting.core import Instance, InstanceRecord, Origin, Plan, Put, Stage, Step, messages
+from fleeting.events import Loss
 from taskscaler._decide import Decision
 
 log = logging.getLogger("taskscaler.observers")

@@ -11,26 +11,13 @@ from typing import Self, overload
 import anyio
 from attrs import define
 
-from fleeting import (
-    PLAN_RECORDS,
-    Clock,
-    ConnectInfo,
-    Connection,
-    GroupDriver,
-    GroupInfo,
-    Journal,
-    Loss,
-    LossKind,
-    ProviderError,
-    Recovered,
-    Shell,
-    Step,
-    Unreachable,
-    build_plan,
-    format_duration,
-)
-from fleeting._fields import all_are
-from fleeting.core import messages
+from fleeting import Clock, ConnectInfo, Connection, GroupInfo, Journal, ProviderError, Unreachable
+from fleeting.config import all_are
+from fleeting.core import PLAN_RECORDS, Step, build_plan, messages
+from fleeting.events import Loss, LossKind
+from fleeting.journal import Recovered
+from fleeting.plugins import format_duration
+from fleeting.runtime import GroupDriver, Shell
 from taskscaler._core import AllRemoved, Core, Doubt, InstanceLost
 from taskscaler._errors import LeaseLost, NoCapacity, TaskscalerError
 from taskscaler._explain import Explanation, InstanceView, explain, view_instances
@@ -362,7 +349,7 @@ class Taskscaler:
         self._take(self._core.break_all("the scaler was stopped", self._now(), asleep_too=self._delete_on_shutdown))
 
     async def __aenter__(self) -> Self:
-        """Open groups and journal, and see each group once. Raises as `fleeting.Shell`."""
+        """Open groups and journal, and see each group once. Raises as `fleeting.runtime.Shell`."""
         self._lease_ended = anyio.Event()
         self._all_removed = anyio.Event()
         self._stack = AsyncExitStack()

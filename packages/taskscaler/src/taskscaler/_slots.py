@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from attrs import Factory, define, frozen
 
-from fleeting import Loss
+from fleeting.events import Loss
 
 LEASE, USES, CORDON, DIRTY = "lease", "uses", "cordon", "dirty"
 """The journal's kinds of records that belong to the ledger."""

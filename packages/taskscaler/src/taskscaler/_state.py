@@ -12,8 +12,10 @@ from errno import EPERM
 from hashlib import sha256
 from pathlib import Path
 
-from fleeting import JournalError, Recovered, SqliteJournal, Write
-from fleeting._directories import make_private, state_home
+from fleeting import JournalError, SqliteJournal
+from fleeting.core import Write
+from fleeting.journal import Recovered
+from fleeting.plugins import make_private, state_home
 
 LONGEST_SLUG = 80
 """So many characters of a group's identity are kept in the name of its journal, for people to recognise."""
@@ -61,7 +63,7 @@ class StateJournal:
 
     @property
     def place(self) -> str:
-        """See `fleeting.Placed`."""
+        """See `fleeting.journal.Placed`."""
         return str(self.directory.absolute())
 
     def path(self, identities: Sequence[str]) -> Path:

@@ -15,7 +15,7 @@ from typing import Any
 
 from attrs import evolve, frozen
 
-from fleeting._wording import did_you_mean
+from fleeting.config import did_you_mean
 from taskscaler._errors import CannotResume, NothingTold
 from taskscaler._jobsfile import retries_by_job
 from taskscaler._wording import enumerated

@@ -6,9 +6,10 @@ from typing import Protocol
 from attrs import field, frozen
 from attrs.validators import ge, gt
 
-from fleeting import ConnectInfo, ConnectorConfig, Dial, Duration, InstanceGroup, PlanConfig, ReadyHook, dial
-from fleeting._fields import in_words, is_a
-from fleeting._wording import describe
+from fleeting import ConnectInfo, ConnectorConfig, Duration, InstanceGroup, PlanConfig, dial
+from fleeting.config import in_words, is_a
+from fleeting.plugins import describe
+from fleeting.runtime import Dial, ReadyHook
 from taskscaler._schedule import ALWAYS, validate_period, validate_timezone
 
 
@@ -139,7 +140,7 @@ class Pool(PoolSettings):
     """Connects to an instance."""
 
     ready_hook: ReadyHook | None = field(default=None, kw_only=True)
-    """The caller's own last readiness step; raising `ConnectError` replaces the instance. See `fleeting.ReadyHook`."""
+    """The caller's own last readiness step; raising `ConnectError` replaces the instance. See `fleeting.runtime.ReadyHook`."""
 
     cleanup_hook: CleanupHook | None = field(default=None, kw_only=True)
     """The caller's own last step of cleaning up after a job; comes after `instance_cleanup_command`."""

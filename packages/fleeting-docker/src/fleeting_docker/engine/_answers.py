@@ -11,8 +11,8 @@ from typing import Final, TypeVar
 from attrs import Attribute, field, frozen
 from attrs.validators import ge
 
-from fleeting import ConfigError, structure
-from fleeting._wording import describe
+from fleeting import ConfigError
+from fleeting.plugins import describe, structure
 from fleeting_docker.engine._errors import EngineMalformed
 
 MOST_VALUES: Final = 1 << 16

@@ -13,8 +13,8 @@ from anyio.abc import ByteStream
 from anyio.lowlevel import checkpoint
 from attrs import define, field
 
-from fleeting import Sink, format_duration
-from fleeting._wording import one_line
+from fleeting.connectors import Sink
+from fleeting.plugins import format_duration, one_line
 from fleeting_docker.engine._answers import Progress, parsed, structured
 from fleeting_docker.engine._archives import OVERHEAD, only_file
 from fleeting_docker.engine._errors import EngineMalformed, EngineRefused, EngineUnreachable

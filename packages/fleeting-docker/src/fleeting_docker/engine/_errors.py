@@ -1,7 +1,7 @@
 """What can go wrong between us and a daemon. Whoever uses the client says what it means for him."""
 
 from fleeting import FleetingError
-from fleeting._wording import one_line
+from fleeting.plugins import one_line
 
 
 class EngineRefused(FleetingError):

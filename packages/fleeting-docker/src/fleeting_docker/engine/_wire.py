@@ -8,7 +8,7 @@ from anyio.abc import ByteStream, SocketAttribute
 from anyio.lowlevel import checkpoint
 from attrs import define, field
 
-from fleeting._wording import one_line
+from fleeting.plugins import one_line
 from fleeting_docker.engine._errors import EngineUnreachable
 
 Body = bytes | AsyncIterable[bytes]

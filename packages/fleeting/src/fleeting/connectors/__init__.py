@@ -1,4 +1,4 @@
-"""Ways to reach an instance, one module per protocol."""
+"""Ways to reach an instance, one module per protocol; and what a connector is made of, for authors of others."""
 
 from contextlib import AbstractAsyncContextManager
 
@@ -7,10 +7,24 @@ from attrs import evolve
 
 from fleeting._errors import LoginRejected
 from fleeting._plugins import load_connector
-from fleeting._protocols import Connection
+from fleeting._protocols import Connection, Connector, OpensTerminals, Sink, Source, TellsSystem, Terminal
 from fleeting._types import ConnectInfo, ConnectorConfig
-from fleeting.connectors._collect import Collector as Collector
-from fleeting.connectors._stdin import arriving as arriving
+from fleeting.connectors._collect import Beginning, Collector, Ending
+from fleeting.connectors._stdin import arriving
+
+__all__ = [
+    "Beginning",
+    "Collector",
+    "Connector",
+    "Ending",
+    "OpensTerminals",
+    "Sink",
+    "Source",
+    "TellsSystem",
+    "Terminal",
+    "arriving",
+    "overridden",
+]
 
 _DEFAULTS = ConnectorConfig()
 _SSH = "ssh"

@@ -22,8 +22,7 @@ from typing import Any, Self
 import anyio
 from attrs import asdict, define, evolve, field, frozen
 
-from fleeting import Offload
-from fleeting._directories import open_private
+from fleeting.plugins import Offload, open_private
 from taskscaler._errors import CannotResume
 from taskscaler.batch._state import Attempt, JobRecord, JobState
 

@@ -19,8 +19,8 @@ from typing import Self
 from anyio import to_thread
 from attrs import define, field
 
-from fleeting import SystemRefused
-from fleeting._directories import open_private
+from fleeting.errors import SystemRefused
+from fleeting.plugins import open_private
 from taskscaler.batch._addresses import Addresses
 
 _GAP = b"\ntaskscaler: %20d bytes are left out here, as log_limit says\n"

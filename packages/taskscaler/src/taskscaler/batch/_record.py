@@ -22,7 +22,7 @@ from typing import Any
 
 from attrs import asdict, frozen
 
-from fleeting._directories import open_private
+from fleeting.plugins import open_private
 from taskscaler._decide import Decision, Demand, PoolDecision, Removal, Sleep, Wake
 from taskscaler._errors import RecordUnreadable
 from taskscaler._observe import DecisionEvent, InstanceEvent, LeaseEvent, ScalerEvent, event_as_data

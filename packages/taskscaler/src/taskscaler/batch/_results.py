@@ -11,7 +11,7 @@ from pathlib import Path
 
 from attrs import frozen
 
-from fleeting._directories import make_private, open_private
+from fleeting.plugins import make_private, open_private
 from taskscaler._errors import ResultsInTheWay
 from taskscaler._wording import iso
 from taskscaler.batch._history import draft_of

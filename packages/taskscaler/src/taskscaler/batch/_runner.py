@@ -15,7 +15,10 @@ from anyio.abc import TaskGroup, TaskStatus
 from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
 from attrs import evolve
 
-from fleeting import Clock, ConnectInfo, LossKind, SystemRefused, Unreachable, format_duration
+from fleeting import Clock, ConnectInfo, Unreachable
+from fleeting.errors import SystemRefused
+from fleeting.events import LossKind
+from fleeting.plugins import format_duration
 from taskscaler._errors import LeaseLost, NoCapacity
 from taskscaler.batch._addresses import Addresses
 from taskscaler.batch._history import History

@@ -17,7 +17,7 @@ from typing import Any
 from attrs import define, evolve, field, frozen
 
 from fleeting import PlanConfig
-from fleeting._wording import one_line
+from fleeting.plugins import one_line
 from taskscaler.batch._job import Job
 from taskscaler.executors import JobOutcome
 

@@ -87,8 +87,8 @@ def errors(code: str | None) -> None:
 
     CODE is what stands in brackets at the end of its line, such as FL112. Without CODE, all are listed.
     """
-    from fleeting import catalogue
-    from fleeting._wording import did_you_mean
+    from fleeting.config import did_you_mean
+    from fleeting.errors import catalogue
     from taskscaler.cli._errors import print_catalogue, print_entry
 
     if code is None:

@@ -4,7 +4,8 @@ import json
 import tomllib
 from collections.abc import Iterator, Mapping
 
-from fleeting import ConfigError, parse_duration
+from fleeting import ConfigError
+from fleeting.config import parse_duration
 
 RELOADED = "autoscaler.policy"
 """What may change while a batch runs, or between two runs of it."""

@@ -9,11 +9,8 @@ from attrs import evolve, frozen
 
 from fleeting import (
     ConfigError,
-    ConfigProblem,
     ConnectError,
-    Dial,
     FleetingError,
-    GroupDriver,
     InstanceGroup,
     LoopClock,
     Observation,
@@ -22,8 +19,10 @@ from fleeting import (
     State,
     dial,
 )
-from fleeting._files import read_toml
 from fleeting.cli._commandline import FAILED, SUCCEEDED, WRONG, WRONG_FILE, outcome, tell
+from fleeting.config import read_toml
+from fleeting.errors import ConfigProblem
+from fleeting.runtime import Dial, GroupDriver
 from taskscaler import config
 from taskscaler._decide import Decision
 from taskscaler._jobsfile import read_jobs_file

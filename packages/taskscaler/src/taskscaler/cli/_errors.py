@@ -2,8 +2,8 @@
 
 import sys
 
-from fleeting import CatalogueEntry, catalogue
 from fleeting.cli._commandline import fitted
+from fleeting.errors import CatalogueEntry, catalogue
 
 
 def print_catalogue() -> None:

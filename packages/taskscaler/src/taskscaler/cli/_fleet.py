@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator
 
-from fleeting import ConnectorConfig, Preexisting, format_duration
+from fleeting import ConnectorConfig, Preexisting
+from fleeting.plugins import format_duration
 from taskscaler._schedule import ALWAYS, Schedule
 from taskscaler._types import Policy
 from taskscaler._wording import counted

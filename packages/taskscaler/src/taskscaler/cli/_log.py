@@ -7,7 +7,7 @@ from io import TextIOWrapper
 from pathlib import Path
 from time import gmtime
 
-from fleeting._directories import open_private
+from fleeting.plugins import open_private
 
 _EVERY_RECORD_HAS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
 

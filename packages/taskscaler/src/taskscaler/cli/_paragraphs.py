@@ -4,7 +4,7 @@ from attrs import define
 from rich.console import Console
 from rich.text import Text
 
-from fleeting._terminal import harmless
+from fleeting.config import harmless
 
 Row = tuple[str, str]
 """A label, and what is to be said under it; of several rows in a row with one label, the first shows it."""

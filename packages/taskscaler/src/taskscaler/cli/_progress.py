@@ -14,8 +14,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from fleeting._terminal import harmless
-from fleeting._wording import one_line
+from fleeting.config import harmless
+from fleeting.plugins import one_line
 from taskscaler._names import shortened
 from taskscaler._wording import counted
 from taskscaler.batch import BatchState, JobChanged, JobState

@@ -8,8 +8,7 @@ from subprocess import DEVNULL, PIPE
 import anyio
 from anyio import to_thread
 
-from fleeting import format_duration
-from fleeting._directories import hide_tree, make_private
+from fleeting.plugins import format_duration, hide_tree, make_private
 from taskscaler._errors import ReportFailed
 from taskscaler._jobsfile import Report
 from taskscaler.batch import Results

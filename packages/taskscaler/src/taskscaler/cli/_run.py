@@ -16,8 +16,8 @@ from rich.console import Console
 from rich.text import Text
 
 from fleeting import LoopClock
-from fleeting._terminal import harmless
 from fleeting.cli._commandline import FAILED, SIGNALLED, SUCCEEDED, WRONG, WRONG_FILE, in_lines, outcome, tell
+from fleeting.config import harmless
 from taskscaler._errors import ResultsInTheWay
 from taskscaler._jobsfile import JobsFile, read_jobs_file
 from taskscaler._observe import ScalerObserver

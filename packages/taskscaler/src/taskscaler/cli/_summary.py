@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fleeting._terminal import harmless
-from fleeting._wording import one_line
+from fleeting.config import harmless
+from fleeting.plugins import one_line
 from taskscaler._wording import counted
 from taskscaler.batch import BatchState, JobState, Results
 from taskscaler.cli._text import elapsed, listed

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from fleeting import format_duration
+from fleeting.plugins import format_duration
 
 PRECISE_BELOW = 9.95
 """Seconds below which a tenth of one is worth telling."""

@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fleeting._wording import one_line
 from fleeting.cli._commandline import EXPECTED, FAILED, SUCCEEDED, WRONG, tell
+from fleeting.plugins import one_line
 from taskscaler._errors import NothingTold, PicturesMissing, TaskscalerError
 from taskscaler._told import RunTold, read_run
 from taskscaler._wording import counted

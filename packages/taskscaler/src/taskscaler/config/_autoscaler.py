@@ -11,7 +11,7 @@ from attrs import Attribute, field, fields_dict, frozen
 from attrs.validators import gt
 
 from fleeting import Clock, Duration, InstanceGroup, Journal
-from fleeting._directories import is_absolute
+from fleeting.plugins import is_absolute
 from taskscaler._observe import ScalerObserver
 from taskscaler._scaler import Taskscaler
 from taskscaler._types import Policy, Pool, PoolSettings

@@ -13,9 +13,11 @@ from typing import Any, Final, TypeVar
 from attrs import field, fields_dict, frozen
 from attrs.validators import ge
 
-from fleeting import Clock, ConfigError, ConfigProblem, InstanceGroup, structure
+from fleeting import Clock, ConfigError, InstanceGroup
 from fleeting import load as load_group
-from fleeting._files import find_runner, read_toml
+from fleeting.config import find_runner, read_toml
+from fleeting.errors import ConfigProblem
+from fleeting.plugins import structure
 from taskscaler._observe import ScalerObserver
 from taskscaler._scaler import Taskscaler
 from taskscaler.config._autoscaler import Autoscaler

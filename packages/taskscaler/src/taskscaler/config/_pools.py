@@ -11,7 +11,7 @@ from typing import Any
 
 from attrs import evolve, fields_dict
 
-from fleeting import ConfigProblem
+from fleeting.errors import ConfigProblem
 from taskscaler.config._autoscaler import PoolTable
 
 _OWN = frozenset({"name", "max_instances"})

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from itertools import islice
 
 from fleeting import ConnectError, Unreachable
-from fleeting._wording import one_line
+from fleeting.plugins import one_line
 from taskscaler._wording import MOST_NAMED
 
 

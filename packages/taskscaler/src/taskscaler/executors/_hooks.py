@@ -5,7 +5,9 @@ from typing import Final
 
 from pluggy import HookimplMarker, HookspecMarker
 
-from fleeting import PluginBroken, ask_plugin, available_plugins, find_plugin, structure
+from fleeting.config import ask_plugin, available_plugins, find_plugin
+from fleeting.errors import PluginBroken
+from fleeting.plugins import structure
 from taskscaler.executors._protocol import Executor, ExecutorPlugin
 
 EXECUTORS: Final = "taskscaler.executors"

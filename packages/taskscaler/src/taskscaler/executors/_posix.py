@@ -10,8 +10,9 @@ from typing import Final
 
 from attrs import frozen
 
-from fleeting import Completed, Connection, Sink
+from fleeting import Completed, Connection
 from fleeting.archives import Packed
+from fleeting.connectors import Sink
 from taskscaler.executors._slot import Wanted, raise_unless_ok, text_of
 
 # A job may leave directories that it took its own permissions from, hence the second try.

@@ -10,8 +10,10 @@ from typing import Any, Protocol
 
 from attrs import Attribute, field, frozen
 
-from fleeting import Connection, Sink
-from fleeting._wording import one_line, quoted
+from fleeting import Connection
+from fleeting.config import quoted
+from fleeting.connectors import Sink
+from fleeting.plugins import one_line
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 

@@ -12,7 +12,8 @@ from typing import Final, Protocol
 
 from attrs import field, frozen
 
-from fleeting import Completed, ConnectError, Sink
+from fleeting import Completed, ConnectError
+from fleeting.connectors import Sink
 from taskscaler.executors.runs import Runs
 
 MOST_LEFTOVERS = 20

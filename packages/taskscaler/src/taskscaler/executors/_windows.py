@@ -15,8 +15,9 @@ from typing import Final
 
 from attrs import define, field, frozen
 
-from fleeting import Completed, ConnectError, Connection, Sink
+from fleeting import Completed, ConnectError, Connection
 from fleeting.archives import ArchiveRefused, Packed
+from fleeting.connectors import Sink
 from fleeting.connectors.powershell import powershell, quote
 from taskscaler.executors._slot import Wanted, raise_unless_ok, text_of
 

@@ -5,8 +5,8 @@ from pathlib import Path, PurePosixPath
 
 from attrs import evolve
 
-from fleeting._directories import hide_tree
 from fleeting.archives import ArchiveRefused, ArchiveTooLarge, unpack
+from fleeting.plugins import hide_tree
 from taskscaler.executors import JobOutcome, Verdict
 
 MOST_ARTIFACTS = 100_000

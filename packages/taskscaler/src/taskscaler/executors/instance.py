@@ -17,8 +17,10 @@ import anyio
 from anyio import to_thread
 from attrs import Attribute, evolve, field, frozen, validators
 
-from fleeting import Completed, ConnectError, Connection, Duration, Sink, TellsSystem, Unreachable, format_duration
+from fleeting import Completed, ConnectError, Connection, Duration, Unreachable
 from fleeting.archives import ArchiveRefused
+from fleeting.connectors import Sink, TellsSystem
+from fleeting.plugins import format_duration
 from taskscaler.executors import ExecutorPlugin, JobOutcome, JobSpec, Leased, Verdict, hookimpl
 from taskscaler.executors._posix import PosixSlot
 from taskscaler.executors._slot import Slot, Wanted

@@ -21,7 +21,7 @@ from typing import Final
 
 from attrs import define, field
 
-from fleeting._directories import make_private, open_private, state_home
+from fleeting.plugins import make_private, open_private, state_home
 
 _ID: Final = re.compile("[0-9a-f]{12}")
 

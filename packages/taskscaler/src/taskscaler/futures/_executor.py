@@ -21,8 +21,9 @@ import anyio
 from anyio import to_thread
 from attrs import asdict, define, field
 
-from fleeting import Sink, Unreachable
-from fleeting._directories import make_private
+from fleeting import Unreachable
+from fleeting.connectors import Sink
+from fleeting.plugins import make_private
 from taskscaler._errors import LeaseLost, TaskscalerError
 from taskscaler._lease import Lease
 from taskscaler.executors import Executor as JobExecutor

@@ -6,7 +6,9 @@ from typing import Any, Final, Literal
 from attrs import frozen
 from pluggy import HookimplMarker, HookspecMarker
 
-from fleeting import PluginBroken, ask_plugin, available_plugins, find_plugin, structure
+from fleeting.config import ask_plugin, available_plugins, find_plugin
+from fleeting.errors import PluginBroken
+from fleeting.plugins import structure
 from taskscaler._observe import ScalerObserver
 
 OBSERVERS: Final = "taskscaler.observers"
@@ -56,7 +58,7 @@ def load_observer(
         config: The observer's own settings.
         path: Key path of these settings, for messages.
         source: Name of the file, for messages.
-        bare_numbers: As `fleeting.structure`.
+        bare_numbers: As `fleeting.plugins.structure`.
 
     Raises:
         PluginNotFound: Install it, or correct the name.

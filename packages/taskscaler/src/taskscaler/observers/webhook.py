@@ -17,8 +17,8 @@ import anyio
 from attrs import field, frozen
 from attrs.validators import ge, gt
 
-from fleeting import Duration, format_duration
-from fleeting._wording import one_line
+from fleeting import Duration
+from fleeting.plugins import format_duration, one_line
 from taskscaler._observe import KINDS, ScalerEvent, event_as_data
 from taskscaler.observers._hooks import ObserverPlugin, hookimpl
 

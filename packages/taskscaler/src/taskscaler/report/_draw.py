@@ -21,7 +21,7 @@ from matplotlib.patches import Patch, PathPatch
 from matplotlib.path import Path as MplPath
 from matplotlib.ticker import MaxNLocator
 
-from fleeting import format_duration
+from fleeting.plugins import format_duration
 from taskscaler._names import shortened
 from taskscaler.batch import JobState
 from taskscaler.report._figures import Figures

@@ -110,7 +110,7 @@ class Stream:
         self.close()
 
 
-def _asynchronous(sink: Sink | None) -> fleeting.Sink | None:
+def _asynchronous(sink: Sink | None) -> fleeting.connectors.Sink | None:
     """Call it in a thread, so that one which is slow holds up its own command and nothing else."""
     if sink is None:
         return None

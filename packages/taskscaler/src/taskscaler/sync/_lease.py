@@ -9,7 +9,8 @@ import anyio
 from attrs import frozen
 
 import taskscaler
-from fleeting import ConnectInfo, Loss
+from fleeting import ConnectInfo
+from fleeting.events import Loss
 from taskscaler._errors import LeaseLost
 from taskscaler._lease import only_unreachable
 from taskscaler.sync._connection import Connection

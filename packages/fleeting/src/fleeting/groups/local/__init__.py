@@ -1,7 +1,6 @@
 """The embedded default: a group whose instances are processes of this host."""
 
-from fleeting._hooks import hookimpl
-from fleeting._protocols import GroupPlugin
+from fleeting import GroupPlugin, hookimpl
 from fleeting.groups.local._config import LocalConfig
 from fleeting.groups.local._group import LocalGroup
 

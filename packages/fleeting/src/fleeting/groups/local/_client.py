@@ -11,9 +11,9 @@ import anyio
 from anyio.abc import SocketAttribute, UNIXSocketStream
 from attrs import frozen
 
-from fleeting._errors import HostKeyMismatch, Unreachable
-from fleeting._wording import describe, one_line
+from fleeting import HostKeyMismatch, Unreachable
 from fleeting.groups.local._agent import is_same_user
+from fleeting.plugins import describe, one_line
 
 LONGEST_ANSWER = 1 << 16
 """Bytes of one answer: a line of JSON with a few words in it."""

@@ -5,10 +5,9 @@ from pathlib import Path
 from attrs import field, frozen
 from attrs.validators import ge, optional
 
-from fleeting._directories import is_absolute, state_home
-from fleeting._durations import Duration
-from fleeting._errors import GroupRefused
+from fleeting import Duration, GroupRefused
 from fleeting.groups._rules import is_name
+from fleeting.plugins import is_absolute, state_home
 
 
 @frozen(kw_only=True)

@@ -10,10 +10,21 @@ from pathlib import Path
 import anyio
 from attrs import define, evolve, field
 
-from fleeting._errors import InstanceNotFound, ProviderError, Unreachable
+from fleeting import (
+    Capability,
+    Clock,
+    ConnectInfo,
+    GroupInfo,
+    InstanceNotFound,
+    Observation,
+    Observed,
+    ProviderError,
+    Settings,
+    State,
+    Unreachable,
+)
 from fleeting._offload import Offload
 from fleeting._private_directory import Directory
-from fleeting._types import Capability, Clock, ConnectInfo, GroupInfo, Observation, Observed, Settings, State
 from fleeting.groups.local import _client, _instance
 from fleeting.groups.local._agent import has_hung_up
 from fleeting.groups.local._config import LocalConfig

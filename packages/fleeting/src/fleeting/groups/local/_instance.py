@@ -15,7 +15,7 @@ from typing import Self
 
 from attrs import frozen
 
-from fleeting._types import Observed, State
+from fleeting import Observed, State
 from fleeting.groups.local import _agent
 from fleeting.groups.local._config import LocalConfig
 

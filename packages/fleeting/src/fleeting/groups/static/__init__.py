@@ -1,7 +1,6 @@
 """A fixed list of hosts as a group: taking one makes an instance, giving it back ends that instance."""
 
-from fleeting._hooks import hookimpl
-from fleeting._protocols import GroupPlugin
+from fleeting import GroupPlugin, hookimpl
 from fleeting.groups.static._config import Host, StaticConfig
 from fleeting.groups.static._group import StaticGroup
 

@@ -8,11 +8,10 @@ import attrs
 from attrs import field, frozen
 from attrs.validators import gt, le, min_len, optional
 
-from fleeting._directories import is_absolute, state_home
-from fleeting._durations import Duration
-from fleeting._types import ConnectInfo
+from fleeting import ConnectInfo, Duration
 from fleeting.connectors.ssh._printed import names_its_type
 from fleeting.groups._rules import A_NAME, NAME, is_name
+from fleeting.plugins import is_absolute, state_home
 
 LONGEST_RESET = 240.0
 """Seconds; the manager gives up on any change after 300."""

@@ -12,33 +12,29 @@ import anyio
 from anyio.lowlevel import checkpoint
 from attrs import define, evolve, field
 
-from fleeting._durations import format_duration
-from fleeting._errors import (
+from fleeting import (
+    Capability,
     ConnectError,
+    ConnectInfo,
+    Connection,
     FleetingError,
+    GroupInfo,
     GroupRefused,
     InstanceNotFound,
     LoginRejected,
-    ProviderError,
-)
-from fleeting._offload import Offload
-from fleeting._plugins import load_connector
-from fleeting._protocols import Connection
-from fleeting._setting_command import SettingCommand
-from fleeting._types import (
-    Capability,
-    ConnectInfo,
-    GroupInfo,
     Observation,
     Problem,
     ProblemKind,
+    ProviderError,
     Settings,
 )
+from fleeting._offload import Offload
 from fleeting.connectors import dial, overridden
 from fleeting.connectors._collect import Beginning
 from fleeting.groups.static._config import Host, StaticConfig
 from fleeting.groups.static._store import Store
 from fleeting.groups.static._takings import Takings
+from fleeting.plugins import SettingCommand, format_duration, load_connector
 
 CONTACT_TIMEOUT = 8.0
 """Seconds within which a host that is in order lets itself be connected to; less than a heartbeat may take."""

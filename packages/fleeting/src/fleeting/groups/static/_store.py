@@ -7,7 +7,7 @@ from pathlib import Path
 import attrs
 from attrs import define, field
 
-from fleeting._errors import GroupRefused, ProviderError
+from fleeting import GroupRefused, ProviderError
 from fleeting._private_directory import Directory
 from fleeting.groups.static._takings import Record, Takings
 

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Mapping
 
 from attrs import evolve, field, frozen
 
-from fleeting._types import Observed, State
+from fleeting import Observed, State
 from fleeting.groups.static._config import Host
 
 

@@ -1,0 +1,24 @@
+"""TOML, fields, plugins by name, the words of messages. For taskscaler; may change with any minor version."""
+
+from fleeting._durations import parse_duration
+from fleeting._fields import all_are, in_words, is_a
+from fleeting._files import find_runner, read_toml
+from fleeting._plugins import ask_plugin, available_groups, available_plugins, find_plugin
+from fleeting._terminal import harmless
+from fleeting._wording import did_you_mean, quoted
+
+__all__ = [
+    "all_are",
+    "ask_plugin",
+    "available_groups",
+    "available_plugins",
+    "did_you_mean",
+    "find_plugin",
+    "find_runner",
+    "harmless",
+    "in_words",
+    "is_a",
+    "parse_duration",
+    "quoted",
+    "read_toml",
+]

@@ -1,0 +1,28 @@
+"""Errors that few catch by name, and the catalogue that every error of the suite is in.
+
+What plugins raise and most programs catch is in `fleeting` itself.
+"""
+
+from fleeting._errors import (
+    CatalogueEntry,
+    ConfigProblem,
+    CopyFailed,
+    InterfaceMismatch,
+    Mistake,
+    PluginBroken,
+    SystemRefused,
+    WrongArguments,
+    catalogue,
+)
+
+__all__ = [
+    "CatalogueEntry",
+    "ConfigProblem",
+    "CopyFailed",
+    "InterfaceMismatch",
+    "Mistake",
+    "PluginBroken",
+    "SystemRefused",
+    "WrongArguments",
+    "catalogue",
+]

@@ -1,0 +1,38 @@
+"""Helpers for authors of plugins: what an instance group, an executor or an observer needs again and again.
+
+The types and errors of the protocol are in `fleeting` itself, and what is for connectors in `fleeting.connectors`.
+"""
+
+from fleeting._batches import accepted, ask_in_batches
+from fleeting._directories import hide_tree, is_absolute, make_private, open_private, state_home
+from fleeting._durations import format_duration
+from fleeting._offload import Offload, undone_on_failure
+from fleeting._plugins import load_connector
+from fleeting._protocols import GivesNotice, MarksOwner, Suspends, Withdraws
+from fleeting._setting_command import SettingCommand
+from fleeting._structure import structure
+from fleeting._types import INTERFACE_VERSION
+from fleeting._wording import describe, one_line
+
+__all__ = [
+    "INTERFACE_VERSION",
+    "GivesNotice",
+    "MarksOwner",
+    "Offload",
+    "SettingCommand",
+    "Suspends",
+    "Withdraws",
+    "accepted",
+    "ask_in_batches",
+    "describe",
+    "format_duration",
+    "hide_tree",
+    "is_absolute",
+    "load_connector",
+    "make_private",
+    "one_line",
+    "open_private",
+    "state_home",
+    "structure",
+    "undone_on_failure",
+]
