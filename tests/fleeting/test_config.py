@@ -10,7 +10,7 @@ from attrs import Attribute, field, frozen, validators
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleeting._durations import Duration, format_duration, parse_duration
+from fleeting._durations import Duration, format_duration, parse_duration, span
 from fleeting._errors import ConfigError
 from fleeting._structure import structure
 
@@ -442,6 +442,26 @@ def test_what_is_no_duration_is_refused(text: str, hint: str) -> None:
 def test_durations_are_written_as_go_writes_them(seconds: float, text: str) -> None:
     """Messages show durations in the form that files have."""
     assert format_duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (-1.0, "0s"),
+        (0.04, "0s"),
+        (0.4, "0.4s"),
+        (2.96, "3s"),
+        (59.6, "1m"),
+        (725.0, "12m5s"),
+        (3600.0, "1h"),
+        (3605.0, "1h"),
+        (12_000.0, "3h20m"),
+        (187_200.0, "2d4h"),
+    ],
+)
+def test_what_was_measured_is_written_short(seconds: float, text: str) -> None:
+    """Two units say how long it was; a day is one of them, as nobody has to write it into a file."""
+    assert span(seconds) == text
 
 
 @given(st.integers(min_value=0, max_value=2**50))

@@ -20,6 +20,12 @@ _NANOSECONDS = {
     "m": 60_000_000_000,
     "h": 3_600_000_000_000,
 }
+_UNITS = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
+"""Seconds; days are for reading only."""
+
+_TENTHS_BELOW = 2.95
+"""Seconds."""
+
 _LONGEST = 2**63 - 1  # nanoseconds: what Go's time.Duration holds
 _TERM = re.compile(rf"([0-9]+\.?[0-9]*|\.[0-9]+)({'|'.join(_NANOSECONDS)})")
 _TERMS = re.compile(rf"\+?(?:{_TERM.pattern})+")
@@ -49,7 +55,10 @@ def parse_duration(text: str) -> float:
 
 
 def format_duration(seconds: float) -> str:
-    """Write a duration as Go does, for messages: ``1h30m0s``, ``1.5s``, ``300ms``; micro is ``us``."""
+    """Write a duration that somebody has set, as Go does: ``1h30m0s``, ``1.5s``, ``300ms``; micro is ``us``.
+
+    It is exact to the nanosecond, and fit for a file. For what was measured or is left, see `span`.
+    """
     nanoseconds = round(seconds * 1e9)
     if nanoseconds < 0:
         return f"-{format_duration(-seconds)}"
@@ -61,6 +70,21 @@ def format_duration(seconds: float) -> str:
     minutes, rest = divmod(nanoseconds, _NANOSECONDS["m"])
     hours, minutes = divmod(minutes, 60)
     return (f"{hours}h" if hours else "") + (f"{minutes}m" if hours or minutes else "") + _in_unit(rest, "s")
+
+
+def span(seconds: float) -> str:
+    """Write a duration that was measured or is left, rounded: ``0.4s``, ``42s``, ``12m5s``, ``3h20m``, ``2d4h``.
+
+    Tenths are shown below three seconds, else the two largest units, without zeros; below 0 is ``0s``.
+    """
+    if seconds < _TENTHS_BELOW:
+        return f"{max(0.0, seconds):.1f}".removesuffix(".0") + "s"
+    left, parts = round(seconds), []
+    for unit, size in _UNITS.items():
+        number, left = divmod(left, size)
+        parts.append(f"{number}{unit}" if number else "")
+    first = next(place for place, part in enumerate(parts) if part)
+    return "".join(parts[first : first + 2])
 
 
 def _in_unit(nanoseconds: int, unit: str) -> str:

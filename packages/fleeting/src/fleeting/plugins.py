@@ -5,7 +5,7 @@ The types and errors of the protocol are in `fleeting` itself, and what is for c
 
 from fleeting._batches import accepted, ask_in_batches
 from fleeting._directories import hide_tree, is_absolute, make_private, open_private, state_home
-from fleeting._durations import format_duration
+from fleeting._durations import format_duration, span
 from fleeting._offload import Offload, undone_on_failure
 from fleeting._plugins import load_connector
 from fleeting._protocols import GivesNotice, MarksOwner, Suspends, Withdraws
@@ -32,6 +32,7 @@ __all__ = [
     "make_private",
     "one_line",
     "open_private",
+    "span",
     "state_home",
     "structure",
     "undone_on_failure",

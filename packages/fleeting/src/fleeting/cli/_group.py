@@ -15,7 +15,7 @@ from anyio.abc import TaskStatus
 from attrs import define, field, frozen
 
 from fleeting._clock import LoopClock
-from fleeting._durations import format_duration
+from fleeting._durations import format_duration, span
 from fleeting._errors import FleetingError, InstanceNotFound, PluginNotFound, ProviderError, Unreachable
 from fleeting._types import ConnectInfo, GroupInfo, Observation, Observed, Settings, State
 from fleeting._wording import did_you_mean
@@ -214,7 +214,7 @@ def _in_time() -> Iterator[None]:
 
 
 async def _as_row(group: OpenGroup, id_: str, seen: Observed) -> Sequence[str]:
-    age = format_duration(float(round(group.clock.now() - seen.created_at))) if seen.created_at is not None else ""
+    age = span(group.clock.now() - seen.created_at) if seen.created_at is not None else ""
     return id_, seen.state.value, age, seen.offering or "", await _address(group, id_, seen)
 
 
