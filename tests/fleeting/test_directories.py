@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleeting import ConnectError, GroupRefused, JournalError, SqliteJournal
-from fleeting._directories import make_private, open_private
-from fleeting._private_directory import Directory
 from fleeting.connectors.ssh import FileHostKeys
+from fleeting.plugins import PrivateDirectory, make_private, open_private
 from tests.fleeting.sshd import only_root
 
 NOBODY = 65534
@@ -67,7 +66,7 @@ def test_a_file_that_is_there_is_closed_to_others_and_a_link_is_not_followed(tmp
     target.chmod(0o666)
     link.symlink_to(target)
     os.mkfifo(pipe)
-    for path, why in ((link, "it is a link"), (pipe, "it is no file")):
+    for path, why in ((link, "it is a link"), (pipe, "it is not a regular file")):
         with pytest.raises(OSError, match=why):
             os.close(open_private(path, os.O_RDWR | os.O_CREAT))
     assert mode(target) == 0o666
@@ -131,4 +130,4 @@ async def test_host_keys_that_others_could_have_pinned_are_not_believed(tmp_path
 def test_where_no_directory_can_be_made_nobody_tries_for_ever() -> None:
     """Some file systems, such as this one and those that mount others, say that a new directory is not there."""
     with pytest.raises(GroupRefused, match=r"/proc/fleeting cannot be made: .*; set plugin_config.directory"):
-        Directory(Path("/proc/fleeting"), "the instances", "plugin_config.directory").claim()
+        PrivateDirectory(Path("/proc/fleeting"), "the instances", "plugin_config.directory").claim()

@@ -330,7 +330,7 @@ async def test_the_state_of_a_newer_release_is_refused(hosts: Hosts) -> None:
 async def test_nothing_is_taken_that_cannot_be_remembered(hosts: Hosts) -> None:
     """A state that cannot be written changes nothing, and the group goes on once it can."""
     async with hosts.opened() as group:
-        obstacle = hosts.state_file.with_suffix(".new")
+        obstacle = hosts.state_file.with_name(".hosts.json.part")
         obstacle.mkdir()
         with pytest.raises(ProviderError, match=r"hosts\.json cannot be written: .*; see to disk and permissions"):
             await group.increase(1, intent="one")
@@ -341,7 +341,7 @@ async def test_nothing_is_taken_that_cannot_be_remembered(hosts: Hosts) -> None:
 
 async def test_a_host_that_cannot_be_written_off_stays_given_back(hosts: Hosts) -> None:
     """The reset succeeded, but nobody would remember: it is done once more, later."""
-    obstacle = hosts.state_file.with_suffix(".new")
+    obstacle = hosts.state_file.with_name(".hosts.json.part")
     async with hosts.opened(reset_command=f"mkdir -p {obstacle}") as group:
         await group.increase(1, intent="one")
         assert await group.decrease(["host-1.1"]) == []

@@ -1,16 +1,14 @@
 """Keeps the book in files, one for each request, and other managers out."""
 
-import fcntl
 import json
-import os
 from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
 from attrs import define, field
 
-from fleeting import GroupRefused, ProviderError
-from fleeting.plugins import make_private
+from fleeting import ProviderError
+from fleeting.plugins import PrivateDirectory, write_whole
 from fleeting_exec._book import Book, Fate, Request
 
 _SUFFIX = ".json"
@@ -18,10 +16,14 @@ _SUFFIX = ".json"
 
 @define(eq=False)
 class Store:
-    """A directory of our own, 0700; locked by the one who manages the group."""
+    """Files in a directory that one manager at a time may hold."""
 
     root: Path
-    _lock: int | None = field(default=None, init=False)
+    _directory: PrivateDirectory = field(init=False)
+
+    @_directory.default
+    def _its_directory(self) -> PrivateDirectory:
+        return PrivateDirectory(self.root, "the requests", "plugin_config.state_dir")
 
     def open(self) -> Self:
         """Make the directory and lock it.
@@ -29,28 +31,12 @@ class Store:
         Raises:
             GroupRefused: It cannot be made, is not ours alone, or somebody else manages the group.
         """
-        try:
-            self.check()
-            make_private(self.root)
-        except OSError as error:
-            raise GroupRefused(f"{self.root} cannot be made: {error.strerror}; set state_dir to another one") from error
-        self.check()
-        self._lock = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self.close()
-            raise GroupRefused(
-                f"the group in {self.root} is managed by another process or pool;"
-                " end that one first, or set another plugin_config.name"
-            ) from None
+        self._directory.claim()
         return self
 
     def close(self) -> None:
         """Let the next manager in."""
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+        self._directory.let_go()
 
     def check(self) -> None:
         """Make sure that nobody else can put anything into the directory, if there is one.
@@ -59,12 +45,7 @@ class Store:
             GroupRefused: It is not ours alone.
         """
         with suppress(FileNotFoundError):
-            status = self.root.lstat()
-            if not self.root.is_dir() or status.st_uid != os.getuid() or status.st_mode & 0o022:
-                raise GroupRefused(
-                    f"{self.root} is no directory, or belongs to or can be written by another user;"
-                    " the group needs a directory of its own with mode 0700"
-                )
+            self._directory.check()
 
     def read(self, group: str) -> Book:
         """Read the book; it is empty if nothing was ever asked for.
@@ -87,10 +68,8 @@ class Store:
         fates = [fate.value for fate in request.fates]
         record = json.dumps({"intent": request.intent, "asked_at": request.asked_at, "fates": fates})
         path = self.root / f"{request.digest}{_SUFFIX}"
-        fresh = path.with_suffix(".new")
         try:
-            fresh.write_text(record)
-            fresh.rename(path)
+            write_whole(path, record.encode())
         except OSError as error:
             raise ProviderError(f"{path} cannot be written: {error.strerror}") from error
 
@@ -111,4 +90,4 @@ def _read(path: Path) -> Request:
     except FileNotFoundError:
         raise
     except (OSError, ValueError, TypeError, KeyError) as error:
-        raise ProviderError(f"{path} is no record of this group ({error}); remove it") from error
+        raise ProviderError(f"{path} is not a record of this group ({error}); remove it") from error

@@ -83,6 +83,25 @@ def open_private(path: str | os.PathLike[str], flags: int) -> int:
     return descriptor
 
 
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file for our user alone that is there as it was before, or whole, even after the machine's end.
+
+    Raises:
+        OSError: Nothing was changed.
+    """
+    fresh = path.with_name(f".{path.name}.part")
+    with open(fresh, "wb", opener=open_private) as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    fresh.replace(path)
+    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
 def hide_tree(directory: Path) -> None:
     """Take a directory of ours and what is in it from other users' eyes and hands; links stay as they are.
 

@@ -15,12 +15,12 @@ TRIES = 100
 
 
 @define
-class Directory:
+class PrivateDirectory:
     """A private directory, to be held by one process; the lock is the kernel's and goes with its holder."""
 
     root: Path
     what: str
-    """What lies in it, such as ``the instances``, for the message to whoever comes second."""
+    """What lies in it, in the plural, such as ``the instances``: for the message to the process that comes second."""
 
     setting: str
     """Key of the setting that would put it elsewhere."""

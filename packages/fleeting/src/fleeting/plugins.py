@@ -4,10 +4,11 @@ The types and errors of the protocol are in `fleeting` itself, and what is for c
 """
 
 from fleeting._batches import accepted, ask_in_batches
-from fleeting._directories import hide_tree, is_absolute, make_private, open_private, state_home
+from fleeting._directories import hide_tree, is_absolute, make_private, open_private, state_home, write_whole
 from fleeting._durations import format_duration, span
 from fleeting._offload import Offload, undone_on_failure
 from fleeting._plugins import load_connector
+from fleeting._private_directory import PrivateDirectory
 from fleeting._protocols import GivesNotice, MarksOwner, Suspends, Withdraws
 from fleeting._setting_command import SettingCommand
 from fleeting._structure import structure
@@ -19,6 +20,7 @@ __all__ = [
     "GivesNotice",
     "MarksOwner",
     "Offload",
+    "PrivateDirectory",
     "SettingCommand",
     "Suspends",
     "Withdraws",
@@ -36,4 +38,5 @@ __all__ = [
     "state_home",
     "structure",
     "undone_on_failure",
+    "write_whole",
 ]

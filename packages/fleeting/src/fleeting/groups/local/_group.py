@@ -23,12 +23,11 @@ from fleeting import (
     State,
     Unreachable,
 )
-from fleeting._offload import Offload
-from fleeting._private_directory import Directory
 from fleeting.groups.local import _client, _instance
 from fleeting.groups.local._agent import has_hung_up
 from fleeting.groups.local._config import LocalConfig
 from fleeting.groups.local._instance import Instance
+from fleeting.plugins import Offload, PrivateDirectory
 
 HEARTBEAT_TIMEOUT = 5.0
 """Seconds within which an agent answers if it is healthy."""
@@ -51,13 +50,13 @@ class LocalGroup:
     _accepted: Counter[str] = field(factory=Counter, init=False)
     """How many instances were started for each intent, since this manager opened the group or before."""
 
-    _directory: Directory = field(init=False)
+    _directory: PrivateDirectory = field(init=False)
     _clock: Clock = field(init=False)
     _settings: Settings = field(init=False)
 
     @_directory.default
-    def _its_directory(self) -> Directory:
-        return Directory(self._config.root, "the instances", "plugin_config.directory")
+    def _its_directory(self) -> PrivateDirectory:
+        return PrivateDirectory(self._config.root, "the instances", "plugin_config.directory")
 
     async def init(self, settings: Settings) -> GroupInfo:
         """Make the group's directory, and take over the instances that are there; or only look at them."""

@@ -1,15 +1,14 @@
 """Where it is remembered which hosts are taken: one small file, replaced as a whole by each change."""
 
 import json
-import os
 from pathlib import Path
 
 import attrs
 from attrs import define, field
 
 from fleeting import GroupRefused, ProviderError
-from fleeting._private_directory import Directory
 from fleeting.groups.static._takings import Record, Takings
+from fleeting.plugins import PrivateDirectory, write_whole
 
 VERSION = 1
 
@@ -19,11 +18,11 @@ class Store:
     """The takings of one group, in a directory that one manager at a time may hold."""
 
     _root: Path
-    _directory: Directory = field(init=False)
+    _directory: PrivateDirectory = field(init=False)
 
     @_directory.default
-    def _its_directory(self) -> Directory:
-        return Directory(self._root, "the hosts whose state is", "plugin_config.state_dir")
+    def _its_directory(self) -> PrivateDirectory:
+        return PrivateDirectory(self._root, "the hosts whose state is", "plugin_config.state_dir")
 
     @property
     def path(self) -> Path:
@@ -59,10 +58,10 @@ class Store:
         """
         records = {name: attrs.asdict(record) for name, record in takings.records.items()}
         try:
-            _replace(self.path, json.dumps({"version": VERSION, "hosts": records}, indent=1).encode())
+            write_whole(self.path, json.dumps({"version": VERSION, "hosts": records}, indent=1).encode())
         except OSError as error:
             raise ProviderError(
-                f"{self.path} cannot be written: {error.strerror}; see to disk and permissions"
+                f"{self.path} cannot be written: {error.strerror}; check disk space and permissions"
             ) from error
 
     def close(self) -> None:
@@ -78,25 +77,9 @@ class Store:
         except FileNotFoundError:
             return Takings({})
         except OSError as error:
-            raise GroupRefused(f"{self.path} cannot be read: {error.strerror}; see to its permissions") from error
+            raise GroupRefused(f"{self.path} cannot be read: {error.strerror}; check its permissions") from error
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise GroupRefused(
                 f"{self.path} is damaged; if nothing runs on the hosts any more, move it away"
             ) from error
         raise GroupRefused(f"{self.path} was written by a newer fleeting (format {version}); install that again")
-
-
-def _replace(path: Path, content: bytes) -> None:
-    """Write a file that is there as it was before, or whole."""
-    fresh = path.with_suffix(".new")
-    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(descriptor)
-    fresh.replace(path)
-    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
