@@ -6,10 +6,10 @@ from contextlib import asynccontextmanager, suppress
 from signal import SIGKILL, Signals
 
 import anyio
-from anyio.abc import ByteReceiveStream, ByteSendStream, ByteStream, Process
+from anyio.abc import ByteReceiveStream, ByteSendStream, Process
 
-from fleeting import CommandFailed, Completed, ConnectInfo, ConnectorConfig, Unreachable, Unsupported, hookimpl
-from fleeting.connectors import Collector, Sink, Source, arriving
+from fleeting import Completed, ConnectInfo, ConnectorConfig, Unreachable, hookimpl
+from fleeting.connectors import BaseConnection, Sink, Source, arriving
 
 
 @hookimpl
@@ -33,50 +33,40 @@ class HereConnector:
             connection.closed.set()
 
 
-class HereConnection:
-    """Runs commands; there are no tunnels, for whoever is here needs none."""
+class HereConnection(BaseConnection):
+    """Runs commands; there are no tunnels, because a client that is here needs none."""
+
+    protocol = "the protocol here"
 
     def __init__(self, directory: str) -> None:
         """Commands start in the directory."""
         self.directory = directory
         self.closed = anyio.Event()
 
-    async def run(
+    async def perform(
         self,
         command: str | Sequence[str],
         *,
-        stdin: Source | None = None,
-        stdout: Sink | None = None,
-        stderr: Sink | None = None,
-        env: Mapping[str, str] | None = None,
-        cwd: str | None = None,
-        check: bool = False,
+        stdin: Source | None,
+        stdout: Sink,
+        stderr: Sink,
+        env: Mapping[str, str],
+        cwd: str | None,
     ) -> Completed:
         """Run a command in a process group of its own, which ends with it."""
         if self.closed.is_set():
             raise Unreachable("the connection is closed")
         argv = ["/bin/sh", "-c", command] if isinstance(command, str) else command
-        out, err = Collector("stdout"), Collector("stderr")
         try:
-            everything, start = {**os.environ, **(env or {})}, cwd or self.directory
+            everything, start = {**os.environ, **env}, cwd or self.directory
             process = await anyio.open_process(argv, cwd=start, env=everything, start_new_session=True)
         except OSError as error:  # no error of the connection's: the command fails as it would in a shell
-            status, err.data = 127, bytearray(str(error).encode())
-        else:
-            status = await _attend(process, stdin, stdout or out, stderr or err)
-        ended = {"exit_status": status} if status >= 0 else {"exit_status": None, "signal": Signals(-status).name}
-        completed = Completed(**ended, stdout=bytes(out.data), stderr=bytes(err.data))
-        if check and not completed.ok:
-            raise CommandFailed(str(command), completed)
-        return completed
-
-    async def open_unix(self, path: str) -> ByteStream:
-        """Refuse."""
-        raise Unsupported(f"the protocol here has no tunnels; connect to {path} directly")
-
-    async def open_tcp(self, host: str, port: int) -> ByteStream:
-        """Refuse."""
-        raise Unsupported(f"the protocol here has no tunnels; connect to {host} port {port} directly")
+            await stderr(str(error).encode())
+            return Completed(exit_status=127)
+        status = await _attend(process, stdin, stdout, stderr)
+        if status < 0:
+            return Completed(exit_status=None, signal=Signals(-status).name)
+        return Completed(exit_status=status)
 
     async def wait_closed(self) -> str:
         """Wait until it is closed; this machine does not end before us."""

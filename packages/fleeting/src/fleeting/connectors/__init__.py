@@ -9,10 +9,12 @@ from fleeting._errors import LoginRejected
 from fleeting._plugins import load_connector
 from fleeting._protocols import Connection, Connector, OpensTerminals, Sink, Source, TellsSystem, Terminal
 from fleeting._types import ConnectInfo, ConnectorConfig
+from fleeting.connectors._base import BaseConnection
 from fleeting.connectors._collect import Beginning, Collector, Ending
 from fleeting.connectors._stdin import arriving
 
 __all__ = [
+    "BaseConnection",
     "Beginning",
     "Collector",
     "Connector",

@@ -2,7 +2,6 @@
 
 import fcntl
 import os
-import shlex
 import socket
 import sys
 import termios
@@ -16,12 +15,12 @@ from anyio.lowlevel import checkpoint
 from attrs import define, field, frozen
 
 from fleeting._durations import format_duration
-from fleeting._errors import CommandFailed, ConnectError, Unreachable
+from fleeting._errors import ConnectError, Unreachable
 from fleeting._hooks import hookimpl
 from fleeting._protocols import Connection, Connector, Sink, Source, Terminal
 from fleeting._types import Completed, ConnectInfo, ConnectorConfig
 from fleeting._wording import one_line
-from fleeting.connectors._collect import Collector
+from fleeting.connectors._base import BaseConnection
 from fleeting.connectors._pty import LocalTerminal, on_terminal, pty
 from fleeting.connectors._stdin import arriving
 from fleeting.groups.local import _client
@@ -76,37 +75,34 @@ async def _reach(path: str) -> UNIXSocketStream:
 
 
 @define(eq=False)
-class LocalConnection:
+class LocalConnection(BaseConnection):
     """A held connection, whose end is the agent's end, and one more for each command."""
+
+    protocol = "the local protocol"
 
     _instance: str
     _path: str
     _held: socket.socket
     _closed: bool = field(default=False, init=False)
 
-    async def run(
+    async def perform(
         self,
         command: str | Sequence[str],
         *,
-        stdin: Source | None = None,
-        stdout: Sink | None = None,
-        stderr: Sink | None = None,
-        env: Mapping[str, str] | None = None,
-        cwd: str | None = None,
-        check: bool = False,
+        stdin: Source | None,
+        stdout: Sink,
+        stderr: Sink,
+        env: Mapping[str, str],
+        cwd: str | None,
     ) -> Completed:
         """Run a command; a program that cannot be started exits with 127 or 126, as in a shell."""
-        request = _client.encode(op="run", argv=_argv(command), env=dict(env or {}), cwd=cwd)
-        collected_out, collected_err = Collector("stdout"), Collector("stderr")
-        with _pipes(stdin, stdout or collected_out, stderr or collected_err) as pipes:
+        request = _client.encode(op="run", argv=_argv(command), env=dict(env), cwd=cwd)
+        with _pipes(stdin, stdout, stderr) as pipes:
             try:
                 outcome = await self._perform(request, pipes)
             except ExceptionGroup as group:
                 raise group.exceptions[0] from None  # what a sink has raised
-        completed = self._completed(outcome, bytes(collected_out.data), bytes(collected_err.data))
-        if check and not completed.ok:
-            raise CommandFailed(command if isinstance(command, str) else shlex.join(command), completed)
-        return completed
+        return self._completed(outcome)
 
     @asynccontextmanager
     async def open_terminal(
@@ -179,7 +175,7 @@ class LocalConnection:
             raise self._lost()
         return self._completed(outcome)
 
-    def _completed(self, outcome: _client.Answer, stdout: bytes = b"", stderr: bytes = b"") -> Completed:
+    def _completed(self, outcome: _client.Answer) -> Completed:
         """Tell how a command ended.
 
         Raises:
@@ -190,7 +186,7 @@ class LocalConnection:
             raise ConnectError(f"the agent of {self._instance} refused a command: {one_line(outcome.error)}")
         if outcome.exit_status is None and outcome.signal is None:
             raise Unreachable(f"the agent of {self._instance} does not say how the command ended")
-        return Completed(exit_status=outcome.exit_status, signal=outcome.signal, stdout=stdout, stderr=stderr)
+        return Completed(exit_status=outcome.exit_status, signal=outcome.signal)
 
     def _check_open(self) -> None:
         if self._closed:

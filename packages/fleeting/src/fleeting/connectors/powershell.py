@@ -3,6 +3,8 @@
 import base64
 import re
 
+__all__ = ["powershell", "quote"]
+
 PREFACE = (
     "$ProgressPreference = 'SilentlyContinue'; "
     "$OutputEncoding = [Console]::OutputEncoding = New-Object Text.UTF8Encoding $false\n"

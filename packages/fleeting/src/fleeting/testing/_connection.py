@@ -1,21 +1,21 @@
 """A connection to an instance of the fake cloud; lives no longer than the instance does."""
 
-import shlex
 from collections.abc import Mapping, Sequence
 
 import anyio
-from anyio.abc import ByteStream
-from attrs import evolve
 
-from fleeting._errors import CommandFailed, Unreachable, Unsupported
+from fleeting._errors import Unreachable
 from fleeting._protocols import Sink, Source
 from fleeting._types import Completed
+from fleeting.connectors import BaseConnection
 from fleeting.testing._cloud import FakeCloud
 from fleeting.testing._machine import Command, Machine
 
 
-class FakeConnection:
+class FakeConnection(BaseConnection):
     """What `FakeGroup.dial` gives: commands are played by `FakeCloud.obey`; there are no tunnels."""
+
+    protocol = "the fake protocol"
 
     def __init__(self, cloud: FakeCloud, machine: Machine) -> None:
         """Connect to an instance that exists."""
@@ -29,37 +29,22 @@ class FakeConnection:
         self._left = True
         self._cloud.tell()
 
-    async def run(
+    async def perform(
         self,
         command: str | Sequence[str],
         *,
-        stdin: Source | None = None,
-        stdout: Sink | None = None,
-        stderr: Sink | None = None,
-        env: Mapping[str, str] | None = None,
-        cwd: str | None = None,
-        check: bool = False,
+        stdin: Source | None,
+        stdout: Sink,
+        stderr: Sink,
+        env: Mapping[str, str],
+        cwd: str | None,
     ) -> Completed:
         """Run a command, as `Connection.run` says."""
         read = stdin if isinstance(stdin, bytes | None) else b"".join([chunk async for chunk in stdin])
-        completed = await self._play(Command(command=command, stdin=read, env=env or {}, cwd=cwd))
-        if stdout is not None:
-            await stdout(completed.stdout)
-            completed = evolve(completed, stdout=b"")
-        if stderr is not None:
-            await stderr(completed.stderr)
-            completed = evolve(completed, stderr=b"")
-        if check and not completed.ok:
-            raise CommandFailed(command if isinstance(command, str) else shlex.join(command), completed)
+        completed = await self._play(Command(command=command, stdin=read, env=env, cwd=cwd))
+        await stdout(completed.stdout)
+        await stderr(completed.stderr)
         return completed
-
-    async def open_unix(self, path: str) -> ByteStream:
-        """Refuse: the fake has no tunnels."""
-        raise Unsupported(f"the fake protocol has no tunnels, so {path} cannot be reached")
-
-    async def open_tcp(self, host: str, port: int) -> ByteStream:
-        """Refuse: the fake has no tunnels."""
-        raise Unsupported(f"the fake protocol has no tunnels, so {host}:{port} cannot be reached")
 
     async def wait_closed(self) -> str:
         """Wait until the instance is gone, or the connection was cut or closed; returns which."""

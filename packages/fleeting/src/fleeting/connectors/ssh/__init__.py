@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from fleeting.connectors.ssh._connector import SshConnector
     from fleeting.connectors.ssh._host_keys import FileHostKeys, HostKeys, MemoryHostKeys
     from fleeting.connectors.ssh._keys import KeyPair, generate_key, read_key_pair
-    from fleeting.connectors.ssh._printed import best_host_key, printed_host_key
+    from fleeting.connectors.ssh._printed import best_host_key, names_its_type, printed_host_key
 
 _PARTS = {
     "FileHostKeys": "_host_keys",
@@ -34,6 +34,7 @@ _PARTS = {
     "SshConnector": "_connector",
     "best_host_key": "_printed",
     "generate_key": "_keys",
+    "names_its_type": "_printed",
     "printed_host_key": "_printed",
     "read_key_pair": "_keys",
 }
@@ -46,6 +47,7 @@ __all__ = [
     "SshConnector",
     "best_host_key",
     "generate_key",
+    "names_its_type",
     "printed_host_key",
     "read_key_pair",
 ]

@@ -11,13 +11,13 @@ import anyio
 from anyio.abc import ByteStream
 from attrs import define, field
 
-from fleeting._errors import CommandFailed, ConnectError, Unreachable, Unsupported
+from fleeting._errors import ConnectError, Unreachable, Unsupported
 from fleeting._protocols import Sink, Source, Terminal
 from fleeting._types import Completed
-from fleeting.connectors._collect import Collector
+from fleeting.connectors._base import BaseConnection
 from fleeting.connectors._stdin import preceded
 from fleeting.connectors.ssh._channel import Channel, Refused
-from fleeting.connectors.ssh._command import PidReader, compose, display, ending
+from fleeting.connectors.ssh._command import PidReader, compose, ending
 from fleeting.connectors.ssh._run import END_TIMEOUT, Running
 from fleeting.connectors.ssh._shared import OPEN_TIMEOUT, Shared
 from fleeting.connectors.ssh._streams import ChannelStream, NotConnected, through_stdio, until_ready
@@ -28,43 +28,39 @@ _PROHIBITED = 1
 
 
 @define(eq=False)
-class SshConnection:
+class SshConnection(BaseConnection):
     """One user's view of a connection; closing it closes the connection only if nobody else uses that."""
+
+    protocol = "SSH"
 
     _shared: Shared
     _closed: bool = field(default=False, init=False)
 
-    async def run(
+    async def perform(
         self,
         command: str | Sequence[str],
         *,
-        stdin: Source | None = None,
-        stdout: Sink | None = None,
-        stderr: Sink | None = None,
-        env: Mapping[str, str] | None = None,
-        cwd: str | None = None,
-        check: bool = False,
+        stdin: Source | None,
+        stdout: Sink,
+        stderr: Sink,
+        env: Mapping[str, str],
+        cwd: str | None,
     ) -> Completed:
         """Run a command, as `Connection.run` says; what cannot be started exits with 127 or 126."""
         self._check_open()
         pid = PidReader(f"fleeting-{secrets.token_hex(8)}")
-        line, first = compose(command, env=env or {}, cwd=cwd, mark=pid.mark)
-        collected_out, collected_err = Collector("stdout"), Collector("stderr")
+        line, first = compose(command, env=env, cwd=cwd, mark=pid.mark)
         channel = await self._shared.session()
         running = Running(channel, self._end_group, pid)
         try:
-            await running.attend(line, preceded(first, stdin), stdout or collected_out, stderr or collected_err)
+            await running.attend(line, preceded(first, stdin), stdout, stderr)
         except BaseException:
             with anyio.move_on_after(END_TIMEOUT, shield=True):
                 await running.end()
             raise
         finally:
             channel.close()
-        out, err = bytes(collected_out.data), bytes(collected_err.data)
-        completed = Completed(**self._outcome(channel), stdout=out, stderr=err)
-        if check and not completed.ok:
-            raise CommandFailed(display(command), completed)
-        return completed
+        return Completed(**self._outcome(channel))
 
     @asynccontextmanager
     async def open_terminal(

@@ -4,14 +4,13 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 
 import anyio
-from anyio.abc import ByteStream
 from attrs import define, field
 
 from fleeting._durations import format_duration
-from fleeting._errors import CommandFailed, ConnectError, Unreachable, Unsupported
+from fleeting._errors import ConnectError, Unreachable
 from fleeting._protocols import Sink, Source
 from fleeting._types import Completed, ConnectorConfig
-from fleeting.connectors._collect import Collector
+from fleeting.connectors._base import BaseConnection
 from fleeting.connectors.winrm._command import compose, display
 from fleeting.connectors.winrm._faults import Fault, refused
 from fleeting.connectors.winrm._run import Running
@@ -19,8 +18,11 @@ from fleeting.connectors.winrm._shells import Shells
 
 
 @define(eq=False)
-class WinrmConnection:
+class WinrmConnection(BaseConnection):
     """One user's view of a host. There is no standing connection: it is closed when we say so, or the host is dead."""
+
+    protocol = "WinRM"
+    display = staticmethod(display)
 
     _shells: Shells
     _why_closed: str = field(default="", init=False)
@@ -31,41 +33,27 @@ class WinrmConnection:
         """As `TellsSystem.os`."""
         return "windows"
 
-    async def run(
+    async def perform(
         self,
         command: str | Sequence[str],
         *,
-        stdin: Source | None = None,
-        stdout: Sink | None = None,
-        stderr: Sink | None = None,
-        env: Mapping[str, str] | None = None,
-        cwd: str | None = None,
-        check: bool = False,
+        stdin: Source | None,
+        stdout: Sink,
+        stderr: Sink,
+        env: Mapping[str, str],
+        cwd: str | None,
     ) -> Completed:
         """Run a command, as `Connection.run` says; a string is run by cmd.exe. No signal ever ends one."""
         self._check_open()
-        line = compose(command, env=env or {}, cwd=cwd)
-        collected_out, collected_err = Collector("stdout"), Collector("stderr")
+        line = compose(command, env=env, cwd=cwd)
         try:
             async with self._shells.started(line) as (shell, started):
                 running = Running(self._shells.calls, shell.id, started)
-                status = await running.attend(stdin, stdout or collected_out, stderr or collected_err)
+                status = await running.attend(stdin, stdout, stderr)
         except Fault as fault:
             status = self._status_of(fault)
-            await (stderr or collected_err)(f"{fault.reason}\n".encode())
-        out, err = bytes(collected_out.data), bytes(collected_err.data)
-        completed = Completed(exit_status=status, stdout=out, stderr=err)
-        if check and not completed.ok:
-            raise CommandFailed(display(command), completed)
-        return completed
-
-    async def open_unix(self, path: str) -> ByteStream:
-        """Refuse: WinRM has no tunnels."""
-        raise Unsupported(f"WinRM has no tunnels, so {path} cannot be reached; use SSH for that")
-
-    async def open_tcp(self, host: str, port: int) -> ByteStream:
-        """Refuse: WinRM has no tunnels."""
-        raise Unsupported(f"WinRM has no tunnels, so {host} port {port} cannot be reached; use SSH for that")
+            await stderr(f"{fault.reason}\n".encode())
+        return Completed(exit_status=status)
 
     async def wait_closed(self) -> str:
         """Wait until it is closed or the host is dead; returns which."""
