@@ -27,7 +27,7 @@ from fleeting import Connection
 from fleeting.connectors.ssh import MemoryHostKeys, SshConnector
 from taskscaler.executors import JobSpec, Verdict
 from tests.fleeting.sshd import Server, configured, sshd
-from tests.fleeting_docker.daemons import IMAGE, Daemon, daemon
+from tests.fleeting_docker_engine.daemons import IMAGE, Daemon, daemon
 
 JOBS = 15
 """Pairs of jobs, one through the tunnel and one without; the middle ratio counts."""

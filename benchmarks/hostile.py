@@ -37,14 +37,14 @@ from fleeting.archives import ArchiveRefused, unpack
 from fleeting.connectors.ssh import MemoryHostKeys, SshConnector, generate_key
 from fleeting.connectors.ssh._channel import WINDOW, Channel, message
 from fleeting_docker import DockerGroup, DockerGroupConfig
-from fleeting_docker.engine import Engine, Listed
-from fleeting_docker.engine._answers import MOST_VALUES
+from fleeting_docker_engine import Engine, Listed
+from fleeting_docker_engine._answers import MOST_VALUES
 from taskscaler._observe import LeaseEvent
 from taskscaler.batch._addresses import Addresses
 from taskscaler.batch._log import JobLog
 from taskscaler.observers.webhook import Webhook, WebhookConfig
 from tests.fleeting.sshd import configured, sshd
-from tests.fleeting_docker.liars import LISTED
+from tests.fleeting_docker_engine.liars import LISTED
 
 SECONDS = 2.0
 """How long a case is hostile, unless it is over before."""

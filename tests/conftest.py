@@ -18,13 +18,14 @@ from hypothesis import HealthCheck, settings
 from tests.chaos.tally import Tally
 
 if TYPE_CHECKING:
-    from tests.fleeting_docker.daemons import Daemon
+    from tests.fleeting_docker_engine.daemons import Daemon
 
 WITH_DOCKER = (
     "tests/conformance/test_docker.py",
     "tests/e2e/test_docker.py",
     "tests/executor_docker/",
     "tests/fleeting_docker/",
+    "tests/fleeting_docker_engine/",
 )
 """Where the tests are that need a Docker daemon, as their ids begin."""
 
@@ -107,7 +108,7 @@ def state_of_our_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
 @pytest.fixture(scope="session")
 def docker() -> "Iterator[Daemon]":
     """Run a Docker daemon, with an image to use, for all tests that need one."""
-    from tests.fleeting_docker.daemons import daemon
+    from tests.fleeting_docker_engine.daemons import daemon
 
     with daemon() as running:
         yield running

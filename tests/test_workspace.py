@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tokenize
 import tomllib
-from importlib.metadata import requires, version
+from importlib.metadata import distribution, requires, version
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +61,17 @@ def test_the_first_command_fetches_no_sdk() -> None:
     assert {"taskscaler", "paramiko", "matplotlib"} <= names
     assert not names & {"boto3", "google-cloud-compute", "azure-mgmt-compute", "pytest"}
     assert "uv run --no-dev taskscaler run" in (ROOT / "README.md").read_text()
+
+
+def test_jobs_in_containers_need_no_ssh_and_bring_no_group() -> None:
+    """The executor shares the client of the Engine API with the group of containers, and nothing else of it."""
+    seen: set[tuple[str, str]] = set()
+    collect(Requirement("executor-docker"), seen)
+    names = {name for name, _ in seen}
+    assert {"fleeting", "fleeting-docker-engine", "taskscaler"} <= names
+    assert not names & {"fleeting-docker", "paramiko"}
+    groups = [each for name in names for each in distribution(name).entry_points if each.group == "fleeting.groups"]
+    assert sorted(each.name for each in groups) == ["local", "static"]
 
 
 def test_every_version_is_pinned_and_the_pinned_one_is_installed() -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from fleeting.testing import GroupConformance, Harness, MakeHarness
-from tests.fleeting_docker.daemons import Daemon
 from tests.fleeting_docker.groups import harness
+from tests.fleeting_docker_engine.daemons import Daemon
 
 
 class TestDocker(GroupConformance):

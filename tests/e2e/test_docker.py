@@ -12,7 +12,7 @@ from typing import Any
 import anyio
 import pytest
 
-from tests.fleeting_docker.daemons import IMAGE, Daemon
+from tests.fleeting_docker_engine.daemons import IMAGE, Daemon
 
 COMMAND = (str(Path(sys.executable).with_name("taskscaler")), "run")
 

@@ -10,12 +10,12 @@ from attrs import define, evolve, field
 
 from executor_docker import DockerConfig, DockerExecutor, DockerOptions
 from executor_docker._owner import Owner
-from fleeting_docker.engine import Entry, tar_of
+from fleeting_docker_engine import Entry, tar_of
 from taskscaler.executors import JobOutcome, JobSpec
 from tests.fleeting import sshd as ssh
 from tests.fleeting.local_agents import Heard, dialled, opened, started
 from tests.fleeting.sshd import Server, sshd
-from tests.fleeting_docker.daemons import IMAGE, Daemon
+from tests.fleeting_docker_engine.daemons import IMAGE, Daemon
 from tests.taskscaler.leased import Slot
 
 PATIENCE = 30.0

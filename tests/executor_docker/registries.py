@@ -14,9 +14,9 @@ import bcrypt
 import pytest
 from attrs import frozen
 
-from fleeting_docker.engine import Engine
+from fleeting_docker_engine import Engine
 from tests.fleeting.sshd import free_port, private
-from tests.fleeting_docker.daemons import IMAGE, Daemon
+from tests.fleeting_docker_engine.daemons import IMAGE, Daemon
 
 USER = "robot"
 PASSWORD = "hunter2"

@@ -8,10 +8,10 @@ import anyio
 import pytest
 
 from executor_docker import DockerError
-from fleeting_docker.engine import Entry, tar_of
+from fleeting_docker_engine import Entry, tar_of
 from taskscaler.executors import Verdict
 from tests.executor_docker.benches import PATIENCE, Bench, bench_on, bench_over_ssh
-from tests.fleeting_docker.daemons import Daemon
+from tests.fleeting_docker_engine.daemons import Daemon
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("nothing_left")]
 

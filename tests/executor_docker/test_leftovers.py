@@ -13,7 +13,7 @@ from executor_docker._owner import INSTANCE, MANAGER, RUN, SLOT, UNIT, Owner
 from executor_docker._remains import clear
 from fleeting import Unreachable
 from tests.executor_docker.benches import PATIENCE, Bench, bench_on, bench_over_ssh
-from tests.fleeting_docker.daemons import IMAGE, Daemon
+from tests.fleeting_docker_engine.daemons import IMAGE, Daemon
 
 pytestmark = pytest.mark.anyio
 

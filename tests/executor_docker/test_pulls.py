@@ -11,7 +11,7 @@ from executor_docker import Registry as Login
 from taskscaler.executors import Verdict
 from tests.executor_docker.benches import Bench, bench_on
 from tests.executor_docker.registries import PASSWORD, USER, Registry, registry
-from tests.fleeting_docker.daemons import Daemon
+from tests.fleeting_docker_engine.daemons import Daemon
 
 pytestmark = pytest.mark.anyio
 

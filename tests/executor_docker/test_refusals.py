@@ -14,11 +14,11 @@ from attrs import evolve
 from executor_docker import DockerError, PullPolicy, Service
 from fleeting import Connection, LoopClock, Settings, Unsupported
 from fleeting_docker import DockerGroup, DockerGroupConfig, _image
-from fleeting_docker.engine import Entry
+from fleeting_docker_engine import Entry
 from taskscaler.executors import Verdict
 from tests.executor_docker.benches import Bench, bench_on
 from tests.fleeting.sshd import dialled
-from tests.fleeting_docker.daemons import IMAGE, Daemon
+from tests.fleeting_docker_engine.daemons import IMAGE, Daemon
 from tests.taskscaler.leased import Slot
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("nothing_left")]

@@ -13,7 +13,7 @@ from executor_docker._sizes import in_words, size_of
 from fleeting import ConfigError
 from fleeting.plugins import structure
 from fleeting_docker._container import GROUP, HOST_KEY, INTENT, OWNER, is_instance
-from fleeting_docker.engine import Reference, canonical, is_allowed, registry_of
+from fleeting_docker_engine import Reference, canonical, is_allowed, registry_of
 
 IMAGE = "busybox:1"
 

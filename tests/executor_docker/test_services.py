@@ -8,7 +8,7 @@ import pytest
 from executor_docker import DockerError, Service
 from taskscaler.executors import Verdict
 from tests.executor_docker.benches import Bench, bench_on
-from tests.fleeting_docker.daemons import IMAGE, Daemon
+from tests.fleeting_docker_engine.daemons import IMAGE, Daemon
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("nothing_left")]
 

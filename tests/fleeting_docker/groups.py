@@ -15,9 +15,9 @@ from fleeting import State
 from fleeting.testing import Harness, Trouble
 from fleeting_docker import DockerGroup, DockerGroupConfig
 from fleeting_docker._container import GROUP, HOST_KEY, OWNER
-from fleeting_docker.engine import EngineRefused
-from fleeting_docker.engine._wire import receive_from
-from tests.fleeting_docker.daemons import IMAGE, Daemon
+from fleeting_docker_engine import EngineRefused
+from fleeting_docker_engine._wire import receive_from
+from tests.fleeting_docker_engine.daemons import IMAGE, Daemon
 
 STATES = {
     "created": State.CREATING,

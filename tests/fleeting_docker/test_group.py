@@ -12,7 +12,7 @@ import pytest
 from fleeting import AuthFailed, GroupRefused, LoopClock, ProviderError, Settings
 from fleeting_docker import DockerGroup, DockerGroupConfig, _image
 from tests.fleeting.sshd import dialled
-from tests.fleeting_docker.daemons import IMAGE, Daemon
+from tests.fleeting_docker_engine.daemons import IMAGE, Daemon
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("nothing_left")]
 

@@ -11,7 +11,7 @@ from anyio import to_thread
 from executor_docker._selection import Renaming, Selector, chosen_by, literal_part
 from fleeting.archives import END, ArchiveRefused, ArchiveTooLarge
 from fleeting.plugins import format_duration
-from fleeting_docker.engine import Engine, EngineRefused, quoted
+from fleeting_docker_engine import Engine, EngineRefused, quoted
 from taskscaler.executors.artifacts import take_in
 
 COLLECT_TIMEOUT = 600.0

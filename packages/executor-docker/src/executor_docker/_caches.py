@@ -17,7 +17,7 @@ from executor_docker._owner import CACHE, KIND
 from fleeting.archives import CHUNK, END, ArchiveRefused
 from fleeting.errors import SystemRefused
 from fleeting.plugins import format_duration, make_private, open_private
-from fleeting_docker.engine import Engine, EngineRefused, quoted
+from fleeting_docker_engine import Engine, EngineRefused, quoted
 
 PREFIX = "taskscaler-cache-"
 """What the names of the volumes begin with."""

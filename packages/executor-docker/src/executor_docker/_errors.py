@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from typing import Final
 
 from fleeting import ConnectError, Unreachable
-from fleeting_docker.engine import EngineRefused, EngineUnreachable
+from fleeting_docker_engine import EngineRefused, EngineUnreachable
 
 _FULL: Final = "no space left on device"
 

@@ -37,7 +37,7 @@ from fleeting import Unreachable
 from fleeting.archives import ArchiveRefused, Packed
 from fleeting.connectors import Sink
 from fleeting.plugins import format_duration
-from fleeting_docker.engine import (
+from fleeting_docker_engine import (
     STDOUT,
     Body,
     ContainerState,

@@ -10,7 +10,7 @@ from attrs import frozen
 from executor_docker._config import DockerConfig, PullPolicy
 from executor_docker._errors import DockerError
 from fleeting.plugins import format_duration
-from fleeting_docker.engine import Engine, EngineRefused, ImageInspected, quoted, registry_of
+from fleeting_docker_engine import Engine, EngineRefused, ImageInspected, quoted, registry_of
 
 NOT_FOUND = 404
 

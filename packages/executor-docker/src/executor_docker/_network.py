@@ -3,7 +3,7 @@
 from executor_docker._bodies import Place
 from executor_docker._config import NetworkMode
 from executor_docker._owner import Unit
-from fleeting_docker.engine import Engine
+from fleeting_docker_engine import Engine
 
 _SETTLED = {"bridge": Place("bridge"), "none": Place("none")}
 

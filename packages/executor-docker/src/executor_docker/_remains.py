@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 from executor_docker._owner import CACHE, KIND, UNIT
-from fleeting_docker.engine import Engine, EngineRefused, Listed, Network, Volumes, quoted
+from fleeting_docker_engine import Engine, EngineRefused, Listed, Network, Volumes, quoted
 
 _GONE = (404, 409)
 """It is not there any more, or is just being removed by somebody else."""

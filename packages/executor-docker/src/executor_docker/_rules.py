@@ -11,7 +11,7 @@ from executor_docker._config import DockerConfig
 from executor_docker._errors import DockerError
 from executor_docker._options import Device, DockerOptions, Volume
 from executor_docker._sizes import in_words, size_of
-from fleeting_docker.engine import canonical, is_allowed
+from fleeting_docker_engine import canonical, is_allowed
 
 N = TypeVar("N", int, float)
 

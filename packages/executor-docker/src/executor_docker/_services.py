@@ -14,7 +14,7 @@ from executor_docker._owner import Unit
 from executor_docker._rules import Limits
 from fleeting.connectors import Sink
 from fleeting.plugins import format_duration
-from fleeting_docker.engine import STDERR, STDOUT, Created, Demultiplexer, Engine, Inspected, canonical, quoted
+from fleeting_docker_engine import STDERR, STDOUT, Created, Demultiplexer, Engine, Inspected, canonical, quoted
 
 LOOK_EVERY = 0.2
 """Seconds between two looks at a service that is not well yet."""

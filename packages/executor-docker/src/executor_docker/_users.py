@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from fleeting_docker.engine import Engine, EngineRefused
+from fleeting_docker_engine import Engine, EngineRefused
 
 _LARGEST: Final = 1 << 20
 """Bytes that a file of users may have."""

@@ -13,7 +13,7 @@ from attrs import define, field
 from executor_docker._config import DockerConfig
 from executor_docker._errors import DockerError
 from fleeting import ConnectError, Connection, Unreachable, Unsupported
-from fleeting_docker.engine import Dial, Engine, EngineRefused, EngineUnreachable
+from fleeting_docker_engine import Dial, Engine, EngineRefused, EngineUnreachable
 
 _LOOK = """
 [ -e "$1" ] || exit 3

@@ -1,11 +1,10 @@
-"""A group whose instances are containers with an SSH server on one Docker host; and a client of Docker's API.
+"""A group whose instances are containers with an SSH server on one Docker host.
 
 What is where::
 
     _group      the group: what is asked, made and shown
     _container  pure: what the API is told to make, and what its states mean
     _image      the instances' image: the user's own, or made from this machine's OpenSSH
-    engine      the API's client, over any byte stream; the docker executor uses it too
 """
 
 from fleeting import GroupPlugin, hookimpl

@@ -17,13 +17,13 @@ _VOLUME = re.compile(r"(/[^:]*|[a-zA-Z0-9][a-zA-Z0-9_.-]*):/[^:]*(:ro|:rw)?")
 def _is_name(_: object, __: "attrs.Attribute[str]", value: str) -> None:
     if not _NAME.fullmatch(value):
         raise ValueError(
-            "1 to 32 lower-case letters, digits and dashes, beginning with a letter, not ending with a dash"
+            "1 to 32 lower-case letters, digits and dashes, starting with a letter and not ending with a dash"
         )
 
 
 def _are_volumes(_: object, __: "attrs.Attribute[tuple[str, ...]]", volumes: Iterable[str]) -> None:
     if wrong := next((volume for volume in volumes if not _VOLUME.fullmatch(volume)), None):
-        raise ValueError(f"volumes as source:/target or source:/target:ro ({wrong!r} is none)")
+        raise ValueError("volumes such as source:/target or source:/target:ro", wrong)
 
 
 @frozen(kw_only=True)

@@ -8,7 +8,7 @@ from attrs import field, frozen
 
 from fleeting import Observed, State
 from fleeting_docker._config import DockerGroupConfig
-from fleeting_docker.engine import Entry, Listed, tar_of
+from fleeting_docker_engine import Entry, Listed, tar_of
 
 GROUP = "fleeting.group"
 INTENT = "fleeting.intent"

@@ -39,7 +39,7 @@ from fleeting_docker._container import (
     name_of,
     observed,
 )
-from fleeting_docker.engine import (
+from fleeting_docker_engine import (
     Created,
     Engine,
     EngineRefused,

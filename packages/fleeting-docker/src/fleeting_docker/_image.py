@@ -15,7 +15,7 @@ from fleeting import GroupRefused
 from fleeting.archives import Packed
 from fleeting.plugins import format_duration
 from fleeting_docker._config import DockerGroupConfig
-from fleeting_docker.engine import Body, Engine, EngineRefused, EngineUnreachable, Entry, quoted, tar_of
+from fleeting_docker_engine import Body, Engine, EngineRefused, EngineUnreachable, Entry, quoted, tar_of
 
 REPOSITORY = "fleeting-docker"
 
@@ -106,7 +106,7 @@ async def _make(engine: Engine, tag: str, archive: Body) -> str:
     with anyio.move_on_after(IMPORT_TIMEOUT):
         await engine.progress("POST", "/images/create", query=query, body=archive)
         return f"{REPOSITORY}:{tag}"
-    raise EngineUnreachable(f"the daemon did not take the image in within {format_duration(IMPORT_TIMEOUT)}")
+    raise EngineUnreachable(f"the daemon did not load the image within {format_duration(IMPORT_TIMEOUT)}")
 
 
 async def _packed(path: Path) -> Body:

@@ -12,8 +12,8 @@ import h11
 from anyio.abc import ByteStream
 from attrs import define, field
 
-from fleeting_docker.engine import Engine, Entry, tar_of
-from fleeting_docker.engine._wire import receive_from
+from fleeting_docker_engine import Engine, Entry, tar_of
+from fleeting_docker_engine._wire import receive_from
 
 PING = [("Api-Version", "1.45")]
 

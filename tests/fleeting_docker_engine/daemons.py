@@ -18,7 +18,7 @@ import anyio
 import pytest
 from attrs import frozen
 
-from fleeting_docker.engine import Engine, Entry, tar_of
+from fleeting_docker_engine import Engine, Entry, tar_of
 
 IMAGE = "taskscaler-test/busybox:1"
 """What every container of the tests is made from: a shell and its tools in one program."""

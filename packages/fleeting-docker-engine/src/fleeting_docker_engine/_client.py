@@ -15,10 +15,10 @@ from attrs import define, field
 
 from fleeting.connectors import Sink
 from fleeting.plugins import format_duration, one_line
-from fleeting_docker.engine._answers import Progress, parsed, structured
-from fleeting_docker.engine._archives import OVERHEAD, only_file
-from fleeting_docker.engine._errors import EngineMalformed, EngineRefused, EngineUnreachable
-from fleeting_docker.engine._wire import SWITCHING, Body, Headers, Wire
+from fleeting_docker_engine._answers import Progress, parsed, structured
+from fleeting_docker_engine._archives import OVERHEAD, only_file
+from fleeting_docker_engine._errors import EngineMalformed, EngineRefused, EngineUnreachable
+from fleeting_docker_engine._wire import SWITCHING, Body, Headers, Wire
 
 NEWEST = (1, 51)
 """The newest version of the API that this client was written for; an older daemon is spoken to in its own."""
@@ -111,7 +111,7 @@ class Engine:
         """Make a request as `ask`, and return what it answers as a value.
 
         Args:
-            kind: What belongs there: a schema of `fleeting_docker.engine`, or a tuple of one.
+            kind: What belongs there: a schema of `fleeting_docker_engine`, or a tuple of one.
             method: As there, with what follows.
             path: As there.
             request: As there.

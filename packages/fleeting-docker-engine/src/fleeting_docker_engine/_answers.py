@@ -13,7 +13,7 @@ from attrs.validators import ge
 
 from fleeting import ConfigError
 from fleeting.plugins import describe, structure
-from fleeting_docker.engine._errors import EngineMalformed
+from fleeting_docker_engine._errors import EngineMalformed
 
 MOST_VALUES: Final = 1 << 16
 """Values in one answer: three bytes of JSON can make an object of a hundred.

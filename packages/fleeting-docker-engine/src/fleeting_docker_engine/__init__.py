@@ -10,7 +10,7 @@ _names      pure: what image references mean
 _archives   pure: small tar archives, made here or read here
 """
 
-from fleeting_docker.engine._answers import (
+from fleeting_docker_engine._answers import (
     ContainerState,
     Created,
     ImageInspected,
@@ -22,12 +22,12 @@ from fleeting_docker.engine._answers import (
     Volumes,
     Waited,
 )
-from fleeting_docker.engine._archives import Entry, tar_of
-from fleeting_docker.engine._client import Dial, Engine, quoted
-from fleeting_docker.engine._errors import EngineMalformed, EngineRefused, EngineUnreachable
-from fleeting_docker.engine._frames import STDERR, STDOUT, Demultiplexer
-from fleeting_docker.engine._names import Reference, canonical, is_allowed, registry_of
-from fleeting_docker.engine._wire import Body
+from fleeting_docker_engine._archives import Entry, tar_of
+from fleeting_docker_engine._client import Dial, Engine, quoted
+from fleeting_docker_engine._errors import EngineMalformed, EngineRefused, EngineUnreachable
+from fleeting_docker_engine._frames import STDERR, STDOUT, Demultiplexer
+from fleeting_docker_engine._names import Reference, canonical, is_allowed, registry_of
+from fleeting_docker_engine._wire import Body
 
 __all__ = [
     "STDERR",

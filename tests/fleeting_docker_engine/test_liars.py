@@ -21,7 +21,7 @@ from executor_docker._owner import Owner
 from fleeting import FleetingError, LoopClock, ProviderError, Settings
 from fleeting._wording import ONE_LINE
 from fleeting_docker import DockerGroup, DockerGroupConfig
-from fleeting_docker.engine import (
+from fleeting_docker_engine import (
     Created,
     Engine,
     EngineMalformed,
@@ -33,12 +33,12 @@ from fleeting_docker.engine import (
     Listed,
     tar_of,
 )
-from fleeting_docker.engine._answers import MOST_VALUES, parsed
-from fleeting_docker.engine._archives import only_file
-from fleeting_docker.engine._client import LONGEST_ANSWER, LONGEST_LINE
-from fleeting_docker.engine._wire import receive_from
+from fleeting_docker_engine._answers import MOST_VALUES, parsed
+from fleeting_docker_engine._archives import only_file
+from fleeting_docker_engine._client import LONGEST_ANSWER, LONGEST_LINE
+from fleeting_docker_engine._wire import receive_from
 from taskscaler.executors import JobSpec
-from tests.fleeting_docker.liars import ANSWERS, FILE, answered, lied_to, lying, serving
+from tests.fleeting_docker_engine.liars import ANSWERS, FILE, answered, lied_to, lying, serving
 from tests.taskscaler.leased import Slot
 
 JSON = st.recursive(

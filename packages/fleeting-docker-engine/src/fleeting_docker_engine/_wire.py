@@ -9,7 +9,7 @@ from anyio.lowlevel import checkpoint
 from attrs import define, field
 
 from fleeting.plugins import one_line
-from fleeting_docker.engine._errors import EngineUnreachable
+from fleeting_docker_engine._errors import EngineUnreachable
 
 Body = bytes | AsyncIterable[bytes]
 """What a request carries: all of it, or in pieces as they come."""

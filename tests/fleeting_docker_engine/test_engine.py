@@ -10,8 +10,8 @@ from anyio.abc import ByteStream
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleeting_docker.engine import STDERR, STDOUT, Demultiplexer, Engine, EngineRefused, EngineUnreachable
-from tests.fleeting_docker.daemons import Daemon
+from fleeting_docker_engine import STDERR, STDOUT, Demultiplexer, Engine, EngineRefused, EngineUnreachable
+from tests.fleeting_docker_engine.daemons import Daemon
 
 PING = b"HTTP/1.1 200 OK\r\nApi-Version: 1.45\r\nContent-Length: 2\r\n\r\nOK"
 
