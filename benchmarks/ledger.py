@@ -8,8 +8,8 @@ from time import perf_counter
 
 from _figures import best_of, report
 
-from taskscaler._ledger import Ledger
-from taskscaler._slots import Shelf
+from taskscaler.core._ledger import Ledger
+from taskscaler.core._slots import Shelf
 
 PAIRS = 30_000
 TARGETS = {1: 150_000, 100: None, 1_000: None, 10_000: 75_000}

@@ -10,9 +10,9 @@ from fleeting.core import Plan, Stage
 from fleeting.core._instance import Instance
 from fleeting.events import Loss
 from taskscaler import Policy
-from taskscaler._ledger import Ledger
-from taskscaler._slots import Host
 from taskscaler._types import PoolSettings
+from taskscaler.core._ledger import Ledger
+from taskscaler.core._slots import Host
 from tests.chaos.growth import Demand, Growth, most_wanted
 from tests.chaos.play import Result, play
 from tests.chaos.story import Job, Story, Trouble

@@ -8,9 +8,9 @@ from fleeting import GroupInfo
 from fleeting.core import Drop, Put, Step, Write, messages
 from fleeting.journal import Recovered
 from taskscaler import Taskscaler
-from taskscaler._core import Core
-from taskscaler._decide import OVER_ALL, Decision
-from taskscaler._slots import Break, Check, Clean, Deliver, Host, Refuse
+from taskscaler.core._decide import OVER_ALL, Decision
+from taskscaler.core._mediator import Core
+from taskscaler.core._slots import Break, Check, Clean, Deliver, Host, Refuse
 
 REQUIRED = (
     # instances

@@ -17,8 +17,8 @@ import pytest
 from attrs import define, field
 
 from fleeting.core import PLAN_RECORDS
-from taskscaler._slots import LEDGER_RECORDS
 from taskscaler._state import StateJournal
+from taskscaler.core._slots import LEDGER_RECORDS
 
 COMMAND = (str(Path(sys.executable).with_name("taskscaler")), "run")
 JOBS = 16

@@ -4,8 +4,8 @@ from hypothesis import strategies as st
 
 from fleeting import Preexisting
 from fleeting.core import Limits
-from taskscaler._decide import Supply
 from taskscaler._types import Policy, PoolSettings
+from taskscaler.core._decide import Supply
 from tests.strategies import NO_THROTTLE
 
 policies = st.builds(

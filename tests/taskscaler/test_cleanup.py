@@ -9,7 +9,7 @@ from attrs import define, field
 from fleeting import Completed, ConnectError, ConnectInfo, FleetingError, MemoryJournal
 from fleeting.testing import Command, FakeCloud, Fault, virtual_time
 from taskscaler import Policy
-from taskscaler._slots import DIRTY
+from taskscaler.core._slots import DIRTY
 from tests.taskscaler.scaling import FullDisk, asked, scaling, work
 
 pytestmark = pytest.mark.anyio

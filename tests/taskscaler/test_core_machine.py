@@ -17,16 +17,16 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from fleeting import NoticeKind, Observation, Observed, Preexisting, Problem, ProblemKind, State
 from fleeting.core import Stage, Step, messages
-from taskscaler._core import Core, Doubt, InstanceLost
-from taskscaler._decide import idle_slots
 from taskscaler._errors import NoCapacity, NoSuchInstance
-from taskscaler._explain import Explanation, explain
-from taskscaler._explain_instance import InstanceExplanation, explain_instance
-from taskscaler._explain_key import KeyExplanation, explain_key
-from taskscaler._forecast import Next, Upcoming, forecast
 from taskscaler._observe import GONE, DecisionEvent, InstanceEvent, label_of
-from taskscaler._slots import DIRTY, FINAL, LEASE, USES, Break, Check, Clean, Closed, Deliver, Held, LeaseRecord
 from taskscaler._types import Policy, PoolSettings
+from taskscaler.core._decide import idle_slots
+from taskscaler.core._mediator import Core, Doubt, InstanceLost
+from taskscaler.core._slots import DIRTY, FINAL, LEASE, USES, Break, Check, Clean, Closed, Deliver, Held, LeaseRecord
+from taskscaler.diagnose._explain import Explanation, explain
+from taskscaler.diagnose._explain_instance import InstanceExplanation, explain_instance
+from taskscaler.diagnose._explain_key import KeyExplanation, explain_key
+from taskscaler.diagnose._forecast import Next, Upcoming, forecast
 from tests.strategies import EPOCH, NO_THROTTLE, QUICK, Records, a_plan, of_type, seeds
 from tests.taskscaler.strategies import policies, pool_settings
 

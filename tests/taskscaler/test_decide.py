@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleeting.core import Limits
-from taskscaler._decide import OVER_ALL, Supply, decide, idle_slots
 from taskscaler._types import Policy
+from taskscaler.core._decide import OVER_ALL, Supply, decide, idle_slots
 from tests.taskscaler.strategies import policies, supplies
 
 NOW = 100.0

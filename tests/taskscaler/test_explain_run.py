@@ -12,9 +12,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from taskscaler import Decision, DecisionEvent, InstanceEvent, LeaseEvent, ScalerEvent
-from taskscaler._decide import Demand, PoolDecision
 from taskscaler.batch import FleetRecord, PoolFacts, Results
 from taskscaler.cli import main
+from taskscaler.core._decide import Demand, PoolDecision
 from tests.strategies import EPOCH
 from tests.taskscaler.test_explain import documented
 

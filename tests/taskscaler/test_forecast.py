@@ -9,9 +9,9 @@ from attrs import evolve
 
 from fleeting import NoticeKind, Preexisting, ScaleThrottle
 from fleeting.core import messages
-from taskscaler._core import Core
-from taskscaler._forecast import Next, Upcoming, forecast, in_short
 from taskscaler._types import Policy, PoolSettings
+from taskscaler.core._mediator import Core
+from taskscaler.diagnose._forecast import Next, Upcoming, forecast, in_short
 from tests.strategies import EPOCH, NO_THROTTLE, a_plan, of_type, seen
 from tests.taskscaler.test_core_machine import Thing, World, next_actions, things
 

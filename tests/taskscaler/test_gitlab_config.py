@@ -13,8 +13,8 @@ from attrs import fields_dict
 from fleeting import ConfigError, ConnectorConfig, PluginNotFound, Preexisting, ScaleThrottle
 from fleeting.groups.local import LocalGroup
 from taskscaler import Policy, config
-from taskscaler._schedule import Schedule
 from taskscaler.config import Autoscaler, RunnerConfig, StateStorage
+from taskscaler.core._schedule import Schedule
 
 FILES = Path(__file__).parent / "config"
 

@@ -9,7 +9,7 @@ from fleeting import MemoryJournal, ProviderError
 from fleeting.events import LossKind
 from fleeting.testing import FakeCloud, Fault, virtual_time
 from taskscaler import NoCapacity, Policy
-from taskscaler._slots import LEASE, USES
+from taskscaler.core._slots import LEASE, USES
 from tests.taskscaler.scaling import asked, scaling, work
 
 pytestmark = pytest.mark.anyio

@@ -9,9 +9,9 @@ from fleeting import MemoryJournal, Observation, Observed, State
 from fleeting.core import messages
 from fleeting.testing import FakeCloud, virtual_time
 from taskscaler import NoCapacity, Policy
-from taskscaler._core import Core
-from taskscaler._slots import Break, Deliver
 from taskscaler._types import PoolSettings
+from taskscaler.core._mediator import Core
+from taskscaler.core._slots import Break, Deliver
 from tests.strategies import EPOCH, NO_THROTTLE, a_plan, of_type
 from tests.taskscaler.scaling import asked, scaling, work
 

@@ -16,8 +16,8 @@ from pytest import raises  # noqa: PT013  (reads as a sentence)
 from fleeting.core import NOTHING, Drop, Put, Step
 from fleeting.events import Loss, LossKind
 from taskscaler._errors import KeyInUse, NoCapacity, NotSuspended
-from taskscaler._ledger import Ledger
-from taskscaler._slots import (
+from taskscaler.core._ledger import Ledger
+from taskscaler.core._slots import (
     AWAY,
     CORDON,
     DIRTY,

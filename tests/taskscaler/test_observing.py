@@ -14,7 +14,7 @@ from fleeting import Capability, LoopClock, MemoryJournal, NoticeKind, Observati
 from fleeting.core import Step, messages
 from fleeting.testing import FakeCloud, FakeGroup, virtual_time
 from taskscaler import InstanceEvent, NoCapacity, Policy, Pool, PoolSettings, ScalerEvent, Taskscaler
-from taskscaler._core import Core
+from taskscaler.core._mediator import Core
 from tests.strategies import EPOCH, a_plan
 from tests.taskscaler.strategies import policies, pool_settings
 

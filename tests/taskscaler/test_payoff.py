@@ -5,7 +5,7 @@ from statistics import median
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taskscaler._payoff import ENOUGH, FORGET, KEPT, WORTH, Payoff
+from taskscaler.core._payoff import ENOUGH, FORGET, KEPT, WORTH, Payoff
 
 times = st.lists(st.floats(0.1, 1e4), max_size=2 * KEPT)
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taskscaler._preference import FEWEST, MEMORY, TOO_MANY, Losses
+from taskscaler.core._preference import FEWEST, MEMORY, TOO_MANY, Losses
 from tests.strategies import EPOCH
 
 POOLS = ["spot", "other-spot", "on-demand"]

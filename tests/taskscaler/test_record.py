@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from taskscaler import Decision, DecisionEvent, InstanceEvent, LeaseEvent, ScalerEvent
-from taskscaler._decide import Demand, PoolDecision, Removal, Sleep, Wake
 from taskscaler.batch import FleetRecord, Opened, PoolFacts, RecordUnreadable, read_record
+from taskscaler.core._decide import Demand, PoolDecision, Removal, Sleep, Wake
 
 POOL = PoolFacts(name="default", plugin="local", capacity_per_instance=2, max_instances=4)
 

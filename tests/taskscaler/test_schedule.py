@@ -10,7 +10,7 @@ from attrs import frozen
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taskscaler._schedule import LOOK_AHEAD, Schedule, validate_period, validate_timezone
+from taskscaler.core._schedule import LOOK_AHEAD, Schedule, validate_period, validate_timezone
 
 BERLIN = ZoneInfo("Europe/Berlin")
 MINUTE = 60.0

@@ -9,7 +9,7 @@ import pytest
 from fleeting import Capability, Completed, MemoryJournal, OutcomeUnknown
 from fleeting.testing import Command, FakeCloud, IncreaseFault, virtual_time
 from taskscaler import LeaseLost, NoCapacity, NotSuspended, Policy
-from taskscaler._slots import DIRTY, LEASE
+from taskscaler.core._slots import DIRTY, LEASE
 from tests.taskscaler.scaling import FullDisk, asked, scaling
 
 pytestmark = pytest.mark.anyio

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from taskscaler import Decision, DecisionEvent, InstanceEvent, LeaseEvent
-from taskscaler._decide import Demand
 from taskscaler._told import JobTold, Progress, RunTold
 from taskscaler.batch import Attempt, JobState, Opened, PoolFacts, RecordedEvent
+from taskscaler.core._decide import Demand
 from taskscaler.report import Phase, Row, Spread, figure_out, lay_out
 
 START = 1_700_000_000.0

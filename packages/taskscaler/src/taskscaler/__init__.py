@@ -9,9 +9,7 @@ How the parts lie on each other; each imports only from those below it:
     executors/  observers/  run one job in one slot; tell others what happens
     _state                  where the state of commands is kept
     _scaler     _lease      the async shell, and what it hands out
-    _explain  _explain_*    answers for people: of the whole, of one instance, of one key
-    _forecast               what time alone will bring
-    _core                   pure: plans below, ledger on top, the decision between them
+    diagnose/               answers for people: of the whole, of one instance, of one key, of what comes next
     _observe                what observers are told
     _ledger     _decide     pure: who holds which slot; how many instances there should be
     _preference             pure: which pools are asked later than their place says
@@ -19,17 +17,17 @@ How the parts lie on each other; each imports only from those below it:
     _schedule   _types      pure: which policy holds when; pools and policies
 """
 
-from taskscaler._decide import Decision, Removal
 from taskscaler._errors import KeyInUse, LeaseLost, NoCapacity, NoSuchInstance, NotSuspended, TaskscalerError
-from taskscaler._explain import Explanation, InstanceView, PoolView
-from taskscaler._explain_instance import InstanceExplanation, JobOnInstance
-from taskscaler._explain_key import KeyExplanation
-from taskscaler._forecast import Next, Upcoming
 from taskscaler._lease import Lease
 from taskscaler._observe import DecisionEvent, InstanceEvent, LeaseEvent, ScalerEvent, ScalerObserver
 from taskscaler._scaler import Taskscaler
-from taskscaler._slots import Capacity
 from taskscaler._types import CleanupHook, Policy, Pool, PoolSettings
+from taskscaler.core._decide import Decision, Removal
+from taskscaler.core._slots import Capacity
+from taskscaler.diagnose._explain import Explanation, InstanceView, PoolView
+from taskscaler.diagnose._explain_instance import InstanceExplanation, JobOnInstance
+from taskscaler.diagnose._explain_key import KeyExplanation
+from taskscaler.diagnose._forecast import Next, Upcoming
 
 __all__ = [
     "Capacity",

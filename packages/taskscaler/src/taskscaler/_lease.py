@@ -11,7 +11,7 @@ from fleeting import ConnectInfo, Connection, Unreachable
 from fleeting.events import Loss, LossKind
 from fleeting.plugins import one_line
 from taskscaler._errors import LeaseLost
-from taskscaler._slots import Held
+from taskscaler.core._slots import Held
 
 VERDICT_TIMEOUT = 30.0
 """Seconds for which a body that failed with `Unreachable` waits to hear whether its instance is lost."""

@@ -8,7 +8,7 @@ from attrs import asdict, field, frozen
 
 from fleeting.core import Instance, InstanceRecord, Origin, Plan, Put, Stage, Step, messages
 from fleeting.events import Loss
-from taskscaler._decide import Decision
+from taskscaler.core._decide import Decision
 
 log = logging.getLogger("taskscaler.observers")
 

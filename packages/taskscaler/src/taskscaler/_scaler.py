@@ -18,15 +18,15 @@ from fleeting.events import Loss, LossKind
 from fleeting.journal import Recovered
 from fleeting.plugins import format_duration
 from fleeting.runtime import GroupDriver, Shell
-from taskscaler._core import AllRemoved, Core, Doubt, InstanceLost
 from taskscaler._errors import LeaseLost, NoCapacity, TaskscalerError
-from taskscaler._explain import Explanation, InstanceView, explain, view_instances
-from taskscaler._explain_instance import InstanceExplanation, explain_instance
-from taskscaler._explain_key import KeyExplanation, explain_key
 from taskscaler._lease import Lease, only_unreachable
 from taskscaler._observe import DecisionEvent, InstanceEvent, LeaseEvent, Observers, ScalerObserver
-from taskscaler._slots import LEDGER_RECORDS, Break, Capacity, Check, Clean, Deliver, Held, Refuse
 from taskscaler._types import Policy, Pool
+from taskscaler.core._mediator import AllRemoved, Core, Doubt, InstanceLost
+from taskscaler.core._slots import LEDGER_RECORDS, Break, Capacity, Check, Clean, Deliver, Held, Refuse
+from taskscaler.diagnose._explain import Explanation, InstanceView, explain, view_instances
+from taskscaler.diagnose._explain_instance import InstanceExplanation, explain_instance
+from taskscaler.diagnose._explain_key import KeyExplanation, explain_key
 
 DEATH_TIMEOUT = 1.0
 """Seconds within which a connection on which a call failed shows that it is dead."""

@@ -10,7 +10,7 @@ from fleeting import ConnectInfo, ConnectorConfig, Duration, InstanceGroup, Plan
 from fleeting.config import in_words, is_a
 from fleeting.plugins import describe
 from fleeting.runtime import Dial, ReadyHook
-from taskscaler._schedule import ALWAYS, validate_period, validate_timezone
+from taskscaler.core._schedule import ALWAYS, validate_period, validate_timezone
 
 
 @frozen(kw_only=True, field_transformer=in_words)

@@ -23,9 +23,9 @@ from typing import Any
 from attrs import asdict, frozen
 
 from fleeting.plugins import open_private
-from taskscaler._decide import Decision, Demand, PoolDecision, Removal, Sleep, Wake
 from taskscaler._errors import RecordUnreadable
 from taskscaler._observe import DecisionEvent, InstanceEvent, LeaseEvent, ScalerEvent, event_as_data
+from taskscaler.core._decide import Decision, Demand, PoolDecision, Removal, Sleep, Wake
 
 VERSION = 1
 """Of the file; raised when an earlier release would misunderstand it."""

@@ -24,7 +24,6 @@ from fleeting.config import read_toml
 from fleeting.errors import ConfigProblem
 from fleeting.runtime import Dial, GroupDriver
 from taskscaler import config
-from taskscaler._decide import Decision
 from taskscaler._jobsfile import read_jobs_file
 from taskscaler._scaler import Taskscaler
 from taskscaler._wording import counted
@@ -34,6 +33,7 @@ from taskscaler.cli._log import logging_to
 from taskscaler.cli._paragraphs import Paragraphs, Row
 from taskscaler.cli._text import elapsed
 from taskscaler.config import Autoscaler, PoolTable
+from taskscaler.core._decide import Decision
 
 PATIENCE = 30.0
 """Seconds that the cloud may take to show the group, and the instance to answer, whatever the file says."""

@@ -5,7 +5,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from fleeting.cli._commandline import EXPECTED, SUCCEEDED, WRONG, tell
-from taskscaler._explain_run import (
+from taskscaler._told import read_run
+from taskscaler.cli._console import PatientConsole
+from taskscaler.cli._paragraphs import Paragraphs
+from taskscaler.diagnose._explain_run import (
     InstanceOfRun,
     JobExplanation,
     RunExplanation,
@@ -13,9 +16,6 @@ from taskscaler._explain_run import (
     explain_job,
     explain_run,
 )
-from taskscaler._told import read_run
-from taskscaler.cli._console import PatientConsole
-from taskscaler.cli._paragraphs import Paragraphs
 
 
 def explain_results(directory: Path, *, job: str | None, instance: str | None, as_json: bool) -> int:

@@ -4,11 +4,11 @@ from collections.abc import Iterator
 
 from fleeting import ConnectorConfig, Preexisting
 from fleeting.plugins import format_duration
-from taskscaler._schedule import ALWAYS, Schedule
 from taskscaler._types import Policy
 from taskscaler._wording import counted
 from taskscaler.cli._paragraphs import Row
 from taskscaler.config import Autoscaler, PoolTable
+from taskscaler.core._schedule import ALWAYS, Schedule
 
 UNEXPLAINED = {
     Preexisting.REFUSE: "are a reason not to start",

@@ -10,11 +10,11 @@ from anyio.from_thread import start_blocking_portal
 import taskscaler
 from fleeting import GroupInfo
 from taskscaler._errors import TaskscalerError
-from taskscaler._explain import Explanation, InstanceView
-from taskscaler._explain_instance import InstanceExplanation
-from taskscaler._explain_key import KeyExplanation
-from taskscaler._slots import Capacity
 from taskscaler._types import Policy
+from taskscaler.core._slots import Capacity
+from taskscaler.diagnose._explain import Explanation, InstanceView
+from taskscaler.diagnose._explain_instance import InstanceExplanation
+from taskscaler.diagnose._explain_key import KeyExplanation
 from taskscaler.sync._door import Door
 from taskscaler.sync._lease import Lease
 

@@ -8,13 +8,13 @@ from operator import itemgetter
 from attrs import define, frozen
 
 from fleeting.config import did_you_mean
-from taskscaler._decide import Decision
 from taskscaler._errors import NothingTold
-from taskscaler._explain import SCHEMA_VERSION, STATES, decision_dict
 from taskscaler._observe import GONE, DecisionEvent, InstanceEvent, LeaseEvent
 from taskscaler._told import JobTold, Progress, RunTold
 from taskscaler._wording import counted, enumerated, iso, span
 from taskscaler.batch import Attempt, JobState, Opened, RecordedEvent
+from taskscaler.core._decide import Decision
+from taskscaler.diagnose._explain import SCHEMA_VERSION, STATES, decision_dict
 
 Row = tuple[str, str]
 """A label, and what is said under it."""

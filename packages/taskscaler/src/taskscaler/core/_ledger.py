@@ -37,7 +37,7 @@ from math import inf
 from fleeting.core import NOTHING, Drop, Put, Step, Write
 from fleeting.events import Loss, LossKind
 from taskscaler._errors import KeyInUse, NoCapacity, NotSuspended
-from taskscaler._slots import (
+from taskscaler.core._slots import (
     AWAY,
     CORDON,
     DIRTY,

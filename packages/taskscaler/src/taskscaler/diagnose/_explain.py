@@ -7,13 +7,13 @@ from math import inf
 from attrs import asdict, evolve, frozen
 
 from fleeting.core import Instance, Limits, Plan, Stage
-from taskscaler._core import Core
-from taskscaler._decide import OVER_ALL, Decision, PoolDecision, limit
-from taskscaler._forecast import Upcoming, describe_policy, forecast, in_short
 from taskscaler._observe import label_of
-from taskscaler._slots import Capacity, host_id
 from taskscaler._types import Policy
 from taskscaler._wording import counted, finite, iso, span
+from taskscaler.core._decide import OVER_ALL, Decision, PoolDecision, limit
+from taskscaler.core._mediator import Core
+from taskscaler.core._slots import Capacity, host_id
+from taskscaler.diagnose._forecast import Upcoming, describe_policy, forecast, in_short
 
 SCHEMA_VERSION = 1
 """Of all explanations as JSON; raised when a key changes its meaning or goes."""

@@ -7,12 +7,12 @@ from attrs import frozen
 from fleeting import State
 from fleeting.config import did_you_mean
 from fleeting.core import Instance, Plan, Stage
-from taskscaler._core import Core
-from taskscaler._explain import SCHEMA_VERSION, in_lines, view_of
-from taskscaler._forecast import Next, Upcoming, forecast
 from taskscaler._observe import label_of
-from taskscaler._slots import AWAY, FINAL, Held, Host, host_id
 from taskscaler._wording import counted, enumerated, iso, span
+from taskscaler.core._mediator import Core
+from taskscaler.core._slots import AWAY, FINAL, Held, Host, host_id
+from taskscaler.diagnose._explain import SCHEMA_VERSION, in_lines, view_of
+from taskscaler.diagnose._forecast import Next, Upcoming, forecast
 
 
 @frozen(kw_only=True)

@@ -18,14 +18,16 @@ from attrs import evolve
 from fleeting import NoticeKind, State
 from fleeting.core import NOTHING, Drop, Instance, Plan, Put, Stage, Step, Timers, Write, messages, refusal_of
 from fleeting.events import Loss, LossKind
-from taskscaler._decide import ANY_NUMBER, Choice, Decision, Removal, Sleep, Supply, Wake, decide
 from taskscaler._errors import NoCapacity, NoSuchInstance, TaskscalerError
-from taskscaler._ledger import Ledger
 from taskscaler._observe import DecisionEvent, Watch
-from taskscaler._payoff import Payoff, Verdict
-from taskscaler._preference import Losses
-from taskscaler._schedule import Schedule
-from taskscaler._slots import (
+from taskscaler._types import Policy, PoolSettings
+from taskscaler._wording import enumerated
+from taskscaler.core._decide import ANY_NUMBER, Choice, Decision, Removal, Sleep, Supply, Wake, decide
+from taskscaler.core._ledger import Ledger
+from taskscaler.core._payoff import Payoff, Verdict
+from taskscaler.core._preference import Losses
+from taskscaler.core._schedule import Schedule
+from taskscaler.core._slots import (
     AWAY,
     CORDON,
     DIRTY,
@@ -43,8 +45,6 @@ from taskscaler._slots import (
     Shelf,
     host_id,
 )
-from taskscaler._types import Policy, PoolSettings
-from taskscaler._wording import enumerated
 
 RESTING = frozenset({State.SUSPENDING, State.SUSPENDED})
 

@@ -13,12 +13,12 @@ from typing import Any
 from attrs import evolve, frozen
 
 from fleeting.core import Plan, Stage, messages
-from taskscaler._core import COALESCE, NOT_NEEDED, SPARED, TOO_OLD, Core
-from taskscaler._decide import Choice, Decision, Sleep, limit
-from taskscaler._schedule import zone
-from taskscaler._slots import FINAL, host_id
 from taskscaler._types import Policy
 from taskscaler._wording import counted, enumerated, iso, span
+from taskscaler.core._decide import Choice, Decision, Sleep, limit
+from taskscaler.core._mediator import COALESCE, NOT_NEEDED, SPARED, TOO_OLD, Core
+from taskscaler.core._schedule import zone
+from taskscaler.core._slots import FINAL, host_id
 
 TOGETHER = 1.0
 """Seconds within which things of one kind are told as one."""

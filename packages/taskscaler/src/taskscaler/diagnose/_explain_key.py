@@ -5,11 +5,11 @@ from collections.abc import Iterator
 from attrs import frozen
 
 from fleeting.config import did_you_mean
-from taskscaler._core import Core
-from taskscaler._explain import SCHEMA_VERSION, explain, in_lines
-from taskscaler._forecast import Next, Upcoming, forecast
-from taskscaler._slots import Closed, Held, LostLease, Waiter
 from taskscaler._wording import iso, span
+from taskscaler.core._mediator import Core
+from taskscaler.core._slots import Closed, Held, LostLease, Waiter
+from taskscaler.diagnose._explain import SCHEMA_VERSION, explain, in_lines
+from taskscaler.diagnose._forecast import Next, Upcoming, forecast
 
 
 @frozen(kw_only=True)
