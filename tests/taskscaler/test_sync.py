@@ -22,7 +22,7 @@ from fleeting import CommandFailed, GroupRefused, Unreachable, load
 from fleeting.events import LossKind
 from taskscaler import KeyInUse, LeaseLost, NoCapacity, NoSuchInstance, NotSuspended, Policy, Pool, TaskscalerError
 from taskscaler.sync import Taskscaler
-from taskscaler.sync._door import Door
+from taskscaler.sync._portal import Door
 from tests.fleeting import local_agents
 
 PATIENCE = 10.0
@@ -296,7 +296,7 @@ import sys
 from fleeting import load
 from taskscaler import Pool
 from taskscaler.sync import Taskscaler
-from taskscaler.sync._door import Door
+from taskscaler.sync._portal import Door
 
 pool = Pool(load("local", {{"directory": sys.argv[1]}}), update_interval_when_expecting=0.02, max_instances=1)
 Taskscaler.backend = sys.argv[2]

@@ -68,7 +68,7 @@ class FleetExecutor(Executor):
                 such a name is never replaced; the job's future raises `FileExistsError` then.
         """
         self._scaler = scaler
-        self._door = scaler.door
+        self._portal = scaler.portal
         self._executor = executor if executor is not None else load_executor("instance", {})
         self._retries = retries
         self._acquire_timeout = acquire_timeout
@@ -115,7 +115,7 @@ class FleetExecutor(Executor):
                 raise RuntimeError("cannot schedule new futures after shutdown")
             self._under_way[future] = ticket
             try:
-                self._door.start(self._see_through, ticket)
+                self._portal.start(self._see_through, ticket)
             except BaseException:  # an interrupt, perhaps when it had been started already
                 del self._under_way[future]
                 self._cancel(ticket)
@@ -174,7 +174,7 @@ class FleetExecutor(Executor):
 
     def _cancel(self, ticket: Ticket[Any], *, only_queued: bool = False) -> Stage:
         try:
-            stage = self._door.do(ticket.cancel, only_queued)
+            stage = self._portal.do(ticket.cancel, only_queued)
         except TaskscalerError:  # the scaler has ended, and all work with it
             return Stage.OVER
         if stage is Stage.QUEUED and only_queued:

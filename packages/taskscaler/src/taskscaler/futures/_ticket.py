@@ -39,8 +39,8 @@ class Ticket(Generic[T]):
             self.stage = Stage.RUNNING
             self.future.set_running_or_notify_cancel()
 
-    def cancel(self, only_queued: bool) -> Stage:  # noqa: FBT001  (called through the door)
-        """Cancel it, unless it is too late; tells how far it has come."""
+    def cancel(self, only_queued: bool) -> Stage:  # noqa: FBT001  (called through the portal)
+        """Cancel it, unless it is too late; says how far it has come."""
         stage = self.stage
         if stage is Stage.QUEUED or (stage is Stage.RUNNING and not only_queued):
             self.cancelled = True

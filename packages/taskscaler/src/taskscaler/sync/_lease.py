@@ -14,7 +14,7 @@ from fleeting.events import Loss
 from taskscaler._errors import LeaseLost
 from taskscaler._lease import only_unreachable
 from taskscaler.sync._connection import Connection
-from taskscaler.sync._door import Door
+from taskscaler.sync._portal import Portal
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -25,7 +25,7 @@ class Lease:
     """A slot that work may run in; `taskscaler.Lease` for threads."""
 
     _lease: taskscaler.Lease
-    _door: Door
+    _portal: Portal
 
     def __repr__(self) -> str:
         """Key, instance and slot."""
@@ -71,7 +71,7 @@ class Lease:
                 return await self._lease.wait_ended()
             return self._lease.loss
 
-        return self.loss if self._lease.ended else self._door.call(wait)
+        return self.loss if self._lease.ended else self._portal.call(wait)
 
     def connect_info(self) -> ConnectInfo:
         """How to connect to the instance; fetched again when credentials have expired."""
@@ -80,7 +80,7 @@ class Lease:
     @contextmanager
     def dial(self) -> Iterator[Connection]:
         """Connect to the instance; leaving the context closes the connection."""
-        with self._door.held(self._lease.dial()) as connection:
+        with self._portal.held(self._lease.dial()) as connection:
             yield Connection(connection, self)
 
     @contextmanager
@@ -105,17 +105,17 @@ class Lease:
     def release(self) -> None:
         """Give the slot back. Does nothing if it was released or lost before."""
         if not self._lease.ended:
-            self._door.do(self._lease.release)
+            self._portal.do(self._lease.release)
 
     def mark_suspect(self, why: str) -> None:
         """Say that something is wrong with the instance, as `taskscaler.Lease.mark_suspect`."""
         if not self._lease.ended:
-            self._door.do(self._lease.mark_suspect, why)
+            self._portal.do(self._lease.mark_suspect, why)
 
     def suspend(self) -> None:
         """Let the work sleep, as `taskscaler.Lease.suspend`."""
         if not self._lease.ended:
-            self._door.do(self._lease.suspend)
+            self._portal.do(self._lease.suspend)
 
     def call(self, function: Callable[[*Ts], Awaitable[T]], *args: *Ts) -> T:
         """Wait for something that makes sense only while the lease is held; for `Connection`.
@@ -128,7 +128,7 @@ class Lease:
             async with self._lease.unless_lost():
                 return await function(*args)
 
-        return self._door.call(unless_lost)
+        return self._portal.call(unless_lost)
 
     def _raise_if_lost(self, error: Exception | None) -> None:
         if self.loss is not None:

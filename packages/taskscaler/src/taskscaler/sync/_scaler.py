@@ -15,8 +15,8 @@ from taskscaler.core._slots import Capacity
 from taskscaler.diagnose._explain import Explanation, InstanceView
 from taskscaler.diagnose._explain_instance import InstanceExplanation
 from taskscaler.diagnose._explain_key import KeyExplanation
-from taskscaler.sync._door import Door
 from taskscaler.sync._lease import Lease
+from taskscaler.sync._portal import Portal
 
 P = ParamSpec("P")
 
@@ -54,7 +54,7 @@ class Taskscaler:
         self.scaler = scaler
         """The asynchronous one, for those who build on it: to be used in its own event loop only."""
 
-        self._open: Door | None = None
+        self._open: Portal | None = None
 
     # --- slots -------------------------------------------------------------------------------------------
 
@@ -63,9 +63,9 @@ class Taskscaler:
 
         async def acquire() -> Lease:
             lease = await self.scaler.acquire_lease(key, timeout=timeout, expected_duration=expected_duration)
-            return Lease(lease, self.door)
+            return Lease(lease, self.portal)
 
-        return self.door.call(acquire, undo=Lease.release)
+        return self.portal.call(acquire, undo=Lease.release)
 
     @contextmanager
     def acquire(
@@ -84,52 +84,52 @@ class Taskscaler:
         """Take up a lease that was suspended. Arguments and errors are those of `taskscaler.Taskscaler.resume`."""
 
         async def resume() -> Lease:
-            return Lease(await self.scaler.resume(key, timeout=timeout), self.door)
+            return Lease(await self.scaler.resume(key, timeout=timeout), self.portal)
 
-        return self.door.call(resume, undo=Lease.suspend)
+        return self.portal.call(resume, undo=Lease.suspend)
 
     def reserve(self, key: str) -> None:
         """Keep a slot for an acquire to come. Raises as `taskscaler.Taskscaler.reserve`."""
-        self.door.do(self.scaler.reserve, key)
+        self.portal.do(self.scaler.reserve, key)
 
     def unreserve(self, key: str) -> None:
         """Give a reservation up; nothing happens if there is none."""
-        self.door.do(self.scaler.unreserve, key)
+        self.portal.do(self.scaler.unreserve, key)
 
     def cordon(self, instance: str, why: str = "") -> None:
         """Give an instance no new work. Arguments and errors are those of `taskscaler.Taskscaler.cordon`."""
-        self.door.do(self.scaler.cordon, instance, why)
+        self.portal.do(self.scaler.cordon, instance, why)
 
     def uncordon(self, instance: str) -> None:
         """Give it work again."""
-        self.door.do(self.scaler.uncordon, instance)
+        self.portal.do(self.scaler.uncordon, instance)
 
     def retain(self, instance: str, why: str = "") -> None:
         """Do not delete an instance. Arguments and errors are those of `taskscaler.Taskscaler.retain`."""
-        self.door.do(self.scaler.retain, instance, why)
+        self.portal.do(self.scaler.retain, instance, why)
 
     def unretain(self, instance: str) -> None:
         """Let it be deleted."""
-        self.door.do(self.scaler.unretain, instance)
+        self.portal.do(self.scaler.unretain, instance)
 
     def configure(self, *, policies: Sequence[Policy]) -> None:
         """Change the policies while running."""
-        self.door.do(lambda: self.scaler.configure(policies=policies))
+        self.portal.do(lambda: self.scaler.configure(policies=policies))
 
     # --- telling -----------------------------------------------------------------------------------------
 
     def capacity(self) -> Capacity:
         """Slots by state, and who waits."""
-        return self.door.do(self.scaler.capacity)
+        return self.portal.do(self.scaler.capacity)
 
     def instances(self) -> Sequence[InstanceView]:
         """All known instances, oldest first, for people to look at."""
-        return self.door.do(self.scaler.instances)
+        return self.portal.do(self.scaler.instances)
 
     @property
     def groups(self) -> Mapping[str, GroupInfo]:
         """What each group said of itself when it was opened, by the names of the pools."""
-        return self.door.do(lambda: self.scaler.groups)
+        return self.portal.do(lambda: self.scaler.groups)
 
     @overload
     def explain(self) -> Explanation: ...
@@ -142,7 +142,7 @@ class Taskscaler:
     ) -> Explanation | InstanceExplanation | KeyExplanation:
         """Why there is what there is, and what will happen next; of all, of one instance, or of one key."""
         answer: Callable[..., Explanation | InstanceExplanation | KeyExplanation] = self.scaler.explain
-        return self.door.do(lambda: answer(instance=instance, key=key))
+        return self.portal.do(lambda: answer(instance=instance, key=key))
 
     # --- ending ------------------------------------------------------------------------------------------
 
@@ -152,19 +152,19 @@ class Taskscaler:
         Returns:
             Whether all leases have ended within so many seconds.
         """
-        return self.door.call(self.scaler.drain, timeout)
+        return self.portal.call(self.scaler.drain, timeout)
 
     def stop(self) -> None:
         """Hand out no more slots, refuse whoever waits, and break every lease."""
-        self.door.do(self.scaler.stop)
+        self.portal.do(self.scaler.stop)
 
     def __enter__(self) -> Self:
         """Open groups and journal, and see each group once. Raises as the asynchronous one."""
         with ExitStack() as stack:
-            door = Door(stack.enter_context(start_blocking_portal(self.backend)))
-            stack.callback(door.close)
-            stack.enter_context(door.held(self.scaler))
-            self._open = door
+            portal = Portal(stack.enter_context(start_blocking_portal(self.backend)))
+            stack.callback(portal.close)
+            stack.enter_context(portal.held(self.scaler))
+            self._open = portal
             self._stack = stack.pop_all()
         return self
 
@@ -173,7 +173,7 @@ class Taskscaler:
         self._stack.close()
 
     @property
-    def door(self) -> Door:
+    def portal(self) -> Portal:
         """The way into the event loop, for those who build on it."""
         if self._open is None:
             raise TaskscalerError("the scaler is not open yet: enter it first, with `with`")

@@ -1,4 +1,4 @@
-"""The door between threads and the event loop, which nothing gets stuck in.
+"""The portal between threads and the event loop, which nothing gets stuck in.
 
 A thread that is interrupted while it waits (Ctrl-C) has what it asked for cancelled, and goes on only when that has
 come to its end: nothing is left running that nobody waits for.
@@ -22,16 +22,16 @@ _ENDED = "the scaler has ended"
 
 
 @define(eq=False)
-class Door:
+class Portal:
     """Carries out in the event loop what threads ask for."""
 
-    _portal: BlockingPortal
+    _blocking: BlockingPortal
     _closed: bool = field(default=False, init=False)
 
     def do(self, function: Callable[[*Ts], T], *args: *Ts) -> T:
         """Call a function that does not wait."""
         self._check()
-        return self._portal.call(function, *args)
+        return self._blocking.call(function, *args)
 
     def call(self, function: Callable[[*Ts], Awaitable[T]], *args: *Ts, undo: Callable[[T], object] | None = None) -> T:
         """Call a function and wait for it.
@@ -44,10 +44,10 @@ class Door:
         self._check()
         call: _Call[T] = _Call()
         try:
-            self._portal.start_task_soon(call.run, function, *args)
+            self._blocking.start_task_soon(call.run, function, *args)
             return call.outcome.result()
         except BaseException as error:
-            if not call.raised(error) and self._portal.call(call.give_up):
+            if not call.raised(error) and self._blocking.call(call.give_up):
                 wait([call.outcome])
                 if undo is not None and call.outcome.exception() is None:
                     undo(call.outcome.result())
@@ -56,25 +56,25 @@ class Door:
     def start(self, function: Callable[[*Ts], Awaitable[object]], *args: *Ts) -> None:
         """Have a function run that nobody waits for; it deals with its errors itself, and ends with the scaler."""
         self._check()
-        self._portal.start_task_soon(function, *args)
+        self._blocking.start_task_soon(function, *args)
 
     @contextmanager
     def held(self, manager: AbstractAsyncContextManager[T]) -> Iterator[T]:
         """Enter an asynchronous context, and leave it after the body, whose errors it does not see."""
         stay: _Stay[T] = self.do(_Stay)
         try:
-            self._portal.start_task_soon(stay.run, manager)
+            self._blocking.start_task_soon(stay.run, manager)
             yield stay.entered.result()
         finally:
-            with suppress(RuntimeError):  # the door was closed meanwhile, which has ended it
-                if self._portal.call(stay.leave):
+            with suppress(RuntimeError):  # the portal was closed meanwhile, which has ended it
+                if self._blocking.call(stay.leave):
                     wait([stay.left])
         stay.left.result()
 
     def close(self) -> None:
         """End what is still under way; nothing goes through any more."""
         self._closed = True
-        self._portal.call(self._portal.stop, True)
+        self._blocking.call(self._blocking.stop, True)
 
     def _check(self) -> None:
         if self._closed:
@@ -98,14 +98,14 @@ class _Call(Generic[T]):
                 self.outcome.set_result(await function(*args))
             if not self.outcome.done():
                 self.outcome.set_exception(TaskscalerError("the call was interrupted"))
-        except Exception as error:  # noqa: BLE001  (it is for whoever waits)
+        except Exception as error:  # noqa: BLE001  (it is for the thread that waits)
             self.outcome.set_exception(error)
         except BaseException:
             self.outcome.set_exception(TaskscalerError(_ENDED))
             raise
 
     def give_up(self) -> bool:
-        """Cancel it; tells whether it had begun, and so comes to an end."""
+        """Cancel it; says whether it had begun, and so comes to an end."""
         self._given_up = True
         if self._scope is not None:
             self._scope.cancel()
@@ -138,7 +138,7 @@ class _Stay(Generic[T]):
                 async with manager as value:
                     self.entered.set_result(value)
                     await self._leaving.wait()
-        except Exception as error:  # noqa: BLE001  (it is for whoever waits)
+        except Exception as error:  # noqa: BLE001  (it is for the thread that waits)
             (self.left if self.entered.done() else self.entered).set_exception(error)
         except BaseException:
             if not self.entered.done():
@@ -149,7 +149,7 @@ class _Stay(Generic[T]):
                 self.left.set_result(None)
 
     def leave(self) -> bool:
-        """Leave, or enter no further; tells whether there was anything begun that comes to an end."""
+        """Leave, or enter no further; says whether there was anything begun that comes to an end."""
         self._leaving.set()
         if not self.entered.done():
             self._scope.cancel()
