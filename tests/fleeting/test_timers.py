@@ -48,3 +48,15 @@ def test_moving_a_time_often_leaves_nothing_behind() -> None:
     assert len(timers._heap) <= 65
     assert list(timers.due(1000.0)) == ["first", "heartbeat"]
     assert timers.next is None
+
+
+def test_setting_the_same_time_again_and_again_leaves_nothing_behind() -> None:
+    """Nor does a heartbeat that is cancelled and set to the same time a thousand times."""
+    timers: Timers[str] = Timers()
+    for _ in range(1000):
+        timers.set("heartbeat", 1.0)
+        timers.cancel("heartbeat")
+    timers.set("heartbeat", 1.0)
+    assert len(timers._heap) <= 65
+    assert list(timers.due(1.0)) == ["heartbeat"]
+    assert timers.next is None

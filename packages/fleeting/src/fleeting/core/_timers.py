@@ -2,7 +2,6 @@
 
 import heapq
 from collections.abc import Hashable, Iterable, Iterator
-from math import inf
 from typing import Generic, TypeVar
 
 FEW = 64
@@ -16,42 +15,51 @@ class Timers(Generic[K]):
 
     def __init__(self) -> None:
         """Start with none."""
-        self._at: dict[K, float] = {}
+        self._entries: dict[K, tuple[float, int, K]] = {}
+        """The heap's entry of each key; any other that the heap has is superseded."""
+
         self._heap: list[tuple[float, int, K]] = []
         self._count = 0  # breaks ties, so that keys are never compared
 
     def set(self, key: K, at: float) -> None:
         """Let *key* be due at *at*, whatever it was before."""
-        if self._at.get(key) == at:
+        before = self._entries.get(key)
+        if before is not None and before[0] == at:
             return
-        self._at[key] = at
         self._count += 1
-        heapq.heappush(self._heap, (at, self._count, key))
-        if len(self._heap) > max(FEW, 4 * len(self._at)):
+        self._entries[key] = entry = (at, self._count, key)
+        heapq.heappush(self._heap, entry)
+        if len(self._heap) > max(FEW, 4 * len(self._entries)):
             self._compact()
 
     def advance(self, key: K, at: float) -> None:
         """Let *key* be due at *at*, unless it is due before that anyway."""
-        if self._at.get(key, inf) > at:
+        before = self._entries.get(key)
+        if before is None or before[0] > at:
             self.set(key, at)
 
     def cancel(self, key: K) -> None:
         """Forget *key*; nothing happens if it is not set."""
-        self._at.pop(key, None)
+        self._entries.pop(key, None)
+
+    def at(self, key: K) -> float | None:
+        """When *key* is due; None if it is not set."""
+        entry = self._entries.get(key)
+        return entry[0] if entry is not None else None
 
     def __contains__(self, key: K) -> bool:
         """Whether *key* is set."""
-        return key in self._at
+        return key in self._entries
 
     def items(self) -> Iterable[tuple[K, float]]:
         """All that are set, and when they are due, in no order."""
-        return self._at.items()
+        return ((key, at) for at, _, key in self._entries.values())
 
     @property
     def next(self) -> float | None:
         """When the earliest is due, None if there is none."""
-        heap, live = self._heap, self._at
-        while heap and live.get(heap[0][2]) != heap[0][0]:
+        heap, entries = self._heap, self._entries
+        while heap and entries.get(heap[0][2]) is not heap[0]:
             heapq.heappop(heap)
         return heap[0][0] if heap else None
 
@@ -59,10 +67,10 @@ class Timers(Generic[K]):
         """Take out those that are due at *now*, earliest first, one by one: what is done for one may cancel another."""
         while (at := self.next) is not None and at <= now:
             key = heapq.heappop(self._heap)[2]
-            del self._at[key]
+            del self._entries[key]
             yield key
 
     def _compact(self) -> None:
         """Drop superseded entries, which would else pile up where times are often moved."""
-        self._heap = [entry for entry in self._heap if self._at.get(entry[2]) == entry[0]]
+        self._heap = list(self._entries.values())
         heapq.heapify(self._heap)
