@@ -6,6 +6,7 @@ counts in full: the cloud may have heard it.
 """
 
 from collections.abc import Iterable, Iterator
+from heapq import heapify, heappop, heappush
 from math import inf
 
 from attrs import define, frozen
@@ -66,6 +67,19 @@ class Intent:
         )
 
 
+@define
+class Numbered:
+    """Gives the ids of intents: a token of this manager's life, and a number."""
+
+    token: str
+    last: int = 0
+
+    def another(self) -> str:
+        """One that was not there yet."""
+        self.last += 1
+        return f"{self.token}-{self.last}"
+
+
 class Intents:
     """The open intents, oldest first."""
 
@@ -75,8 +89,15 @@ class Intents:
         self._taken_back_with: dict[str, list[str]] = {}
         """By intent that was given up, in part at least: those of which the cloud may have taken one in its place."""
 
+        self._in_flight: dict[str, Intent] = {}
+        """Those that the cloud is being asked for, the longest first."""
+
+        self._overdue: set[str] = set()
         self.outstanding = 0
         """Instances that may still appear, over all open intents."""
+
+        self.unfilled = 0
+        """The part of them that the cloud has answered, and that could be taken back."""
 
     def __iter__(self) -> Iterator[Intent]:
         """The open intents, oldest first."""
@@ -94,22 +115,74 @@ class Intents:
         """The open intent of that id, if it is open."""
         return self._open.get(intent)
 
+    @property
+    def asked_since(self) -> float | None:
+        """When the cloud was asked what it has left unanswered for the longest; None: nothing. O(1)."""
+        return next((intent.asked_at for intent in self._in_flight.values()), None)
+
+    @property
+    def any_overdue(self) -> bool:
+        """Whether a view did not show what one of them should have brought. O(1)."""
+        return bool(self._overdue)
+
     def open(self, intent: Intent) -> None:
         """Take in a new one."""
         self._open[intent.id] = intent
-        self.outstanding += intent.outstanding
+        self._count(intent)
 
-    def accepted(self, intent: Intent, accepted: int) -> None:
+    def asked(self, intent: Intent, now: float) -> None:
+        """The cloud is being asked for it, perhaps again."""
+        self._uncount(intent)
+        intent.in_flight = True
+        intent.asked_at = now
+        intent.overdue = False
+        self._count(intent)
+
+    def accepted(self, intent: Intent, accepted: int, now: float) -> None:
         """Note the cloud's answer; a cloud that claims more than was asked is not believed."""
-        before = intent.outstanding
+        self._uncount(intent)
         intent.accepted = max(0, min(accepted, intent.count))
-        intent.in_flight = False
-        self.outstanding += intent.outstanding - before
+        intent.in_flight = intent.overdue = False
+        intent.asked_at = now
+        self._count(intent)
+
+    def doubted(self, intent: Intent, now: float) -> None:
+        """Nobody knows what the cloud made of it."""
+        self._uncount(intent)
+        intent.in_flight = intent.overdue = False
+        intent.doubtful = True
+        intent.asked_at = now
+        self._count(intent)
+
+    def missed(self, intent: Intent) -> None:
+        """A view did not show what it should have brought by then."""
+        self._uncount(intent)
+        intent.overdue = True
+        self._count(intent)
 
     def matched(self, intent: Intent) -> None:
         """Note that an instance appeared for it."""
+        self._uncount(intent)
         intent.matched += 1
-        self.outstanding -= 1
+        self._count(intent)
+
+    def _count(self, intent: Intent) -> None:
+        """Make it part of the sums; `_uncount` it before anything about it changes."""
+        self.outstanding += intent.outstanding
+        if intent.in_flight:
+            self._in_flight[intent.id] = intent
+        else:
+            self.unfilled += intent.outstanding
+        if intent.overdue:
+            self._overdue.add(intent.id)
+
+    def _uncount(self, intent: Intent) -> None:
+        """Take it out of the sums."""
+        self.outstanding -= intent.outstanding
+        if not intent.in_flight:
+            self.unfilled -= intent.outstanding
+        self._in_flight.pop(intent.id, None)
+        self._overdue.discard(intent.id)
 
     @property
     def withdrawable(self) -> list[Intent]:
@@ -128,8 +201,9 @@ class Intents:
         for intent in candidates:
             given_up = min(count, intent.outstanding if intent.id in self._open else 0)
             if given_up:
+                self._uncount(intent)
                 intent.accepted = intent.matched + intent.outstanding - given_up
-                self.outstanding -= given_up
+                self._count(intent)
                 count -= given_up
                 changed.append(intent)
         self._note_exchange(changed, candidates)
@@ -146,7 +220,7 @@ class Intents:
 
     def close(self, intent: Intent) -> None:
         """Forget it, with whatever is still outstanding."""
-        self.outstanding -= intent.outstanding
+        self._uncount(intent)
         del self._open[intent.id]
 
     def match_carried(self, carried: str | None) -> Intent | None:
@@ -156,8 +230,34 @@ class Intents:
         fits = [carried, *self._taken_back_with.get(carried, ())]
         return next((self._open[intent] for intent in fits if self._awaits(intent)), None)
 
-    def match_by_time(self, created_at: float | None) -> Intent | None:
-        """Where instances carry nothing: of those that wait and were not asked for later, the next to expire."""
+
+class MatchByTime:
+    """Matches the new instances of one view to intents where they carry none; for *n* of each, O(n log n).
+
+    Of those intents that wait and were not asked for later than the instance was created, it gives the next to expire.
+    Nothing but `Intents.matched` and `Intents.close` may be done between two matches.
+    """
+
+    def __init__(self, intents: Iterable[Intent]) -> None:
+        """Begin with a view."""
+        self._waiting = [(each.in_flight, each.asked_at, number, each) for number, each in enumerate(intents)]
+        self._begin()
+
+    def _begin(self) -> None:
+        """None of them was asked for early enough, as far as anybody has looked."""
+        self._later = [(entry[3].requested_at, entry[2], entry) for entry in self._waiting if entry[3].outstanding]
+        heapify(self._later)
+        self._fits: list[tuple[bool, float, int, Intent]] = []
+        self._latest = -inf
+
+    def match(self, created_at: float | None) -> Intent | None:
+        """The intent for an instance; instances had better come in the order in which they were created."""
         latest = inf if created_at is None else created_at + CLOCK_SKEW
-        fits = [intent for intent in self if intent.outstanding and intent.requested_at <= latest]
-        return min(fits, key=lambda intent: (intent.in_flight, intent.asked_at), default=None)
+        if latest < self._latest:
+            self._begin()
+        self._latest = latest
+        while self._later and self._later[0][0] <= latest:
+            heappush(self._fits, heappop(self._later)[-1])
+        while self._fits and not self._fits[0][3].outstanding:
+            heappop(self._fits)
+        return self._fits[0][3] if self._fits else None

@@ -1,0 +1,79 @@
+"""Which intent explains a new instance that carries none."""
+
+from math import inf
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fleeting.core._intents import CLOCK_SKEW, Intent, Intents, MatchByTime
+from tests.strategies import EPOCH
+
+times = st.sampled_from([EPOCH + each for each in (-200.0, -61.0, -60.0, -59.0, -1.0, 0.0, 1.0, 100.0)])
+INTENTS = st.lists(st.tuples(st.integers(1, 3), times, times, st.sampled_from(["asked", "accepted", "doubted"])))
+
+
+def naive_match(intents: Intents, created_at: float | None) -> Intent | None:
+    """Look through all of them."""
+    latest = inf if created_at is None else created_at + CLOCK_SKEW
+    fits = [intent for intent in intents if intent.outstanding and intent.requested_at <= latest]
+    return min(fits, key=lambda intent: (intent.in_flight, intent.asked_at), default=None)
+
+
+def opened(drawn: list[tuple[int, float, float, str]]) -> Intents:
+    """Intents of which the cloud has answered some."""
+    intents = Intents()
+    for number, (count, requested_at, asked_at, then) in enumerate(drawn):
+        intent = Intent(f"intent-{number}", count, requested_at, asked_at)
+        intents.open(intent)
+        if then == "accepted":
+            intents.accepted(intent, count, asked_at)
+        elif then == "doubted":
+            intents.doubted(intent, asked_at)
+    return intents
+
+
+@given(INTENTS, st.lists(st.none() | times), st.booleans())
+def test_the_index_of_a_view_matches_as_a_search_does(
+    drawn: list[tuple[int, float, float, str]],
+    created: list[float | None],
+    sort: bool,  # noqa: FBT001  (drawn)
+) -> None:
+    """Whether instances come in the order of their creation or not, dated or not."""
+    intents = opened(drawn)
+    index = MatchByTime(intents)
+    for each in sorted(created, key=lambda at: at or EPOCH) if sort else created:
+        expected, intent = naive_match(intents, each), index.match(each)
+        assert intent is expected
+        if intent is not None:
+            intents.matched(intent)
+            if not (intent.outstanding or intent.in_flight):
+                intents.close(intent)
+
+
+@given(INTENTS, st.lists(st.tuples(st.integers(0, 9), st.sampled_from(["ask", "accept", "doubt", "miss", "close"]))))
+def test_the_sums_are_those_of_a_recount(
+    drawn: list[tuple[int, float, float, str]], changes: list[tuple[int, str]]
+) -> None:
+    """What is outstanding, unfilled, overdue or unanswered for longest is counted as intents change."""
+    intents = opened(drawn)
+    for number, change in changes:
+        intent = intents.get(f"intent-{number}")
+        if intent is None:
+            continue
+        match change:
+            case "ask":
+                intents.asked(intent, max(each.asked_at for each in intents))
+            case "accept":
+                intents.accepted(intent, 1, intent.asked_at)
+            case "doubt":
+                intents.doubted(intent, intent.asked_at)
+            case "miss":
+                intents.missed(intent)
+            case "close":
+                intents.close(intent)
+        asked = {each.asked_at for each in intents if each.in_flight}
+        assert intents.outstanding == sum(each.outstanding for each in intents)
+        assert intents.unfilled == sum(each.outstanding for each in intents if not each.in_flight)
+        assert intents.any_overdue == any(each.overdue for each in intents)
+        assert (intents.asked_since is None) == (not asked)
+        assert intents.asked_since is None or intents.asked_since in asked
