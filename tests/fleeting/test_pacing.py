@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleeting.core._pacing import Backoff, Backoffs, TokenBucket
-from tests.strategies import EPOCH
+from tests.strategies import EPOCH, Drawn
 
 LIMITS = st.sampled_from([0.1, 0.5, 1.0, 3.0, 7.0, 100.0])
 BURSTS = st.integers(1, 20)
@@ -73,7 +73,7 @@ def test_a_limit_of_zero_gives_the_burst_and_no_more() -> None:
 def test_backoff_doubles_up_to_its_cap(initial: float, cap: float, jitter: list[float]) -> None:
     """Each failure after the wait at least keeps half of a doubled wait, and none waits longer than the cap."""
     numbers = iter(jitter)
-    backoff = Backoff(initial, cap, lambda: next(numbers))
+    backoff = Backoff(initial, cap, Drawn(lambda: next(numbers)))
     now = EPOCH
     for failures in range(1, len(jitter) + 1):
         backoff.failed("no capacity", now)
@@ -87,7 +87,7 @@ def test_backoff_doubles_up_to_its_cap(initial: float, cap: float, jitter: list[
 @given(st.lists(st.floats(0.0, 4.9), max_size=20))
 def test_a_burst_of_failures_counts_once(gaps: list[float]) -> None:
     """Ten calls that fail together wait no longer than one."""
-    backoff = Backoff(10.0, 300.0, lambda: 1.0)
+    backoff = Backoff(10.0, 300.0, Drawn(lambda: 1.0))
     backoff.failed("first", EPOCH)
     for gap in sorted(gaps):
         backoff.failed("again", EPOCH + gap)
@@ -97,7 +97,7 @@ def test_a_burst_of_failures_counts_once(gaps: list[float]) -> None:
 
 def test_the_cloud_may_ask_for_a_longer_wait() -> None:
     """`retry_after` counts when it is longer, and does not shorten the wait."""
-    backoff = Backoff(10.0, 300.0, lambda: 1.0)
+    backoff = Backoff(10.0, 300.0, Drawn(lambda: 1.0))
     waits = []
     for retry_after in (1.0, 60.0, 5.0):
         backoff.failed("rate limited", EPOCH, retry_after)
@@ -108,7 +108,7 @@ def test_the_cloud_may_ask_for_a_longer_wait() -> None:
 
 def test_success_ends_the_wait() -> None:
     """The next failure starts from the beginning."""
-    backoff = Backoff(10.0, 300.0, lambda: 1.0)
+    backoff = Backoff(10.0, 300.0, Drawn(lambda: 1.0))
     backoff.failed("once", EPOCH)
     backoff.succeeded()
     assert not backoff.active(EPOCH)
@@ -124,7 +124,7 @@ def test_success_ends_the_wait() -> None:
 )
 def test_what_the_cloud_asks_for_holds(story: list[tuple[str, float, float]]) -> None:
     """Neither a success of what was asked for earlier nor the end of a problem lets it be asked before its time."""
-    backoff, now, told_until = Backoff(5.0, 60.0, lambda: 0.5), EPOCH, EPOCH
+    backoff, now, told_until = Backoff(5.0, 60.0, Drawn(lambda: 0.5)), EPOCH, EPOCH
     for what, seconds, pause in story:
         now += pause
         match what:
@@ -148,7 +148,7 @@ OFFERINGS = st.sampled_from([None, "zone-a", "zone-b", "zone-c"])
 @given(st.lists(st.tuples(st.booleans(), OFFERINGS, PAUSES), max_size=30))
 def test_a_group_is_held_back_while_all_its_known_offerings_are(story: list[tuple[bool, str | None, float]]) -> None:
     """Or the group itself is; and whoever delivers is not held back, nor is the group by another's problem."""
-    backoffs, now = Backoffs.of(5.0, 60.0, lambda: 0.5), EPOCH
+    backoffs, now = Backoffs.of(5.0, 60.0, Drawn(lambda: 0.5)), EPOCH
     for fails, offering, pause in story:
         now += pause
         if fails:
@@ -164,7 +164,7 @@ def test_a_group_is_held_back_while_all_its_known_offerings_are(story: list[tupl
 
 def test_a_back_off_is_lifted_for_its_own_reason_only() -> None:
     """Another failure since keeps it; and the next one waits longer all the same."""
-    backoff = Backoff(5.0, 60.0, lambda: 1.0)
+    backoff = Backoff(5.0, 60.0, Drawn(lambda: 1.0))
     backoff.failed("none left", EPOCH)
     backoff.lift("quota", EPOCH + 1)
     assert backoff.active(EPOCH + 1)

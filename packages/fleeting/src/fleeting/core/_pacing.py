@@ -5,7 +5,9 @@ Libraries for both exist, but they read a clock; these take `now`, so that the s
 
 from collections.abc import Callable
 
-from attrs import define, field
+from attrs import define, field, frozen
+
+from fleeting.core._chance import Chance
 
 
 @define
@@ -53,8 +55,7 @@ class Backoff:
 
     initial: float
     cap: float
-    _random: Callable[[], float]
-    """Gives numbers from 0 to 1."""
+    _chance: Chance
 
     failures: int = 0
     until: float = 0.0
@@ -78,7 +79,7 @@ class Backoff:
         if now >= self.until:
             self.failures += 1
             full = min(self.cap, self.initial * 2.0 ** min(self.failures - 1, 30))
-            self.until = now + full * (0.5 + 0.5 * self._random())
+            self.until = now + full * (0.5 + 0.5 * self._chance.draw())
         if retry_after is not None and now + retry_after > self.told_until:
             self.told_until, self._told_reason = now + retry_after, reason
         self.until = max(self.until, self.told_until)
@@ -112,11 +113,11 @@ class Backoffs:
     _offerings: dict[str, Backoff] = field(factory=dict)
 
     @classmethod
-    def of(cls, initial: float, cap: float, random: Callable[[], float]) -> "Backoffs":
+    def of(cls, initial: float, cap: float, chance: Chance) -> "Backoffs":
         """Start without failures."""
 
         def make() -> Backoff:
-            return Backoff(initial, cap, random)
+            return Backoff(initial, cap, chance)
 
         return cls(make(), make(), make)
 
@@ -140,3 +141,29 @@ class Backoffs:
         """One of that offering came to be of use."""
         for each in (self.requests, self.group, self.of_problems(offering)):
             each.succeeded()
+
+
+@frozen(kw_only=True)
+class Limits:
+    """What stands between a wish for more instances and asking for them."""
+
+    room: int | None
+    """How many more the ceiling allows; None: any number."""
+
+    tokens: int | None
+    """How many more the throttle allows now; None: any number."""
+
+    tokens_at: float | None
+    """When the throttle allows one more than now; None: never, or it does not limit."""
+
+    blocked_until: float | None
+    """Nothing is asked for before this time; None: not backing off."""
+
+    blocked_why: str = ""
+
+    def allowed(self, wanted: int) -> int:
+        """How many of *wanted* may be asked for now."""
+        if self.blocked_until is not None:
+            return 0
+        bounds = [bound for bound in (self.room, self.tokens) if bound is not None]
+        return max(0, min([wanted, *bounds]))
