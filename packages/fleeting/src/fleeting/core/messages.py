@@ -1,13 +1,86 @@
-"""What goes into the plan and what comes out of it: facts, actions, events.
+"""What goes into the plan and what comes out of it: commands, facts, actions, events. Ids and values only.
 
 For those who drive a `Plan` themselves, as the provisioner, taskscaler and the simulator do. Everybody
 else needs none of this.
 """
 
+from collections.abc import Mapping
 from enum import Enum
 from typing import NamedTuple
 
 from fleeting._types import NoticeKind, Observation
+
+# --- commands: what the consumer wants -------------------------------------------------------------------
+
+
+class Tick(NamedTuple):
+    """Do what is due."""
+
+
+class Request(NamedTuple):
+    """Ask for *count* more instances, or for as many of them as `limits` allow now."""
+
+    count: int  # type: ignore[assignment]  # (hides the tuple's own method, which nobody wants here)
+
+
+class TakeBack(NamedTuple):
+    """Take back up to *count* unfilled requests, where the group can; one call at a time."""
+
+    count: int  # type: ignore[assignment]  # (hides the tuple's own method, which nobody wants here)
+
+
+class Remove(NamedTuple):
+    """Delete these, each for its reason, in one call; none may hold a slot in use. Passes over unknown ones."""
+
+    reasons: Mapping[str, str]
+
+
+class Retain(NamedTuple):
+    """Ask no more for the deletion of this known instance, whatever the reason; it must not be asked for yet."""
+
+    instance: str
+    why: str
+
+
+class Unretain(NamedTuple):
+    """Undo `Retain`: if there was a reason to delete it meanwhile, that happens now."""
+
+    instance: str
+
+
+class PutToSleep(NamedTuple):
+    """Suspend these, each for its reason, in one call; none may run any work. Passes over what is not ready.
+
+    That of one that somebody else has suspended is only noted.
+    """
+
+    reasons: Mapping[str, str]
+
+
+class Wake(NamedTuple):
+    """Let these run again, in one call. Passes over those that are not known to be suspended."""
+
+    instances: tuple[str, ...]
+
+
+class AskHeartbeat(NamedTuple):
+    """Ask for a heartbeat now, unless one is being asked for; `Alive`, `Paused` or `Unhealthy` brings the answer."""
+
+    instance: str
+
+
+class Crowded(NamedTuple):
+    """Whether there are, or may be, more instances than there may be over all groups; then no request is repeated."""
+
+    crowded: bool
+
+
+class ShutDown(NamedTuple):
+    """From now on deletions are retried at the shutdown's own interval."""
+
+
+Command = Tick | Request | TakeBack | Remove | Retain | Unretain | PutToSleep | Wake | AskHeartbeat | Crowded | ShutDown
+
 
 # --- facts: what happened outside -----------------------------------------------------------------------
 
@@ -276,6 +349,15 @@ class Ready(NamedTuple):
     """It may not: by now it is `Aged`."""
 
 
+class Changed(NamedTuple):
+    """Something that matters to work has changed: the instance's `availability`, its notice, whether it is retained.
+
+    Comes once per step and instance, after all other events; what has changed is to be read from the plan.
+    """
+
+    instance: str
+
+
 class Paused(NamedTuple):
     """No new work for the instance until `Resumed`; running work goes on."""
 
@@ -361,5 +443,18 @@ class Refused(NamedTuple):
 
 
 Event = (
-    Ready | Paused | Resumed | Asleep | Waking | Alive | Unhealthy | Aged | Doomed | Gone | Ended | Refused | Disowned
+    Ready
+    | Changed
+    | Paused
+    | Resumed
+    | Asleep
+    | Waking
+    | Alive
+    | Unhealthy
+    | Aged
+    | Doomed
+    | Gone
+    | Ended
+    | Refused
+    | Disowned
 )
