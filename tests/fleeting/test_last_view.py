@@ -1,0 +1,39 @@
+"""Which instances of a view have to be looked at."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fleeting import Observed, State
+from fleeting.core._last_view import LastView
+
+ids = st.sampled_from(["a", "b", "c", "d"])
+views = st.dictionaries(ids, st.sampled_from([State.CREATING, State.RUNNING]).map(lambda state: Observed(state=state)))
+
+
+@given(st.lists(st.tuples(views, st.sets(ids), st.sets(ids), st.sets(ids))))
+def test_all_that_differs_or_is_waited_for_is_looked_at_and_nothing_else(
+    story: list[tuple[dict[str, Observed], set[str], set[str], set[str]]],
+) -> None:
+    """What the last view showed otherwise or not at all, what was asked for, what was forgotten and what is unknown."""
+    last_view, before, again = LastView(), dict[str, Observed](), set[str]()
+    for view, open_, forgotten, unknown in story:
+        differing, missing = last_view.compare(view)
+        assert set(differing) == {each for each in view if view[each] != before.get(each) or each in again}
+        assert set(missing) >= before.keys() - view.keys()
+        assert set(missing) <= (before.keys() | again) - view.keys()
+        assert len(set(differing)) == len(differing)
+        last_view.unknown(sorted(unknown))
+        for each in sorted(open_):
+            last_view.look_at(each)
+        for each in sorted(forgotten):
+            last_view.forget(each)
+        before = {each: observed for each, observed in view.items() if each not in forgotten}
+        again = (open_ - forgotten) | unknown
+
+
+def test_a_view_that_its_plugin_changes_afterwards_is_remembered_as_it_was() -> None:
+    """A plugin may give the same mapping each time."""
+    last_view, view = LastView(), {"a": Observed(state=State.CREATING)}
+    last_view.compare(view)
+    view["a"] = Observed(state=State.RUNNING)
+    assert last_view.compare(view) == (["a"], [])
