@@ -1,14 +1,14 @@
 """What property tests of the cores share: a journal as a dictionary, plans to talk to, numbers to choose from."""
 
 from collections.abc import Callable, Iterable, Mapping
-from itertools import count
+from copy import deepcopy
 from typing import Any, TypeVar
 
 from hypothesis import Phase
 from hypothesis import strategies as st
 
 from fleeting import Observation, Observed, PlanConfig, ScaleThrottle, State
-from fleeting.core import Drop, Plan, Put, Step, Write, messages
+from fleeting.core import Chance, Drop, Plan, Put, Step, Write, messages
 
 EPOCH = 1_700_000_000.0
 """Where tests start: at this size a float second is coarse, as it is in production."""
@@ -21,6 +21,23 @@ NO_THROTTLE = ScaleThrottle(limit=-1)
 A = TypeVar("A")
 
 seeds = st.integers(0, 2**32 - 1)
+
+
+class Drawn(Chance):
+    """Numbers from a test's own generator."""
+
+    def __init__(self, random: Callable[[], float]) -> None:
+        """Draw from it."""
+        super().__init__(0)
+        self._drawn = random
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Drawn":
+        """Slotted attrs classes copy their own fields only."""
+        return Drawn(deepcopy(self._drawn, memo))
+
+    def draw(self) -> float:
+        """See `Chance.draw`."""
+        return self._drawn()
 
 
 class Records:
@@ -53,16 +70,17 @@ def a_plan(
     suspends: bool = False,
     recovered: Mapping[str, Mapping[str, Any]] | None = None,
     random: Callable[[], float] = lambda: 0.5,
+    seed: int | None = None,
     life: int = 1,
     observing: bool = False,
+    cls: type[Plan] = Plan,
 ) -> Plan:
     """A plan whose intents are numbered, by the manager's life too: none comes up twice."""
-    numbers = count(1)
-    return Plan(
+    return cls(
         config,
         now=now,
-        new_intent=lambda: f"intent-{life}-{next(numbers)}",
-        random=random,
+        token=f"intent-{life}",
+        chance=Drawn(random) if seed is None else Chance(seed),
         named=named,
         withdraws=withdraws,
         suspends=suspends,
@@ -90,3 +108,8 @@ def one_intent(step: Step) -> str:
     """The intent of the only increase in the step."""
     (increase,) = of_type(messages.Increase, step.actions)
     return increase.intent
+
+
+def heard(step: Step) -> list[messages.Event]:
+    """The step's events, but for those that only say of which instances something has changed."""
+    return [event for event in step.events if not isinstance(event, messages.Changed)]

@@ -2,7 +2,10 @@
 
 from math import inf
 
+import pytest
 from attrs import evolve
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fleeting import (
     NoticeKind,
@@ -16,9 +19,10 @@ from fleeting import (
     State,
 )
 from fleeting.core import Plan, Step, messages
-from fleeting.core._plan import UNANSWERED, UNFILLED
+from fleeting.core._intents import IntentRecord
+from fleeting.core._plan import INTENT, REST, UNANSWERED, UNFILLED
 from fleeting.events import LossKind
-from tests.strategies import EPOCH, NO_THROTTLE, Records, a_plan, of_type, one_intent, seen, shows
+from tests.strategies import EPOCH, NO_THROTTLE, Records, a_plan, heard, of_type, one_intent, seen, shows
 
 CONFIG = PlanConfig(scale_throttle=NO_THROTTLE, preexisting=Preexisting.REMOVE)
 
@@ -59,7 +63,7 @@ def test_an_instance_goes_from_request_to_ready() -> None:
     step = plan.handle(seen(i=State.RUNNING), EPOCH + 1)
     assert messages.Prepare("default", "i") in step.actions
     assert (plan.total, plan.coming, plan.outstanding) == (1, 1, 0)
-    assert plan.handle(messages.Prepared("i"), EPOCH + 2).events == [messages.Ready("i")]
+    assert heard(plan.handle(messages.Prepared("i"), EPOCH + 2)) == [messages.Ready("i")]
     assert (plan.total, plan.coming) == (1, 0)
 
 
@@ -104,7 +108,7 @@ def test_a_preparation_and_its_time_limit_that_are_due_at_once() -> None:
     step = plan.tick(EPOCH + 10)
     assert of_type(messages.Decrease, step.actions) == [messages.Decrease("default", ("i",))]
     assert not of_type(messages.Prepare, step.actions)
-    assert not plan.handle(messages.Prepared("i"), EPOCH + 11).events
+    assert not heard(plan.handle(messages.Prepared("i"), EPOCH + 11))
 
 
 def test_an_instance_that_became_ready_while_missing_gets_no_work() -> None:
@@ -139,7 +143,7 @@ def test_what_was_refused_stays_untouched() -> None:
     """A refused group is left as it is, also when the views go on until its manager has stopped."""
     plan = a_plan(evolve(CONFIG, preexisting=Preexisting.REFUSE))
     plan.tick(EPOCH)
-    assert plan.handle(seen(foreign=State.RUNNING), EPOCH).events == [messages.Refused(("foreign",))]
+    assert heard(plan.handle(seen(foreign=State.RUNNING), EPOCH)) == [messages.Refused(("foreign",))]
     step = plan.handle(seen(foreign=State.RUNNING), EPOCH + 60)
     assert not of_type(messages.Decrease, step.actions)
 
@@ -152,7 +156,7 @@ def test_missing_once_pauses_and_missing_twice_loses() -> None:
     step = plan.handle(seen(), EPOCH + 61)
     assert of_type(messages.Paused, step.events)
     assert of_type(messages.Update, step.actions)
-    (gone, ended) = plan.handle(seen(), EPOCH + 62).events
+    (gone, ended) = heard(plan.handle(seen(), EPOCH + 62))
     assert isinstance(gone, messages.Gone)
     assert gone.loss is not None
     assert gone.loss.kind is LossKind.VANISHED
@@ -181,7 +185,7 @@ def test_a_dead_connection_asks_for_health_and_then_one_failure_is_enough() -> N
         answer = messages.HeartbeatPassed("i") if passes else messages.HeartbeatFailed("i", "no answer")
         assert bool(of_type(messages.Unhealthy, plan.handle(answer, EPOCH + 2).events)) != passes
         if passes:
-            assert not plan.handle(messages.HeartbeatFailed("i", "no answer"), EPOCH + 60).events
+            assert not heard(plan.handle(messages.HeartbeatFailed("i", "no answer"), EPOCH + 60))
 
 
 def test_a_lost_instance_that_comes_back_is_deleted() -> None:
@@ -246,12 +250,17 @@ def test_a_success_that_was_retried_is_no_capacity() -> None:
 
 def test_a_repeat_waits_for_what_another_request_was_told() -> None:
     """The cloud has asked to be left alone, whichever request it was that heard of it."""
-    plan = started(named=True)
-    lost, other = (one_intent(plan.request(1, EPOCH)) for _ in range(2))
+    record = IntentRecord(pool="default", count=1, accepted=None, matched=0, requested_at=EPOCH, asked_at=EPOCH)
+    left = {INTENT: {"default/lost": record, "default/other": record}}
+    plan = a_plan(CONFIG, named=True, recovered=left)
+    plan.tick(EPOCH)
+    plan.handle(seen(), EPOCH)
+    asked = plan.tick(EPOCH + CONFIG.update_interval_when_expecting)
+    lost, other = (each.intent for each in of_type(messages.Increase, asked.actions))
     plan.handle(messages.IncreaseFailed(lost, "no answer", outcome_known=False), EPOCH)
     plan.handle(messages.IncreaseFailed(other, "slow down", retry_after=40.0), EPOCH + 1)
     assert not of_type(messages.Increase, plan.tick(EPOCH + 40).actions)
-    assert one_intent(plan.tick(EPOCH + 41)) == lost
+    assert {each.intent for each in of_type(messages.Increase, plan.tick(EPOCH + 41).actions)} == {lost, other}
 
 
 def test_what_was_asked_for_again_has_the_whole_time_to_appear() -> None:
@@ -418,9 +427,9 @@ def test_withdrawing_gives_up_what_was_asked_for_first() -> None:
     """Nobody knows whose requests were taken back, so what is left is waited for as long as any of them could need."""
     plan = started(named=True, withdraws=True)
     again = one_intent(plan.request(1, EPOCH))
-    once = one_intent(plan.request(1, EPOCH + 1))
-    plan.handle(messages.Increased(once, 1), EPOCH + 1)
     plan.handle(messages.IncreaseFailed(again, "no answer", outcome_known=False), EPOCH + 2)
+    once = one_intent(plan.request(1, EPOCH + 10))
+    plan.handle(messages.Increased(once, 1), EPOCH + 10)
     assert one_intent(plan.tick(EPOCH + 60)) == again
     plan.handle(messages.Increased(again, 1), EPOCH + 61)
     plan.withdraw(1)
@@ -433,8 +442,8 @@ def suspecting() -> Plan:
     plan = started(evolve(CONFIG, heartbeat_on_acquire=True))
     with_ready(plan)
     assert plan.ask_heartbeat("i").actions == [messages.Heartbeat("default", "i")]
-    assert plan.ask_heartbeat("i").actions == []
-    (paused,) = plan.handle(messages.HeartbeatFailed("i", "no answer"), EPOCH + 1).events
+    assert not plan.ask_heartbeat("i").actions
+    (paused,) = heard(plan.handle(messages.HeartbeatFailed("i", "no answer"), EPOCH + 1))
     assert paused == messages.Paused("i", "its last heartbeat failed", briefly=False)
     return plan
 
@@ -442,36 +451,39 @@ def suspecting() -> Plan:
 def test_a_view_does_not_clear_an_instance_of_suspicion() -> None:
     """It was missing and is there again: that is no sign of life, only a heartbeat is."""
     plan = suspecting()
-    (missing,) = plan.handle(seen(), EPOCH + 2).events
+    (missing,) = heard(plan.handle(seen(), EPOCH + 2))
     assert missing == messages.Paused("i", "the cloud's last view did not show it", briefly=True)
-    (again,) = plan.handle(seen(i=State.RUNNING), EPOCH + 3).events
+    (again,) = heard(plan.handle(seen(i=State.RUNNING), EPOCH + 3))
     assert again == messages.Paused("i", "its last heartbeat failed", briefly=False)
-    assert plan.handle(messages.HeartbeatPassed("i"), EPOCH + 4).events == [messages.Alive("i"), messages.Resumed("i")]
+    assert heard(plan.handle(messages.HeartbeatPassed("i"), EPOCH + 4)) == [messages.Alive("i"), messages.Resumed("i")]
 
 
 def test_a_sign_of_life_does_not_bring_back_what_the_view_does_not_show() -> None:
     """It is not resumed before both are well; a heartbeat that fails meanwhile is no news."""
     plan = suspecting()
     plan.handle(seen(), EPOCH + 2)
-    assert plan.handle(messages.HeartbeatPassed("i"), EPOCH + 3).events == [messages.Alive("i")]
+    assert heard(plan.handle(messages.HeartbeatPassed("i"), EPOCH + 3)) == [messages.Alive("i")]
     plan.ask_heartbeat("i")
-    assert plan.handle(messages.HeartbeatFailed("i", "no answer"), EPOCH + 4).events == []
+    assert heard(plan.handle(messages.HeartbeatFailed("i", "no answer"), EPOCH + 4)) == []
     plan.ask_heartbeat("i")
-    assert plan.handle(messages.HeartbeatPassed("i"), EPOCH + 5).events == [messages.Alive("i")]
-    assert plan.handle(seen(i=State.RUNNING), EPOCH + 6).events == [messages.Resumed("i")]
+    assert heard(plan.handle(messages.HeartbeatPassed("i"), EPOCH + 5)) == [messages.Alive("i")]
+    assert heard(plan.handle(seen(i=State.RUNNING), EPOCH + 6)) == [messages.Resumed("i")]
 
 
 def test_a_notice_that_is_overdue_when_a_view_shows_its_instance_counts() -> None:
-    """However long no view comes; only one that does not show it, later than any request is waited for, forgets it."""
-    late = EPOCH + 11 + CONFIG.intent_timeout
+    """However long no view comes; only one that does not show it, later than any request is waited for, forgets it.
+
+    One that shows it as deleted does not: the next may show it running.
+    """
+    late, running = EPOCH + 11 + CONFIG.intent_timeout, {"i": State.RUNNING}
     for config in (CONFIG, evolve(CONFIG, preexisting=Preexisting.ADOPT)):
-        for views, counts in ((["i"], True), (["", "i"], False)):
+        for views, counts in (([running], True), ([{}, running], False), ([{"i": State.DELETED}, running], True)):
             plan = started(config)
             plan.handle(messages.Noticed("i", EPOCH + 10, NoticeKind.REBALANCE), EPOCH)
             plan.handle(messages.Noticed("i", EPOCH + 11, NoticeKind.REBALANCE), EPOCH)
             plan.tick(late)
             plan.handle(messages.Increased(one_intent(plan.request(1, late)), 1), late)
-            steps = [view(plan, seen(**{shown: State.RUNNING} if shown else {}), late) for shown in views]
+            steps = [view(plan, seen(**shown), late) for shown in views]
             assert bool(of_type(messages.Decrease, steps[-1].actions)) == counts
 
 
@@ -480,10 +492,10 @@ def test_the_age_counts_from_what_the_cloud_says_as_soon_as_it_does() -> None:
     plan = started(evolve(CONFIG, max_instance_age=100.0))
     with_ready(plan, now=EPOCH + 10)
     dated = Observed(state=State.RUNNING, created_at=EPOCH - 40)
-    assert plan.handle(messages.Updated(Observation({"i": dated})), EPOCH + 20).events == []
-    assert plan.tick(EPOCH + 59).events == []
-    assert plan.tick(EPOCH + 60).events == [messages.Aged("i")]
-    assert plan.tick(EPOCH + 200).events == []
+    assert heard(plan.handle(messages.Updated(Observation({"i": dated})), EPOCH + 20)) == []
+    assert heard(plan.tick(EPOCH + 59)) == []
+    assert heard(plan.tick(EPOCH + 60)) == [messages.Aged("i")]
+    assert heard(plan.tick(EPOCH + 200)) == []
 
 
 def test_the_throttle_paces_requests() -> None:
@@ -496,3 +508,100 @@ def test_the_throttle_paces_requests() -> None:
     assert plan.limits(EPOCH + 1).tokens_at == EPOCH + 2
     plan.request(5, EPOCH + 2)
     assert plan.outstanding == 2
+
+
+# --- what is asked for while a call is under way ------------------------------------------------------------
+
+
+def test_what_is_wanted_while_the_cloud_is_asked_goes_into_the_next_call() -> None:
+    """One call for all of it, once there is an answer; it counts against the ceiling all the while."""
+    plan = started(evolve(CONFIG, max_instances=6))
+    first = one_intent(plan.request(1, EPOCH))
+    for _ in range(3):
+        assert not plan.request(1, EPOCH + 1).actions
+    assert (plan.outstanding, plan.queued, plan.limits(EPOCH + 1).room) == (4, 3, 2)
+    assert one_intent(plan.handle(messages.Increased(first, 1), EPOCH + 2)) != first
+    assert [intent.count for intent in plan.intents] == [1, 3]
+    assert plan.queued == 0
+
+
+def test_what_is_wanted_is_forgotten_if_the_call_under_way_fails() -> None:
+    """Whoever still wants it once the cloud may be asked again asks again, and has lost no tokens."""
+    plan = started(evolve(CONFIG, scale_throttle=ScaleThrottle(limit=0.001, burst=4)))
+    first = one_intent(plan.request(1, EPOCH))
+    plan.request(3, EPOCH)
+    assert plan.limits(EPOCH).tokens == 0
+    assert not of_type(messages.Increase, plan.handle(messages.IncreaseFailed(first, "none left"), EPOCH).actions)
+    assert (plan.outstanding, plan.limits(EPOCH).tokens) == (0, 3)
+
+
+def test_what_waits_for_a_call_is_taken_back_without_one() -> None:
+    """Also where requests cannot be withdrawn."""
+    plan = started()
+    first = one_intent(plan.request(1, EPOCH))
+    plan.request(3, EPOCH)
+    assert not plan.withdraw(2).actions
+    assert plan.outstanding == 2
+    plan.handle(messages.Increased(first, 1), EPOCH + 1)
+    assert [intent.count for intent in plan.intents] == [1, 1]
+
+
+def test_deletions_that_fall_due_while_the_cloud_is_asked_go_into_the_next_call() -> None:
+    """In one call, once there is an answer, or none for long; gone ones are left out."""
+    plan = started(evolve(CONFIG, preexisting=Preexisting.ADOPT))
+    plan.handle(seen(**dict.fromkeys("abcd", State.RUNNING)), EPOCH)
+    assert plan.remove({"a": "not needed"}, EPOCH).actions[-1] == messages.Decrease("default", ("a",))
+    for each in "bcd":
+        assert not of_type(messages.Decrease, plan.remove({each: "not needed"}, EPOCH + 1).actions)
+    plan.handle(seen(a=State.RUNNING, c=State.RUNNING, d=State.RUNNING, b=State.DELETED), EPOCH + 2)
+    assert messages.Decrease("default", ("c", "d")) in [action for _, action in plan.agenda()]
+    step = plan.handle(messages.Decreased(("a",), ("a",)), EPOCH + 3)
+    assert of_type(messages.Decrease, step.actions) == [messages.Decrease("default", ("c", "d"))]
+    plan.handle(messages.DecreaseFailed(("c", "d"), "timed out"), EPOCH + 4)
+    assert of_type(messages.Decrease, plan.tick(EPOCH + 100).actions) == [messages.Decrease("default", ("a", "c", "d"))]
+
+
+def test_deletions_wait_for_no_answer_for_ever() -> None:
+    """Of a call that hangs nothing is known; that others are not deleted would cost money."""
+    plan = started(evolve(CONFIG, preexisting=Preexisting.ADOPT))
+    plan.handle(seen(**dict.fromkeys("ab", State.RUNNING)), EPOCH)
+    plan.remove({"a": "not needed"}, EPOCH)
+    plan.remove({"b": "not needed"}, EPOCH + 1)
+    assert not of_type(messages.Decrease, plan.tick(EPOCH + UNANSWERED - 1).actions)
+    assert of_type(messages.Decrease, plan.tick(EPOCH + UNANSWERED).actions) == [messages.Decrease("default", ("b",))]
+
+
+# --- what views cost ----------------------------------------------------------------------------------------
+
+
+@given(st.floats(0.0, 800.0), st.booleans())
+def test_the_interval_between_views_grows_with_what_a_view_costs(cost: float, expecting: bool) -> None:  # noqa: FBT001  (drawn)
+    """At least so many times as long, but no longer than the usual interval, even after a sleep of minutes."""
+    plan = started()
+    if expecting:
+        plan.handle(messages.Increased(one_intent(plan.request(1, EPOCH)), 1), EPOCH)
+    begun = plan.wake_at
+    assert begun is not None
+    assert messages.Update("default") in plan.tick(begun).actions
+    now = begun + cost
+    plan.handle(seen(), now)
+    interval = CONFIG.update_interval_when_expecting if expecting else CONFIG.update_interval
+    rest = min(REST * cost, CONFIG.update_interval)
+    assert plan.wake_at is not None
+    assert plan.wake_at - now == pytest.approx(max(interval, rest), abs=1e-3)
+    if not expecting:
+        plan.handle(messages.Increased(one_intent(plan.request(1, now)), 1), now)
+        soon = max(CONFIG.update_interval_when_expecting, rest)
+        assert plan.wake_at - now == pytest.approx(soon, abs=1e-3)
+
+
+def test_a_view_that_failed_or_is_odd_is_fetched_again_as_soon_as_ever() -> None:
+    """That the cloud did not answer is no cost, and what one view does not show another has to."""
+    plan = started()
+    with_ready(plan)
+    (begun,) = [at for at, action in plan.agenda() if action == messages.Update("default")]
+    plan.tick(begun)
+    plan.handle(messages.UpdateFailed("timed out"), begun + 120)
+    (begun,) = [at for at, action in plan.agenda() if action == messages.Update("default")]
+    plan.tick(begun)
+    assert messages.Update("default") in plan.handle(seen(), begun + 30).actions

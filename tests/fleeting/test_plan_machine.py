@@ -20,9 +20,9 @@ from fleeting import (
     ScaleThrottle,
     State,
 )
-from fleeting.core import Drop, Put, Stage, Step, messages
+from fleeting.core import Access, Availability, Drop, Put, Stage, Step, messages
 from fleeting.core._intents import CLOCK_SKEW
-from fleeting.core._plan import INSTANCE, INTENT, REMEMBER_LOST
+from fleeting.core._plan import INSTANCE, INTENT, REMEMBER_LOST, UNANSWERED
 from fleeting.events import LossKind
 from tests.strategies import EPOCH, NO_THROTTLE, QUICK, Records, a_plan, of_type, seeds
 
@@ -117,6 +117,9 @@ class Asked:
     count: int
     requested_at: float
     asked_at: float
+    fresh: bool = True
+    """Whether the cloud was not asked for it yet."""
+
     calls: int = 1
     """Under way now."""
 
@@ -241,6 +244,9 @@ class PlanMachine(RuleBasedStateMachine):
             self.cloud.create(None, self.now - 1000, State.RUNNING)
         self.records = Records()
         self.asked: dict[str, Asked] = {}
+        self.noted: dict[str, Availability] = {}
+        """What somebody knows of each instance who reads it whenever the plan says that it changed, and only then."""
+
         self.ended: dict[str, float] = {}
         self.problems: tuple[Problem, ...] = ()
         self.seen: dict[str, Seen] = {}
@@ -255,14 +261,19 @@ class PlanMachine(RuleBasedStateMachine):
     def open_plan(self) -> None:
         """A manager opens the journal; of an earlier one nothing else is left."""
         self.life += 1
+        kept = {kind: dict(records) for kind, records in self.records.kinds.items()}
+        self.begin_plan(self.random.getrandbits(64), kept)
+
+    def begin_plan(self, seed: int, recovered: dict[str, dict[str, Any]]) -> None:
+        """A plan that begins from these records; two of the same seed and records are equal."""
         self.plan = a_plan(
             self.config,
             now=self.now,
             named=self.cloud.named,
             withdraws=self.withdraws,
             suspends=self.suspends,
-            recovered=self.records.kinds,
-            random=self.random.random,
+            recovered=recovered,
+            seed=seed,
             life=self.life,
         )
 
@@ -271,6 +282,7 @@ class PlanMachine(RuleBasedStateMachine):
         self.journal_was_empty = not any(self.records.kinds.values())
         self.calls: list[Call] = []
         self.seen = {id_: Seen(first_seen=self.seen[id_].first_seen) for id_ in self.plan.instances}
+        self.noted = {id_: each.availability for id_, each in self.plan.instances.items()}
         self.refused: set[str] = set()
         self.views = 0
         self.view_began = -1e9
@@ -300,7 +312,7 @@ class PlanMachine(RuleBasedStateMachine):
 
     def took(self, step: Step) -> Step:
         """Follow a step: writes, then events, then actions."""
-        for write in step.writes:
+        for write in sorted(step.writes, key=lambda each: isinstance(each, Drop)):  # one commit has no order
             self.check_write(write)
         self.records.apply(step.writes)
         for event in step.events:
@@ -340,6 +352,9 @@ class PlanMachine(RuleBasedStateMachine):
         if isinstance(event, messages.Refused | messages.Disowned):
             self.check_group_event(event)
             return
+        if isinstance(event, messages.Changed):
+            self.noted[event.instance] = self.plan.instances[event.instance].availability
+            return
         known = self.seen[event.instance]
         match event:
             case messages.Ready(id_, too_old):
@@ -349,8 +364,8 @@ class PlanMachine(RuleBasedStateMachine):
                 assert not known.asleep, "ready though it sleeps"
                 assert not known.missed, "ready while the view does not show it"
                 assert self.ended.get(id_, -1e9) + REMEMBER_LOST <= self.now, "a lost instance was used again"
-                goes_at = self.plan.instances[id_].deadline
-                assert known.up or goes_at is None, "ready for the first time though it is about to go"
+                notice = self.plan.instances[id_].notice
+                assert known.up or notice is None, "ready for the first time though it is about to go"
                 known.up = known.ready = True
             case messages.Paused():
                 assert known.ready
@@ -440,6 +455,8 @@ class PlanMachine(RuleBasedStateMachine):
                 self.check_increase(intent, count)
             case messages.Decrease(_, instances):
                 assert len(set(instances)) == len(instances)
+                others = [call.began for call in self.under_way(messages.Decrease)]
+                assert all(began + UNANSWERED <= self.now for began in others), "a call of its own"
                 for id_ in instances:
                     assert self.records[INSTANCE][f"default/{id_}"].retained is None, "deleted though it is retained"
                     assert self.records[INSTANCE][f"default/{id_}"].removing, "deleted before it was written"
@@ -477,6 +494,9 @@ class PlanMachine(RuleBasedStateMachine):
         assert record.count == count, "asked for before it was written"
         asked = self.asked[intent]
         asked.asked_at = self.now
+        first = not any(call.action.intent == intent for call in self.under_way(messages.Increase))
+        assert not (first and asked.fresh and self.under_way(messages.Increase)), "a call of its own"
+        asked.fresh = False
         assert not self.plan.disowned, "asked for in somebody else's group"
         assert self.views, "asked for before the group was seen"
         if self.config.max_instances:
@@ -562,7 +582,9 @@ class PlanMachine(RuleBasedStateMachine):
         held = self.plan.instances[id_].stage is Stage.HELD
         step = self.took(self.plan.unretain(id_, self.now))
         asked = [each for action in of_type(messages.Decrease, step.actions) for each in action.instances]
-        assert asked == ([id_] if held else [])
+        deletion = self.plan.instances[id_].deletion
+        assert asked == ([id_] if held and not self.under_way(messages.Decrease) else asked and [id_])
+        assert not held or (deletion is not None and deletion.asked_at == self.now)
 
     @precondition(lambda self: self.plan.instances)
     @rule(pick=PICKS)
@@ -675,7 +697,8 @@ class PlanMachine(RuleBasedStateMachine):
             asked.doubt = asked.doubt or bool(asked.calls)
             asked.calls = 0
             asked.asked_at = asked.requested_at  # all that the journal tells of the time
-        known, total, retained = set(self.plan.instances), self.plan.total, self.plan.retained
+        known, retained = set(self.plan.instances), self.plan.retained
+        total = self.plan.total - self.plan.queued  # which the cloud was not asked for
         self.open_plan()
         assert self.plan.retained == retained, "a restart forgot what must not be deleted"
         assert set(self.plan.instances) == known, "a restart lost sight of an instance"
@@ -1037,15 +1060,18 @@ class PlanMachine(RuleBasedStateMachine):
         """`outstanding`, `coming` and `total` are what the model's own books say."""
         outstanding = sum(asked.outstanding for asked in self.asked.values())
         stages = [instance.stage for instance in self.plan.instances.values()]
-        assert self.plan.outstanding == outstanding
-        assert self.plan.total == len(self.seen) + outstanding
+        assert self.plan.outstanding == outstanding + self.plan.queued
+        assert self.plan.total == len(self.seen) + outstanding + self.plan.queued
+        assert not self.plan.queued or self.under_way(messages.Increase), "it waits for nothing"
         assert self.plan.asleep == sum(each is Stage.ASLEEP for each in stages)
-        assert self.plan._paused == sum(bool(each.paused) for each in self.plan.instances.values())
+        assert self.plan._table.paused == sum(bool(each.paused) for each in self.plan.instances.values())
         for id_ in self.plan._falling:
             instance = self.plan.instances[id_]
             assert instance.stage is Stage.ASLEEP
             assert instance.state is not State.SUSPENDED, "waited for though it sleeps"
-        assert self.plan.coming == outstanding + sum(each in {Stage.WAITING, Stage.PREPARING} for each in stages)
+        assert self.plan.coming == self.plan.outstanding + sum(
+            each in {Stage.WAITING, Stage.PREPARING} for each in stages
+        )
 
     @invariant()
     def the_journal_is_what_the_plan_knows(self) -> None:
@@ -1066,6 +1092,25 @@ class PlanMachine(RuleBasedStateMachine):
             assert known.ready == instance.up
             assert known.asleep == (instance.stage is Stage.ASLEEP)
             assert not instance.up or not instance.asleep
+
+    @invariant()
+    def whoever_reads_what_changed_knows_all(self) -> None:
+        """No change of whether an instance may be given work goes without a `Changed`."""
+        for id_, instance in self.plan.instances.items():
+            assert self.noted[id_] == instance.availability
+
+    @invariant()
+    def availability_says_what_the_events_said(self) -> None:
+        """Given no work, paused, closing or asleep exactly while the events of its life say so."""
+        for id_, known in self.seen.items():
+            instance = self.plan.instances[id_]
+            access = instance.availability.access
+            closing = instance.stage is Stage.UNHEALTHY or known.aged or instance.notice is not None
+            assert (access is Access.ASLEEP) == known.asleep
+            assert (access in {Access.AVAILABLE, Access.PAUSED, Access.CLOSING}) == known.ready
+            if known.ready:
+                ready = Access.PAUSED if known.paused else Access.AVAILABLE
+                assert access is (Access.CLOSING if closing else ready)
 
     @invariant()
     def what_gets_no_work_has_a_reason(self) -> None:

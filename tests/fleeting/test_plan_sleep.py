@@ -3,9 +3,11 @@
 from attrs import evolve
 
 from fleeting import NoticeKind, PlanConfig, Preexisting, State
-from fleeting.core import Plan, Stage, Step, messages
+from fleeting.core import Boot, Plan, Stage, Start, Step, messages
+from fleeting.core._instance import MOST_NOTICES
+from fleeting.core._stages import Asleep, Ready, Sleep
 from fleeting.events import LossKind
-from tests.strategies import EPOCH, NO_THROTTLE, a_plan, of_type, seen
+from tests.strategies import EPOCH, NO_THROTTLE, a_plan, heard, of_type, seen
 
 CONFIG = PlanConfig(scale_throttle=NO_THROTTLE, preexisting=Preexisting.ADOPT)
 
@@ -55,7 +57,7 @@ def test_a_lost_answer_does_not_put_to_sleep_what_runs() -> None:
     look(plan, EPOCH + 5, RUNNING)
     plan.handle(messages.Prepared("i"), EPOCH + 6)
     step = plan.handle(messages.ResumeFailed(("i",), "timed out"), EPOCH + 7)
-    assert not step.events
+    assert not heard(step)
     assert plan.instances["i"].stage is Stage.READY
     assert not plan.resuming.active(EPOCH + 7)
 
@@ -84,6 +86,28 @@ def test_a_notice_that_ends_while_it_wakes_dooms_it() -> None:
         step = plan.handle(messages.Prepared("i"), EPOCH + 7)
         assert of_type(messages.Ready, step.events)
         assert [event.deadline for event in of_type(messages.Doomed, step.events)] == ([told] if doomed else [])
+
+
+def test_a_notice_that_it_outlives_in_its_sleep_takes_no_other_back() -> None:
+    """Of several the earliest counts; once that is over, the next does."""
+    plan = asleep()
+    for told in (EPOCH + 90, EPOCH + 1, EPOCH + 50):
+        plan.handle(messages.Noticed("i", told, NoticeKind.REBALANCE), EPOCH)
+    plan.resume(["i"], EPOCH + 2)
+    plan.handle(messages.ResumeAccepted(("i",), ("i",)), EPOCH + 2)
+    look(plan, EPOCH + 6, RUNNING)
+    step = plan.handle(messages.Prepared("i"), EPOCH + 7)
+    assert [event.deadline for event in of_type(messages.Doomed, step.events)] == [EPOCH + 50]
+
+
+def test_announcements_without_end_fill_nothing() -> None:
+    """The earliest ends are kept."""
+    plan = asleep()
+    for told in range(1000, 0, -1):
+        plan.handle(messages.Noticed("i", EPOCH + told, NoticeKind.REBALANCE), EPOCH)
+    kept = plan.instances["i"].notices
+    assert [each.deadline for each in kept] == [EPOCH + told for told in range(1, len(kept) + 1)]
+    assert len(kept) == MOST_NOTICES
 
 
 def test_a_group_that_cannot_suspend_puts_nothing_to_sleep() -> None:
@@ -159,7 +183,7 @@ def test_a_lost_answer_does_not_wake_what_sleeps() -> None:
     plan = awake()
     plan.suspend({"i": "nothing runs there"}, EPOCH)
     look(plan, EPOCH + 1, seen(i=State.SUSPENDING))
-    assert not plan.handle(messages.SuspendFailed(("i",), "timed out"), EPOCH + 2).events
+    assert not heard(plan.handle(messages.SuspendFailed(("i",), "timed out"), EPOCH + 2))
     assert plan.asleep == 1
     assert not plan.suspending.active(EPOCH + 2)
 
@@ -202,7 +226,7 @@ def test_a_connection_that_dies_asleep_says_nothing() -> None:
     """Of course it does; and one view that does not show the instance is one bad read then, too."""
     plan = asleep()
     assert not plan.handle(messages.ConnectionDied("i", "reset by peer"), EPOCH + 1).actions
-    assert not look(plan, EPOCH + 100, seen()).events
+    assert not heard(look(plan, EPOCH + 100, seen()))
     assert set(plan.instances) == {"i"}
 
 
@@ -213,8 +237,12 @@ def test_nothing_of_its_waking_life_outlasts_its_sleep() -> None:
     plan.handle(messages.ConnectionDied("i", "reset by peer"), EPOCH)
     plan.handle(RUNNING, EPOCH)
     plan.suspend({"i": "nothing runs there"}, EPOCH)
-    known = plan.instances["i"]
-    assert (known.prepared, known.suspect, known.cut_off, known.failures) == (False, False, False, 0)
+    assert [plan.instances["i"].phase] == [Asleep(Sleep("nothing runs there", EPOCH))]
+    plan.handle(messages.SuspendAccepted(("i",), ("i",)), EPOCH)
+    look(plan, EPOCH + 5, SUSPENDED)
+    look(plan, EPOCH + 100, RUNNING)
+    plan.handle(messages.Prepared("i"), EPOCH + 100)
+    assert [plan.instances["i"].phase] == [Ready(Boot(Start.WOKEN))]
 
 
 # --- in a group that may be somebody else's -----------------------------------------------------------------

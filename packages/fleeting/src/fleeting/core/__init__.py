@@ -1,15 +1,23 @@
 """Pure: what is known of a group and what to do about it. For taskscaler; may change with any minor version."""
 
 from fleeting.core._building import build_plan, refusal_of
-from fleeting.core._instance import Instance, InstanceRecord, Origin, Stage
+from fleeting.core._chance import Chance
+from fleeting.core._instance import TOO_OLD, Access, Availability, Instance, InstanceRecord, Origin
 from fleeting.core._intents import Intent
-from fleeting.core._plan import PLAN_RECORDS, Limits, Plan
+from fleeting.core._pacing import Limits
+from fleeting.core._plan import PLAN_RECORDS, Plan
+from fleeting.core._stages import Boot, Removing, Stage, Start
 from fleeting.core._step import NOTHING, Drop, Put, Step, Write
 from fleeting.core._timers import Timers
 
 __all__ = [
     "NOTHING",
     "PLAN_RECORDS",
+    "TOO_OLD",
+    "Access",
+    "Availability",
+    "Boot",
+    "Chance",
     "Drop",
     "Instance",
     "InstanceRecord",
@@ -18,7 +26,9 @@ __all__ = [
     "Origin",
     "Plan",
     "Put",
+    "Removing",
     "Stage",
+    "Start",
     "Step",
     "Timers",
     "Write",

@@ -1,13 +1,13 @@
 """Makes the plan of a group that was just opened, and says why a group was refused."""
 
 from collections.abc import Callable
-from itertools import count
 
 from fleeting._types import Capability, GroupInfo
 from fleeting.core import messages
+from fleeting.core._chance import Chance
 from fleeting.core._plan import Plan
 from fleeting.core._plan_config import PlanConfig
-from fleeting.journal._journal import Recovered
+from fleeting.journal import Recovered
 
 FEW = 5
 """So many instances are named in a message."""
@@ -33,12 +33,11 @@ def build_plan(
         kind: {key: record for key, record in records.items() if key.startswith(prefix)}
         for kind, records in recovered.records.items()
     }
-    token, numbers = f"{int(chance() * 2**40):010x}", count(1)
     return Plan(
         config,
         now=now,
-        new_intent=lambda: f"{token}-{next(numbers)}",
-        random=chance,
+        token=f"{int(chance() * 2**40):010x}",
+        chance=Chance(int(chance() * 2**53)),
         max_size=info.max_size,
         named=Capability.NAMED_CREATE in info.capabilities,
         withdraws=Capability.WITHDRAW in info.capabilities,
