@@ -67,6 +67,10 @@ ROUNDS = 60
 UNANSWERED = 30.0
 """Seconds after which nothing more is asked of a cloud that has not answered the last request yet."""
 
+REST = 4.0
+"""A view is fetched no sooner than this many times what the last one took after it, so that a large group is not read
+without end; at once all the same if something is odd."""
+
 UNFILLED = 60.0
 """Seconds after which a cloud that has a problem with one offering only does not seem to deliver others, either."""
 
@@ -165,7 +169,7 @@ class Plan:
         self._intents = Intents()
         self._early_notices = EarlyNotices(config.intent_timeout)
         self._problems: tuple[Problem, ...] = ()
-        self._update_started = self._began = self._now = now
+        self._update_started = self._began = self._now = self._rested_at = now
         self._updating = self._update_again = self._viewed = False
         self._refused: frozenset[str] = frozenset()
         self.disowned = ""
@@ -536,6 +540,7 @@ class Plan:
         self._early_notices.forget(self._update_started, seen)
         self._expire_intents(now)
         self._note_problems(observation.problems, now)
+        self._rest(now)
         self._update_ended(now)
 
     def _refresh(self, known: Instance, observed: Observed, now: float) -> None:
@@ -739,13 +744,20 @@ class Plan:
         interval = self.config.update_interval_when_expecting if expecting else self.config.update_interval
         self._update_again = False
         rest = max(at_least, min(interval, self.config.update_interval))
-        self._timers.set(VIEW, now + rest)
+        self._timers.set(VIEW, max(now + rest, self._rested_at))
+
+    def _rest(self, now: float) -> None:
+        """Let the cloud rest after a view, the longer the more that has cost: a large group's takes many calls.
+
+        Never for longer than the usual interval: what seems to have taken an hour was a process that slept.
+        """
+        self._rested_at = now + min(REST * (now - self._update_started), self.config.update_interval)
 
     def _expect(self, now: float) -> None:
         """A change is coming: do not wait for the long interval."""
         if not self._updating:
             soon = now + min(self.config.update_interval_when_expecting, self.config.update_interval)
-            self._timers.advance(VIEW, soon)
+            self._timers.advance(VIEW, max(soon, self._rested_at))
 
     # --- becoming ready ----------------------------------------------------------------------------------
 
