@@ -84,7 +84,7 @@ async def test_what_the_instance_says_dooms_it_once() -> None:
         (told,) = doomed
         assert told.deadline == pytest.approx(notice.deadline, abs=1)
         assert told.kind is NoticeKind.PREEMPTION
-        assert sum(call.method == "dial" for call in cloud.calls) == 1
+        assert sum(call.method == "dial" for call in cloud.calls) == len(cloud.commands) > 10  # none is kept open
 
 
 @pytest.mark.anyio

@@ -12,7 +12,7 @@ from math import inf
 from typing import TYPE_CHECKING, cast
 
 import anyio
-from attrs import evolve
+from attrs import define, evolve
 
 from fleeting._durations import format_duration
 from fleeting._errors import (
@@ -35,6 +35,7 @@ from fleeting._wording import one_line
 from fleeting.connectors import overridden
 from fleeting.connectors._collect import Beginning, Ending
 from fleeting.core import messages
+from fleeting.runtime._bounded import Bounded
 from fleeting.runtime._notices import READ, ProbeOutput, parse_notices
 
 if TYPE_CHECKING:  # importing anyio.abc costs 20 ms more than all that a bare ``import fleeting`` needs of anyio
@@ -59,7 +60,7 @@ PROBE_TIMEOUT = 10.0
 """Seconds after which a probe for notices, which ends by itself within 5, counts as failed."""
 
 SAME_NOTICE = 1.0
-"""Seconds by which two probes may differ on the end of an instance and still tell of the same notice."""
+"""Seconds by which two probes may differ on the end of an instance and still mean the same notice."""
 
 LONGEST_WAIT = 3600.0
 """Seconds for which a cloud is left alone at the most, whatever it asks for: nothing else would end a wait of years."""
@@ -68,12 +69,36 @@ LOGIN_RETRY = 30.0
 """Seconds before a new instance that refused the login is tried again: its user or key may be set up late in the boot,
 and a host may lock out who tries too often."""
 
+PREPARES = 200
+"""Instances of a pool that are made ready at once. Each holds a connection, with a thread for some connectors; more at
+once make all of them slower, and let each run into its time limits."""
+
+HEARTBEATS = 200
+"""Heartbeats of a pool at once: enough for 10,000 instances a minute while every tenth does not answer for 10 s."""
+
+PROBES = 50
+"""Looks for notices at once in a pool: each makes a connection for a command of a second or less."""
+
+CLEAN_UPS = 200
+"""Slots of a pool that are cleaned at once, each over a connection."""
+
 Dial = Callable[[ConnectInfo, ConnectorConfig], AbstractAsyncContextManager[Connection]]
 ReadyHook = Callable[[ConnectInfo], Awaitable[None]]
 """The caller's own last readiness step; raising `ConnectError` replaces the instance, but for `LoginRejected`, after
 which all steps are tried again until ``instance_ready_timeout`` is over."""
 
 log = logging.getLogger("fleeting.provisioner")
+
+
+@define
+class _Probed:
+    """What was heard of notices on an instance."""
+
+    passed_on: float = inf
+    """The soonest end that was passed on."""
+
+    failing: bool = False
+    """Whether the last look failed."""
 
 
 class GroupDriver:
@@ -103,7 +128,15 @@ class GroupDriver:
         self._heartbeat_command = heartbeat_command
         self._heartbeat_timeout = heartbeat_timeout
         self._infos: dict[str, ConnectInfo] = {}
-        self._scopes: dict[str, set[anyio.CancelScope]] = {}
+        self._prepares = Bounded(self._prepare, PREPARES)
+        self._heartbeats = Bounded(self._heartbeat, HEARTBEATS, timeout=heartbeat_timeout, late=self._heartbeat_late)
+        self._probes = Bounded(self._probe, PROBES)
+        self._probed: dict[str, _Probed] = {}
+        """What was heard of the instances on which notices are looked for."""
+
+        self._cleanings: dict[str, set[anyio.CancelScope]] = {}
+        """The clean-ups under way, by instance."""
+
         self._changing = 0
         self._disowned = ""
         """Why nothing is changed: the group is not known to be ours."""
@@ -136,7 +169,7 @@ class GroupDriver:
 
         Raises:
             GroupRefused: Somebody else manages it.
-            ProviderError: That cannot be told.
+            ProviderError: Whether it is ours cannot be found out.
         """
         if self._marks:
             now = self._clock.now()
@@ -164,10 +197,16 @@ class GroupDriver:
         self._tasks = tasks
         self._feed = feed
         self._unchanging = anyio.Event()
+        self._cleaning = anyio.CapacityLimiter(CLEAN_UPS)
+        self._prepares.start(tasks, feed, f"prepare {self.pool}")
+        self._heartbeats.start(tasks, feed, f"heartbeats of {self.pool}")
+        self._probes.start(tasks, feed, f"notices of {self.pool}")
+        if self.info.notice_probe is not None and not self._observing:
+            tasks.start_soon(self._probe_in_rounds, name=f"rounds of {self.pool}")
         if self._marks:
             tasks.start_soon(self._keep_marked, name=f"mark on {self.pool}")
-        told = Capability.NOTICES in self.info.capabilities and isinstance(self.group, GivesNotice)
-        if told and not self._observing:  # a notice may be told only once
+        gives_notice = Capability.NOTICES in self.info.capabilities and isinstance(self.group, GivesNotice)
+        if gives_notice and not self._observing:  # the cloud may give each notice only once
             tasks.start_soon(self._listen, name=f"notices of {self.pool}")
 
     async def quiesce(self, timeout: float) -> None:
@@ -182,10 +221,9 @@ class GroupDriver:
 
     def perform(self, action: messages.Action) -> None:
         """Start the action and return; its outcome comes as a fact."""
-        start = self._tasks.start_soon
         match action:
             case messages.Update():
-                start(self._update, name=f"update {self.pool}")
+                self._tasks.start_soon(self._update, name=f"update {self.pool}")
             case messages.Increase():
                 self._start_change(self._increase, action)
             case messages.Decrease():
@@ -197,9 +235,9 @@ class GroupDriver:
             case messages.Resume():
                 self._start_change(self._resume, action)
             case messages.Prepare(_, instance):
-                start(self._within, self._scope_of(instance), self._prepare, instance, name=f"prepare {instance}")
+                self._prepares.add(instance)
             case messages.Heartbeat(_, instance):
-                start(self._within, self._scope_of(instance), self._heartbeat, instance, name=f"heartbeat {instance}")
+                self._heartbeats.add(instance)
             case messages.Forget(_, instance):
                 self._forget(instance)
 
@@ -225,7 +263,7 @@ class GroupDriver:
         else:
             self._feed(messages.Updated(observation))
 
-    async def _prepare(self, instance: str) -> None:
+    async def _prepare(self, instance: str) -> messages.Fact:
         """Run the readiness steps in their order."""
         try:
             command = SettingCommand("instance_ready_command", self._ready_command)
@@ -233,12 +271,11 @@ class GroupDriver:
         except (FleetingError, OSError) as error:
             final = isinstance(error, FleetingError) and not isinstance(error, ProviderError | LoginRejected)
             log.warning("prepare_failed", extra={"pool": self.pool, "instance": instance, "error": _words(error)})
-            self._feed(messages.PrepareFailed(instance, _words(error), final, _retry_after(error)))
-        else:
-            self._feed(messages.Prepared(instance))
-            if self.info.notice_probe is not None:
-                scope, watch = self._scope_of(instance), self._watch_for_notices
-                self._tasks.start_soon(self._within, scope, watch, instance, name=f"notices of {instance}")
+            return messages.PrepareFailed(instance, _words(error), final, _retry_after(error))
+        if self.info.notice_probe is not None:
+            self._probed[instance] = _Probed()
+            self._probes.add(instance)
+        return messages.Prepared(instance)
 
     async def clean(
         self,
@@ -255,14 +292,18 @@ class GroupDriver:
             What went wrong; empty if nothing did.
         """
         failure = "the instance is being removed"
-
-        async def bounded(instance: str) -> None:
-            nonlocal failure
-            failure = f"it took longer than {format_duration(timeout)}"
-            with anyio.move_on_after(timeout):
-                failure = await self._clean(instance, command, hook, env)
-
-        await self._within(self._scope_of(instance), bounded, instance)
+        with anyio.CancelScope() as scope:
+            self._cleanings.setdefault(instance, set()).add(scope)
+            try:
+                async with self._cleaning:
+                    failure = f"it took longer than {format_duration(timeout)}"
+                    with anyio.move_on_after(timeout):
+                        failure = await self._clean(instance, command, hook, env)
+            finally:
+                scopes = self._cleanings.get(instance, set())
+                scopes.discard(scope)
+                if not scopes:
+                    self._cleanings.pop(instance, None)
         return failure
 
     async def _clean(self, instance: str, command: str | None, hook: ReadyHook | None, env: Mapping[str, str]) -> str:
@@ -287,50 +328,55 @@ class GroupDriver:
         if hook is not None:
             await hook(info)
 
-    async def _heartbeat(self, instance: str) -> None:
+    async def _heartbeat(self, instance: str) -> messages.Fact:
         """Ask the group, then the instance itself, whether it is healthy."""
-        failure = f"no answer within {format_duration(self._heartbeat_timeout)}"
-        with anyio.move_on_after(self._heartbeat_timeout):
-            failure = await self._find_ill(instance)
-        if failure:
-            log.warning("heartbeat_failed", extra={"pool": self.pool, "instance": instance, "error": failure})
-            self._feed(messages.HeartbeatFailed(instance, failure))
-        else:
-            self._feed(messages.HeartbeatPassed(instance))
+        failure = await self._find_ill(instance)
+        return self._heartbeat_failed(instance, failure) if failure else messages.HeartbeatPassed(instance)
+
+    def _heartbeat_late(self, instance: str) -> messages.Fact:
+        return self._heartbeat_failed(instance, f"no answer within {format_duration(self._heartbeat_timeout)}")
+
+    def _heartbeat_failed(self, instance: str, failure: str) -> messages.Fact:
+        log.warning("heartbeat_failed", extra={"pool": self.pool, "instance": instance, "error": failure})
+        return messages.HeartbeatFailed(instance, failure)
 
     async def _find_ill(self, instance: str) -> str:
         """Say what is wrong with the instance; empty if nothing is."""
         try:
             await self.group.heartbeat(instance)
-            command = SettingCommand("instance_heartbeat_command", self._heartbeat_command)
-            if command.line is not None:
+            if self._heartbeat_command is not None:
+                command = SettingCommand("instance_heartbeat_command", self._heartbeat_command)
                 async with self.dial(await self.connect_info(instance), self.connector) as connection:
                     await command.run(connection)
         except (FleetingError, OSError) as error:
             return _words(error)
         return ""
 
-    async def _watch_for_notices(self, instance: str) -> None:
-        """Look for notices on the instance itself for as long as it is there; that this fails is no news of it."""
-        told, failing = inf, False
+    async def _probe_in_rounds(self) -> None:
+        """Look for notices on every instance that is ready, again and again."""
         while True:
-            try:
-                async with self.dial(await self.connect_info(instance), self.connector) as connection:
-                    while True:
-                        heard = await self._probe(connection)
-                        told = self._pass_on(instance, heard, told)
-                        if heard.strange:
-                            raise ProviderError(f"the probe printed {heard.strange[0][:100]!r}, not KIND SECONDS")
-                        failing = False
-                        await anyio.sleep(self._notice_interval)
-            except (FleetingError, OSError) as error:
-                if not failing:
-                    extra = {"pool": self.pool, "instance": instance, "error": _words(error)}
-                    log.warning("notice_probe_failed", extra=extra)
-                failing = True
             await anyio.sleep(self._notice_interval)
+            for instance in self._probed:
+                self._probes.add(instance)
 
-    async def _probe(self, connection: Connection) -> ProbeOutput:
+    async def _probe(self, instance: str) -> None:
+        """Look for notices on the instance, over a connection for just that; that this fails is no news of it."""
+        probed = self._probed[instance]
+        try:
+            async with self.dial(await self.connect_info(instance), self.connector) as connection:
+                heard = await self._run_probe(connection)
+            probed.passed_on = self._pass_on(instance, heard, probed.passed_on)
+            if heard.strange:
+                raise ProviderError(f"the probe printed {heard.strange[0][:100]!r}, not KIND SECONDS")
+        except (FleetingError, OSError) as error:
+            if not probed.failing:
+                extra = {"pool": self.pool, "instance": instance, "error": _words(error)}
+                log.warning("notice_probe_failed", extra=extra)
+            probed.failing = True
+        else:
+            probed.failing = False
+
+    async def _run_probe(self, connection: Connection) -> ProbeOutput:
         """Run the probe once."""
         said, printed = Ending(KEPT), Beginning(READ + 1)
         with anyio.fail_after(PROBE_TIMEOUT):
@@ -339,14 +385,14 @@ class GroupDriver:
             raise CommandFailed("notice_probe", evolve(completed, stderr=bytes(said.data)))
         return parse_notices(bytes(printed.data))
 
-    def _pass_on(self, instance: str, heard: ProbeOutput, told: float) -> float:
-        """Tell of the soonest end that was heard of, if it comes before *told*; returns the soonest told by now."""
+    def _pass_on(self, instance: str, heard: ProbeOutput, before: float) -> float:
+        """Pass on the soonest end that was heard of, if it comes before *before*; returns the soonest passed on."""
         if not heard.notices:
-            return told
+            return before
         kind, seconds = min(heard.notices, key=lambda each: each.seconds)
         deadline = self._clock.now() + seconds
-        if deadline >= told - SAME_NOTICE:
-            return told
+        if deadline >= before - SAME_NOTICE:
+            return before
         self._feed(messages.Noticed(instance, deadline, kind))
         return deadline
 
@@ -376,7 +422,7 @@ class GroupDriver:
             self._disown("nobody knows whether the group is still ours: our mark on it has expired")
 
     def _disown(self, error: str) -> None:
-        """Note whether the group is ours, and tell if that has changed."""
+        """Note whether the group is ours, and report a change."""
         if error != self._disowned:
             self._disowned = error
             if error:
@@ -396,27 +442,13 @@ class GroupDriver:
                 log.warning("notices_failed", extra={"pool": self.pool, "error": _words(error)})
             await anyio.sleep(NOTICES_RETRY)
 
-    def _scope_of(self, instance: str) -> "anyio.CancelScope":
-        """A scope that is cancelled when the instance is forgotten, also before anything has entered it."""
-        scope = anyio.CancelScope()
-        self._scopes.setdefault(instance, set()).add(scope)
-        return scope
-
-    async def _within(self, scope: "anyio.CancelScope", call: Callable[[str], Awaitable[None]], instance: str) -> None:
-        """Run the call in the scope."""
-        try:
-            with scope:
-                await call(instance)
-        finally:
-            scopes = self._scopes.get(instance, set())
-            scopes.discard(scope)
-            if not scopes:
-                self._scopes.pop(instance, None)
-
     def _forget(self, instance: str) -> None:
         """Stop what is under way for the instance."""
         self._infos.pop(instance, None)
-        for scope in self._scopes.pop(instance, set()):
+        self._probed.pop(instance, None)
+        for calls in (self._prepares, self._heartbeats, self._probes):
+            calls.forget(instance)
+        for scope in self._cleanings.pop(instance, set()):
             scope.cancel()
 
     # --- changing ----------------------------------------------------------------------------------------
