@@ -504,7 +504,7 @@ class Play:
 
     def _refused(self, life: Life, job: Job, error: NoCapacity) -> None:
         """It ran out of patience, or its manager has ended under it, rightly or not: the next one goes on with it."""
-        if life.scaler._shell.ended and not life.leave.is_set():
+        if life.scaler._runtime.ended and not life.leave.is_set():
             return
         if job.wish is not Wish.IMPATIENT and not life.dead:
             self.observer.violate(f"{job.key} was refused: {error}")

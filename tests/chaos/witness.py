@@ -122,8 +122,8 @@ class Witness:
 
     def attach(self, scaler: Taskscaler) -> None:
         """Listen to what its core will decide, from when it is built."""
-        shell = scaler._shell
-        build, perform = shell._build, shell._perform_other
+        runtime = scaler._runtime
+        build, perform = runtime._build, runtime._perform_other
 
         def built(infos: Mapping[str, GroupInfo], recovered: Recovered, now: float) -> Core:
             self._recovered(recovered.records, keep_used=scaler._keep_used)
@@ -132,10 +132,10 @@ class Witness:
             return core
 
         def performed(action: Any) -> None:  # noqa: ANN401  (whatever the core decides)
-            self._ledger_action(action, shell.core)
+            self._ledger_action(action, runtime.core)
             perform(action)
 
-        shell._build, shell._perform_other = built, performed
+        runtime._build, runtime._perform_other = built, performed
 
     def _listen_to(self, core: Core) -> None:
         handle, tick, route = core.handle, core.tick, core._route

@@ -142,7 +142,7 @@ async def test_whoever_opens_a_journal_again_is_the_same_manager(tmp_path: Path)
     """So a manager that was killed need not wait until its mark expires; where nothing is kept, each is another."""
 
     def owner(journal: SqliteJournal | MemoryJournal) -> str:
-        return Provisioner(FakeGroup(), dial=FakeGroup().dial, on_event=print, journal=journal)._shell.owner
+        return Provisioner(FakeGroup(), dial=FakeGroup().dial, on_event=print, journal=journal)._runtime.owner
 
     assert owner(SqliteJournal(tmp_path / "a")) == owner(SqliteJournal(tmp_path / "a"))
     assert owner(SqliteJournal(tmp_path / "a")) != owner(SqliteJournal(tmp_path / "b"))

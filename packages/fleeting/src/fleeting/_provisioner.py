@@ -1,4 +1,4 @@
-"""Keeps one group as large as it is told to be: for those who need instances, but no slots or jobs."""
+"""Keeps one group as large as is asked: for those who need instances, but no slots or jobs."""
 
 from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
@@ -14,14 +14,14 @@ from fleeting.core._plan_config import PlanConfig
 from fleeting.core._step import NOTHING, Step
 from fleeting.journal._journal import Journal, Recovered
 from fleeting.runtime._driver import Dial, GroupDriver, ReadyHook
-from fleeting.runtime._shell import Shell
+from fleeting.runtime._runtime import Runtime
 
 
 class Provisioner:
-    """The shell around one group's plan. An async context manager; entered once.
+    """The runtime of one group's plan. An async context manager; entered once.
 
     Grows by `request`, shrinks by `remove`; everything else (readiness, health, loss, retries, ceilings)
-    it does by itself and tells through events. Leaving it keeps the instances.
+    it does by itself, and emits events. Leaving it keeps the instances.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Provisioner:
             group: Not initialised yet.
             config: None: the defaults.
             dial: Connects to an instance; `fleeting.dial`.
-            on_event: Called with each event, in order, before anything else happens; must not block.
+            on_event: Called with each event but `Changed`, in order, before anything else happens; must not block.
             connector: How to connect; overrides what the group reports.
             ready_command: Run on a new instance; failure replaces it.
             ready_hook: The caller's own last readiness step.
@@ -72,12 +72,14 @@ class Provisioner:
             heartbeat_timeout=heartbeat_timeout,
             notice_interval=notice_interval,
         )
-        self._shell = Shell([self._driver], self._build, self._tell, kinds=PLAN_RECORDS, journal=journal, clock=clock)
+        self._runtime = Runtime(
+            [self._driver], self._build, self._tell, kinds=PLAN_RECORDS, journal=journal, clock=clock
+        )
 
     @property
     def plan(self) -> Plan:
         """The core, to be read: instances, intents, problems, limits."""
-        return self._shell.core.plan
+        return self._runtime.core.plan
 
     @property
     def instances(self) -> Mapping[str, Instance]:
@@ -86,30 +88,30 @@ class Provisioner:
 
     def now(self) -> float:
         """Seconds since the epoch, on the clock that everything here goes by."""
-        return self._shell.clock.now()
+        return self._runtime.clock.now()
 
     def request(self, count: int) -> None:
         """Ask for *count* more instances, or for as many as ceiling, throttle and backoff allow now."""
-        self._shell.take(self._shell.core.route(self.plan.request(count, self.now())))
+        self._runtime.take(self._runtime.core.route(self.plan.request(count, self.now())))
 
     def remove(self, instances: Iterable[str], reason: str) -> None:
         """Delete these; whatever runs there is the caller's affair."""
-        self._shell.take(self._shell.core.route(self.plan.remove(dict.fromkeys(instances, reason), self.now())))
+        self._runtime.take(self._runtime.core.route(self.plan.remove(dict.fromkeys(instances, reason), self.now())))
 
     async def connect_info(self, instance: str) -> ConnectInfo:
         """How to connect to the instance."""
         return await self._driver.connect_info(instance)
 
     async def __aenter__(self) -> Self:
-        """Open the group and see it once. Raises as `Shell.__aenter__`."""
-        await self._shell.__aenter__()
+        """Open the group and see it once. Raises as `Runtime.__aenter__`."""
+        await self._runtime.__aenter__()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool | None:
         """Finish what is under way and close the group."""
-        return await self._shell.__aexit__(kind, error, trace)
+        return await self._runtime.__aexit__(kind, error, trace)
 
     def _build(self, infos: Mapping[str, GroupInfo], recovered: Recovered, now: float) -> "_OnePlan":
         """The core over the one plan."""
@@ -117,12 +119,12 @@ class Provisioner:
         return _OnePlan(build_plan(self._config, info, recovered, now, random=self._random))
 
     def _tell(self, event: Any) -> None:  # noqa: ANN401  (whatever the core puts among its actions)
-        """Pass an event on; it comes as an action, so that it is told after what led to it is durable."""
+        """Pass an event on; it comes as an action, so that it comes after what led to it is durable."""
         self._on_event(event)
 
 
 class _OnePlan:
-    """A plan as the shell's core; its events become actions for the owner."""
+    """A plan as the runtime's core; its events become actions for the owner."""
 
     def __init__(self, plan: Plan) -> None:
         """Wrap the plan."""
@@ -139,7 +141,7 @@ class _OnePlan:
         return self.route(self.plan.tick(now))
 
     def handle(self, _pool: str, fact: messages.Fact, now: float) -> Step:
-        """See `PooledCore`."""
+        """See `Core`."""
         return self.route(self.plan.handle(fact, now))
 
     def journal_failed(self, _error: str, _now: float) -> Step:
@@ -155,4 +157,5 @@ class _OnePlan:
         for event in step.events:
             if isinstance(event, messages.Refused):
                 self.refusal = refusal_of(event)
-        return Step(step.writes, [*step.actions, *step.events]) if step.events else step
+        news = [event for event in step.events if not isinstance(event, messages.Changed)]  # which the others say, too
+        return Step(step.writes, [*step.actions, *news])

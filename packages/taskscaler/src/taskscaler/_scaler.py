@@ -17,7 +17,7 @@ from fleeting.core import PLAN_RECORDS, Step, build_plan, messages
 from fleeting.events import Loss, LossKind
 from fleeting.journal import Recovered
 from fleeting.plugins import format_duration
-from fleeting.runtime import GroupDriver, Shell
+from fleeting.runtime import GroupDriver, Runtime
 from taskscaler._errors import LeaseLost, NoCapacity, TaskscalerError
 from taskscaler._lease import Lease, only_unreachable
 from taskscaler._observe import DecisionEvent, InstanceEvent, LeaseEvent, Observers, ScalerObserver
@@ -130,7 +130,7 @@ class Taskscaler:
             for pool in self._pools
         ]
         kinds = {**PLAN_RECORDS, **LEDGER_RECORDS}
-        self._shell: Shell[Core] = Shell(
+        self._runtime: Runtime[Core] = Runtime(
             drivers,
             self._build,
             self._perform,
@@ -162,7 +162,7 @@ class Taskscaler:
             KeyInUse: The key holds a slot, or waits for one.
             NoCapacity: There was no slot in time, or there will be none.
         """
-        if self._shell.ended:
+        if self._runtime.ended:
             raise NoCapacity("the scaler has ended")
         self._take(self._core.acquire(key, self._now(), expected_duration))
         return await self._wait(key, timeout)
@@ -284,7 +284,7 @@ class Taskscaler:
     @property
     def groups(self) -> Mapping[str, GroupInfo]:
         """What each group said of itself when it was opened, by the names of the pools."""
-        return {name: driver.info for name, driver in self._shell.drivers.items()}
+        return {name: driver.info for name, driver in self._runtime.drivers.items()}
 
     @overload
     def explain(self) -> Explanation: ...
@@ -349,7 +349,7 @@ class Taskscaler:
         self._take(self._core.break_all("the scaler was stopped", self._now(), asleep_too=self._delete_on_shutdown))
 
     async def __aenter__(self) -> Self:
-        """Open groups and journal, and see each group once. Raises as `fleeting.runtime.Shell`."""
+        """Open groups and journal, and see each group once. Raises as `fleeting.runtime.Runtime`."""
         self._lease_ended = anyio.Event()
         self._all_removed = anyio.Event()
         self._stack = AsyncExitStack()
@@ -357,7 +357,7 @@ class Taskscaler:
             for observer in self._observers.observers:
                 if isinstance(observer, AbstractAsyncContextManager):
                     await self._stack.enter_async_context(observer)
-            await self._stack.enter_async_context(self._shell)
+            await self._stack.enter_async_context(self._runtime)
         except BaseException as error:
             await self._stack.__aexit__(type(error), error, error.__traceback__)
             raise
@@ -371,7 +371,7 @@ class Taskscaler:
         """Stop, delete the instances unless they are to stay, and close everything."""
         with anyio.CancelScope(shield=True):
             self.stop()
-            if self._delete_on_shutdown and not self._shell.ended:
+            if self._delete_on_shutdown and not self._runtime.ended:
                 await self._remove_instances()
         return await self._stack.__aexit__(kind, error, trace)
 
@@ -394,15 +394,15 @@ class Taskscaler:
 
     @property
     def _core(self) -> Core:
-        if not hasattr(self._shell, "core"):
+        if not hasattr(self._runtime, "core"):
             raise TaskscalerError("the scaler is not open yet; enter it first, with `async with`")
-        return self._shell.core
+        return self._runtime.core
 
     def _now(self) -> float:
-        return self._shell.clock.now()
+        return self._runtime.clock.now()
 
     def _take(self, step: Step) -> None:
-        self._shell.take(step)
+        self._runtime.take(step)
 
     def _build(self, infos: Mapping[str, GroupInfo], recovered: Recovered, now: float) -> Core:
         """The core over one plan per pool."""
@@ -446,7 +446,7 @@ class Taskscaler:
             case Break(held, loss):
                 self._lose(held, loss)
             case Clean():
-                self._shell.start_soon(self._clean, action)
+                self._runtime.start_soon(self._clean, action)
             case Doubt(held, why):
                 if held in self._leases:
                     self._leases[held].doubt(why)
@@ -474,7 +474,7 @@ class Taskscaler:
             pool, instance = self._by_name[clean.host.pool], clean.host.instance
             hook = partial(pool.cleanup_hook, slot=clean.slot, key=clean.key) if pool.cleanup_hook else None
             env = {"TASKSCALER_INSTANCE": instance, "TASKSCALER_SLOT": str(clean.slot), "TASKSCALER_KEY": clean.key}
-            failure = await self._shell.drivers[pool.name].clean(
+            failure = await self._runtime.drivers[pool.name].clean(
                 instance, pool.instance_cleanup_command, hook, env=env, timeout=pool.instance_cleanup_timeout
             )
             self._take(self._core.cleaned(clean, failure, self._now()))
@@ -571,14 +571,14 @@ class Taskscaler:
     async def connect_info(self, lease: Lease) -> ConnectInfo:
         """How to connect; for `Lease.connect_info`."""
         try:
-            return await self._shell.drivers[lease.pool].connect_info(lease.instance)
+            return await self._runtime.drivers[lease.pool].connect_info(lease.instance)
         except (ProviderError, OSError) as error:
             raise Unreachable(f"no connection details for {lease.instance}: {error}") from error
 
     @asynccontextmanager
     async def dial(self, lease: Lease) -> AsyncIterator[Connection]:
         """Connect; for `Lease.dial`. When the connection dies, the cloud is asked for the instance at once."""
-        driver = self._shell.drivers[lease.pool]
+        driver = self._runtime.drivers[lease.pool]
         info = await self.connect_info(lease)
         async with lease.unless_doubted() as connected, AsyncExitStack() as stack:
             try:
@@ -588,7 +588,7 @@ class Taskscaler:
                 raise
             connected()
             watch = anyio.CancelScope()
-            self._shell.start_soon(self._watch, watch, lease, connection)
+            self._runtime.start_soon(self._watch, watch, lease, connection)
             stack.callback(watch.cancel)
             try:
                 yield connection
@@ -608,4 +608,4 @@ class Taskscaler:
     def _note_death(self, lease: Lease, why: str) -> None:
         """A connection to the lease's instance died, or could not be made."""
         lease.cut_off = True
-        self._shell.feed(lease.pool, messages.ConnectionDied(lease.instance, why))
+        self._runtime.feed(lease.pool, messages.ConnectionDied(lease.instance, why))

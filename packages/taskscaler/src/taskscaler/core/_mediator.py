@@ -481,7 +481,7 @@ class Core:
 
     @property
     def wake_at(self) -> float | None:
-        """See `fleeting.runtime.Engine`."""
+        """See `fleeting.runtime.Core`."""
         times = [self._look_at, self._breaks.next, *(plan.wake_at for plan in self.plans.values())]
         at = min((at for at in times if at is not None), default=inf)
         return None if at == inf else at

@@ -1,4 +1,4 @@
-"""The engine: durable first, then done; a burst costs one commit; a failing journal delays and loses nothing."""
+"""The runtime: durable first, then done; a burst costs one commit; a failing journal delays and loses nothing."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -7,8 +7,8 @@ import anyio
 import pytest
 
 from fleeting import JournalError, LoopClock, MemoryJournal
-from fleeting.core import NOTHING, Drop, Put, Step, Write
-from fleeting.runtime import Engine
+from fleeting.core import NOTHING, Drop, Put, Step, Write, messages
+from fleeting.runtime import Runtime
 from fleeting.testing import virtual_time
 
 pytestmark = pytest.mark.anyio
@@ -41,6 +41,11 @@ class Sleeper:
         """Be woken at these times."""
         self.times = list(wake_at)
         self.told: list[str] = []
+        self.refusal = None
+
+    def handle(self, pool: str, fact: messages.Fact, now: float) -> Step:
+        """There are no groups."""
+        raise NotImplementedError
 
     @property
     def wake_at(self) -> float | None:
@@ -65,21 +70,18 @@ class Sleeper:
 
 
 @asynccontextmanager
-async def running(core: Sleeper, journal: Recorder) -> AsyncIterator[Engine]:
-    """An engine at work."""
-    engine = Engine(core, journal, LoopClock(epoch=0), journal.history.append)
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(engine.run)
-        yield engine
-        tasks.cancel_scope.cancel()
-    await engine.close()
+async def running(core: Sleeper, journal: Recorder) -> AsyncIterator[Runtime[Sleeper]]:
+    """A runtime at work, without any groups."""
+    perform = journal.history.append
+    async with Runtime([], lambda *_: core, perform, kinds={}, journal=journal, clock=LoopClock(epoch=0)) as runtime:
+        yield runtime
 
 
 async def test_writes_come_before_the_actions_of_their_step() -> None:
     """The action is performed only once the commit is through."""
     journal = Recorder([], seconds=5)
-    async with running(Sleeper(), journal) as engine:
-        engine.take(Step([Put("kind", "key", 1)], ["act"]))
+    async with running(Sleeper(), journal) as runtime:
+        runtime.take(Step([Put("kind", "key", 1)], ["act"]))
         await anyio.sleep(4)
         assert journal.history == []
         await anyio.sleep(2)
@@ -90,12 +92,12 @@ async def test_writes_come_before_the_actions_of_their_step() -> None:
 async def test_what_piles_up_during_a_commit_is_committed_at_once() -> None:
     """Many steps of one burst make one commit, and keep their order."""
     journal = Recorder([], seconds=1)
-    async with running(Sleeper(), journal) as engine:
-        engine.take(Step([Put("kind", "first", 0)]))
+    async with running(Sleeper(), journal) as runtime:
+        runtime.take(Step([Put("kind", "first", 0)]))
         await anyio.sleep(0.5)
         for number in range(100):
-            engine.take(Step([Put("kind", "key", number)], [number]))
-        engine.take(Step([Drop("kind", "first")]))
+            runtime.take(Step([Put("kind", "key", number)], [number]))
+        runtime.take(Step([Drop("kind", "first")]))
         await anyio.sleep(5)
     first, second, *actions = journal.history
     assert isinstance(first, tuple)
@@ -108,11 +110,11 @@ async def test_what_piles_up_during_a_commit_is_committed_at_once() -> None:
 async def test_a_failing_journal_delays_and_loses_nothing() -> None:
     """The core is told once, the writes are tried again until they are durable, the actions wait for them."""
     journal, core = Recorder([]), Sleeper()
-    async with running(core, journal) as engine:
+    async with running(core, journal) as runtime:
         journal.error = "disk full"
-        engine.take(Step([Put("kind", "a", 1)], ["act on a"]))
+        runtime.take(Step([Put("kind", "a", 1)], ["act on a"]))
         await anyio.sleep(10.5)
-        engine.take(Step([Put("kind", "b", 2)], ["act on b"]))
+        runtime.take(Step([Put("kind", "b", 2)], ["act on b"]))
         assert journal.history == []
         journal.error = ""
         await anyio.sleep(2)
@@ -134,9 +136,48 @@ async def test_the_core_is_woken_when_it_wants_to_be() -> None:
 
 
 async def test_closing_makes_durable_what_is_queued_and_begins_nothing() -> None:
-    """Facts that came in at the very end are remembered."""
+    """What comes in while everything ends because of a defect is remembered."""
     journal = Recorder([])
-    async with running(Sleeper(), journal) as engine:
-        await anyio.wait_all_tasks_blocked()
-        engine.take(Step([Put("kind", "last", 1)], ["too late"]))
+
+    def perform(action: object) -> None:
+        if action == "defect":
+            raise ZeroDivisionError
+        journal.history.append(action)
+
+    with pytest.RaisesGroup(ZeroDivisionError, flatten_subgroups=True):
+        async with Runtime([], lambda *_: Sleeper(), perform, kinds={}, journal=journal) as runtime:
+            runtime.take(Step([], ["defect", "never"]))
+            with pytest.raises(anyio.get_cancelled_exc_class()):
+                await anyio.sleep_forever()
+            runtime.take(Step([Put("kind", "last", 1)], ["too late"]))
     assert journal.history == [(Put("kind", "last", 1),)]
+
+
+async def test_an_action_that_waits_for_no_write_is_performed_at_once() -> None:
+    """Without a journal that is every action; with one, an action still comes after those before it."""
+    done: list[object] = []
+    async with Runtime([], lambda *_: Sleeper(), done.append, kinds={}) as runtime:
+        runtime.take(Step([Put("kind", "key", 1)], ["act"]))
+        assert done == ["act"]
+    journal = Recorder([], seconds=1)
+    async with running(Sleeper(), journal) as runtime:
+        runtime.take(Step([], ["first"]))
+        assert journal.history == ["first"]
+        runtime.take(Step([Put("kind", "key", 1)], ["second"]))
+        runtime.take(Step([], ["third"]))
+        assert journal.history == ["first"]
+    assert journal.history == ["first", (Put("kind", "key", 1),), "second", "third"]
+
+
+async def test_what_an_action_leads_to_comes_after_the_others_of_its_step() -> None:
+    """A step that is taken while another is performed waits for its turn."""
+    done: list[object] = []
+
+    def perform(action: object) -> None:
+        done.append(action)
+        if action == "first":
+            runtime.take(Step([], ["last"]))
+
+    async with Runtime([], lambda *_: Sleeper(), perform, kinds={}) as runtime:
+        runtime.take(Step([], ["first", "second"]))
+    assert done == ["first", "second", "last"]
