@@ -288,25 +288,25 @@ TABLE = [
     Asked(
         stock_out,
         [
-            f"2 jobs wait: {FAILED} (none left in zone-a), the next in 9 s",
-            "in 9 s: the cloud is asked for 2 instances: the backoff is over then",
+            f"2 jobs wait: {FAILED} (none left in zone-a), the next in 14s",
+            "in 14s: the cloud is asked for 2 instances: the backoff is over then",
         ],
     ),
     Asked(
         stock_out,
-        [f"job-2 waits for a slot for 45 s, as number 2 of 2: 2 jobs wait: {FAILED} (none left in zone-a), the ne"],
+        [f"job-2 waits for a slot for 45s, as number 2 of 2: 2 jobs wait: {FAILED} (none left in zone-a), the ne"],
         key="job-2",
     ),
     Asked(
         unfilled,
-        ["1 job waits: 1 instance is on the way, asked for 41 s ago; the cloud says: no m5.large in zone-a"],
+        ["1 job waits: 1 instance is on the way, asked for 42s ago; the cloud says: no m5.large in zone-a"],
     ),
     Asked(quota, [f"1 job waits: {FAILED} (the quota of 8 vCPUs is used up), the next in"]),
     Asked(
         throttled,
         [
-            "3 jobs wait: scale_throttle lets no more instances be asked for now, the next in 5 s; 1 instance is on",
-            "in 5 s: the cloud is asked for 1 instance: scale_throttle allows it then",
+            "3 jobs wait: scale_throttle lets no more instances be asked for now, the next in 5s; 1 instance is on",
+            "in 5s: the cloud is asked for 1 instance: scale_throttle allows it then",
         ],
     ),
     Asked(at_the_ceiling, ["2 jobs wait: max_instances allows no more than 2 instances (2 ready)"]),
@@ -319,7 +319,7 @@ TABLE = [
             ),
         ],
     ),
-    Asked(at_the_ceiling, ["job-4 waits for a slot for 30 s, as number 2 of 2: 2 jobs wait"], key="job-4"),
+    Asked(at_the_ceiling, ["job-4 waits for a slot for 30s, as number 2 of 2: 2 jobs wait"], key="job-4"),
     Asked(at_the_ceiling, ["job-1 holds slot 0 of i-"], key="job-1"),
     Asked(at_the_ceiling, ["job-5 is not known: it holds no slot and waits for none; did you mean job-"], key="job-5"),
     Asked(at_the_ceiling, ["i-1 is there: job-", "1 use, 1 slot"], instance="i-1"),
@@ -332,7 +332,7 @@ TABLE = [
     Asked(booting, ["1 job waits: 1 instance is on the way", "pool default: 1 booting"]),
     Asked(
         booting,
-        ["i-1 is booting: the cloud shows it as creating", "in 14 min 42 s: i-1 is given up unless ready by then"],
+        ["i-1 is booting: the cloud shows it as creating", "in 14m42s: i-1 is given up, unless ready sooner"],
         instance="i-1",
     ),
     Asked(
@@ -346,7 +346,7 @@ TABLE = [
         not_ready,
         [
             "i-1 is not ready yet: its readiness steps have failed so far: no address assigned",
-            "in 42 s: i-1 is given up unless ready by then",
+            "in 42s: i-1 is given up, unless ready sooner",
         ],
         instance="i-1",
     ),
@@ -354,7 +354,7 @@ TABLE = [
     Asked(draining, ["i-1 is there: job-1 runs on it", "it gets no more work: the scaler is draining"], instance="i-1"),
     Asked(
         draining,
-        ["i-2 is there: idle for 6 s; nothing is given up while no slots are handed out"],
+        ["i-2 is there: idle for 6s; nothing is given up while no slots are handed out"],
         instance="i-2",
     ),
     Asked(
@@ -366,12 +366,12 @@ TABLE = [
     ),
     Asked(
         journal_fails,
-        ["job-1 is being handed slot 0 of i-1 for 30 s: the journal cannot be written: no space left on device"],
+        ["job-1 is being handed slot 0 of i-1 for 30s: the journal cannot be written: no space left on device"],
         key="job-1",
     ),
     Asked(
         journal_fails,
-        ["job-2 waits for a slot for 30 s: no slots are handed out: the journal cannot be written"],
+        ["job-2 waits for a slot for 30s: no slots are handed out: the journal cannot be written"],
         key="job-2",
     ),
     Asked(
@@ -379,26 +379,26 @@ TABLE = [
         [
             "nobody waits; 2 slots are idle",
             "wanted: 0 in use, 0 reserved, 0 waiting, 1 to keep idle: 1 slot, 1 instance; 1 slot to spare",
-            "in 39 s: i-1 is given up: not needed, and idle for 60 s by then (idle_time)",
+            "in 39s: i-1 is given up: not needed, and then idle for 1m (idle_time)",
         ],
     ),
     Asked(
         idle,
-        ["i-1 is there: idle for 21 s, and given up in 39 s: not needed, and idle for 60 s by then (idle_time)"],
+        ["i-1 is there: idle for 21s, and given up in 39s: not needed, and then idle for 1m (idle_time)"],
         instance="i-1",
     ),
     Asked(
         idle,
-        ["i-2 is there: idle for 20 s, but needed: of 2 free slots 1 to be kept idle (idle_count), and others go"],
+        ["i-2 is there: idle for 20s, but needed: of 2 free slots 1 to be kept idle (idle_count), and others go"],
         instance="i-2",
     ),
-    Asked(nothing_to_do, ["nobody waits, and no slot is idle", "slots: none", "in 54 s: the cloud is looked at"]),
+    Asked(nothing_to_do, ["nobody waits, and no slot is idle", "slots: none", "in 54s: the cloud is checked"]),
     Asked(
         before_eight,
         [
             "nobody waits, and no slot is idle",
-            "in 8 h 46 min: the policy changes: idle_count 3, idle_time 20 min from 08:00 (Europe/Berlin)",
-            "in 8 h 46 min: the cloud is asked for 3 instances: for the policy that holds then",
+            "in 8h46m: the policy changes: idle_count 3, idle_time 20m from 08:00 (Europe/Berlin)",
+            "in 8h46m: the cloud is asked for 3 instances: for the policy that holds then",
         ],
     ),
     Asked(
@@ -427,8 +427,8 @@ TABLE = [
         doomed,
         [
             "nobody waits, and no slot is idle",
-            "in 85 s: long on i-1 is broken, unless done by then: preemption announced",
-            "in 1 min 55 s: the cloud takes i-1 away: preemption announced",
+            "in 1m25s: long on i-1 is broken, unless done sooner: preemption announced",
+            "in 1m55s: the cloud takes i-1 away: preemption announced",
         ],
     ),
     Asked(
@@ -436,35 +436,35 @@ TABLE = [
         [
             "i-1 is there: short and long run on it, and it is given up once it is free",
             "it gets no more work: preemption announced",
-            "in 85 s: long on i-1 is broken, unless done by then: preemption announced",
+            "in 1m25s: long on i-1 is broken, unless done sooner: preemption announced",
         ],
         instance="i-1",
     ),
-    Asked(doomed, ["long holds slot 1 of i-1 for 5 s", "in 85 s: long on i-1 is broken"], key="long"),
+    Asked(doomed, ["long holds slot 1 of i-1 for 5s", "in 1m25s: long on i-1 is broken"], key="long"),
     Asked(
         undeletable,
         [
-            "i-1 is being removed: not needed; its deletion was asked for 3 times, last 25 s ago, without effect so",
-            "in 35 s: the deletion of i-1 is asked for again, unless gone by then",
+            "i-1 is being removed: not needed; its deletion was asked for 3 times, last 25s ago, without effect so",
+            "in 35s: the deletion of i-1 is requested again, unless gone sooner",
         ],
         instance="i-1",
     ),
     Asked(
         lost,
-        ["job-1 waits for a slot for 25 s: 1 job waits: 1 ins", "it lost slot 0 of i-1 25 s ago: the cloud no longer"],
+        ["job-1 waits for a slot for 25s: 1 job waits: 1 ins", "it lost slot 0 of i-1 25s ago: the cloud no longer"],
         key="job-1",
     ),
-    Asked(lost, ["i-1 is gone: the cloud no longer shows it", "it went 25 s ago"], instance="i-1"),
+    Asked(lost, ["i-1 is gone: the cloud no longer shows it", "it went 25s ago"], instance="i-1"),
     Asked(
         lost_for_good,
-        ["job-1 lost slot 0 of i-1 20 s ago: the cloud no longer shows it; nobody has asked for a slot under this key"],
+        ["job-1 lost slot 0 of i-1 20s ago: the cloud no longer shows it; nobody has asked for a slot under this key"],
         key="job-1",
     ),
     Asked(reserved, ["1 reservation waits: 1 instance is on the way", "slots: 1 suspended, 1 reserved"]),
-    Asked(reserved, ["one has a reservation for 40 s: a slot is kept for it"], key="one"),
-    Asked(reserved, ["two has a reservation for 10 s: 1 reservation waits: 1 instance is on the way"], key="two"),
-    Asked(reserved, ["sleeper sleeps in slot 0 of i-1 for 40 s"], key="sleeper"),
-    Asked(reserved, ["i-1 is there: sleeper sleeps on it", "sleeper sleeps in slot 0 for 40 s"], instance="i-1"),
+    Asked(reserved, ["one has a reservation for 40s: a slot is kept for it"], key="one"),
+    Asked(reserved, ["two has a reservation for 10s: 1 reservation waits: 1 instance is on the way"], key="two"),
+    Asked(reserved, ["sleeper sleeps in slot 0 of i-1 for 40s"], key="sleeper"),
+    Asked(reserved, ["i-1 is there: sleeper sleeps on it", "sleeper sleeps in slot 0 for 40s"], instance="i-1"),
 ]
 
 
@@ -532,7 +532,7 @@ async def test_who_only_observes_is_told_what_would_happen() -> None:
         said = str(scaler.explain())
     assert "no slots are handed out: observe-only" in said
     assert "now (only observed, not done): i-1 is given up: not needed" in said
-    assert "in 55 s: the cloud is looked at" in said
+    assert "in 55s: the cloud is checked" in said
 
 
 # --- the schema, as the page has it -----------------------------------------------------------------------

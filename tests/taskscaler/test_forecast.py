@@ -163,7 +163,7 @@ def test_a_policy_to_come_and_what_it_leads_to() -> None:
     core.tick(now + 1)
     told = [item for item in forecast(core, now + 1) if item.what in {Next.POLICY, Next.ASK}]
     assert [(item.what, item.at, item.count) for item in told] == [(Next.POLICY, eight, 0), (Next.ASK, eight, 3)]
-    assert "idle_count 3, idle_time 10 min from 08:00 (UTC)" in str(told[0])
+    assert "idle_count 3, idle_time 10m from 08:00 (UTC)" in str(told[0])
     asked = [each for at in (eight - 1, eight) for each in of_type(messages.Increase, core.tick(at).actions)]
     assert [each.count for each in asked] == [3]
 
@@ -197,6 +197,4 @@ def test_what_happens_together_is_told_together() -> None:
     told = in_short(forecast(world.core, world.now))
     assert [item.what for item in told] == [Next.GIVE_UP, Next.LOOK]
     assert len(told[0].instances) == 5
-    assert "a1, a2, a3 and 2 more are given up (pool a): not needed, and idle for 50 s by then (idle_time)" in str(
-        told[0]
-    )
+    assert "a1, a2, a3 and 2 more are given up (pool a): not needed, and then idle for 50s (idle_time)" in str(told[0])

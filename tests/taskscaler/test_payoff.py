@@ -45,5 +45,5 @@ def test_slower_resuming_never_makes_it_pay(boots: list[float], resumes: list[fl
 def test_it_says_what_was_measured() -> None:
     """As far as anything was."""
     assert str(Payoff().verdict(0.0)) == ""
-    assert str(measured([40.0] * 3, []).verdict(0.0)) == "booting takes 40 s"
-    assert str(measured([40.0] * 3, [4.0] * 3).verdict(0.0)) == "resuming takes 4 s, booting 40 s"
+    assert str(measured([40.0] * 3, []).verdict(0.0)) == "booting takes 40s"
+    assert str(measured([40.0] * 3, [4.0] * 3).verdict(0.0)) == "resuming takes 4s, booting 40s"

@@ -1,36 +1,11 @@
-"""How explanations speak: of spans of time, counts, and names."""
+"""How explanations speak: of counts, names and times."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from math import inf
 
-PRECISE_BELOW = 0.95
-"""Seconds up to which a tenth of one is told."""
-
-PLAIN_BELOW = 90
-"""Seconds up to which a span of time is told in seconds alone."""
-
 MOST_NAMED = 3
 """So many things are named; the rest is counted."""
-
-
-def span(seconds: float) -> str:
-    """Write a span of time as people say it: ``0.4 s``, ``42 s``, ``12 min 5 s``, ``3 h 20 min``, ``2 d 4 h``."""
-    if 0 < seconds < PRECISE_BELOW:
-        return f"{seconds:.1f} s"
-    whole = round(max(0.0, seconds))
-    if whole < PLAIN_BELOW:
-        return f"{whole} s"
-    minutes, hours, days = whole // 60, whole // 3600, whole // 86400
-    if hours == 0:
-        return _in_two(minutes, "min", whole % 60, "s")
-    if days == 0:
-        return _in_two(hours, "h", minutes % 60, "min")
-    return _in_two(days, "d", hours % 24, "h")
-
-
-def _in_two(number: int, unit: str, rest: int, smaller: str) -> str:
-    return f"{number} {unit} {rest} {smaller}" if rest else f"{number} {unit}"
 
 
 def counted(number: int, noun: str) -> str:

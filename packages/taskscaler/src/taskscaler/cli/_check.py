@@ -22,6 +22,7 @@ from fleeting import (
 from fleeting.cli._commandline import FAILED, SUCCEEDED, WRONG, WRONG_FILE, outcome, tell
 from fleeting.config import read_toml
 from fleeting.errors import ConfigProblem
+from fleeting.plugins import span
 from fleeting.runtime import Dial, GroupDriver
 from taskscaler import config
 from taskscaler._jobsfile import read_jobs_file
@@ -31,7 +32,6 @@ from taskscaler.cli._console import PatientConsole
 from taskscaler.cli._fleet import UNEXPLAINED, fleet_rows
 from taskscaler.cli._log import logging_to
 from taskscaler.cli._paragraphs import Paragraphs, Row
-from taskscaler.cli._text import elapsed
 from taskscaler.config import Autoscaler, PoolTable
 from taskscaler.core._decide import Decision
 
@@ -154,8 +154,8 @@ class _Look:
             with anyio.fail_after(PATIENCE):
                 view = await group.update()
         except TimeoutError as error:
-            raise ProviderError(f"the cloud did not show the group within {elapsed(PATIENCE)}") from error
-        known = [instance for instance in scaler.instances() if instance.pool == pool.name]
+            raise ProviderError(f"the cloud did not show the group within {span(PATIENCE)}") from error
+        known = [instance for instance in await scaler.instances() if instance.pool == pool.name]
         if not known and any(seen.state is not State.DELETED for seen in view.instances.values()):
             raise ProviderError("the cloud showed the group at the second try only; try again")
         return view
@@ -191,7 +191,7 @@ class _Look:
         try:
             info = await driver.connect_info(instance)
             async with driver.dial(info, connector):
-                self.report.go_on(("dialled", f"{instance} over {info.protocol} in {elapsed(clock.now() - started)}"))
+                self.report.go_on(("dialled", f"{instance} over {info.protocol} in {span(clock.now() - started)}"))
         except (FleetingError, OSError) as error:
             return [ConnectError(f"{instance} cannot be dialled: {str(error) or type(error).__name__}")]
         return []

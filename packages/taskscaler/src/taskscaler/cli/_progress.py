@@ -15,11 +15,11 @@ from rich.table import Table
 from rich.text import Text
 
 from fleeting.config import harmless
-from fleeting.plugins import one_line
+from fleeting.plugins import one_line, span
 from taskscaler._names import shortened
 from taskscaler._wording import counted
 from taskscaler.batch import BatchState, JobChanged, JobState
-from taskscaler.cli._text import elapsed, listed
+from taskscaler.cli._text import listed
 
 LIVE_INTERVAL = 0.25
 """Seconds between two pictures: quick enough to look alive."""
@@ -135,7 +135,7 @@ class PlainProgress(Progress):
 
     def say(self, text: str) -> None:
         """Print one line."""
-        line = f"[{elapsed(self.time()):>7}] {_indented(text)}"
+        line = f"[{span(self.time()):>7}] {_indented(text)}"
         self.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     async def show(self) -> None:
@@ -199,7 +199,7 @@ def describe(change: JobChanged) -> str:
         case JobState.QUEUED:
             return f"{record.name} will be tried again{why}"
         case _:
-            took = f" after {elapsed(attempt.duration)}" if attempt else ""
+            took = f" after {span(attempt.duration)}" if attempt else ""
             return f"{record.name} {record.state.words}{where}{took}{why}"
 
 
@@ -219,7 +219,7 @@ def _title(picture: Picture) -> RenderableType:
     line = Table.grid(expand=True)
     line.add_column(no_wrap=True, overflow="ellipsis")
     line.add_column(justify="right")
-    line.add_row(Text(one_line(picture.title), style="bold"), Text(elapsed(picture.time)))
+    line.add_row(Text(one_line(picture.title), style="bold"), Text(span(picture.time)))
     return line
 
 

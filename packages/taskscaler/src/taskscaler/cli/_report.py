@@ -8,11 +8,10 @@ from subprocess import DEVNULL, PIPE
 import anyio
 from anyio import to_thread
 
-from fleeting.plugins import format_duration, hide_tree, make_private
+from fleeting.plugins import format_duration, hide_tree, make_private, write_whole
 from taskscaler._errors import ReportFailed
 from taskscaler._jobsfile import Report
 from taskscaler.batch import Results
-from taskscaler.batch._results import write_atomically
 
 PASSED_ON = ("HOME", "LANG", "LC_ALL", "LC_CTYPE", "PATH", "SYSTEMROOT", "TMPDIR", "TZ", "USER")
 """All of this machine's environment that the command gets: no tokens of whoever runs the batch."""
@@ -35,7 +34,7 @@ async def make_report(report: Report, source: Path, results: Results) -> str:
     """
     await to_thread.run_sync(_copy, report, source, results.directory)
     text = await _run(report, results.directory)
-    await to_thread.run_sync(write_atomically, results.directory / "report.txt", text.encode())
+    await to_thread.run_sync(write_whole, results.directory / "report.txt", text.encode())
     return text
 
 

@@ -11,10 +11,10 @@ from rich.table import Table
 from rich.text import Text
 
 from fleeting.config import harmless
-from fleeting.plugins import one_line
+from fleeting.plugins import one_line, span
 from taskscaler._wording import counted
 from taskscaler.batch import BatchState, JobState, Results
-from taskscaler.cli._text import elapsed, listed
+from taskscaler.cli._text import listed
 
 _BAD = (JobState.FAILED, JobState.TIMED_OUT, JobState.LOST, JobState.NO_CAPACITY)
 
@@ -68,7 +68,7 @@ def _print_row(console: Console, label: str, text: str, *, wrap: bool) -> None:
 
 def _sums(state: BatchState, now: float) -> Iterator[tuple[str, str]]:
     yield "jobs", _counts(state)
-    yield "time", f"{elapsed(now - state.started)} in all{_waiting(state)}"
+    yield "time", f"{span(now - state.started)} in all{_waiting(state)}"
     yield "instances", _instances(state)
     yield from (("retried", line) for line in _at_most(_retries(state)))
     warnings = [f"{record.name}: {warning}" for record in state.records for warning in record.warnings]
@@ -91,7 +91,7 @@ def _counts(state: BatchState) -> str:
 
 def _waiting(state: BatchState) -> str:
     waits = [record.waited for record in state.records if record.waited is not None]
-    return f"; jobs waited {elapsed(median(waits))} in the median, {elapsed(max(waits))} at most" if waits else ""
+    return f"; jobs waited {span(median(waits))} in the median, {span(max(waits))} at most" if waits else ""
 
 
 def _instances(state: BatchState) -> str:

@@ -12,13 +12,12 @@ from rich.table import Table
 from rich.text import Text
 
 from fleeting.cli._commandline import EXPECTED, FAILED, SUCCEEDED, WRONG, tell
-from fleeting.plugins import one_line
+from fleeting.plugins import one_line, span, write_whole
 from taskscaler._errors import NothingTold, PicturesMissing, TaskscalerError
 from taskscaler._told import RunTold, read_run
 from taskscaler._wording import counted
 from taskscaler.batch import JobState, Results
-from taskscaler.batch._results import write_atomically
-from taskscaler.cli._text import elapsed, listed
+from taskscaler.cli._text import listed
 from taskscaler.report import Figures, Spread, figure_out, lay_out
 
 VERSION = 1
@@ -79,7 +78,7 @@ def _draw(run: RunTold, results: Results) -> Path:
         ) from error
     timeline = lay_out(run)
     for format_, picture in draw(timeline, figure_out(run, timeline)).items():
-        write_atomically(results.timeline(format_), picture)
+        write_whole(results.timeline(format_), picture)
     return results.timeline("svg")
 
 
@@ -90,7 +89,7 @@ def print_figures(console: Console, figures: Figures, timeline: Path | None) -> 
         durations.add_column(heading, justify="right" if heading else "left", min_width=8)
     for label, spread in (("waited", figures.waited), ("ran", figures.ran), ("booted", figures.booted)):
         if spread is not None:
-            durations.add_row(Text(label, "dim"), *map(elapsed, (spread.median, spread.p95, spread.max)))
+            durations.add_row(Text(label, "dim"), *map(span, (spread.median, spread.p95, spread.max)))
     sums = Table.grid(padding=(0, 2, 0, 0))
     sums.add_column(style="dim", no_wrap=True, min_width=8)
     sums.add_column()
@@ -109,7 +108,7 @@ def _sums(figures: Figures) -> Iterator[tuple[str, str]]:
     states = (f"{figures.states[each.value]} {each.words}" for each in JobState if each.value in figures.states)
     again = f", {figures.retried} tried again" if figures.retried else ""
     yield "jobs", f"{figures.jobs}: {listed(states)}{again}"
-    yield "time", elapsed(figures.duration)
+    yield "time", span(figures.duration)
     yield "fleet", f"{counted(figures.instances, 'instance')}, {figures.lost} lost"
     if figures.utilisation is not None and figures.utilisation_overall is not None:
         ready, overall = f"{figures.utilisation:.1%}", f"{figures.utilisation_overall:.1%}"

@@ -6,7 +6,7 @@ from statistics import median
 
 from attrs import define, field, frozen
 
-from taskscaler._wording import span
+from fleeting.plugins import span
 
 KEPT = 20
 """So many of the last of each are looked at."""
@@ -37,7 +37,7 @@ class Verdict:
         return self.boots is None or self.resumes is None or self.resumes <= WORTH * self.boots
 
     def __str__(self) -> str:
-        """In words: ``resuming takes 4 s, booting 41 s``."""
+        """In words: ``resuming takes 4s, booting 41s``."""
         words = [f"{what} {span(took)}" for what, took in self._known() if took is not None]
         return f"{words[0].replace(' ', ' takes ', 1)}{''.join(f', {each}' for each in words[1:])}" if words else ""
 

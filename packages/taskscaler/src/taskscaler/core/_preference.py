@@ -10,7 +10,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from attrs import define, field, frozen
 
-from taskscaler._wording import counted, span
+from fleeting.plugins import span
+from taskscaler._wording import counted
 
 MEMORY = 1800.0
 """Seconds for which it counts how an instance left."""

@@ -7,9 +7,10 @@ from math import inf
 from attrs import asdict, evolve, frozen
 
 from fleeting.core import Instance, Limits, Plan, Stage
+from fleeting.plugins import span
 from taskscaler._observe import label_of
 from taskscaler._types import Policy
-from taskscaler._wording import counted, finite, iso, span
+from taskscaler._wording import counted, finite, iso
 from taskscaler.core._decide import OVER_ALL, Decision, PoolDecision, limit
 from taskscaler.core._mediator import Core
 from taskscaler.core._slots import Capacity, host_id

@@ -7,8 +7,9 @@ from attrs import frozen
 from fleeting import State
 from fleeting.config import did_you_mean
 from fleeting.core import Instance, Plan, Stage
+from fleeting.plugins import span
 from taskscaler._observe import label_of
-from taskscaler._wording import counted, enumerated, iso, span
+from taskscaler._wording import counted, enumerated, iso
 from taskscaler.core._mediator import Core
 from taskscaler.core._slots import AWAY, FINAL, Held, Host, host_id
 from taskscaler.diagnose._explain import SCHEMA_VERSION, in_lines, view_of

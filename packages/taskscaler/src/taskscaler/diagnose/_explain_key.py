@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from attrs import frozen
 
 from fleeting.config import did_you_mean
-from taskscaler._wording import iso, span
+from fleeting.plugins import span
+from taskscaler._wording import iso
 from taskscaler.core._mediator import Core
 from taskscaler.core._slots import Closed, Held, LostLease, Waiter
 from taskscaler.diagnose._explain import SCHEMA_VERSION, explain, in_lines

@@ -8,10 +8,11 @@ from operator import itemgetter
 from attrs import define, frozen
 
 from fleeting.config import did_you_mean
+from fleeting.plugins import span
 from taskscaler._errors import NothingTold
 from taskscaler._observe import GONE, DecisionEvent, InstanceEvent, LeaseEvent
 from taskscaler._told import JobTold, Progress, RunTold
-from taskscaler._wording import counted, enumerated, iso, span
+from taskscaler._wording import counted, enumerated, iso
 from taskscaler.batch import Attempt, JobState, Opened, RecordedEvent
 from taskscaler.core._decide import Decision
 from taskscaler.diagnose._explain import SCHEMA_VERSION, STATES, decision_dict

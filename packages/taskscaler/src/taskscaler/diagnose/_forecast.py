@@ -13,8 +13,9 @@ from typing import Any
 from attrs import evolve, frozen
 
 from fleeting.core import Plan, Stage, messages
+from fleeting.plugins import span
 from taskscaler._types import Policy
-from taskscaler._wording import counted, enumerated, iso, span
+from taskscaler._wording import counted, enumerated, iso
 from taskscaler.core._decide import Choice, Decision, Sleep, limit
 from taskscaler.core._mediator import COALESCE, NOT_NEEDED, SPARED, TOO_OLD, Core
 from taskscaler.core._schedule import zone
