@@ -1,4 +1,4 @@
-"""What a scaler tells its observers: events as values, and who is told. Each comes after what led to it is durable."""
+"""What observers learn of a scaler: events as values, and who gets them. Each comes after what led to it is durable."""
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -90,33 +90,33 @@ ScalerObserver = Callable[[ScalerEvent], None]
 
 
 KINDS: Mapping[type[ScalerEvent], str] = {InstanceEvent: "instance", LeaseEvent: "lease", DecisionEvent: "decision"}
-"""What the events are called where they are told as plain data."""
+"""What the events are called in plain data."""
 
 
 def event_as_data(event: ScalerEvent) -> Mapping[str, object]:
     """Give an event as plain data that JSON has words for."""
-    told = {"at": event.at, "event": KINDS[type(event)]}
+    common = {"at": event.at, "event": KINDS[type(event)]}
     if not isinstance(event, DecisionEvent):
-        return {**told, **asdict(event)}
+        return {**common, **asdict(event)}
     decision, again = event.decision, event.decision.look_again_at
     data = {**asdict(decision), "look_again_at": None if again == inf else again}
-    return {**told, "decision": data, "text": str(decision)}
+    return {**common, "decision": data, "text": str(decision)}
 
 
 @frozen
 class Observers:
-    """All who are told, each kept from harming the scaler and the others."""
+    """All observers, each kept from harming the scaler and the others."""
 
     observers: Sequence[ScalerObserver]
     _known: set[tuple[int, type[Exception]]] = field(factory=set, init=False)
     """Which kinds of trouble have been logged, by observer."""
 
     def __bool__(self) -> bool:
-        """Whether there is anybody to tell."""
+        """Whether there are any."""
         return bool(self.observers)
 
-    def tell(self, event: ScalerEvent) -> None:
-        """Tell all of them."""
+    def notify(self, event: ScalerEvent) -> None:
+        """Call all of them."""
         for number, observer in enumerate(self.observers):
             try:
                 observer(event)
@@ -136,34 +136,34 @@ class Watch:
     """Finds which instances have come to be in another state. Pure; costs what a step costs, not what a fleet does."""
 
     def __init__(self) -> None:
-        """Nothing was told yet."""
-        self._told: dict[tuple[str, str], str] = {}
-        """The last state told, by pool and instance."""
+        """Nothing was seen yet."""
+        self._seen: dict[tuple[str, str], str] = {}
+        """The last state seen, by pool and instance."""
 
     def begin(self, plan: Plan, now: float) -> Iterator[InstanceEvent]:
         """Tell of the instances that an earlier manager left."""
         for instance in plan.instances.values():
-            yield from self._tell(plan, instance.id, now, why=_KEPT)
+            yield from self._follow(plan, instance.id, now, why=_KEPT)
 
     def changes(self, plan: Plan, step: Step, now: float) -> Iterator[InstanceEvent]:
         """Tell of the instances that the plan's step brought into another state."""
         losses = {event.instance: event.loss for event in step.events if isinstance(event, messages.Gone)}
         for instance in dict.fromkeys(_touched(plan.pool, step)):
-            yield from self._tell(plan, instance, now, loss=losses.get(instance))
+            yield from self._follow(plan, instance, now, loss=losses.get(instance))
 
-    def _tell(
+    def _follow(
         self, plan: Plan, instance: str, now: float, *, loss: Loss | None = None, why: str = ""
     ) -> Iterable[InstanceEvent]:
         known, place = plan.instances.get(instance), (plan.pool, instance)
-        before, state = self._told.get(place), GONE if known is None else label_of(known)
+        before, state = self._seen.get(place), GONE if known is None else label_of(known)
         if state == (before or GONE):
             return ()
         if known is None:
-            del self._told[place]
+            del self._seen[place]
         else:
-            self._told[place] = state
+            self._seen[place] = state
         taken = loss is not None or (known is None and before != "deleting")
-        lost = taken and not plan.observing  # whoever manages it may have given it up
+        lost = taken and not plan.observing  # its manager may have given it up
         why = why or (str(loss) if loss is not None else _why(known))
         return (InstanceEvent(at=now, pool=plan.pool, instance=instance, state=state, why=why, lost=lost),)
 

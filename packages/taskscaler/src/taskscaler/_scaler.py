@@ -457,7 +457,7 @@ class Taskscaler:
             case AllRemoved():
                 self._all_removed.set()
             case _:
-                self._observers.tell(action)
+                self._observers.notify(action)
 
     def _deliver(self, held: Held) -> None:
         """Hand a slot over to whoever waits for it, unless it is lost or given up by now."""
@@ -466,7 +466,7 @@ class Taskscaler:
             waiter.lease = self._leases[held] = Lease(held, self)
             waiter.answered.set()
             if self._observers:
-                self._observers.tell(self._event(held, "acquired" if waiter.sleeper is None else "resumed"))
+                self._observers.notify(self._event(held, "acquired" if waiter.sleeper is None else "resumed"))
 
     async def _clean(self, clean: Clean) -> None:
         """Clean a slot after its last use, if that is still wanted, and tell the core what came of it."""
@@ -495,7 +495,7 @@ class Taskscaler:
     def _lose(self, held: Held, loss: Loss) -> None:
         """Tell the holder of a slot that it is lost; who has just given it back need not know."""
         if self._observers:
-            self._observers.tell(self._event(held, "lost", str(loss)))
+            self._observers.notify(self._event(held, "lost", str(loss)))
         lease = self._leases.pop(held, None)
         waiter = self._waiters.get(held.key)
         if lease is not None:
