@@ -1,0 +1,77 @@
+"""What a manager finds in its journal of leases that an earlier one handed out, and what becomes of them. Pure.
+
+Leases that sleep are taken up again. Those that were awake are nobody's any more, and what ran under them may still
+run: so instances that were in use are removed, unless they are to be used on. Where leases sleep, an instance stays,
+and its dirty slots are cleaned before they are used; where slots are not cleaned, it goes with all that slept there.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Self
+
+from attrs import frozen
+
+from fleeting.core import Drop, Plan, Put, Write
+from taskscaler._types import PoolSettings
+from taskscaler.core._ledger import Ledger
+from taskscaler.core._slots import CORDON, DIRTY, LEASE, USES, DirtyRecord, LeaseRecord, host_id
+
+WAS_IN_USE = "it was in use when its manager stopped"
+"""Why instances of an earlier manager are removed."""
+
+
+@frozen
+class Left:
+    """What an earlier manager left, as far as it concerns slots."""
+
+    uses: Mapping[str, int]
+    """How often instances were given work, by host id."""
+
+    cordons: Mapping[str, str]
+    """Why instances get no new work, by host id."""
+
+    asleep: Mapping[str, LeaseRecord]
+    """Leases that sleep, by key."""
+
+    dirty: Sequence[DirtyRecord]
+    """Slots of hosts that are used on, and that were not cleaned since they were used."""
+
+    lost: frozenset[str]
+    """Ids of hosts that are not used on."""
+
+    leases: Sequence[str]
+    """Keys of all leases in the journal."""
+
+    slots: Sequence[str]
+    """Keys of all dirty slots there."""
+
+    @classmethod
+    def of(cls, pools: Sequence[PoolSettings], recovered: Mapping[str, Mapping[str, Any]], *, keep_used: bool) -> Self:
+        """Look through the journal's records, by kind and key."""
+        leases: Mapping[str, LeaseRecord] = recovered.get(LEASE, {})
+        asleep = {key: record for key, record in leases.items() if record.suspended}
+        used = [DirtyRecord(record.host, record.slot, key) for key, record in leases.items() if not record.suspended]
+        used += recovered.get(DIRTY, {}).values()
+        cleaning = {pool.name for pool in pools if pool.cleans}
+        stay = {record.host for record in asleep.values() if record.host.partition("/")[0] in cleaning}
+        return cls(
+            uses={host: record.uses for host, record in recovered.get(USES, {}).items()},
+            cordons={host: record.why for host, record in recovered.get(CORDON, {}).items()},
+            asleep=asleep,
+            dirty=[record for record in used if keep_used or record.host in stay],
+            lost=frozenset() if keep_used else frozenset(record.host for record in used) - stay,
+            leases=[*leases],
+            slots=[*recovered.get(DIRTY, {})],
+        )
+
+    def writes(self, ledger: Ledger) -> Iterator[Write]:
+        """What brings the journal in line with the ledger that began with this."""
+        yield from (Drop(LEASE, key) for key in self.leases if key not in ledger.leases)
+        yield from (Drop(DIRTY, key) for key in self.slots)
+        yield from (Put(DIRTY, key, record) for key, record in ledger.dirty().items())
+
+    def removals(self, plans: Mapping[str, Plan]) -> Mapping[str, Mapping[str, str]]:
+        """Which known instances are to be removed, and why, by pool."""
+        return {
+            pool: {id_: WAS_IN_USE for id_ in plan.instances if host_id(pool, id_) in self.lost}
+            for pool, plan in plans.items()
+        }
