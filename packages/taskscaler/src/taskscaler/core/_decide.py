@@ -234,7 +234,14 @@ def _words_on(does: str, choices: Sequence[Choice]) -> Iterator[str]:
 
 
 def decide(
-    supplies: Sequence[Supply], reserved: int, pending: int, policy: Policy, now: float, *, room: int | None = None
+    supplies: Sequence[Supply],
+    reserved: int,
+    pending: int,
+    policy: Policy,
+    now: float,
+    *,
+    room: int | None = None,
+    excess: int = 0,
 ) -> Decision:
     """Decide.
 
@@ -245,6 +252,7 @@ def decide(
         policy: The one that holds now.
         now: Seconds since the epoch.
         room: How many more instances there may be over all pools; None: any number.
+        excess: Instances over the ceiling over all pools.
     """
     demand = Demand(sum(supply.in_use for supply in supplies), reserved, pending)
     idle_target = idle_slots(policy, demand.in_use)
@@ -265,6 +273,7 @@ def decide(
         spare=max(0, usable - reserved - pending - idle_target),
         pools=pools,
         look_again_at=look_again_at,
+        excess=excess,
     )
 
 

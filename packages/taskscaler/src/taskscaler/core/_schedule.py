@@ -123,12 +123,13 @@ def _period(expression: str) -> CronSim:
 
     fields = len(expression.split())
     if fields != 5:  # noqa: PLR2004  (cronsim would take a sixth, for seconds)
-        raise ValueError(f"cron expressions of five fields such as * 8-15 * * mon-fri ({expression!r} has {fields})")
+        expected = "cron expressions of five fields, such as * 8-15 * * mon-fri"
+        raise ValueError(expected, expression, f", which has {fields}")
     try:
         return CronSim(expression, _ANY_TIME)
     except CronSimError as error:
         what = str(error).lower()
-        raise ValueError(f"cron expressions such as * 8-15 * * mon-fri ({what} in {expression!r})") from error
+        raise ValueError("cron expressions such as * 8-15 * * mon-fri", expression, f" ({what})") from error
 
 
 def _periods(policy: Periodic) -> tuple[CronSim, ...]:

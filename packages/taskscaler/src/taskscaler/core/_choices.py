@@ -1,0 +1,261 @@
+"""Which instances go, which sleep and which wake, beside how many there should be. Pure; O(1) but for what is due.
+
+What goes is what is of no use any more, what is over the ceiling, and what has been idle for long enough and is to
+spare. What is to spare sleeps instead, where the group can suspend, that pays, and there is a place for it; so does
+what is kept only for leases that sleep. What sleeps wakes for whoever waits for a lease there, and for what is missing.
+"""
+
+import heapq
+from collections.abc import Container, Iterable, Iterator, Mapping
+from itertools import islice
+from operator import itemgetter
+
+from attrs import define
+
+from fleeting import State
+from fleeting.core import TOO_OLD, Instance, Plan, Stage
+from taskscaler._types import Policy, PoolSettings
+from taskscaler._wording import enumerated
+from taskscaler.core._decide import Decision, Removal, Sleep, Wake
+from taskscaler.core._ledger import Ledger
+from taskscaler.core._payoff import Payoff, Verdict
+from taskscaler.core._slots import Closed, Host
+
+NOT_NEEDED = "not needed"
+"""Why idle instances are given up that are to spare."""
+
+ONLY_SLEEPERS = "all leases on it sleep"
+"""Why an instance is suspended that is kept for them."""
+
+SPARED = "not needed for now"
+"""Why one is suspended that would be given up otherwise."""
+
+OVER = "over the ceiling"
+TOO_MANY = "more than suspended_count"
+TOO_LONG = "suspended for longer than suspended_time"
+UNRESUMABLE = "it could not be resumed"
+"""Why suspended instances are given up that hold no leases."""
+
+
+@define
+class Choices:
+    """Says which, from what plans and ledger know; changes nothing."""
+
+    pools: Mapping[str, PoolSettings]
+    plans: Mapping[str, Plan]
+    ledger: Ledger
+    payoffs: Mapping[str, Payoff]
+    observing: bool
+    """Whether nothing of it is carried out."""
+
+    staying: dict[str, dict[str, None]] | None = None
+    """Where everything is to go: by pool, instances that are not known to be asked to go. No others are looked at."""
+
+    def to_give_up(self, decision: Decision, policy: Policy, at: float) -> Iterator[tuple[float, Removal | Sleep]]:
+        """What is given up or suspended then, and what later if nothing else happens; soonest first."""
+        if self.staying is not None:
+            yield from ((at, removal) for removal in self._everything_free(self.staying))
+            return
+        yield from ((at, removal) for removal in self._unfit())
+        if self.observing or not self.ledger.over:
+            yield from self._to_spare(decision, policy, at)
+
+    def payoff(self, pool: str, now: float) -> Verdict:
+        """Whether it pays to suspend idle instances of the pool."""
+        return self.payoffs[pool].verdict(now)
+
+    def _unfit(self) -> Iterator[Removal]:
+        """What is given up whatever the demand."""
+        for host in self.ledger.to_remove:
+            yield Removal(host.pool, host.instance, host.why_closed or "used up")
+        if self.observing:
+            yield from self._plans_removals()
+
+    def _to_spare(self, decision: Decision, policy: Policy, at: float) -> Iterator[tuple[float, Removal | Sleep]]:
+        """What is over the ceiling, at once; what is cordoned or to spare, once it is idle for long enough.
+
+        Of what falls due together, the least preferred pool's goes first.
+        """
+        spare = decision.spare
+        others: list[tuple[float, Removal | Sleep]] = []
+        idle: list[Iterator[tuple[float, Host]]] = []
+        places: dict[str, int] = {}
+        over_all = decision.excess
+        for pool in reversed(decision.pools):
+            excess = to_go = max(pool.excess, over_all)
+            for due, removal in self._stopped(pool.pool, excess, policy, at):
+                others.append((due, removal))
+                excess = max(0, excess - (due <= at))
+            places[pool.pool] = self._places(pool.pool, at)
+            for host in self.ledger.idle_cordoned(pool.pool):
+                due = at if excess else _due(host, policy, at)
+                others.append((due, Removal(host.pool, host.instance, "cordoned, and idle")))
+                excess = max(0, excess - (due <= at))
+            hosts = (host for host in self.ledger.longest_idle(pool.pool) if not host.retained)
+            gone = set()
+            for host in islice(hosts, excess):
+                spare -= host.usable
+                excess -= 1
+                gone.add(host.instance)
+                yield at, Removal(host.pool, host.instance, OVER if pool.excess else f"{OVER} over all pools")
+            over_all = max(0, over_all - (to_go - excess))
+            idle += [_dues(hosts, gone, policy, at) for hosts in self.ledger.idle_by_usable(pool.pool)]
+        dormant = sorted(self._dormant(policy, at), key=itemgetter(0))
+        others += ((due, _with_its_leases(host)) for due, host in dormant if not host.usable)
+        idle += [iter([(due, host)]) for due, host in dormant if host.usable]
+        not_needed = ((due, self._spared(host, places)) for due, host in _fitting(idle, spare))
+        yield from heapq.merge(sorted(others, key=itemgetter(0)), not_needed, key=itemgetter(0))
+
+    def _dormant(self, policy: Policy, at: float) -> Iterator[tuple[float, Host]]:
+        """Hosts that are kept only for leases that sleep, and when their instances are to be suspended. O(such hosts).
+
+        Those that nobody else can use sleep at once, the others as late as idle ones would go.
+        """
+        for host in self.ledger.suspendable:
+            plan = self.plans[host.pool]
+            if plan.may_suspend(host.instance):
+                due = _due(host, policy, at) if host.usable else at
+                yield max(due, plan.suspending.until), host
+
+    def _spared(self, host: Host, places: dict[str, int]) -> Removal | Sleep:
+        """What becomes of a host that is not needed: it sleeps, if leases do or there is a place for it, or goes."""
+        if host.busy:
+            return _with_its_leases(host)
+        if places[host.pool] > 0 and self.plans[host.pool].may_suspend(host.instance):
+            places[host.pool] -= 1
+            return Sleep(host.pool, host.instance, SPARED)
+        return Removal(host.pool, host.instance, NOT_NEEDED)
+
+    def _places(self, pool: str, at: float) -> int:
+        """How many more idle instances of the pool may be suspended, rather than given up."""
+        plan = self.plans[pool]
+        if not plan.suspends or plan.suspending.active(at):
+            return 0
+        return self._places_in_all(pool, at) - sum(not host.busy for host in self._asleep(pool))
+
+    def _places_in_all(self, pool: str, at: float) -> int:
+        """How many idle instances of the pool may be suspended; none where resuming them does not pay."""
+        return self.pools[pool].suspended_count if self.payoff(pool, at).pays else 0
+
+    def _asleep(self, pool: str) -> list[Host]:
+        """The pool's suspended hosts that are of use, the first to fall asleep first. O(such hosts)."""
+        return list(self.ledger.shelves[pool].lists.sleepers.values())
+
+    def _stopped(self, pool: str, excess: int, policy: Policy, at: float) -> Iterator[tuple[float, Removal]]:
+        """Suspended instances that hold no leases, and when they are given up."""
+        places, verdict = self._places_in_all(pool, at), self.payoff(pool, at)
+        too_many = TOO_MANY if verdict.pays else f"suspending does not pay: {verdict}"
+        stopped = [host for host in self._asleep(pool) if not (host.busy or host.retained)]
+        for number, host in enumerate(stopped):
+            ends = dict(self._ends_asleep(host, policy, at))
+            if number < excess:
+                ends[OVER] = at
+            elif number < len(stopped) - places:
+                known = self.plans[host.pool].instances[host.instance]
+                ends[too_many] = _asleep_since(known, at) + policy.idle_time
+            why, due = min(ends.items(), key=itemgetter(1))
+            yield max(at, due), Removal(host.pool, host.instance, why)
+
+    def _ends_asleep(self, host: Host, policy: Policy, at: float) -> Iterator[tuple[str, float]]:
+        """Why and when a suspended instance without leases goes, however many there may be."""
+        plan = self.plans[host.pool]
+        known = plan.instances[host.instance]
+        since = _asleep_since(known, at)
+        if known.resume_failures > 1:  # once, and it may have been the network
+            yield UNRESUMABLE, at
+        if host.cordoned is not None:
+            yield "cordoned, and idle", since + policy.idle_time
+        yield TOO_OLD, plan.too_old_at(known)
+        yield TOO_LONG, since + self.pools[host.pool].suspended_time
+
+    def to_wake(self, decision: Decision, at: float) -> Iterator[Wake]:
+        """Suspended instances to resume: for whoever waits for a lease there, and for what is missing."""
+        if self.staying is not None:
+            return
+        called = [host for host in self.ledger.wake_requested if self.may_wake(host, at)]
+        yield from (Wake(host.pool, host.instance, _why_called(host)) for host in called)
+        for pool in decision.pools:
+            missing = 0 if self.ledger.over else pool.wake
+            for host in reversed(self.to_be_had(pool.pool, at) if missing else []):
+                if missing > 0:
+                    missing -= host.counts.rare.asleep
+                    yield Wake(host.pool, host.instance, "more slots are needed")
+
+    def to_be_had(self, pool: str, at: float) -> list[Host]:
+        """The pool's suspended hosts with slots for anybody, unless they wake anyhow; the last to fall asleep last."""
+        plan, counted = self.plans[pool], self.ledger.shelves[pool].counts
+        return [
+            host
+            for host in (self._asleep(pool) if counted.rare.asleep else [])
+            if host.counts.rare.asleep and not host.counts.rare.wake_requested and self.may_wake(host, at)
+            if at < plan.too_old_at(plan.instances[host.instance])
+        ]
+
+    def may_wake(self, host: Host, at: float) -> bool:
+        """Whether its instance can be resumed then, as far as is known."""
+        plan = self.plans[host.pool]
+        blocked = plan.resuming.active(at) or not plan.viewed
+        return not blocked and host.closed is Closed.ASLEEP and plan.may_resume(host.instance)
+
+    def _everything_free(self, staying: Mapping[str, Iterable[str]]) -> Iterator[Removal]:
+        """All instances that hold no work, whatever they are for, but not those that are retained."""
+        for pool, plan in self.plans.items():
+            for each in (plan.instances[id_] for id_ in staying[pool] if id_ in plan.instances):
+                host = self.ledger.host(pool, each.id)
+                if each.deletion is None and each.retained is None and not (host and host.busy):
+                    yield Removal(pool, each.id, "shutdown")
+
+    def _plans_removals(self) -> Iterator[Removal]:
+        """What the plans would have asked for by themselves, did they not observe."""
+        for pool, plan in self.plans.items():
+            for each in plan.instances.values():
+                if each.stage is Stage.HELD and each.state is not State.DELETING:
+                    yield Removal(pool, each.id, each.removing)
+
+
+def _with_its_leases(host: Host) -> Sleep:
+    return Sleep(host.pool, host.instance, ONLY_SLEEPERS)
+
+
+def _asleep_since(known: Instance, at: float) -> float:
+    return at if known.sleep is None or known.sleep.since is None else known.sleep.since
+
+
+def _why_called(host: Host) -> str:
+    """Why it is waited for."""
+    keys = [held.key for held in host.leases if held.resuming]
+    return f"{enumerated(keys)} {'is' if len(keys) == 1 else 'are'} to be resumed" if keys else "to be cleaned"
+
+
+def _due(host: Host, policy: Policy, at: float) -> float:
+    """When an idle host that nothing calls for is to be given up, *at* being now."""
+    return max(at, host.idle_since + policy.idle_time)
+
+
+def _dues(hosts: Iterable[Host], gone: Container[str], policy: Policy, at: float) -> Iterator[tuple[float, Host]]:
+    """When which of these idle hosts are to be given up, but for those that go anyhow."""
+    return ((_due(host, policy, at), host) for host in hosts if host.instance not in gone)
+
+
+def _fitting(streams: Iterable[Iterator[tuple[float, Host]]], spare: int) -> Iterator[tuple[float, Host]]:
+    """Those that leave enough, whichever of them go, first those that are due first. O(those that it gives).
+
+    Args:
+        streams: Hosts in the order in which they are due. All of a stream have as many usable slots, so that where one
+            is not to be spared, none behind it is; one of another stream may have fewer, and fit.
+        spare: Usable slots that may be given up.
+    """
+    heads = [(*head, number, stream) for number, stream in enumerate(streams) for head in islice(stream, 1)]
+    queue = [(due, number, host, stream) for due, host, number, stream in heads]
+    heapq.heapify(queue)
+    while queue and spare > 0:
+        due, number, host, stream = queue[0]
+        following = None
+        if host.usable <= spare:
+            spare -= host.usable
+            yield due, host
+            following = next(stream, None)
+        if following is None:
+            heapq.heappop(queue)
+        else:
+            heapq.heapreplace(queue, (following[0], number, following[1], stream))
