@@ -26,7 +26,7 @@ def pairs_per_second(instances: int) -> float:
     start = perf_counter()
     for number in range(PAIRS):
         (delivery,) = ledger.acquire("job", now=float(number)).actions
-        ledger.deliver(delivery.held)
+        ledger.deliver(delivery.lease)
         ledger.release("job", now=float(number))
     return PAIRS / (perf_counter() - start)
 

@@ -54,6 +54,7 @@ from taskscaler.core._slots import (
     DirtyRecord,
     Held,
     Host,
+    LeaseId,
     LeaseRecord,
     LostLease,
     Refuse,
@@ -65,6 +66,9 @@ from taskscaler.core._slots import (
 
 FEW = 64
 """Entries of the queue that are not worth tidying up."""
+
+NOT_READY = "it is not ready yet after a restart"
+"""Why a host gets no work that an earlier manager used, or wanted to."""
 
 KEPT_LOSSES = 1000
 """So many of the last lost leases are remembered for `explain`."""
@@ -91,24 +95,7 @@ class Ledger:
             dirty: Slots that were used in earlier lives, of hosts that are used on; cleaned when their hosts are ready.
         """
         self.shelves = {shelf.pool: shelf for shelf in shelves}
-        self.hosts: dict[str, Host] = {}
         self.leases: dict[str, Held] = {}
-        self.retirable: dict[str, Host] = {}
-        """Free hosts that are to be removed whatever the demand, but for retained ones; `retire` takes them off."""
-
-        self.cordoned: dict[str, Host] = {}
-        """Hosts that get no new work because an operator wants it so."""
-
-        self.dormant: dict[str, Host] = {}
-        """Hosts that are kept only for leases that sleep, and whose instances might as well be suspended."""
-
-        self.asleep: dict[str, Host] = {}
-        """Hosts whose instances are suspended or about to be, and that are free or could be used if they were not; the
-        last to fall asleep last."""
-
-        self.called: dict[str, Host] = {}
-        """Hosts that are away though somebody waits to resume a lease there, or a slot there has to be cleaned."""
-
         self.lost: OrderedDict[str, LostLease] = OrderedDict()
         """The last leases that were lost, by key, oldest first; whatever became of the key since."""
 
@@ -122,16 +109,51 @@ class Ledger:
         """Why nothing will ever be handed out again; empty: it will."""
 
         self._preferred = tuple(self.shelves.values())
-        self._uses = dict(uses or {})
-        self._cordons = dict(cordons or {})
-        self._usable = 0
-        self._backed: OrderedDict[str, Waiter] = OrderedDict()
+        for id_, count in (uses or {}).items():
+            pool, _, instance = id_.partition("/")
+            if pool in self.shelves:
+                self.shelves[pool].uses[instance] = count
+        for id_, why in (cordons or {}).items():
+            pool, _, instance = id_.partition("/")
+            if pool in self.shelves:
+                self.shelves[pool].cordons[instance] = why
+        self._backed: dict[str, Waiter] = {}
+        self._last_backed: list[tuple[int, str]] = []
+        """Heap of the negated tickets of those, and of some that are not among them any more."""
+
         self._waiters: dict[str, Waiter] = {}
         self._queue: list[tuple[int, str]] = []
         self._ticket = 0
         self._idle_rank = 0
+        self._numbered = 0
+        """How many leases and clean-ups were given a number."""
+
         self._restore(suspended or {})
         self._restore_dirty(dirty)
+
+    def host(self, pool: str, instance: str) -> Host | None:
+        """The instance as a host; None: it is none."""
+        return self.shelves[pool].hosts.get(instance)
+
+    @property
+    def hosts(self) -> dict[str, Host]:
+        """All of them, by ``pool/instance``. O(n)."""
+        return {host.id: host for shelf in self.shelves.values() for host in shelf.hosts.values()}
+
+    @property
+    def to_remove(self) -> list[Host]:
+        """Free hosts that are to be removed whatever the demand, but for retained ones; `retire` takes them off."""
+        return [host for shelf in self.shelves.values() for host in shelf.lists.to_remove.values()]
+
+    @property
+    def suspendable(self) -> list[Host]:
+        """Hosts that are kept only for leases that sleep, and whose instances might as well be suspended."""
+        return [host for shelf in self.shelves.values() for host in shelf.lists.suspendable.values()]
+
+    @property
+    def wake_requested(self) -> list[Host]:
+        """Hosts that are away though somebody waits to resume a lease there, or a slot there has to be cleaned."""
+        return [host for shelf in self.shelves.values() for host in shelf.lists.wake_requested.values()]
 
     # --- asking and giving back --------------------------------------------------------------------------
 
@@ -153,7 +175,7 @@ class Ledger:
         if key in self.leases:
             raise KeyInUse(key)
         self._ticket += 1
-        if self._usable > len(self._backed) and not self.shut:
+        if self.usable > len(self._backed) and not self.shut:
             return self._assign(Waiter(key, self._ticket, now, False, expected), now)
         if self.over:
             raise NoCapacity(self.over)
@@ -165,7 +187,7 @@ class Ledger:
         held = self.leases.pop(key, None)
         if held is None:
             return NOTHING
-        if held.delivered and self.shelves[held.host.pool].cleans:
+        if held.delivered and held.host.shelf.cleans:
             return self._clean(held, now)
         self._vacate(held, now)
         if not self._queue:
@@ -179,19 +201,21 @@ class Ledger:
         held = self.leases.get(key)
         if held is not None and held.resuming:
             held.resuming = False
-            self._note_called(held.host)
-            return self.suspend(held, now)
+            held.host.shelf.settle(held.host)
+            return self.suspend(held.id, now)
         if waiter is None:
             return self.release(key, now)
         self._backed.pop(key, None)
         self.pending -= not waiter.reserves
         return self._serve(now)
 
-    def suspend(self, held: Held, now: float) -> Step:
+    def suspend(self, lease: LeaseId, now: float) -> Step:
         """Let a lease sleep: it keeps its slot and its host, and counts as demand no more."""
-        if self.leases.get(held.key) is not held or held.suspended:
+        held = self.find(lease)
+        if held is None or held.suspended:
             return NOTHING
-        self._fall_asleep(held, 1)
+        held.host.asleep[held.slot] = held.host.awake.pop(held.slot)
+        held.host.shelf.settle(held.host)
         if held.host.rests:
             held.host.idle_since = now
         return Step((Put(LEASE, held.key, held.record()),))
@@ -206,7 +230,7 @@ class Ledger:
         if held is None or not held.suspended or held.resuming:
             raise NotSuspended(key)
         held.resuming = True
-        self._note_called(held.host)
+        held.host.shelf.settle(held.host)
         return NOTHING if held.host.closed in AWAY else self._wake(held)
 
     def reserve(self, key: str, now: float, potential: int) -> Step:
@@ -225,7 +249,7 @@ class Ledger:
             raise KeyInUse(key)
         if self.shut:
             raise NoCapacity(self.shut)
-        if self._usable + potential <= len(self._waiters):
+        if self.usable + potential <= len(self._waiters):
             raise NoCapacity("every slot that there can be is taken or promised; one has to be given back first")
         self._ticket += 1
         self._wait(Waiter(key, self._ticket, now, True, inf))
@@ -236,55 +260,63 @@ class Ledger:
         waiter = self._waiters.get(key)
         return self.cancel(key, now) if waiter is not None and waiter.reserves else NOTHING
 
-    def deliver(self, held: Held) -> bool:
+    def find(self, lease: LeaseId) -> Held | None:
+        """The lease, if it has not ended."""
+        held = self.leases.get(lease.key)
+        return held if held is not None and held.id.number == lease.number else None
+
+    def deliver(self, lease: LeaseId) -> bool:
         """Note that the slot is being handed over. False: it no longer stands, and must not be."""
-        if self.leases.get(held.key) is not held or (held.delivered and not held.resuming):
+        held = self.find(lease)
+        if held is None or (held.delivered and not held.resuming):
             return False
         held.delivered, held.resuming = True, False
         return True
 
-    def check(self, held: Held) -> bool:
+    def check(self, lease: LeaseId) -> bool:
         """Note that the slot's host is asked for a sign of life. False: it no longer stands, and need not be."""
-        held.checked = self.leases.get(held.key) is held
-        return held.checked
+        held = self.find(lease)
+        if held is not None:
+            held.checked = True
+        return held is not None
 
     # --- hosts come, change and go -----------------------------------------------------------------------
 
     def add(self, pool: str, instance: str, now: float, *, draining: str = "") -> Step:
         """Take in an instance that became ready; *draining*: why it is given no work even so."""
-        host = self.hosts.get(host_id(pool, instance))
-        if host is None:
-            host = self._make(pool, instance)
-        host.ready_since = host.idle_since = now
+        host = self.host(pool, instance) or self._make(pool, instance)
+        host.idle_since = now
         host.idle_rank = self._next_idle_rank()
         cleaning = tuple(host.cleaning.values())
         self._reclose(host, Closed.DRAINING if draining else None, draining)
-        woken = [self._wake(held) for held in host.held if held.resuming]
-        self._note_called(host)
+        woken = [self._wake(held) for held in host.leases if held.resuming]
         steps = (*woken, Step((), cleaning), self._serve(now))
         return Step([write for step in steps for write in step.writes], [act for step in steps for act in step.actions])
 
     def sleep(self, pool: str, instance: str, why: str) -> None:
         """The instance, which need not be a host yet, is suspended or about to be; nothing runs there."""
-        host = self.hosts.get(host_id(pool, instance))
-        if host is None:
-            host = self._make(pool, instance)
-        self.asleep.pop(host.id, None)
+        host = self.host(pool, instance) or self._make(pool, instance)
         self._reclose(host, Closed.ASLEEP, why)
+        sleepers = host.shelf.lists.sleepers
+        if instance in sleepers:
+            sleepers.move_to_end(instance)
         self._unback()
-        self._note_called(host)
 
     def wake(self, host: Host) -> None:
         """Its instance is on its way to being ready again."""
         self._reclose(host, Closed.WAKING, "it is being resumed")
 
+    def wants(self, clean: Clean) -> bool:
+        """Whether the slot waits for that clean-up; not if its host was given up meanwhile."""
+        host = self.host(clean.pool, clean.instance)
+        return host is not None and host.cleaning.get(clean.slot) == clean
+
     def cleaned(self, clean: Clean, now: float) -> Step:
         """Take a slot back that is clean again; nothing happens if that is not wanted any more."""
-        host = clean.host
-        if not clean.wanted:
+        if not self.wants(clean):
             return NOTHING
+        host = self.shelves[clean.pool].hosts[clean.instance]
         del host.cleaning[clean.slot], host.dirty[clean.slot]
-        self.shelves[host.pool].cleaning -= 1
         self._free(host, clean.slot, now)
         served = self._serve(now)
         return Step((Drop(DIRTY, f"{host.id}/{clean.slot}"), *served.writes), served.actions)
@@ -303,74 +335,68 @@ class Ledger:
         if host.closed in FINAL:
             return NOTHING
         self._reclose(host, None, "")
-        self.shelves[host.pool].idle_sorted = False
         return self._serve(now)
 
-    def cordon(self, id_: str, why: str) -> Step:
+    def cordon(self, pool: str, instance: str, why: str) -> Step:
         """Hand out nothing more of the instance, which need not be a host yet, until `uncordon`."""
-        self._cordons[id_] = why
-        self._recordon(id_)
+        self.shelves[pool].cordons[instance] = why
+        self._settle_if_host(pool, instance)
         self._unback()
-        return Step((Put(CORDON, id_, CordonRecord(why)),))
+        return Step((Put(CORDON, host_id(pool, instance), CordonRecord(why)),))
 
-    def uncordon(self, id_: str, now: float) -> Step:
+    def uncordon(self, pool: str, instance: str, now: float) -> Step:
         """Hand out its slots again, unless it is closed for another reason; nothing happens if it is not cordoned."""
-        if self._cordons.pop(id_, None) is None:
+        if self.shelves[pool].cordons.pop(instance, None) is None:
             return NOTHING
-        self._recordon(id_)
+        self._settle_if_host(pool, instance)
         served = self._serve(now)
-        return Step((Drop(CORDON, id_), *served.writes), served.actions)
+        return Step((Drop(CORDON, host_id(pool, instance)), *served.writes), served.actions)
 
     def bar(self, pool: str, why: str, now: float) -> Step:
         """Hand out nothing more of a whole pool, or do so again if *why* is empty. O(its hosts)."""
         shelf = self.shelves[pool]
         shelf.barred = why
         for host in shelf.hosts.values():
-            self._reshelve(host)
+            host.shelf.settle(host)
         self._unback()
         return self._serve(now)
 
     def offers(self, host: Host) -> bool:
         """Whether neither its operator nor what has become of its pool keeps a host from being given work."""
-        return host.cordoned is None and not self.shelves[host.pool].barred
+        return host.cordoned is None and not host.shelf.barred
 
-    def why_cordoned(self, id_: str) -> str | None:
+    def why_cordoned(self, pool: str, instance: str) -> str | None:
         """Why the instance gets no new work, whether or not it is a host yet; None: it is not cordoned."""
-        return self._cordons.get(id_)
+        return self.shelves[pool].cordons.get(instance)
 
-    def retain(self, host: Host) -> None:
-        """Keep the host from being given up, until `unretain`."""
-        host.retained = True
-        self.retirable.pop(host.id, None)
-        self._reshelve(host)  # nor is it put to sleep any more
-
-    def unretain(self, host: Host) -> None:
-        """Undo `retain`."""
-        host.retained = False
-        self._reshelve(host)
+    def retain(self, host: Host, *, retained: bool) -> None:
+        """Keep the host from being given up and from being put to sleep, or no longer."""
+        host.retained = retained
+        host.shelf.settle(host)
 
     def vouch(self, host: Host) -> Step:
         """The host gave a sign of life: hand over those slots for which it was asked."""
-        alive = [held for held in host.held if held.checked]
+        alive = [held for held in host.leases if held.checked]
         for held in alive:
             held.checked = False  # or the next sign of life would hand it over once more
-        return Step((), [Deliver(held) for held in alive])
+        return Step((), [Deliver(held.id) for held in alive])
 
     def take_back(self, host: Host, now: float) -> Step:
         """Where a host is closed: those who have not been handed their slots of it yet wait again."""
-        return self._break([held for held in host.held if not held.delivered], None, now)
+        return self._break([held for held in host.leases if not held.delivered], None, now)
 
     def break_late(self, host: Host, deadline: float, loss: Loss, now: float) -> Step:
         """Break those leases of the host whose work is not known to be done by the deadline."""
-        return self._break([held for held in host.held if held.ends_by > deadline], loss, now)
+        return self._break([held for held in host.leases if held.ends_by > deadline], loss, now)
 
-    def sever(self, held: Held, loss: Loss, now: float) -> Step:
-        """Break a single lease of a host that is closed for good."""
-        return self._break([held], loss, now)
+    def sever(self, lease: LeaseId, loss: Loss, now: float) -> Step:
+        """Break a single lease of a host that is closed for good, if it has not ended."""
+        held = self.find(lease)
+        return self._break([held] if held is not None else [], loss, now)
 
     def break_all(self, host: Host, loss: Loss, now: float, *, asleep_too: bool = True) -> Step:
         """Break every lease of a host that is closed for good, or at the end; but perhaps those that are suspended."""
-        return self._break([held for held in host.held if asleep_too or not held.suspended], loss, now)
+        return self._break([held for held in host.leases if asleep_too or not held.suspended], loss, now)
 
     def lose(self, host: Host, loss: Loss, now: float) -> Step:
         """The host is gone, and with it what is held there."""
@@ -379,9 +405,7 @@ class Ledger:
         self._unback()
         step = self.break_all(host, loss, now)
         step = Step(step.writes, (*step.actions, *given_up))
-        for index in (self.retirable, self.cordoned, self.called):
-            index.pop(host.id, None)
-        del self.hosts[host.id], self.shelves[host.pool].hosts[host.id]
+        host.shelf.drop(host)
         if not host.dirty:
             return step
         return Step((*step.writes, *(Drop(DIRTY, f"{host.id}/{slot}") for slot in host.dirty)), step.actions)
@@ -391,16 +415,16 @@ class Ledger:
         if host.busy or host.retained:
             raise AssertionError(f"{host.id} is {'busy' if host.busy else 'retained'} and may not be removed")
         self._reclose(host, Closed.RETIRED, "given up")
-        self.retirable.pop(host.id, None)
         self._unback()
 
-    def end(self, host: str, now: float) -> Step:
+    def end(self, pool: str, instance: str, now: float) -> Step:
         """The instance is no more, whether or not it ever was ready; nothing need be known of it any longer."""
-        returning = self.hosts.get(host)
+        shelf, id_ = self.shelves[pool], host_id(pool, instance)
+        returning = shelf.hosts.get(instance)
         gone = Loss(LossKind.VANISHED, "it did not survive its manager")
         broken = self.lose(returning, gone, now) if returning is not None else NOTHING
-        uses = (Drop(USES, host),) if self._uses.pop(host, None) is not None else ()
-        cordon = (Drop(CORDON, host),) if self._cordons.pop(host, None) is not None else ()
+        uses = (Drop(USES, id_),) if shelf.uses.pop(instance, None) is not None else ()
+        cordon = (Drop(CORDON, id_),) if shelf.cordons.pop(instance, None) is not None else ()
         return Step((*broken.writes, *uses, *cordon), broken.actions)
 
     def longest_idle(self, pool: str) -> Iterator[Host]:
@@ -409,11 +433,16 @@ class Ledger:
         shelf.sort_idle()
         return iter(shelf.by_busy[0].values())
 
+    def idle_by_usable(self, pool: str) -> Iterator[Iterator[Host]]:
+        """The same, but for retained ones, apart by how many usable slots they have."""
+        shelf = self.shelves[pool]
+        shelf.sort_idle()
+        return (iter(hosts.values()) for hosts in shelf.idle if hosts)
+
     def idle_cordoned(self, pool: str) -> Iterator[Host]:
         """Those of the pool's cordoned hosts that could be used otherwise, and may be given up. O(cordoned hosts)."""
-        for host in self.cordoned.values():
-            kept = host.busy or host.closed or host.retained or host.id in self.retirable
-            if host.pool == pool and not kept:
+        for host in self.shelves[pool].lists.cordoned.values():
+            if not (host.busy or host.closed or host.retained or host.counts.rare.to_remove):
                 yield host
 
     # --- closing for all ---------------------------------------------------------------------------------
@@ -424,6 +453,7 @@ class Ledger:
         refused = [Refuse(waiter.key, why) for waiter in self._waiters.values() if not waiter.reserves]
         self._waiters.clear()
         self._backed.clear()
+        self._last_backed.clear()
         self._queue.clear()
         self.pending = 0
         return Step((), refused)
@@ -443,17 +473,20 @@ class Ledger:
     @property
     def usable(self) -> int:
         """Slots that can be handed out now, those kept for reservations included."""
-        return self._usable
+        usable = 0
+        for shelf in self._preferred:
+            usable += shelf.counts.usable
+        return usable
 
     @property
     def acquired(self) -> int:
         """Slots in somebody's hands, or on their way there."""
-        return sum(shelf.acquired for shelf in self.shelves.values())
+        return sum(shelf.counts.acquired for shelf in self.shelves.values())
 
     @property
     def cleaning(self) -> int:
         """Slots that are being cleaned."""
-        return sum(shelf.cleaning for shelf in self.shelves.values())
+        return sum(shelf.counts.rare.cleaning for shelf in self.shelves.values())
 
     @property
     def reserved(self) -> int:
@@ -475,17 +508,17 @@ class Ledger:
 
     def capacity(self) -> Capacity:
         """Count. O(pools)."""
-        shelves = self.shelves.values()
+        shelves, usable = self.shelves.values(), self.usable
         acquired = self.acquired
-        suspended = sum(shelf.suspended for shelf in shelves)
-        unhealthy = sum(shelf.unhealthy for shelf in shelves)
+        suspended = sum(shelf.counts.rare.suspended for shelf in shelves)
+        unhealthy = sum(shelf.counts.rare.unhealthy for shelf in shelves)
         every = sum(len(shelf.hosts) * shelf.slots for shelf in shelves)
         return Capacity(
-            idle=self._usable - len(self._backed),
+            idle=usable - len(self._backed),
             reserved=len(self._backed),
             acquired=acquired,
             suspended=suspended,
-            unavailable=every - acquired - suspended - unhealthy - self._usable,
+            unavailable=every - acquired - suspended - unhealthy - usable,
             unhealthy=unhealthy,
             pending=self.pending,
             promised=self.reserved - len(self._backed),
@@ -499,83 +532,40 @@ class Ledger:
             pool, _, instance = record.host.partition("/")
             if pool not in self.shelves:
                 continue
-            host = self.hosts.get(record.host) or self._make(pool, instance)
-            host.closed, host.why_closed = Closed.RETURNING, "it is not ready yet after a restart"
+            host = self.host(pool, instance) or self._make(pool, instance)
+            host.why_closed = NOT_READY
             if record.slot in host.vacant:  # fewer slots than before, and this one is no more
-                host.vacant.remove(record.slot)
-                heapq.heapify(host.vacant)
+                _take(host, record.slot)
                 since = record.since
-                held = Held(key, host, record.slot, since, 0, since, inf, delivered=True, suspended=True)
-                host.slots[record.slot] = self.leases[key] = held
-                host.busy += 1
-                host.suspended += 1
-                self.shelves[pool].suspended += 1
-            self._settle(host, self.shelves[pool])
+                held = Held(self._lease_id(key, host, record.slot), host, since, 0, since, inf, delivered=True)
+                host.asleep[record.slot] = self.leases[key] = held
+            host.shelf.settle(host)
 
     def _restore_dirty(self, dirty: Iterable[DirtyRecord]) -> None:
         """Take up slots that were not cleaned after their last use; that begins once their hosts are ready."""
         for record in dirty:
             pool, _, instance = record.host.partition("/")
-            shelf = self.shelves.get(pool)
-            if shelf is None or not shelf.cleans:
+            if pool not in self.shelves or not self.shelves[pool].cleans:
                 continue
-            host = self.hosts.get(record.host) or self._make(pool, instance)
-            host.why_closed = "it is not ready yet after a restart"
+            host = self.host(pool, instance) or self._make(pool, instance)
+            host.why_closed = NOT_READY
             if record.slot in host.vacant:
-                host.vacant.remove(record.slot)
-                heapq.heapify(host.vacant)
+                _take(host, record.slot)
                 host.dirty[record.slot] = record
-                host.cleaning[record.slot] = Clean(host, record.slot, record.key)
-                host.busy += 1
-                shelf.cleaning += 1
-            self._settle(host, shelf)
+                host.cleaning[record.slot] = self._clean_up(host, record.slot, record.key)
+            host.shelf.settle(host)
 
     def _make(self, pool: str, instance: str) -> Host:
         """A host as it is before it is ready."""
         shelf = self.shelves[pool]
-        id_ = host_id(pool, instance)
-        uses = self._uses.get(id_, 0)
-        host = Host(
-            id=id_,
-            pool=pool,
-            instance=instance,
-            slots=[None] * shelf.slots,
-            vacant=list(range(shelf.slots)),
-            uses=uses,
-            uses_left=shelf.max_uses - uses if shelf.max_uses else inf,
-            ready_since=0.0,
-            idle_since=0.0,
-            idle_rank=0,
-            closed=Closed.RETURNING,
-            cordoned=self._cordons.get(id_),
-        )
-        if host.cordoned is not None:
-            self.cordoned[id_] = host
-        self.hosts[id_] = shelf.hosts[id_] = host
+        host = shelf.hosts[instance] = Host(shelf, instance, list(range(shelf.slots)))
         return host
 
     def _wake(self, held: Held) -> Step:
         """Give a suspended lease back to whoever waits for it."""
-        self._fall_asleep(held, -1)
-        return Step((Put(LEASE, held.key, held.record()),), (Deliver(held),))
-
-    def _fall_asleep(self, held: Held, by: int) -> None:
-        """One lease more that sleeps, or less."""
-        host, shelf = held.host, self.shelves[held.host.pool]
-        held.suspended = by > 0
-        shelf.acquired -= by
-        shelf.suspended += by
-        if host.usable:
-            del shelf.by_busy[host.busy][host.id]
-        host.suspended += by
-        self._settle(host, shelf)
-
-    def _note_called(self, host: Host) -> None:
-        """Somebody waits for a host that is away, or nobody does any more."""
-        if host.closed in AWAY and (host.cleaning or any(held.resuming for held in host.held)):
-            self.called[host.id] = host
-        else:
-            self.called.pop(host.id, None)
+        held.host.awake[held.slot] = held.host.asleep.pop(held.slot)
+        held.host.shelf.settle(held.host)
+        return Step((Put(LEASE, held.key, held.record()),), (Deliver(held.id),))
 
     def _convert(self, reservation: Waiter, now: float, expected: float) -> Step:
         """Turn a reservation into an acquire, at its place in the queue."""
@@ -605,13 +595,13 @@ class Ledger:
         """Give what can be handed out to those who have waited longest."""
         writes: list[Write] = []
         actions: list[object] = []
-        while self._queue and self._usable > len(self._backed) and not self.shut:
+        while self._queue and self.usable > len(self._backed) and not self.shut:
             ticket, key = heapq.heappop(self._queue)
             waiter = self._waiters.get(key)
             if waiter is None or waiter.ticket != ticket or key in self._backed:
                 continue  # an entry that was overtaken: cancelled, or put in again
             if waiter.reserves:
-                self._backed[key] = waiter
+                self._back(waiter)
                 continue
             del self._waiters[key]
             self.pending -= 1
@@ -620,44 +610,55 @@ class Ledger:
             actions += step.actions
         return Step(writes, actions) if actions else NOTHING
 
+    def _back(self, waiter: Waiter) -> None:
+        """Keep a slot for a reservation."""
+        self._backed[waiter.key] = waiter
+        heapq.heappush(self._last_backed, (-waiter.ticket, waiter.key))
+        if len(self._last_backed) > max(FEW, 4 * len(self._backed)):
+            self._last_backed = [(-each.ticket, key) for key, each in self._backed.items()]
+            heapq.heapify(self._last_backed)
+
     def _unback(self, later_than: float = inf) -> None:
         """Where slots went away, reservations lose theirs, the last first, and queue up again.
 
         So do those that came later than somebody who waits again.
         """
-        while len(self._backed) > self._usable:
-            self._queue_up(self._backed.popitem()[1])
-        for waiter in [waiter for waiter in self._backed.values() if waiter.ticket > later_than]:
-            del self._backed[waiter.key]
-            self._queue_up(waiter)
+        surplus = len(self._backed) - self.usable
+        while self._backed and self._last_backed:
+            ticket, key = -self._last_backed[0][0], self._last_backed[0][1]
+            waiter = self._backed.get(key)
+            if waiter is not None and waiter.ticket == ticket:
+                if surplus <= 0 and ticket <= later_than:
+                    return
+                surplus -= 1
+                del self._backed[key]
+                self._queue_up(waiter)
+            heapq.heappop(self._last_backed)
 
     def _assign(self, waiter: Waiter, now: float) -> Step:
         """Hand out a slot; there is one."""
-        host, shelf = self._pick()
+        host = self._pick()
+        shelf, id_ = host.shelf, host.id
         key, slot = waiter.key, heapq.heappop(host.vacant)
-        held = Held(key, host, slot, now, waiter.ticket, waiter.asked_at, now + waiter.expected)
-        host.slots[held.slot] = held
-        host.busy += 1
-        host.uses += 1
-        host.uses_left -= 1
-        shelf.acquired += 1
-        self.leases[key] = held
-        self._uses[host.id] = host.uses
-        self._settle(host, shelf)
+        lease = self._lease_id(key, host, slot)
+        held = Held(lease, host, now, waiter.ticket, waiter.asked_at, now + waiter.expected)
+        host.awake[slot] = self.leases[key] = held
+        uses = shelf.uses[host.instance] = host.uses + 1
+        host.shelf.settle(host)
         return Step(
-            (Put(LEASE, key, held.record()), Put(USES, host.id, UsesRecord(host.uses))),
-            (Check(held) if shelf.checks else Deliver(held),),
+            (Put(LEASE, key, LeaseRecord(id_, slot, now)), Put(USES, id_, UsesRecord(uses))),
+            (Check(lease) if shelf.checks else Deliver(lease),),
         )
 
-    def _pick(self) -> tuple[Host, Shelf]:
-        """Take the fullest host with a usable slot off its shelf, in the first pool that has one."""
+    def _pick(self) -> Host:
+        """The fullest host with a usable slot, in the first pool that has one."""
         for shelf in self._preferred:
-            if shelf.usable:
+            if shelf.counts.usable:
                 break
         shelf.sort_idle()
         while not shelf.by_busy[shelf.fullest]:
             shelf.fullest -= 1
-        return shelf.by_busy[shelf.fullest].popitem()[1], shelf
+        return next(reversed(shelf.by_busy[shelf.fullest].values()))
 
     def _clean(self, held: Held, now: float) -> Step:
         """Take back a slot that was used: it is cleaned first, if anybody may be given it after that."""
@@ -666,12 +667,9 @@ class Ledger:
         if host.closed in FINAL or host.uses_left <= 0:
             self._vacate(held, now)
             return Step(writes)
-        self._let_go(held)
-        self.shelves[host.pool].cleaning += 1
-        clean = host.cleaning[held.slot] = Clean(host, held.slot, held.key)
-        if held.suspended:  # it was given up in its sleep
-            self._reclose(host, host.closed, host.why_closed)
-            self._note_called(host)
+        _let_go(held)
+        clean = host.cleaning[held.slot] = self._clean_up(host, held.slot, held.key)
+        host.shelf.settle(host)
         return Step(writes, () if host.closed in AWAY else (clean,))  # else once it is back
 
     def _soil(self, held: Held) -> Put:
@@ -681,31 +679,25 @@ class Ledger:
 
     def _vacate(self, held: Held, now: float) -> None:
         """Free the slot. The use stays counted."""
-        self._let_go(held)
+        _let_go(held)
         self._free(held.host, held.slot, now)
-
-    def _let_go(self, held: Held) -> None:
-        """Nobody holds the slot any more."""
-        shelf = self.shelves[held.host.pool]
-        held.host.slots[held.slot] = None
-        if held.suspended:
-            shelf.suspended -= 1
-            held.host.suspended -= 1
-        else:
-            shelf.acquired -= 1
 
     def _free(self, host: Host, slot: int, now: float) -> None:
         """Have one more free slot."""
-        shelf = self.shelves[host.pool]
-        if host.usable:
-            del shelf.by_busy[host.busy][host.id]
         heapq.heappush(host.vacant, slot)
-        host.busy -= 1
         if host.rests:
             host.idle_since = now
         if not host.busy:
             host.idle_rank = self._next_idle_rank()
-        self._settle(host, shelf)
+        host.shelf.settle(host)
+
+    def _lease_id(self, key: str, host: Host, slot: int) -> LeaseId:
+        self._numbered += 1
+        return LeaseId(key, self._numbered, host.shelf.pool, host.instance, slot)
+
+    def _clean_up(self, host: Host, slot: int, key: str) -> Clean:
+        self._numbered += 1
+        return Clean(host.shelf.pool, host.instance, slot, key, self._numbered)
 
     def _next_idle_rank(self) -> int:
         self._idle_rank += 1
@@ -713,87 +705,18 @@ class Ledger:
 
     def _reclose(self, host: Host, closed: Closed | None, why: str) -> None:
         """Change whether and why the host is closed."""
-        shelf = self.shelves[host.pool]
-        if host.usable:
-            del shelf.by_busy[host.busy][host.id]
         host.closed = closed
         host.why_closed = why
         if host.cleaning and closed in FINAL:
-            shelf.cleaning -= len(host.cleaning)
-            host.busy -= len(host.cleaning)
             host.vacant = sorted([*host.vacant, *host.cleaning])
             host.cleaning.clear()
-        self._settle(host, shelf)
+        host.shelf.settle(host)
 
-    def _recordon(self, id_: str) -> None:
-        """Bring a host in line with what is known of its cordon."""
-        host = self.hosts.get(id_)
-        if host is None:
-            return
-        host.cordoned = self._cordons.get(id_)
-        if host.cordoned is None:
-            self.cordoned.pop(id_, None)
-        else:
-            self.cordoned[id_] = host
-        self._reshelve(host)
-
-    def _reshelve(self, host: Host) -> None:
-        """Bring all that is counted in line with what an operator wants of the host."""
-        self._reclose(host, host.closed, host.why_closed)
-        self.shelves[host.pool].idle_sorted = False
-
-    def _settle(self, host: Host, shelf: Shelf) -> None:
-        """Bring the counters up to date with a host that has been taken off its shelf, and put it back."""
-        free = shelf.slots - host.busy
-        left = host.uses_left
-        room = free if free < left else int(left) if left > 0 else 0
-        closed = host.closed
-        offered = room if host.cordoned is None and not shelf.barred else 0
-        usable = offered if closed is None else 0
-        shelf.usable += usable - host.usable
-        self._usable += usable - host.usable
-        host.usable = usable
-        if closed is not None or host.paused or host.unhealthy:
-            paused = offered if closed is Closed.PAUSED else 0
-            shelf.paused += paused - host.paused
-            host.paused = paused
-            unhealthy = free if closed is Closed.UNHEALTHY else 0
-            shelf.unhealthy += unhealthy - host.unhealthy
-            host.unhealthy = unhealthy
-        blocked = 0 if host.rests else free - usable
-        if blocked != host.blocked:
-            shelf.blocked += blocked - host.blocked
-            host.blocked = blocked
-        kept = bool(host.busy or usable or host.paused) and closed not in AWAY
-        if kept is not host.kept:
-            shelf.kept += 1 if kept else -1
-            host.kept = kept
-        if (closed in FINAL or not room) and not (host.busy or kept or host.retained or closed is Closed.RETIRED):
-            self.retirable[host.id] = host
-        if host.away or host.suspended or closed in AWAY or host.id in self.dormant:
-            self._settle_sleep(host, shelf, offered)
-        if usable:
-            shelf.by_busy[host.busy][host.id] = host
-            shelf.fullest = max(shelf.fullest, host.busy)
-
-    def _settle_sleep(self, host: Host, shelf: Shelf, offered: int) -> None:
-        """The same for what sleeps, or might."""
-        asleep, returning = host.closed is Closed.ASLEEP, host.closed in AWAY - {Closed.ASLEEP}
-        shelf.asleep += offered * asleep - host.asleep
-        host.asleep = offered * asleep
-        shelf.returning += offered * returning - host.returning
-        host.returning = offered * returning
-        shelf.returners += returning - host.returns
-        host.returns, host.away = returning, asleep or returning
-        if asleep and (offered or not host.busy):
-            self.asleep[host.id] = host
-        else:
-            self.asleep.pop(host.id, None)
-        wears = host.closed is None or (host.closed is Closed.DRAINING and not host.dirty)
-        if host.suspended and host.rests and wears and host.cordoned is None and not host.retained:
-            self.dormant[host.id] = host
-        else:
-            self.dormant.pop(host.id, None)
+    def _settle_if_host(self, pool: str, instance: str) -> None:
+        """The same, if the instance is a host."""
+        host = self.host(pool, instance)
+        if host is not None:
+            host.shelf.settle(host)
 
     def _break(self, broken: Iterable[Held], loss: Loss | None, now: float) -> Step:
         """Break leases; *loss* may be None where none was delivered.
@@ -806,10 +729,10 @@ class Ledger:
             del self.leases[held.key]
             self._vacate(held, now)
             writes.append(Drop(LEASE, held.key))
-            if held.delivered and self.shelves[held.host.pool].cleans:
+            if held.delivered and held.host.shelf.cleans:
                 writes.append(self._soil(held))
             if held.delivered and loss is not None:
-                actions.append(Break(held, loss))
+                actions.append(Break(held.id, loss))
                 self._note_loss(held, loss, now)
             elif self.over:
                 actions.append(Refuse(held.key, self.over))
@@ -822,6 +745,18 @@ class Ledger:
     def _note_loss(self, held: Held, loss: Loss, now: float) -> None:
         """Remember it for a while."""
         self.lost.pop(held.key, None)
-        self.lost[held.key] = LostLease(now, held.host, held.slot, loss)
+        self.lost[held.key] = LostLease(now, held.id, loss)
         if len(self.lost) > KEPT_LOSSES:
             self.lost.popitem(last=False)
+
+
+def _take(host: Host, slot: int) -> None:
+    """Make sure that nobody else is given the slot."""
+    host.vacant.remove(slot)
+    heapq.heapify(host.vacant)
+
+
+def _let_go(held: Held) -> None:
+    """Nobody holds the slot any more."""
+    among = held.host.asleep if held.suspended else held.host.awake
+    del among[held.slot]

@@ -3,6 +3,7 @@
 from collections import OrderedDict
 from collections.abc import Mapping
 from enum import Enum
+from math import inf
 from typing import NamedTuple
 
 from attrs import Factory, define, frozen
@@ -87,72 +88,131 @@ AWAY = frozenset({Closed.RETURNING, Closed.ASLEEP, Closed.WAKING})
 """What a host comes back from by becoming ready once more."""
 
 
+class Rarities(NamedTuple):
+    """What few hosts count for: see `Counts`, which has the rest."""
+
+    suspended: int = 0
+    """Slots held by leases that sleep."""
+
+    cleaning: int = 0
+    """Slots that are being cleaned."""
+
+    paused: int = 0
+    """Slots that could be handed out, were the host not paused for a moment."""
+
+    unhealthy: int = 0
+    """Free slots of an unhealthy host."""
+
+    asleep: int = 0
+    """Slots that could be handed out, were the instance not suspended."""
+
+    returning: int = 0
+    """Slots that can be handed out once the host is ready again."""
+
+    returners: int = 0
+    """1 if the host is on its way there."""
+
+    to_remove: int = 0
+    """1 if the host is in that list, as in those below."""
+
+    cordoned: int = 0
+    suspendable: int = 0
+    sleepers: int = 0
+    wake_requested: int = 0
+
+
+ORDINARY = Rarities()
+
+LISTED = Rarities._fields.index("to_remove")
+"""From here on the fields of `Rarities` say in which `Lists` the host is."""
+
+
+class Counts(NamedTuple):
+    """What a host adds to the counters of its pool; added up, the counters themselves."""
+
+    acquired: int = 0
+    """Slots that somebody holds, or that are on their way there."""
+
+    usable: int = 0
+    """Slots that may be handed out now."""
+
+    kept: int = 0
+    """1 if the host counts as capacity: busy, usable, or paused for a moment."""
+
+    blocked: int = 0
+    """Free slots that may not be handed out, while others of the host are in use."""
+
+    rare: Rarities = ORDINARY
+    """Apart, for these change with each job, and those do not."""
+
+    def moved(self, before: "Counts", after: "Counts") -> "Counts":
+        """The counters once a host counts for something else than before."""
+        rare = self.rare
+        if after.rare is not before.rare:
+            changes = zip(rare, after.rare, before.rare, strict=True)
+            rare = Rarities(*[total + new - old for total, new, old in changes])
+        return Counts(
+            self.acquired + after.acquired - before.acquired,
+            self.usable + after.usable - before.usable,
+            self.kept + after.kept - before.kept,
+            self.blocked + after.blocked - before.blocked,
+            rare,
+        )
+
+
+NOTHING_COUNTED = Counts()
+
+
+class Lists(NamedTuple):
+    """Hosts of a pool that something is to be done with, by the instances' ids; in the order in which they came."""
+
+    to_remove: "OrderedDict[str, Host]"
+    """Free hosts that are to be removed whatever the demand, but for retained ones."""
+
+    cordoned: "OrderedDict[str, Host]"
+    """Those that get no new work because an operator wants it so."""
+
+    suspendable: "OrderedDict[str, Host]"
+    """Those that are kept only for leases that sleep, and whose instances might as well be suspended."""
+
+    sleepers: "OrderedDict[str, Host]"
+    """Those whose instances are suspended or about to be, and that are free or could be used if they were not; the last
+    to fall asleep last."""
+
+    wake_requested: "OrderedDict[str, Host]"
+    """Those that are away though somebody waits to resume a lease there, or a slot there has to be cleaned."""
+
+    @classmethod
+    def empty(cls) -> "Lists":
+        """Without any host."""
+        return cls(*(OrderedDict() for _ in cls._fields))
+
+
 @define(eq=False)
 class Host:
-    """An instance that may be, or was, given work."""
+    """An instance that may be, or was, given work. What it counts for is deduced: see `contribution`."""
 
-    id: str
-    """``pool/instance``, unique over all pools."""
-
-    pool: str
+    shelf: "Shelf"
     instance: str
-    slots: list["Held | None"]
-    """By slot number."""
-
     vacant: list[int]
     """Heap of the free slots' numbers: the lowest is used first."""
 
-    uses: int
-    uses_left: float
-    """How many more leases it may be given in its life; infinite without a limit."""
-
-    ready_since: float
-    idle_since: float
-    """When its last lease ended or fell asleep, or when it became ready."""
-
-    idle_rank: int
-    """Grows with each time that any host falls idle."""
-
-    closed: Closed | None = None
+    closed: Closed | None = Closed.RETURNING
     why_closed: str = ""
-    cordoned: str | None = None
-    """Why its operator wants it to get no new work, open or closed; None: no operator does."""
-
     retained: bool = False
     """Whether it must not be given up."""
 
-    busy: int = 0
-    """How many of its slots are held, awake or asleep, or being cleaned."""
+    idle_since: float = 0.0
+    """When its last lease ended or fell asleep, or when it became ready."""
 
-    suspended: int = 0
-    """How many of its slots are held by leases that sleep."""
+    idle_rank: int = 0
+    """Grows with each time that any host falls idle."""
 
-    usable: int = 0
-    """How many of its slots may be handed out now."""
+    awake: "dict[int, Held]" = Factory(dict)
+    """By slot number: the leases that hold one."""
 
-    asleep: int = 0
-    """How many could be, were the instance not suspended."""
-
-    returning: int = 0
-    """How many can be, once it is ready again."""
-
-    returns: bool = False
-    """Whether it is on its way there."""
-
-    away: bool = False
-    """Whether it is, or sleeps."""
-
-    paused: int = 0
-    """How many could be, were it not paused for a moment."""
-
-    unhealthy: int = 0
-    """How many are free, on an unhealthy host."""
-
-    blocked: int = 0
-    """How many are free and may not be handed out, while others are in use."""
-
-    kept: bool = False
-    """Whether it counts as capacity: busy, usable, or paused for a moment."""
+    asleep: "dict[int, Held]" = Factory(dict)
+    """By slot number: the leases that sleep there."""
 
     dirty: dict[int, DirtyRecord] = Factory(dict)
     """By slot number: those that were used and not cleaned since."""
@@ -160,24 +220,127 @@ class Host:
     cleaning: "dict[int, Clean]" = Factory(dict)
     """By slot number: the clean-ups that are under way."""
 
+    counts: Counts = NOTHING_COUNTED
+    """What of it is in the counters of its pool."""
+
+    place: tuple[int, int] | None = None
+    """Where it stands in the pool's `by_busy`, and in its `idle` if that is not 0."""
+
+    @property
+    def pool(self) -> str:
+        """The pool's name."""
+        return self.shelf.pool
+
+    @property
+    def id(self) -> str:
+        """``pool/instance``, unique over all pools."""
+        return host_id(self.shelf.pool, self.instance)
+
+    @property
+    def uses(self) -> int:
+        """How often it was given work."""
+        return self.shelf.uses.get(self.instance, 0)
+
+    @property
+    def cordoned(self) -> str | None:
+        """Why its operator wants it to get no new work, open or closed; None: no operator does."""
+        return self.shelf.cordons.get(self.instance)
+
+    @property
+    def leases(self) -> "list[Held]":
+        """Awake or asleep."""
+        return [*self.awake.values(), *self.asleep.values()]
+
+    @property
+    def busy(self) -> int:
+        """How many of its slots are held, awake or asleep, or being cleaned."""
+        return self.shelf.slots - len(self.vacant)
+
+    @property
+    def usable(self) -> int:
+        """How many of its slots may be handed out now."""
+        return self.counts.usable
+
+    @property
+    def uses_left(self) -> float:
+        """How many more leases it may be given in its life; infinite without a limit."""
+        most = self.shelf.max_uses
+        return most - self.uses if most else inf
+
     @property
     def rests(self) -> bool:
         """Whether nothing runs on it: it is free, or all its leases sleep."""
-        return self.busy == self.suspended
+        return not (self.cleaning or self.awake)
 
     @property
-    def held(self) -> "list[Held]":
-        """Its leases, awake or asleep."""
-        return [held for held in self.slots if held is not None]
+    def room(self) -> int:
+        """How many of its slots could be handed out, were there nothing against it."""
+        free, left = len(self.vacant), self.uses_left
+        return free if free <= left else max(0, int(left))
+
+
+def contribution(host: Host) -> Counts:
+    """What a host counts for, and in which lists it is, from what is known of it."""
+    shelf, held, free = host.shelf, len(host.awake), len(host.vacant)
+    if host.closed is None and not (host.cleaning or host.asleep or shelf.barred or shelf.cordons):
+        room = host.room if shelf.max_uses else free
+        if room or held:  # as nearly always; the rest would come to the same
+            return Counts(held, room, 1, free - room if held else 0)
+    return _uncommon_contribution(host)
+
+
+def _uncommon_contribution(host: Host) -> Counts:
+    closed, room, free, suspended, cleaning = (
+        host.closed,
+        host.room,
+        len(host.vacant),
+        len(host.asleep),
+        len(host.cleaning),
+    )
+    cordoned = host.cordoned is not None
+    offered = 0 if cordoned or host.shelf.barred else room
+    usable = offered if closed is None else 0
+    paused = offered if closed is Closed.PAUSED else 0
+    away, asleep = closed in AWAY, closed is Closed.ASLEEP
+    kept = not away and bool(host.busy or usable or paused)
+    spent = closed in FINAL or not room
+    wears = closed is None or (closed is Closed.DRAINING and not host.dirty)
+    rare = Rarities(
+        suspended=suspended,
+        cleaning=cleaning,
+        paused=paused,
+        unhealthy=free if closed is Closed.UNHEALTHY else 0,
+        asleep=offered if asleep else 0,
+        returning=offered if away and not asleep else 0,
+        returners=int(away and not asleep),
+        to_remove=int(spent and not (host.busy or kept or host.retained or closed is Closed.RETIRED)),
+        cordoned=int(cordoned),
+        suspendable=int(suspended > 0 and host.rests and wears and not (cordoned or host.retained)),
+        sleepers=int(asleep and (offered > 0 or not host.busy)),
+        wake_requested=int(away and bool(cleaning or any(lease.resuming for lease in host.asleep.values()))),
+    )
+    blocked = 0 if host.rests else free - usable
+    return Counts(len(host.awake), usable, int(kept), blocked, ORDINARY if rare == ORDINARY else rare)
+
+
+class LeaseId(NamedTuple):
+    """Names a lease for good: its key may be used again once it has ended."""
+
+    key: str
+    number: int
+    """No two leases of a manager have the same."""
+
+    pool: str
+    instance: str
+    slot: int
 
 
 @define(eq=False)
 class Held:
     """A slot in somebody's hands: the ledger's side of a lease."""
 
-    key: str
+    id: LeaseId
     host: Host
-    slot: int
     since: float
     ticket: int
     """The place in the queue that it was served from."""
@@ -194,9 +357,23 @@ class Held:
     delivered: bool = False
     """Whether whoever asked has it. Until then it can be taken back unnoticed."""
 
-    suspended: bool = False
     resuming: bool = False
     """Whether somebody waits to be handed it again."""
+
+    @property
+    def key(self) -> str:
+        """What it was asked for under."""
+        return self.id.key
+
+    @property
+    def slot(self) -> int:
+        """The slot's number."""
+        return self.id.slot
+
+    @property
+    def suspended(self) -> bool:
+        """Whether it sleeps."""
+        return self.host.asleep.get(self.slot) is self
 
     def record(self) -> LeaseRecord:
         """For the journal."""
@@ -204,37 +381,42 @@ class Held:
 
 
 class Deliver(NamedTuple):
-    """Give the slot to whoever waits for it, if it still stands."""
+    """Give the slot to whoever waits for it, if `Ledger.deliver` says that it still stands."""
 
-    held: Held
+    lease: LeaseId
 
 
 class Check(NamedTuple):
     """Ask the slot's host for a sign of life; the slot is delivered when there is one."""
 
-    held: Held
+    lease: LeaseId
 
 
 class Break(NamedTuple):
     """Tell the holder that the slot is lost."""
 
-    held: Held
+    lease: LeaseId
     loss: Loss
 
 
-@frozen(eq=False)
-class Clean:
-    """Clean the slot, if that is still wanted, and tell `Ledger.cleaned`."""
+class Doubt(NamedTuple):
+    """Tell the holder that the instance is unhealthy: a connection that is not there yet is not worth waiting for."""
 
-    host: Host
+    lease: LeaseId
+    why: str
+
+
+class Clean(NamedTuple):
+    """Clean the slot, if `Ledger.wants` that, and tell `Core.cleaned`."""
+
+    pool: str
+    instance: str
     slot: int
     key: str
     """Of the lease that used it last."""
 
-    @property
-    def wanted(self) -> bool:
-        """Whether the slot waits for it; not if the host was given up meanwhile."""
-        return self.host.cleaning.get(self.slot) is self
+    number: int
+    """No two clean-ups of a manager have the same."""
 
 
 class Refuse(NamedTuple):
@@ -248,8 +430,7 @@ class LostLease(NamedTuple):
     """How a lease was lost, for people to ask about."""
 
     at: float
-    host: Host
-    slot: int
+    lease: LeaseId
     loss: Loss
 
 
@@ -300,37 +481,32 @@ class Shelf:
     """Leases per host in its life; 0: no limit."""
 
     hosts: dict[str, Host]
+    """By the instances' ids."""
+
     by_busy: list[OrderedDict[str, Host]]
     """Hosts with usable slots, by how many of their slots are acquired; each in order of arrival there."""
+
+    idle: list[OrderedDict[str, Host]]
+    """Of those of which no slot is acquired, the ones that may be given up, by how many slots that costs."""
+
+    uses: dict[str, int] = Factory(dict)
+    """How often its instances were given work, hosts or not, by id."""
+
+    cordons: dict[str, str] = Factory(dict)
+    """Why its operator wants which instances to get no new work, hosts or not, by id."""
 
     fullest: int = 0
     """No host with usable slots has more acquired ones than this."""
 
-    usable: int = 0
-    acquired: int = 0
-    suspended: int = 0
-    paused: int = 0
-    kept: int = 0
-    unhealthy: int = 0
-    """Free slots of unhealthy hosts."""
+    counts: Counts = NOTHING_COUNTED
+    """What all hosts add up to."""
 
-    blocked: int = 0
-    """Free slots of busy hosts that may not be handed out."""
-
-    asleep: int = 0
-    """Slots that could be handed out, were their instances not suspended."""
-
-    returning: int = 0
-    """Slots of hosts that are on their way back to being ready."""
-
-    returners: int = 0
-    """How many these are."""
+    lists: Lists = Factory(Lists.empty)
+    version: int = 0
+    """Grows with each change of a host, or of what it is used for."""
 
     cleans: bool = False
     """Whether slots are cleaned between jobs."""
-
-    cleaning: int = 0
-    """Slots that are being cleaned."""
 
     checks: bool = False
     """Whether hosts are asked for a sign of life before a slot is handed over."""
@@ -342,15 +518,64 @@ class Shelf:
     def empty(cls, pool: str, slots: int, max_uses: int, *, cleans: bool = False, checks: bool = False) -> "Shelf":
         """A shelf without hosts."""
         by_busy: list[OrderedDict[str, Host]] = [OrderedDict() for _ in range(slots)]
-        return cls(pool, slots, max_uses, {}, by_busy, cleans=cleans, checks=checks)
+        idle: list[OrderedDict[str, Host]] = [OrderedDict() for _ in range(slots + 1)]
+        return cls(pool, slots, max_uses, {}, by_busy, idle, cleans=cleans, checks=checks)
 
     idle_sorted: bool = True
     """Whether the idle hosts are in the order in which they fell idle; not after one was closed for a while."""
 
+    def settle(self, host: Host) -> None:
+        """Bring counters, lists and order up to date with a host that has changed."""
+        self.version += 1
+        before, after = host.counts, contribution(host)
+        host.counts = after
+        if after != before:
+            self.counts = self.counts.moved(before, after)
+        if after.rare is not before.rare:
+            listed = zip(self.lists, before.rare[LISTED:], after.rare[LISTED:], strict=True)
+            for hosts, was, is_ in listed:
+                if is_ and not was:
+                    hosts[host.instance] = host
+                elif was and not is_:
+                    del hosts[host.instance]
+        self._place(host)
+
+    def drop(self, host: Host) -> None:
+        """Forget a host, which is closed for good."""
+        self.version += 1
+        del self.hosts[host.instance]
+        self.counts = self.counts.moved(host.counts, NOTHING_COUNTED)
+        for hosts in self.lists:
+            hosts.pop(host.instance, None)
+
+    def _place(self, host: Host) -> None:
+        """Move a host to where it is found by how many of its slots are taken, if any other may be handed out."""
+        usable, busy = host.counts.usable, self.slots - len(host.vacant)
+        place = (busy, 0 if busy or host.retained else usable) if usable else None
+        if place == host.place:
+            return
+        if host.place is not None:
+            del self.by_busy[host.place[0]][host.instance]
+            self.idle[host.place[1]].pop(host.instance, None)
+        host.place = place
+        if place is not None:
+            self._insert(host, self.by_busy[busy])
+            if place[1]:
+                self._insert(host, self.idle[usable])
+            self.fullest = max(self.fullest, busy)
+
+    def _insert(self, host: Host, among: OrderedDict[str, Host]) -> None:
+        if not host.busy and among and next(reversed(among.values())).idle_rank > host.idle_rank:
+            self.idle_sorted = False
+        among[host.instance] = host
+
     def sort_idle(self) -> None:
         """Put the idle hosts in the order in which they fell idle, if they are not."""
         if not self.idle_sorted:
-            self.by_busy[0] = OrderedDict(sorted(self.by_busy[0].items(), key=lambda item: item[1].idle_rank))
+            for among in (self.by_busy[0], *self.idle):
+                hosts = sorted(among.items(), key=lambda item: item[1].idle_rank)
+                among.clear()
+                among.update(hosts)
             self.idle_sorted = True
 
     @property
