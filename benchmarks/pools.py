@@ -136,7 +136,9 @@ class Life:
     async def _preempt(self, cloud: FakeCloud) -> None:
         for _ in range(10):
             await anyio.sleep(self.random.uniform(0, 60))
-            busy = [view.id for view in self.scaler.instances() if view.pool == cloud.identity and any(view.slots)]
+            busy = [
+                view.id for view in await self.scaler.instances() if view.pool == cloud.identity and any(view.slots)
+            ]
             if busy:
                 victim = self.random.choice(busy)
                 cloud.notice(victim, in_seconds=self.random.choice([5.0, 30.0, 120.0]))

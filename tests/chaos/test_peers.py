@@ -7,11 +7,12 @@ from attrs import evolve
 
 from fleeting import Capability
 from fleeting.core import Plan, Stage
-from fleeting.core._instance import Instance
+from fleeting.core._instance import Access, Instance
 from fleeting.events import Loss
 from taskscaler import Policy
 from taskscaler._types import PoolSettings
 from taskscaler.core._ledger import Ledger
+from taskscaler.core._mediator import Core
 from taskscaler.core._slots import Host
 from tests.chaos.growth import Demand, Growth, most_wanted
 from tests.chaos.play import Result, play
@@ -76,7 +77,7 @@ def test_growth_that_is_forgotten_is_seen(monkeypatch: pytest.MonkeyPatch) -> No
 
     def coming(plan: Plan) -> int:
         answered = sum(intent.outstanding for intent in plan.intents if not intent.in_flight)
-        return answered + plan._by_stage[Stage.WAITING] + plan._by_stage[Stage.PREPARING]
+        return answered + plan._table.count(Stage.WAITING) + plan._table.count(Stage.PREPARING)
 
     monkeypatch.setattr(Plan, "coming", property(coming))
     said = [each for result in played("burst over before growth answers", named=True) for each in result.violations]
@@ -88,8 +89,8 @@ def test_growth_that_is_forgotten_is_seen(monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_slot_of_what_is_removed_is_seen(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A job comes just as an idle instance is removed: who still hands out its slots deletes it under the job."""
 
-    def stay_open(ledger: Ledger, host: Host) -> None:
-        ledger.retirable.pop(host.id, None)
+    def stay_open(_: Ledger, host: Host) -> None:
+        host.shelf.lists.to_remove.pop(host.instance, None)
 
     announce = Plan._announce_loss
 
@@ -97,8 +98,15 @@ def test_a_slot_of_what_is_removed_is_seen(kind: str, monkeypatch: pytest.Monkey
         if loss is not None:
             announce(plan, known, loss)
 
+    sync = Core._sync
+
+    def see_nothing_leave(core: Core, pool: str, instance: str, now: float) -> None:
+        if core.plans[pool].instances[instance].availability.access is not Access.LEAVING:
+            sync(core, pool, instance, now)
+
     monkeypatch.setattr(Ledger, "retire", stay_open)
     monkeypatch.setattr(Plan, "_announce_loss", tell_of_losses_only)
+    monkeypatch.setattr(Core, "_sync", see_nothing_leave)
     said = [each for result in played(kind, named=True) for each in result.violations]
     assert any("on which" in each or "whose deletion was asked for" in each for each in said), said
 

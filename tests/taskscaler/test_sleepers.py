@@ -52,7 +52,7 @@ async def test_who_waits_to_resume_is_refused_when_the_scaler_stops() -> None:
 
         tasks.start_soon(resume)
         await anyio.sleep(1)
-        scaler.stop()
+        await scaler.stop()
     assert set(journal.records[LEASE]) == {"job"}
 
 
@@ -115,7 +115,7 @@ async def test_a_sleeper_on_a_retained_instance_that_is_done_for_is_lost() -> No
     cloud, journal = FakeCloud(), MemoryJournal()
     async with scaling(cloud, policies=KEEP, journal=journal, capacity_per_instance=2) as scaler:
         asleep, _ = await scaler.acquire_lease("asleep"), await scaler.acquire_lease("busy")
-        scaler.retain(asleep.instance, "look at it")
+        await scaler.retain(asleep.instance, "look at it")
         asleep.suspend()
         await anyio.sleep(1)
         killed = MemoryJournal()
@@ -130,7 +130,7 @@ async def test_nothing_is_asked_for_again_on_the_way_out() -> None:
     """A request that was never answered is not repeated while all is being deleted."""
     cloud = FakeCloud(appear_after=60, capabilities=frozenset({Capability.NAMED_CREATE}))
     cloud.faults.increase.once(IncreaseFault(refuse=OutcomeUnknown("no answer")))
-    async with scaling(cloud, delete=True, acquire_timeout=3) as scaler:
+    async with scaling(cloud, delete=True, acquire_timeout=2) as scaler:
         with pytest.raises(NoCapacity):
             await scaler.acquire_lease("job")
     await anyio.sleep(600)

@@ -5,42 +5,49 @@ work. Acquires, releases and reservations go to the ledger, which answers at onc
 one decision a few milliseconds later, from the counters: how many instances to ask for, which to give up.
 """
 
-import heapq
 from collections import deque
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from collections.abc import Iterable, Mapping, Sequence
 from math import inf
-from operator import itemgetter
 from typing import Any, NamedTuple
 
 from attrs import evolve
 
 from fleeting import NoticeKind, State
-from fleeting.core import NOTHING, Drop, Instance, Plan, Put, Stage, Step, Timers, Write, messages, refusal_of
+from fleeting.core import (
+    NOTHING,
+    TOO_OLD,
+    Access,
+    Instance,
+    Plan,
+    Put,
+    Stage,
+    Start,
+    Step,
+    Timers,
+    Write,
+    messages,
+    refusal_of,
+)
 from fleeting.events import Loss, LossKind
 from taskscaler._errors import NoCapacity, NoSuchInstance, TaskscalerError
 from taskscaler._observe import DecisionEvent, Watch
 from taskscaler._types import Policy, PoolSettings
-from taskscaler._wording import enumerated
-from taskscaler.core._decide import ANY_NUMBER, Choice, Decision, Removal, Sleep, Supply, Wake, decide
+from taskscaler.core._choices import Choices
+from taskscaler.core._decide import ANY_NUMBER, Choice, Decision, Removal, Sleep, Supply, decide
 from taskscaler.core._ledger import Ledger
-from taskscaler.core._payoff import Payoff, Verdict
+from taskscaler.core._payoff import Payoff
 from taskscaler.core._preference import Losses
+from taskscaler.core._restart import Left
 from taskscaler.core._schedule import Schedule
 from taskscaler.core._slots import (
     AWAY,
-    CORDON,
-    DIRTY,
-    LEASE,
-    USES,
+    FINAL,
     Capacity,
     Clean,
     Closed,
-    CordonRecord,
-    DirtyRecord,
-    Held,
+    Doubt,
     Host,
-    LeaseRecord,
+    LeaseId,
     Refuse,
     Shelf,
     host_id,
@@ -66,23 +73,6 @@ OBSERVES = "observe-only: nothing is handed out, and nothing is asked of the clo
 DAY = 86400.0
 """Seconds for which the next change of the policy is looked for."""
 
-NOT_NEEDED = "not needed"
-"""Why idle instances are given up that are to spare."""
-TOO_OLD = "older than max_instance_age"
-"""Why an instance that has reached its age gets no more work."""
-
-ONLY_SLEEPERS = "all leases on it sleep"
-"""Why an instance is suspended that is kept for them."""
-
-SPARED = "not needed for now"
-"""Why one is suspended that would be given up otherwise."""
-
-OVER = "over the ceiling"
-TOO_MANY = "more than suspended_count"
-TOO_LONG = "suspended for longer than suspended_time"
-UNRESUMABLE = "it could not be resumed"
-"""Why suspended instances are given up that hold no leases."""
-
 KEPT_DECISIONS = 100
 """How many of the last decisions are kept for `explain`."""
 
@@ -91,18 +81,20 @@ class AllRemoved(NamedTuple):
     """After `Core.remove_all`: nothing exists any more, nor may come to exist, but for what is retained."""
 
 
+class _Inputs(NamedTuple):
+    """What a decision was made on, for the next to be spared if that is what it would be made on, too."""
+
+    unsettled: bool
+    pools: tuple[tuple[int | None, ...], ...]
+    counts: tuple[int, ...]
+    over: str
+
+
 class InstanceLost(NamedTuple):
     """To be told to whoever watches: an instance was lost that nobody gave up."""
 
     host: str
     loss: Loss
-
-
-class Doubt(NamedTuple):
-    """Tell the holder that the instance is unhealthy: a connection that is not there yet is not worth waiting for."""
-
-    held: Held
-    why: str
 
 
 class Core:
@@ -141,17 +133,8 @@ class Core:
 
         self.pools = {pool.name: pool for pool in pools}
         self.plans = dict(plans)
-        for plan in plans.values():
-            plan.no_room = self._is_over_all
-        uses = {host: record.uses for host, record in recovered.get(USES, {}).items()}
-        leases: Mapping[str, LeaseRecord] = recovered.get(LEASE, {})
-        asleep = {key: record for key, record in leases.items() if record.suspended}
-        used = [DirtyRecord(record.host, record.slot, key) for key, record in leases.items() if not record.suspended]
-        used += recovered.get(DIRTY, {}).values()
-        sleepers = {record.host for record in asleep.values()}
-        spared = {host for host in sleepers if self.pools[host.partition("/")[0]].cleans}
-        kept = used if keep_used else [record for record in used if record.host in spared]
-        self.ledger = Ledger(map(_shelf, pools), uses, asleep, _whys(recovered.get(CORDON, {})), kept)
+        left = Left.of(pools, recovered, keep_used=keep_used)
+        self.ledger = Ledger(map(_shelf, pools), left.uses, left.asleep, left.cordons, left.dirty)
         self.decisions: deque[Decision] = deque(maxlen=KEPT_DECISIONS)
         """The last decisions, newest last; one that changes nothing replaces its like."""
 
@@ -161,11 +144,8 @@ class Core:
         self.journal_error = ""
         """Why nothing can be remembered, and is handed out, at the moment; empty if all is well."""
 
-        self.doomed: dict[str, messages.Doomed] = {}
-        """The notices that were given of hosts, by host id."""
-
-        self.removing_all = False
-        """Whether every instance is deleted as it falls free."""
+        self.doomed: dict[tuple[str, str], messages.Doomed] = {}
+        """The notices that were given of hosts, by pool and instance."""
 
         self.observing = observing
         """Whether nothing of what is decided is carried out."""
@@ -173,26 +153,36 @@ class Core:
         self._held_back = ""
         """Why nothing new is handed out for the moment; empty if it is."""
 
-        self._payoffs = {name: Payoff() for name in self.pools}
+        payoffs = {name: Payoff() for name in self.pools}
+        self.choices = Choices(self.pools, self.plans, self.ledger, payoffs, observing)
+        self._unhealthy: set[tuple[str, str]] = set()
+        """Of which instances it was acted upon that their plans know them as unhealthy, by pool and instance."""
 
-        self._breaks: Timers[str] = Timers()
+        self._breaks: Timers[tuple[str, str]] = Timers()
         """When the work on them that would last longer is broken."""
 
         self._schedule = Schedule(policies)
         self._policy = IDLES_AT_ZERO
         self._policy_until = -inf
         self._look_at = now
-        self._changed = True
+        self._touched = True
+        """Whether anything was taken in since the last tick."""
+
+        self._seen = 0
+        """Grows with what decisions read and nothing else counts."""
+
+        self._decided_on: _Inputs | None = None
         self._writes: list[Write] = []
         self._actions: list[Any] = []
         self._watch = Watch() if watched else None
         if self._watch:
             self._actions += [event for plan in self.plans.values() for event in self._watch.begin(plan, now)]
-        dropped = [Drop(LEASE, key) for key in leases if key not in self.ledger.leases]
-        self._writes += [*dropped, *(Drop(DIRTY, key) for key in recovered.get(DIRTY, {}))]
-        self._writes += [Put(DIRTY, key, record) for key, record in self.ledger.dirty().items()]
-        if not keep_used:
-            self._remove_used({record.host for record in used} - spared, now)
+        self._writes += left.writes(self.ledger)
+        for name, plan in self.plans.items():
+            for instance in plan.instances:
+                self._sync(name, instance, now)
+        for pool, reasons in left.removals(self.plans).items():
+            self._route(pool, self.plans[pool].remove(reasons, now), now)
         if observing:
             self.ledger.shut_down(OBSERVES)
 
@@ -200,38 +190,42 @@ class Core:
 
     def acquire(self, key: str, now: float, expected: float = inf) -> Step:
         """See `Ledger.acquire`."""
-        self._changed = True
+        self._touched = True
         return self.ledger.acquire(key, now, expected)
 
     def release(self, key: str, now: float) -> Step:
         """See `Ledger.release`."""
-        self._changed = True
+        self._touched = True
         held = self.ledger.leases.get(key)
         self._add(self.ledger.release(key, now))
         if held is not None:
             self._note_rest(held.host, now)
         return self._end()
 
-    def check(self, held: Held, now: float) -> Step:
+    def deliver(self, lease: LeaseId) -> bool:
+        """See `Ledger.deliver`."""
+        return self.ledger.deliver(lease)
+
+    def check(self, lease: LeaseId, now: float) -> Step:
         """Have a slot handed over once a heartbeat of its instance has passed."""
-        if self.ledger.check(held):
-            host = held.host
-            self._route(host.pool, self.plans[host.pool].ask_heartbeat(host.instance), now)
+        if self.ledger.check(lease):
+            self._route(lease.pool, self.plans[lease.pool].ask_heartbeat(lease.instance), now)
         return self._end()
 
     def cleaned(self, clean: Clean, failure: str, now: float) -> Step:
         """A clean-up has ended; *failure*: why it went wrong, empty if it did not."""
-        self._changed = True
+        self._touched = True
         if not failure:
             self._add(self.ledger.cleaned(clean, now))
-        elif clean.wanted:
+        elif self.ledger.wants(clean):
             why = f"slot {clean.slot} could not be cleaned: {failure}"
-            self._close_for_good(clean.host, Closed.DRAINING, why, now)
+            host = self.ledger.shelves[clean.pool].hosts[clean.instance]
+            self._close_for_good(host, Closed.DRAINING, why, now)
         return self._end()
 
     def cancel(self, key: str, now: float) -> Step:
         """See `Ledger.cancel`."""
-        self._changed = True
+        self._touched = True
         return self.ledger.cancel(key, now)
 
     def reserve(self, key: str, now: float) -> Step:
@@ -243,7 +237,7 @@ class Core:
         """
         preemptive = self.policy_at(now).preemptive
         counted = 0 if preemptive else self._potential(now, heed_throttle=True)
-        self._changed = True
+        self._touched = True
         try:
             return self.ledger.reserve(key, now, counted)
         except NoCapacity as error:
@@ -256,7 +250,7 @@ class Core:
 
     def unreserve(self, key: str, now: float) -> Step:
         """See `Ledger.unreserve`."""
-        self._changed = True
+        self._touched = True
         return self.ledger.unreserve(key, now)
 
     def capacity(self) -> Capacity:
@@ -265,76 +259,74 @@ class Core:
 
     def stop_handing_out(self, why: str) -> Step:
         """From now on whoever asks or waits is refused; what is held stays held."""
-        self._changed = True
+        self._touched = True
         return self.ledger.shut_down(why)
 
     def break_all(self, why: str, now: float, *, asleep_too: bool) -> Step:
         """Break every lease, but perhaps those that are suspended."""
-        self._changed = True
+        self._touched = True
         for host in list(self.ledger.hosts.values()):
             self._add(self.ledger.break_all(host, Loss(LossKind.KILLED, why), now, asleep_too=asleep_too))
         self._actions += [Refuse(each.key, why) for each in self.ledger.leases.values() if each.resuming]
         return self._end()
 
-    def suspend(self, held: Held, now: float) -> Step:
+    def suspend(self, lease: LeaseId, now: float) -> Step:
         """See `Ledger.suspend`."""
-        self._changed = True
-        self._add(self.ledger.suspend(held, now))
-        self._note_rest(held.host, now)
+        self._touched = True
+        held = self.ledger.find(lease)
+        self._add(self.ledger.suspend(lease, now))
+        if held is not None:
+            self._note_rest(held.host, now)
         return self._end()
 
     def resume(self, key: str) -> Step:
         """See `Ledger.resume`."""
-        self._changed = True
+        self._touched = True
         return self.ledger.resume(key)
 
-    def forsake(self, held: Held, loss: Loss, now: float) -> Step:
+    def forsake(self, lease: LeaseId, loss: Loss, now: float) -> Step:
         """Break one lease, if it is still held: the host is unhealthy, and out of its holder's reach."""
-        self._changed = True
-        if self.ledger.leases.get(held.key) is held:
-            self._add(self.ledger.sever(held, loss, now))
+        self._touched = True
+        held = self.ledger.find(lease)
+        if held is not None:
+            self._add(self.ledger.sever(lease, loss, now))
             self._give_up_if_free(held.host, now)
         return self._end()
 
-    def distrust(self, host: Host, why: str, now: float) -> Step:
+    def distrust(self, pool: str, instance: str, why: str, now: float) -> Step:
         """Give the host no new work, and replace it once it is free: who had work there says why."""
-        self._changed = True
-        if host.id in self.ledger.hosts and host.closed not in AWAY:  # else it has to become ready first
+        self._touched = True
+        host = self.ledger.host(pool, instance)
+        if host is not None and host.closed not in AWAY:  # else it has to become ready first
             self._doubt(host, why, now)
         return self._end()
 
     def cordon(self, instance: str, why: str, now: float) -> Step:
         """Give an instance no new work, nor what is on its way there. Raises as `_find`."""
-        self._changed = True
+        self._touched = True
         plan, known = self._find(instance)
-        id_ = host_id(plan.pool, known.id)
-        self._add(self.ledger.cordon(id_, why))
-        if id_ in self.ledger.hosts:
-            self._add(self.ledger.take_back(self.ledger.hosts[id_], now))
+        self._add(self.ledger.cordon(plan.pool, known.id, why))
+        host = self.ledger.host(plan.pool, known.id)
+        if host is not None:
+            self._add(self.ledger.take_back(host, now))
         return self._end()
 
     def uncordon(self, instance: str, now: float) -> Step:
         """Give it work again. Raises as `_find`."""
-        self._changed = True
+        self._touched = True
         plan, known = self._find(instance)
-        return self.ledger.uncordon(host_id(plan.pool, known.id), now)
+        return self.ledger.uncordon(plan.pool, known.id, now)
 
-    def retain(self, instance: str, why: str) -> Step:
+    def retain(self, instance: str, why: str, now: float) -> Step:
         """Do not ask for the deletion of an instance, whatever the reason. Raises as `_find`."""
-        self._changed = True
         plan, known = self._find(instance)
-        self._add(plan.retain(known.id, why))
-        self._keep_if_retained(plan, known.id)
+        self._route(plan.pool, plan.retain(known.id, why), now)
         return self._end()
 
     def unretain(self, instance: str, now: float) -> Step:
         """Let it be deleted, if there is a reason. Raises as `_find`."""
-        self._changed = True
         plan, known = self._find(instance)
         self._route(plan.pool, plan.unretain(known.id, now), now)
-        host = self.ledger.hosts.get(host_id(plan.pool, known.id))
-        if host is not None:
-            self.ledger.unretain(host)
         return self._end()
 
     def _find(self, name: str) -> tuple[Plan, Instance]:
@@ -366,8 +358,9 @@ class Core:
 
     def remove_all(self, now: float) -> Step:
         """Delete every instance as it falls free, but for retained ones, and every one that still appears."""
-        self._changed = True
-        self.removing_all = True
+        self._touched = True
+        self._seen += 1
+        self.choices.staying = {pool: dict.fromkeys(plan.instances) for pool, plan in self.plans.items()}
         for host in [each for each in self.ledger.hosts.values() if each.cleaning]:
             self.ledger.close(host, Closed.DRAINING, "shutdown")
         for plan in self.plans.values():
@@ -376,9 +369,10 @@ class Core:
 
     def configure(self, policies: Sequence[Policy]) -> Step:
         """From now on these policies hold."""
+        self._seen += 1
         self._schedule = Schedule(policies)
         self._policy_until = -inf
-        self._changed = True
+        self._touched = True
         return NOTHING
 
     def policy_at(self, now: float) -> Policy:
@@ -394,21 +388,26 @@ class Core:
     def decides_at(self, now: float) -> float:
         """When the next decision is due."""
         soonest = now if self.observing else now + COALESCE
-        return max(now, min(self._look_at, soonest) if self._changed else self._look_at)
+        return max(now, soonest if soonest < self._look_at and self._is_news(now) else self._look_at)
 
     def foresee(self, at: float) -> tuple[Policy, Decision]:
         """What will be decided then, *at* being now or later, and under which policy."""
         policy = self._policy if at < self._policy_until else self._schedule.at(at).policy or IDLES_AT_ZERO
         supplies = [self._supply(pool, at) for pool in self.losses.order([*self.pools], at)]
-        decision = evolve(
-            decide(supplies, self.ledger.reserved, self.ledger.pending, policy, at, room=self.room_over_all),
+        decision = decide(
+            supplies,
+            self.ledger.reserved,
+            self.ledger.pending,
+            policy,
+            at,
+            room=self.room_over_all,
             excess=self._excess_over_all,
         )
         removals: list[Removal] = []
         sleeps: list[Sleep] = []
         look_again_at = decision.look_again_at
-        wakes = tuple(self._to_wake(decision, at))
-        for due, choice in self.to_give_up(decision, policy, at):
+        wakes = tuple(self.choices.to_wake(decision, at))
+        for due, choice in self.choices.to_give_up(decision, policy, at):
             if due > at:
                 look_again_at = min(look_again_at, due)
                 break
@@ -416,9 +415,11 @@ class Core:
                 sleeps.append(choice)
             else:
                 removals.append(choice)
-        if self.ledger.called:
+        if self.ledger.wake_requested:
             waits_until = [plan.resuming.until for plan in self.plans.values() if plan.resuming.active(at)]
             look_again_at = min([look_again_at, *waits_until])
+        if not (removals or sleeps or wakes or self.observing or look_again_at < decision.look_again_at):
+            return policy, decision
         return policy, evolve(
             decision,
             removals=tuple(removals),
@@ -427,6 +428,11 @@ class Core:
             look_again_at=look_again_at,
             observed=self.observing,
         )
+
+    @property
+    def removing_all(self) -> bool:
+        """Whether every instance is deleted as it falls free."""
+        return self.choices.staying is not None
 
     @property
     def total(self) -> int:
@@ -440,22 +446,15 @@ class Core:
     @property
     def _excess_over_all(self) -> int:
         """Instances over that ceiling, besides those on their way out."""
-        leaving = sum(plan.removing for plan in self.plans.values()) + len(self.ledger.retirable)
+        leaving = sum(plan.removing for plan in self.plans.values()) + sum(
+            shelf.counts.rare.to_remove for shelf in self.ledger.shelves.values()
+        )
         return 0 if self.ceiling is None else max(0, self.total - leaving - self.ceiling)
 
     @property
     def room_over_all(self) -> int | None:
         """How many more there may be over all pools; None: any number."""
         return None if self.ceiling is None else max(0, self.ceiling - self.total)
-
-    def to_give_up(self, decision: Decision, policy: Policy, at: float) -> Iterator[tuple[float, Removal | Sleep]]:
-        """What is given up or suspended then, and what later if nothing else happens; soonest first."""
-        if self.removing_all:
-            yield from ((at, removal) for removal in self._everything_free())
-            return
-        yield from ((at, removal) for removal in self._unfit())
-        if self.observing or not self.ledger.over:
-            yield from self._to_spare(decision, policy, at)
 
     def policy_change(self, now: float) -> tuple[float, Policy] | None:
         """When a policy will hold that leads to something else, and which; None: not within a day."""
@@ -469,13 +468,9 @@ class Core:
             until = current.until
         return None
 
-    def payoff(self, pool: str, now: float) -> Verdict:
-        """Whether it pays to suspend idle instances of the pool."""
-        return self._payoffs[pool].verdict(now)
-
     def breaks(self) -> Iterable[tuple[Host, float]]:
         """Hosts that will go before all work on them may be done, and when the rest of it is broken."""
-        return ((self.ledger.hosts[host], at) for host, at in self._breaks.items())
+        return ((self.ledger.shelves[pool].hosts[instance], at) for (pool, instance), at in self._breaks.items())
 
     # --- what the engine asks ----------------------------------------------------------------------------
 
@@ -488,26 +483,33 @@ class Core:
 
     def tick(self, now: float) -> Step:
         """Do what is due, and decide if anything has changed."""
+        crowded = self._is_over_all()
         for plan in self.plans.values():
+            if plan.crowded != crowded:
+                self._route(plan.pool, plan.handle(messages.Crowded(crowded), now), now)
             wake_at = plan.wake_at
             if wake_at is not None and wake_at <= now:
                 self._route(plan.pool, plan.tick(now), now)
-        for id_ in self._breaks.due(now):
-            host, doom = self.ledger.hosts[id_], self.doomed[id_]
+        for pool, instance in self._breaks.due(now):
+            host, doom = self.ledger.shelves[pool].hosts[instance], self.doomed[pool, instance]
             self._add(self.ledger.break_late(host, doom.deadline, Loss(LossKind.PREEMPTED, doom.why), now))
             self._give_up_if_free(host, now)
-            self._changed = True
-        if self._changed:
-            self._changed = False
-            self._look_at = min(self._look_at, now if self.observing else now + COALESCE)
+            self._touched = True
+        soonest = now if self.observing else now + COALESCE
+        if soonest < self._look_at and self._is_news(now):
+            self._look_at = soonest
+        self._touched = False
         if now >= self._look_at:
             self._decide(now)
-            self._changed = False  # what the decision itself changed, it has taken into account
+            self._touched = False  # what the decision itself changed, it has taken into account
+            self._decided_on = self._inputs(now)
         return self._end()
 
     def handle(self, pool: str, fact: messages.Fact, now: float) -> Step:
         """Take in what happened to an instance or a group."""
-        self._route(pool, self.plans[pool].handle(fact, now), now)
+        step = self.plans[pool].handle(fact, now)
+        if any(step) or not isinstance(fact, messages.HeartbeatPassed):  # which, with work, is nearly all there is
+            self._route(pool, step, now)
         return self._end()
 
     def journal_failed(self, error: str, now: float) -> Step:
@@ -518,7 +520,7 @@ class Core:
 
     def journal_recovered(self, now: float) -> Step:
         """Go on."""
-        self._changed = True
+        self._touched = True
         self.journal_error = ""
         self._hold_back(now)
         return self._end()
@@ -527,47 +529,110 @@ class Core:
 
     def _route(self, pool: str, step: Step, now: float) -> None:
         """Take over a plan's step, and tell the ledger what changed."""
-        self._changed = True
+        self._touched = True
+        if self.removing_all or self.observing or self.plans[pool].suspends:
+            self._seen += 1  # decisions read more than counters of such a pool
+        if self.choices.staying is not None:
+            written = (each.key for each in step.writes if isinstance(each, Put) and each.kind == "instance")
+            self.choices.staying[pool].update(dict.fromkeys(key.removeprefix(f"{pool}/") for key in written))
         self._add(step)
         if self._watch:  # before what the changes lead to: an instance is ready, then it is given work
             self._actions += self._watch.changes(self.plans[pool], step, now)
         for event in step.events:
             self._tell(pool, event, now)
-        for action in step.actions:
-            if isinstance(action, messages.Forget):
-                self._lose_returning(pool, action.instance, now)
-
-    def _lose_returning(self, pool: str, instance: str, now: float) -> None:
-        """One that is given up before it is ready again will never be: what slept there is lost."""
-        host = self.ledger.hosts.get(host_id(pool, instance))
-        if host is not None and host.closed is Closed.RETURNING:
-            why = self.plans[pool].instances[instance].removing
-            self._add(self.ledger.lose(host, Loss(LossKind.KILLED, why), now))
 
     def _tell(self, pool: str, event: messages.Event, now: float) -> None:
-        """Tell the ledger."""
-        ledger = self.ledger
+        """Take in what a plan says: what an instance has come to be is read where it lives, by `_sync`."""
         match event:
-            case messages.Ready(instance, too_old):
-                self._note_time(pool, instance, now)
-                self.losses.arrived(pool, instance, self.plans[pool].instances[instance].offering)
-                self._add(ledger.add(pool, instance, now, draining=TOO_OLD if too_old else ""))
-                self._keep_if_retained(self.plans[pool], instance)
-            case messages.Asleep(instance, why):
-                ledger.sleep(pool, instance, why)
-                self._keep_if_retained(self.plans[pool], instance)
-            case messages.Waking(instance):
-                ledger.wake(ledger.hosts[host_id(pool, instance)])
+            case messages.Changed(instance):
+                self._sync(pool, instance, now)
+            case messages.Alive(instance):
+                host = self.ledger.shelves[pool].hosts[instance]
+                offers = self.ledger.offers(host)
+                self._add(self.ledger.vouch(host) if offers else self.ledger.take_back(host, now))
+            case messages.Gone(instance, cause):
+                self._lose(self.ledger.shelves[pool].hosts[instance], cause, now)
             case messages.Ended(instance):
-                self._add(ledger.end(host_id(pool, instance), now))
+                self._add(self.ledger.end(pool, instance, now))
             case messages.Refused():
                 self.refusal = refusal_of(event)
             case messages.Disowned(error):
-                self._add(ledger.bar(pool, error, now))
+                self._add(self.ledger.bar(pool, error, now))
                 self._hold_back(now)
+
+    def _sync(self, pool: str, instance: str, now: float) -> None:
+        """Bring the ledger in line with what the plan knows of an instance; does nothing where it is."""
+        ledger, known = self.ledger, self.plans[pool].instances[instance]
+        host, level = ledger.host(pool, instance), known.availability
+        match level.access:
+            case Access.COMING:
+                if host is not None and host.closed is Closed.ASLEEP:
+                    ledger.wake(host)
+            case Access.ASLEEP:
+                if host is None or host.closed is not Closed.ASLEEP:
+                    ledger.sleep(pool, instance, level.why)
+            case Access.LEAVING:
+                if host is not None:  # never ready again since a restart: what slept there is lost
+                    self._add(ledger.lose(host, Loss(LossKind.KILLED, level.why), now))
             case _:
-                host = ledger.hosts[host_id(pool, event.instance)]
-                self._tell_of(host, event, now)
+                self._sync_ready(self._take_in(pool, known, now), known, now)
+        host = ledger.host(pool, instance)
+        if host is not None and host.retained is not (known.retained is not None):
+            ledger.retain(host, retained=known.retained is not None)
+
+    def _take_in(self, pool: str, known: Instance, now: float) -> Host:
+        """The host of an instance that is ready, perhaps once more."""
+        host = self.ledger.host(pool, known.id)
+        if host is None or host.closed in AWAY:
+            self._note_time(pool, known.id, now)
+            self.losses.arrived(pool, known.id, known.offering)
+            too_old = self.plans[pool].too_old_at(known) <= now
+            self._add(self.ledger.add(pool, known.id, now, draining=TOO_OLD if too_old else ""))
+        return self.ledger.shelves[pool].hosts[known.id]
+
+    def _sync_ready(self, host: Host, known: Instance, now: float) -> None:
+        """The same, of one that is ready, or was until it turned out unhealthy."""
+        level, place = known.availability, (host.pool, host.instance)
+        if known.notice is not None:
+            self._sync_notice(host, messages.Doomed(known.id, known.notice.deadline, known.notice.kind), now)
+        if known.stage is Stage.UNHEALTHY and place not in self._unhealthy:
+            self._unhealthy.add(place)
+            self._doubt(host, level.why, now)
+            if self.pools[host.pool].unhealthy_breaks_jobs:
+                self._add(self.ledger.break_all(host, Loss(LossKind.UNHEALTHY, level.why), now))
+                self._give_up_if_free(host, now)
+        elif level.why == TOO_OLD and host.closed not in FINAL:
+            self._close_for_good(host, Closed.DRAINING, TOO_OLD, now)
+        elif level.access is Access.PAUSED and host.closed not in FINAL:
+            closed = Closed.PAUSED if level.briefly else Closed.LEAVING
+            if (host.closed, host.why_closed) != (closed, level.why):
+                self.ledger.close(host, closed, level.why)
+                if self.pools[host.pool].heartbeat_on_acquire:  # a sign of life may not come for long
+                    self._add(self.ledger.take_back(host, now))
+            self._note_rest(host, now)
+        elif level.access is Access.AVAILABLE and host.closed in {Closed.PAUSED, Closed.LEAVING}:
+            self._add(self.ledger.reopen(host, now))
+
+    def _sync_notice(self, host: Host, doom: messages.Doomed, now: float) -> None:
+        """It goes at a deadline."""
+        place = host.pool, host.instance
+        if self.doomed.get(place) != doom:
+            self._close_for_good(host, Closed.DOOMED, doom.why, now)
+            self.doomed[place] = doom
+            self._breaks.set(place, doom.deadline - BREAK_AHEAD)
+            if doom.kind is NoticeKind.PREEMPTION:
+                self.losses.announced(host.pool, host.instance, now)
+
+    def _lose(self, host: Host, cause: Loss | None, now: float) -> None:
+        """It is lost to work; without a cause it was given up."""
+        place = host.pool, host.instance
+        if cause is not None and not self.observing:  # else its manager may have given it up
+            self._actions.append(InstanceLost(host.id, cause))
+        self._breaks.cancel(place)
+        self._unhealthy.discard(place)
+        self.losses.gone(host.pool, host.instance, now, taken=cause is not None and cause.kind in TAKEN)
+        cause = _as_announced(cause, self.doomed.pop(place, None))
+        self._add(self.ledger.lose(host, cause or Loss(LossKind.KILLED, "it was removed"), now))
 
     def _hold_back(self, now: float) -> None:
         """Hand out nothing new while nothing can be remembered, or no group is known to be ours; else do it again."""
@@ -581,43 +646,9 @@ class Core:
     def _note_time(self, pool: str, instance: str, now: float) -> None:
         """How long the instance took to be ready, if that is known."""
         known = self.plans[pool].instances[instance]
-        if known.coming_since is not None:
-            self._payoffs[pool].note(now - known.coming_since, now, resumed=known.resumed)
-
-    def _tell_of(self, host: Host, event: messages.Event, now: float) -> None:  # noqa: C901  (an arm for each kind)
-        """Tell the ledger what changed about a host."""
-        ledger = self.ledger
-        match event:
-            case messages.Paused(_, reason, briefly):
-                ledger.close(host, Closed.PAUSED if briefly else Closed.LEAVING, reason)
-                if self.pools[host.pool].heartbeat_on_acquire:  # a sign of life may not come for long
-                    self._add(ledger.take_back(host, now))
-                self._note_rest(host, now)
-            case messages.Alive():
-                self._add(ledger.vouch(host) if ledger.offers(host) else ledger.take_back(host, now))
-            case messages.Resumed():
-                self._add(ledger.reopen(host, now))
-            case messages.Unhealthy(_, breaks_work, why):
-                ill = f"its heartbeats fail: {why}"
-                self._doubt(host, ill, now)
-                if breaks_work:
-                    self._add(ledger.break_all(host, Loss(LossKind.UNHEALTHY, ill), now))
-                    self._give_up_if_free(host, now)
-            case messages.Aged():
-                self._close_for_good(host, Closed.DRAINING, TOO_OLD, now)
-            case messages.Doomed():
-                self._close_for_good(host, Closed.DOOMED, event.why, now)
-                self.doomed[host.id] = event
-                self._breaks.set(host.id, event.deadline - BREAK_AHEAD)
-                if event.kind is NoticeKind.PREEMPTION:
-                    self.losses.announced(host.pool, host.instance, now)
-            case messages.Gone(_, cause):
-                if cause is not None and not self.observing:  # else its manager may have given it up
-                    self._actions.append(InstanceLost(host.id, cause))
-                self._breaks.cancel(host.id)
-                self.losses.gone(host.pool, host.instance, now, taken=cause is not None and cause.kind in TAKEN)
-                cause = _as_announced(cause, self.doomed.pop(host.id, None))
-                self._add(ledger.lose(host, cause or Loss(LossKind.KILLED, "it was removed"), now))
+        boot = known.boot
+        if boot is not None and boot.since is not None:
+            self.choices.payoffs[pool].note(now - boot.since, now, resumed=boot.start is Start.RESUMED)
 
     def _note_rest(self, host: Host, now: float) -> None:
         """Where somebody else has suspended an instance on which nothing runs, it is taken for asleep."""
@@ -628,13 +659,7 @@ class Core:
     def _doubt(self, host: Host, why: str, now: float) -> None:
         """No new work for the host; who has work there and waits for a connection need not wait longer."""
         self._close_for_good(host, Closed.UNHEALTHY, why, now)
-        self._actions += [Doubt(held, why) for held in host.slots if held is not None]
-
-    def _keep_if_retained(self, plan: Plan, instance: str) -> None:
-        """Tell the ledger of an instance that is not to be given up, if it knows it already."""
-        host = self.ledger.hosts.get(host_id(plan.pool, instance))
-        if host is not None and plan.instances[instance].retained is not None:
-            self.ledger.retain(host)
+        self._actions += [Doubt(held.id, why) for held in host.leases]
 
     def _close_for_good(self, host: Host, closed: Closed, why: str, now: float) -> None:
         """Give a host no more work, not even what is on its way there; it is replaced once it is free."""
@@ -642,6 +667,37 @@ class Core:
         self._add(self.ledger.take_back(host, now))
 
     # --- deciding ----------------------------------------------------------------------------------------
+
+    def _is_news(self, now: float) -> bool:
+        """Whether a decision may say something else than the last one, but for what time alone brings.
+
+        What time brings is looked at when the last decision said. Only while a pool backs off, or is set back, is that
+        not all there is to it: how much others take on changes with their tokens.
+        """
+        if not self._touched:
+            return False
+        inputs = self._inputs(now)
+        return inputs.unsettled or inputs != self._decided_on
+
+    def _inputs(self, now: float) -> "_Inputs":
+        """All that decisions read, or versions of it. O(pools)."""
+        ledger, pools, unsettled = self.ledger, [], False
+        for pool, plan in self.plans.items():
+            limits, shelf = plan.limits(now), ledger.shelves[pool]
+            unsettled = unsettled or limits.blocked_until is not None or bool(self._why_set_back(pool, now))
+            pools.append(
+                (
+                    shelf.version,
+                    plan.coming,
+                    plan.removing,
+                    plan.total,
+                    plan.outstanding,
+                    plan.withdrawable,
+                    limits.room,
+                )
+            )
+        counts = (ledger.reserved, ledger.pending, self._seen)
+        return _Inputs(unsettled, tuple(pools), counts, ledger.over)
 
     def _decide(self, now: float) -> None:
         """Decide, say when to look again, and carry it out, unless this is only to observe."""
@@ -652,157 +708,10 @@ class Core:
         if not self.observing:
             self._carry_out(decision, now)
 
-    def _unfit(self) -> Iterator[Removal]:
-        """What is given up whatever the demand."""
-        for host in self.ledger.retirable.values():
-            yield Removal(host.pool, host.instance, host.why_closed or "used up")
-        if self.observing:
-            yield from self._plans_removals()
-
-    def _to_spare(self, decision: Decision, policy: Policy, at: float) -> Iterator[tuple[float, Removal | Sleep]]:
-        """What is over the ceiling, at once; what is cordoned or to spare, once it is idle for long enough.
-
-        Of what falls due together, the least preferred pool's goes first.
-        """
-        spare = decision.spare
-        others: list[tuple[float, Removal | Sleep]] = []
-        idle: list[Iterable[tuple[float, Host]]] = []
-        places: dict[str, int] = {}
-        over_all = decision.excess
-        for pool in reversed(decision.pools):
-            excess = to_go = max(pool.excess, over_all)
-            for due, removal in self._stopped(pool.pool, excess, policy, at):
-                others.append((due, removal))
-                excess = max(0, excess - (due <= at))
-            places[pool.pool] = self._places(pool.pool, at)
-            for host in self.ledger.idle_cordoned(pool.pool):
-                due = at if excess else _due(host, policy, at)
-                others.append((due, Removal(host.pool, host.instance, "cordoned, and idle")))
-                excess = max(0, excess - (due <= at))
-            hosts = (host for host in self.ledger.longest_idle(pool.pool) if not host.retained)
-            for host in islice(hosts, excess):
-                spare -= host.usable
-                excess -= 1
-                yield at, Removal(host.pool, host.instance, OVER if pool.excess else f"{OVER} over all pools")
-            over_all = max(0, over_all - (to_go - excess))
-            idle.append((_due(host, policy, at), host) for host in hosts)
-        dormant = sorted(self._dormant(policy, at), key=itemgetter(0))
-        others += ((due, _with_its_leases(host)) for due, host in dormant if not host.usable)
-        idle.append((due, host) for due, host in dormant if host.usable)
-        idle_first = heapq.merge(*idle, key=itemgetter(0))
-        not_needed = ((due, self._spared(host, places)) for due, host in _fitting(idle_first, spare))
-        yield from heapq.merge(sorted(others, key=itemgetter(0)), not_needed, key=itemgetter(0))
-
-    def _dormant(self, policy: Policy, at: float) -> Iterator[tuple[float, Host]]:
-        """Hosts that are kept only for leases that sleep, and when their instances are to be suspended. O(such hosts).
-
-        Those that nobody else can use sleep at once, the others as late as idle ones would go.
-        """
-        for host in self.ledger.dormant.values():
-            plan = self.plans[host.pool]
-            if plan.may_suspend(host.instance):
-                due = _due(host, policy, at) if host.usable else at
-                yield max(due, plan.suspending.until), host
-
-    def _spared(self, host: Host, places: dict[str, int]) -> Removal | Sleep:
-        """What becomes of a host that is not needed: it sleeps, if leases do or there is a place for it, or goes."""
-        if host.busy:
-            return _with_its_leases(host)
-        if places[host.pool] > 0 and self.plans[host.pool].may_suspend(host.instance):
-            places[host.pool] -= 1
-            return Sleep(host.pool, host.instance, SPARED)
-        return Removal(host.pool, host.instance, NOT_NEEDED)
-
-    def _places(self, pool: str, at: float) -> int:
-        """How many more idle instances of the pool may be suspended, rather than given up."""
-        plan = self.plans[pool]
-        if not plan.suspends or plan.suspending.active(at):
-            return 0
-        return self._places_in_all(pool, at) - sum(not host.busy for host in self._asleep(pool))
-
-    def _places_in_all(self, pool: str, at: float) -> int:
-        """How many idle instances of the pool may be suspended; none where resuming them does not pay."""
-        return self.pools[pool].suspended_count if self.payoff(pool, at).pays else 0
-
-    def _asleep(self, pool: str) -> list[Host]:
-        """The pool's suspended hosts that are of use, the first to fall asleep first. O(such hosts of all pools)."""
-        return [host for host in self.ledger.asleep.values() if host.pool == pool]
-
-    def _stopped(self, pool: str, excess: int, policy: Policy, at: float) -> Iterator[tuple[float, Removal]]:
-        """Suspended instances that hold no leases, and when they are given up."""
-        places, verdict = self._places_in_all(pool, at), self.payoff(pool, at)
-        too_many = TOO_MANY if verdict.pays else f"suspending does not pay: {verdict}"
-        stopped = [host for host in self._asleep(pool) if not (host.busy or host.retained)]
-        for number, host in enumerate(stopped):
-            ends = dict(self._ends_asleep(host, policy, at))
-            if number < excess:
-                ends[OVER] = at
-            elif number < len(stopped) - places:
-                known = self.plans[host.pool].instances[host.instance]
-                ends[too_many] = _asleep_since(known, at) + policy.idle_time
-            why, due = min(ends.items(), key=itemgetter(1))
-            yield max(at, due), Removal(host.pool, host.instance, why)
-
-    def _ends_asleep(self, host: Host, policy: Policy, at: float) -> Iterator[tuple[str, float]]:
-        """Why and when a suspended instance without leases goes, however many there may be."""
-        plan = self.plans[host.pool]
-        known = plan.instances[host.instance]
-        since = _asleep_since(known, at)
-        if known.resume_failures > 1:  # once, and it may have been the network
-            yield UNRESUMABLE, at
-        if host.cordoned is not None:
-            yield "cordoned, and idle", since + policy.idle_time
-        yield TOO_OLD, plan.too_old_at(known)
-        yield TOO_LONG, since + self.pools[host.pool].suspended_time
-
-    def _to_wake(self, decision: Decision, at: float) -> Iterator[Wake]:
-        """Suspended instances to resume: for whoever waits for a lease there, and for what is missing."""
-        if self.removing_all:
-            return
-        called = [host for host in self.ledger.called.values() if self._may_wake(host, at)]
-        yield from (Wake(host.pool, host.instance, _why_called(host)) for host in called)
-        for pool in decision.pools:
-            missing = 0 if self.ledger.over else pool.wake
-            for host in reversed(self._to_be_had(pool.pool, at) if missing else []):
-                if missing > 0:
-                    missing -= host.asleep
-                    yield Wake(host.pool, host.instance, "more slots are needed")
-
-    def _to_be_had(self, pool: str, at: float) -> list[Host]:
-        """The pool's suspended hosts with slots for anybody, unless they wake anyhow; the last to fall asleep last."""
-        plan, called = self.plans[pool], self.ledger.called
-        return [
-            host
-            for host in (self._asleep(pool) if self.ledger.shelves[pool].asleep else [])
-            if host.asleep and host.id not in called and self._may_wake(host, at)
-            if at < plan.too_old_at(plan.instances[host.instance])
-        ]
-
-    def _may_wake(self, host: Host, at: float) -> bool:
-        """Whether its instance can be resumed then, as far as is known."""
-        plan = self.plans[host.pool]
-        blocked = plan.resuming.active(at) or not plan.viewed
-        return not blocked and host.closed is Closed.ASLEEP and plan.may_resume(host.instance)
-
-    def _everything_free(self) -> Iterator[Removal]:
-        """All instances that hold no work, whatever they are for, but not those that are retained."""
-        for pool, plan in self.plans.items():
-            for each in plan.instances.values():
-                host = self.ledger.hosts.get(host_id(pool, each.id))
-                if each.removal_asked_at is None and each.retained is None and not (host and host.busy):
-                    yield Removal(pool, each.id, "shutdown")
-
-    def _plans_removals(self) -> Iterator[Removal]:
-        """What the plans would have asked for by themselves, did they not observe."""
-        for pool, plan in self.plans.items():
-            for each in plan.instances.values():
-                if each.stage is Stage.HELD and each.state is not State.DELETING:
-                    yield Removal(pool, each.id, each.removing)
-
     def _carry_out(self, decision: Decision, now: float) -> None:
         """Ask the plans for what was decided."""
-        if self.removing_all:
-            self._take_everything_back()
+        if self.choices.staying is not None:
+            self._take_everything_back(self.choices.staying)
         elif not self.ledger.over:
             self._grow(decision, now)
         for pool, reasons in _by_pool(decision.wakes).items():
@@ -820,9 +729,11 @@ class Core:
             elif pool.withdraw:
                 self._add(plan.withdraw(pool.withdraw))
 
-    def _take_everything_back(self) -> None:
+    def _take_everything_back(self, staying: dict[str, dict[str, None]]) -> None:
         """Withdraw all that may still come, and tell when nothing is left but what is retained."""
-        for plan in self.plans.values():
+        for pool, plan in self.plans.items():
+            known = [plan.instances[id_] for id_ in staying[pool] if id_ in plan.instances]
+            staying[pool] = dict.fromkeys(each.id for each in known if each.deletion is None)
             if plan.outstanding:
                 self._add(plan.withdraw(plan.outstanding))
         if all(plan.total == len(plan.retained) for plan in self.plans.values()):
@@ -833,37 +744,38 @@ class Core:
         by_pool = _by_pool(removals)
         for pool, reasons in by_pool.items():
             for instance in reasons:
-                host = self.ledger.hosts.get(host_id(pool, instance))
+                host = self.ledger.host(pool, instance)
                 if host is not None:
                     self.ledger.retire(host)
             self._route(pool, self.plans[pool].remove(reasons, now), now)
 
     def _give_up_if_free(self, host: Host, now: float) -> None:
         """Remove a host whose work was broken in the same turn: after a crash it must not be used again."""
-        if host.id in self.ledger.retirable:
+        if host.counts.rare.to_remove:
             self._give_up([Removal(host.pool, host.instance, host.why_closed)], now)
 
     def _supply(self, pool: str, now: float) -> Supply:
         """The counters of one pool. O(1), but for what sleeps there and could be woken."""
         shelf, plan = self.ledger.shelves[pool], self.plans[pool]
-        returning = -(-shelf.paused // shelf.slots)
-        called = [host for host in self.ledger.called.values() if host.pool == pool and self._may_wake(host, now)]
-        to_come = sum(host.asleep for host in called)
-        leaving = plan.removing + sum(host.pool == pool for host in self.ledger.retirable.values())
+        counts, rare = shelf.counts, shelf.counts.rare
+        returning = -(-rare.paused // shelf.slots)
+        called = [host for host in shelf.lists.wake_requested.values() if self.choices.may_wake(host, now)]
+        to_come = sum(host.counts.rare.asleep for host in called)
+        leaving = plan.removing + rare.to_remove
         over = 0 if plan.ceiling is None else plan.total - leaving - plan.ceiling
         return Supply(
             pool=pool,
             slots=shelf.fresh,
-            kept=shelf.kept,
+            kept=counts.kept,
             coming=plan.coming + returning + len(called),
-            usable=shelf.usable,
-            in_use=shelf.acquired + shelf.cleaning + shelf.blocked,
+            usable=counts.usable,
+            in_use=counts.acquired + rare.cleaning + counts.blocked,
             excess=max(0, over),
             limits=plan.limits(now),
             stranded=plan.stranded(now),
             set_back=self._why_set_back(pool, now),
-            short=(shelf.returners + len(called)) * shelf.fresh - shelf.returning - to_come,
-            asleep=sum(host.asleep for host in self._to_be_had(pool, now)),
+            short=(rare.returners + len(called)) * shelf.fresh - rare.returning - to_come,
+            asleep=sum(host.counts.rare.asleep for host in self.choices.to_be_had(pool, now)),
         )
 
     def _why_set_back(self, pool: str, now: float) -> str:
@@ -889,9 +801,10 @@ class Core:
         shelf, plan = self.ledger.shelves[pool], self.plans[pool]
         if shelf.barred:
             return 0
-        coming = (plan.coming - shelf.returners) * shelf.fresh + shelf.returning
+        rare = shelf.counts.rare
+        coming = (plan.coming - rare.returners) * shelf.fresh + rare.returning
         waits = heed and self.pools[pool].reservation_throttling and plan.resuming.active(now)
-        return max(0, coming) + (0 if waits else shelf.asleep)
+        return max(0, coming) + (0 if waits else rare.asleep)
 
     def _remember(self, decision: Decision) -> None:
         """Keep the decision; of a run that say the same, the last."""
@@ -903,13 +816,6 @@ class Core:
 
     # --- bookkeeping -------------------------------------------------------------------------------------
 
-    def _remove_used(self, hosts: Container[str], now: float) -> None:
-        """Instances that an earlier manager had in use: nobody holds them any more, and what ran there may run on."""
-        for pool, plan in self.plans.items():
-            used = [id_ for id_ in plan.instances if host_id(pool, id_) in hosts]
-            reasons = dict.fromkeys(used, "it was in use when its manager stopped")
-            self._route(pool, plan.remove(reasons, now), now)
-
     def _add(self, step: Step) -> None:
         """Make a part of what this turn leads to."""
         self._writes += step.writes
@@ -920,10 +826,6 @@ class Core:
         step = Step(self._writes, self._actions)
         self._writes, self._actions = [], []
         return step
-
-
-def _whys(cordons: Mapping[str, CordonRecord]) -> Mapping[str, str]:
-    return {host: record.why for host, record in cordons.items()}
 
 
 def _shelf(pool: PoolSettings) -> Shelf:
@@ -949,32 +851,3 @@ def _as_announced(loss: Loss | None, doom: messages.Doomed | None) -> Loss | Non
     if loss is None or doom is None or loss.kind not in TAKEN:
         return loss
     return Loss(LossKind.PREEMPTED, f"{doom.why}, and {loss}")
-
-
-def _with_its_leases(host: Host) -> Sleep:
-    return Sleep(host.pool, host.instance, ONLY_SLEEPERS)
-
-
-def _asleep_since(known: Instance, at: float) -> float:
-    return at if known.asleep_since is None else known.asleep_since
-
-
-def _why_called(host: Host) -> str:
-    """Why it is waited for."""
-    keys = [held.key for held in host.held if held.resuming]
-    return f"{enumerated(keys)} {'is' if len(keys) == 1 else 'are'} to be resumed" if keys else "to be cleaned"
-
-
-def _due(host: Host, policy: Policy, at: float) -> float:
-    """When an idle host that nothing calls for is to be given up, *at* being now."""
-    return max(at, host.idle_since + policy.idle_time)
-
-
-def _fitting(hosts: Iterable[tuple[float, Host]], spare: int) -> Iterator[tuple[float, Host]]:
-    """Those that leave enough, whichever of them go; one behind another may have fewer uses left, and fit."""
-    for due, host in hosts:
-        if spare <= 0:
-            return
-        if host.usable <= spare:
-            spare -= host.usable
-            yield due, host

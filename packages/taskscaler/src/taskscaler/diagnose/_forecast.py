@@ -12,14 +12,15 @@ from typing import Any
 
 from attrs import evolve, frozen
 
-from fleeting.core import Plan, Stage, messages
+from fleeting.core import TOO_OLD, Plan, Stage, messages
 from fleeting.plugins import span
 from taskscaler._types import Policy
 from taskscaler._wording import counted, enumerated, iso
+from taskscaler.core._choices import NOT_NEEDED, SPARED
 from taskscaler.core._decide import Choice, Decision, Sleep, limit
-from taskscaler.core._mediator import COALESCE, NOT_NEEDED, SPARED, TOO_OLD, Core
+from taskscaler.core._mediator import COALESCE, Core
 from taskscaler.core._schedule import zone
-from taskscaler.core._slots import FINAL, host_id
+from taskscaler.core._slots import FINAL
 
 TOGETHER = 1.0
 """Seconds within which things of one kind are told as one."""
@@ -80,19 +81,19 @@ class Next(Enum):
 _SENTENCES = {
     Next.ASK: "the cloud is asked for {instances_wanted}",
     Next.ASK_AGAIN: "the cloud is asked again for {instances_wanted}",
-    Next.WITHDRAW: "requests for {instances_wanted} are taken back",
+    Next.WITHDRAW: "requests for {instances_wanted} are withdrawn",
     Next.GIVE_UP: "{instances} {are} given up",
     Next.SUSPEND: "{instances} {are} suspended",
     Next.RESUME: "{instances} {are} resumed",
-    Next.UNTURNED: "to suspend or resume {instances} has failed unless done by then",
-    Next.OVERDUE: "{instances} {are} given up unless ready by then",
-    Next.DELETE: "the deletion of {instances} is asked for again, unless gone by then",
-    Next.BREAK: "{keys} on {instances} {keys_are} broken, unless done by then",
+    Next.UNTURNED: "suspending or resuming {instances} counts as failed, unless done sooner",
+    Next.OVERDUE: "{instances} {are} given up, unless ready sooner",
+    Next.DELETE: "the deletion of {instances} is requested again, unless gone sooner",
+    Next.BREAK: "{keys} on {instances} {keys_are} broken, unless done sooner",
     Next.AGE: "{instances} {are} given no more work, and given up once free",
     Next.TAKEN: "the cloud takes {instances} away",
     Next.POLICY: "the policy changes",
     Next.PREPARE: "the readiness steps of {instances} are tried again",
-    Next.LOOK: "the cloud is looked at",
+    Next.LOOK: "the cloud is checked",
     Next.CHECK: "the health of {instances} is checked",
 }
 
@@ -235,20 +236,19 @@ class _Foresight:
 
     def _lost_with(self, at: float, pool: str, instance: str) -> Iterator[Upcoming]:
         """Leases that sleep on an instance which is not ready again in time."""
-        host = self.core.ledger.hosts.get(host_id(pool, instance))
-        if host is not None and host.held:
-            keys = tuple(held.key for held in host.held)
+        host = self.core.ledger.host(pool, instance)
+        if host is not None and host.leases:
+            keys = tuple(held.key for held in host.leases)
             yield self._item(at, Next.BREAK, pool, instance, keys=keys, why="not ready again in time")
 
     # --- what becomes of what the cloud takes away -------------------------------------------------------
 
     def _announced(self) -> Iterator[Upcoming]:
-        for id_, doom in self.core.doomed.items():
-            host = self.core.ledger.hosts[id_]
-            yield self._item(doom.deadline, Next.TAKEN, host.pool, host.instance, why=doom.why)
+        for (pool, instance), doom in self.core.doomed.items():
+            yield self._item(doom.deadline, Next.TAKEN, pool, instance, why=doom.why)
         for host, at in self.core.breaks():
-            held = [each for each in host.slots if each is not None]
-            doom = self.core.doomed[host.id]
+            held = host.leases
+            doom = self.core.doomed[host.pool, host.instance]
             late = tuple(each.key for each in held if each.ends_by > doom.deadline)
             if late:
                 yield self._item(at, Next.BREAK, host.pool, host.instance, keys=late, why=doom.why)
@@ -258,7 +258,7 @@ class _Foresight:
     def _grown_old(self) -> Iterator[Upcoming]:
         for pool, plan in self.core.plans.items():
             for at, instance in plan.ageing():
-                if self.core.ledger.hosts[host_id(pool, instance)].closed not in FINAL:
+                if self.core.ledger.shelves[pool].hosts[instance].closed not in FINAL:
                     yield self._item(at, Next.AGE, pool, instance, why=TOO_OLD)
 
     # --- what will be decided ----------------------------------------------------------------------------
@@ -273,7 +273,7 @@ class _Foresight:
         given_up: set[Choice] = set()
         for wake in decision.wakes:
             yield self._item(at, Next.RESUME, wake.pool, wake.instance, why=wake.why)
-        for due, removal in core.to_give_up(decision, policy, at):
+        for due, removal in core.choices.to_give_up(decision, policy, at):
             if change is None or due < change[0]:
                 given_up.add(removal)
                 yield self._give_up(due, removal, policy)
@@ -294,7 +294,8 @@ class _Foresight:
         for each in decision.pools:
             unwanted = min(each.withdraw, self.core.plans[each.pool].withdrawable)
             if each.increase:
-                yield self._item(at, Next.ASK, each.pool, count=each.increase, why=why)
+                if not self.core.plans[each.pool].asking:  # else it goes into the next call, and when nobody knows
+                    yield self._item(at, Next.ASK, each.pool, count=each.increase, why=why)
             elif unwanted:
                 why = "other pools can fill them" if each.moved else "nothing calls for them any more"
                 yield self._item(at, Next.WITHDRAW, each.pool, count=unwanted, why=why)
@@ -302,8 +303,9 @@ class _Foresight:
     def _when_lifted(self, decision: Decision, at: float) -> Iterator[Upcoming]:
         """What is asked for once a limit that time lifts no longer holds."""
         for limited in decision.pools:
-            what, lifted_at = limit(self.core.plans[limited.pool].limits(at))
-            if limited.limited_by and lifted_at < inf:
+            plan = self.core.plans[limited.pool]
+            what, lifted_at = limit(plan.limits(at))
+            if limited.limited_by and lifted_at < inf and not plan.asking:
                 later = self.core.foresee(lifted_at)[1].of(limited.pool)
                 if later.increase:
                     why = f"{what} allows it then" if what == "scale_throttle" else "the backoff is over then"
@@ -318,13 +320,13 @@ class _Foresight:
         yield self._item(at, Next.POLICY, why=f"{new} from {clock:%H:%M} ({after.timezone or 'UTC'})")
         _, decision = self.core.foresee(at)
         yield from self._grow(decision, at, "for the policy that holds then")
-        for due, removal in self.core.to_give_up(decision, after, at):
+        for due, removal in self.core.choices.to_give_up(decision, after, at):
             if removal not in given_up:
                 yield self._give_up(due, removal, after)
 
     def _give_up(self, at: float, choice: Choice, policy: Policy) -> Upcoming:
         why = choice.why
         if why in {NOT_NEEDED, SPARED} and policy.idle_time:
-            why = f"{why}, and idle for {span(policy.idle_time)} by then (idle_time)"
+            why = f"{why}, and then idle for {span(policy.idle_time)} (idle_time)"
         what = Next.SUSPEND if isinstance(choice, Sleep) else Next.GIVE_UP
         return self._item(at, what, choice.pool, choice.instance, why=why)
