@@ -17,7 +17,6 @@ from attrs import Factory, define, evolve
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from taskscaler.diagnose._snapshot import Snapshot
 
 from fleeting import NoticeKind, Observation, Observed, Preexisting, Problem, ProblemKind, State
 from fleeting.core import Stage, Step, messages
@@ -44,6 +43,7 @@ from taskscaler.diagnose._explain import Explanation, explain
 from taskscaler.diagnose._explain_instance import InstanceExplanation, explain_instance
 from taskscaler.diagnose._explain_key import KeyExplanation, explain_key
 from taskscaler.diagnose._forecast import Next, Upcoming, forecast
+from taskscaler.diagnose._snapshot import Snapshot
 from tests.strategies import EPOCH, NO_THROTTLE, QUICK, Records, a_plan, of_type, seeds
 from tests.taskscaler.strategies import policies, pool_settings
 

@@ -27,6 +27,7 @@ from taskscaler.core._slots import LEDGER_RECORDS, Break, Capacity, Check, Clean
 from taskscaler.diagnose._explain import Explanation, InstanceView, explain, view_instances
 from taskscaler.diagnose._explain_instance import InstanceExplanation, explain_instance
 from taskscaler.diagnose._explain_key import KeyExplanation, explain_key
+from taskscaler.diagnose._snapshot import Snapshot
 
 DEATH_TIMEOUT = 1.0
 """Seconds within which a connection on which a call failed shows that it is dead."""
@@ -310,10 +311,10 @@ class Taskscaler:
         if instance is not None and key is not None:
             raise ValueError("either an instance or a key can be explained at a time, not both")
         if instance is not None:
-            return explain_instance(self._core, instance, self._now())
+            return explain_instance(Snapshot(self._core, self._now()), instance)
         if key is not None:
-            return explain_key(self._core, key, self._now())
-        return explain(self._core, self._now())
+            return explain_key(Snapshot(self._core, self._now()), key)
+        return explain(Snapshot(self._core, self._now()))
 
     # --- ending ------------------------------------------------------------------------------------------
 

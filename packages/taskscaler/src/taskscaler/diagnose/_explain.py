@@ -1,7 +1,7 @@
 """Why there is what there is: snapshots and sentences for people, never on the hot path."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from math import inf
 
 from attrs import asdict, evolve, frozen
@@ -13,11 +13,10 @@ from taskscaler._types import Policy
 from taskscaler._wording import counted, finite, iso
 from taskscaler.core._decide import OVER_ALL, Decision, PoolDecision, limit
 from taskscaler.core._mediator import Core
-from taskscaler.core._slots import Capacity, host_id
-from taskscaler.diagnose._forecast import Upcoming, describe_policy, forecast, in_short
-
-SCHEMA_VERSION = 1
-"""Of all explanations as JSON; raised when a key changes its meaning or goes."""
+from taskscaler.core._slots import Capacity, Host
+from taskscaler.diagnose._answer import ScalerAnswer
+from taskscaler.diagnose._forecast import describe_policy, in_short
+from taskscaler.diagnose._snapshot import Snapshot
 
 
 @frozen(kw_only=True)
@@ -212,11 +211,10 @@ class PoolView:
 
 
 @frozen(kw_only=True)
-class Explanation:
-    """Why there is what there is, and what will happen next; `str()` of it is for people."""
+class Explanation(ScalerAnswer):
+    """Why there is what there is, and what will happen next: the next of each kind."""
 
-    at: float
-    """Seconds since the epoch."""
+    about = "scaler"
 
     capacity: Capacity
     shut: str
@@ -237,9 +235,6 @@ class Explanation:
 
     decisions: tuple[Decision, ...]
     """The last ones that differ, newest last."""
-
-    next: tuple[Upcoming, ...]
-    """What time alone will bring, soonest first: the next of each kind."""
 
     @property
     def answer(self) -> str:
@@ -283,24 +278,9 @@ class Explanation:
         for view in self.holds:
             yield f"instance {view.id} is {view.holds}" + (f": {view.why}" if view.why else "")
 
-    def sentences(self) -> Iterator[str]:
-        """The answer, what led to it, and what will happen next: one thought each."""
-        yield self.answer
-        yield from self.details()
-        yield from map(str, self.next)
-
-    def __str__(self) -> str:
-        """All sentences, a line each."""
-        return in_lines(self.answer, self.details(), self.next)
-
-    def as_dict(self) -> dict[str, object]:
-        """Plain data, as docs/reference/explain-json.md describes it."""
+    def data(self) -> Mapping[str, object]:
+        """See `Answer.data`."""
         return {
-            "version": SCHEMA_VERSION,
-            "about": "scaler",
-            "at": iso(self.at),
-            "answer": self.answer,
-            "details": list(self.details()),
             "shut": self.shut,
             "journal_error": self.journal_error,
             "capacity": asdict(self.capacity),
@@ -309,7 +289,6 @@ class Explanation:
             "holds": [_hold(view) for view in self.holds],
             "decision": decision_dict(self.decision),
             "decisions": [decision_dict(decision) for decision in self.decisions],
-            "next": [each.as_dict() for each in self.next],
         }
 
     def _waiting(self) -> str:
@@ -339,9 +318,10 @@ class Explanation:
         return "; ".join(part for part in parts if part)
 
 
-def explain(core: Core, now: float) -> Explanation:
-    """Take a snapshot."""
-    policy, decision = core.foresee(now)
+def explain(snapshot: Snapshot) -> Explanation:
+    """Tell of the whole scaler."""
+    core, now = snapshot.core, snapshot.now
+    policy, decision = snapshot.foreseen
     return Explanation(
         at=now,
         capacity=core.capacity(),
@@ -352,13 +332,8 @@ def explain(core: Core, now: float) -> Explanation:
         holds=tuple(_held(core)),
         decision=decision,
         decisions=tuple(core.decisions),
-        next=tuple(in_short(forecast(core, now))),
+        next=tuple(in_short(snapshot.upcoming)),
     )
-
-
-def in_lines(answer: str, details: Iterable[str], following: Iterable[Upcoming]) -> str:
-    """Set out an explanation: the answer, and below it what led to it and what will happen next."""
-    return "\n".join([answer, *(f"  {line}" for line in (*details, *following))])
 
 
 def decision_dict(decision: Decision) -> dict[str, object]:
@@ -400,27 +375,33 @@ def view_instances(core: Core) -> list[InstanceView]:
 
 def view_of(core: Core, plan: Plan, instance: Instance) -> InstanceView:
     """One known instance."""
-    host = core.ledger.hosts.get(host_id(plan.pool, instance.id))
+    host = core.ledger.host(plan.pool, instance.id)
     return InstanceView(
         id=instance.id,
         pool=plan.pool,
         state=label_of(instance),
-        slots=tuple(held.key if held else None for held in host.slots) if host else (),
+        slots=_slots(host) if host else (),
         cleaning=frozenset(host.cleaning if host else ()),
         uses=host.uses if host else 0,
         since=instance.first_seen,
         ready_since=instance.ready_since,
         why=instance.removing or (host.why_closed if host else instance.trouble),
-        cordoned=core.ledger.why_cordoned(host_id(plan.pool, instance.id)),
+        cordoned=core.ledger.why_cordoned(plan.pool, instance.id),
         retained=instance.retained,
     )
+
+
+def _slots(host: Host) -> tuple[str | None, ...]:
+    """Who holds which slot."""
+    keys = {held.slot: held.key for held in host.leases}
+    return tuple(keys.get(slot) for slot in range(host.shelf.slots))
 
 
 def _held(core: Core) -> Iterator[InstanceView]:
     """Those of which an operator wants something."""
     for plan in core.plans.values():
         for each in plan.instances.values():
-            if each.retained is not None or core.ledger.why_cordoned(host_id(plan.pool, each.id)) is not None:
+            if each.retained is not None or core.ledger.why_cordoned(plan.pool, each.id) is not None:
                 yield view_of(core, plan, each)
 
 
@@ -445,7 +426,7 @@ def _view_pool(core: Core, decision: PoolDecision, now: float) -> PoolView:
         outstanding=plan.outstanding,
         waited=max((now - intent.requested_at for intent in plan.intents if intent.outstanding), default=0.0),
         coming=plan.coming,
-        cleaning=core.ledger.shelves[plan.pool].cleaning,
+        cleaning=core.ledger.shelves[plan.pool].counts.rare.cleaning,
         ceiling=plan.ceiling,
         ceiling_over_all=core.ceiling,
         set_back=decision.set_back,
@@ -466,7 +447,7 @@ def _view_pool(core: Core, decision: PoolDecision, now: float) -> PoolView:
 
 def _on_sleep(core: Core, plan: Plan, now: float) -> str:
     """What is to be said of suspending and resuming in a pool that can."""
-    count, verdict = core.pools[plan.pool].suspended_count, core.payoff(plan.pool, now)
+    count, verdict = core.pools[plan.pool].suspended_count, core.choices.payoff(plan.pool, now)
     parts = []
     if plan.suspends and count:
         measured = f" ({verdict})" if str(verdict) else ""

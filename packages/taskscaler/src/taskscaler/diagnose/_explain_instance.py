@@ -1,6 +1,7 @@
 """Why an instance is there, still there, not there yet, or gone: what can be told of one instance."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from operator import attrgetter
 
 from attrs import frozen
 
@@ -11,9 +12,11 @@ from fleeting.plugins import span
 from taskscaler._observe import label_of
 from taskscaler._wording import counted, enumerated, iso
 from taskscaler.core._mediator import Core
-from taskscaler.core._slots import AWAY, FINAL, Held, Host, host_id
-from taskscaler.diagnose._explain import SCHEMA_VERSION, in_lines, view_of
-from taskscaler.diagnose._forecast import Next, Upcoming, forecast
+from taskscaler.core._slots import AWAY, FINAL, Held, Host
+from taskscaler.diagnose._answer import ScalerAnswer
+from taskscaler.diagnose._explain import view_of
+from taskscaler.diagnose._forecast import Next, Upcoming
+from taskscaler.diagnose._snapshot import Snapshot
 
 
 @frozen(kw_only=True)
@@ -33,11 +36,10 @@ class JobOnInstance:
 
 
 @frozen(kw_only=True)
-class InstanceExplanation:
-    """One instance; `str()` of it is for people."""
+class InstanceExplanation(ScalerAnswer):
+    """One instance, and what time alone will bring to it."""
 
-    at: float
-    """Seconds since the epoch."""
+    about = "instance"
 
     id: str
     pool: str
@@ -69,9 +71,6 @@ class InstanceExplanation:
     holds: str
     """What an operator wants of it, such as ``cordoned (a disk fails), retained``; empty: nothing."""
 
-    next: tuple[Upcoming, ...]
-    """What time alone will bring to it, soonest first."""
-
     @property
     def answer(self) -> str:
         """Why it is (still) there, in one sentence."""
@@ -94,24 +93,9 @@ class InstanceExplanation:
             first = "it went" if self.state == "gone" else "first seen"
             yield f"{first} {span(self.at - self.since)} ago{ready}"
 
-    def sentences(self) -> Iterator[str]:
-        """The answer, what belongs to it, and what will happen next: one thought each."""
-        yield self.answer
-        yield from self.details()
-        yield from map(str, self.next)
-
-    def __str__(self) -> str:
-        """All sentences, a line each."""
-        return in_lines(self.answer, self.details(), self.next)
-
-    def as_dict(self) -> dict[str, object]:
-        """Plain data, as docs/reference/explain-json.md describes it."""
+    def data(self) -> Mapping[str, object]:
+        """See `Answer.data`."""
         return {
-            "version": SCHEMA_VERSION,
-            "about": "instance",
-            "at": iso(self.at),
-            "answer": self.answer,
-            "details": list(self.details()),
             "id": self.id,
             "pool": self.pool or None,
             "state": self.state,
@@ -124,7 +108,6 @@ class InstanceExplanation:
             "why": self.why,
             "why_no_work": self.why_no_work,
             "holds": self.holds,
-            "next": [each.as_dict() for each in self.next],
         }
 
 
@@ -141,12 +124,13 @@ _BEGINNINGS = {
 }
 
 
-def explain_instance(core: Core, name: str, now: float) -> InstanceExplanation:
+def explain_instance(snapshot: Snapshot, name: str) -> InstanceExplanation:
     """Tell of an instance by its id, or by ``pool/id`` where several pools use the same."""
+    core, now = snapshot.core, snapshot.now
     for plan in core.plans.values():
         id_ = name.removeprefix(f"{plan.pool}/")
         if id_ in plan.instances:
-            return _known(core, plan, plan.instances[id_], now)
+            return _known(snapshot, plan, plan.instances[id_])
     for plan in core.plans.values():
         departure = plan.departed(name.removeprefix(f"{plan.pool}/"))
         if departure is not None:
@@ -173,26 +157,26 @@ def _absent(
         why=why,
         why_no_work="",
         holds="",
-        next=(),
     )
 
 
-def _known(core: Core, plan: Plan, instance: Instance, now: float) -> InstanceExplanation:
-    host = core.ledger.hosts.get(host_id(plan.pool, instance.id))
-    items = [item for item in forecast(core, now) if item.pool == plan.pool and instance.id in item.instances]
-    held = [each for each in host.slots if each is not None] if host else []
+def _known(snapshot: Snapshot, plan: Plan, instance: Instance) -> InstanceExplanation:
+    core = snapshot.core
+    host = core.ledger.host(plan.pool, instance.id)
+    items = snapshot.upcoming_of(plan.pool, instance.id)
+    held = sorted(host.leases, key=attrgetter("slot")) if host else []
     return InstanceExplanation(
-        at=now,
+        at=snapshot.now,
         id=instance.id,
         pool=plan.pool,
         state=label_of(instance),
         since=instance.first_seen,
         ready_since=instance.ready_since,
-        slots=len(host.slots) if host else 0,
+        slots=host.shelf.slots if host else 0,
         jobs=tuple(_job(each) for each in held),
         uses=host.uses if host else 0,
         max_uses=core.pools[plan.pool].max_use_count,
-        why=_Reasons(core, plan.pool, instance, now, items).why(host),
+        why=_Reasons(snapshot, plan.pool, instance, items).why(host),
         why_no_work=_why_no_work(core, host),
         holds=view_of(core, plan, instance).holds,
         next=tuple(items),
@@ -219,10 +203,9 @@ def _why_no_work(core: Core, host: Host | None) -> str:
 class _Reasons:
     """Why an instance is as it is."""
 
-    core: Core
+    snapshot: Snapshot
     pool: str
     instance: Instance
-    now: float
     items: list[Upcoming]
     """What will happen to it."""
 
@@ -240,23 +223,25 @@ class _Reasons:
         instance = self.instance
         if instance.stage is Stage.HELD:
             return f"{instance.removing}, but it is not to be deleted"
-        if instance.removal_asked_at is None:
+        deletion = instance.deletion
+        if deletion is None:
             return instance.removing
-        ago = span(self.now - instance.removal_asked_at)
-        if instance.removal_tries > 1:
-            tries = f"{instance.removal_tries} times, last {ago} ago"
+        ago = span(self.snapshot.now - deletion.asked_at)
+        if deletion.tries > 1:
+            tries = f"{deletion.tries} times, last {ago} ago"
             return f"{instance.removing}; its deletion was asked for {tries}, without effect so far"
-        answered = "" if instance.removal_sent else ", and the cloud has not answered"
+        answered = "" if deletion.sent else ", and the cloud has not answered"
         return f"{instance.removing}; its deletion was asked for {ago} ago{answered}"
 
     def _asleep(self) -> str:
-        instance, resuming = self.instance, self.core.plans[self.pool].resuming
-        since = self.now if instance.asleep_since is None else instance.asleep_since
-        parts = [f"{instance.asleep}, for {span(self.now - since)} so far"]
+        instance, resuming = self.instance, self.snapshot.core.plans[self.pool].resuming
+        sleep = instance.sleep
+        since = self.snapshot.now if sleep is None or sleep.since is None else sleep.since
+        parts = [f"{instance.asleep}, for {span(self.snapshot.now - since)} so far"]
         if instance.state is not State.SUSPENDED:
             parts.append(f"the cloud shows it as {instance.state.value}")
-        if resuming.active(self.now):
-            parts.append(f"nothing is resumed for {span(resuming.until - self.now)}: {resuming.reason}")
+        if resuming.active(self.snapshot.now):
+            parts.append(f"nothing is resumed for {span(resuming.until - self.snapshot.now)}: {resuming.reason}")
         return "; ".join(parts)
 
     def _coming(self) -> str:
@@ -268,8 +253,8 @@ class _Reasons:
         return instance.paused or "its readiness steps are under way"
 
     def _busy(self, host: Host) -> str:
-        awake = [held.key for held in host.slots if held is not None and not held.suspended]
-        asleep = [held.key for held in host.slots if held is not None and held.suspended]
+        awake = [held.key for _, held in sorted(host.awake.items())]
+        asleep = [held.key for _, held in sorted(host.asleep.items())]
         parts = [f"{enumerated(awake)} {'runs' if len(awake) == 1 else 'run'} on it"] if awake else []
         parts += [f"{enumerated(asleep)} {'sleeps' if len(asleep) == 1 else 'sleep'} on it"] if asleep else []
         cleaning = len(host.cleaning)
@@ -279,7 +264,7 @@ class _Reasons:
         return f"{' and '.join(parts)}{ends}"
 
     def _free(self, host: Host) -> str:
-        idle = f"idle for {span(self.now - host.idle_since)}"
+        idle = f"idle for {span(self.snapshot.now - host.idle_since)}"
         leaves = [item for item in self.items if item.what is Next.GIVE_UP]
         if host.retained:
             return f"{idle}, and retained"
@@ -287,21 +272,21 @@ class _Reasons:
             return f"{idle}, and given up {leaves[0].when}: {leaves[0].why}"
         if host.closed is not None:
             return f"it is waited for ({host.why_closed})"
-        if barred := self.core.ledger.shelves[self.pool].barred:
+        if barred := self.snapshot.core.ledger.shelves[self.pool].barred:
             return f"{idle}: {barred}"
-        if self.core.ledger.over:
+        if self.snapshot.core.ledger.over:
             return f"{idle}; nothing is given up while no slots are handed out"
         return f"{idle}, but {self._needed(host)}"
 
     def _needed(self, host: Host) -> str:
-        _, decision = self.core.foresee(self.now)
+        _, decision = self.snapshot.foreseen
         claims = (
             (decision.demand.reserved, "reserved"),
             (decision.demand.pending, "waited for"),
             (decision.idle_target, "to be kept idle (idle_count)"),
         )
         words = enumerated([f"{count} {claim}" for count, claim in claims if count])
-        needed = f"needed: of {counted(self.core.ledger.usable, 'free slot')} {words or 'none is to spare'}"
+        needed = f"needed: of {counted(self.snapshot.core.ledger.usable, 'free slot')} {words or 'none is to spare'}"
         if host.usable > decision.spare > 0:
             return f"{needed}, and it has more than the {decision.spare} to spare"
         return f"{needed}, and others go before it" if decision.spare else needed

@@ -1,24 +1,24 @@
 """Where a key stands: what can be told of a job, or of whoever else asked for a slot."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from attrs import frozen
 
 from fleeting.config import did_you_mean
 from fleeting.plugins import span
 from taskscaler._wording import iso
-from taskscaler.core._mediator import Core
 from taskscaler.core._slots import Closed, Held, LostLease, Waiter
-from taskscaler.diagnose._explain import SCHEMA_VERSION, explain, in_lines
-from taskscaler.diagnose._forecast import Next, Upcoming, forecast
+from taskscaler.diagnose._answer import ScalerAnswer
+from taskscaler.diagnose._explain import explain
+from taskscaler.diagnose._forecast import Next
+from taskscaler.diagnose._snapshot import Snapshot
 
 
 @frozen(kw_only=True)
-class KeyExplanation:
-    """One key; `str()` of it is for people."""
+class KeyExplanation(ScalerAnswer):
+    """One key, and what time alone will bring that concerns it."""
 
-    at: float
-    """Seconds since the epoch."""
+    about = "key"
 
     key: str
     state: str
@@ -44,9 +44,6 @@ class KeyExplanation:
 
     lost: str = ""
     """How it lost a slot before, if it did; also if it has another by now."""
-
-    next: tuple[Upcoming, ...] = ()
-    """What time alone will bring that concerns it, soonest first."""
 
     @property
     def answer(self) -> str:
@@ -75,24 +72,9 @@ class KeyExplanation:
         if self.lost and self.state != "lost":
             yield f"it {self.lost}"
 
-    def sentences(self) -> Iterator[str]:
-        """The answer, what belongs to it, and what will happen next: one thought each."""
-        yield self.answer
-        yield from self.details()
-        yield from map(str, self.next)
-
-    def __str__(self) -> str:
-        """All sentences, a line each."""
-        return in_lines(self.answer, self.details(), self.next)
-
-    def as_dict(self) -> dict[str, object]:
-        """Plain data, as docs/reference/explain-json.md describes it."""
+    def data(self) -> Mapping[str, object]:
+        """See `Answer.data`."""
         return {
-            "version": SCHEMA_VERSION,
-            "about": "key",
-            "at": iso(self.at),
-            "answer": self.answer,
-            "details": list(self.details()),
             "key": self.key,
             "state": self.state,
             "since": None if self.since is None else iso(self.since),
@@ -103,19 +85,18 @@ class KeyExplanation:
             "slot": self.slot,
             "why": self.why,
             "lost": self.lost,
-            "next": [each.as_dict() for each in self.next],
         }
 
 
-def explain_key(core: Core, key: str, now: float) -> KeyExplanation:
+def explain_key(snapshot: Snapshot, key: str) -> KeyExplanation:
     """Tell where a key stands."""
-    ledger = core.ledger
+    ledger, now = snapshot.core.ledger, snapshot.now
     loss = ledger.lost.get(key)
     lost = _lost(loss, now) if loss else ""
     if held := ledger.leases.get(key):
-        return _holding(core, held, lost, now)
+        return _holding(snapshot, held, lost)
     if waiter := ledger.waiter(key):
-        return _waiting(core, waiter, lost, now)
+        return _waiting(snapshot, waiter, lost)
     if loss:
         return _gone(key, loss, lost, now)
     hint = did_you_mean(key, [*ledger.leases, *(waiter.key for waiter in ledger.queue())])
@@ -123,18 +104,18 @@ def explain_key(core: Core, key: str, now: float) -> KeyExplanation:
     return KeyExplanation(at=now, key=key, state="unknown", why=why)
 
 
-def _holding(core: Core, held: Held, lost: str, now: float) -> KeyExplanation:
-    host = held.host
-    on_host = (item for item in forecast(core, now) if item.pool == host.pool and host.instance in item.instances)
+def _holding(snapshot: Snapshot, held: Held, lost: str) -> KeyExplanation:
+    host, unwritten = held.host, snapshot.core.journal_error or "that is remembered first"
+    on_host = snapshot.upcoming_of(host.pool, host.instance)
     return KeyExplanation(
-        at=now,
+        at=snapshot.now,
         key=held.key,
         state="suspended" if held.suspended else "holding" if held.delivered else "assigned",
         since=held.since,
         instance=host.instance,
         pool=host.pool,
         slot=held.slot,
-        why=_on_its_sleep(held) if held.delivered else core.journal_error or "that is remembered first",
+        why=_on_its_sleep(held) if held.delivered else unwritten,
         lost=lost,
         next=tuple(item for item in on_host if item.what is not Next.CHECK),
     )
@@ -151,12 +132,12 @@ def _on_its_sleep(held: Held) -> str:
     return ""
 
 
-def _waiting(core: Core, waiter: Waiter, lost: str, now: float) -> KeyExplanation:
-    overall = explain(core, now)
-    queue = [each.key for each in core.ledger.queue()]
+def _waiting(snapshot: Snapshot, waiter: Waiter, lost: str) -> KeyExplanation:
+    overall = explain(snapshot)
+    queue = [each.key for each in snapshot.core.ledger.queue()]
     kept = waiter.key not in queue
     return KeyExplanation(
-        at=now,
+        at=snapshot.now,
         key=waiter.key,
         state="reserved" if waiter.reserves else "waiting",
         since=waiter.asked_at,
@@ -174,13 +155,13 @@ def _gone(key: str, loss: LostLease, lost: str, now: float) -> KeyExplanation:
         key=key,
         state="lost",
         since=loss.at,
-        instance=loss.host.instance,
-        pool=loss.host.pool,
-        slot=loss.slot,
+        instance=loss.lease.instance,
+        pool=loss.lease.pool,
+        slot=loss.lease.slot,
         why=str(loss.loss),
         lost=lost,
     )
 
 
 def _lost(loss: LostLease, now: float) -> str:
-    return f"lost slot {loss.slot} of {loss.host.instance} {span(now - loss.at)} ago: {loss.loss}"
+    return f"lost slot {loss.lease.slot} of {loss.lease.instance} {span(now - loss.at)} ago: {loss.loss}"

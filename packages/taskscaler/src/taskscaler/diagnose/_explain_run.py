@@ -15,7 +15,8 @@ from taskscaler._told import JobTold, Progress, RunTold
 from taskscaler._wording import counted, enumerated, iso
 from taskscaler.batch import Attempt, JobState, Opened, RecordedEvent
 from taskscaler.core._decide import Decision
-from taskscaler.diagnose._explain import SCHEMA_VERSION, STATES, decision_dict
+from taskscaler.diagnose._answer import SCHEMA_VERSION
+from taskscaler.diagnose._explain import STATES, decision_dict
 
 Row = tuple[str, str]
 """A label, and what is said under it."""
