@@ -447,7 +447,9 @@ class Observer:
         age = self.cloud.now - self.cloud.machines[instance].exists_at
         if 0 < pool.max_instance_age < age - self._late:
             self.violate(f"{where}, which is {age:.1f} s old")
-        if pool.heartbeat_on_acquire and self._beats.get((life.number, instance), -inf) < lease.held.since:
+        stored = self._records.get("lease", {}).get(lease.key)
+        since = self.cloud.now if stored is None else stored.since
+        if pool.heartbeat_on_acquire and self._beats.get((life.number, instance), -inf) < since:
             self.violate(f"{where}, which has not shown that it lives")
 
     def beat(self, life: "Life", instance: str) -> None:

@@ -115,7 +115,7 @@ class Witness:
         self._stage: dict[str, str] = {}
         self._asked: set[str] = set()
         self.ticks = 0
-        """How often an engine woke up."""
+        """How often a core was woken."""
 
         self.commits = 0
         """How often something was stored, but for forgetting what was lost an hour ago."""
@@ -179,11 +179,11 @@ class Witness:
         take_back, cleaned = core.ledger.take_back, core.cleaned
 
         def taken_back(host: Host, now: float) -> Step:
-            self.met["lease: taken back"] += sum(not held.delivered for held in host.held)
+            self.met["lease: taken back"] += sum(not held.delivered for held in host.leases)
             return take_back(host, now)
 
         def ended(clean: Clean, failure: str, now: float) -> Step:
-            outcome = ("not to be cleaned" if failure else "clean again") if clean.wanted else ""
+            outcome = ("not to be cleaned" if failure else "clean again") if core.ledger.wants(clean) else ""
             self.met[f"slot: {outcome}" if outcome else "clean-up: not wanted any more"] += 1
             return cleaned(clean, failure, now)
 
@@ -285,13 +285,13 @@ class Witness:
         match action:
             case Check():
                 self.met["lease: checked"] += 1
-            case Deliver(held):
+            case Deliver(lease):
                 self.met["lease: assigned"] += 1
-                stands = core.ledger.leases.get(held.key) is held
+                stands = core.ledger.find(lease) is not None
                 self.met["lease: delivered" if stands else "lease: not delivered any more"] += 1
-            case Break(held, loss):
+            case Break(lease, loss):
                 self.met[f"lease: broken, {loss.kind.value}"] += 1
-                self._say(f"{held.key}: broken ({loss})")
+                self._say(f"{lease.key}: broken ({loss})")
             case Refuse():
                 self.met["acquire: refused"] += 1
 

@@ -113,8 +113,8 @@ class NoCapacity(TaskscalerError):
         " tells.",
     )
 
-    def __init__(self, why: str, *, possible: bool = False) -> None:
-        """Take the reason, and whether a slot may come later, so that asking again makes sense."""
+    def __init__(self, why: object, *, possible: bool = False) -> None:
+        """Take the reason, whose `str()` is the message, and whether a slot may come later: ask again then."""
         self.possible = possible
         super().__init__(why)
 

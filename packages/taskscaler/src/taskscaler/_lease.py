@@ -1,17 +1,16 @@
 """A lease: one slot on one instance, held until it is released or lost."""
 
-import math
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Protocol, Self
 
 import anyio
 
 from fleeting import ConnectInfo, Connection, Unreachable
-from fleeting.events import Loss, LossKind
+from fleeting.events import Loss
 from fleeting.plugins import one_line
 from taskscaler._errors import LeaseLost
-from taskscaler.core._slots import Held
+from taskscaler.core._slots import LeaseId
 
 VERDICT_TIMEOUT = 30.0
 """Seconds for which a body that failed with `Unreachable` waits to hear whether its instance is lost."""
@@ -24,30 +23,92 @@ def only_unreachable(error: Exception) -> bool:
     return isinstance(error, Unreachable)
 
 
+class LeaseState:
+    """What a lease and its scaler share: the ledger's side, and how the lease stands."""
+
+    def __init__(self, id_: LeaseId) -> None:
+        """Held from now on."""
+        self.id = id_
+        """Names it for good: its key may be used again once it has ended."""
+
+        self.ended = False
+        self.loss: Loss | None = None
+        self.unhealthy = ""
+        """Why the instance is unhealthy; empty if it is not, as far as is known."""
+
+        self.cut_off = False
+        """Whether a connection to the instance died, or could not be made."""
+
+        self.bodies: set[anyio.CancelScope] = set()
+        """Cancelled when the lease is lost."""
+
+        self.dials: set[anyio.CancelScope] = set()
+        """Cancelled when the instance turns out unhealthy."""
+
+        self._news: anyio.Event | None = None
+        """Set when it ends or the instance is unhealthy; made by those who wait, which most leases never see."""
+
+    async def wait_for_news(self) -> None:
+        """Wait until the lease ends, or its instance is unhealthy."""
+        if self._news is None:
+            self._news = anyio.Event()
+        await self._news.wait()
+
+    async def wait_ended(self) -> Loss | None:
+        """Wait until the lease is released, suspended or lost; returns why it was lost, None if it was not."""
+        while not self.ended:
+            await self.wait_for_news()
+        return self.loss
+
+    def end(self, loss: Loss | None = None) -> bool:
+        """End the lease, and cancel what relies on it if it is lost; False: it has ended before."""
+        if self.ended:
+            return False
+        self.ended = True
+        self.loss = loss
+        self._announce()
+        if loss is not None:
+            for body in self.bodies:
+                body.cancel()
+        return True
+
+    def mark_unhealthy(self, why: str) -> None:
+        """What waits for a connection to the instance waits no more."""
+        self.unhealthy = why
+        self._announce()
+        for dial in self.dials:
+            dial.cancel()
+
+    def _announce(self) -> None:
+        if self._news is not None:
+            self._news.set()
+            self._news = None
+
+
 class LeaseOwner(Protocol):
     """What a lease needs of its scaler."""
 
-    def release(self, lease: "Lease") -> None:
+    def release(self, id_: LeaseId) -> None:
         """Take the slot back."""
         ...
 
-    def suspend(self, lease: "Lease") -> None:
+    def suspend(self, id_: LeaseId) -> None:
         """Keep the slot, for nobody to use until the lease is resumed."""
         ...
 
-    def forsake(self, lease: "Lease", loss: Loss) -> None:
+    def mark_unreachable(self, id_: LeaseId, why: str) -> None:
         """The instance is unhealthy, and cannot be reached: take the slot away."""
         ...
 
-    def distrust(self, lease: "Lease", why: str) -> None:
-        """The instance behaves as none that is in order does, although the cloud shows it."""
+    def mark_suspect(self, id_: LeaseId, why: str) -> None:
+        """Something is wrong with the instance, although the cloud shows it: it gets no new work."""
         ...
 
-    async def connect_info(self, lease: "Lease") -> ConnectInfo:
+    async def connect_info(self, id_: LeaseId) -> ConnectInfo:
         """How to connect to the instance."""
         ...
 
-    def dial(self, lease: "Lease") -> AbstractAsyncContextManager[Connection]:
+    def dial(self, state: LeaseState) -> AbstractAsyncContextManager[Connection]:
         """Connect to the instance."""
         ...
 
@@ -55,22 +116,10 @@ class LeaseOwner(Protocol):
 class Lease:
     """A slot that work may run in. Made by `Taskscaler.acquire_lease`; may outlive any scope."""
 
-    def __init__(self, held: Held, owner: LeaseOwner) -> None:
-        """Wrap the ledger's side of the lease."""
-        self.held = held
-        """The ledger's side; not for users."""
-
+    def __init__(self, state: LeaseState, owner: LeaseOwner) -> None:
+        """Wrap what is shared with the scaler."""
+        self._state = state
         self._owner = owner
-        self._ended = anyio.Event()
-        self._bodies: set[anyio.CancelScope] = set()
-        self._doubted = anyio.Event()
-        self._doubt = ""
-        self._dials: set[anyio.CancelScope] = set()
-        self.cut_off = False
-        """Whether a connection to the instance died, or could not be made."""
-
-        self.loss: Loss | None = None
-        """Why it was lost; None while it is held, and after a proper release."""
 
     def __repr__(self) -> str:
         """Key, instance and slot."""
@@ -79,39 +128,44 @@ class Lease:
     @property
     def key(self) -> str:
         """What it was acquired under."""
-        return self.held.key
+        return self._state.id.key
 
     @property
     def pool(self) -> str:
         """Name of the pool the instance belongs to."""
-        return self.held.host.pool
+        return self._state.id.pool
 
     @property
     def instance(self) -> str:
         """The instance's id."""
-        return self.held.host.instance
+        return self._state.id.instance
 
     @property
     def slot(self) -> int:
         """Number of the slot on its instance, from 0; no two leases hold the same one at a time."""
-        return self.held.slot
+        return self._state.id.slot
 
     async def connect_info(self) -> ConnectInfo:
         """How to connect to the instance; fetched again when credentials have expired.
 
         Raises:
-            Unreachable: It cannot be told.
+            Unreachable: It cannot be found out.
         """
-        return await self._owner.connect_info(self)
+        return await self._owner.connect_info(self._state.id)
 
     def dial(self) -> AbstractAsyncContextManager[Connection]:
         """Connect to the instance; leaving the context closes the connection."""
-        return self._owner.dial(self)
+        return self._owner.dial(self._state)
+
+    @property
+    def loss(self) -> Loss | None:
+        """Why it was lost; None while it is held, and after a proper release."""
+        return self._state.loss
 
     @property
     def ended(self) -> bool:
         """Whether it was released, suspended or lost."""
-        return self._ended.is_set()
+        return self._state.ended
 
     async def wait_ended(self) -> Loss | None:
         """Wait until the lease is released, suspended or lost.
@@ -119,8 +173,7 @@ class Lease:
         Returns:
             Why it was lost; None if it was not.
         """
-        await self._ended.wait()
-        return self.loss
+        return await self._state.wait_ended()
 
     async def lost(self) -> Loss:
         """Wait until the lease is lost. Returns never if it is released before."""
@@ -136,49 +189,29 @@ class Lease:
         A body that fails because its connection died waits a little to hear whether the instance is lost.
 
         Raises:
-            LeaseLost: On leaving, if the body was cut short by the loss. A cancellation from outside wins.
+            LeaseLost: On leaving, if the body was cut short by the loss, even if its clean-up failed then. An outer
+                cancellation wins.
         """
-        with anyio.CancelScope() as body:
-            self._bodies.add(body)
-            if self.loss is not None:  # while the lease was on its way to its holder
-                body.cancel()
-            try:
-                yield
-            except Exception as error:
-                self._bodies.discard(body)  # the loss is waited for now, and must not cut the waiting short
-                await self._raise_if_lost(error)
-                raise
-            finally:
-                self._bodies.discard(body)
+        body = anyio.CancelScope()
+        try:
+            with body:
+                self._state.bodies.add(body)
+                if self.loss is not None:  # while the lease was on its way to its holder
+                    body.cancel()
+                try:
+                    yield
+                except Exception as error:
+                    self._state.bodies.discard(body)  # the loss is waited for now, and must not cut the waiting short
+                    await self._raise_if_lost(error)
+                    raise
+                finally:
+                    self._state.bodies.discard(body)
+        except Exception as error:  # what a body raises that was cut short comes from its clean-up
+            if body.cancel_called and self.loss is not None and not isinstance(error, LeaseLost):
+                raise LeaseLost(self.key, self.instance, self.loss) from error
+            raise
         if body.cancelled_caught and self.loss is not None:
             raise LeaseLost(self.key, self.instance, self.loss)
-
-    @asynccontextmanager
-    async def unless_doubted(self) -> AsyncIterator[Callable[[], None]]:
-        """Run a body that dials, and is cancelled if the instance turns out unhealthy before it says that it connected.
-
-        Yields what the body says so with: from then on it is safe. On an instance that is in doubt already it has
-        some time, for one that only fails its heartbeats may be reached all the same.
-
-        Raises:
-            Unreachable: On leaving, if the body was cancelled.
-        """
-        with anyio.CancelScope() as dial:
-
-            def connected() -> None:
-                self._dials.discard(dial)
-                dial.deadline = math.inf
-
-            if self._doubted.is_set():
-                dial.deadline = anyio.current_time() + VERDICT_TIMEOUT
-            self._dials.add(dial)
-            try:
-                yield connected
-            finally:
-                self._dials.discard(dial)
-        if dial.cancelled_caught:
-            self.cut_off = True
-            raise Unreachable(f"{self.instance} is unhealthy, and could not be connected to")
 
     @asynccontextmanager
     async def hold(self) -> AsyncIterator[Self]:
@@ -190,33 +223,23 @@ class Lease:
             self.release()
 
     async def _raise_if_lost(self, error: Exception) -> None:
-        """Wait for the verdict on an instance that was cut off; one that is not lost is not trusted any more."""
-        if self.cut_off and only_unreachable(error):
+        """Wait for the verdict on an instance that was cut off; one that is not lost is suspect."""
+        state = self._state
+        if state.cut_off and only_unreachable(error):
             with anyio.move_on_after(VERDICT_TIMEOUT):
-                await self._verdict()
-                if self._doubted.is_set():
-                    self._owner.forsake(self, Loss(LossKind.UNHEALTHY, self._doubt))
-                    await self._ended.wait()
+                while not (state.ended or state.unhealthy):
+                    await state.wait_for_news()
+                if state.unhealthy:
+                    self._owner.mark_unreachable(state.id, state.unhealthy)
+                    await state.wait_ended()
             if self.loss is not None:
                 raise LeaseLost(self.key, self.instance, self.loss) from error
-            self._owner.distrust(self, "it could not be reached")
-
-    async def _verdict(self) -> None:
-        """Wait until the lease is lost, or is not to be relied on any more."""
-        async with anyio.create_task_group() as tasks:
-
-            async def wait(event: "anyio.Event") -> None:
-                await event.wait()
-                tasks.cancel_scope.cancel()
-
-            tasks.start_soon(wait, self._ended)
-            tasks.start_soon(wait, self._doubted)
+            self._owner.mark_suspect(state.id, "it could not be reached")
 
     def release(self) -> None:
-        """Give the slot back. Does nothing if it was released or lost before."""
-        if not self._ended.is_set():
-            self._ended.set()
-            self._owner.release(self)
+        """Give the slot back. Returns at once; does nothing if it was released or lost before."""
+        if self._state.end():
+            self._owner.release(self._state.id)
 
     def mark_suspect(self, why: str) -> None:
         """Say that something is wrong with the instance: it gets no new work, and is replaced once it is free.
@@ -226,30 +249,14 @@ class Lease:
         Args:
             why: In a few words.
         """
-        if not self._ended.is_set():
-            self._owner.distrust(self, one_line(why))
+        if not self._state.ended:
+            self._owner.mark_suspect(self._state.id, one_line(why))
 
     def suspend(self) -> None:
-        """Let the work sleep: the slot stays kept, out of the scaling maths, also over restarts.
+        """Let the work sleep: the slot stays kept, out of the scaling maths, also over restarts. Returns at once.
 
         This lease has ended then; `Taskscaler.resume` with its key gives a new one for the same slot. Does
         nothing if it was released or lost before.
         """
-        if not self._ended.is_set():
-            self._ended.set()
-            self._owner.suspend(self)
-
-    def doubt(self, why: str) -> None:
-        """The instance is unhealthy: what waits for a connection to it waits no more. Called by the scaler."""
-        self._doubt = why
-        self._doubted.set()
-        for dial in self._dials:
-            dial.cancel()
-
-    def lose(self, loss: Loss) -> None:
-        """The slot is gone: the holder is told, what runs under `unless_lost` cancelled. Called by the scaler."""
-        if not self._ended.is_set():
-            self.loss = loss
-            self._ended.set()
-            for body in self._bodies:
-                body.cancel()
+        if self._state.end():
+            self._owner.suspend(self._state.id)

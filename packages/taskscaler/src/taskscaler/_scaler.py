@@ -9,46 +9,28 @@ from types import TracebackType
 from typing import Self, overload
 
 import anyio
-from attrs import define
 
-from fleeting import Clock, ConnectInfo, Connection, GroupInfo, Journal, ProviderError, Unreachable
+from fleeting import Clock, GroupInfo, Journal
 from fleeting.config import all_are
-from fleeting.core import PLAN_RECORDS, Step, build_plan, messages
-from fleeting.events import Loss, LossKind
+from fleeting.core import PLAN_RECORDS, Step, build_plan
 from fleeting.journal import Recovered
-from fleeting.plugins import format_duration
 from fleeting.runtime import GroupDriver, Runtime
-from taskscaler._errors import LeaseLost, NoCapacity, TaskscalerError
-from taskscaler._lease import Lease, only_unreachable
+from taskscaler._errors import NoCapacity, TaskscalerError
+from taskscaler._lease import Lease
+from taskscaler._leases import Leases
 from taskscaler._observe import DecisionEvent, InstanceEvent, LeaseEvent, Observers, ScalerObserver
 from taskscaler._types import Policy, Pool
-from taskscaler.core._mediator import AllRemoved, Core, Doubt, InstanceLost
-from taskscaler.core._slots import LEDGER_RECORDS, Break, Capacity, Check, Clean, Deliver, Held, Refuse
+from taskscaler.core._mediator import AllRemoved, Core, InstanceLost
+from taskscaler.core._slots import LEDGER_RECORDS, Break, Capacity, Check, Clean, Deliver, Doubt, Refuse
 from taskscaler.diagnose._explain import Explanation, InstanceView, explain, view_instances
 from taskscaler.diagnose._explain_instance import InstanceExplanation, explain_instance
 from taskscaler.diagnose._explain_key import KeyExplanation, explain_key
 from taskscaler.diagnose._snapshot import Snapshot
 
-DEATH_TIMEOUT = 1.0
-"""Seconds within which a connection on which a call failed shows that it is dead."""
-
 REMOVAL_GRACE = 5.0
 """Seconds beyond the retries that instances have to go on shutdown."""
 
 log = logging.getLogger("taskscaler")
-
-
-@define(eq=False)
-class _Waiter:
-    """Somebody in `acquire_lease`, until there is a slot or a refusal."""
-
-    answered: "anyio.Event"
-    sleeper: Held | None
-    """The suspended lease that is to be resumed; None: any slot will do."""
-
-    lease: Lease | None = None
-    refusal: str = ""
-    lost: LeaseLost | None = None
 
 
 class Taskscaler:
@@ -89,7 +71,7 @@ class Taskscaler:
             keep_instance_with_acquisitions: Whether instances that were in use when an earlier manager stopped are
                 used on. They are removed by default: what ran there may still run.
             observe_only: Whether to decide and explain, and ask nothing of the cloud or of an instance. What is there
-                counts as usable, maybe beside its manager; who asks for a slot is refused. `explain` tells from the
+                counts as usable, maybe beside its manager; who asks for a slot is refused. `explain` says from the
                 start what would be done.
             observers: Called with every `ScalerEvent`, in order, once what led to it is durable. They must be
                 quick; what they raise is logged. Those that are async context managers are entered first of all and
@@ -114,8 +96,6 @@ class Taskscaler:
         self._observers = Observers(observers)
         self._random = random
         self._by_name = {pool.name: pool for pool in self._pools}
-        self._waiters: dict[str, _Waiter] = {}
-        self._leases: dict[Held, Lease] = {}
         drivers = [
             GroupDriver(
                 pool.group,
@@ -142,6 +122,7 @@ class Taskscaler:
             clock=clock,
             observe_only=observe_only,
         )
+        self._leases = Leases(self._runtime, self._observers)
 
     # --- slots -------------------------------------------------------------------------------------------
 
@@ -165,30 +146,10 @@ class Taskscaler:
         """
         if self._runtime.ended:
             raise NoCapacity("the scaler has ended")
-        self._take(self._core.acquire(key, self._now(), expected_duration))
-        return await self._wait(key, timeout)
-
-    async def _wait(self, key: str, given: float | None, sleeper: Held | None = None) -> Lease:
-        """Wait for what was asked of the core under the key."""
-        timeout = self._acquire_timeout if given is None else given
-        waiter = self._waiters[key] = _Waiter(anyio.Event(), sleeper)
-        try:
-            with anyio.move_on_after(timeout):
-                await waiter.answered.wait()
-        except BaseException:
-            self._give_up(key, waiter)
-            raise
-        if waiter.lease is not None:
-            return waiter.lease
-        if waiter.lost is not None:
-            raise waiter.lost
-        if waiter.refusal:
-            self._give_up(key, waiter)
-            raise NoCapacity(waiter.refusal)
-        setting = ", the instance_acquire_timeout" if given is None else ""
-        why = f"there was no slot within {format_duration(timeout)}{setting}\n{self.explain()}"
-        self._give_up(key, waiter)
-        raise NoCapacity(why, possible=True)
+        step = self._core.acquire(key, self._now(), expected_duration)
+        given = self._acquire_timeout if timeout is None else timeout
+        setting = ", the instance_acquire_timeout" if timeout is None else ""
+        return await self._leases.wait(key, step, given, setting)
 
     @asynccontextmanager
     async def acquire(
@@ -215,8 +176,9 @@ class Taskscaler:
             LeaseLost: Its instance was lost meanwhile.
             NoCapacity: The instance was not ready in time; the lease stays suspended.
         """
-        self._take(self._core.resume(key))
-        return await self._wait(key, timeout, sleeper=self._core.ledger.leases[key])
+        step = self._core.resume(key)
+        sleeper = self._core.ledger.leases[key].id
+        return await self._leases.wait(key, step, timeout, sleeper=sleeper)
 
     def reserve(self, key: str) -> None:
         """Keep a slot for an acquire to come under *key*; give it up with `unreserve`.
@@ -258,7 +220,7 @@ class Taskscaler:
         work as long as it would be, counts towards `max_instances`, and may still be lost. Arguments and errors as
         `cordon`.
         """
-        self._take(self._core.retain(instance, why))
+        self._take(self._core.retain(instance, why, self._now()))
 
     def unretain(self, instance: str) -> None:
         """Let it be deleted: at once, if there was a reason meanwhile. Arguments and errors as `cordon`."""
@@ -272,7 +234,7 @@ class Taskscaler:
         """
         self._take(self._core.configure(all_are(Policy, policies, "policies")))
 
-    # --- telling -----------------------------------------------------------------------------------------
+    # --- looking -----------------------------------------------------------------------------------------
 
     def capacity(self) -> Capacity:
         """Slots by state, and who waits."""
@@ -319,7 +281,7 @@ class Taskscaler:
     # --- ending ------------------------------------------------------------------------------------------
 
     async def drain(self, timeout: float = math.inf) -> bool:
-        """Hand out no more slots, refuse whoever waits, and wait until no lease is held.
+        """Hand out no more slots, refuse those who wait, and wait until no lease is held.
 
         Slots that stay are waited for until they are clean, too.
 
@@ -331,18 +293,16 @@ class Taskscaler:
         """
         self._take(self._core.stop_handing_out("the scaler is draining"))
         with anyio.move_on_after(timeout):
-            while self._in_use:
-                await self._lease_ended.wait()
+            await self._leases.wait_while(self._in_use)
         return not self._core.ledger.acquired
 
-    @property
     def _in_use(self) -> int:
         """Slots that a drain waits for; those of instances that are to go need not be clean."""
         ledger = self._core.ledger
         return ledger.acquired + (0 if self._delete_on_shutdown else ledger.cleaning)
 
     def stop(self) -> None:
-        """Hand out no more slots, refuse whoever waits, and break every lease.
+        """Hand out no more slots, refuse those who wait, and break every lease.
 
         Suspended ones survive, unless leaving the scaler deletes their instances.
         """
@@ -351,7 +311,6 @@ class Taskscaler:
 
     async def __aenter__(self) -> Self:
         """Open groups and journal, and see each group once. Raises as `fleeting.runtime.Runtime`."""
-        self._lease_ended = anyio.Event()
         self._all_removed = anyio.Event()
         self._stack = AsyncExitStack()
         try:
@@ -362,7 +321,7 @@ class Taskscaler:
         except BaseException as error:
             await self._stack.__aexit__(type(error), error, error.__traceback__)
             raise
-        if self._observe_only:  # what the first views led to is to be told from the first moment
+        if self._observe_only:  # what the first views led to is to be seen from the first moment
             self._take(self._core.tick(self._now()))
         return self
 
@@ -440,19 +399,18 @@ class Taskscaler:
     ) -> None:
         """Do what the ledger wants; the groups' actions never come here."""
         match action:
-            case Check(held):
-                self._take(self._core.check(held, self._now()))
-            case Deliver(held):
-                self._deliver(held)
-            case Break(held, loss):
-                self._lose(held, loss)
+            case Check(lease):
+                self._take(self._core.check(lease, self._now()))
+            case Deliver(lease):
+                self._leases.deliver(lease)
+            case Break(lease, loss):
+                self._leases.lose(lease, loss)
             case Clean():
                 self._runtime.start_soon(self._clean, action)
-            case Doubt(held, why):
-                if held in self._leases:
-                    self._leases[held].doubt(why)
+            case Doubt(lease, why):
+                self._leases.mark_unhealthy(lease, why)
             case Refuse(key, why):
-                self._refuse(key, why)
+                self._leases.refuse(key, why)
             case InstanceLost(host, loss):
                 log.warning("instance_lost", extra={"instance": host, "why": str(loss)})
             case AllRemoved():
@@ -460,153 +418,19 @@ class Taskscaler:
             case _:
                 self._observers.notify(action)
 
-    def _deliver(self, held: Held) -> None:
-        """Hand a slot over to whoever waits for it, unless it is lost or given up by now."""
-        if self._core.ledger.deliver(held):
-            waiter = self._waiters.pop(held.key)
-            waiter.lease = self._leases[held] = Lease(held, self)
-            waiter.answered.set()
-            if self._observers:
-                self._observers.notify(self._event(held, "acquired" if waiter.sleeper is None else "resumed"))
-
     async def _clean(self, clean: Clean) -> None:
-        """Clean a slot after its last use, if that is still wanted, and tell the core what came of it."""
-        if clean.wanted:
-            pool, instance = self._by_name[clean.host.pool], clean.host.instance
+        """Clean a slot after its last use, if that is still wanted, and let the core know what came of it."""
+        if self._core.ledger.wants(clean):
+            pool, instance = self._by_name[clean.pool], clean.instance
             hook = partial(pool.cleanup_hook, slot=clean.slot, key=clean.key) if pool.cleanup_hook else None
             env = {"TASKSCALER_INSTANCE": instance, "TASKSCALER_SLOT": str(clean.slot), "TASKSCALER_KEY": clean.key}
             failure = await self._runtime.drivers[pool.name].clean(
                 instance, pool.instance_cleanup_command, hook, env=env, timeout=pool.instance_cleanup_timeout
             )
             self._take(self._core.cleaned(clean, failure, self._now()))
-        self._note_end()
-
-    def _give_up(self, key: str, waiter: _Waiter) -> None:
-        """Whoever waited does so no more; a slot that came at the last moment goes back."""
-        if waiter.lease is not None:
-            if waiter.sleeper is None:
-                waiter.lease.release()
-            else:
-                waiter.lease.suspend()
-        else:
-            self._waiters.pop(key, None)
-            self._take(self._core.cancel(key, self._now()))
-            self._note_end()
-
-    def _lose(self, held: Held, loss: Loss) -> None:
-        """Tell the holder of a slot that it is lost; who has just given it back need not know."""
-        if self._observers:
-            self._observers.notify(self._event(held, "lost", str(loss)))
-        lease = self._leases.pop(held, None)
-        waiter = self._waiters.get(held.key)
-        if lease is not None:
-            lease.lose(loss)
-        elif waiter is not None and waiter.sleeper is held:
-            del self._waiters[held.key]
-            waiter.lost = LeaseLost(held.key, held.host.instance, loss)
-            waiter.answered.set()
-        self._note_end()
-
-    def _refuse(self, key: str, why: str) -> None:
-        """Tell whoever waits that it will get nothing; who has just given up need not know."""
-        waiter = self._waiters.pop(key, None)
-        if waiter is not None:
-            waiter.refusal = why
-            waiter.answered.set()
-
-    def _tell_later(self, held: Held, what: str) -> None:
-        """Tell the observers of what is about to be done, once it is durable, and before what it leads to."""
-        if self._observers:
-            self._take(Step(actions=(self._event(held, what),)))
-
-    def _event(self, held: Held, what: str, why: str = "") -> LeaseEvent:
-        return LeaseEvent(
-            at=self._now(),
-            key=held.key,
-            pool=held.host.pool,
-            instance=held.host.instance,
-            slot=held.slot,
-            what=what,
-            why=why,
-        )
-
-    def _note_end(self) -> None:
-        """Wake whoever waits for leases to end."""
-        ended, self._lease_ended = self._lease_ended, anyio.Event()
-        ended.set()
+        self._leases.note_end()
 
     def _ended(self) -> None:
-        """Nothing more will be performed: nobody may go on as if it would."""
-        for held in list(self._leases):
-            self._lose(held, Loss(LossKind.KILLED, "the scaler has ended"))
-        for key in list(self._waiters):
-            self._refuse(key, "the scaler has ended")
+        """Nothing more will be performed."""
+        self._leases.end_all("the scaler has ended")
         self._all_removed.set()
-
-    # --- what leases ask (`LeaseOwner`) ------------------------------------------------------------------
-
-    def release(self, lease: Lease) -> None:
-        """Take a slot back; for `Lease.release`. If it is lost by now, somebody else may use the key already."""
-        self._leases.pop(lease.held, None)
-        if self._core.ledger.leases.get(lease.key) is lease.held:
-            self._tell_later(lease.held, "released")
-            self._take(self._core.release(lease.key, self._now()))
-        self._note_end()
-
-    def suspend(self, lease: Lease) -> None:
-        """Let a lease sleep; for `Lease.suspend`."""
-        self._leases.pop(lease.held, None)
-        if self._core.ledger.leases.get(lease.key) is lease.held:
-            self._tell_later(lease.held, "suspended")
-            self._take(self._core.suspend(lease.held, self._now()))
-        self._note_end()
-
-    def forsake(self, lease: Lease, loss: Loss) -> None:
-        """Take a slot away whose instance is unhealthy and cannot be reached: work goes on only where it can."""
-        self._take(self._core.forsake(lease.held, loss, self._now()))
-
-    def distrust(self, lease: Lease, why: str) -> None:
-        """The instance misbehaves although the cloud shows it: it gets no new work, and is replaced."""
-        self._take(self._core.distrust(lease.held.host, why, self._now()))
-
-    async def connect_info(self, lease: Lease) -> ConnectInfo:
-        """How to connect; for `Lease.connect_info`."""
-        try:
-            return await self._runtime.drivers[lease.pool].connect_info(lease.instance)
-        except (ProviderError, OSError) as error:
-            raise Unreachable(f"no connection details for {lease.instance}: {error}") from error
-
-    @asynccontextmanager
-    async def dial(self, lease: Lease) -> AsyncIterator[Connection]:
-        """Connect; for `Lease.dial`. When the connection dies, the cloud is asked for the instance at once."""
-        driver = self._runtime.drivers[lease.pool]
-        info = await self.connect_info(lease)
-        async with lease.unless_doubted() as connected, AsyncExitStack() as stack:
-            try:
-                connection = await stack.enter_async_context(driver.dial(info, driver.connector))
-            except Unreachable as error:
-                self._note_death(lease, str(error))
-                raise
-            connected()
-            watch = anyio.CancelScope()
-            self._runtime.start_soon(self._watch, watch, lease, connection)
-            stack.callback(watch.cancel)
-            try:
-                yield connection
-            except Exception as error:
-                if only_unreachable(error):
-                    with anyio.move_on_after(DEATH_TIMEOUT):  # whose connection it was shows when it is closed
-                        self._note_death(lease, await connection.wait_closed())
-                raise
-
-    async def _watch(self, scope: "anyio.CancelScope", lease: Lease, connection: Connection) -> None:
-        """Hear of a connection that dies, also while nothing runs on it."""
-        with scope:
-            why = await connection.wait_closed()
-            if not scope.cancel_called:  # else it was closed by its user
-                self._note_death(lease, why)
-
-    def _note_death(self, lease: Lease, why: str) -> None:
-        """A connection to the lease's instance died, or could not be made."""
-        lease.cut_off = True
-        self._runtime.feed(lease.pool, messages.ConnectionDied(lease.instance, why))

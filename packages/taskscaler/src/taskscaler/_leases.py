@@ -1,0 +1,326 @@
+"""The leases of one scaler: who waits for a slot, who holds one, and what becomes of both."""
+
+import math
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import anyio
+from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
+from attrs import define, frozen
+
+from fleeting import ConnectInfo, Connection, ProviderError, Unreachable
+from fleeting.core import Step, messages
+from fleeting.events import Loss, LossKind
+from fleeting.plugins import format_duration
+from fleeting.runtime import Runtime
+from taskscaler._errors import LeaseLost, NoCapacity
+from taskscaler._lease import VERDICT_TIMEOUT, Lease, LeaseState, only_unreachable
+from taskscaler._observe import LeaseEvent, Observers
+from taskscaler.core._mediator import Core
+from taskscaler.core._slots import LeaseId
+from taskscaler.diagnose._explain import Explanation, explain
+from taskscaler.diagnose._snapshot import Snapshot
+
+DEATH_TIMEOUT = 1.0
+"""Seconds within which a connection on which a call failed shows that it is dead."""
+
+SHARED = 1.0
+"""Seconds for which those who waited in vain share one explanation: it costs O(n) in instances, and a thousand may give
+up at the same moment."""
+
+
+@define(eq=False)
+class _Waiter:
+    """Somebody who waits for a lease, until there is a slot or a refusal."""
+
+    sleeper: LeaseId | None
+    """The suspended lease that is to be resumed; None: any slot will do."""
+
+    wakeup: "anyio.Event | None" = None
+    """Made once it is clear that there is something to wait for."""
+
+    lease: Lease | None = None
+    refusal: str = ""
+    lost: LeaseLost | None = None
+
+    @property
+    def answered(self) -> bool:
+        """Whether there is nothing to wait for any more."""
+        return self.lease is not None or bool(self.refusal) or self.lost is not None
+
+    def wake(self) -> None:
+        """It was answered."""
+        if self.wakeup is not None:
+            self.wakeup.set()
+
+
+@frozen
+class _Why:
+    """Why somebody waited in vain; put into words only if somebody reads it."""
+
+    timeout: float
+    setting: str
+    explanation: Explanation
+
+    def __str__(self) -> str:
+        """For people."""
+        return f"there was no slot within {format_duration(self.timeout)}{self.setting}\n{self.explanation}"
+
+
+class Leases:
+    """Wakes those who wait, breaks what is lost, and does what leases ask (`LeaseOwner`)."""
+
+    def __init__(self, runtime: Runtime[Core], observers: Observers) -> None:
+        """Nobody waits or holds anything yet."""
+        self._runtime = runtime
+        self._observers = observers
+        self._waiters: dict[str, _Waiter] = {}
+        self._states: dict[LeaseId, LeaseState] = {}
+        self._ended: anyio.Event | None = None
+        """Made by those who wait for leases to end, which hardly anybody does."""
+
+        self._explanation: Explanation | None = None
+        """The last one that somebody got who waited in vain."""
+
+    # --- waiting -----------------------------------------------------------------------------------------
+
+    async def wait(
+        self, key: str, step: Step, timeout: float, setting: str = "", *, sleeper: LeaseId | None = None
+    ) -> Lease:
+        """Wait for what was asked of the core under the key, in that step.
+
+        Args:
+            key: What was asked for.
+            step: The core's answer; taken here, because it may hand the slot over at once.
+            timeout: Seconds to wait.
+            setting: What the timeout is, for people.
+            sleeper: The suspended lease that is to be resumed; None: any slot will do.
+
+        Raises:
+            LeaseLost: The instance of the suspended lease was lost meanwhile.
+            NoCapacity: There was no slot in time, or there will be none.
+        """
+        waiter = self._waiters[key] = _Waiter(sleeper)
+        self._runtime.take(step)
+        try:
+            if waiter.answered:
+                await checkpoint()
+            else:
+                waiter.wakeup = anyio.Event()
+                with anyio.move_on_after(timeout):
+                    await waiter.wakeup.wait()
+                await checkpoint_if_cancelled()  # at the same moment: the caller may never see the lease
+        except BaseException:
+            self._give_up(key, waiter)
+            raise
+        if waiter.lease is not None:
+            return waiter.lease
+        if waiter.lost is not None:
+            raise waiter.lost
+        if waiter.refusal:
+            self._give_up(key, waiter)
+            raise NoCapacity(waiter.refusal)
+        why = _Why(timeout, setting, self._explain())
+        self._give_up(key, waiter)
+        raise NoCapacity(why, possible=True)
+
+    def _explain(self) -> Explanation:
+        """Explain to somebody who still waits why there is no capacity."""
+        now = self._now()
+        if self._explanation is None or self._explanation.at < now - SHARED:
+            self._explanation = explain(Snapshot(self._core, now))
+        return self._explanation
+
+    def _give_up(self, key: str, waiter: _Waiter) -> None:
+        """Whoever waited does so no more; a slot that came at the last moment goes back."""
+        if waiter.lease is not None:
+            if waiter.sleeper is None:
+                waiter.lease.release()
+            else:
+                waiter.lease.suspend()
+        else:
+            self._waiters.pop(key, None)
+            self._runtime.take(self._core.cancel(key, self._now()))
+            self.note_end()
+
+    # --- what the core has decided -----------------------------------------------------------------------
+
+    def deliver(self, id_: LeaseId) -> None:
+        """Hand a slot over to the one that waits for it, unless it is lost or given up by now."""
+        if self._core.deliver(id_):
+            waiter = self._waiters.pop(id_.key)
+            state = self._states[id_] = LeaseState(id_)
+            waiter.lease = Lease(state, self)
+            waiter.wake()
+            if self._observers:
+                self._observers.notify(self._event(id_, "acquired" if waiter.sleeper is None else "resumed"))
+
+    def mark_unhealthy(self, id_: LeaseId, why: str) -> None:
+        """The instance is unhealthy; who has just given the slot back need not know."""
+        if id_ in self._states:
+            self._states[id_].mark_unhealthy(why)
+
+    def lose(self, id_: LeaseId, loss: Loss) -> None:
+        """A slot is lost; who has just given it back need not know."""
+        if self._observers:
+            self._observers.notify(self._event(id_, "lost", str(loss)))
+        state = self._states.pop(id_, None)
+        waiter = self._waiters.get(id_.key)
+        if state is not None:
+            state.end(loss)
+        elif waiter is not None and waiter.sleeper == id_:
+            del self._waiters[id_.key]
+            waiter.lost = LeaseLost(id_.key, id_.instance, loss)
+            waiter.wake()
+        self.note_end()
+
+    def refuse(self, key: str, why: str) -> None:
+        """The one that waits under the key gets nothing; it may have given up just now."""
+        waiter = self._waiters.pop(key, None)
+        if waiter is not None:
+            waiter.refusal = why
+            waiter.wake()
+
+    def end_all(self, why: str) -> None:
+        """Nothing more will be decided: nobody may go on as if it would."""
+        for id_ in list(self._states):
+            self.lose(id_, Loss(LossKind.KILLED, why))
+        for key in list(self._waiters):
+            self.refuse(key, why)
+
+    async def wait_while(self, in_use: Callable[[], int]) -> None:
+        """Wait until nothing is in use any more; looked at each time that a lease or a clean-up ends."""
+        while in_use():
+            self._ended = self._ended or anyio.Event()
+            await self._ended.wait()
+
+    def note_end(self) -> None:
+        """A lease or a clean-up has ended."""
+        if self._ended is not None:
+            self._ended.set()
+            self._ended = None
+
+    # --- what leases ask (`LeaseOwner`) ------------------------------------------------------------------
+
+    def release(self, id_: LeaseId) -> None:
+        """Take a slot back. If it is lost by now, somebody else may use the key already."""
+        if self._end(id_, "released"):
+            self._runtime.take(self._core.release(id_.key, self._now()))
+        self.note_end()
+
+    def suspend(self, id_: LeaseId) -> None:
+        """Let a lease sleep."""
+        if self._end(id_, "suspended"):
+            self._runtime.take(self._core.suspend(id_, self._now()))
+        self.note_end()
+
+    def mark_unreachable(self, id_: LeaseId, why: str) -> None:
+        """Take a slot away whose instance is unhealthy and cannot be reached: work goes on only where it can."""
+        self._runtime.take(self._core.forsake(id_, Loss(LossKind.UNHEALTHY, why), self._now()))
+
+    def mark_suspect(self, id_: LeaseId, why: str) -> None:
+        """The instance misbehaves although the cloud shows it: it gets no new work, and is replaced."""
+        self._runtime.take(self._core.distrust(id_.pool, id_.instance, why, self._now()))
+
+    async def connect_info(self, id_: LeaseId) -> ConnectInfo:
+        """How to connect.
+
+        Raises:
+            Unreachable: It cannot be found out.
+        """
+        pool, instance = id_.pool, id_.instance
+        try:
+            return await self._runtime.drivers[pool].connect_info(instance)
+        except (ProviderError, OSError) as error:
+            raise Unreachable(f"no connection details for {instance}: {error}") from error
+
+    @asynccontextmanager
+    async def dial(self, state: LeaseState) -> AsyncIterator[Connection]:
+        """Connect. When the connection dies, the cloud is asked for the instance at once."""
+        driver = self._runtime.drivers[state.id.pool]
+        info = await self.connect_info(state.id)
+        async with _unless_unhealthy(state) as connected, AsyncExitStack() as stack:
+            try:
+                connection = await stack.enter_async_context(driver.dial(info, driver.connector))
+            except Unreachable as error:
+                self._note_death(state, str(error))
+                raise
+            connected()
+            watch = anyio.CancelScope()
+            self._runtime.start_soon(self._watch, watch, state, connection)
+            stack.callback(watch.cancel)
+            try:
+                yield connection
+            except Exception as error:
+                if only_unreachable(error):
+                    with anyio.move_on_after(DEATH_TIMEOUT):  # whose connection it was shows when it is closed
+                        self._note_death(state, await connection.wait_closed())
+                raise
+
+    async def _watch(self, scope: "anyio.CancelScope", state: LeaseState, connection: Connection) -> None:
+        """Hear of a connection that dies, also while nothing runs on it."""
+        with scope:
+            why = await connection.wait_closed()
+            if not scope.cancel_called:  # else it was closed by its user
+                self._note_death(state, why)
+
+    def _note_death(self, state: LeaseState, why: str) -> None:
+        """A connection to the lease's instance died, or could not be made."""
+        state.cut_off = True
+        self._runtime.feed(state.id.pool, messages.ConnectionDied(state.id.instance, why))
+
+    # --- inside ------------------------------------------------------------------------------------------
+
+    @property
+    def _core(self) -> Core:
+        return self._runtime.core
+
+    def _now(self) -> float:
+        return self._runtime.clock.now()
+
+    def _end(self, id_: LeaseId, what: str) -> bool:
+        """Its holder gives a lease back: say whether it still stands. Observers learn of it once that is durable."""
+        self._states.pop(id_, None)
+        stands = self._core.ledger.find(id_) is not None
+        if stands and self._observers:  # before what it leads to
+            self._runtime.take(Step(actions=(self._event(id_, what),)))
+        return stands
+
+    def _event(self, id_: LeaseId, what: str, why: str = "") -> LeaseEvent:
+        return LeaseEvent(
+            at=self._now(),
+            key=id_.key,
+            pool=id_.pool,
+            instance=id_.instance,
+            slot=id_.slot,
+            what=what,
+            why=why,
+        )
+
+
+@asynccontextmanager
+async def _unless_unhealthy(state: LeaseState) -> AsyncIterator[Callable[[], None]]:
+    """Run a body that dials, and is cancelled if the instance turns out unhealthy before it says that it connected.
+
+    Yields what the body says so with: from then on it is safe. On an instance that is unhealthy already it has
+    some time, because one that only fails its heartbeats may be reached all the same.
+
+    Raises:
+        Unreachable: On leaving, if the body was cancelled.
+    """
+    with anyio.CancelScope() as dial:
+
+        def connected() -> None:
+            state.dials.discard(dial)
+            dial.deadline = math.inf
+
+        if state.unhealthy:
+            dial.deadline = anyio.current_time() + VERDICT_TIMEOUT
+        state.dials.add(dial)
+        try:
+            yield connected
+        finally:
+            state.dials.discard(dial)
+    if dial.cancelled_caught:
+        state.cut_off = True
+        raise Unreachable(f"{state.id.instance} is unhealthy, and could not be connected to")
