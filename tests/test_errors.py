@@ -459,8 +459,8 @@ def key_in_use(_: Place) -> set[str]:
     """Reserve twice under the same key."""
 
     async def use(scaler: Taskscaler, _: FakeCloud) -> None:
-        scaler.reserve("job")
-        scaler.reserve("job")
+        await scaler.reserve("job")
+        await scaler.reserve("job")
 
     return caught_with(use)
 
@@ -488,7 +488,7 @@ def unknown_instance_to_hold(_: Place) -> set[str]:
     """Cordon an instance that is not there."""
 
     async def use(scaler: Taskscaler, _: FakeCloud) -> None:
-        scaler.cordon("i-0")
+        await scaler.cordon("i-0")
 
     return caught_with(use)
 

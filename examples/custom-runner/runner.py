@@ -50,11 +50,11 @@ async def main() -> None:
                 await draining.wait()
                 return
             with suppress(NoCapacity):
-                scaler.reserve(key)
+                await scaler.reserve(key)
                 if job := await request_job():
                     tasks.start_soon(run_job, scaler, key, *job)
                 else:
-                    scaler.unreserve(key)
+                    await scaler.unreserve(key)
 
 
 anyio.run(main)

@@ -15,7 +15,7 @@ from attrs import Factory, asdict, define
 from fleeting import Completed, GroupRefused, LoopClock, Notice, State, Unreachable
 from fleeting.core import Put, Write
 from fleeting.testing import Command, virtual_run
-from taskscaler import Lease, LeaseLost, NoCapacity, NotSuspended, Pool, Taskscaler
+from taskscaler import Capacity, Lease, LeaseLost, NoCapacity, NotSuspended, Pool, Taskscaler
 from tests.chaos.observer import EPOCH, Observer, Run
 from tests.chaos.process import Disk, Killed, Life, MortalGroup, MortalJournal
 from tests.chaos.repeatable import repeatable
@@ -227,7 +227,7 @@ class Play:
             self._behave()
             with anyio.move_on_after(JOBS_TIMEOUT):
                 await self._all_ended.wait()
-            self._check_jobs()
+            await self._check_jobs()
             await anyio.sleep(LONGEST_DECREASE)
             self._release_all()  # what was told to hang by a call that was under way when the troubles ended
             self.result.places = Counter(self._places)  # a manager that dies later has no time to settle
@@ -381,7 +381,7 @@ class Play:
             await runs.wait()
         else:
             await anyio.wait_all_tasks_blocked()
-        life.scaler.stop()
+        await life.scaler.stop()
 
     def _judge(self, life: Life, error: BaseException) -> None:
         """A manager ended with an error: of a dead one, only what its death has not caused is of interest."""
@@ -513,7 +513,7 @@ class Play:
     async def _reserve(self, life: Life, job: Job) -> bool:
         """Reserve and think about it; returns whether the job is wanted after all."""
         try:
-            life.scaler.reserve(job.key)
+            await life.scaler.reserve(job.key)
         except NoCapacity:
             self.result.met["reservation: refused"] += 1
         else:
@@ -522,10 +522,10 @@ class Play:
                 await anyio.sleep(job.patience)
             except BaseException:
                 with suppress(Killed):
-                    life.scaler.unreserve(job.key)
+                    await life.scaler.unreserve(job.key)
                 raise
         if job.wish is Wish.UNRESERVE:
-            life.scaler.unreserve(job.key)
+            await life.scaler.unreserve(job.key)
             self._end_job(life, job, "unreserved", "reservation: given up")
             return False
         return True
@@ -607,12 +607,12 @@ class Play:
 
     # --- the reckoning -----------------------------------------------------------------------------------
 
-    def _check_jobs(self) -> None:
+    async def _check_jobs(self) -> None:
         """None is lost."""
         self.result.jobs = len(self._outcomes)
         left = [job.key for job in self.jobs if job.key not in self._outcomes]
         if left:
-            self.observer.violate(f"{left} never ended\n{self.life.scaler.explain()}")
+            self.observer.violate(f"{left} never ended\n{await self.life.scaler.explain()}")
 
     async def _check_quiet(self) -> None:
         """For a while nothing happens but what happens at intervals."""
@@ -647,18 +647,21 @@ class Play:
     async def _check_at_rest(self) -> None:
         """All is as it should be; where instances are replaced for ever, at some moment between two replacements."""
         with anyio.move_on_after(SETTLE if self.story.renews else 0.0):
-            while next(self._unrest(), ""):  # noqa: ASYNC110  (nobody tells of what is looked at there)
+            while await self._look_for_unrest():  # noqa: ASYNC110  (nobody tells of what is looked at there)
                 await anyio.sleep(0.5)
-        for what in self._unrest():
+        for what in await self._look_for_unrest():
             self.observer.violate(what)
 
-    def _unrest(self) -> Iterator[str]:
+    async def _look_for_unrest(self) -> Sequence[str]:
+        """Ask the scaler what it knows, and return all that is not as it should be."""
+        scaler = self.life.scaler
+        return [*self._unrest(await scaler.capacity(), {view.id for view in await scaler.instances()})]
+
+    def _unrest(self, capacity: Capacity, known: set[str]) -> Iterator[str]:
         """Nothing is held, waited for or forgotten; what exists is what the policy wants. Yields what is not so."""
-        scaler, alive = self.life.scaler, self.alive
-        capacity = scaler.capacity()
+        alive = self.alive
         if capacity.acquired or capacity.pending or capacity.reserved or capacity.promised:
             yield f"somebody still holds, waits or has reserved: {capacity}"
-        known = {view.id for view in scaler.instances()}
         if known != alive:
             yield f"exist: {sorted(alive)}, known: {sorted(known)}"
         records = self.disk.records

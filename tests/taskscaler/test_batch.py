@@ -227,11 +227,11 @@ class SmallScaler:
         self.made += 1
         self._give(f"i-{self.made}")
 
-    def explain(self) -> str:
+    async def explain(self) -> str:
         """Tell who waits."""
         return f"{' and '.join(self.queue)} wait"
 
-    def stop(self) -> None:
+    async def stop(self) -> None:
         """Break every lease and refuse every waiter."""
         self.stopped = True
         for key in self.held:
@@ -582,7 +582,7 @@ async def test_a_stopped_batch_ends_at_once(bench: Bench) -> None:
         tasks.start_soon(finished, batch)
         await bench.until("b", JobState.RUNNING)
         batch.drain()
-        batch.stop()
+        await batch.stop()
     assert set(bench.states().values()) == {"cancelled"}
     assert bench.summary()["jobs"][0]["attempts"][0]["state"] == "cancelled"
 
@@ -639,7 +639,7 @@ async def test_who_waits_behind_a_running_job_waits_for_ever(bench: Bench) -> No
         await bench.until("c", JobState.RUNNING)
         await anyio.wait_all_tasks_blocked()
         assert batch.state["d"].state is JobState.QUEUED
-        batch.stop()
+        await batch.stop()
 
 
 @pytest.mark.anyio

@@ -94,15 +94,15 @@ async def test_while_it_is_cleaned_a_slot_is_unavailable_and_counts_as_in_use() 
     settings: dict[str, Any] = {"capacity_per_instance": 2, "instance_cleanup_command": CLEAN}
     async with scaling(cloud, policies=policies, **settings) as scaler:
         await work(scaler, "job", 5)
-        capacity = scaler.capacity()
+        capacity = await scaler.capacity()
         assert (capacity.unavailable, capacity.idle, capacity.acquired) == (1, 1, 0)
-        assert scaler.instances()[0].cleaning == {0}
-        assert "1 slot in use is being cleaned after a job" in str(scaler.explain())
-        assert "1 slot is being cleaned" in str(scaler.explain(instance="i-1"))
+        assert (await scaler.instances())[0].cleaning == {0}
+        assert "1 slot in use is being cleaned after a job" in str(await scaler.explain())
+        assert "1 slot is being cleaned" in str(await scaler.explain(instance="i-1"))
         await anyio.sleep(1)
-        assert scaler.explain().decisions[-1].demand.in_use == 1
+        assert (await scaler.explain()).decisions[-1].demand.in_use == 1
         await anyio.sleep(10)
-        assert scaler.capacity().idle == 2
+        assert (await scaler.capacity()).idle == 2
     assert asked(cloud) == [1]
 
 
@@ -132,8 +132,8 @@ async def test_an_instance_that_cannot_be_cleaned_is_replaced_once_it_is_free(ho
         lease.release()
         await anyio.sleep(70)
         why = {"fails": "disk is full", "takes too long": "longer than 1m0s", "is not reached": "connection refused"}
-        assert "slot 1 could not be cleaned" in scaler.instances()[0].why
-        assert why.get(how, "the registry does not answer") in scaler.instances()[0].why
+        assert "slot 1 could not be cleaned" in (await scaler.instances())[0].why
+        assert why.get(how, "the registry does not answer") in (await scaler.instances())[0].why
         assert other.loss is None
         async with scaler.acquire("next") as elsewhere:
             assert elsewhere.instance != other.instance

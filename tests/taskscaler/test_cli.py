@@ -282,7 +282,7 @@ async def test_plain_lines_tell_why_nothing_runs(monkeypatch: pytest.MonkeyPatch
     now = 0.0
     progress = PlainProgress(Console(file=output), lambda: look(next(looks)), lambda: now)
 
-    def look(second: int) -> Picture:
+    async def look(second: int) -> Picture:
         nonlocal now
         now = float(second)
         if second == 40:
@@ -794,7 +794,7 @@ class PoliciesOnly:
 
     policies: Sequence[Policy] | None = None
 
-    def configure(self, *, policies: Sequence[Policy]) -> None:
+    async def configure(self, *, policies: Sequence[Policy]) -> None:
         """Take them."""
         self.policies = policies
 

@@ -150,7 +150,7 @@ async def idle() -> AsyncIterator[Taskscaler]:
     """Nobody works; one slot is to be kept, and the rest goes after a minute."""
     async with scaling(FakeCloud()) as scaler:
         first, second = await scaler.acquire_lease("job-1"), await scaler.acquire_lease("job-2")
-        scaler.configure(policies=[Policy(idle_count=1, idle_time=60)])
+        await scaler.configure(policies=[Policy(idle_count=1, idle_time=60)])
         first.release()
         await anyio.sleep(1)
         second.release()
@@ -257,9 +257,9 @@ async def reserved() -> AsyncIterator[Taskscaler]:
     """Two reservations: one has a slot, the other will get one; a lease sleeps."""
     async with scaling(FakeCloud(boot_time=20), max_instances=3) as scaler:
         (await scaler.acquire_lease("sleeper")).suspend()
-        scaler.reserve("one")
+        await scaler.reserve("one")
         await anyio.sleep(30)
-        scaler.reserve("two")
+        await scaler.reserve("two")
         await anyio.sleep(10)
         yield scaler
 
@@ -321,11 +321,11 @@ TABLE = [
     ),
     Asked(at_the_ceiling, ["job-4 waits for a slot for 30s, as number 2 of 2: 2 jobs wait"], key="job-4"),
     Asked(at_the_ceiling, ["job-1 holds slot 0 of i-"], key="job-1"),
-    Asked(at_the_ceiling, ["job-5 is not known: it holds no slot and waits for none; did you mean job-"], key="job-5"),
+    Asked(at_the_ceiling, ["job-5 is not known: it holds no slot and waits for none; did you mean `job-"], key="job-5"),
     Asked(at_the_ceiling, ["i-1 is there: job-", "1 use, 1 slot"], instance="i-1"),
     Asked(
         at_the_ceiling,
-        ["i-11 is not known: it was never seen, or it is long gone; did you mean i-1?"],
+        ["i-11 is not known: it was never seen, or it is long gone; did you mean `i-1`?"],
         instance="i-11",
     ),
     Asked(at_the_clouds_ceiling, ["1 job waits: the cloud's own limit allows no more than 1 instance (1 ready)"]),
@@ -468,20 +468,20 @@ TABLE = [
 ]
 
 
-def explain(scaler: Taskscaler, asked: Asked) -> Explanation | InstanceExplanation | KeyExplanation:
+async def explain(scaler: Taskscaler, asked: Asked) -> Explanation | InstanceExplanation | KeyExplanation:
     """Ask."""
     if asked.instance is not None:
-        return scaler.explain(instance=asked.instance)
+        return await scaler.explain(instance=asked.instance)
     if asked.key is not None:
-        return scaler.explain(key=asked.key)
-    return scaler.explain()
+        return await scaler.explain(key=asked.key)
+    return await scaler.explain()
 
 
 @pytest.mark.parametrize("asked", TABLE, ids=str)
 async def test_what_a_person_is_told(asked: Asked) -> None:
     """The answer first, and below it, in order, what matters most; all of it is JSON too."""
     async with asked.situation() as scaler:
-        explanation = explain(scaler, asked)
+        explanation = await explain(scaler, asked)
     said = str(explanation).splitlines()
     assert said[0].startswith(asked.lines[0])
     for line in asked.lines[1:]:
@@ -493,7 +493,7 @@ async def test_one_thing_is_asked_at_a_time() -> None:
     """An instance and a key at once are refused."""
     async with scaling(FakeCloud()) as scaler:
         with pytest.raises(ValueError, match="not both"):
-            scaler.explain(instance="i-1", key="job-1")  # type: ignore[call-overload]
+            await scaler.explain(instance="i-1", key="job-1")  # type: ignore[call-overload]
 
 
 async def test_what_is_foreseen_comes_true() -> None:
@@ -502,11 +502,11 @@ async def test_what_is_foreseen_comes_true() -> None:
     async with scaling(cloud, policies=[Policy(idle_time=100)]) as scaler:
         await work(scaler, "job", 10)
         await anyio.sleep(30)
-        (given_up,) = (each for each in scaler.explain(instance="i-1").next if each.what is Next.GIVE_UP)
+        (given_up,) = (each for each in (await scaler.explain(instance="i-1")).next if each.what is Next.GIVE_UP)
         await anyio.sleep(given_up.after - 0.1)
-        assert scaler.explain(instance="i-1").state == "running"
+        assert (await scaler.explain(instance="i-1")).state == "running"
         await anyio.sleep(0.2)
-        assert scaler.explain(instance="i-1").state in {"deleting", "gone"}
+        assert (await scaler.explain(instance="i-1")).state in {"deleting", "gone"}
 
 
 async def test_where_pools_use_the_same_ids_both_can_be_asked_for() -> None:
@@ -515,8 +515,8 @@ async def test_where_pools_use_the_same_ids_both_can_be_asked_for() -> None:
     pools = [Pool(group, dial=group.dial, name=group.cloud.identity, max_instances=1) for group in groups]
     async with Taskscaler(pools, clock=virtual_clock()) as scaler, working(scaler, "job-1", "job-2", "job-3"):
         await anyio.sleep(10)
-        assert [scaler.explain(instance=f"{pool.name}/i-1").pool for pool in pools] == ["here", "there"]
-        assert scaler.explain().answer == (
+        assert [(await scaler.explain(instance=f"{pool.name}/i-1")).pool for pool in pools] == ["here", "there"]
+        assert (await scaler.explain()).answer == (
             "1 job waits: pool here: max_instances allows no more than 1 instance (1 ready);"
             " pool there: max_instances allows no more than 1 instance (1 ready)"
         )
@@ -529,7 +529,7 @@ async def test_who_only_observes_is_told_what_would_happen() -> None:
     group = FakeGroup(cloud)
     async with Taskscaler(Pool(group, dial=group.dial), clock=virtual_clock(), observe_only=True) as scaler:
         await anyio.sleep(5)
-        said = str(scaler.explain())
+        said = str(await scaler.explain())
     assert "no slots are handed out: observe-only" in said
     assert "now (only observed, not done): i-1 is given up: not needed" in said
     assert "in 55s: the cloud is checked" in said
@@ -552,9 +552,9 @@ def documented(heading: str) -> set[str]:
 async def test_the_page_has_every_key() -> None:
     """What is in the JSON is documented, and what is documented is in the JSON."""
     async with idle() as scaler:
-        overall = scaler.explain().as_dict()
-        instance = scaler.explain(instance="i-1").as_dict()
-        key = scaler.explain(key="job-1").as_dict()
+        overall = (await scaler.explain()).as_dict()
+        instance = (await scaler.explain(instance="i-1")).as_dict()
+        key = (await scaler.explain(key="job-1")).as_dict()
     kinds = {kind.value for kind in Next}
     assert documented("`scaler`: `scaler.explain()`") == overall.keys()
     assert documented("A pool") == one_of(overall["pools"]).keys()

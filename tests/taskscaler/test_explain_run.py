@@ -216,9 +216,9 @@ def test_why_an_instance_went(finished: Path) -> None:
     assert said(finished, "--instance", "i-1") == [
         "instance i-1 is gone, lost: the cloud no longer shows it",
         "jobs 1: a",
-        "1 s booting: it was asked for",
-        "9 s getting ready",
-        "10 s ready",
+        "1s booting: it was asked for",
+        "9s getting ready",
+        "10s ready",
         "slot 0 acquired by a",
         "40 s lost: the cloud no longer shows it",
         "slot 0 lost by a: the cloud no longer shows it",

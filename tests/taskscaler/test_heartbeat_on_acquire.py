@@ -57,7 +57,7 @@ async def test_whoever_waits_goes_on_to_another_instance(fault: Fault) -> None:
         async with scaler.acquire("second") as second:
             assert (first.instance, second.instance) == ("i-1", "i-2")
             assert anyio.current_time() < started + 15
-            assert scaler.instances()[0].why == "its last heartbeat failed"
+            assert (await scaler.instances())[0].why == "its last heartbeat failed"
             assert first.loss is None
 
 
@@ -70,7 +70,7 @@ async def test_an_instance_that_answers_again_is_used_again() -> None:
         cloud.faults.heartbeat.once(SICK)
         async with scaler.acquire("second") as lease:
             assert lease.instance == "i-1"
-        assert scaler.instances()[0].why == ""
+        assert (await scaler.instances())[0].why == ""
 
 
 async def test_an_instance_that_never_answers_again_is_replaced() -> None:
@@ -122,7 +122,7 @@ async def test_an_instance_that_is_cordoned_before_the_answer_is_not_handed_over
             seen: list[str] = []
             jobs.start_soon(work, scaler, "second", 1.0, seen)
             await anyio.sleep(1)
-            scaler.cordon("i-1")
+            await scaler.cordon("i-1")
         assert seen == ["i-2"]
 
 

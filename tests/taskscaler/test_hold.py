@@ -20,8 +20,8 @@ async def test_a_cordoned_instance_gets_no_new_work_and_is_replaced() -> None:
     """Its job goes on; the free slot beside it is of no use, so that the next job gets another instance."""
     cloud = FakeCloud()
     async with scaling(cloud, capacity_per_instance=2) as scaler, scaler.acquire("job") as lease:
-        scaler.cordon(lease.instance, "a disk fails")
-        capacity = scaler.capacity()
+        await scaler.cordon(lease.instance, "a disk fails")
+        capacity = await scaler.capacity()
         assert (capacity.acquired, capacity.unavailable, capacity.idle) == (1, 1, 0)
         async with scaler.acquire("next") as other:
             assert other.instance != lease.instance
@@ -34,11 +34,11 @@ async def test_an_idle_slot_that_is_cordoned_away_is_replaced_only_if_it_is_need
     cloud = FakeCloud()
     async with scaling(cloud, policies=[Policy(idle_count=2, idle_time=600)]) as scaler:
         await anyio.sleep(10)
-        scaler.cordon("i-1")
+        await scaler.cordon("i-1")
         await anyio.sleep(10)
-        assert (scaler.capacity().idle, scaler.capacity().unavailable) == (2, 1)
-        scaler.configure(policies=[Policy(idle_count=1, idle_time=600)])
-        scaler.cordon("i-2")
+        assert ((await scaler.capacity()).idle, (await scaler.capacity()).unavailable) == (2, 1)
+        await scaler.configure(policies=[Policy(idle_count=1, idle_time=600)])
+        await scaler.cordon("i-2")
         await anyio.sleep(10)
     assert asked(cloud) == [2, 1]
 
@@ -48,16 +48,16 @@ async def test_uncordoned_it_is_used_again() -> None:
     cloud = FakeCloud()
     async with scaling(cloud, max_instances=1, policies=[Policy(idle_count=1)]) as scaler:
         await anyio.sleep(5)
-        scaler.retain("i-1")
-        scaler.cordon("i-1")
+        await scaler.retain("i-1")
+        await scaler.cordon("i-1")
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(work, scaler, "job", 1.0)
             await anyio.sleep(100)
-            assert scaler.capacity().pending == 1
-            scaler.uncordon("i-1")
-            scaler.uncordon("i-1")
+            assert (await scaler.capacity()).pending == 1
+            await scaler.uncordon("i-1")
+            await scaler.uncordon("i-1")
             await anyio.sleep(0.5)
-            assert scaler.capacity().acquired == 1
+            assert (await scaler.capacity()).acquired == 1
 
 
 async def test_cordoned_and_idle_it_goes_after_its_idle_time() -> None:
@@ -66,7 +66,7 @@ async def test_cordoned_and_idle_it_goes_after_its_idle_time() -> None:
     async with scaling(cloud, policies=[Policy(idle_count=1, idle_time=100)]) as scaler:
         await anyio.sleep(5)
         await work(scaler, "job", 10)
-        scaler.cordon("i-1")
+        await scaler.cordon("i-1")
         await anyio.sleep(99)
         assert "i-1" in cloud.alive
         await anyio.sleep(2)
@@ -82,11 +82,11 @@ async def test_a_retained_instance_outlasts_its_idle_time_and_still_works() -> N
     seen: list[str] = []
     async with scaling(cloud, max_instances=1) as scaler:
         async with scaler.acquire("job") as lease:
-            scaler.retain(lease.instance, "to see what it does")
+            await scaler.retain(lease.instance, "to see what it does")
         await anyio.sleep(3600)
         await work(scaler, "another", 1, seen)
         assert seen == ["i-1"] == list(cloud.alive)
-        scaler.unretain("i-1")
+        await scaler.unretain("i-1")
         await anyio.sleep(5)
         assert not cloud.alive
 
@@ -96,17 +96,17 @@ async def test_one_that_is_used_up_stays_without_being_replaced() -> None:
     cloud = FakeCloud()
     async with scaling(cloud, max_use_count=1, max_instances=2) as scaler:
         async with scaler.acquire("job") as lease:
-            scaler.retain(lease.instance)
+            await scaler.retain(lease.instance)
         await anyio.sleep(600)
         assert asked(cloud) == [1]
-        assert scaler.capacity().unavailable == 1
+        assert (await scaler.capacity()).unavailable == 1
         async with anyio.create_task_group() as jobs:
             for number in range(2):
                 jobs.start_soon(work, scaler, f"job-{number}", 10.0)
             await anyio.sleep(5)
             assert len(cloud.alive) == 2
         assert "i-1" in cloud.alive
-        scaler.unretain("i-1")
+        await scaler.unretain("i-1")
         await anyio.sleep(5)
         assert "i-1" not in cloud.alive
 
@@ -116,12 +116,12 @@ async def test_an_unhealthy_one_is_kept_to_look_at() -> None:
     cloud = FakeCloud()
     async with scaling(cloud, heartbeat_interval=10, policies=[Policy(idle_count=1)]) as scaler:
         await anyio.sleep(5)
-        scaler.retain("i-1")
+        await scaler.retain("i-1")
         cloud.sicken("i-1")
         await anyio.sleep(600)
         assert cloud.alive == {"i-1", "i-2"}
-        assert scaler.capacity().unhealthy == 1
-        scaler.unretain("i-1")
+        assert (await scaler.capacity()).unhealthy == 1
+        await scaler.unretain("i-1")
         await anyio.sleep(5)
         assert cloud.alive == {"i-2"}
 
@@ -137,13 +137,13 @@ async def test_one_that_does_not_become_ready_is_kept_to_look_at() -> None:
     policies = [Policy(idle_count=1)]
     async with scaling(cloud, policies=policies, instance_ready_command="prepare", backoff_initial=1.0) as scaler:
         await anyio.sleep(10)
-        scaler.retain("i-1")
+        await scaler.retain("i-1")
         await anyio.sleep(600)
         assert cloud.alive == {"i-1", "i-2"}
-        first, second = scaler.instances()
+        first, second = await scaler.instances()
         assert (first.state, second.state) == ("unusable", "running")
         assert "did not become ready" in first.why
-        scaler.unretain("i-1")
+        await scaler.unretain("i-1")
         await anyio.sleep(3)
         assert cloud.alive == {"i-2"}
 
@@ -154,10 +154,10 @@ async def test_a_retained_instance_may_be_lost() -> None:
     async with scaling(cloud, update_interval=5) as scaler:
         with pytest.raises(LeaseLost):
             async with scaler.acquire("job") as lease:
-                scaler.retain(lease.instance)
+                await scaler.retain(lease.instance)
                 cloud.vanish(lease.instance)
                 await anyio.sleep_forever()
-        assert not scaler.instances()
+        assert not await scaler.instances()
 
 
 async def test_leaving_spares_what_is_retained(caplog: pytest.LogCaptureFixture) -> None:
@@ -165,7 +165,7 @@ async def test_leaving_spares_what_is_retained(caplog: pytest.LogCaptureFixture)
     cloud = FakeCloud()
     async with scaling(cloud, delete=True, policies=[Policy(idle_count=3)]) as scaler:
         await anyio.sleep(5)
-        scaler.retain("i-2")
+        await scaler.retain("i-2")
         left_at = anyio.current_time()
     assert cloud.alive == {"i-2"}
     assert anyio.current_time() - left_at < 10
@@ -183,16 +183,16 @@ async def test_both_survive_a_restart() -> None:
     policies = [Policy(idle_count=1, idle_time=50)]
     async with scaling(cloud, journal=journal, policies=policies) as scaler:
         await anyio.sleep(5)
-        scaler.cordon("i-1", "a disk fails")
-        scaler.retain("i-1", "see ticket 7")
+        await scaler.cordon("i-1", "a disk fails")
+        await scaler.retain("i-1", "see ticket 7")
         await anyio.sleep(5)
     async with scaling(cloud, journal=journal, policies=policies) as scaler:
         await anyio.sleep(600)
         assert cloud.alive == {"i-1", "i-2"}
-        assert scaler.capacity().idle == 1
-        view = scaler.instances()[0]
+        assert (await scaler.capacity()).idle == 1
+        view = (await scaler.instances())[0]
         assert (view.cordoned, view.retained) == ("a disk fails", "see ticket 7")
-        scaler.unretain("i-1")
+        await scaler.unretain("i-1")
         await anyio.sleep(5)
         assert cloud.alive == {"i-2"}
     assert not journal.records["cordon"]
@@ -203,14 +203,14 @@ async def test_what_was_in_use_when_its_manager_died_is_kept_if_retained() -> No
     cloud, journal = FakeCloud(), MemoryJournal()
     async with scaling(cloud, journal=journal) as scaler:
         await scaler.acquire_lease("job")
-        scaler.retain("i-1")
+        await scaler.retain("i-1")
         await anyio.sleep(5)
         left = {kind: dict(kept) for kind, kept in journal.records.items()}
     async with scaling(cloud, journal=MemoryJournal(records=left)) as scaler:
         await anyio.sleep(600)
         assert "i-1" in cloud.alive
-        assert scaler.instances()[0].why == "it was in use when its manager stopped"
-        scaler.unretain("i-1")
+        assert (await scaler.instances())[0].why == "it was in use when its manager stopped"
+        await scaler.unretain("i-1")
         await anyio.sleep(5)
         assert not cloud.alive
 
@@ -220,11 +220,11 @@ async def test_one_that_still_boots_can_be_held() -> None:
     cloud = FakeCloud(boot_time=60)
     async with scaling(cloud, policies=[Policy(idle_count=1)], max_instances=1) as scaler:
         await anyio.sleep(10)
-        scaler.cordon("i-1")
-        scaler.retain("i-1")
+        await scaler.cordon("i-1")
+        await scaler.retain("i-1")
         await anyio.sleep(600)
         assert cloud.alive == {"i-1"}
-        assert scaler.capacity().unavailable == 1
+        assert (await scaler.capacity()).unavailable == 1
 
 
 async def test_holds_are_explained() -> None:
@@ -232,10 +232,10 @@ async def test_holds_are_explained() -> None:
     cloud = FakeCloud()
     async with scaling(cloud, policies=[Policy(idle_count=2)]) as scaler:
         await anyio.sleep(5)
-        scaler.cordon("i-1", "a disk fails")
-        scaler.retain("i-1")
-        scaler.retain("i-2", "see ticket 7")
-        explanation = str(scaler.explain())
+        await scaler.cordon("i-1", "a disk fails")
+        await scaler.retain("i-1")
+        await scaler.retain("i-2", "see ticket 7")
+        explanation = str(await scaler.explain())
         assert "instance i-1 is cordoned (a disk fails), retained\n" in explanation
         assert "instance i-2 is retained (see ticket 7)\n" in explanation
 
@@ -249,18 +249,18 @@ async def test_what_cannot_be_held_is_told() -> None:
         await anyio.sleep(5)
         for hold in (scaler.cordon, scaler.uncordon, scaler.retain, scaler.unretain):
             with pytest.raises(NoSuchInstance, match="no instance 'i-9' is known"):
-                hold("i-9")
+                await hold("i-9")
             with pytest.raises(NoSuchInstance, match="several pools have an instance 'i-1'; write a/i-1 or b/i-1"):
-                hold("i-1")
-        scaler.retain("b/i-1")
-        scaler.configure(policies=[])
+                await hold("i-1")
+        await scaler.retain("b/i-1")
+        await scaler.configure(policies=[])
         await anyio.sleep(5)
         with pytest.raises(NoSuchInstance, match="'a/i-1' is being removed already: not needed"):
-            scaler.retain("a/i-1")
+            await scaler.retain("a/i-1")
         await anyio.sleep(200)
-        scaler.unretain("i-1")
+        await scaler.unretain("i-1")
         await anyio.sleep(5)
-        assert not scaler.instances()
+        assert not await scaler.instances()
 
 
 async def test_an_observer_holds_nothing() -> None:
@@ -271,4 +271,4 @@ async def test_an_observer_holds_nothing() -> None:
     async with Taskscaler(Pool(group, dial=group.dial), observe_only=True, clock=virtual_clock()) as scaler:
         for hold in (scaler.cordon, scaler.uncordon, scaler.retain, scaler.unretain):
             with pytest.raises(TaskscalerError, match="observe-only"):
-                hold("i-1")
+                await hold("i-1")

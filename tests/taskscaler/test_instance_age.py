@@ -28,7 +28,7 @@ async def test_a_job_outlives_the_age_of_its_instance_and_the_next_goes_elsewher
         async with scaler.acquire("long") as long:
             await anyio.sleep(150)
             assert long.loss is None
-            assert scaler.instances()[0].why == "older than max_instance_age"
+            assert (await scaler.instances())[0].why == "older than max_instance_age"
             async with scaler.acquire("next") as other:
                 assert other.instance != long.instance
         await anyio.sleep(5)
@@ -41,7 +41,7 @@ async def test_an_idle_instance_is_replaced_only_if_it_is_needed() -> None:
     async with scaling(cloud, policies=[Policy(idle_count=1)], max_instance_age=100) as scaler:
         await anyio.sleep(110)
         assert cloud.alive == {"i-2"}
-        scaler.configure(policies=KEEP)
+        await scaler.configure(policies=KEEP)
         await anyio.sleep(200)
         assert not cloud.alive
     assert asked(cloud) == [1, 1]
@@ -67,7 +67,7 @@ async def test_the_age_counts_over_restarts() -> None:
         assert seen == ["i-1"]
         await anyio.sleep(30)
         assert not cloud.alive
-        assert scaler.explain().pools[0].last_failure == ""
+        assert (await scaler.explain()).pools[0].last_failure == ""
 
 
 async def test_an_instance_that_is_too_old_at_a_restart_gets_no_work() -> None:
@@ -80,7 +80,7 @@ async def test_an_instance_that_is_too_old_at_a_restart_gets_no_work() -> None:
         seen: list[str] = []
         await work(scaler, "late", 1, seen)
         assert seen == ["i-2"]
-        assert scaler.explain().pools[0].last_failure == ""
+        assert (await scaler.explain()).pools[0].last_failure == ""
 
 
 async def test_a_suspended_lease_outlives_the_age_of_its_instance_and_a_restart() -> None:
@@ -123,7 +123,7 @@ def test_a_slot_on_its_way_while_the_instance_grows_too_old_is_handed_out_elsewh
     core.handle("a", view, EPOCH + 2)
     (deliver,) = of_type(Deliver, core.handle("a", messages.Prepared("i"), EPOCH + 100.9).actions)
     step = core.tick(EPOCH + 101.1)
-    assert not core.ledger.deliver(deliver.held)
+    assert not core.ledger.deliver(deliver.lease)
     assert not of_type(Break, step.actions)
     assert [waiter.key for waiter in core.ledger.queue()] == ["job"]
     assert of_type(messages.Decrease, [*step.actions, *core.tick(EPOCH + 101.2).actions])

@@ -82,7 +82,7 @@ async def test_each_decision_is_told_once() -> None:
         async with scaler.acquire("job"):
             await anyio.sleep(600)
         await anyio.sleep(600)
-        kept = scaler.explain().decisions
+        kept = (await scaler.explain()).decisions
         told = [event for event in events if isinstance(event, DecisionEvent)]
     assert [event.decision for event in told] == list(kept)
     assert all(event.at == event.decision.at for event in told)

@@ -73,8 +73,8 @@ class Observer:
                     core.reserve("job", now)
                 assert not caught.value.possible
             case "distrust":
-                for host in list(core.ledger.hosts.values()):
-                    self.check(core.distrust(host, "it could not be reached", now))
+                for host in core.ledger.hosts.values():
+                    self.check(core.distrust(host.pool, host.instance, "it could not be reached", now))
             case "remove all":
                 self.check(core.remove_all(now))
             case "break all":
@@ -160,10 +160,10 @@ async def test_it_says_from_the_first_moment_what_it_would_ask_for() -> None:
     cloud = FakeCloud()
     cloud.launch(1)
     async with observing(cloud, policies=[Policy(idle_count=3)]) as scaler:
-        assert "would ask for 2" in str(scaler.explain())
-        assert scaler.capacity().idle == 1
+        assert "would ask for 2" in str(await scaler.explain())
+        assert (await scaler.capacity()).idle == 1
         await anyio.sleep(3600)
-        assert "would ask for 2" in str(scaler.explain())
+        assert "would ask for 2" in str(await scaler.explain())
     assert len(cloud.alive) == 1
 
 
@@ -172,16 +172,16 @@ async def test_it_says_what_it_would_remove() -> None:
     cloud = FakeCloud()
     cloud.launch(2)
     async with observing(cloud, policies=[Policy(idle_time=100)]) as scaler:
-        assert "remove" not in str(scaler.explain())
+        assert "remove" not in str(await scaler.explain())
         await anyio.sleep(101)
-        assert "would remove i-1, i-2: not needed" in str(scaler.explain())
+        assert "would remove i-1, i-2: not needed" in str(await scaler.explain())
         await anyio.sleep(3600)
-        assert "would remove i-1, i-2: not needed" in str(scaler.explain())
-        assert [view.why for view in scaler.instances()] == ["would be removed: not needed"] * 2
-        scaler.configure(policies=[Policy(idle_count=3)])
+        assert "would remove i-1, i-2: not needed" in str(await scaler.explain())
+        assert [view.why for view in await scaler.instances()] == ["would be removed: not needed"] * 2
+        await scaler.configure(policies=[Policy(idle_count=3)])
         await anyio.sleep(1)
-        assert "would ask for 1" in str(scaler.explain())
-        assert [view.why for view in scaler.instances()] == ["", ""]
+        assert "would ask for 1" in str(await scaler.explain())
+        assert [view.why for view in await scaler.instances()] == ["", ""]
 
 
 async def test_what_has_failed_is_of_no_use() -> None:
@@ -191,7 +191,7 @@ async def test_what_has_failed_is_of_no_use() -> None:
     cloud.fail("i-1")
     async with observing(cloud, policies=[Policy(idle_count=2)], backoff_initial=1.0, max_instances=2) as scaler:
         await anyio.sleep(60)
-        explanation = str(scaler.explain())
+        explanation = str(await scaler.explain())
         assert "1 of no use, 1 ready, at most 2" in explanation
         assert "would ask for 0, limited by max_instances" in explanation
         assert "would remove i-1: the cloud reports it as failed" in explanation
@@ -206,8 +206,8 @@ async def test_who_asks_for_a_slot_is_refused() -> None:
             await scaler.acquire_lease("job")
         assert not caught.value.possible
         with pytest.raises(NoCapacity, match="observe-only"):
-            scaler.reserve("job")
-        assert "no slots are handed out: observe-only" in str(scaler.explain())
+            await scaler.reserve("job")
+        assert "no slots are handed out: observe-only" in str(await scaler.explain())
 
 
 async def test_it_looks_on_while_another_manages(caplog: pytest.LogCaptureFixture) -> None:
@@ -222,10 +222,10 @@ async def test_it_looks_on_while_another_manages(caplog: pytest.LogCaptureFixtur
         async with observer:
             async with manager.acquire("job"):
                 await anyio.sleep(6)
-                assert [view.id for view in observer.instances()] == list(cloud.alive)
+                assert [view.id for view in await observer.instances()] == list(cloud.alive)
             await anyio.sleep(20)
             assert not cloud.alive
-            assert not observer.instances()
+            assert not await observer.instances()
     assert "instance_lost" not in caplog.text
     ends = [event for event in told if isinstance(event, InstanceEvent) and event.state == "gone"]
     assert [event.lost for event in ends] == [False]
@@ -238,7 +238,7 @@ async def test_notices_are_left_to_the_manager() -> None:
     async with observing(cloud, policies=[Policy(idle_time=inf)]) as scaler:
         cloud.notice(instance, in_seconds=100)
         await anyio.sleep(1)
-        assert scaler.instances()[0].why == ""
+        assert (await scaler.instances())[0].why == ""
 
 
 def test_a_journal_is_refused() -> None:

@@ -144,7 +144,7 @@ async def test_demand_that_no_other_can_take_stays() -> None:
         tasks.start_soon(work, scaler, "job-2", 1000)
         await anyio.sleep(120)
         assert [len(cloud.alive) for cloud in clouds.values()] == [0, 1]
-        said = str(scaler.explain())
+        said = str(await scaler.explain())
         assert "1 instance is on the way" in said
         assert "the cloud says: no capacity for this offering" in said
         clouds["spot"].restock()
@@ -163,7 +163,7 @@ async def test_the_ceiling_over_all_pools() -> None:
             tasks.start_soon(work, scaler, f"job-{number}", 500)
         await anyio.sleep(60)
         assert [len(cloud.alive) for cloud in clouds.values()] == [2, 1]
-        assert "max_instances over all pools allows no more than 3 instances" in str(scaler.explain())
+        assert "max_instances over all pools allows no more than 3 instances" in str(await scaler.explain())
 
 
 async def test_what_is_over_the_ceiling_over_all_pools_goes_idle_first_least_preferred_first() -> None:
@@ -176,7 +176,7 @@ async def test_what_is_over_the_ceiling_over_all_pools_goes_idle_first_least_pre
     async with pooling(clouds, max_instances=4, policies=idle, settings={"spot": adopt, "on-demand": adopt}) as scaler:
         await anyio.sleep(120)
         assert [len(cloud.alive) for cloud in clouds.values()] == [3, 1]
-        assert len(scaler.instances()) == 4
+        assert len(await scaler.instances()) == 4
 
 
 # --- one that fails delays no other -----------------------------------------------------------------------
@@ -211,7 +211,7 @@ async def test_a_pool_that_does_not_answer_gets_no_new_demand() -> None:
         await anyio.sleep(1)
         assert asked(clouds["on-demand"]) == [1]
         assert len(asked(clouds["spot"])) == 1
-        assert "has not answered the last request" in str(scaler.explain())
+        assert "has not answered the last request" in str(await scaler.explain())
         tasks.cancel_scope.cancel()
 
 
@@ -245,7 +245,7 @@ async def test_a_pool_from_which_much_is_taken_is_asked_later() -> None:
                     await anyio.sleep_forever()
         lease = await scaler.acquire_lease("another")
         assert lease.pool == "on-demand"
-        said = str(scaler.explain())
+        said = str(await scaler.explain())
         assert "pool spot is asked later than its place says: the cloud took 3 of the 3 instances that left it" in said
         lease.release()
         await anyio.sleep(3600)

@@ -46,9 +46,9 @@ async def test_an_instance_sleeps_with_its_lease_and_wakes_with_it() -> None:
     async with scaling(cloud) as scaler:
         instance = await asleep(scaler)
         assert states(cloud) == {instance: State.SUSPENDED}
-        assert "i-1 sleeps: all leases on it sleep" in str(scaler.explain(instance=instance))
-        assert str(scaler.explain(key="job")).startswith(
-            "job sleeps in slot 0 of i-1 for 10 s: its instance sleeps, too"
+        assert "i-1 sleeps: all leases on it sleep" in str(await scaler.explain(instance=instance))
+        assert str(await scaler.explain(key="job")).startswith(
+            "job sleeps in slot 0 of i-1 for 10s: its instance sleeps, too"
         )
         await anyio.sleep(5000)
         begun = anyio.current_time()
@@ -90,7 +90,7 @@ async def test_free_slots_are_kept_awake_while_they_are_wanted() -> None:
         instance = await asleep(scaler)
         await anyio.sleep(500)
         assert states(cloud) == {instance: State.RUNNING}
-        scaler.configure(policies=[Policy(idle_time=100)])
+        await scaler.configure(policies=[Policy(idle_time=100)])
         await anyio.sleep(20)
         assert states(cloud) == {instance: State.SUSPENDED}
         await work(scaler, "another", 1.0)  # there is room beside the lease that sleeps
@@ -128,7 +128,7 @@ async def test_what_cannot_be_suspended_runs_on() -> None:
         lease = await scaler.acquire_lease("job")
         lease.suspend()
         await anyio.sleep(1)
-        assert "nothing is suspended for" in str(scaler.explain())
+        assert "nothing is suspended for" in str(await scaler.explain())
         assert states(cloud) == {"i-1": State.RUNNING}
         (await scaler.resume("job")).suspend()
         await anyio.sleep(60)
@@ -165,9 +165,9 @@ async def test_what_cannot_be_resumed_sleeps_on_and_others_are_bought() -> None:
 
         tasks.start_soon(resume)
         await anyio.sleep(100)
-        said = str(scaler.explain(instance=instance))
+        said = str(await scaler.explain(instance=instance))
         assert f"{instance} sleeps: it could not be resumed: none of this left" in said
-        assert f"instance {instance} could not be resumed: none of this left" in str(scaler.explain())
+        assert f"instance {instance} could not be resumed: none of this left" in str(await scaler.explain())
         async with scaler.acquire("another") as lease:
             assert lease.instance != instance
         cloud.faults.resume.clear()
@@ -211,11 +211,11 @@ async def test_a_retained_instance_is_kept_awake() -> None:
     cloud = a_cloud()
     async with scaling(cloud) as scaler:
         lease = await scaler.acquire_lease("job")
-        scaler.retain(lease.instance, "to look at it")
+        await scaler.retain(lease.instance, "to look at it")
         lease.suspend()
         await anyio.sleep(100)
         assert states(cloud) == {"i-1": State.RUNNING}
-        scaler.unretain(lease.instance)
+        await scaler.unretain(lease.instance)
         await anyio.sleep(100)
         assert states(cloud) == {"i-1": State.SUSPENDED}
         (await scaler.resume("job")).release()
@@ -226,10 +226,10 @@ async def test_an_instance_that_is_about_to_sleep_is_kept_awake_once_it_is_retai
     cloud = a_cloud()
     async with scaling(cloud, capacity_per_instance=2, policies=[Policy(idle_time=100)]) as scaler:
         await asleep(scaler)
-        scaler.retain("i-1", "to look at it")
+        await scaler.retain("i-1", "to look at it")
         await anyio.sleep(500)
         assert states(cloud) == {"i-1": State.RUNNING}
-        scaler.unretain("i-1")
+        await scaler.unretain("i-1")
         await anyio.sleep(10)
         assert states(cloud) == {"i-1": State.SUSPENDED}
         (await scaler.resume("job")).release()
@@ -263,7 +263,7 @@ async def test_idle_instances_sleep_instead_of_being_deleted() -> None:
         await anyio.sleep(10)
         (sleeper,) = cloud.alive
         assert states(cloud) == {sleeper: State.SUSPENDED}
-        assert "up to 1 idle instance is suspended instead of deleted" in str(scaler.explain())
+        assert "up to 1 idle instance is suspended instead of deleted" in str(await scaler.explain())
         begun = anyio.current_time()
         async with scaler.acquire("next") as lease:
             assert lease.instance == sleeper
@@ -325,7 +325,7 @@ async def test_no_reserve_is_promised_while_nothing_can_be_resumed() -> None:
         with pytest.raises(NoCapacity):
             await scaler.acquire_lease("hasty", timeout=1)
         with pytest.raises(NoCapacity) as refused:
-            scaler.reserve("next")
+            await scaler.reserve("next")
         assert refused.value.possible
         await anyio.sleep(30)
         await work(scaler, "next", 1.0)
@@ -336,11 +336,11 @@ async def test_a_cordoned_instance_is_kept_awake_for_its_leases() -> None:
     cloud = a_cloud()
     async with scaling(cloud) as scaler:
         lease = await scaler.acquire_lease("job")
-        scaler.cordon(lease.instance)
+        await scaler.cordon(lease.instance)
         lease.suspend()
         await anyio.sleep(100)
         assert states(cloud) == {"i-1": State.RUNNING}
-        scaler.uncordon(lease.instance)
+        await scaler.uncordon(lease.instance)
         await anyio.sleep(10)
         assert states(cloud) == {"i-1": State.SUSPENDED}
         (await scaler.resume("job")).release()
@@ -367,9 +367,9 @@ async def test_what_sleeps_can_be_reserved() -> None:
         await work(scaler, "job", 10.0)
         await anyio.sleep(10)
         assert states(cloud) == {"i-1": State.SUSPENDED}
-        scaler.reserve("next")
+        await scaler.reserve("next")
         with pytest.raises(NoCapacity):
-            scaler.reserve("one too many")
+            await scaler.reserve("one too many")
         await work(scaler, "next", 1.0)
         assert asked(cloud) == [1]
 
@@ -387,7 +387,7 @@ async def test_what_wakes_for_a_lease_can_be_reserved_only_beside_it() -> None:
         await anyio.sleep(10)
         assert states(cloud) == {"i-1": State.RESUMING}
         with pytest.raises(NoCapacity):
-            scaler.reserve("another")
+            await scaler.reserve("another")
 
 
 @pytest.mark.parametrize("why", ["cordoned", "older than max_instance_age"])
@@ -399,11 +399,11 @@ async def test_one_of_the_reserve_that_is_of_no_use_goes(why: str) -> None:
         await anyio.sleep(10)
         assert states(cloud) == {"i-1": State.SUSPENDED}
         if why == "cordoned":
-            scaler.cordon("i-1")
+            await scaler.cordon("i-1")
         else:
             await anyio.sleep(60)
             assert cloud.alive
-        assert why in str(scaler.explain(instance="i-1"))
+        assert why in str(await scaler.explain(instance="i-1"))
         await anyio.sleep(40)
         assert not cloud.alive
     assert called(cloud, "resume") == []
@@ -439,7 +439,7 @@ async def test_a_group_that_was_lost_stops_no_other() -> None:
         await anyio.sleep(400)
         async with scaler.acquire("job", timeout=60) as lease:
             assert lease.pool == "other"
-        assert "internal error" in str(scaler.explain(instance="lost/i-1"))
+        assert "internal error" in str(await scaler.explain(instance="lost/i-1"))
         lost.faults.mark_owner.clear()
         await anyio.sleep(100)
         async with scaler.acquire("job", timeout=60) as lease:
@@ -458,4 +458,4 @@ async def test_the_tier_is_off_where_resuming_does_not_pay() -> None:
             await work(scaler, f"later-{number}", 10.0)
         await anyio.sleep(60)
         assert not cloud.alive
-        assert "idle instances are deleted: it does not pay (resuming takes 3" in str(scaler.explain())
+        assert "idle instances are deleted: it does not pay (resuming takes 3" in str(await scaler.explain())

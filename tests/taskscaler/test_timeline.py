@@ -242,7 +242,7 @@ events: st.SearchStrategy[RecordedEvent] = st.one_of(
 records = st.lists(events, min_size=1, max_size=30)
 
 
-@given(records)
+@given(records())
 def test_spans_and_bars_are_where_they_can_be(told: list[RecordedEvent]) -> None:
     """Whatever was recorded, or was not: nothing overlaps, nothing lies outside, and the times add up."""
     timeline = lay_out(run(*told))
@@ -271,7 +271,7 @@ def check_bars(row: Row) -> None:
         assert any(span.began <= bar.began <= bar.ended <= span.ended for span in ready) or not bar.duration
 
 
-@given(records)
+@given(records())
 def test_the_figures_of_any_record_make_sense(told: list[RecordedEvent]) -> None:
     """Shares are shares, and the parts of the instances' time are the whole."""
     told_run = run(*told)

@@ -321,11 +321,11 @@ def test_a_file_names_its_observers(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ("timeout = 3", "autoscaler.observers.webhook.timeout: found"),
-        ("retries = 3", "autoscaler.observers.webhook.retries: found an unknown key"),
+        ("timeout = 3", "autoscaler.observers.webhook.timeout: expected"),
+        ("retries = 3", "unknown key `retries` in [autoscaler.observers.webhook]"),
         (
             "[autoscaler.observers.webhok]",
-            "autoscaler.observers.webhok: found string 'webhok', expected the name of an installed",
+            "autoscaler.observers.webhok: 'webhok' is not an installed plugin",
         ),
     ],
 )
@@ -369,7 +369,7 @@ def test_headers_do_not_go_over_a_network_in_plain_text(
     if accepted:
         load_observer("webhook", {"url": url, **settings})
         return
-    with pytest.raises(ConfigError, match=r"url that begins with https://, since .* or allow_plaintext") as caught:
+    with pytest.raises(ConfigError, match=r"url that begins with https://, because .* or allow_plaintext") as caught:
         load_observer("webhook", {"url": url, **settings})
     assert "SECRET" not in str(caught.value)
 

@@ -11,10 +11,8 @@ How the parts lie on each other; each imports only from those below it:
     _scaler     _lease      the async shell, and what it hands out
     diagnose/               answers for people: of the whole, of one instance, of one key, of what comes next
     _observe                what observers are told
-    _ledger     _decide     pure: who holds which slot; how many instances there should be
-    _preference             pure: which pools are asked later than their place says
-    _slots                  pure: what the ledger's books are made of
-    _schedule   _types      pure: which policy holds when; pools and policies
+    core/                   pure: who holds which slot; how many instances there should be; plans below
+    _types                  pools and policies
 """
 
 from taskscaler._errors import KeyInUse, LeaseLost, NoCapacity, NoSuchInstance, NotSuspended, TaskscalerError

@@ -180,7 +180,7 @@ class Taskscaler:
         sleeper = self._core.ledger.leases[key].id
         return await self._leases.wait(key, step, timeout, sleeper=sleeper)
 
-    def reserve(self, key: str) -> None:
+    async def reserve(self, key: str) -> None:
         """Keep a slot for an acquire to come under *key*; give it up with `unreserve`.
 
         Raises:
@@ -190,11 +190,11 @@ class Taskscaler:
         """
         self._take(self._core.reserve(key, self._now()))
 
-    def unreserve(self, key: str) -> None:
+    async def unreserve(self, key: str) -> None:
         """Give a reservation up; nothing happens if there is none."""
         self._take(self._core.unreserve(key, self._now()))
 
-    def cordon(self, instance: str, why: str = "") -> None:
+    async def cordon(self, instance: str, why: str = "") -> None:
         """Give an instance no new work, until `uncordon`, also over restarts. What runs there goes on.
 
         It counts as capacity no more, so another takes its place if one is needed; idle for the policy's `idle_time`,
@@ -209,11 +209,11 @@ class Taskscaler:
         """
         self._take(self._core.cordon(instance, why, self._now()))
 
-    def uncordon(self, instance: str) -> None:
+    async def uncordon(self, instance: str) -> None:
         """Give it work again; nothing happens if it is not cordoned. Arguments and errors as `cordon`."""
         self._take(self._core.uncordon(instance, self._now()))
 
-    def retain(self, instance: str, why: str = "") -> None:
+    async def retain(self, instance: str, why: str = "") -> None:
         """Do not delete an instance, until `unretain`, also over restarts and on leaving the scaler.
 
         Neither idleness nor its age or uses, nor that it is unhealthy or the scaler ends, has it deleted. It is given
@@ -222,11 +222,11 @@ class Taskscaler:
         """
         self._take(self._core.retain(instance, why, self._now()))
 
-    def unretain(self, instance: str) -> None:
+    async def unretain(self, instance: str) -> None:
         """Let it be deleted: at once, if there was a reason meanwhile. Arguments and errors as `cordon`."""
         self._take(self._core.unretain(instance, self._now()))
 
-    def configure(self, *, policies: Sequence[Policy]) -> None:
+    async def configure(self, *, policies: Sequence[Policy]) -> None:
         """Change the policies while running. All other settings need a new scaler.
 
         Args:
@@ -236,11 +236,11 @@ class Taskscaler:
 
     # --- looking -----------------------------------------------------------------------------------------
 
-    def capacity(self) -> Capacity:
+    async def capacity(self) -> Capacity:
         """Slots by state, and who waits."""
         return self._core.capacity()
 
-    def instances(self) -> Sequence[InstanceView]:
+    async def instances(self) -> Sequence[InstanceView]:
         """All known instances, oldest first, for people to look at."""
         return view_instances(self._core)
 
@@ -250,12 +250,12 @@ class Taskscaler:
         return {name: driver.info for name, driver in self._runtime.drivers.items()}
 
     @overload
-    def explain(self) -> Explanation: ...
+    async def explain(self) -> Explanation: ...
     @overload
-    def explain(self, *, instance: str) -> InstanceExplanation: ...
+    async def explain(self, *, instance: str) -> InstanceExplanation: ...
     @overload
-    def explain(self, *, key: str) -> KeyExplanation: ...
-    def explain(
+    async def explain(self, *, key: str) -> KeyExplanation: ...
+    async def explain(
         self, *, instance: str | None = None, key: str | None = None
     ) -> Explanation | InstanceExplanation | KeyExplanation:
         """Why there is what there is, and what will happen next if nothing else happens.
@@ -301,7 +301,7 @@ class Taskscaler:
         ledger = self._core.ledger
         return ledger.acquired + (0 if self._delete_on_shutdown else ledger.cleaning)
 
-    def stop(self) -> None:
+    async def stop(self) -> None:
         """Hand out no more slots, refuse those who wait, and break every lease.
 
         Suspended ones survive, unless leaving the scaler deletes their instances.
@@ -330,7 +330,7 @@ class Taskscaler:
     ) -> bool | None:
         """Stop, delete the instances unless they are to stay, and close everything."""
         with anyio.CancelScope(shield=True):
-            self.stop()
+            await self.stop()
             if self._delete_on_shutdown and not self._runtime.ended:
                 await self._remove_instances()
         return await self._stack.__aexit__(kind, error, trace)

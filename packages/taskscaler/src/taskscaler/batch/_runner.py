@@ -79,11 +79,11 @@ class Scaler(Protocol):
         """Hold a slot for the time of the context; its body is cancelled and `LeaseLost` raised if it is lost."""
         ...
 
-    def explain(self) -> object:
+    async def explain(self) -> object:
         """Why there is no capacity, as text."""
         ...
 
-    def stop(self) -> None:
+    async def stop(self) -> None:
         """Break every lease and refuse every waiter."""
         ...
 
@@ -228,11 +228,11 @@ class Batch:
         """Begin no more jobs; those that run go on to their ends."""
         self._close(JobState.CANCELLED, "the batch was interrupted")
 
-    def stop(self) -> None:
+    async def stop(self) -> None:
         """End all jobs at once."""
         self._stopped = True
         self._close(JobState.CANCELLED, "the batch was stopped")
-        self._scaler.stop()
+        await self._scaler.stop()
 
     def _begin(self) -> None:
         if self._history:
@@ -456,6 +456,6 @@ class Batch:
             with anyio.move_on_after(math.inf if running else self._patience) as wait:
                 await changed.wait()
             if wait.cancelled_caught:
-                self.why_given_up = str(self._scaler.explain())  # while they still wait: afterwards nobody does
+                self.why_given_up = str(await self._scaler.explain())  # while they still wait: afterwards nobody does
                 within = f"within {format_duration(self._patience)}, the instance_acquire_timeout"
                 self._close(JobState.NO_CAPACITY, f"there was no slot for it {within}")

@@ -144,7 +144,7 @@ class _Look:
                 self.report.add(*self._group_rows(scaler, pool), *_instance_rows(view))
                 failures += await self._dial_one(view, clock, pool, group)
                 at_start += self._start_rows(view, pool)
-            decision = scaler.explain().decisions[-1]
+            decision = (await scaler.explain()).decisions[-1]
             self.report.add(("would do", would_do(decision)), ("because", str(decision)), *at_start)
         return tell(failures, FAILED) if failures else SUCCEEDED
 

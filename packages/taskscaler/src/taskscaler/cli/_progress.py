@@ -141,7 +141,7 @@ class PlainProgress(Progress):
     async def show(self) -> None:
         """Print a line whenever the fleet has changed, and now and then why nothing runs."""
         while True:
-            picture = self.look()
+            picture = await self.look()
             fleet = describe_fleet(picture.instances)
             if fleet != self._fleet:
                 self._fleet = fleet

@@ -276,9 +276,9 @@ class _Run:
         with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as received:
             task_status.started()
             async for number in received:
-                self._end(number)
+                await self._end(number)
 
-    def _end(self, number: int) -> None:
+    async def _end(self, number: int) -> None:
         """Drain at the first Ctrl-C; stop at the second, and at SIGTERM, whose sender will not wait for long."""
         may_drain = number == signal.SIGINT and not self.ended_by
         self.ended_by = self.ended_by or number
@@ -290,7 +290,7 @@ class _Run:
         if self.starting:
             self.starting.cancel()
         else:
-            self.batch.stop()
+            await self.batch.stop()
 
     async def _heed_hangups(self, *, task_status: TaskStatus[None]) -> None:
         with anyio.open_signal_receiver(signal.SIGHUP) as received:
@@ -316,14 +316,14 @@ class _Run:
     def _time(self) -> float:
         return self.clock.now() - self.started
 
-    def _look(self) -> Picture:
+    async def _look(self) -> Picture:
         return Picture(
             title=f"taskscaler run {self.file.path}",
             time=self._time(),
             state=self.batch.state,
-            instances=() if self.starting else self.scaler.instances(),
+            instances=() if self.starting else await self.scaler.instances(),
             ceiling=self.file.autoscaler.ceiling,
-            why="" if self.starting else self._why(),
+            why="" if self.starting else await self._why(),
         )
 
     def _why(self) -> str:

@@ -137,7 +137,7 @@ class FleetExecutor(Executor):
         """Have the work done once for each set of arguments; see `submit` and `concurrent.futures.Executor.map`.
 
         Returns:
-            What the futures give, in the order of the arguments. Whoever stops early, or is told of an error, has the
+            What the futures give, in the order of the arguments. A caller that stops early, or gets an error, has the
             rest cancelled.
         """
         mapped: Iterator[Any] = super().map(work, *iterables, timeout=timeout, chunksize=chunksize)  # type: ignore[arg-type]
@@ -189,7 +189,7 @@ class FleetExecutor(Executor):
             with ticket.scope:
                 ticket.value = await self._try(ticket)
                 ticket.error = None
-        except Exception as error:  # noqa: BLE001  (it is for whoever asks the future)
+        except Exception as error:  # noqa: BLE001  (it is for the future)
             ticket.error = error
         finally:
             stage, ticket.stage = ticket.stage, Stage.OVER

@@ -8,7 +8,7 @@ from anyio import to_thread
 from attrs import frozen
 
 import fleeting
-from fleeting import Completed
+from fleeting import Completed, connectors
 
 if TYPE_CHECKING:
     from anyio.abc import ByteStream
@@ -110,7 +110,7 @@ class Stream:
         self.close()
 
 
-def _asynchronous(sink: Sink | None) -> fleeting.connectors.Sink | None:
+def _asynchronous(sink: Sink | None) -> connectors.Sink | None:
     """Call it in a thread, so that one which is slow holds up its own command and nothing else."""
     if sink is None:
         return None

@@ -1,8 +1,9 @@
 """The scaler, for threads."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any, Concatenate, ParamSpec, Self, overload
 
 from anyio.from_thread import start_blocking_portal
@@ -90,41 +91,41 @@ class Taskscaler:
 
     def reserve(self, key: str) -> None:
         """Keep a slot for an acquire to come. Raises as `taskscaler.Taskscaler.reserve`."""
-        self.portal.do(self.scaler.reserve, key)
+        self.portal.call(self.scaler.reserve, key)
 
     def unreserve(self, key: str) -> None:
         """Give a reservation up; nothing happens if there is none."""
-        self.portal.do(self.scaler.unreserve, key)
+        self.portal.call(self.scaler.unreserve, key)
 
     def cordon(self, instance: str, why: str = "") -> None:
         """Give an instance no new work. Arguments and errors are those of `taskscaler.Taskscaler.cordon`."""
-        self.portal.do(self.scaler.cordon, instance, why)
+        self.portal.call(self.scaler.cordon, instance, why)
 
     def uncordon(self, instance: str) -> None:
         """Give it work again."""
-        self.portal.do(self.scaler.uncordon, instance)
+        self.portal.call(self.scaler.uncordon, instance)
 
     def retain(self, instance: str, why: str = "") -> None:
         """Do not delete an instance. Arguments and errors are those of `taskscaler.Taskscaler.retain`."""
-        self.portal.do(self.scaler.retain, instance, why)
+        self.portal.call(self.scaler.retain, instance, why)
 
     def unretain(self, instance: str) -> None:
         """Let it be deleted."""
-        self.portal.do(self.scaler.unretain, instance)
+        self.portal.call(self.scaler.unretain, instance)
 
     def configure(self, *, policies: Sequence[Policy]) -> None:
         """Change the policies while running."""
-        self.portal.do(lambda: self.scaler.configure(policies=policies))
+        self.portal.call(partial(self.scaler.configure, policies=policies))
 
-    # --- telling -----------------------------------------------------------------------------------------
+    # --- looking -----------------------------------------------------------------------------------------
 
     def capacity(self) -> Capacity:
         """Slots by state, and who waits."""
-        return self.portal.do(self.scaler.capacity)
+        return self.portal.call(self.scaler.capacity)
 
     def instances(self) -> Sequence[InstanceView]:
         """All known instances, oldest first, for people to look at."""
-        return self.portal.do(self.scaler.instances)
+        return self.portal.call(self.scaler.instances)
 
     @property
     def groups(self) -> Mapping[str, GroupInfo]:
@@ -141,13 +142,13 @@ class Taskscaler:
         self, *, instance: str | None = None, key: str | None = None
     ) -> Explanation | InstanceExplanation | KeyExplanation:
         """Why there is what there is, and what will happen next; of all, of one instance, or of one key."""
-        answer: Callable[..., Explanation | InstanceExplanation | KeyExplanation] = self.scaler.explain
-        return self.portal.do(lambda: answer(instance=instance, key=key))
+        answer: Callable[..., Awaitable[Explanation | InstanceExplanation | KeyExplanation]] = self.scaler.explain
+        return self.portal.call(partial(answer, instance=instance, key=key))
 
     # --- ending ------------------------------------------------------------------------------------------
 
     def drain(self, timeout: float = math.inf) -> bool:
-        """Hand out no more slots, refuse whoever waits, and wait until no lease is held.
+        """Hand out no more slots, refuse those who wait, and wait until no lease is held.
 
         Returns:
             Whether all leases have ended within so many seconds.
@@ -155,8 +156,8 @@ class Taskscaler:
         return self.portal.call(self.scaler.drain, timeout)
 
     def stop(self) -> None:
-        """Hand out no more slots, refuse whoever waits, and break every lease."""
-        self.portal.do(self.scaler.stop)
+        """Hand out no more slots, refuse those who wait, and break every lease."""
+        self.portal.call(self.scaler.stop)
 
     def __enter__(self) -> Self:
         """Open groups and journal, and see each group once. Raises as the asynchronous one."""
