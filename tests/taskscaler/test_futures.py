@@ -18,6 +18,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
 from fleeting import Unreachable, load
@@ -207,7 +208,7 @@ def test_what_nobody_expects_speaks_against_the_instance(scaler: Taskscaler) -> 
     [
         (b"\xff\xfe", "its result cannot be read: "),
         (b"[" * 100_000, "its result cannot be read: "),
-        (b"[]", "its result cannot be read: it is no JSON object"),
+        (b"[]", "its result cannot be read: it is not a JSON object"),
         (b'"' + b"x" * 200 + b'"', "its result cannot be read: it has more than 0 MiB"),
     ],
     ids=["odd bytes", "deep", "list", "long"],
@@ -294,10 +295,15 @@ def test_a_python_that_is_not_there_says_so(fleet: FleetExecutor) -> None:
 @pytest.mark.parametrize(
     ("work", "args", "kwargs", "said"),
     [
-        (len, (), {}, r"found builtin_function_or_method, expected a script, .*write Call\('module:function'\)"),
-        (3, (), {}, "found int, expected a script"),
-        ([], (), {}, "found list, expected"),
-        (["a", 1], (), {}, "found list, expected"),
+        (
+            len,
+            (),
+            {},
+            r"expected a script, .*, found builtin_function_or_method; for a function write Call\('module:function'\)",
+        ),
+        (3, (), {}, "expected a script, .*, found int"),
+        ([], (), {}, "expected a script, .*, found list"),
+        (["a", 1], (), {}, "expected a script, .*, found list"),
         ("true", (), {"a": 1}, "only a Call takes named arguments, not a"),
         ("#!/bin/sh", (1,), {}, "begins with #! takes no arguments"),
         (Call("math:sqrt"), ({1},), {}, "arguments of math:sqrt must be JSON: Object of type set"),
@@ -458,6 +464,28 @@ def test_work_whose_instance_is_lost_runs_again_elsewhere(fleet: FleetExecutor, 
     result = result_of(future)
     assert (result.attempts, result.verdict) == (2, Verdict.SUCCEEDED)
     assert result.instance not in {agent.parent.name for agent in agents}
+
+
+def test_work_whose_clean_up_fails_with_its_instance_runs_again(scaler: Taskscaler, tmp_path: Path) -> None:
+    """The executor's own error, raised when it is cut short, is no reason to give the work up."""
+    lost: list[str] = []
+
+    class Careless:
+        async def run(self, _: JobSpec, lease: Leased, *, output: Sink, artifacts: Path) -> JobOutcome:
+            if lost:
+                return JobOutcome(verdict=Verdict.SUCCEEDED)
+            lost.append(lease.instance)
+            try:
+                async with lease.dial():
+                    local_agents.kill(int((tmp_path / "group" / lease.instance / "agent.pid").read_text()))
+                    await anyio.sleep_forever()
+            finally:
+                raise OSError("the logs could not be fetched")
+
+    with FleetExecutor(scaler, executor=Careless()) as fleet:
+        result = result_of(fleet.submit("true"))
+    assert result.attempts == 2
+    assert [result.instance] != lost
 
 
 def test_work_that_loses_one_instance_too_many_fails(scaler: Taskscaler, gate: Gate, tmp_path: Path) -> None:

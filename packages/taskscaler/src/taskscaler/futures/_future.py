@@ -23,7 +23,7 @@ class FleetFuture(Future[T]):
     """
 
     def __init__(self, cancel: Callable[[], Stage]) -> None:
-        """Take what cancels the work, and tells how far it had come by then."""
+        """Take what cancels the work, and says how far it had come until then."""
         super().__init__()
         self._cancel = cancel
 

@@ -22,7 +22,7 @@ _REFERENCE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 def _is_reference(_: object, __: object, value: str) -> None:
     if not _REFERENCE.fullmatch(value):
-        raise ValueError(f"found {value!r}, expected module:function, such as statistics:mean")
+        raise ValueError(f"expected module:function, such as statistics:mean, found {value!r}")
 
 
 @frozen
@@ -109,7 +109,7 @@ def task_for(work: Work, args: Sequence[object], kwargs: Mapping[str, object], *
         case [*words] if words and all(isinstance(word, str) for word in words):
             return Task(spec=JobSpec(name=name, script=f"exec {shlex.join([*words, *map(str, args)])}\n"))
     hint = "; for a function write Call('module:function')" if callable(work) else ""
-    raise TypeError(f"found {type(work).__name__}, expected a script, an argument list, a JobSpec or a Call{hint}")
+    raise TypeError(f"expected a script, an argument list, a JobSpec or a Call, found {type(work).__name__}{hint}")
 
 
 def _with_arguments(spec: JobSpec, args: Sequence[object]) -> JobSpec:
@@ -117,7 +117,7 @@ def _with_arguments(spec: JobSpec, args: Sequence[object]) -> JobSpec:
     if not args:
         return spec
     if spec.script.startswith("#!"):
-        raise TypeError("a script that begins with #! takes no arguments; hand them over in the environment")
+        raise TypeError("a script that begins with #! takes no arguments; pass them in the environment")
     return evolve(spec, script=f"set -- {shlex.join(map(str, args))}\n{spec.script}")
 
 
@@ -144,7 +144,7 @@ def _read_answer(artifacts: Path | None) -> dict[str, Any]:
         raise ValueError(f"it has more than {RESULT_LIMIT >> 20} MiB; return less, or leave a file as an artifact")
     answer = json.loads(text)
     if not isinstance(answer, dict):
-        raise ValueError("it is no JSON object")
+        raise ValueError("it is not a JSON object")
     return answer
 
 
