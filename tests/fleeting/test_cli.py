@@ -17,8 +17,7 @@ import pytest
 from click.testing import CliRunner
 
 from fleeting import Observation, State
-from fleeting.cli import main
-from fleeting.cli._commandline import fitted
+from fleeting.cli import fitted, main
 from fleeting.groups.local import LocalGroup
 from tests.clouds import hide_clouds
 from tests.fleeting.fleets import COMMAND, Fleet, local_fleet

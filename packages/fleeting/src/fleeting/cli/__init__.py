@@ -8,7 +8,36 @@ from pathlib import Path
 
 import click
 
-from fleeting.cli._commandline import Commands
+from fleeting.cli._commandline import (
+    EXPECTED,
+    FAILED,
+    SIGNALLED,
+    SUCCEEDED,
+    WRONG,
+    WRONG_FILE,
+    Commands,
+    fitted,
+    folded,
+    in_lines,
+    outcome,
+    tell,
+)
+
+__all__ = [
+    "EXPECTED",
+    "FAILED",
+    "SIGNALLED",
+    "SUCCEEDED",
+    "WRONG",
+    "WRONG_FILE",
+    "Commands",
+    "fitted",
+    "folded",
+    "in_lines",
+    "main",
+    "outcome",
+    "tell",
+]
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 

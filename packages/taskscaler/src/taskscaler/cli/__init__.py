@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from fleeting.cli._commandline import Commands
+from fleeting.cli import Commands
 
 _EPILOG = """
 Exit status: 0 if all went well, 1 if a job failed or the fleet could not be opened, 2 if the file or the arguments

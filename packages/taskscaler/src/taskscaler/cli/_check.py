@@ -19,7 +19,7 @@ from fleeting import (
     State,
     dial,
 )
-from fleeting.cli._commandline import FAILED, SUCCEEDED, WRONG, WRONG_FILE, outcome, tell
+from fleeting.cli import FAILED, SUCCEEDED, WRONG, WRONG_FILE, outcome, tell
 from fleeting.config import read_toml
 from fleeting.errors import ConfigProblem
 from fleeting.plugins import span

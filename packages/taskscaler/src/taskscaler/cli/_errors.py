@@ -2,7 +2,7 @@
 
 import sys
 
-from fleeting.cli._commandline import fitted
+from fleeting.cli import fitted
 from fleeting.errors import CatalogueEntry, catalogue
 
 

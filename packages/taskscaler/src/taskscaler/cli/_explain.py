@@ -4,7 +4,7 @@ import json
 from datetime import UTC, datetime
 from pathlib import Path
 
-from fleeting.cli._commandline import EXPECTED, SUCCEEDED, WRONG, tell
+from fleeting.cli import EXPECTED, SUCCEEDED, WRONG, tell
 from taskscaler._told import read_run
 from taskscaler.cli._console import PatientConsole
 from taskscaler.cli._paragraphs import Paragraphs

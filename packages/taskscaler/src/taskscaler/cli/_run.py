@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.text import Text
 
 from fleeting import LoopClock
-from fleeting.cli._commandline import FAILED, SIGNALLED, SUCCEEDED, WRONG, WRONG_FILE, in_lines, outcome, tell
+from fleeting.cli import FAILED, SIGNALLED, SUCCEEDED, WRONG, WRONG_FILE, in_lines, outcome, tell
 from fleeting.config import harmless
 from taskscaler._errors import ResultsInTheWay
 from taskscaler._jobsfile import JobsFile, read_jobs_file

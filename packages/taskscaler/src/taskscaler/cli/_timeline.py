@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fleeting.cli._commandline import EXPECTED, FAILED, SUCCEEDED, WRONG, tell
+from fleeting.cli import EXPECTED, FAILED, SUCCEEDED, WRONG, tell
 from fleeting.plugins import one_line, span, write_whole
 from taskscaler._errors import NothingTold, PicturesMissing, TaskscalerError
 from taskscaler._told import RunTold, read_run
