@@ -1,0 +1,277 @@
+"""What happens to a batch and its fleet, as values and as the lines of an event log.
+
+One JSON object on a line for each event, with the time ``at`` which it happened in seconds since the epoch::
+
+    begun      once, first: the jobs, the pools, and where the jobs file is
+    resumed    a later command takes the batch up; what ran in the one before was interrupted
+    started    a job was given a slot and runs
+    ended      that try has ended, and how
+    given_up   jobs that wait are not to be run by this command
+    over       once, last: nothing is left to do, not even for a later command
+    instance   an instance came to be in another state
+    decision   a scaling decision that differs from the last one
+
+The first line is no event. It says what the file is, and which version of it.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import groupby
+from math import inf
+from operator import attrgetter
+from pathlib import Path
+from typing import Any, Self
+
+from attrs import asdict, fields_dict, frozen
+
+from taskscaler._errors import RecordUnreadable
+from taskscaler._observe import DecisionEvent, InstanceEvent, event_as_data
+from taskscaler.batch._job import Job, JobState
+from taskscaler.core._decide import Decision, Demand, PoolDecision, Removal, Sleep, Wake
+
+FORMAT = "taskscaler events"
+
+VERSION = 1
+"""Of the file; raised when an earlier release would misunderstand it. New kinds of events may come without that."""
+
+
+@frozen(kw_only=True)
+class PoolFacts:
+    """How one pool is set, as far as it helps to understand what happened."""
+
+    name: str
+    plugin: str
+    capacity_per_instance: int
+    max_instances: int
+    """0: any number."""
+
+    max_use_count: int = 0
+    """0: any number."""
+
+
+@frozen(kw_only=True)
+class Planned:
+    """One job that is to be run."""
+
+    name: str
+    retries: int
+    """How often it is tried again when its instance was lost; see `Job.retries`."""
+
+
+@frozen(kw_only=True)
+class Begun:
+    """A batch was begun. Times, of all events, are seconds since the epoch."""
+
+    at: float
+    jobs: tuple[Planned, ...]
+    """With names that differ, in the order of the batch."""
+
+    pools: tuple[PoolFacts, ...] = ()
+    jobs_file: str = ""
+    """Absolute path of what it was made from; empty if that was a program, which alone can resume it."""
+
+    @classmethod
+    def of(cls, jobs: Iterable[Job], *, at: float, pools: Sequence[PoolFacts] = (), jobs_file: str = "") -> Self:
+        """Begin a batch of these jobs."""
+        planned = tuple(Planned(name=job.name, retries=job.retries) for job in jobs)
+        return cls(at=at, jobs=planned, pools=tuple(pools), jobs_file=jobs_file)
+
+
+@frozen(kw_only=True)
+class Resumed:
+    """A later command has taken the batch up."""
+
+    at: float
+    pools: tuple[PoolFacts, ...] = ()
+
+
+@frozen(kw_only=True)
+class Started:
+    """A job was given a slot and runs."""
+
+    at: float
+    job: str
+    pool: str
+    instance: str
+    slot: int
+
+
+@frozen(kw_only=True)
+class Ended:
+    """What a job was doing on its slot has ended. A job whose try was lost waits again while it may be retried."""
+
+    at: float
+    job: str
+    state: JobState
+    exit_code: int | None = None
+    why: str = ""
+    cpu_time: float | None = None
+    peak_memory: int | None = None
+    preempted: bool = False
+    warnings: tuple[str, ...] = ()
+
+
+@frozen(kw_only=True)
+class GivenUp:
+    """Jobs that wait are not to be run by this command."""
+
+    at: float
+    jobs: tuple[str, ...]
+    state: JobState
+    why: str
+
+
+@frozen(kw_only=True)
+class Over:
+    """Nothing is left to do, not even for a later command."""
+
+    at: float
+    well: bool
+    """Whether the command was content: all jobs succeeded, and the report was made."""
+
+
+BatchEvent = Begun | Resumed | Started | Ended | GivenUp | Over
+RecordedEvent = BatchEvent | InstanceEvent | DecisionEvent
+"""A lease is not among them: that a job has a slot is its `Started`, that it no longer has it its `Ended`."""
+
+
+def header() -> bytes:
+    """Give the first line of an event log."""
+    return _line({"format": FORMAT, "version": VERSION})
+
+
+def as_line(event: RecordedEvent) -> bytes:
+    """Give an event as its line in an event log."""
+    return _line(as_data(event))
+
+
+def _line(data: Mapping[str, object]) -> bytes:
+    return json.dumps(data, allow_nan=False).encode() + b"\n"
+
+
+def as_data(event: RecordedEvent) -> Mapping[str, object]:
+    """Give an event as plain data that JSON has words for."""
+    match event:
+        case InstanceEvent() | DecisionEvent():
+            return event_as_data(event)
+        case Begun():
+            by_retries = groupby(event.jobs, attrgetter("retries"))
+            jobs = [{"retries": retries, "names": [job.name for job in alike]} for retries, alike in by_retries]
+            data = {**asdict(event, recurse=False), "pools": [*map(asdict, event.pools)], "jobs": jobs}
+        case Ended() | GivenUp():
+            data = {**asdict(event), "state": event.state.value}
+        case _:
+            data = asdict(event)
+    return {"at": data.pop("at"), "event": _NAMES[type(event)], **data}
+
+
+def read_events(path: Path) -> list[RecordedEvent]:
+    """Read the events of a log, in the order in which they happened; a last line without its end never happened.
+
+    Raises:
+        RecordUnreadable: It is damaged, is no event log, or a later release wrote it.
+        OSError: It cannot be read.
+    """
+    whole, _, _ = path.read_bytes().rpartition(b"\n")
+    try:
+        return parse(whole.splitlines())
+    except RecordUnreadable as error:
+        raise RecordUnreadable(f"{path} cannot be used: {error}") from error
+
+
+def parse(lines: Iterable[bytes]) -> list[RecordedEvent]:
+    """Read a log's lines, all of which are whole.
+
+    Raises:
+        RecordUnreadable: As `read_events`, without the path.
+    """
+    numbered = enumerate(lines, 1)
+    _, first = next(numbered, (1, b""))
+    _check_header(first)
+    events = []
+    for number, line in numbered:
+        try:
+            data = json.loads(line)
+            if (read := _READERS.get(data["event"])) is not None:  # else a later release's, of which we need not know
+                events.append(read(data))
+        except (ValueError, TypeError, LookupError, AttributeError) as error:
+            raise RecordUnreadable(f"line {number} makes no sense") from error
+    return events
+
+
+def _check_header(line: bytes) -> None:
+    try:
+        data = json.loads(line)
+        known = data["format"] == FORMAT
+        version = int(data["version"])
+    except (ValueError, TypeError, LookupError):
+        known, version = False, 0
+    if not known:
+        raise RecordUnreadable("it is not the event log of a batch")
+    if version > VERSION:
+        raise RecordUnreadable("a newer release has written it; use that release")
+
+
+def _reader(kind: Callable[..., RecordedEvent], names: Iterable[str]) -> Callable[[Mapping[str, Any]], RecordedEvent]:
+    """Read what has the keys of a class; others may have been added by a later release."""
+    known = frozenset(names)
+    return lambda data: kind(**{name: value for name, value in data.items() if name in known})
+
+
+def _begun(
+    *, at: float, jobs: Sequence[Mapping[str, Any]], pools: Sequence[Mapping[str, Any]], jobs_file: str
+) -> Begun:
+    planned = tuple(Planned(name=name, retries=alike["retries"]) for alike in jobs for name in alike["names"])
+    return Begun(at=float(at), jobs=planned, pools=_pools(pools), jobs_file=jobs_file)
+
+
+def _resumed(*, at: float, pools: Sequence[Mapping[str, Any]]) -> Resumed:
+    return Resumed(at=float(at), pools=_pools(pools))
+
+
+def _pools(pools: Sequence[Mapping[str, Any]]) -> tuple[PoolFacts, ...]:
+    names = fields_dict(PoolFacts)
+    return tuple(PoolFacts(**{name: value for name, value in pool.items() if name in names}) for pool in pools)
+
+
+def _ended(*, at: float, state: str, warnings: Sequence[str] = (), **others: Any) -> Ended:  # noqa: ANN401  (JSON)
+    return Ended(at=float(at), state=JobState(state), warnings=tuple(warnings), **others)
+
+
+def _given_up(*, at: float, jobs: Sequence[str], state: str, why: str) -> GivenUp:
+    return GivenUp(at=float(at), jobs=tuple(jobs), state=JobState(state), why=why)
+
+
+def read_decision(*, at: float, decision: Mapping[str, Any]) -> DecisionEvent:
+    """Make a decision from what `event_as_data` gives."""
+    again = decision["look_again_at"]
+    values = {
+        "demand": Demand(**decision["demand"]),
+        "pools": tuple(PoolDecision(**pool) for pool in decision["pools"]),
+        "removals": tuple(Removal(**removal) for removal in decision["removals"]),
+        "sleeps": tuple(Sleep(**sleep) for sleep in decision.get("sleeps", ())),  # earlier releases had none
+        "wakes": tuple(Wake(**wake) for wake in decision.get("wakes", ())),
+        "look_again_at": inf if again is None else again,
+    }
+    return DecisionEvent(at=float(at), decision=Decision(**{**decision, **values}))
+
+
+_NAMES: Mapping[type[BatchEvent], str] = {
+    Begun: "begun",
+    Resumed: "resumed",
+    Started: "started",
+    Ended: "ended",
+    GivenUp: "given_up",
+    Over: "over",
+}
+
+_READERS: Mapping[str, Callable[[Mapping[str, Any]], RecordedEvent]] = {
+    "begun": _reader(_begun, fields_dict(Begun)),
+    "resumed": _reader(_resumed, fields_dict(Resumed)),
+    "started": _reader(Started, fields_dict(Started)),
+    "ended": _reader(_ended, fields_dict(Ended)),
+    "given_up": _reader(_given_up, fields_dict(GivenUp)),
+    "over": _reader(Over, fields_dict(Over)),
+    "instance": _reader(InstanceEvent, fields_dict(InstanceEvent)),
+    "decision": _reader(read_decision, fields_dict(DecisionEvent)),
+}
