@@ -3,6 +3,7 @@
 Whoever adds an error is told by these tests what is missing; CONTRIBUTING has it in one place.
 """
 
+import json
 import pkgutil
 import re
 import sys
@@ -23,9 +24,10 @@ from fleeting.cli import main as by_hand
 from fleeting.errors import CatalogueEntry, Mistake, catalogue
 from fleeting.groups.local import LocalGroup
 from fleeting.groups.local._config import LocalConfig
+from fleeting.plugins import INTERFACE_VERSION
 from fleeting.testing import Command, FakeCloud, FakeGroup, Fault, IncreaseFault, virtual_run
 from taskscaler import Pool, Taskscaler
-from taskscaler.batch import read_record
+from taskscaler.batch import read_events
 from taskscaler.cli import main
 from taskscaler.futures import Call, FleetExecutor
 
@@ -218,7 +220,7 @@ def of_a_plugin(base: str) -> Provocation:
     """Use a plugin that raises an error of its own kind: it has the code of what it is derived from."""
 
     def provoke(place: Place) -> set[str]:
-        place.install(PLUGIN.format(base=base, version=fleeting.plugins.INTERFACE_VERSION))
+        place.install(PLUGIN.format(base=base, version=INTERFACE_VERSION))
         return place.run_file()
 
     return provoke
@@ -388,12 +390,12 @@ def failing_report(place: Place) -> set[str]:
 
 @provokes("TS106")
 def record_of_a_later_release(place: Place) -> set[str]:
-    """Read what became of a fleet with a release that is too old for it."""
-    record = place.directory / "fleet.jsonl"
-    record.write_text('{"event": "opened", "at": 1.7e9, "version": 1000, "pools": []}\n')
+    """Read what became of a batch with a release that is too old for it."""
+    events = place.directory / "events.jsonl"
+    events.write_text('{"format": "taskscaler events", "version": 1000}\n')
 
     async def program() -> None:
-        list(read_record(record))
+        read_events(events)
 
     return caught(program)
 
@@ -407,7 +409,8 @@ def nothing_to_explain(place: Place) -> set[str]:
 @provokes("TS108")
 def timeline_without_matplotlib(place: Place) -> set[str]:
     """Ask for a timeline where nothing is installed that could draw it."""
-    (place.directory / "fleet.jsonl").write_text('{"event": "opened", "at": 1.7e9, "version": 1, "pools": []}\n')
+    came = {"event": "instance", "at": 1.7e9, "pool": "p", "instance": "i", "state": "running"}
+    (place.directory / "fleet.jsonl").write_text(f"{json.dumps(came)}\n")
     (place.directory / "results.json").write_text('{"started": "2026-03-02", "ended": "2026-03-03", "jobs": []}\n')
     drawing = {name: sys.modules.pop(name, None) for name in ("matplotlib", "taskscaler.report._draw")}
     sys.modules["matplotlib"] = None  # type: ignore[assignment]  # (so it cannot be imported)

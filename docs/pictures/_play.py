@@ -1,6 +1,7 @@
 """Batches for the pictures: real scalers on clouds in memory, in virtual time; the jobs do nothing but take theirs."""
 
 from collections.abc import Callable, Mapping, Sequence
+from inspect import isawaitable
 from pathlib import Path
 from random import Random
 
@@ -9,10 +10,21 @@ from attrs import define, field
 
 from fleeting import LoopClock
 from fleeting.testing import FakeCloud, FakeGroup, virtual_run
-from taskscaler import LeaseLost, Policy, Pool, Taskscaler
-from taskscaler._told import JobTold, Progress, RunTold
-from taskscaler.batch import BatchState, Job, Opened, PoolFacts, RecordedEvent
-from taskscaler.executors import JobOutcome, JobSpec, Verdict
+from taskscaler import LeaseEvent, LeaseLost, Policy, Pool, ScalerEvent, Taskscaler
+from taskscaler._recorded_run import RecordedRun, recorded
+from taskscaler.batch import (
+    BatchEvent,
+    BatchState,
+    Begun,
+    Ended,
+    Job,
+    JobState,
+    Over,
+    PoolFacts,
+    RecordedEvent,
+    Started,
+)
+from taskscaler.executors import JobSpec
 
 MONDAY = 1_772_442_000.0
 """09:00 UTC on 2 March 2026."""
@@ -51,25 +63,16 @@ class Play:
     scaler: Taskscaler = field(init=False)
     clock: LoopClock = field(init=False)
 
-    def run(self) -> RunTold:
+    def run(self) -> RecordedRun:
         """Play it to its end."""
         anyio.run(self._play, **virtual_run("asyncio"))
-        jobs = {
-            record.name: JobTold(name=record.name, state=record.state, attempts=tuple(record.attempts))
-            for record in self.state.records
-        }
-        return RunTold(
-            directory=Path(self.name),
-            progress=Progress.OVER,
-            started=self.state.started,
-            last=self.events[-1].at,
-            jobs=jobs,
-            events=self.events,
-        )
+        self.events.append(Over(at=self.clock.now(), well=self.state.succeeded))
+        return recorded(Path(self.name), self.events, running=False)
 
-    def lose_one(self) -> None:
+    async def lose_one(self) -> None:
         """Let an instance vanish that has work."""
-        self.cloud.vanish(next(view.id for view in self.scaler.instances() if all(view.slots)))
+        instances = await self.scaler.instances()
+        self.cloud.vanish(next(view.id for view in instances if all(view.slots)))
 
     async def _play(self) -> None:
         self.clock = LoopClock(epoch=MONDAY)
@@ -79,38 +82,50 @@ class Play:
             pool,
             policies=[self.policy],
             clock=self.clock,
-            observers=[self.events.append],
+            observers=[self._observe],
             random=Random(1).random,
         )
         facts = PoolFacts(name=pool.name, plugin="fake", capacity_per_instance=self.capacity, max_instances=self.most)
-        self.events.append(Opened(at=MONDAY, pools=(facts,)))
-        self.state = BatchState([Job(spec=JobSpec(name=name, script="")) for name in self.jobs], now=MONDAY)
+        jobs = [Job(spec=JobSpec(name=name, script="")) for name in self.jobs]
+        begun = Begun.of(jobs, at=MONDAY, pools=[facts])
+        self.events.append(begun)
+        self.state = BatchState(begun)
         async with self.scaler, anyio.create_task_group() as tasks:
             tasks.start_soon(self._happen)
-            async with anyio.create_task_group() as jobs:
+            async with anyio.create_task_group() as tries:
                 for name in self.jobs:
-                    jobs.start_soon(self._see_through, name)
+                    tries.start_soon(self._see_through, name)
             tasks.cancel_scope.cancel()
 
     async def _happen(self) -> None:
         for at, what in self.happens:
             await self.clock.sleep_until(MONDAY + at)
-            what(self)
+            done = what(self)
+            if isawaitable(done):
+                await done
 
     async def _see_through(self, name: str) -> None:
         while not self.state[name].state.final:
             try:
                 async with self.scaler.acquire(name, timeout=float("inf")) as lease:
-                    self.state.begin(
-                        name, pool=lease.pool, instance=lease.instance, slot=lease.slot, now=self.clock.now()
-                    )
+                    now = self.clock.now()
+                    self._take(Started(at=now, job=name, pool=lease.pool, instance=lease.instance, slot=lease.slot))
                     await anyio.sleep(self.jobs[name])
-                    self.state.end(name, self._outcome(name), now=self.clock.now())
+                    self._take(self._end(name))
             except LeaseLost as error:
                 why = f"instance {error.instance} was lost ({error.loss})"
-                self.state.lose(name, why, now=self.clock.now())
+                self._take(Ended(at=self.clock.now(), job=name, state=JobState.LOST, why=why))
 
-    def _outcome(self, name: str) -> JobOutcome:
+    def _end(self, name: str) -> Ended:
         if name in self.failing:
-            return JobOutcome(verdict=Verdict.FAILED, exit_code=3, why="its script exited with 3")
-        return JobOutcome(verdict=Verdict.SUCCEEDED, exit_code=0)
+            why = "its script exited with 3"
+            return Ended(at=self.clock.now(), job=name, state=JobState.FAILED, exit_code=3, why=why)
+        return Ended(at=self.clock.now(), job=name, state=JobState.SUCCEEDED, exit_code=0)
+
+    def _observe(self, event: ScalerEvent) -> None:
+        if not isinstance(event, LeaseEvent):
+            self.events.append(event)
+
+    def _take(self, event: BatchEvent) -> None:
+        self.events.append(event)
+        self.state.apply(event)

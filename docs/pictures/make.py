@@ -15,7 +15,7 @@ from rich.console import Console, RenderableType
 from rich.terminal_theme import MONOKAI
 from rich.text import Text
 
-from fleeting.cli._commandline import folded
+from fleeting.cli import folded
 from taskscaler import Policy
 from taskscaler.batch import Results
 from taskscaler.cli import main
@@ -47,6 +47,10 @@ timeout = 90
 def small(looks: list[RenderableType]) -> Play:
     """Five instances at once, one of which is lost; a job that fails; growth that the cloud refuses for a while."""
     random = Random(7)
+
+    async def keep_a_look(play: Play) -> None:
+        looks.append(await look(play))
+
     return Play(
         name="nightly",
         cloud=Cloud(boot_time=45, delete_time=10),
@@ -58,7 +62,7 @@ def small(looks: list[RenderableType]) -> Play:
         happens=[
             (350, lambda play: play.cloud.run_out("no capacity for m5.large in zone-a")),
             (400, lambda play: play.lose_one()),
-            (425, lambda play: looks.append(look(play))),
+            (425, keep_a_look),
             (430, lambda play: play.cloud.restock()),
         ],
     )
@@ -79,15 +83,15 @@ def large() -> Play:
     )
 
 
-def look(play: Play) -> RenderableType:
+async def look(play: Play) -> RenderableType:
     """What the live display shows at this moment."""
     picture = Picture(
         title=f"taskscaler run {play.name}.toml",
         time=play.clock.now() - MONDAY,
         state=play.state,
-        instances=play.scaler.instances(),
+        instances=await play.scaler.instances(),
         ceiling=play.most,
-        why=play.scaler.explain().answer,
+        why=(await play.scaler.explain()).answer,
     )
     return paint(picture, WIDTH, HEIGHT)
 

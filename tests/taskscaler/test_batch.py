@@ -28,14 +28,19 @@ from taskscaler import LeaseLost, NoCapacity, Pool, Taskscaler
 from taskscaler.batch import (
     Batch,
     BatchState,
+    Begun,
     CannotResume,
-    History,
+    Ended,
+    EventLog,
+    GivenUp,
     Job,
     JobChanged,
     JobState,
     Over,
     Results,
     ResultsInTheWay,
+    Resumed,
+    Started,
     _runner,
     run_batch,
 )
@@ -69,7 +74,7 @@ class Bookkeeping(RuleBasedStateMachine):
         self.now = 100.0
         jobs = [job("a"), job("b", retries=1), job("c", retries=0)]
         self.retries = {each.name: each.retries for each in jobs}
-        self.state = BatchState(jobs, now=self.now)
+        self.state = BatchState(Begun.of(jobs, at=self.now))
         self.stands = dict.fromkeys(self.retries, JobState.QUEUED)
         self.losses = dict.fromkeys(self.retries, 0)
 
@@ -83,7 +88,8 @@ class Bookkeeping(RuleBasedStateMachine):
     def begin(self, data: st.DataObject) -> None:
         """A job is given a slot."""
         if name := self.pick(data, JobState.QUEUED):
-            change = self.state.begin(name, pool="default", instance=f"i-{name}", slot=0, now=self.now)
+            started = Started(at=self.now, job=name, pool="default", instance=f"i-{name}", slot=0)
+            (change,) = self.state.apply(started)
             self.stands[name] = JobState.RUNNING
             assert change == JobChanged(at=self.now, record=self.state[name])
 
@@ -91,15 +97,17 @@ class Bookkeeping(RuleBasedStateMachine):
     def end(self, data: st.DataObject, outcome: JobOutcome) -> None:
         """A job ends."""
         if name := self.pick(data, JobState.RUNNING):
-            self.state.end(name, outcome, now=self.now)
-            self.stands[name] = JobState(outcome.verdict.value)
+            stands = JobState(outcome.verdict.value)
+            self.state.apply(Ended(at=self.now, job=name, state=stands, exit_code=outcome.exit_code, why=outcome.why))
+            self.stands[name] = stands
             assert self.state[name].exit_code == outcome.exit_code
 
     @rule(data=st.data(), preempted=st.booleans())
     def lose(self, data: st.DataObject, preempted: bool) -> None:  # noqa: FBT001  (drawn)
         """A job's instance is lost; what was preempted does not count."""
         if name := self.pick(data, JobState.RUNNING):
-            self.state.lose(name, "gone", now=self.now, preempted=preempted)
+            lost = Ended(at=self.now, job=name, state=JobState.LOST, why="gone", preempted=preempted)
+            self.state.apply(lost)
             self.losses[name] += not preempted
             again = self.losses[name] <= self.retries[name]
             self.stands[name] = JobState.QUEUED if again else JobState.LOST
@@ -108,21 +116,19 @@ class Bookkeeping(RuleBasedStateMachine):
     def resume(self) -> None:
         """The manager is killed, and another one takes up what was written down."""
         self.now += 1
-        before = self.state
-        self.state = BatchState([record.job for record in before.records], now=before.started)
-        for record in before.records:
-            if attempts := record.attempts:
-                if attempts[-1].state is JobState.RUNNING:
-                    attempts[-1] = evolve(attempts[-1], state=JobState.LOST, ended=self.now, interrupted=True)
-                self.state.restore(record.name, attempts)
-            if not self.stands[record.name].stands:
-                self.stands[record.name] = JobState.QUEUED
+        self.state.apply(Resumed(at=self.now))
+        for name, state in self.stands.items():
+            if not state.stands:
+                self.stands[name] = JobState.QUEUED
 
     @rule(data=st.data())
     def cancel(self, data: st.DataObject) -> None:
         """A job is given up."""
         if name := self.pick(data, JobState.QUEUED, JobState.RUNNING):
-            self.state.cancel(name, "enough", now=self.now)
+            end: Ended | GivenUp = GivenUp(at=self.now, jobs=(name,), state=JobState.CANCELLED, why="enough")
+            if self.stands[name] is JobState.RUNNING:
+                end = Ended(at=self.now, job=name, state=JobState.CANCELLED, why="enough")
+            self.state.apply(end)
             self.stands[name] = JobState.CANCELLED
 
     @invariant()
@@ -134,7 +140,7 @@ class Bookkeeping(RuleBasedStateMachine):
         }
         assert self.state.done == sum(state.stands for state in self.stands.values())
         running = {name for name, state in self.stands.items() if state is JobState.RUNNING}
-        assert {record.name for record in self.state.running.values()} == running
+        assert self.state.running.keys() == running
         for record in self.state.records:
             open_attempts = [attempt for attempt in record.attempts if attempt.ended is None]
             assert open_attempts == (record.attempts[-1:] if record.name in running else [])
@@ -327,28 +333,27 @@ class Bench:
         *jobs: Job,
         plays: Mapping[str, Play] | None = None,
         patience: float = math.inf,
-        history: History | None = None,
+        events: EventLog | None = None,
         **settings: bool,
     ) -> Batch:
         """Make a batch of these jobs."""
-        results = Results(self.directory)
-        if history is None or history.past is None:
-            results.prepare()
+        events = events or self.events()
+        if events.past is None:
+            events.results.prepare()
         return Batch(
             self.scaler,
             jobs,
             executors={"scripted": Scripted(plays or {})},
-            results=results,
+            events=events,
             clock=LoopClock(),
             patience=patience,
             observer=self._see,
-            history=history,
             **settings,
         )
 
-    def history(self) -> History:
-        """Prepare the history of a new batch."""
-        return History(Results(self.directory).history, jobs_file=Path("jobs.toml"), text="jobs = []\n")
+    def events(self) -> EventLog:
+        """Prepare the event log of a new batch."""
+        return EventLog(Results(self.directory), jobs_file=Path("jobs.toml"), text="jobs = []\n")
 
     def killed(self) -> "Bench":
         """Make another bench of what a command leaves that is killed right now."""
@@ -356,9 +361,9 @@ class Bench:
         shutil.copytree(self.directory, copy)
         return Bench(copy)
 
-    def reopened(self) -> History:
-        """Take up the history that is there."""
-        return History.reopen(Results(self.directory).history)
+    def reopened(self) -> EventLog:
+        """Take up the event log that is there."""
+        return EventLog.reopen(Results(self.directory))
 
     def _see(self, change: JobChanged) -> None:
         self.seen.append((change.record.name, change.record.state))
@@ -828,7 +833,7 @@ async def test_an_observer_that_raises_ends_nothing(bench: Bench) -> None:
 @pytest.mark.anyio
 async def test_an_executor_that_is_not_there_is_told_before_anything_begins(bench: Bench) -> None:
     """It is a mistake of who made the batch, and no instance's."""
-    with pytest.raises(ValueError, match=r"found jobs for the executor 'boxes', expected one of \['scripted'\]"):
+    with pytest.raises(ValueError, match=r"executors \['scripted'\], found one for 'boxes'"):
         bench.batch(evolve(job("a"), executor="boxes"))
 
 
@@ -904,7 +909,7 @@ class Disk:
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
     """A disk, which is not full yet; nobody waits for it for long."""
-    monkeypatch.setattr(_runner, "NOTE_PAUSE", 0.001)
+    monkeypatch.setattr(_runner, "COMMIT_PAUSE", 0.001)
     return Disk(monkeypatch)
 
 
@@ -966,20 +971,20 @@ async def test_what_cannot_be_written_down_is_done_again_later(bench: Bench, dis
     jobs = [job("a"), job("b"), job("c")]
 
     async def fills(*_: object) -> JobOutcome:
-        disk.full = lambda path: path.endswith("history.jsonl")
+        disk.full = lambda path: path.endswith("events.jsonl")
         return WELL
 
     bench.scaler.free = ["i-1"]
-    with closing(bench.history()) as history:
-        state = await finished(bench.batch(*jobs, plays={"b": fills}, history=history))
+    with closing(bench.events()) as events:
+        state = await finished(bench.batch(*jobs, plays={"b": fills}, events=events))
     assert bench.states() == {"a": "succeeded", "b": "cancelled", "c": "cancelled"}
     assert bench.state_of("b")["why"] == "that it has ended could not be written down: No space left on device"
     assert bench.state_of("c")["why"] == "that it has begun could not be written down: No space left on device"
-    assert not state.over
+    assert not state.all_stand
     disk.full = lambda _: False
     again = Bench(bench.directory)
-    with closing(again.reopened()) as history:
-        state = await finished(again.batch(*jobs, history=history))
+    with closing(again.reopened()) as events:
+        state = await finished(again.batch(*jobs, events=events))
     assert state.succeeded
     assert [len(record.attempts) for record in state.records] == [1, 2, 1]
 
@@ -991,15 +996,15 @@ async def test_a_disk_that_has_room_again_in_time_costs_nobody_anything(bench: B
 
     def full(path: str) -> bool:
         nonlocal refusals
-        refusals -= path.endswith("history.jsonl") and refusals > 0
-        return path.endswith("history.jsonl") and refusals > 0
+        refusals -= path.endswith("events.jsonl") and refusals > 0
+        return path.endswith("events.jsonl") and refusals > 0
 
     async def fills(*_: object) -> JobOutcome:
         disk.full = full
         return WELL
 
-    with closing(bench.history()) as history:
-        state = await finished(bench.batch(job("a"), job("b"), plays={"a": fills}, history=history))
+    with closing(bench.events()) as events:
+        state = await finished(bench.batch(job("a"), job("b"), plays={"a": fills}, events=events))
     assert refusals == 0
     assert state.succeeded
 
@@ -1011,7 +1016,7 @@ async def test_the_summary_has_room_on_a_disk_that_is_full(bench: Bench, disk: D
     why = "x" * 1000
 
     async def fills(*_: object) -> JobOutcome:
-        disk.full = lambda _: True
+        disk.full = lambda path: not path.endswith("events.jsonl")
         return evolve(BADLY, why=why, warnings=[why] * 20)
 
     jobs = [*(job(f"other-{number}") for number in range(others)), job("bad")]
@@ -1029,7 +1034,6 @@ async def test_a_summary_that_cannot_be_written_is_told(bench: Bench, disk: Disk
     disk.full = lambda path: "results.json" in path and len(bench.seen) > 0
     bench.directory.mkdir()
     batch = bench.batch(job("a"))
-    batch.results = Results(bench.directory)
     (Results(bench.directory).summary).mkdir()
     state = await finished(batch)
     assert state.succeeded
@@ -1056,10 +1060,12 @@ async def test_an_interrupted_batch_goes_on(bench: Bench) -> None:
     bench.scaler.free = ["i-1"]
     jobs = [job(name) for name in ("good", "bad", "runs", "waits")]
     plays: dict[str, Play] = {"good": gives(WELL, b"first\n"), "bad": gives(BADLY), "runs": (hanging := Hanging())}
-    with closing(bench.history()) as history:
-        killed = await killed_while(hanging, bench, bench.batch(*jobs, plays=plays, history=history))
-    with closing(killed.reopened()) as history:
-        batch = killed.batch(*jobs, plays={"runs": gives(WELL, b"again\n")}, history=history)
+    with closing(bench.events()) as events:
+        batch = bench.batch(*jobs, plays=plays, events=events)
+        started = batch.state.started
+        killed = await killed_while(hanging, bench, batch)
+    with closing(killed.reopened()) as events:
+        batch = killed.batch(*jobs, plays={"runs": gives(WELL, b"again\n")}, events=events)
         assert batch.state.count(JobState.QUEUED) == 2
         state = await finished(batch)
     assert killed.states() == {"good": "succeeded", "bad": "failed", "runs": "succeeded", "waits": "succeeded"}
@@ -1070,9 +1076,8 @@ async def test_an_interrupted_batch_goes_on(bench: Bench) -> None:
     assert not second["interrupted"]
     assert killed.log("good") == "first\n"
     assert killed.log("runs") == "running\ntaskscaler: the manager was stopped\nagain\n"
-    assert history.past is not None
-    assert state.started == history.past.started
-    assert (state.over, state.succeeded) == (True, False)
+    assert state.started == started
+    assert (state.all_stand, state.succeeded) == (True, False)
 
 
 @pytest.mark.anyio
@@ -1085,16 +1090,16 @@ async def test_being_interrupted_costs_no_retry(bench: Bench) -> None:
         await losing(spec, lease, output, artifacts)
         return await hanging(spec, lease, output, artifacts)
 
-    with closing(bench.history()) as history:
-        batch = bench.batch(*jobs, plays={"job": loses_then_hangs}, history=history)
+    with closing(bench.events()) as events:
+        batch = bench.batch(*jobs, plays={"job": loses_then_hangs}, events=events)
         killed = await killed_while(hanging, bench, batch)
     for _ in range(2):
-        with closing(killed.reopened()) as history:
-            batch = killed.batch(*jobs, plays={"job": (again := Hanging())}, history=history)
+        with closing(killed.reopened()) as events:
+            batch = killed.batch(*jobs, plays={"job": (again := Hanging())}, events=events)
             killed = await killed_while(again, killed, batch)
     losing = fails_with(Unreachable("dead line"))
-    with closing(killed.reopened()) as history:
-        await finished(killed.batch(*jobs, plays={"job": losing}, history=history))
+    with closing(killed.reopened()) as events:
+        await finished(killed.batch(*jobs, plays={"job": losing}, events=events))
     (result,) = killed.summary()["jobs"]
     assert (result["state"], len(result["attempts"])) == ("lost", 5)
     assert [attempt["interrupted"] for attempt in result["attempts"]] == [False, True, True, True, False]
@@ -1104,22 +1109,22 @@ async def test_being_interrupted_costs_no_retry(bench: Bench) -> None:
 async def test_what_never_had_its_chance_has_it_when_the_batch_is_resumed(bench: Bench) -> None:
     """Jobs that were cancelled, running or waiting, and those for which there was no capacity."""
     jobs = [job(name) for name in "abc"]
-    with closing(bench.history()) as history:
-        batch = bench.batch(*jobs, plays={"a": hangs, "b": hangs}, history=history)
+    with closing(bench.events()) as events:
+        batch = bench.batch(*jobs, plays={"a": hangs, "b": hangs}, events=events)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(finished, batch)
             await bench.until("b", JobState.RUNNING)
-            batch.stop()
-    assert not batch.state.over
+            await batch.stop()
+    assert not batch.state.all_stand
     again = Bench(bench.directory)
     again.scaler.free = []
-    with closing(again.reopened()) as history:
-        state = await finished(again.batch(*jobs, patience=0.01, history=history))
+    with closing(again.reopened()) as events:
+        state = await finished(again.batch(*jobs, patience=0.01, events=events))
     assert set(again.states().values()) == {"no_capacity"}
-    assert not state.over
+    assert not state.all_stand
     again = Bench(bench.directory)
-    with closing(again.reopened()) as history:
-        await finished(again.batch(*jobs, history=history))
+    with closing(again.reopened()) as events:
+        await finished(again.batch(*jobs, events=events))
     assert set(again.states().values()) == {"succeeded"}
     assert [len(each["attempts"]) for each in again.summary()["jobs"]] == [2, 2, 1]
 
@@ -1134,85 +1139,68 @@ async def test_artifacts_of_an_interrupted_try_do_not_mix_with_the_next(bench: B
         return WELL
 
     hanging = Hanging()
-    with closing(bench.history()) as history:
-        batch = bench.batch(job("a"), plays={"a": hanging}, history=history)
+    with closing(bench.events()) as events:
+        batch = bench.batch(job("a"), plays={"a": hanging}, events=events)
         killed = await killed_while(hanging, bench, batch)
     assert (Results(killed.directory).artifacts("a") / "half").exists()
-    with closing(killed.reopened()) as history:
-        await finished(killed.batch(job("a"), plays={"a": leaves}, history=history))
+    with closing(killed.reopened()) as events:
+        await finished(killed.batch(job("a"), plays={"a": leaves}, events=events))
     assert [path.name for path in Results(killed.directory).artifacts("a").iterdir()] == ["whole"]
 
 
 @pytest.mark.anyio
-async def test_a_history_cut_off_anywhere_tells_what_was_whole(bench: Bench) -> None:
+async def test_a_log_cut_off_anywhere_says_what_was_whole(bench: Bench) -> None:
     """The process may die in the middle of a line: that event never happened, and the next one follows neatly."""
     jobs = [job("a"), job("b")]
-    with closing(bench.history()) as history:
-        await finished(bench.batch(*jobs, plays={"b": gives(BADLY)}, history=history))
-    path = Results(bench.directory).history / "history.jsonl"
+    with closing(bench.events()) as events:
+        await finished(bench.batch(*jobs, plays={"b": gives(BADLY)}, events=events))
+    path = Results(bench.directory).events
     whole = path.read_bytes()
-    for size in {*range(whole.index(b"\n") + 1, len(whole), 61), len(whole) - 1, len(whole)}:
+    begun = whole.index(b"\n", whole.index(b"\n") + 1) + 1
+    for size in {*range(begun, len(whole), 61), len(whole) - 1, len(whole)}:
         path.write_bytes(whole[:size])
-        with closing(bench.reopened()) as history:
-            told = path.read_bytes()
-            assert told == whole[: whole.rindex(b"\n", 0, size) + 1]
-            history.begin(0.0)
-        assert path.read_bytes() == told + b'{"event": "resumed"}\n'
-        with closing(bench.reopened()) as history:
-            assert history.past is not None
-            for tries in history.past.tries.values():
-                assert tries.attempts[-1].ended is not None
+        with closing(bench.reopened()) as events:
+            kept = path.read_bytes()
+            assert kept == whole[: whole.rindex(b"\n", 0, size) + 1]
+            events.begin(jobs, at=0.0)
+            events.open()
+        assert path.read_bytes() == kept + b'{"at": 0.0, "event": "resumed", "pools": []}\n'
+        with closing(bench.reopened()) as events:
+            assert events.past is not None
+            for record in events.past.records:
+                assert all(attempt.ended is not None for attempt in record.attempts)
 
 
 @pytest.mark.anyio
 async def test_nobody_else_can_read_what_is_needed_to_go_on(bench: Bench) -> None:
     """The jobs file is kept as it was, in a directory of our own, and goes when nothing is left to do."""
-    with closing(bench.history()) as history:
-        await finished(bench.batch(job("a"), history=history))
-        assert stat.S_IMODE(history.directory.stat().st_mode) == 0o700
-        assert {stat.S_IMODE(path.stat().st_mode) for path in history.directory.iterdir()} == {0o600}
-        assert history.copy.read_text() == "jobs = []\n"
-        history.end(Over(jobs=1, succeeded=1, well=True))
-        assert not history.copy.exists()
-    with closing(bench.reopened()) as history:
-        assert history.over == Over(jobs=1, succeeded=1, well=True)
+    results = Results(bench.directory)
+    with closing(bench.events()) as events:
+        await finished(bench.batch(job("a"), events=events))
+        assert stat.S_IMODE(results.resume.stat().st_mode) == 0o700
+        assert stat.S_IMODE(results.events.stat().st_mode) == 0o600
+        assert {stat.S_IMODE(path.stat().st_mode) for path in results.resume.iterdir()} == {0o600}
+        assert results.jobs_file.read_text() == "jobs = []\n"
+        events.end(Over(at=1.0, well=True))
+        assert not results.resume.exists()
+    with closing(bench.reopened()) as events:
+        assert events.past is not None
+        assert events.past.over == Over(at=1.0, well=True)
+        assert events.past.count(JobState.SUCCEEDED) == len(events.past) == 1
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize(
-    ("lines", "message"),
-    [
-        ("", "is damaged: its first line is missing; start a new batch"),
-        ('{"event": "resumed"}\n', "is damaged: its first line is missing"),
-        ('{"event": "begun", "version": 3, "started": 1, "jobs_file": "x"}\n', "a newer release has written it"),
-        ('{"event": "begun", "version": 1, "started": 1, "jobs_file": "x"}\n???\n', "damaged: line 2 makes no sense"),
-        ('{"event": "dance"}\n', "line 1 makes no sense"),
-        ("[]\n", "line 1 makes no sense"),
-    ],
-    ids=["empty", "headless", "newer", "garbage", "unknown event", "no object"],
-)
-async def test_a_history_that_makes_no_sense_is_refused(bench: Bench, lines: str, message: str) -> None:
-    """With the line, and with what to do; twice, for the file was let go."""
-    directory = Results(bench.directory).history
-    directory.mkdir(parents=True)
-    (directory / "history.jsonl").write_text(lines)
-    for _ in range(2):
-        with pytest.raises(CannotResume, match=message):
-            bench.reopened()
-
-
-@pytest.mark.anyio
-async def test_only_one_command_writes_a_history(bench: Bench) -> None:
+async def test_only_one_command_writes_a_log(bench: Bench) -> None:
     """A batch that still runs cannot be resumed, nor can one that never was."""
-    with pytest.raises(CannotResume, match=r"no batch was begun in .*results; run its jobs file instead"):
+    with pytest.raises(CannotResume, match=r"no batch was started in .*results; run its jobs file instead"):
         bench.reopened()
-    with closing(bench.history()) as history:
-        await finished(bench.batch(job("a"), history=history))
+    with closing(bench.events()) as events:
+        await finished(bench.batch(job("a"), events=events))
         with pytest.raises(CannotResume, match=r"the batch in .*results is still being run"):
             bench.reopened()
-        history.close()
+        events.close()
         with pytest.raises(ValueError, match="closed"):
-            history.end(Over(jobs=1, succeeded=1, well=True))
+            events.end(Over(at=1.0, well=True))
 
 
 # --- over the real scaler --------------------------------------------------------------------------------

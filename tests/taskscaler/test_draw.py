@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from fleeting.config import parse_duration
 from taskscaler._names import shortened
-from taskscaler._told import Progress, RunTold
-from taskscaler.batch import JobState
+from taskscaler._recorded_run import recorded
+from taskscaler.batch import Begun, JobState
 from taskscaler.report import Bar, Phase, Row, Span, Timeline, figure_out
 from taskscaler.report._draw import clock, draw, ticks
 
 START = 1_700_000_000.0
-NOTHING = RunTold(directory=Path("results"), progress=Progress.OVER, started=START, last=START, jobs={}, events=[])
+NOTHING = recorded(Path("results"), [Begun(at=START, jobs=())], running=False)
 TEXT = "{http://www.w3.org/2000/svg}text"
 
 

@@ -11,27 +11,22 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from taskscaler import Decision, DecisionEvent, InstanceEvent, LeaseEvent, ScalerEvent
-from taskscaler.batch import FleetRecord, PoolFacts, Results
+from taskscaler import Decision, DecisionEvent, InstanceEvent
+from taskscaler.batch import Begun, Ended, GivenUp, JobState, Over, Planned, PoolFacts, RecordedEvent, Resumed, Started
+from taskscaler.batch._events import as_line, header
 from taskscaler.cli import main
 from taskscaler.core._decide import Demand, PoolDecision
 from tests.strategies import EPOCH
 from tests.taskscaler.test_explain import documented
 
-JOBS = """
-[autoscaler]
-plugin = "local"
-[defaults]
-retries = 1
-[[jobs]]
-name = "a"
-script = "true"
-[[jobs]]
-name = "b"
-script = "true"
-copies = 2
-retries = 0
-"""
+POOLS = (PoolFacts(name="default", plugin="local", capacity_per_instance=1, max_instances=2),)
+
+BEGUN = Begun(
+    at=EPOCH,
+    jobs=(Planned(name="a", retries=1), Planned(name="b-01", retries=0), Planned(name="b-02", retries=0)),
+    pools=POOLS,
+    jobs_file="/jobs.toml",
+)
 
 LOST = "instance i-1 was lost (the cloud no longer shows it)"
 STOCK_OUT = "backoff (none left in zone-a)"
@@ -59,56 +54,29 @@ def told(*arguments: object) -> dict[str, object]:
 # --- results as commands leave them ------------------------------------------------------------------------------
 
 
-def tell(directory: Path, *events: dict[str, object]) -> Path:
-    """Write a history, and the jobs file that is kept beside it."""
-    history = directory / "resume"
-    history.mkdir(parents=True)
-    (history / "jobs.toml").write_text(JOBS)
-    begun = {"event": "begun", "version": 1, "started": EPOCH, "jobs_file": "/jobs.toml"}
-    lines = [json.dumps(event) for event in (begun, *events)]
-    (history / "history.jsonl").write_text("\n".join(lines) + "\n")
+def tell(directory: Path, *events: RecordedEvent | Sequence[RecordedEvent]) -> Path:
+    """Write an event log, in the order in which things happened."""
+    directory.mkdir()
+    flat = [event for each in events for event in (each if isinstance(each, Sequence) else [each])]
+    lines = map(as_line, [BEGUN, *sorted(flat, key=lambda event: event.at)])
+    (directory / "events.jsonl").write_bytes(header() + b"".join(lines))
     return directory
 
 
 def tried(
-    job: str, number: int, instance: str, start: float, end: float | None = None, *, state: str = "", why: str = ""
-) -> dict[str, object]:
-    """How a try stands; it runs unless it has ended."""
-    attempt = {
-        "instance": instance,
-        "slot": 0,
-        "started": EPOCH + start,
-        "ended": None if end is None else EPOCH + end,
-        "state": state or ("running" if end is None else "succeeded"),
-        "exit_code": None,
-        "why": why,
-        "interrupted": False,
-    }
-    return {"event": "try", "job": job, "number": number, "attempt": attempt, "warnings": []}
-
-
-def over(succeeded: int) -> dict[str, object]:
-    """All is done."""
-    return {"event": "over", "jobs": 3, "succeeded": succeeded, "well": succeeded == 3}
+    job: str, instance: str, start: float, end: float | None = None, *, state: str = "succeeded", why: str = ""
+) -> Sequence[RecordedEvent]:
+    """A try; it runs unless it has ended."""
+    started = Started(at=EPOCH + start, job=job, pool="default", instance=instance, slot=0)
+    return [started] if end is None else [started, Ended(at=EPOCH + end, job=job, state=JobState(state), why=why)]
 
 
 @contextmanager
 def being_run(directory: Path) -> Iterator[None]:
     """As if a command ran the batch."""
-    with (directory / "resume" / "history.jsonl").open("rb") as file:
+    with (directory / "events.jsonl").open("rb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
-
-
-def record(directory: Path, *events: ScalerEvent) -> None:
-    """Record what became of the fleet in one manager's life."""
-    writer = FleetRecord(
-        Results(directory).fleet_record,
-        [PoolFacts(name="default", plugin="local", capacity_per_instance=1, max_instances=2)],
-    )
-    for event in events:
-        writer(event)
-    writer.close()
 
 
 def decided(after: float, *, waiting: int, limited_by: str = "") -> DecisionEvent:
@@ -124,24 +92,16 @@ def came(after: float, instance: str, state: str, why: str = "", *, lost: bool =
     return InstanceEvent(at=EPOCH + after, pool="default", instance=instance, state=state, why=why, lost=lost)
 
 
-def leased(after: float, key: str, instance: str, what: str, why: str = "") -> LeaseEvent:
-    """A lease began or ended."""
-    return LeaseEvent(at=EPOCH + after, key=key, pool="default", instance=instance, slot=0, what=what, why=why)
-
-
-FLEET: Sequence[ScalerEvent] = [
+FLEET: Sequence[RecordedEvent] = [
     decided(0, waiting=3),
     came(1, "i-1", "creating", "it was asked for"),
     came(9, "i-1", "pending"),
     came(10, "i-1", "running"),
-    leased(10, "a", "i-1", "acquired"),
     decided(10, waiting=2, limited_by="max_instances"),
     came(40, "i-1", "gone", "the cloud no longer shows it", lost=True),
-    leased(40, "a", "i-1", "lost", "the cloud no longer shows it"),
     decided(40, waiting=3, limited_by=STOCK_OUT),
     came(60, "i-2", "creating", "it was asked for"),
     came(70, "i-2", "running"),
-    leased(70, "a", "i-2", "acquired"),
 ]
 """An instance vanishes under a job; the next is long in coming."""
 
@@ -149,35 +109,26 @@ FLEET: Sequence[ScalerEvent] = [
 @pytest.fixture
 def finished(tmp_path: Path) -> Path:
     """One job was tried twice, one failed, one succeeded."""
-    directory = tell(
+    return tell(
         tmp_path / "finished",
-        tried("a", 1, "i-1", 10),
-        tried("a", 1, "i-1", 10, 40, state="lost", why=LOST),
-        tried("a", 2, "i-2", 70, 80),
-        tried("b-01", 1, "i-2", 81, 90, state="failed", why="exited with 3"),
-        tried("b-02", 1, "i-2", 91, 95),
-        over(2),
-    )
-    ending: list[ScalerEvent] = [
-        leased(80, "a", "i-2", "released"),
+        FLEET,
+        tried("a", "i-1", 10, 40, state="lost", why=LOST),
+        tried("a", "i-2", 70, 80),
+        tried("b-01", "i-2", 81, 90, state="failed", why="exited with 3"),
+        tried("b-02", "i-2", 91, 95),
         decided(91, waiting=0),
         came(96, "i-2", "deleting", "not needed"),
         came(99, "i-2", "gone"),
-    ]
-    record(directory, *FLEET, *ending)
-    return directory
+        Over(at=EPOCH + 120, well=False),
+    )
 
 
 @pytest.fixture
 def unfinished(tmp_path: Path) -> Path:
     """One job runs at its second try, the others wait."""
-    directory = tell(
-        tmp_path / "unfinished",
-        tried("a", 1, "i-1", 10, 40, state="lost", why=LOST),
-        tried("a", 2, "i-2", 70),
+    return tell(
+        tmp_path / "unfinished", FLEET, tried("a", "i-1", 10, 40, state="lost", why=LOST), tried("a", "i-2", 70)
     )
-    record(directory, *FLEET)
-    return directory
 
 
 # --- answers -----------------------------------------------------------------------------------------------------
@@ -186,15 +137,15 @@ def unfinished(tmp_path: Path) -> Path:
 def test_of_a_batch_that_is_over(finished: Path) -> None:
     """What jobs waited for, why one was tried again, what failed, and what became of the instances."""
     assert said(finished) == [
-        "batch the batch is over, after 1 min 39 s; 3 jobs: 2 succeeded, 1 failed",
-        f"capacity jobs waited 51 s because of {STOCK_OUT}",
-        "jobs waited 30 s because of max_instances",
-        "jobs waited 10 s for instances on their way",
+        "batch the batch is over, after 1m39s; 3 jobs: 2 succeeded, 1 failed",
+        f"capacity jobs waited 51s because of {STOCK_OUT}",
+        "jobs waited 30s because of max_instances",
+        "jobs waited 10s for instances on their way",
         f"retried a: {LOST}",
         "trouble b-01 failed: exited with 3",
         "instances 1 lost: the cloud no longer shows it",
         "1 removed: not needed",
-        "decided last 1 min 31 s after the start: 1 in use, 0 reserved, 0 waiting, 0 to keep idle: 1 slot, 1 instance",
+        "decided last 1m31s after the start: 1 in use, 0 reserved, 0 waiting, 0 to keep idle: 1 slot, 1 instance",
         "next nothing: there is nothing left to do",
     ]
 
@@ -203,9 +154,9 @@ def test_why_a_job_was_retried(finished: Path) -> None:
     """The reason is in the first sentence; each try has a line."""
     assert said(finished, "--job", "a") == [
         f"job a succeeded at try 2; it was tried again because {LOST}",
-        "waited 10 s for its first slot",
-        f"try 1 10 s after the start, in slot 0 of i-1: lost after 30 s: {LOST}",
-        "try 2 70 s after the start, in slot 0 of i-2: succeeded after 10 s",
+        "waited 10s for its first slot",
+        f"try 1 10s after the start, in slot 0 of i-1: lost after 30s: {LOST}",
+        "try 2 1m10s after the start, in slot 0 of i-2: succeeded after 10s",
         "next nothing: it is over",
     ]
     assert told(finished, "--job", "a")["retried"] == 1
@@ -220,8 +171,8 @@ def test_why_an_instance_went(finished: Path) -> None:
         "9s getting ready",
         "10s ready",
         "slot 0 acquired by a",
-        "40 s lost: the cloud no longer shows it",
-        "slot 0 lost by a: the cloud no longer shows it",
+        "40s lost: the cloud no longer shows it",
+        f"slot 0 lost by a: {LOST}",
     ]
     assert said(finished, "--instance", "default/i-2")[0] == "instance i-2 is gone, removed: not needed"
 
@@ -244,11 +195,11 @@ def test_of_a_batch_that_runs(unfinished: Path) -> None:
 
 
 def test_a_lost_job_waits_again_only_if_it_may_be_retried(tmp_path: Path) -> None:
-    """While the batch runs; how often is in the jobs file that is kept."""
+    """While the batch runs."""
     directory = tell(
         tmp_path / "results",
-        tried("a", 1, "i-1", 10, 40, state="lost", why=LOST),
-        tried("b-01", 1, "i-1", 10, 40, state="lost", why=LOST),
+        tried("a", "i-1", 10, 40, state="lost", why=LOST),
+        tried("b-01", "i-1", 10, 40, state="lost", why=LOST),
     )
     with being_run(directory):
         assert said(directory, "--job", "a")[0] == f"job a waits to be tried again: {LOST}"
@@ -260,7 +211,7 @@ def test_of_a_batch_that_was_killed(unfinished: Path) -> None:
     """What was under way was interrupted; the next command goes on, and what stands is not hidden."""
     lines = said(unfinished)
     assert lines[0] == (
-        "batch the batch was interrupted, after a last sign of life 70 s after the start;"
+        "batch the batch was interrupted, after a last sign of life 1m10s after the start;"
         " 3 jobs: 1 interrupted, 2 queued"
     )
     assert "trouble a was interrupted: the manager was stopped" in lines
@@ -272,21 +223,16 @@ def test_of_a_batch_that_was_killed(unfinished: Path) -> None:
     assert said(unfinished, "--job", "b-01")[-1] == (
         f"next nothing by itself; taskscaler run --resume {unfinished} tries it"
     )
-    assert "whoever uses the group next takes it over" in said(unfinished, "--instance", "i-2")[0]
+    assert "the group's next command takes it over" in said(unfinished, "--instance", "i-2")[0]
 
 
 def test_of_a_batch_that_ended_early(tmp_path: Path) -> None:
     """Its command knew what became of every job, so nothing broke off; what was cancelled can still be gone on with."""
-    directory = tell(tmp_path / "results", tried("a", 1, "i-1", 10), tried("a", 1, "i-1", 10, 40, state="succeeded"))
-    jobs = [
-        {"name": "a", "state": "succeeded", "why": "", "attempts": []},
-        *(
-            {"name": name, "state": "cancelled", "why": "the batch was interrupted", "attempts": []}
-            for name in ("b-01", "b-02")
-        ),
-    ]
-    summary = {"started": "2023-11-14T22:13:20.000+00:00", "ended": "2023-11-14T22:14:00.000+00:00", "jobs": jobs}
-    (directory / "results.json").write_text(json.dumps(summary))
+    directory = tell(
+        tmp_path / "results",
+        tried("a", "i-1", 10, 40),
+        GivenUp(at=EPOCH + 41, jobs=("b-01", "b-02"), state=JobState.CANCELLED, why="the batch was interrupted"),
+    )
     lines = said(directory)
     assert re.fullmatch(r"batch the batch ended early, after .*; 3 jobs: 1 succeeded, 2 cancelled", lines[0])
     assert lines[-1] == f"next nothing by itself; taskscaler run --resume {directory} goes on"
@@ -294,36 +240,31 @@ def test_of_a_batch_that_ended_early(tmp_path: Path) -> None:
 
 def test_nobody_waited_while_no_manager_was_there(unfinished: Path) -> None:
     """Between the last event of one manager and the first of the next, nothing is counted."""
-    record(unfinished, decided(1000, waiting=3, limited_by="max_instances"), decided(1005, waiting=0))
+    resumed = Resumed(at=EPOCH + 1000, pools=POOLS)
+    with (unfinished / "events.jsonl").open("ab") as file:
+        for event in (resumed, decided(1000, waiting=3, limited_by="max_instances"), decided(1005, waiting=0)):
+            file.write(as_line(event))
+    text = "i-2 was ready when its manager was stopped, and has not been seen since"
+    assert any(text in line for line in said(unfinished))
     waits = {str(each["for"]): each["seconds"] for each in told(unfinished)["waits"]}  # type: ignore[attr-defined]
     assert waits == {STOCK_OUT: 30.0, "max_instances": 35.0, "instances on their way": 10.0}
 
 
-def test_of_results_without_a_history(tmp_path: Path) -> None:
-    """What the library leaves when it is used without one, or the fleet was not recorded."""
-    attempt = {
-        "instance": "i-1",
-        "slot": 0,
-        "state": "failed",
-        "exit_code": 3,
-        "why": "exited with 3",
-        "interrupted": False,
-        "started": "2023-11-14T22:13:30.000+00:00",
-        "ended": "2023-11-14T22:13:40.000+00:00",
-        "duration": 10.0,
-    }
-    jobs = [
-        {"name": "a", "state": "failed", "why": "exited with 3", "attempts": [attempt]},
-        {"name": "b", "state": "no_capacity", "why": "there was no slot for it within 15m0s", "attempts": []},
-    ]
-    results = tmp_path / "of the library"
-    results.mkdir()
-    (results / "results.json").write_text(
-        json.dumps({"started": "2023-11-14T22:13:20.000+00:00", "ended": "2023-11-14T22:14:00.000+00:00", "jobs": jobs})
+def test_of_a_batch_whose_fleet_was_not_recorded(tmp_path: Path) -> None:
+    """What a program leaves that does not have its scaler observed."""
+    results = tell(
+        tmp_path / "of the library",
+        tried("a", "i-1", 10, 20, state="failed", why="exited with 3"),
+        GivenUp(
+            at=EPOCH + 40,
+            jobs=("b-01", "b-02"),
+            state=JobState.NO_CAPACITY,
+            why="there was no slot for it within 15m0s",
+        ),
     )
     lines = said(results)
     assert "capacity nothing was recorded of the fleet" in lines
-    assert "b got no slot: there was no slot for it within 15m0s" in lines
+    assert "b-01 got no slot: there was no slot for it within 15m0s" in lines
     assert said(results, "--job", "a")[0] == "job a failed: exited with 3"
     assert explain(results, "--instance", "i-1").exit_code == 2
 
@@ -345,16 +286,14 @@ def test_wrong_questions_get_one_sentence(finished: Path, tmp_path: Path) -> Non
     """What was not found, and the nearest that is there."""
     (tmp_path / "empty").mkdir()
     expected = {
-        (finished, "--job", "b-1"): f"the batch in {finished} has no job 'b-1'; did you mean b-01?",
-        (finished, "--job", "b"): f"the batch in {finished} has no job 'b'; did you mean one of b-01 to b-02?",
+        (finished, "--job", "b-1"): f"the batch in {finished} has no job 'b-1'; did you mean `b-01`?",
+        (finished, "--job", "b"): f"the batch in {finished} has no job 'b'; did you mean one of `b-01` to `b-02`?",
         (finished, "--job", "zzz"): f"the batch in {finished} has no job 'zzz'; it has a, b-01 and b-02",
-        (finished, "--instance", "i-9"): f"the fleet of {finished} had no instance 'i-9'; did you mean i-2?",
-        (tmp_path,): f"{tmp_path} holds no results of a batch; did you mean {finished}?",
-        (
-            tmp_path / "empty",
-        ): "holds no results of a batch; name the directory that `taskscaler run` has written them to",
-        (tmp_path / "finishd",): f"there is no directory {tmp_path / 'finishd'}; did you mean finished?",
-        (tmp_path / "no" / "such",): f"there is no directory {tmp_path / 'no' / 'such'}; name the one that has the",
+        (finished, "--instance", "i-9"): f"the fleet of {finished} had no instance 'i-9'; did you mean `i-2`?",
+        (tmp_path,): f"{tmp_path} holds no results of a batch; did you mean `{finished}`?",
+        (tmp_path / "empty",): "holds no results of a batch; name the directory that `taskscaler run` wrote them to",
+        (tmp_path / "finishd",): f"there is no directory {tmp_path / 'finishd'}; did you mean `finished`?",
+        (tmp_path / "no" / "such",): f"there is no directory {tmp_path / 'no' / 'such'}; name the results",
     }
     for arguments, message in expected.items():
         result = explain(*arguments)
@@ -368,31 +307,31 @@ def test_two_questions_at_once_are_refused(finished: Path) -> None:
     """A job and an instance."""
     result = explain(finished, "--job", "a", "--instance", "i-1")
     assert result.exit_code == 2
-    assert "ask one at a time" in result.stderr
+    assert "ask for one at a time" in result.stderr
 
 
 @pytest.mark.parametrize(
-    ("file", "text", "message"),
+    ("text", "message"),
     [
-        ("resume/history.jsonl", "{}\n", "line 1 makes no sense"),
-        ("resume/history.jsonl", '{"event": "begun", "version": 99, "started": 1}\n', "a newer release has written it"),
-        ("results.json", "[", "it is not what a batch has written"),
-        ("results.json", "[]", "it is not what a batch has written"),
-        ("fleet.jsonl", '{"at": 1, "event": "opened", "version": 99}\n', "a newer release has written it"),
+        ("", "it is not the event log of a batch"),
+        ("{}\n", "it is not the event log of a batch"),
+        ('{"format": "taskscaler events", "version": 99}\n', "a newer release has written it"),
+        ('{"format": "taskscaler events", "version": 1}\n[]\n', "line 2 makes no sense"),
+        ('{"format": "taskscaler events", "version": 1}\n', "it does not begin with the beginning of a batch"),
     ],
 )
-def test_results_that_make_no_sense_are_refused(finished: Path, file: str, text: str, message: str) -> None:
+def test_results_that_make_no_sense_are_refused(finished: Path, text: str, message: str) -> None:
     """The error names the file."""
-    (finished / file).write_text(text)
+    (finished / "events.jsonl").write_text(text)
     result = explain(finished)
     assert result.exit_code == 2
-    assert f"{finished / file} cannot be used: " in result.stderr
+    assert f"{finished / 'events.jsonl'} cannot be used: " in result.stderr
     assert message in result.stderr
 
 
 def test_what_results_say_cannot_command_a_terminal(tmp_path: Path) -> None:
     """Neither escapes nor markup: a job may have put them there."""
-    directory = tell(tmp_path / "results", tried("a", 1, "i", 1, 2, state="failed", why="\x1b[2Jboo [bold]x[/bold]"))
+    directory = tell(tmp_path / "results", tried("a", "i", 1, 2, state="failed", why="\x1b[2Jboo [bold]x[/bold]"))
     output = explain(directory).output
     assert "boo [bold]x[/bold]" in output
     assert "\x1b" not in output
@@ -400,8 +339,8 @@ def test_what_results_say_cannot_command_a_terminal(tmp_path: Path) -> None:
 
 def test_looking_changes_nothing(unfinished: Path) -> None:
     """Also a line that is being written just now stays as it is."""
-    with (unfinished / "resume" / "history.jsonl").open("a") as file:
-        file.write('{"event": "try", "job": ')
+    with (unfinished / "events.jsonl").open("a") as file:
+        file.write('{"at": 1, "event": "started", "job": ')
     before = {path: path.read_bytes() for path in unfinished.rglob("*") if path.is_file()}
     said(unfinished)
     assert {path: path.read_bytes() for path in unfinished.rglob("*") if path.is_file()} == before

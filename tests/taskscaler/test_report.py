@@ -11,8 +11,8 @@ from click.testing import CliRunner, Result
 from rich.console import Console
 
 from taskscaler._errors import ResultsInTheWay
-from taskscaler._told import read_run
-from taskscaler.batch import JobState, Opened, Results, read_record
+from taskscaler._recorded_run import read_run
+from taskscaler.batch import Begun, JobState, Results, read_events
 from taskscaler.cli import main
 from taskscaler.cli._run import new_results
 from taskscaler.cli._timeline import print_figures
@@ -64,9 +64,8 @@ def test_a_run_leaves_its_record_and_its_timeline() -> None:
     assert "timeline   results/timeline.svg\n" in result.stdout
     assert Path("results/timeline.svg").read_text().count("<text") > 5
     assert Path("results/timeline.png").read_bytes().startswith(b"\x89PNG")
-    record = read_record(Path("results/fleet.jsonl"))
-    first = record[0]
-    assert isinstance(first, Opened)
+    first = read_events(Path("results/events.jsonl"))[0]
+    assert isinstance(first, Begun)
     assert [(pool.plugin, pool.capacity_per_instance, pool.max_instances) for pool in first.pools] == [("local", 2, 1)]
     run = read_run(Path("results"))
     assert [(job.name, job.state, len(job.attempts)) for job in run.jobs.values()] == [
@@ -193,12 +192,9 @@ def test_an_interrupted_batch_can_be_looked_back_on() -> None:
     run_jobs()
     results = Results(Path("results"))
     results.summary.unlink()
-    (results.history / "jobs.toml").write_text(Path("jobs.toml").read_text())
-    history = results.history / "history.jsonl"
-    history.write_bytes(b"".join(history.read_bytes().splitlines(keepends=True)[:2]))  # begun, a job begins
-    lines = results.fleet_record.read_bytes().splitlines(keepends=True)
-    end = next(at for at, line in enumerate(lines) if b"acquired" in line) + 1
-    results.fleet_record.write_bytes(b"".join(lines[:end]) + lines[end][:20])
+    lines = results.events.read_bytes().splitlines(keepends=True)
+    end = next(at for at, line in enumerate(lines) if b"started" in line) + 1
+    results.events.write_bytes(b"".join(lines[:end]) + lines[end][:20])
     result = invoke("report", "results")
     assert (result.exit_code, result.stderr) == (0, "")
     assert "3: 3 queued" in result.stdout
@@ -209,20 +205,22 @@ def test_an_interrupted_batch_can_be_looked_back_on() -> None:
     [
         (
             "rm -r results/*",
-            "results holds no results of a batch; name the directory that `taskscaler run` has written",
-        ),
-        ("rm results/fleet.jsonl", "nothing was recorded of the fleet of results; see fleet.log and the logs there"),
-        (": > results/fleet.jsonl", "nothing was recorded of the fleet of results; see fleet.log and the logs there"),
-        ("echo x > results/results.json", "results/results.json cannot be used: it is not what a batch has written;"),
-        (
-            "echo x > results/resume/history.jsonl",
-            "results/resume/history.jsonl cannot be used: line 1 makes no sense;",
+            "results holds no results of a batch; name the directory that `taskscaler run` wrote",
         ),
         (
-            """echo '{"at": 0, "event": "opened", "version": 2}' >> results/fleet.jsonl""",
-            "results/fleet.jsonl cannot be used: a newer release has written it; use that release",
+            r"sed -i '/event....\(instance\|decision\)/d' results/events.jsonl",
+            "nothing was recorded of the fleet of results; see fleet.log and the logs there",
         ),
-        ("rm results/fleet.jsonl && mkdir results/fleet.jsonl", "results/fleet.jsonl cannot be used: Is a directory"),
+        (": > results/events.jsonl", "results/events.jsonl cannot be used: it is not the event log of a batch;"),
+        ("echo x >> results/events.jsonl", "results/events.jsonl cannot be used: line "),
+        (
+            "sed -i '1s/1}/2}/' results/events.jsonl",
+            "results/events.jsonl cannot be used: a newer release has written it; use that release",
+        ),
+        (
+            "rm results/events.jsonl && mkdir results/events.jsonl",
+            "results/events.jsonl cannot be used: Is a directory",
+        ),
     ],
 )
 def test_what_cannot_be_looked_back_on_is_told(spoil: str, message: str) -> None:

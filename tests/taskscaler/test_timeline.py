@@ -1,99 +1,41 @@
 """Timelines and figures: a small run worked out by hand, and what holds of any record whatsoever."""
 
-from collections.abc import Sequence
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 
-from taskscaler import Decision, DecisionEvent, InstanceEvent, LeaseEvent
-from taskscaler._told import JobTold, Progress, RunTold
-from taskscaler.batch import Attempt, JobState, Opened, PoolFacts, RecordedEvent
-from taskscaler.core._decide import Demand
+from taskscaler.batch import (
+    JobState,
+    RecordedEvent,
+    Started,
+)
 from taskscaler.report import Phase, Row, Spread, figure_out, lay_out
-
-START = 1_700_000_000.0
-
-
-def opened(at: float, *, slots: int = 2) -> Opened:
-    """A manager begins."""
-    pool = PoolFacts(name="default", plugin="fake", capacity_per_instance=slots, max_instances=0)
-    return Opened(at=START + at, pools=(pool,))
-
-
-def instance(at: float, id_: str, state: str, why: str = "", *, lost: bool = False) -> InstanceEvent:
-    """An instance changes."""
-    return InstanceEvent(at=START + at, pool="default", instance=id_, state=state, why=why, lost=lost)
-
-
-def lease(  # noqa: PLR0917  (as the table reads)
-    at: float, key: str, what: str, id_: str, slot: int = 0, why: str = ""
-) -> LeaseEvent:
-    """A job is given a slot, or no longer has it."""
-    return LeaseEvent(at=START + at, key=key, pool="default", instance=id_, slot=slot, what=what, why=why)
-
-
-def waiting(at: float, pending: int) -> DecisionEvent:
-    """A decision, while so many jobs wait."""
-    demand = Demand(in_use=0, reserved=0, pending=pending)
-    decision = Decision(START + at, demand, 0, 0, 0, 0, (), float("inf"))
-    return DecisionEvent(at=START + at, decision=decision)
-
-
-def attempt(id_: str, slot: int, started: float, ended: float | None, state: JobState) -> Attempt:
-    """A try, as the history knows it."""
-    return Attempt(
-        instance=id_, slot=slot, started=START + started, ended=None if ended is None else START + ended, state=state
-    )
-
-
-def job(name: str, *attempts: Attempt) -> JobTold:
-    """A job that stands where its last try left it."""
-    return JobTold(name=name, state=attempts[-1].state, attempts=attempts)
-
-
-def run(*events: RecordedEvent, jobs: Sequence[JobTold] = ()) -> RunTold:
-    """A run that was begun at the start."""
-    return RunTold(
-        directory=Path("results"),
-        progress=Progress.OVER,
-        started=START,
-        last=events[-1].at,
-        jobs={each.name: each for each in jobs},
-        events=events,
-    )
-
+from tests.taskscaler.recorded import START, begun, ends, instance, records, resumed, run, starts, waiting
 
 # --- by hand ---------------------------------------------------------------------------------------------
 
 SMALL = run(
-    opened(0),
+    begun("a", "b", "c"),
     waiting(1, 3),
     instance(10, "i-1", "creating"),
     instance(10, "i-2", "creating"),
     instance(30, "i-1", "pending"),
     instance(40, "i-1", "running"),
-    lease(40, "a", "acquired", "i-1", 0),
-    lease(40, "b", "acquired", "i-1", 1),
+    starts(40, "a", "i-1", 0),
+    starts(40, "b", "i-1", 1),
     waiting(40, 1),
     instance(50, "i-2", "running"),
-    lease(50, "c", "acquired", "i-2", 0),
+    starts(50, "c", "i-2", 0),
     waiting(50, 0),
-    lease(70, "b", "released", "i-1", 1),
+    ends(70, "b", JobState.FAILED),
     instance(80, "i-2", "gone", "the cloud no longer shows it", lost=True),
-    lease(81, "c", "lost", "i-2", 0, "the cloud no longer shows it"),
-    lease(90, "c", "acquired", "i-1", 1),
-    lease(100, "a", "released", "i-1", 0),
-    lease(120, "c", "released", "i-1", 1),
+    ends(81, "c", JobState.LOST, "the cloud no longer shows it"),
+    starts(90, "c", "i-1", 1),
+    ends(100, "a"),
+    ends(120, "c"),
     instance(150, "i-1", "deleting", "not needed"),
     instance(160, "i-1", "gone"),
-    jobs=[
-        job("a", attempt("i-1", 0, 40, 100, JobState.SUCCEEDED)),
-        job("b", attempt("i-1", 1, 40, 70, JobState.FAILED)),
-        job("c", attempt("i-2", 0, 50, 81, JobState.LOST), attempt("i-1", 1, 90, 120, JobState.SUCCEEDED)),
-    ],
 )
 """Two instances of two slots, one of which is lost with a job on it, and three jobs, one of which fails.
 
@@ -149,8 +91,8 @@ def test_the_small_runs_figures_are_those_worked_out_by_hand() -> None:
 
 def test_without_a_price_there_is_no_cost() -> None:
     """Nor is there a share of nothing, or a quantile of no job."""
-    timeline = lay_out(run(opened(0)))
-    figures = figure_out(run(opened(0)), timeline)
+    timeline = lay_out(run(begun()))
+    figures = figure_out(run(begun()), timeline)
     assert (figures.cost, figures.cost_per_job, figures.utilisation, figures.waited) == (None, None, None, None)
     assert not timeline.rows
     assert not timeline.queue
@@ -169,11 +111,11 @@ def test_an_instance_that_outlived_its_manager_goes_on() -> None:
     """Nobody watched until the next manager saw it again; its job was lost when it was last heard of."""
     timeline = lay_out(
         run(
-            opened(0),
+            begun("a"),
             instance(0, "i-1", "running"),
-            lease(5, "a", "acquired", "i-1"),
+            starts(5, "a", "i-1"),
             waiting(10, 4),
-            opened(100),
+            resumed(100),
             instance(100, "i-1", "creating", "an earlier manager left it"),
             instance(105, "i-1", "deleting", "it was in use when its manager stopped"),
             instance(110, "i-1", "gone"),
@@ -200,7 +142,7 @@ def test_of_an_instance_that_nobody_saw_again_the_end_is_not_known(
 ) -> None:
     """It ends when it was last heard of, and is not called lost."""
     timeline = lay_out(
-        run(opened(0), instance(0, "i-1", "running"), waiting(10, 0), opened(100), *seen, *gone, waiting(200, 0))
+        run(begun(), instance(0, "i-1", "running"), waiting(10, 0), resumed(100), *seen, *gone, waiting(200, 0))
     )
     (row,) = timeline.rows
     assert (row.time(), row.ended - START, row.lost, row.left) == (10, 10, False, False)
@@ -209,37 +151,21 @@ def test_of_an_instance_that_nobody_saw_again_the_end_is_not_known(
 
 def test_what_has_no_end_yet_lasts_to_the_end_of_the_record() -> None:
     """A batch that runs, or was killed and not gone on with."""
-    events = opened(0), instance(0, "i-1", "running"), lease(5, "a", "acquired", "i-1"), waiting(30, 0)
-    jobs = [job("a", attempt("i-1", 0, 5, None, JobState.RUNNING))]
-    timeline = lay_out(run(*events, jobs=jobs))
+    events = begun("a"), instance(0, "i-1", "running"), starts(5, "a", "i-1"), waiting(30, 0)
+    running = run(*events, running=True)
+    timeline = lay_out(running)
     (row,) = timeline.rows
     assert (row.time(Phase.READY), row.left) == (30, True)
     assert [(bar.duration, bar.state) for bar in row.bars] == [(25, JobState.RUNNING)]
-    figures = figure_out(run(*events, jobs=jobs), timeline)
+    figures = figure_out(running, timeline)
     assert (figures.ran, figures.waited) == (None, Spread(median=5, p95=5, max=5))
+    (killed,) = lay_out(run(*events)).rows
+    assert [(bar.duration, bar.state, bar.why) for bar in killed.bars] == [
+        (25, JobState.LOST, "the manager was stopped")
+    ]
 
 
 # --- any record ------------------------------------------------------------------------------------------
-
-ids = st.sampled_from(["i-1", "i-2"])
-slots = st.integers(0, 2)
-keys = st.sampled_from(["a", "b", "c"])
-instants = st.integers(0, 50).map(float)
-events: st.SearchStrategy[RecordedEvent] = st.one_of(
-    st.builds(opened, instants),
-    st.builds(
-        instance,
-        instants,
-        ids,
-        st.sampled_from(["creating", "pending", "running", "deleting", "unusable", "gone", "of a later release"]),
-        lost=st.booleans(),
-    ),
-    st.builds(
-        lease, instants, keys, st.sampled_from(["acquired", "released", "lost", "suspended", "resumed"]), ids, slots
-    ),
-    st.builds(waiting, instants, st.integers(0, 3)),
-)
-records = st.lists(events, min_size=1, max_size=30)
 
 
 @given(records())
@@ -251,8 +177,7 @@ def test_spans_and_bars_are_where_they_can_be(told: list[RecordedEvent]) -> None
         assert all(before.ended <= after.began for before, after in pairwise(row.spans))
         assert timeline.began <= row.began <= row.ended <= timeline.ended
         check_bars(row)
-        begun = [each for each in told if isinstance(each, LeaseEvent) and each.what in {"acquired", "resumed"}]
-        assert len(row.bars) == sum(each.instance == row.instance for each in begun)
+        assert len(row.bars) == sum(isinstance(each, Started) and each.instance == row.instance for each in told)
         parts = row.busy + row.idle + row.time(*set(Phase) - {Phase.READY})
         assert parts == pytest.approx(row.time())
         assert 0 <= row.busy <= row.slot_time <= row.slots * row.time(Phase.READY)

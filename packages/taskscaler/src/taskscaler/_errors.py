@@ -78,8 +78,8 @@ class RecordUnreadable(TaskscalerError):
 
     entry = CatalogueEntry(
         "TS106",
-        "The record of a fleet, fleet.jsonl, was written by a later release, and would be misunderstood.",
-        "Use the release that has written it, or a later one.",
+        "The batch's event log, events.jsonl, is damaged, or a later release wrote it.",
+        "Use the release that wrote it, or a later one; if it is damaged, read results.json and the logs.",
     )
 
 

@@ -44,7 +44,7 @@ MOST_JOBS = 1_000_000
 RESERVED = frozenset(
     {
         "artifacts",
-        "fleet.jsonl",
+        "events.jsonl",
         "fleet.log",
         "logs",
         "report.txt",

@@ -1,34 +1,51 @@
 """Batches: a list of jobs, run to their ends on a scaler's fleet, with results in a directory."""
 
 from taskscaler._errors import CannotResume, RecordUnreadable, ResultsInTheWay
-from taskscaler.batch._history import History, Over, Past
-from taskscaler.batch._job import Job
-from taskscaler.batch._record import FleetRecord, Opened, PoolFacts, RecordedEvent, read_record
+from taskscaler.batch._event_log import EventLog
+from taskscaler.batch._events import (
+    BatchEvent,
+    Begun,
+    Ended,
+    GivenUp,
+    Over,
+    Planned,
+    PoolFacts,
+    RecordedEvent,
+    Resumed,
+    Started,
+    read_events,
+)
+from taskscaler.batch._job import Job, JobState
 from taskscaler.batch._results import Results
 from taskscaler.batch._runner import Batch, Observer, Scaler, run_batch
-from taskscaler.batch._state import Attempt, BatchState, JobChanged, JobRecord, JobState
+from taskscaler.batch._state import Attempt, BatchState, JobChanged, JobRecord, fold
 
 __all__ = [
     "Attempt",
     "Batch",
+    "BatchEvent",
     "BatchState",
+    "Begun",
     "CannotResume",
-    "FleetRecord",
-    "History",
+    "Ended",
+    "EventLog",
+    "GivenUp",
     "Job",
     "JobChanged",
     "JobRecord",
     "JobState",
     "Observer",
-    "Opened",
     "Over",
-    "Past",
+    "Planned",
     "PoolFacts",
     "RecordUnreadable",
     "RecordedEvent",
     "Results",
     "ResultsInTheWay",
+    "Resumed",
     "Scaler",
-    "read_record",
+    "Started",
+    "fold",
+    "read_events",
     "run_batch",
 ]

@@ -14,9 +14,9 @@ from attrs import frozen
 from fleeting.plugins import make_private, open_private
 from taskscaler._errors import ResultsInTheWay
 from taskscaler._wording import iso
-from taskscaler.batch._history import draft_of
+from taskscaler.batch._job import JobState
 from taskscaler.batch._log import write_at
-from taskscaler.batch._state import Attempt, BatchState, JobRecord, JobState
+from taskscaler.batch._state import Attempt, BatchState, JobRecord
 from taskscaler.executors import check_job_name
 
 _PER_JOB = 2048
@@ -73,18 +73,23 @@ class Results:
         return self.directory / "fleet.log"
 
     @property
-    def fleet_record(self) -> Path:
-        """What became of the fleet, event by event; see `read_record`."""
-        return self.directory / "fleet.jsonl"
+    def events(self) -> Path:
+        """What happened, event by event; see `read_events`. It is there once the batch has begun."""
+        return self.directory / "events.jsonl"
 
     def timeline(self, format_: str) -> Path:
         """The picture of the run, as ``svg`` or ``png``."""
         return self.directory / f"timeline.{format_}"
 
     @property
-    def history(self) -> Path:
-        """The directory of what a later command needs to go on."""
+    def resume(self) -> Path:
+        """The directory of what is kept only until the batch is over, and for nobody else's eyes."""
         return self.directory / "resume"
+
+    @property
+    def jobs_file(self) -> Path:
+        """The jobs file as it was when the batch was begun, until the batch is over."""
+        return self.resume / "jobs.toml"
 
     def prepare(self) -> Sequence[Path]:
         """Make the directory, or see that it is ours and empty but for traces of a fleet that never had a job.
@@ -117,7 +122,7 @@ class Results:
         """
         for directory in (self.directory, self._logs, self._artifacts):
             make_private(directory, hide=True)
-        _reserve(_draft_of(self.summary), min(jobs * _PER_JOB, _MOST_RESERVED))
+        _reserve(draft_of(self.summary), min(jobs * _PER_JOB, _MOST_RESERVED))
 
     def write_summary(self, state: BatchState, *, now: float) -> None:
         """Write ``results.json``, whole or not at all; briefly if the disk has no room for more.
@@ -125,7 +130,7 @@ class Results:
         Raises:
             OSError: Not even that was possible.
         """
-        draft = _draft_of(self.summary)
+        draft = draft_of(self.summary)
         try:
             _fill(draft, _written(state, now=now, briefly=False))
         except OSError:
@@ -133,8 +138,10 @@ class Results:
         draft.replace(self.summary)
 
     def _refuse_unless_empty(self) -> None:
-        never_begun = {self.fleet_log, self.fleet_record, draft_of(self.history)}
-        if any(path not in never_begun for path in self.directory.iterdir()):
+        never_begun = {self.fleet_log, draft_of(self.events)}
+        if self.resume.is_dir() and {self.jobs_file}.issuperset(self.resume.iterdir()):
+            never_begun.add(self.resume)
+        if not never_begun.issuperset(self.directory.iterdir()):
             raise ResultsInTheWay(f"{self.directory} is not empty; name another directory, or remove it")
 
     def _hide(self) -> None:
@@ -153,15 +160,8 @@ class Results:
             raise
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file such that whoever looks sees the old one or the new one."""
-    draft = _draft_of(path)
-    with open(draft, "wb", opener=open_private) as file:
-        file.write(content)
-    draft.replace(path)
-
-
-def _draft_of(path: Path) -> Path:
+def draft_of(path: Path) -> Path:
+    """Name the file that is filled first, and then takes the place of another."""
     return path.with_name(f".{path.name}.part")
 
 

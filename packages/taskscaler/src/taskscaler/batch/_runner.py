@@ -4,7 +4,7 @@ import logging
 import math
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, suppress
+from contextlib import AbstractAsyncContextManager, closing, suppress
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -18,14 +18,15 @@ from attrs import evolve
 from fleeting import Clock, ConnectInfo, Unreachable
 from fleeting.errors import SystemRefused
 from fleeting.events import LossKind
-from fleeting.plugins import format_duration
+from fleeting.plugins import format_duration, one_line
 from taskscaler._errors import LeaseLost, NoCapacity
 from taskscaler.batch._addresses import Addresses
-from taskscaler.batch._history import History
-from taskscaler.batch._job import Job
+from taskscaler.batch._event_log import EventLog
+from taskscaler.batch._events import Ended, GivenUp, Over, Started
+from taskscaler.batch._job import Job, JobState
 from taskscaler.batch._log import JobLog
 from taskscaler.batch._results import Results
-from taskscaler.batch._state import BatchState, JobChanged, JobRecord, JobState
+from taskscaler.batch._state import BatchState, JobChanged
 from taskscaler.executors import Executor, JobOutcome, Leased
 from taskscaler.executors._errors import documented, named
 
@@ -40,11 +41,11 @@ MOST_WAITING = 10_000
 """Jobs that wait at the scaler at once; the next ones follow as these are given slots. So many are more than a fleet is
 asked to grow for in one step, and few enough to be cancelled at once."""
 
-NOTE_RETRIES = 30
+COMMIT_RETRIES = 30
 """How often it is tried again to write down what became of a try: a disk that one job has filled may have room again
 when that job is over."""
 
-NOTE_PAUSE = 1.0
+COMMIT_PAUSE = 1.0
 """Seconds between."""
 
 _AT_ONCE = 1000
@@ -110,20 +111,24 @@ async def run_batch(
     """
     results = Results(output)
     await to_thread.run_sync(results.prepare)
-    batch = Batch(
-        scaler,
-        jobs,
-        executors=executors,
-        results=results,
-        clock=clock,
-        patience=patience,
-        observer=observer,
-        log_internal_ip=log_internal_ip,
-        log_external_ip=log_external_ip,
-    )
-    state = await batch.run()
-    if batch.summary_refused:
-        raise batch.summary_refused
+    with closing(EventLog(results)) as events:
+        batch = Batch(
+            scaler,
+            jobs,
+            executors=executors,
+            events=events,
+            clock=clock,
+            patience=patience,
+            observer=observer,
+            log_internal_ip=log_internal_ip,
+            log_external_ip=log_external_ip,
+        )
+        async with events.writing():
+            state = await batch.run()
+        if batch.summary_refused:
+            raise batch.summary_refused
+        if state.all_stand:
+            await to_thread.run_sync(events.end, Over(at=clock.now(), well=state.succeeded))
     return state
 
 
@@ -141,11 +146,10 @@ class Batch:
         jobs: Sequence[Job],
         *,
         executors: Mapping[str, Executor],
-        results: Results,
+        events: EventLog,
         clock: Clock,
         patience: float = PATIENCE,
         observer: Observer | None = None,
-        history: History | None = None,
         log_internal_ip: bool = False,
         log_external_ip: bool = False,
     ) -> None:
@@ -155,12 +159,11 @@ class Batch:
             scaler: Where slots come from; the caller opens and closes it.
             jobs: With names that differ.
             executors: By the names that the jobs use.
-            results: Where to put the results; prepared by the caller.
+            events: Where all that happens is written as it does; that of an earlier run of these jobs is resumed. Its
+                results are prepared by the caller, who closes it.
             clock: What the results' times are told by.
             patience: Seconds for which nothing may run while jobs wait; then these are given up.
             observer: Hears of every change.
-            history: Where every try is written down as it happens; one that tells of an earlier run of these
-                jobs is gone on with. None: nowhere.
             log_internal_ip: Whether a job's log may name the internal address of its instance; if so it does.
             log_external_ip: The same with the external address.
 
@@ -168,13 +171,12 @@ class Batch:
             ValueError: A job names an executor that is not among these.
         """
         if unknown := {job.executor for job in jobs} - executors.keys():
-            raise ValueError(f"found jobs for the executor {min(unknown)!r}, expected one of {sorted(executors)}")
-        past = history.past if history else None
-        self.state = BatchState(jobs, now=past.started if past else clock.now())
-        for name, tries in past.tries.items() if past else ():
-            self.state.restore(name, tries.attempts, tries.warnings)
-        self._history = history
-        self.results = results
+            raise ValueError(
+                f"expected jobs for one of the executors {sorted(executors)}, found one for {min(unknown)!r}"
+            )
+        self.state = events.begin(jobs, at=clock.now())
+        self._events = events
+        self.results = events.results
         self._jobs = jobs
         self._scaler = scaler
         self._executors = executors
@@ -235,8 +237,7 @@ class Batch:
         await self._scaler.stop()
 
     def _begin(self) -> None:
-        if self._history:
-            self._history.begin(self.state.started)
+        self._events.open()
         self.results.begin(len(self._jobs))
 
     async def _begin_all(self, tasks: TaskGroup) -> None:
@@ -253,14 +254,17 @@ class Batch:
     async def _give_up_all(self, jobs: Sequence[Job]) -> None:
         """Give up jobs that do not wait, many at a time: nobody has to be woken for them."""
         state, why = self._closed or (JobState.CANCELLED, "the batch was stopped")
-        for number, job in enumerate(jobs, 1):
-            self._show(self.state.cancel(job.name, why, now=self._clock.now(), state=state))
-            if number % _AT_ONCE == 0:
-                await checkpoint()
+        for name in [job.name for job in jobs if job.name in self.state.running]:
+            self._put(Ended(at=self._clock.now(), job=name, state=state, why=why))
+        waiting = [job.name for job in jobs if not self.state[job.name].state.final]
+        for start in range(0, len(waiting), _AT_ONCE):
+            self._give_up(waiting[start : start + _AT_ONCE], state, why)
+            await checkpoint()
 
     async def _finish(self) -> None:
-        """Give up what is not over, and write the summary."""
+        """Give up what is not over, and write the summary of what the event log has by then."""
         await self._give_up_all(self._unfinished())
+        await self._events.flush()
         try:
             await to_thread.run_sync(partial(self.results.write_summary, self.state, now=self._clock.now()))
         except OSError as error:
@@ -285,7 +289,7 @@ class Batch:
     async def _try_until_over(self, job: Job) -> None:
         while not self.state[job.name].state.final:
             if self._closed:
-                self._give_up(job, *self._closed)
+                self._give_up([job.name], *self._closed)
             else:
                 await self._try(job)
 
@@ -310,7 +314,7 @@ class Batch:
                 await self._lost(job, f"the connection to instance {instance} broke ({error})")
             except NoCapacity as error:
                 if not self._closed:
-                    self._give_up(job, JobState.NO_CAPACITY, str(error))
+                    self._give_up([job.name], JobState.NO_CAPACITY, str(error))
             finally:
                 self._waiting.pop(name, None)
 
@@ -323,13 +327,14 @@ class Batch:
 
     async def _run_on(self, lease: Slot, job: Job) -> None:
         """Run the job; whatever goes wrong with that is this try's own."""
-        change = self.state.begin(
-            job.name, pool=lease.pool, instance=lease.instance, slot=lease.slot, now=self._clock.now()
-        )
-        if not await self._tell_durably(change):
+        event = Started(at=self._clock.now(), job=job.name, pool=lease.pool, instance=lease.instance, slot=lease.slot)
+        try:
+            await self._commit(event)
+        except OSError as error:
+            self._give_up([job.name], JobState.CANCELLED, _unwritten("begun", error))
             return
         try:
-            await self._run_begun(lease, job, change)
+            await self._run_begun(lease, job)
         except Unreachable:
             raise
         except Exception as error:
@@ -345,8 +350,9 @@ class Batch:
             await checkpoint_if_cancelled()
             raise
 
-    async def _run_begun(self, lease: Slot, job: Job, change: JobChanged) -> None:
-        artifacts, earlier = self.results.artifacts(job.name), change.record.attempts[:-1]
+    async def _run_begun(self, lease: Slot, job: Job) -> None:
+        record = self.state[job.name]
+        artifacts, earlier = self.results.artifacts(job.name), record.retried_attempts
         if earlier:
             await to_thread.run_sync(partial(shutil.rmtree, artifacts, ignore_errors=True))
         addresses = await self._look_up_addresses(lease, job)
@@ -356,12 +362,8 @@ class Batch:
             if addresses.shown:
                 await output.remark(f"runs on {lease.instance} ({', '.join(addresses.shown)})")
             result = await self._execute(lease, job, output, artifacts)
-            if isinstance(result, str):
-                change = self.state.fail(job.name, result, now=self._clock.now())
-            else:
-                change = self.state.end(job.name, result, now=self._clock.now())
-            await self._tell_durably(change)
-            await output.remark(*change.record.warnings, change.record.why)
+            await self._end(_ended(job, result, now=self._clock.now()))
+            await output.remark(*record.warnings, record.why)
 
     async def _execute(self, lease: Slot, job: Job, output: JobLog, artifacts: Path) -> JobOutcome | str:
         """Run it; returns what came of it, or why it could not be run."""
@@ -385,13 +387,12 @@ class Batch:
         """Take the loss of the job's slot or try, unless the job was over by then, or had not begun."""
         if self.state[job.name].state is not JobState.RUNNING:
             return
+        event = Ended(at=self._clock.now(), job=job.name, state=JobState.LOST, why=one_line(why), preempted=preempted)
         if self._stopped:
-            change = self.state.cancel(job.name, "the batch was stopped", now=self._clock.now())
-        else:
-            change = self.state.lose(job.name, why, now=self._clock.now(), preempted=preempted)
-        await self._tell_durably(change)
+            event = evolve(event, state=JobState.CANCELLED, why="the batch was stopped", preempted=False)
+        await self._end(event)
         async with self._open_log(job) as output:
-            await output.remark(change.record.attempts[-1].why)
+            await output.remark(self.state[job.name].attempts[-1].why)
 
     async def _look_up_addresses(self, lease: Slot, job: Job) -> Addresses:
         info = await lease.connect_info()
@@ -402,44 +403,50 @@ class Batch:
     def _open_log(self, job: Job) -> AbstractAsyncContextManager[JobLog]:
         return JobLog.open(self.results.log(job.name), job.log_limit, self._addresses.get(job.name, Addresses()))
 
-    def _give_up(self, job: Job, state: JobState, why: str) -> None:
-        self._tell(self.state.cancel(job.name, why, now=self._clock.now(), state=state))
+    def _give_up(self, names: Sequence[str], state: JobState, why: str) -> None:
+        """Begin no more tries at these jobs, which wait."""
+        self._put(GivenUp(at=self._clock.now(), jobs=tuple(names), state=state, why=why))
 
-    async def _tell_durably(self, change: JobChanged) -> bool:
+    async def _end(self, event: Ended) -> None:
+        """End a try. If that cannot be written, the job is cancelled: it has its chance when the batch is resumed."""
+        leaves = (self.results.log(event.job), self.results.artifacts(event.job))
+        try:
+            await self._commit(event, leaves=leaves)
+        except OSError as error:
+            why = _unwritten("ended", error)
+            self._put(Ended(at=event.at, job=event.job, state=JobState.CANCELLED, why=why))
+
+    async def _commit(self, event: Started | Ended, *, leaves: Sequence[Path] = ()) -> None:
         """Let nobody know of a change to a try that a later run would not know of.
 
-        Returns:
-            Whether it could be written down. If not, the job is cancelled: it has its chance when the batch is resumed.
+        Raises:
+            OSError: It cannot be written, though the disk was given time to have room again.
         """
-        record = change.record
-        refused = await self._note(self._history, record) if self._history else None
-        if refused:
-            log.warning("try_not_recorded", extra={"job": record.name, "error": str(refused)})
-            what = "begun" if record.state is JobState.RUNNING else "ended"
-            why = f"that it has {what} could not be written down: {SystemRefused(refused)}"
-            change = self.state.cancel(record.name, why, now=self._clock.now())
-        self._tell(change)
-        return refused is None
-
-    async def _note(self, history: History, record: JobRecord) -> OSError | None:
-        """Have it written down, at once or when the disk has room again; returns why it could not be."""
-        leaves = (self.results.log(record.name), self.results.artifacts(record.name))
-        leaves_now = () if record.state is JobState.RUNNING else leaves
-        for _ in range(NOTE_RETRIES):
+        for _ in range(COMMIT_RETRIES):
             with suppress(OSError):
-                await history.note(record, leaves=leaves_now)
-                return None
-            await anyio.sleep(NOTE_PAUSE)
-        try:
-            await history.note(record, leaves=leaves_now)
-        except OSError as error:
-            return error
-        return None
+                await self._events.commit(event, leaves=leaves)
+                break
+            await anyio.sleep(COMMIT_PAUSE)
+        else:
+            try:
+                await self._events.commit(event, leaves=leaves)
+            except OSError as error:
+                log.warning("try_not_recorded", extra={"job": event.job, "error": str(error)})
+                raise
+        self._take(event)
 
-    def _tell(self, change: JobChanged) -> None:
+    def _put(self, event: Ended | GivenUp) -> None:
+        """Have it written soon: a later command that does not know of it does no harm."""
+        self._events.put(event)
+        self._take(event)
+
+    def _take(self, event: Started | Ended | GivenUp) -> None:
+        """Have the event change the jobs, and tell of it."""
+        changes = self.state.apply(event)
         self._changed.set()
         self._changed = anyio.Event()
-        self._show(change)
+        for change in changes:
+            self._show(change)
 
     def _show(self, change: JobChanged) -> None:
         """Tell the observer, who cannot end the batch."""
@@ -459,3 +466,23 @@ class Batch:
                 self.why_given_up = str(await self._scaler.explain())  # while they still wait: afterwards nobody does
                 within = f"within {format_duration(self._patience)}, the instance_acquire_timeout"
                 self._close(JobState.NO_CAPACITY, f"there was no slot for it {within}")
+
+
+def _ended(job: Job, result: JobOutcome | str, *, now: float) -> Ended:
+    """Tell how a try ended: with what came of it, or why it could not be run."""
+    if isinstance(result, str):
+        return Ended(at=now, job=job.name, state=JobState.FAILED, why=one_line(result))
+    return Ended(
+        at=now,
+        job=job.name,
+        state=JobState(result.verdict.value),
+        exit_code=result.exit_code,
+        why=result.why,
+        cpu_time=result.cpu_time,
+        peak_memory=result.peak_memory,
+        warnings=tuple(result.warnings),
+    )
+
+
+def _unwritten(what: str, error: OSError) -> str:
+    return f"that it has {what} could not be written down: {SystemRefused(error)}"

@@ -1,60 +1,33 @@
-"""What has become of each job of a batch. Pure: told what happened and when, answers what changed.
+"""What has become of each job of a batch: what its events come to. Pure.
 
-::
+The command that runs a batch applies the events as they happen; reports, explanations and the command that resumes it
+apply the same ones, read from its event log. So all of them agree::
 
-    QUEUED ── begin ──► RUNNING ── end ──► SUCCEEDED, FAILED, TIMED_OUT
-      ▲  │                 │
-      │  └─ give up ───────┼────────────► CANCELLED, NO_CAPACITY
-      └──── lose ──────────┴── lose, no retries left ──► LOST
+    QUEUED ── started ──► RUNNING ── ended ──► SUCCEEDED, FAILED, TIMED_OUT, CANCELLED
+      ▲  │                   │
+      │  └─ given_up ────────┼───────────────► CANCELLED, NO_CAPACITY
+      └──── ended: lost ─────┴─ ended: lost, no retries left ──► LOST
+
+    resumed: RUNNING, CANCELLED, NO_CAPACITY ──► QUEUED
 """
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from enum import Enum
 from types import MappingProxyType
-from typing import Any
+from typing import Any, assert_never
 
 from attrs import define, evolve, field, frozen
 
 from fleeting import PlanConfig
-from fleeting.plugins import one_line
-from taskscaler.batch._job import Job
-from taskscaler.executors import JobOutcome
+from taskscaler._observe import DecisionEvent, InstanceEvent
+from taskscaler.batch._events import Begun, Ended, GivenUp, Over, Planned, RecordedEvent, Resumed, Started
+from taskscaler.batch._job import JobState
 
 UNNAMED = frozenset({"", PlanConfig().name})
 """What the pool of a fleet is called that has only one, or was before pools were written down."""
 
-
-class JobState(Enum):
-    """Where a job stands."""
-
-    QUEUED = "queued"
-    RUNNING = "running"
-    SUCCEEDED = "succeeded"
-    FAILED = "failed"
-    TIMED_OUT = "timed_out"
-    LOST = "lost"
-    """Its instance was lost more often than it may be retried."""
-
-    NO_CAPACITY = "no_capacity"
-    """The fleet had no slot for it."""
-
-    CANCELLED = "cancelled"
-
-    @property
-    def words(self) -> str:
-        """The state as people say it."""
-        return self.value.replace("_", " ")
-
-    @property
-    def final(self) -> bool:
-        """Whether the job is over."""
-        return self not in (JobState.QUEUED, JobState.RUNNING)
-
-    @property
-    def stands(self) -> bool:
-        """Whether the job is over for good: one that was not given its chance has it when the batch is resumed."""
-        return self.final and self not in (JobState.NO_CAPACITY, JobState.CANCELLED)
+STOPPED = "the manager was stopped"
+"""Why tries are lost that had not ended when their command was killed."""
 
 
 @frozen(kw_only=True)
@@ -106,7 +79,8 @@ class Attempt:
 class JobRecord:
     """One job and all that has happened to it."""
 
-    job: Job
+    name: str
+    retries: int
     queued: float
     """Since when it waits, or waited for its first try, in seconds since the epoch."""
 
@@ -118,11 +92,6 @@ class JobRecord:
     warnings: tuple[str, ...] = ()
 
     @property
-    def name(self) -> str:
-        """The job's name."""
-        return self.job.name
-
-    @property
     def exit_code(self) -> int | None:
         """What its script exited with, at the last try."""
         return self.attempts[-1].exit_code if self.attempts else None
@@ -131,6 +100,11 @@ class JobRecord:
     def waited(self) -> float | None:
         """Seconds until its first try began; None if there was none."""
         return self.attempts[0].started - self.queued if self.attempts else None
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether it ran when its command was stopped, and has not been tried again."""
+        return self.state is JobState.QUEUED and bool(self.attempts) and self.attempts[-1].interrupted
 
     @property
     def retried_attempts(self) -> list[Attempt]:
@@ -145,7 +119,7 @@ class JobRecord:
     @property
     def may_be_retried(self) -> bool:
         """Whether its instances were lost no more often than it may be tried again, preemptions not counted."""
-        return sum(not attempt.excused for attempt in self.lost_attempts) <= self.job.retries
+        return sum(not attempt.excused for attempt in self.lost_attempts) <= self.retries
 
 
 @frozen(kw_only=True)
@@ -159,32 +133,42 @@ class JobChanged:
 
 
 class BatchState:
-    """All jobs of a batch. Every method that changes something returns what changed; counts cost nothing."""
+    """All jobs of a batch, as far as its events were applied; counts cost nothing."""
 
-    def __init__(self, jobs: Iterable[Job], *, now: float) -> None:
-        """Queue the jobs, whose names must differ, at *now*: when the batch was begun, by whichever run."""
-        self._records = {job.name: JobRecord(job=job, queued=now) for job in jobs}
-        self._counts = Counter({JobState.QUEUED: len(self._records)})
-        self._running: dict[tuple[str, str, int], JobRecord] = {}
-        self.started = now
+    def __init__(self, begun: Begun) -> None:
+        """Queue the jobs."""
+        self._jobs = {job.name: _waiting(job, begun.at) for job in begun.jobs}
+        self._counts = Counter({JobState.QUEUED: len(self._jobs)})
+        self._running: dict[str, JobRecord] = {}
+        self.started = begun.at
+        self.last = begun.at
+        """When the last thing happened, in seconds since the epoch; that all was over is none."""
+
+        self.over: Over | None = None
+        """How the batch was over; None: there may be something left to do."""
+
+    @property
+    def jobs(self) -> Mapping[str, JobRecord]:
+        """Every job by its name, in the order of the batch."""
+        return MappingProxyType(self._jobs)
 
     @property
     def records(self) -> Sequence[JobRecord]:
         """Every job, in the order of the batch."""
-        return tuple(self._records.values())
+        return tuple(self._jobs.values())
 
     @property
-    def running(self) -> Mapping[tuple[str, str, int], JobRecord]:
-        """The jobs that run now, by pool, instance and slot."""
+    def running(self) -> Mapping[str, JobRecord]:
+        """The jobs that run now, by name."""
         return MappingProxyType(self._running)
 
     def __getitem__(self, name: str) -> JobRecord:
         """One job, by its name."""
-        return self._records[name]
+        return self._jobs[name]
 
     def __len__(self) -> int:
         """How many jobs the batch has."""
-        return len(self._records)
+        return len(self._jobs)
 
     def count(self, *states: JobState) -> int:
         """How many jobs stand in one of these states."""
@@ -196,74 +180,114 @@ class BatchState:
         return sum(count for state, count in self._counts.items() if state.stands)
 
     @property
-    def over(self) -> bool:
-        """Whether nothing is left to do, not even for a later run."""
+    def all_stand(self) -> bool:
+        """Whether no job is left to run, not even for a later command."""
         return all(state.stands for state, count in self._counts.items() if count)
 
     @property
     def succeeded(self) -> bool:
         """Whether every job has succeeded."""
-        return self._counts[JobState.SUCCEEDED] == len(self._records)
+        return self._counts[JobState.SUCCEEDED] == len(self._jobs)
 
-    def restore(self, name: str, attempts: Sequence[Attempt], warnings: tuple[str, ...] = ()) -> None:
-        """Take up what an earlier run tried, all of which has ended: a job that is not over waits again."""
-        record = self._records[name]
-        record.attempts, record.warnings, last = [*attempts], warnings, attempts[-1]
-        if last.state is JobState.LOST and record.may_be_retried:
-            self._move(record, JobState.QUEUED, last.started, last.why)
-        elif last.state.stands:
-            self._move(record, last.state, last.started, last.why)
+    def apply(self, event: RecordedEvent) -> Sequence[JobChanged]:
+        """Take in the next event; returns which jobs it changed, in their order.
 
-    def begin(self, name: str, *, pool: str, instance: str, slot: int, now: float) -> JobChanged:
-        """The job was given a slot and runs."""
-        record = self._records[name]
-        record.attempts.append(Attempt(pool=pool, instance=instance, slot=slot, started=now))
-        self._running[pool, instance, slot] = record
-        return self._move(record, JobState.RUNNING, now)
+        Raises:
+            ValueError: It cannot follow those before.
+        """
+        if isinstance(event, Over):
+            self.over = event
+            return ()
+        self.last = max(self.last, event.at)  # a clock may be set back
+        match event:
+            case Started():
+                return (self._start(event),)
+            case Ended():
+                return (self._end(event),)
+            case GivenUp():
+                return [self._give_up(name, event) for name in event.jobs]
+            case Resumed():
+                return [*self.interrupt(), *self._queue_again(event.at)]
+            case Begun():
+                raise ValueError("a batch starts once")
+            case InstanceEvent() | DecisionEvent():
+                return ()
+        assert_never(event)
 
-    def end(self, name: str, outcome: JobOutcome, *, now: float) -> JobChanged:
-        """The job ran to its end."""
-        record = self._records[name]
-        record.warnings = outcome.warnings
-        state = JobState(outcome.verdict.value)
-        self._end_attempt(
+    def interrupt(self) -> Sequence[JobChanged]:
+        """Have the jobs that run wait again: their command was stopped, after the last that is known of it."""
+        changes = []
+        for record in list(self._running.values()):
+            ended = max(record.attempts[-1].started, self.last)
+            self._finish(record, ended=ended, state=JobState.LOST, why=STOPPED, interrupted=True)
+            changes.append(self._move(record, JobState.QUEUED, ended, STOPPED))
+        return changes
+
+    def _start(self, event: Started) -> JobChanged:
+        record = self._in_state(event.job, JobState.QUEUED)
+        attempt = Attempt(pool=event.pool, instance=event.instance, slot=event.slot, started=event.at)
+        record.attempts.append(attempt)
+        self._running[record.name] = record
+        return self._move(record, JobState.RUNNING, event.at)
+
+    def _end(self, event: Ended) -> JobChanged:
+        record = self._in_state(event.job, JobState.RUNNING)
+        record.warnings = event.warnings
+        self._finish(
             record,
-            state,
-            now,
-            why=outcome.why,
-            exit_code=outcome.exit_code,
-            cpu_time=outcome.cpu_time,
-            peak_memory=outcome.peak_memory,
+            ended=event.at,
+            state=event.state,
+            exit_code=event.exit_code,
+            why=event.why,
+            cpu_time=event.cpu_time,
+            peak_memory=event.peak_memory,
+            preempted=event.preempted,
         )
-        return self._move(record, state, now, outcome.why)
+        waits_again = event.state is JobState.LOST and record.may_be_retried
+        return self._move(record, JobState.QUEUED if waits_again else event.state, event.at, event.why)
 
-    def fail(self, name: str, why: str, *, now: float) -> JobChanged:
-        """The job could not be run where it was, nor could it elsewhere."""
-        record, why = self._records[name], one_line(why)
-        self._end_attempt(record, JobState.FAILED, now, why=why)
-        return self._move(record, JobState.FAILED, now, why)
+    def _give_up(self, name: str, event: GivenUp) -> JobChanged:
+        return self._move(self._in_state(name, JobState.QUEUED), event.state, event.at, event.why)
 
-    def lose(self, name: str, why: str, *, now: float, preempted: bool = False) -> JobChanged:
-        """The job's instance was lost: it waits again if it may be retried."""
-        record, why = self._records[name], one_line(why)
-        self._end_attempt(record, JobState.LOST, now, why=why)
-        record.attempts[-1] = evolve(record.attempts[-1], preempted=preempted)
-        return self._move(record, JobState.QUEUED if record.may_be_retried else JobState.LOST, now, why)
+    def _queue_again(self, at: float) -> list[JobChanged]:
+        """Have the jobs wait that were not given their chance."""
+        given_up = [record for record in self._jobs.values() if record.state.final and not record.state.stands]
+        return [self._move(record, JobState.QUEUED, at) for record in given_up]
 
-    def cancel(self, name: str, why: str, *, now: float, state: JobState = JobState.CANCELLED) -> JobChanged:
-        """The job is given up, whether it waits or runs."""
-        record, why = self._records[name], one_line(why)
-        self._end_attempt(record, state, now, why=why)
-        return self._move(record, state, now, why)
+    def _in_state(self, name: str, state: JobState) -> JobRecord:
+        if name not in self._jobs:
+            raise ValueError(f"it has the unknown job {name!r}")
+        record = self._jobs[name]
+        if record.state is not state:
+            raise ValueError(f"the job {name!r} is {record.state.words} where it should be {state.words}")
+        return record
 
-    def _end_attempt(self, record: JobRecord, state: JobState, now: float, **known: Any) -> None:  # noqa: ANN401  (fields of `Attempt`)
-        if record.state is JobState.RUNNING:
-            attempt = record.attempts[-1]
-            record.attempts[-1] = evolve(attempt, ended=now, state=state, **known)
-            del self._running[attempt.pool, attempt.instance, attempt.slot]
+    def _finish(self, record: JobRecord, **known: Any) -> None:  # noqa: ANN401  (fields of `Attempt`)
+        record.attempts[-1] = evolve(record.attempts[-1], **known)
+        del self._running[record.name]
 
     def _move(self, record: JobRecord, state: JobState, now: float, why: str = "") -> JobChanged:
         self._counts[record.state] -= 1
         self._counts[state] += 1
         record.state, record.why = state, why
         return JobChanged(at=now, record=record)
+
+
+def fold(events: Iterable[RecordedEvent]) -> BatchState:
+    """Make of all events of a batch what has become of its jobs.
+
+    Raises:
+        ValueError: They are not those of a batch.
+    """
+    following = iter(events)
+    begun = next(following, None)
+    if not isinstance(begun, Begun):
+        raise ValueError("it does not begin with the beginning of a batch")
+    state = BatchState(begun)
+    for event in following:
+        state.apply(event)
+    return state
+
+
+def _waiting(job: Planned, since: float) -> JobRecord:
+    return JobRecord(name=job.name, retries=job.retries, queued=since)

@@ -5,17 +5,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from fleeting.cli import EXPECTED, SUCCEEDED, WRONG, tell
-from taskscaler._told import read_run
+from taskscaler._recorded_run import read_run
 from taskscaler.cli._console import PatientConsole
 from taskscaler.cli._paragraphs import Paragraphs
-from taskscaler.diagnose._explain_run import (
-    InstanceOfRun,
-    JobExplanation,
-    RunExplanation,
-    explain_instance_of,
-    explain_job,
-    explain_run,
-)
+from taskscaler.diagnose._answer import Answer
+from taskscaler.diagnose._explain_run import explain_instance_of, explain_job, explain_run
 
 
 def explain_results(directory: Path, *, job: str | None, instance: str | None, as_json: bool) -> int:
@@ -33,7 +27,7 @@ def explain_results(directory: Path, *, job: str | None, instance: str | None, a
     return SUCCEEDED
 
 
-def _explain(directory: Path, job: str | None, instance: str | None) -> RunExplanation | JobExplanation | InstanceOfRun:
+def _explain(directory: Path, job: str | None, instance: str | None) -> Answer:
     run, now = read_run(directory), datetime.now(UTC).timestamp()
     if job is not None:
         return explain_job(run, job, now)

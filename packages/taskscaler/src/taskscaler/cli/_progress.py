@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from textwrap import wrap
 from typing import Protocol
 
@@ -96,7 +96,7 @@ class Progress(ABC):
     """Shows how a batch goes on: told of changes, it also looks by itself from time to time."""
 
     console: Console
-    look: Callable[[], Picture]
+    look: Callable[[], Awaitable[Picture]]
     time: Callable[[], float]
     """Seconds since the start."""
 
@@ -113,7 +113,7 @@ class Progress(ABC):
         """Keep the display up to date until cancelled."""
 
 
-def progress_for(console: Console, look: Callable[[], Picture], time: Callable[[], float]) -> Progress:
+def progress_for(console: Console, look: Callable[[], Awaitable[Picture]], time: Callable[[], float]) -> Progress:
     """Choose what suits the console."""
     live = console.is_terminal and not console.is_dumb_terminal
     return LiveProgress(console, look, time) if live else PlainProgress(console, look, time)
@@ -176,7 +176,8 @@ class LiveProgress(Progress):
         """Paint the picture again and again; it is gone afterwards, for the summary says it all."""
         with Live(console=self.console, auto_refresh=False, transient=True, vertical_overflow="crop") as live:
             while True:
-                live.update(paint(self.look(), self.console.width, self.console.height), refresh=True)
+                picture = await self.look()
+                live.update(paint(picture, self.console.width, self.console.height), refresh=True)
                 await anyio.sleep(LIVE_INTERVAL)
 
 

@@ -18,11 +18,12 @@ from rich.text import Text
 from fleeting import LoopClock
 from fleeting.cli import FAILED, SIGNALLED, SUCCEEDED, WRONG, WRONG_FILE, in_lines, outcome, tell
 from fleeting.config import harmless
-from taskscaler._errors import ResultsInTheWay
+from taskscaler import _old_record
+from taskscaler._errors import NothingTold, RecordUnreadable, ResultsInTheWay
 from taskscaler._jobsfile import JobsFile, read_jobs_file
 from taskscaler._observe import ScalerObserver
 from taskscaler._scaler import Taskscaler
-from taskscaler.batch import Batch, CannotResume, FleetRecord, History, JobState, Over, PoolFacts, Results
+from taskscaler.batch import Batch, BatchState, CannotResume, EventLog, JobState, Over, PoolFacts, Results
 from taskscaler.cli._changes import changes
 from taskscaler.cli._console import PatientConsole
 from taskscaler.cli._log import logging_to
@@ -31,13 +32,13 @@ from taskscaler.cli._report import make_report
 from taskscaler.cli._summary import print_summary
 from taskscaler.cli._timeline import leave_timeline
 
-_WRONG = (*WRONG_FILE, ResultsInTheWay, CannotResume)
+_WRONG = (*WRONG_FILE, ResultsInTheWay, CannotResume, RecordUnreadable, NothingTold)
 """What is wrong with a file or an argument, before anything has begun."""
 
 MOST_DRAWN_IN_HASTE = 10_000
 """Jobs: reading what became of more of them takes seconds, which who has pressed Ctrl-C does not have."""
 
-_HINT = "no more jobs begin, those that run go on to their ends; Ctrl-C again stops them at once"
+_HINT = "no more jobs start, running jobs finish; press Ctrl-C again to stop at once"
 
 
 def run_jobs_file(path: Path, output: Path | None) -> int:
@@ -48,7 +49,7 @@ def run_jobs_file(path: Path, output: Path | None) -> int:
     except _WRONG as error:
         return tell([error], WRONG)
     try:
-        return _run_all(file, results, History(results.history, jobs_file=path, text=file.text))
+        return _run_all(file, EventLog(results, pools=_facts(file), jobs_file=path, text=file.text))
     finally:
         _remove_empty(made)  # they are, if the batch could not be begun
 
@@ -63,60 +64,67 @@ def resume_batch(directory: Path) -> int:
     """Go on with the batch whose results are in *directory*, and return the exit status, as `run_jobs_file`."""
     results = Results(directory)
     try:
-        history = History.reopen(results.history)
+        if not results.events.exists():
+            _old_record.adopt(results)
+        events = EventLog.reopen(results)
     except _WRONG as error:
         return tell([error], WRONG)
-    with closing(history):
-        if history.over:
-            return _tell_over(history.over, results)
+    with closing(events):
+        if events.past and events.past.over:
+            return _tell_over(events.past, events.past.over, results)
         try:
-            file = _read_unchanged(history)
-            history.check([job.name for job in file.jobs])
+            file = _read_unchanged(events)
+            events.check(file.jobs)
         except _WRONG as error:
             return tell([error], WRONG)
-        return _run_all(file, results, history)
+        events.pools = tuple(_facts(file))
+        return _run_all(file, events)
 
 
-def _read_unchanged(history: History) -> JobsFile:
+def _read_unchanged(events: EventLog) -> JobsFile:
     """Read the file that the batch was begun with, as it was then but for the policies.
 
     Raises:
-        CannotResume: It is another one by now.
+        CannotResume: It is another one by now, or there never was one.
         ConfigError: It was right then, but something it names is gone.
         OSError: It cannot be read.
     """
-    path = history.jobs_file
-    put_it_back = f"put it back as it is kept in {history.copy}"
+    path, copy = events.jobs_file, events.results.jobs_file
+    if path is None:
+        raise CannotResume("a program began the batch, not a jobs file; run the program again")
+    put_it_back = f"restore it from {copy}"
     try:
         file = read_jobs_file(path)
     except FileNotFoundError as error:
         raise CannotResume(f"{path} is no longer there; {put_it_back}") from error
     try:
-        changed = changes(history.text, file.text)
+        changed = changes(events.text, file.text)
     except ValueError as error:
-        raise CannotResume(f"{history.copy} is damaged; start a new batch") from error
-    if not history.text:
-        raise CannotResume(f"{history.copy} is gone; start a new batch")
+        raise CannotResume(f"{copy} is damaged; start a new batch") from error
+    if not events.text:
+        raise CannotResume(f"{copy} is gone; start a new batch")
     if changed:
         told = ", ".join(changed)
-        raise CannotResume(f"{path} is not what the batch was begun with: {told}; {put_it_back}, or start a new batch")
+        raise CannotResume(
+            f"{path} differs from what the batch was started with: {told}; {put_it_back}, or start a new batch"
+        )
     return file
 
 
-def _run_all(file: JobsFile, results: Results, history: History) -> int:
+def _run_all(file: JobsFile, events: EventLog) -> int:
     def run() -> int:
-        with closing(history), logging_to(results.fleet_log):
-            return anyio.run(_run, file, results, history, PatientConsole())
+        with closing(events), logging_to(events.results.fleet_log):
+            return anyio.run(_run, file, events, PatientConsole())
 
     return outcome(run)
 
 
-async def _run(file: JobsFile, results: Results, history: History, console: Console) -> int:
-    return await _Run(file, results, history, console).run()
+async def _run(file: JobsFile, events: EventLog, console: Console) -> int:
+    return await _Run(file, events, console).run()
 
 
-def _tell_over(over: Over, results: Results) -> int:
-    went = f"{over.succeeded} of {over.jobs} jobs succeeded"
+def _tell_over(state: BatchState, over: Over, results: Results) -> int:
+    went = f"{state.count(JobState.SUCCEEDED)} of {len(state)} jobs succeeded"
     print(f"nothing to resume: the batch is over, {went}; see {results.summary}")  # noqa: T201  (what was asked for)
     return SUCCEEDED if over.well else FAILED
 
@@ -166,13 +174,11 @@ class _Run:
     """One batch, from the first sign of life to the exit status."""
 
     file: JobsFile
-    results: Results
-    history: History
+    events: EventLog
     console: Console
     ended_by: int | None = None
     """The first signal that asked for an end."""
 
-    record: FleetRecord = field(init=False)
     scaler: Taskscaler = field(init=False)
     batch: Batch = field(init=False)
     progress: Progress = field(init=False)
@@ -190,16 +196,17 @@ class _Run:
         async with anyio.create_task_group() as signals:
             await signals.start(self._heed_signals)
             await signals.start(self._heed_hangups)
-            await self._run_batch()
+            async with self.events.writing():
+                await self._run_batch()
             now = self.clock.now()
             timeline = await self._draw()
-            print_summary(self.console, self.batch.state, self.results, now=now, timeline=timeline)
+            print_summary(self.console, self.batch.state, self.events.results, now=now, timeline=timeline)
             written = self._tell_if_unwritten()
             reported = await self._report() and written
             signals.cancel_scope.cancel()
         well = self.batch.state.succeeded and reported
-        if self.batch.state.over and reported:
-            await to_thread.run_sync(self.history.end, self._over(well=well))
+        if self.batch.state.all_stand and reported:
+            await to_thread.run_sync(self.events.end, Over(at=self.clock.now(), well=well))
         if self.ended_by:
             return SIGNALLED + self.ended_by
         return SUCCEEDED if well else FAILED
@@ -207,37 +214,31 @@ class _Run:
     def _notes(self) -> Iterable[str]:
         """What is to be said before anything happens."""
         yield from (f"note: {note}" for note in self.file.notes)
-        if past := self.history.past:
-            state, tries = self.batch.state, past.tries.values()
-            again = sum(each.attempts[-1].interrupted for each in tries)
-            yield f"resuming: {state.done} of {len(state)} jobs are over, {again} ran and will be tried again"
-
-    def _over(self, *, well: bool) -> Over:
-        state = self.batch.state
-        return Over(jobs=len(state), succeeded=state.count(JobState.SUCCEEDED), well=well)
+        if self.events.past:
+            state = self.batch.state
+            again = sum(record.interrupted for record in state.records)
+            yield f"resuming: {state.done} of {len(state)} jobs are over, {again} were running and will be retried"
 
     def _prepare(self) -> None:
         self.clock = LoopClock()
         self.started = self.clock.now()
         self.progress = progress_for(self.console, self._look, self._time)
-        self.record = FleetRecord(self.results.fleet_record, _facts(self.file))
-        observers: list[ScalerObserver] = [self.record, *self.file.observers]
+        observers: list[ScalerObserver] = [self.events, *self.file.observers]
         self.scaler = self.file.autoscaler.scaler(self.file.groups, clock=self.clock, observers=observers)
         self.batch = Batch(
             self.scaler,
             self.file.jobs,
             executors=self.file.executors,
-            results=self.results,
+            events=self.events,
             clock=self.clock,
             patience=self.file.autoscaler.instance_acquire_timeout,
             observer=self.progress.changed,
-            history=self.history,
             log_internal_ip=self.file.autoscaler.log_internal_ip,
             log_external_ip=self.file.autoscaler.log_external_ip,
         )
 
     async def _run_batch(self) -> None:
-        with self.starting or anyio.CancelScope(), closing(self.record):
+        with self.starting or anyio.CancelScope():
             async with self.scaler:
                 self.starting = None
                 self.opened.set()
@@ -253,8 +254,9 @@ class _Run:
     async def _draw(self) -> str:
         """Leave the picture of the run, unless somebody waits for the end of very many jobs; tell where it is."""
         if self.ended_by and len(self.batch.state) > MOST_DRAWN_IN_HASTE:
-            return f"none: the batch was interrupted; taskscaler report {quote(str(self.results.directory))} draws it"
-        return await to_thread.run_sync(leave_timeline, self.results)
+            directory = quote(str(self.events.results.directory))
+            return f"none: the batch was interrupted; taskscaler report {directory} draws it"
+        return await to_thread.run_sync(leave_timeline, self.events.results)
 
     def _tell_if_unwritten(self) -> bool:
         """Say so if the summary could not be written; tell whether it was."""
@@ -267,7 +269,7 @@ class _Run:
         if self.file.report is None or self.ended_by or self.batch.summary_refused:
             return True
         with self.reporting:
-            text = await make_report(self.file.report, self.file.path.parent, self.results)
+            text = await make_report(self.file.report, self.file.path.parent, self.events.results)
             self.console.print()
             self.console.print(Text(harmless(text).rstrip("\n")), soft_wrap=True)
         return not self.reporting.cancelled_caught
@@ -306,10 +308,10 @@ class _Run:
         except _WRONG as error:
             for line in in_lines(error):
                 self.progress.say(line)
-            self.progress.say("nothing was reloaded: the policies stay as they were")
+            self.progress.say("nothing was reloaded: the policies have not changed")
             return
-        self.scaler.configure(policies=file.autoscaler.policy)
-        self.progress.say(f"the policies were reloaded: there are {len(file.autoscaler.policy)}")
+        await self.scaler.configure(policies=file.autoscaler.policy)
+        self.progress.say(f"the policies were reloaded ({len(file.autoscaler.policy)} in all)")
         for change in changes(self.file.text, file.text):
             self.progress.say(f"{change}: takes effect with the next run")
 
@@ -326,6 +328,7 @@ class _Run:
             why="" if self.starting else await self._why(),
         )
 
-    def _why(self) -> str:
-        explanation = self.scaler.explain()
-        return explanation.answer if explanation.capacity.pending else ""
+    async def _why(self) -> str:
+        """Why jobs wait; looked at several times a second, so nothing is explained while none does."""
+        waiting = (await self.scaler.capacity()).pending
+        return (await self.scaler.explain()).answer if waiting else ""

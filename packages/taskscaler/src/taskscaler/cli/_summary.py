@@ -47,8 +47,8 @@ def print_summary(console: Console, state: BatchState, results: Results, *, now:
         _print_row(console, label, text, wrap=console.is_terminal)
     _print_row(console, "timeline", timeline, wrap=False)
     _print_row(console, "results", str(results.directory), wrap=False)
-    if not state.over:
-        _print_row(console, "go on with", f"taskscaler run --resume {quote(str(results.directory))}", wrap=False)
+    if not state.all_stand:
+        _print_row(console, "resume", f"taskscaler run --resume {quote(str(results.directory))}", wrap=False)
     for line in _failures(state, results):
         console.print(line, highlight=False, soft_wrap=True)
 

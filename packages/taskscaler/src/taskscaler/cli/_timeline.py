@@ -14,7 +14,7 @@ from rich.text import Text
 from fleeting.cli import EXPECTED, FAILED, SUCCEEDED, WRONG, tell
 from fleeting.plugins import one_line, span, write_whole
 from taskscaler._errors import NothingTold, PicturesMissing, TaskscalerError
-from taskscaler._told import RunTold, read_run
+from taskscaler._recorded_run import RecordedRun, read_run
 from taskscaler._wording import counted
 from taskscaler.batch import JobState, Results
 from taskscaler.cli._text import listed
@@ -59,14 +59,14 @@ def leave_timeline(results: Results) -> str:
         return f"none: it could not be drawn ({type(error).__name__}); see {results.fleet_log}"
 
 
-def _read(directory: Path) -> RunTold:
+def _read(directory: Path) -> RecordedRun:
     run = read_run(directory)
-    if not run.events:
+    if not run.fleet_recorded:
         raise NothingTold(f"nothing was recorded of the fleet of {directory}; see fleet.log and the logs there")
     return run
 
 
-def _draw(run: RunTold, results: Results) -> Path:
+def _draw(run: RecordedRun, results: Results) -> Path:
     """Draw into the results, and tell where the picture is that can be zoomed into."""
     logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it warns of fonts and caches that are none of ours
     try:

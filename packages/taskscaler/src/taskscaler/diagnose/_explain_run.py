@@ -1,25 +1,20 @@
 """Answers about a batch, from what its results tell: of the whole, of one job, of one instance. Pure."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
 from operator import itemgetter
 
-from attrs import define, frozen
+from attrs import frozen
 
-from fleeting.config import did_you_mean
 from fleeting.plugins import span
-from taskscaler._errors import NothingTold
-from taskscaler._observe import GONE, DecisionEvent, InstanceEvent, LeaseEvent
-from taskscaler._told import JobTold, Progress, RunTold
+from taskscaler._observe import GONE, DecisionEvent
+from taskscaler._recorded_run import Progress, RecordedInstance, RecordedRun
 from taskscaler._wording import counted, enumerated, iso
-from taskscaler.batch import Attempt, JobState, Opened, RecordedEvent
+from taskscaler.batch import Attempt, JobRecord, JobState, Resumed
 from taskscaler.core._decide import Decision
-from taskscaler.diagnose._answer import SCHEMA_VERSION
+from taskscaler.diagnose._answer import Answer, Row
 from taskscaler.diagnose._explain import STATES, decision_dict
-
-Row = tuple[str, str]
-"""A label, and what is said under it."""
 
 MOST = 10
 """So many jobs or instances are told of one by one; the rest is counted."""
@@ -36,65 +31,7 @@ _ENDINGS = {
 """How it is said that a job ended so, where the state's own words will not do."""
 
 
-# --- what the record of the fleet says -------------------------------------------------------------------------
-
-
-@define
-class InstanceTold:
-    """One instance, as far as was recorded."""
-
-    id: str
-    pool: str
-    changes: list[InstanceEvent]
-    """At least one, in order."""
-
-    leases: list[LeaseEvent]
-
-    @property
-    def state(self) -> str:
-        """The last one that was recorded; see `InstanceEvent.state`."""
-        return self.changes[-1].state
-
-    @property
-    def fate(self) -> str:
-        """Why it went, or goes: in words, empty if it does not."""
-        lost = next((change for change in self.changes if change.lost), None)
-        if lost is not None:
-            return f"lost: {lost.why}"
-        removed = next((change for change in self.changes if change.state == "deleting"), None)
-        return f"removed: {removed.why}" if removed is not None else ""
-
-    @property
-    def history(self) -> list[InstanceEvent | LeaseEvent]:
-        """All that was recorded of it, in order."""
-        return sorted([*self.changes, *self.leases], key=lambda event: event.at)
-
-    @property
-    def holding(self) -> dict[int, str]:
-        """Who holds which slot."""
-        held: dict[int, str] = {}
-        for lease in self.leases:
-            held.pop(lease.slot, None)
-            if lease.what in {"acquired", "resumed", "suspended"}:
-                held[lease.slot] = lease.key
-        return held
-
-
-def instances_of(events: Iterable[RecordedEvent]) -> dict[tuple[str, str], InstanceTold]:
-    """Collect what was recorded of each instance, by pool and id, oldest first."""
-    told: dict[tuple[str, str], InstanceTold] = {}
-    for event in events:
-        match event:
-            case InstanceEvent(pool=pool, instance=instance):
-                told.setdefault((pool, instance), InstanceTold(instance, pool, [], [])).changes.append(event)
-            case LeaseEvent(pool=pool, instance=instance) if (pool, instance) in told:
-                told[pool, instance].leases.append(event)
-            case _:
-                pass
-    return told
-
-
-def waits_of(run: RunTold, until: float) -> dict[str, float]:
+def waits_of(run: RecordedRun, until: float) -> dict[str, float]:
     """Tell for how many seconds jobs waited, by what kept them waiting, the longest first."""
     seconds: dict[str, float] = {}
     what = ""
@@ -102,9 +39,9 @@ def waits_of(run: RunTold, until: float) -> dict[str, float]:
         match event:
             case DecisionEvent(decision=decision):
                 what = _kept_waiting_by(decision) if decision.demand.pending else ""
-            case Opened():
+            case Resumed():
                 what = ""
-        if what and not isinstance(following, Opened):  # else its manager was gone in between
+        if what and not isinstance(following, Resumed):  # else its manager was gone in between
             lasted = (until if following is None else following.at) - event.at
             seconds[what] = seconds.get(what, 0.0) + max(0.0, lasted)
     return dict(sorted(seconds.items(), key=itemgetter(1), reverse=True))
@@ -117,23 +54,32 @@ def _kept_waiting_by(decision: Decision) -> str:
     return " and ".join(dict.fromkeys(pool.limited_by for pool in decision.pools if pool.limited_by))
 
 
+@frozen(kw_only=True)
+class RunAnswer(Answer):
+    """An answer about a batch, from its event log."""
+
+    run: RecordedRun
+
+    def as_dict(self) -> dict[str, object]:
+        """See `Answer.as_dict`."""
+        return {**super().as_dict(), "progress": self.run.progress.value}
+
+
 # --- the whole -------------------------------------------------------------------------------------------------
 
 
 @frozen(kw_only=True)
-class RunExplanation:
-    """A batch; `rows` are for people."""
+class RunExplanation(RunAnswer):
+    """A batch."""
 
-    run: RunTold
-    at: float
-    """Of the question, seconds since the epoch."""
+    about = "run"
 
     @property
     def answer(self) -> str:
         """How it stands, in one sentence."""
-        states = Counter(_standing_of(job) for job in self.run.jobs.values())
+        states = Counter(_standing_of(self.run, job) for job in self.run.jobs.values())
         counts = ", ".join(f"{number} {words}" for words, number in states.items())
-        jobs = f"{counted(len(self.run.jobs), 'job')}: {counts or 'none was begun'}"
+        jobs = f"{counted(len(self.run.jobs), 'job')}: {counts or 'none started'}"
         match self.run.progress:
             case Progress.RUNNING:
                 return f"the batch runs, for {span(self.at - self.run.started)} so far; {jobs}"
@@ -147,7 +93,7 @@ class RunExplanation:
     @property
     def _ended_by_itself(self) -> bool:
         """Whether the last command knew what became of every job, whatever made it end."""
-        return all(job.state.final and not _is_interrupted(job) for job in self.run.jobs.values())
+        return all(job.state.final for job in self.run.jobs.values())
 
     @property
     def next(self) -> str:
@@ -172,7 +118,7 @@ class RunExplanation:
         return waits_of(self.run, self.at if self.run.progress is Progress.RUNNING else self.run.last)
 
     def rows(self) -> Iterator[Row]:
-        """All of it, under labels."""
+        """See `Answer.rows`."""
         yield "batch", self.answer
         yield from (("capacity", line) for line in self._on_capacity())
         yield from (("retried", line) for line in _at_most([*self._retries()], "more job"))
@@ -182,15 +128,10 @@ class RunExplanation:
             yield "decided last", f"{self._when(self.decision.at)}: {self.decision.decision}"
         yield "next", self.next
 
-    def as_dict(self) -> dict[str, object]:
-        """Plain data, as docs/reference/explain-json.md describes it."""
-        told = instances_of(self.run.events).values()
+    def data(self) -> Mapping[str, object]:
+        """See `Answer.data`."""
+        told = self.run.instances.values()
         return {
-            "version": SCHEMA_VERSION,
-            "about": "run",
-            "at": iso(self.at),
-            "answer": self.answer,
-            "progress": self.run.progress.value,
             "started": iso(self.run.started),
             "last": iso(self.run.last),
             "jobs": [_job_dict(job) for job in self.run.jobs.values()],
@@ -204,7 +145,7 @@ class RunExplanation:
         return _when(self.run, at, self.at)
 
     def _on_capacity(self) -> Iterator[str]:
-        if not self.run.events:
+        if not self.run.fleet_recorded:
             yield "nothing was recorded of the fleet"
             return
         waits = {what: seconds for what, seconds in self.waits.items() if round(seconds, 1)}
@@ -215,62 +156,69 @@ class RunExplanation:
 
     def _retries(self) -> Iterator[str]:
         for job in self.run.jobs.values():
-            if followed := _followed(job):
+            if followed := _followed(self.run, job):
                 yield f"{job.name}: {'; then '.join(each.why for each in followed)}"
 
     def _failures(self) -> Iterator[str]:
         for job in self.run.jobs.values():
-            if job.state.final and job.state is not JobState.SUCCEEDED:
-                yield f"{job.name} {_ending(job)}: {job.why}"
+            if _is_interrupted(self.run, job) or (job.state.final and job.state is not JobState.SUCCEEDED):
+                yield f"{job.name} {_ending(self.run, job)}: {job.why}"
 
     def _on_instances(self) -> Iterator[str]:
-        told = instances_of(self.run.events).values()
+        told = self.run.instances.values()
         fates = Counter(each.fate for each in told if each.state == GONE)
         for fate, number in fates.most_common():
             yield f"{number} {fate}"
-        left = [each for each in told if each.state != GONE]
-        if self.run.progress is not Progress.RUNNING:
-            yield from (f"{each.id} was {STATES[each.state]} when the record ends" for each in left[:MOST])
-        else:
-            yield from _at_most([_standing(each) for each in left], "more instance")
+        left = [_standing(self.run, each) for each in told if each.state != GONE]
+        yield from _at_most(left, "more instance")
 
 
-def _standing(instance: InstanceTold) -> str:
-    jobs = [instance.holding[slot] for slot in sorted(instance.holding)]
-    words = f"{instance.id} is {STATES[instance.state]}"
+def _in_words(state: str) -> str:
+    return STATES.get(state, state)  # which a later release may have added
+
+
+def _standing(run: RecordedRun, instance: RecordedInstance) -> str:
+    """How an instance stands that is not known to be gone."""
+    state = _in_words(instance.state)
+    if not instance.seen:
+        return f"{instance.id} was {state} when its manager was stopped, and has not been seen since"
+    if run.progress is not Progress.RUNNING:
+        return f"{instance.id} was {state} when the record ends"
     match instance.state:
         case "running":
-            return f"{words}, " + (f"in use by {enumerated(jobs)}" if jobs else "and idle")
+            jobs = [instance.holding[slot] for slot in sorted(instance.holding)]
+            return f"{instance.id} is {state}, " + (f"in use by {enumerated(jobs)}" if jobs else "and idle")
         case "deleting" | "unusable":
-            return f"{words} ({instance.changes[-1].why})"
-    return words
+            return f"{instance.id} is {state} ({instance.changes[-1].why})"
+    return f"{instance.id} is {state}"
 
 
-def _when(run: RunTold, at: float, now: float) -> str:
+def _when(run: RecordedRun, at: float, now: float) -> str:
     """Say when something happened: how long ago while the batch runs, else how long after its start."""
     if run.progress is Progress.RUNNING:
         return f"{span(now - at)} ago"
     return f"{span(at - run.started)} after the start"
 
 
-def _is_interrupted(job: JobTold) -> bool:
-    """Whether it ran when its command was stopped, and has not been tried again."""
-    return job.state is JobState.LOST and bool(job.attempts) and job.attempts[-1].interrupted
+def _is_interrupted(run: RecordedRun, job: JobRecord) -> bool:
+    """Whether it ran when its command was stopped, and no command runs the batch since."""
+    return job.interrupted and run.progress is not Progress.RUNNING
 
 
-def _followed(job: JobTold) -> tuple[Attempt, ...]:
+def _followed(run: RecordedRun, job: JobRecord) -> Sequence[Attempt]:
     """The tries that were followed by another, or will be."""
-    return job.attempts if job.state is JobState.QUEUED else job.attempts[:-1]
+    waits_again = job.state is JobState.QUEUED and not _is_interrupted(run, job)
+    return job.attempts if waits_again else job.retried_attempts
 
 
-def _standing_of(job: JobTold) -> str:
+def _standing_of(run: RecordedRun, job: JobRecord) -> str:
     """The state in a word or two."""
-    return "interrupted" if _is_interrupted(job) else job.state.words
+    return "interrupted" if _is_interrupted(run, job) else job.state.words
 
 
-def _ending(job: JobTold) -> str:
+def _ending(run: RecordedRun, job: JobRecord) -> str:
     """How it ended, to follow its name."""
-    return "was interrupted" if _is_interrupted(job) else _ENDINGS.get(job.state, job.state.words)
+    return "was interrupted" if _is_interrupted(run, job) else _ENDINGS.get(job.state, job.state.words)
 
 
 def _at_most(lines: Sequence[str], noun: str) -> Iterator[str]:
@@ -283,13 +231,12 @@ def _at_most(lines: Sequence[str], noun: str) -> Iterator[str]:
 
 
 @frozen(kw_only=True)
-class JobExplanation:
-    """One job of a batch; `rows` are for people."""
+class JobExplanation(RunAnswer):
+    """One job of a batch."""
 
-    run: RunTold
-    job: JobTold
-    at: float
-    """Of the question, seconds since the epoch."""
+    about = "run_job"
+
+    job: JobRecord
 
     @property
     def answer(self) -> str:
@@ -298,6 +245,8 @@ class JobExplanation:
         often = f" at try {len(tries)}" if len(tries) > 1 else ""
         why = f": {self.job.why}" if self.job.why else ""
         match self.job.state:
+            case JobState.QUEUED if _is_interrupted(self.run, self.job):
+                return f"{name} was interrupted{often}{why}{self._again}"
             case JobState.QUEUED if tries:
                 return f"{name} waits to be tried again: {tries[-1].why}"
             case JobState.QUEUED:
@@ -305,18 +254,18 @@ class JobExplanation:
             case JobState.RUNNING:
                 return f"{name} runs on {tries[-1].instance}{often}{self._again}"
             case _:
-                return f"{name} {_ending(self.job)}{often}{why}{self._again}"
+                return f"{name} {_ending(self.run, self.job)}{often}{why}{self._again}"
 
     @property
     def _again(self) -> str:
         """Why it was tried more than once, to follow a sentence."""
-        whys = dict.fromkeys(each.why for each in _followed(self.job))
+        whys = dict.fromkeys(each.why for each in _followed(self.run, self.job))
         return f"; it was tried again because {', and because '.join(whys)}" if whys else ""
 
     @property
     def next(self) -> str:
         """What will happen to it next, as far as can be known from outside."""
-        if self.run.progress is Progress.OVER or (self.job.state.stands and not _is_interrupted(self.job)):
+        if self.run.progress is Progress.OVER or self.job.state.stands:
             return "nothing: it is over"
         if self.run.progress is Progress.INTERRUPTED:
             return f"nothing by itself; taskscaler run --resume {self.run.directory} tries it"
@@ -325,7 +274,7 @@ class JobExplanation:
         return "it is given the next slot that is free once those before it have theirs"
 
     def rows(self) -> Iterator[Row]:
-        """All of it, under labels."""
+        """See `Answer.rows`."""
         yield "job", self.answer
         if self.job.attempts:
             yield "waited", f"{span(self.job.attempts[0].started - self.run.started)} for its first slot"
@@ -337,14 +286,9 @@ class JobExplanation:
             yield from self._why_waiting()
         yield "next", self.next
 
-    def as_dict(self) -> dict[str, object]:
-        """Plain data, as docs/reference/explain-json.md describes it."""
+    def data(self) -> Mapping[str, object]:
+        """See `Answer.data`."""
         return {
-            "version": SCHEMA_VERSION,
-            "about": "run_job",
-            "at": iso(self.at),
-            "answer": self.answer,
-            "progress": self.run.progress.value,
             **_job_dict(self.job),
             "next": self.next,
         }
@@ -375,13 +319,12 @@ class JobExplanation:
 
 
 @frozen(kw_only=True)
-class InstanceOfRun:
-    """One instance of a batch's fleet; `rows` are for people."""
+class InstanceOfRun(RunAnswer):
+    """One instance of a batch's fleet."""
 
-    run: RunTold
-    instance: InstanceTold
-    at: float
-    """Of the question, seconds since the epoch."""
+    about = "run_instance"
+
+    instance: RecordedInstance
 
     @property
     def answer(self) -> str:
@@ -389,54 +332,68 @@ class InstanceOfRun:
         told = self.instance
         if told.state == GONE:
             return f"{told.id} is gone, {told.fate or 'for reasons that were not recorded'}"
-        if self.run.progress is Progress.RUNNING:
-            return _standing(told)
-        return f"{told.id} was {STATES[told.state]} when the record ends; whoever uses the group next takes it over"
+        later = "" if self.run.progress is Progress.RUNNING else "; the group's next command takes it over"
+        return f"{_standing(self.run, told)}{later}"
 
     def rows(self) -> Iterator[Row]:
-        """All of it, under labels."""
+        """See `Answer.rows`."""
         yield "instance", self.answer
-        jobs = [lease.key for lease in self.instance.leases if lease.what == "acquired"]
+        jobs = [job for job, _ in self.instance.attempts]
         yield "jobs", f"{len(jobs)}: {enumerated(jobs, most=MOST)}" if jobs else "none"
-        for event in self.instance.history:
-            yield span(event.at - self.run.started), _in_words(event)
+        for moment in _history(self.instance):
+            yield span(moment.at - self.run.started), moment.words
 
-    def as_dict(self) -> dict[str, object]:
-        """Plain data, as docs/reference/explain-json.md describes it."""
+    def data(self) -> Mapping[str, object]:
+        """See `Answer.data`."""
         return {
-            "version": SCHEMA_VERSION,
-            "about": "run_instance",
-            "at": iso(self.at),
-            "answer": self.answer,
-            "progress": self.run.progress.value,
             **_instance_dict(self.instance),
             "history": [
-                {"at": iso(event.at), "what": _what(event), "key": getattr(event, "key", None), "why": event.why}
-                for event in self.instance.history
+                {"at": iso(moment.at), "what": moment.what, "key": moment.key, "why": moment.why}
+                for moment in _history(self.instance)
             ],
         }
 
 
-def _what(event: InstanceEvent | LeaseEvent) -> str:
-    return event.state if isinstance(event, InstanceEvent) else event.what
+@frozen(kw_only=True)
+class _Moment:
+    """Something that happened to an instance."""
+
+    at: float
+    what: str
+    why: str
+    words: str
+    key: str | None = None
 
 
-def _in_words(event: InstanceEvent | LeaseEvent) -> str:
-    why = f": {event.why}" if event.why else ""
-    if isinstance(event, InstanceEvent):
-        return f"{'lost' if event.lost else STATES[event.state]}{why}"
-    return f"slot {event.slot} {event.what} by {event.key}{why}"
+def _history(instance: RecordedInstance) -> list[_Moment]:
+    """All that was recorded of it, in order."""
+    moments = []
+    for change in instance.changes:
+        words = "lost" if change.lost else _in_words(change.state)
+        moments.append(_Moment(at=change.at, what=change.state, why=change.why, words=_with(words, change.why)))
+    for job, attempt in instance.attempts:
+        words = f"slot {attempt.slot} acquired by {job}"
+        moments.append(_Moment(at=attempt.started, what="acquired", why="", words=words, key=job))
+        if attempt.ended is not None:
+            what, why = ("lost", attempt.why) if attempt.state is JobState.LOST else ("released", "")
+            words = _with(f"slot {attempt.slot} {what} by {job}", why)
+            moments.append(_Moment(at=attempt.ended, what=what, why=why, words=words, key=job))
+    return sorted(moments, key=lambda moment: moment.at)
+
+
+def _with(words: str, why: str) -> str:
+    return f"{words}: {why}" if why else words
 
 
 # --- asking ----------------------------------------------------------------------------------------------------
 
 
-def explain_run(run: RunTold, at: float) -> RunExplanation:
+def explain_run(run: RecordedRun, at: float) -> RunExplanation:
     """Tell of the whole batch."""
     return RunExplanation(run=run, at=at)
 
 
-def explain_job(run: RunTold, name: str, at: float) -> JobExplanation:
+def explain_job(run: RecordedRun, name: str, at: float) -> JobExplanation:
     """Tell of one job.
 
     Raises:
@@ -445,22 +402,16 @@ def explain_job(run: RunTold, name: str, at: float) -> JobExplanation:
     return JobExplanation(run=run, job=run.job(name), at=at)
 
 
-def explain_instance_of(run: RunTold, name: str, at: float) -> InstanceOfRun:
+def explain_instance_of(run: RecordedRun, name: str, at: float) -> InstanceOfRun:
     """Tell of one instance, by its id, or by ``pool/id``.
 
     Raises:
         NothingTold: None of that name was recorded.
     """
-    told = instances_of(run.events)
-    for (pool, id_), instance in told.items():
-        if name in {id_, f"{pool}/{id_}"}:
-            return InstanceOfRun(run=run, instance=instance, at=at)
-    known = [id_ for _, id_ in told]
-    hint = did_you_mean(name, known) or (f"it had {enumerated(known)}" if known else "nothing was recorded of it")
-    raise NothingTold(f"the fleet of {run.directory} had no instance {name!r}; {hint}")
+    return InstanceOfRun(run=run, instance=run.instance(name), at=at)
 
 
-def _job_dict(job: JobTold) -> dict[str, object]:
+def _job_dict(job: JobRecord) -> dict[str, object]:
     return {
         "name": job.name,
         "state": job.state.value,
@@ -483,7 +434,7 @@ def _job_dict(job: JobTold) -> dict[str, object]:
     }
 
 
-def _instance_dict(instance: InstanceTold) -> dict[str, object]:
+def _instance_dict(instance: RecordedInstance) -> dict[str, object]:
     return {
         "instance": instance.id,
         "pool": instance.pool,
@@ -491,5 +442,5 @@ def _instance_dict(instance: InstanceTold) -> dict[str, object]:
         "since": iso(instance.changes[-1].at),
         "why": instance.fate,
         "holding": [{"slot": slot, "key": key} for slot, key in sorted(instance.holding.items())],
-        "uses": sum(lease.what == "acquired" for lease in instance.leases),
+        "uses": len(instance.attempts),
     }

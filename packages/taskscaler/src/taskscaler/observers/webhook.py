@@ -1,7 +1,7 @@
 """The observer ``webhook``: sends what happens to an HTTP server, as JSON.
 
 What happened meanwhile goes in one request, in order, each event once: a body ``{"version": 1, "events": […]}`` whose
-events are those of ``fleet.jsonl``. A server that cannot be reached, that fails or that asks for patience is tried
+events are those of the scaler. A server that cannot be reached, that fails or that asks for patience is tried
 again for a while; then these events are given up, with a line in the log. A scaler never waits for a server: events
 that find the queue full are lost, and counted in the log. Address and headers may hold secrets, and are never shown.
 """

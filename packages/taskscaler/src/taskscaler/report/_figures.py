@@ -8,7 +8,7 @@ from typing import Self
 
 from attrs import frozen
 
-from taskscaler._told import JobTold, RunTold
+from taskscaler._recorded_run import RecordedRun
 from taskscaler.batch import JobState
 from taskscaler.report._timeline import Phase, Timeline
 
@@ -111,7 +111,7 @@ class Figures:
         return self.cost / succeeded if self.cost is not None and succeeded else None
 
 
-def figure_out(run: RunTold, timeline: Timeline, *, price_per_hour: float | None = None) -> Figures:
+def figure_out(run: RecordedRun, timeline: Timeline, *, price_per_hour: float | None = None) -> Figures:
     """Work out the figures of a run, whose timeline this is."""
     rows = timeline.rows
     tried = [job for job in run.jobs.values() if job.attempts]
@@ -119,7 +119,7 @@ def figure_out(run: RunTold, timeline: Timeline, *, price_per_hour: float | None
     return Figures(
         duration=timeline.duration,
         jobs=len(run.jobs),
-        states=Counter(_state(job).value for job in run.jobs.values()),
+        states=Counter(job.state.value for job in run.jobs.values()),
         retried=sum(len(job.attempts) > 1 for job in tried),
         waited=Spread.of(job.attempts[0].started - run.started for job in tried),
         ran=Spread.of(job.attempts[-1].duration for job in tried if job.attempts[-1].ended is not None),
@@ -138,11 +138,6 @@ def figure_out(run: RunTold, timeline: Timeline, *, price_per_hour: float | None
         utilisation_overall=_share(slot_time, sum(row.slots * row.time() for row in rows)),
         price_per_hour=price_per_hour,
     )
-
-
-def _state(job: JobTold) -> JobState:
-    """Tell where a job stands; one that was cut short with its command waits to be tried again."""
-    return JobState.QUEUED if job.attempts and job.attempts[-1].interrupted else job.state
 
 
 def _share(part: float, whole: float) -> float | None:

@@ -12,15 +12,15 @@ On it lie the jobs as bars, each on a slot, one after the other on the same slot
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from enum import Enum
 
 from attrs import define, evolve, field, frozen
 
-from taskscaler._observe import GONE, DecisionEvent, InstanceEvent, LeaseEvent
-from taskscaler._told import RunTold
-from taskscaler.batch import Attempt, JobState, Opened, RecordedEvent
-from taskscaler.batch._history import STOPPED
+from taskscaler._observe import GONE, DecisionEvent, InstanceEvent
+from taskscaler._recorded_run import Progress, RecordedRun
+from taskscaler.batch import Begun, Ended, JobState, Over, RecordedEvent, Resumed, Started
+from taskscaler.batch._state import STOPPED
 
 
 class Phase(Enum):
@@ -40,9 +40,6 @@ _PHASES: Mapping[str, Phase] = {
     "deleting": Phase.LEAVING,
     "unusable": Phase.HELD,
 }
-
-_STATES: Mapping[str, JobState] = {"released": JobState.SUCCEEDED, "lost": JobState.LOST}
-"""How a try ended, as far as the fleet knows."""
 
 
 @frozen(kw_only=True)
@@ -160,21 +157,26 @@ class Timeline:
         return sum(row.slots for row in self.rows)
 
 
-def lay_out(run: RunTold) -> Timeline:
-    """Make the timeline of a run, of whose fleet something must have been recorded."""
-    told = _Telling(now=run.events[0].at)
+def lay_out(run: RecordedRun) -> Timeline:
+    """Make the timeline of a run."""
+    history = _History(now=run.started)
     for event in run.events:
-        told.take(event)
-    rows = [life.finish(told.now) for life in told.lives.values()]
-    rows = sorted((row for row in rows if row.spans), key=lambda row: row.began)
-    tries = {name: job.attempts for name, job in run.jobs.items()}
+        history.take(event)
+    if run.progress is not Progress.RUNNING:
+        history.stop(history.now)
+    rows = [life.finish(history.now, lost=_is_lost(run, life)) for life in history.lives.values()]
     return Timeline(
         name=run.directory.resolve().name,
-        began=run.events[0].at,
-        ended=told.now,
-        rows=tuple(_named(row, tries) for row in rows),
-        queue=tuple(told.queue),
+        began=run.started,
+        ended=history.now,
+        rows=tuple(sorted((row for row in rows if row.spans), key=lambda row: row.began)),
+        queue=tuple(history.queue),
     )
+
+
+def _is_lost(run: RecordedRun, life: "_Life") -> bool:
+    instance = run.instances.get((life.pool, life.instance))
+    return instance is not None and instance.lost is not None
 
 
 def covered(intervals: Iterable[tuple[float, float]]) -> float:
@@ -186,26 +188,16 @@ def covered(intervals: Iterable[tuple[float, float]]) -> float:
     return total
 
 
-def _named(row: Row, tries: Mapping[str, Sequence[Attempt]]) -> Row:
-    """Tell of each bar how its try ended, and which it was."""
-    return evolve(row, bars=tuple(_told_by(bar, row, tries.get(bar.job, ())) for bar in row.bars))
-
-
-def _told_by(bar: Bar, row: Row, attempts: Sequence[Attempt]) -> Bar:
-    for number, attempt in enumerate(attempts, 1):
-        here = (attempt.instance, attempt.slot) == (row.instance, bar.slot) and attempt.pool in {"", row.pool}
-        if here and bar.began <= attempt.started <= bar.ended:
-            return evolve(bar, number=number, state=attempt.state, why=attempt.why)
-    return bar
-
-
 @define
-class _Telling:
+class _History:
     """What the events so far amount to."""
 
     now: float
     lives: dict[tuple[str, str], "_Life"] = field(factory=dict)
     queue: list[tuple[float, int]] = field(factory=list)
+    running: dict[str, "_Life"] = field(factory=dict)
+    """Where each job runs that does."""
+
     tries: Counter[str] = field(factory=Counter)
     """How many of each job there were."""
 
@@ -214,28 +206,39 @@ class _Telling:
 
     def take(self, event: RecordedEvent) -> None:
         """Take in the next event; while the clock is set back, time stands still."""
+        if isinstance(event, Over):
+            return
         last, self.now = self.now, max(self.now, event.at)
         match event:
-            case Opened():
+            case Begun() | Resumed():
                 self.slots = {pool.name: pool.capacity_per_instance for pool in event.pools}
                 self._wait(last, 0)
+                self.stop(last)
                 for life in self.lives.values():
                     life.unwatched(last)
             case InstanceEvent():
-                self._life(event).move(event, self.now)
-            case LeaseEvent(what="acquired" | "resumed"):
-                self.tries[event.key] += event.what == "acquired"
-                self._life(event).begin(event, self.now, self.tries[event.key])
-            case LeaseEvent():
-                self._life(event).end(event, self.now)
+                self._life(event.pool, event.instance).move(event, self.now)
+            case Started():
+                self.tries[event.job] += 1
+                self.running[event.job] = life = self._life(event.pool, event.instance)
+                life.begin(event.job, event.slot, self.now, self.tries[event.job])
+            case Ended():
+                self.running.pop(event.job).end(event.job, self.now, event.state, event.why)
             case DecisionEvent():
                 self._wait(self.now, event.decision.demand.pending)
+            case _:
+                pass
 
-    def _life(self, event: InstanceEvent | LeaseEvent) -> "_Life":
-        place = event.pool, event.instance
-        if place not in self.lives:
-            self.lives[place] = _Life(*place, slots=self.slots.get(event.pool, 1))
-        return self.lives[place]
+    def stop(self, at: float) -> None:
+        """The manager was stopped, and with it all that ran."""
+        while self.running:
+            job, life = self.running.popitem()
+            life.end(job, at, JobState.LOST, STOPPED)
+
+    def _life(self, pool: str, instance: str) -> "_Life":
+        if (pool, instance) not in self.lives:
+            self.lives[pool, instance] = _Life(pool, instance, slots=self.slots.get(pool, 1))
+        return self.lives[pool, instance]
 
     def _wait(self, at: float, number: int) -> None:
         if number != (self.queue[-1][1] if self.queue else 0):
@@ -258,10 +261,11 @@ class _Life:
     running: dict[int, Bar] = field(factory=dict)
     """Bars without an end yet, by slot."""
 
+    open: dict[str, int] = field(factory=dict)
+    """Which of the bars are of tries of which nobody has heard yet how they ended, by job."""
+
     last_seen: float | None = None
     """When it was seen last, if nobody has seen since whether it is still there."""
-
-    lost: bool = False
 
     def move(self, event: InstanceEvent, at: float) -> None:
         """It came to be in another state. That a manager knows it from its journal does not mean that it is there."""
@@ -270,35 +274,33 @@ class _Life:
                 self._went_unseen(self.last_seen)
                 return
             self.last_seen = None
-        self.lost |= event.lost
-        self._enter(_PHASES.get(event.state), at, event.why)
+        self._enter(_PHASES.get(event.state), at)
 
-    def begin(self, event: LeaseEvent, at: float, number: int) -> None:
+    def begin(self, job: str, slot: int, at: float, number: int) -> None:
         """A job was given a slot, so it is ready."""
         self.last_seen = None
         self._enter(Phase.READY, at)
-        self._end(event.slot, at, JobState.SUCCEEDED)
-        self.slots = max(self.slots, event.slot + 1)
-        self.running[event.slot] = Bar(
-            job=event.key, slot=event.slot, began=at, ended=at, number=number, state=JobState.RUNNING
-        )
+        self._cut_off(slot, at)
+        self.slots = max(self.slots, slot + 1)
+        self.running[slot] = Bar(job=job, slot=slot, began=at, ended=at, number=number, state=JobState.RUNNING)
 
-    def end(self, event: LeaseEvent, at: float) -> None:
-        """A job gave its slot back, lost it, or fell asleep."""
-        bar = self.running.get(event.slot)
-        if bar is not None and bar.job == event.key:
-            self._end(event.slot, at, _STATES.get(event.what, JobState.RUNNING), event.why)
+    def end(self, job: str, at: float, state: JobState, why: str) -> None:
+        """A try has ended: now, or when the instance was no longer ready."""
+        for slot in [slot for slot, bar in self.running.items() if bar.job == job]:
+            self._cut_off(slot, at)
+        index = self.open.pop(job)
+        self.bars[index] = evolve(self.bars[index], state=state, why=why)
 
     def unwatched(self, at: float) -> None:
         """Its manager was killed, and the last word of it came then."""
         if self.phase is not None:
-            self._enter(Phase.UNWATCHED, at, STOPPED)
+            self._enter(Phase.UNWATCHED, at)
             self.last_seen = at if self.last_seen is None else self.last_seen
 
-    def finish(self, at: float) -> Row:
+    def finish(self, at: float, *, lost: bool) -> Row:
         """Nothing more is known."""
         for slot in list(self.running):
-            self._end(slot, at, JobState.RUNNING)
+            self._cut_off(slot, at)
         if self.last_seen is not None:
             self._went_unseen(self.last_seen)
         left = self.phase is not None
@@ -309,22 +311,24 @@ class _Life:
             slots=self.slots,
             spans=tuple(self.spans),
             bars=tuple(self.bars),
-            lost=self.lost,
+            lost=lost,
             left=left,
         )
 
-    def _enter(self, phase: Phase | None, at: float, why: str = "") -> None:
+    def _enter(self, phase: Phase | None, at: float) -> None:
         if phase is self.phase:
             return
         for slot in list(self.running):  # whatever runs on an instance that is not ready any more
-            self._end(slot, at, JobState.LOST, why)
+            self._cut_off(slot, at)
         if self.phase is not None and at > self.since:
             self.spans.append(Span(phase=self.phase, began=self.since, ended=at))
         self.phase, self.since = phase, at
 
-    def _end(self, slot: int, at: float, state: JobState, why: str = "") -> None:
+    def _cut_off(self, slot: int, at: float) -> None:
         if slot in self.running:
-            self.bars.append(evolve(self.running.pop(slot), ended=at, state=state, why=why))
+            bar = self.running.pop(slot)
+            self.open[bar.job] = len(self.bars)
+            self.bars.append(evolve(bar, ended=at))
 
     def _went_unseen(self, last_seen: float) -> None:
         """Nobody knows when it went; what is known of it ends when it was seen last."""

@@ -1,0 +1,311 @@
+"""The event log: what was written comes back, whatever happened to the file or the command in between."""
+
+import json
+import os
+import resource
+from contextlib import closing
+from math import inf
+from pathlib import Path
+
+import anyio
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from taskscaler import Decision, DecisionEvent, InstanceEvent, LeaseEvent
+from taskscaler.batch import (
+    Begun,
+    CannotResume,
+    Ended,
+    EventLog,
+    GivenUp,
+    Job,
+    JobState,
+    Over,
+    Planned,
+    PoolFacts,
+    RecordedEvent,
+    RecordUnreadable,
+    Results,
+    Resumed,
+    Started,
+    read_events,
+)
+from taskscaler.batch._events import as_line, header
+from taskscaler.core._decide import Demand, PoolDecision, Removal, Sleep, Wake
+from taskscaler.executors import JobSpec
+
+pytestmark = pytest.mark.anyio
+
+POOL = PoolFacts(name="default", plugin="local", capacity_per_instance=2, max_instances=4)
+JOBS = [Job(spec=JobSpec(name="a", script="true"))]
+BEGUN = Begun.of(JOBS, at=1.0, pools=[POOL])
+CAME = InstanceEvent(at=2.0, pool="default", instance="i", state="creating")
+
+times = st.floats(0, 2e9)
+names = st.text(max_size=5)
+counts = st.integers(0, 5)
+pools = st.builds(
+    PoolDecision,
+    counts.map(str),
+    have=counts,
+    wanted=counts,
+    increase=counts,
+    limited_by=names,
+    withdraw=counts,
+    excess=counts,
+)
+decisions = st.builds(
+    Decision,
+    at=times,
+    demand=st.builds(Demand, counts, counts, counts),
+    idle_target=counts,
+    target=counts,
+    target_instances=counts,
+    spare=counts,
+    pools=st.lists(pools, max_size=2).map(tuple),
+    look_again_at=times | st.just(inf),
+    removals=st.lists(st.builds(Removal, names, names, names), max_size=2).map(tuple),
+    sleeps=st.lists(st.builds(Sleep, names, names, names), max_size=2).map(tuple),
+    wakes=st.lists(st.builds(Wake, names, names, names), max_size=2).map(tuple),
+)
+states = st.sampled_from(JobState)
+events: st.SearchStrategy[RecordedEvent] = st.one_of(
+    st.builds(InstanceEvent, at=times, pool=names, instance=names, state=names, why=names, lost=st.booleans()),
+    st.builds(DecisionEvent, at=times, decision=decisions),
+    st.builds(
+        Begun,
+        at=times,
+        jobs=st.lists(st.builds(Planned, name=names, retries=counts), max_size=4).map(tuple),
+        pools=st.just((POOL,)),
+        jobs_file=names,
+    ),
+    st.builds(Resumed, at=times, pools=st.just((POOL,))),
+    st.builds(Started, at=times, job=names, pool=names, instance=names, slot=counts),
+    st.builds(
+        Ended,
+        at=times,
+        job=names,
+        state=states,
+        exit_code=st.none() | counts,
+        why=names,
+        cpu_time=st.none() | times,
+        peak_memory=st.none() | counts,
+        preempted=st.booleans(),
+        warnings=st.lists(names, max_size=2).map(tuple),
+    ),
+    st.builds(GivenUp, at=times, jobs=st.lists(names, max_size=3).map(tuple), state=states, why=names),
+    st.builds(Over, at=times, well=st.booleans()),
+)
+
+
+def write(path: Path, *written: RecordedEvent | bytes) -> Path:
+    """Write a log, lines of which may be given as they are."""
+    path.write_bytes(header() + b"".join(each if isinstance(each, bytes) else as_line(each) for each in written))
+    return path
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Results:
+    """A directory for results, made."""
+    results = Results(tmp_path / "results")
+    results.prepare()
+    return results
+
+
+# --- the file ----------------------------------------------------------------------------------------------------
+
+
+@given(written=st.lists(events, max_size=6), cut=st.integers(0, 3000))
+def test_what_was_written_comes_back(
+    tmp_path_factory: pytest.TempPathFactory, written: list[RecordedEvent], cut: int
+) -> None:
+    """In order, but for the line in which a command was killed."""
+    path = write(tmp_path_factory.mktemp("log") / "events.jsonl", *written)
+    assert read_events(path) == written
+    os.truncate(path, max(len(header()), path.stat().st_size - cut))
+    kept = read_events(path)
+    assert kept == written[: len(kept)]
+    assert len(kept) == path.read_bytes().count(b"\n") - 1
+
+
+def test_the_file_is_plain_json(tmp_path: Path) -> None:
+    """One object a line, without what only Python reads; a decision is there in words too."""
+    demand = Demand(in_use=0, reserved=0, pending=3)
+    decision = Decision(1.0, demand, 0, 3, 2, 0, (), inf)
+    path = write(tmp_path / "events.jsonl", BEGUN, DecisionEvent(at=1.0, decision=decision))
+    first, begun, decided = (json.loads(line, parse_constant=pytest.fail) for line in path.read_text().splitlines())
+    assert first == {"format": "taskscaler events", "version": 1}
+    assert (begun["event"], begun["jobs"], begun["pools"][0]["plugin"]) == (
+        "begun",
+        [{"retries": 2, "names": ["a"]}],
+        "local",
+    )
+    assert decided["decision"]["demand"]["pending"] == 3
+    assert decided["decision"]["look_again_at"] is None
+    assert decided["text"] == "0 in use, 0 reserved, 3 waiting, 0 to keep idle: 3 slots, 2 instances"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "it is not the event log of a batch"),
+        ("???\n", "it is not the event log of a batch"),
+        ('{"event": "begun"}\n', "it is not the event log of a batch"),
+        ('{"format": "events of another", "version": 1}\n', "it is not the event log of a batch"),
+        ('{"format": "taskscaler events", "version": 2}\n{"event": "x"}\n', "a newer release has written it"),
+    ],
+    ids=["empty", "garbage", "headless", "foreign", "newer"],
+)
+def test_a_file_of_others_or_of_a_later_release_is_refused(results: Results, text: str, message: str) -> None:
+    """What would be misunderstood is not read; the error names the file. Twice, for the file was let go."""
+    results.events.write_text(text)
+    with pytest.raises(RecordUnreadable, match=rf"events\.jsonl cannot be used: {message}"):
+        read_events(results.events)
+    for _ in range(2):
+        with pytest.raises(CannotResume, match=rf"events\.jsonl cannot be used: {message}"):
+            EventLog.reopen(results)
+    assert results.events.read_text() == text
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"",
+        b"3",
+        b"null",
+        b"[]",
+        b"{}",
+        b'{"at": null, "event": "resumed"}',
+        b'{"at": 1, "event": "started"}',
+        b'{"at": 1, "event": "ended", "job": "a", "state": "dancing"}',
+        b"\xff",
+    ],
+)
+def test_a_line_that_makes_no_sense_is_named(results: Results, line: bytes) -> None:
+    """Nobody can say any more what has run."""
+    write(results.events, BEGUN, line + b"\n", CAME)
+    with pytest.raises(RecordUnreadable, match="line 3 makes no sense"):
+        read_events(results.events)
+    with pytest.raises(CannotResume, match="line 3 makes no sense; start a new batch"):
+        EventLog.reopen(results)
+
+
+@pytest.mark.parametrize(
+    ("written", "message"),
+    [
+        ([], "it does not begin with the beginning of a batch"),
+        ([Resumed(at=1.0)], "it does not begin with the beginning of a batch"),
+        ([BEGUN, BEGUN], "a batch starts once"),
+        ([BEGUN, Started(at=1.0, job="z", pool="", instance="i", slot=0)], "it has the unknown job 'z'"),
+        ([BEGUN, Ended(at=1.0, job="a", state=JobState.LOST)], "the job 'a' is queued where it should be running"),
+    ],
+)
+def test_events_that_cannot_be_are_refused(results: Results, written: list[RecordedEvent], message: str) -> None:
+    """Each by itself makes sense, but not after those before."""
+    write(results.events, *written)
+    with pytest.raises(CannotResume, match=rf"events\.jsonl is damaged: {message}; start a new batch"):
+        EventLog.reopen(results)
+
+
+def test_what_a_later_release_adds_is_passed_over(tmp_path: Path) -> None:
+    """New kinds of events, and new keys, come without a new version."""
+    added = json.dumps({**json.loads(as_line(CAME)), "new": 1}).encode() + b"\n"
+    path = write(tmp_path / "events.jsonl", BEGUN, b'{"at": 1, "event": "new"}\n', added)
+    assert read_events(path) == [BEGUN, CAME]
+
+
+# --- writing it --------------------------------------------------------------------------------------------------
+
+
+async def test_what_the_scaler_reports_follows_soon(results: Results) -> None:
+    """Also what it reported before the batch began; what became of a lease, the batch says."""
+    lease = LeaseEvent(at=2.0, key="a", pool="default", instance="i", slot=0, what="acquired")
+    with closing(EventLog(results, pools=[POOL])) as log:
+        log(CAME)
+        log(lease)
+        log.begin(JOBS, at=1.0)
+        log.open()
+        assert read_events(results.events) == [BEGUN, CAME]
+        async with log.writing():
+            log(CAME)
+            with anyio.fail_after(10):
+                while len(read_events(results.events)) == 2:
+                    await anyio.lowlevel.checkpoint()
+            log(CAME)
+        assert read_events(results.events) == [BEGUN, CAME, CAME, CAME]
+
+
+async def test_what_waits_for_the_disk_is_written_at_once(results: Results, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And waits together: a hundred jobs that end at the same time cost a few `fsync`, and nothing overtakes."""
+    syncs, fsync = [], os.fsync
+
+    def counted(file: int) -> None:
+        syncs.append(file)
+        fsync(file)
+
+    monkeypatch.setattr(os, "fsync", counted)
+    jobs = [Job(spec=JobSpec(name=f"job-{number}", script="true")) for number in range(100)]
+    with closing(EventLog(results)) as log:
+        log.begin(jobs, at=1.0)
+        log.open()
+        syncs.clear()
+        log(CAME)
+        async with anyio.create_task_group() as tasks:
+            for each in jobs:
+                tasks.start_soon(log.commit, Started(at=3.0, job=each.name, pool="default", instance="i", slot=0))
+        assert read_events(results.events)[1] == CAME
+        assert len(read_events(results.events)) == 102
+        assert len(syncs) <= 5
+
+
+def limited(path: Path, room: int) -> tuple[int, int]:
+    """Leave files room for so many bytes behind what is in one; returns what to set back."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + room, hard))
+    return soft, hard
+
+
+async def test_a_full_disk_harms_nobody(results: Results, caplog: pytest.LogCaptureFixture) -> None:
+    """It is logged once, no half line is left, and what comes when there is room again is written.
+
+    What was asked for to be durable is refused; what became of jobs otherwise is written later, of the fleet not.
+    """
+    given_up = GivenUp(at=4.0, jobs=("a",), state=JobState.CANCELLED, why="enough")
+    started = Started(at=3.0, job="a", pool="default", instance="i", slot=0)
+    with closing(EventLog(results, pools=[POOL])) as log:
+        log.begin(JOBS, at=1.0)
+        log.open()
+        before = limited(results.events, 10)
+        try:
+            log(CAME)
+            log.put(given_up)
+            with pytest.raises(OSError, match="too large"):
+                await log.commit(started)
+            await log.flush()
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        await log.flush()
+    assert read_events(results.events) == [BEGUN, given_up]
+    assert [each.getMessage() for each in caplog.records] == ["events_not_written"]
+
+
+async def test_nothing_is_written_of_a_batch_that_never_begins(results: Results) -> None:
+    """The directory may be used again, also if its command was killed just before it began."""
+    with closing(EventLog(results)) as log:
+        async with log.writing():
+            log(CAME)
+    assert not list(results.directory.iterdir())
+    results.resume.mkdir(mode=0o700)
+    results.jobs_file.touch()
+    (results.directory / ".events.jsonl.part").touch()
+    results.prepare()
+    with closing(EventLog(results, jobs_file=Path("jobs.toml"), text="x = 1\n")) as log:
+        log.begin(JOBS, at=1.0)
+        log.open()
+        assert results.jobs_file.read_text() == "x = 1\n"
+        other = EventLog(results)
+        other.begin(JOBS, at=1.0)
+        with pytest.raises(FileExistsError):
+            other.open()
+    assert len(read_events(results.events)) == 1
