@@ -214,7 +214,7 @@ async def test_a_full_disk_refuses_and_recovers(tmp_path: Path) -> None:
         assert journal._database is not None
         (pages,) = journal._database.execute("PRAGMA page_count").fetchone()
         journal._database.execute(f"PRAGMA max_page_count = {pages + 2}")
-        with pytest.raises(JournalError, match="database or disk is full; see to disk space"):
+        with pytest.raises(JournalError, match="database or disk is full; check disk space"):
             await journal.commit(big)
         journal._database.execute("PRAGMA max_page_count = 1000000")
         await journal.commit([*big, Drop("note", "before")])
@@ -236,7 +236,7 @@ async def test_a_read_only_database_is_told_about(tmp_path: Path) -> None:
     async with opened(path) as (journal, _):
         assert journal._database is not None
         journal._database.execute("PRAGMA query_only = 1")  # root is not stopped by file modes
-        with pytest.raises(JournalError, match="attempt to write a readonly database; see to disk space"):
+        with pytest.raises(JournalError, match="attempt to write a readonly database; check disk space"):
             await journal.commit([Put("note", "a", Note("one"))])
         journal._database.execute("PRAGMA query_only = 0")
         await journal.commit([Put("note", "a", Note("one"))])

@@ -131,7 +131,7 @@ async def test_a_directory_that_is_of_no_use_is_refused(tmp_path: Path) -> None:
 async def test_a_read_only_directory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a read-only file system shows it; for root nothing else is."""
     monkeypatch.setattr(os, "access", lambda *_: False)
-    with pytest.raises(JournalError, match="cannot be written; see to its permissions, or set dir"):
+    with pytest.raises(JournalError, match="cannot be written; check its permissions, or set dir"):
         async with opened(tmp_path, "group"):
             pass
 
