@@ -11,7 +11,7 @@ import anyio
 import pytest
 from attrs import evolve
 
-from fleeting import InstanceGroup
+from fleeting import GroupInfo, GroupRefused, InstanceGroup, Settings
 from fleeting.testing import FakeCloud, FakeGroup, IncreaseFault, NotChecked, UpdateFault, virtual_time
 from fleeting.testing._harness import new_intent
 from fleeting.testing._spending import NOBODY_KNOWS, SpendingGuard
@@ -175,6 +175,38 @@ async def test_what_cannot_be_removed_is_named() -> None:
         (instance,) = await probe.grow(1)
         cloud.hang(instance)
     assert guard.left == {cloud.identity: [instance]}
+
+
+class _Exclusive(FakeGroup):
+    """Lets one manager in at a time, as a group does that takes a lock."""
+
+    async def init(self, settings: Settings) -> GroupInfo:
+        if self.cloud.identity in HELD:
+            raise GroupRefused(f"{self.cloud.identity} is managed by another process")
+        HELD.add(self.cloud.identity)
+        return await super().init(settings)
+
+    async def shutdown(self) -> None:
+        HELD.discard(self.cloud.identity)
+        await super().shutdown()
+
+
+HELD: set[str] = set()
+"""Identities of the clouds that somebody manages."""
+
+
+@pytest.mark.anyio
+async def test_what_a_check_left_open_is_closed_before_it_is_cleared_up() -> None:
+    """An interrupted check closes nothing, and the clearing up must not be refused for it."""
+    cloud = FakeCloud(identity="exclusive")
+    guard = SpendingGuard(1)
+    harness = harness_for(cloud, _Exclusive)
+    async with guard.watch(harness) as guarded:
+        group = guarded.make()
+        await group.init(guarded.settings)
+        assert await group.increase(1, intent=new_intent()) == 1
+    assert guard.left == {}
+    assert cloud.alive == frozenset()
 
 
 def test_without_being_asked_nothing_is_spent(tmp_path: Path) -> None:

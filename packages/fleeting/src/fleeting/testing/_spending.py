@@ -76,6 +76,8 @@ class SpendingGuard:
         """Instances that could not be removed, by the identity of their group."""
 
         self._accounts: dict[str, _Account] = {}
+        self._open: list[InstanceGroup] = []
+        """Groups that were opened and not closed since: a check that is interrupted closes nothing."""
 
     @asynccontextmanager
     async def watch(self, harness: Harness) -> AsyncIterator[Harness]:
@@ -87,13 +89,26 @@ class SpendingGuard:
                 await self.sweep()
 
     async def sweep(self) -> None:
-        """Remove what was not there first, and wait for it; what stays, or was not got to, is in `left`."""
+        """Remove what was not there first, and wait for it; what stays, or was not got to, is in `left`.
+
+        What an interrupted check has left open is closed first: a resource may let one manager in at a time.
+        """
+        while self._open:
+            await _try(self._open.pop().shutdown)
         self.left = dict.fromkeys(self._accounts, NOBODY_KNOWS)
         for identity, account in self._accounts.items():
             if left := await _emptied(account):
                 self.left[identity] = left
             else:
                 del self.left[identity]
+
+    def opening(self, group: InstanceGroup) -> None:
+        """Remember that a group is about to be opened."""
+        self._open.append(group)
+
+    def closed(self, group: InstanceGroup) -> None:
+        """Forget it; it may have been closed before."""
+        self._open = [each for each in self._open if each is not group]
 
     async def admit(self, group: InstanceGroup, info: GroupInfo, harness: Harness) -> None:
         """Remember what a resource holds before anything is asked of it."""
@@ -143,6 +158,7 @@ class _GuardedGroup:
                 setattr(self, name, getattr(group, name))
 
     async def init(self, settings: Settings) -> GroupInfo:
+        self._guard.opening(self._group)
         info = await self._group.init(settings)
         self._identity = info.identity
         if not settings.observe_only:
@@ -150,9 +166,13 @@ class _GuardedGroup:
                 await self._guard.admit(self._group, info, self._harness)
             except BaseException:  # nobody will call shutdown
                 with anyio.CancelScope(shield=True):
-                    await _try(self._group.shutdown)
+                    await _try(self.shutdown)
                 raise
         return info
+
+    async def shutdown(self) -> None:
+        self._guard.closed(self._group)
+        await self._group.shutdown()
 
     async def increase(self, count: int, *, intent: str) -> int:
         return await self._guard.increase(self._group, self._identity, count, intent)
