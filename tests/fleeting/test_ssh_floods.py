@@ -256,16 +256,9 @@ def test_a_process_id_has_few_digits() -> None:
 # --- before and beside channels --------------------------------------------------------------------------
 
 
-@pytest.fixture
-def wire() -> "tuple[Tap, socket.socket]":
-    """A tap, and the other end of its socket."""
-    ours, theirs = socket.socketpair()
-    return Tap(ours), theirs
-
-
-def test_a_greeting_has_an_end(wire: tuple[Tap, socket.socket]) -> None:
+def test_a_greeting_has_an_end(tapped: tuple[Tap, socket.socket]) -> None:
     """Whoever answers may not send lines of any length before the exchange of keys; after that, as much as it likes."""
-    tap, theirs = wire
+    tap, theirs = tapped
     theirs.sendall(bytes(GREETING))
     for _ in range(GREETING >> 10):
         tap.recv(1 << 10)
@@ -275,8 +268,6 @@ def test_a_greeting_has_an_end(wire: tuple[Tap, socket.socket]) -> None:
     tap.lift_allowance()
     theirs.sendall(bytes(GREETING))
     assert len(tap.recv(GREETING)) > 0
-    tap.release()
-    theirs.close()
 
 
 @pytest.mark.anyio
@@ -302,9 +293,9 @@ async def _talk(sock: socket.socket) -> None:
             sock.send(bytes(1 << 12))
 
 
-def test_a_host_that_reads_no_answers_is_hung_up_on(wire: tuple[Tap, socket.socket]) -> None:
+def test_a_host_that_reads_no_answers_is_hung_up_on(tapped: tuple[Tap, socket.socket]) -> None:
     """Whether it asks once or without end if we are there; what tasks send waits for it, and does not count."""
-    tap, theirs = wire
+    tap, theirs = tapped
     told: list[str] = []
     tap.on_glut = told.append
     tap.send(bytes(8 << 20))  # a task's: the reading thread has not begun
@@ -317,8 +308,6 @@ def test_a_host_that_reads_no_answers_is_hung_up_on(wire: tuple[Tap, socket.sock
     assert told == ["the host does not read the answers that it asks for"]
     assert tap.drained
     assert len(tap._unsent) <= 1
-    tap.release()
-    theirs.close()
 
 
 def test_answers_do_not_pile_up_during_an_exchange_of_keys() -> None:

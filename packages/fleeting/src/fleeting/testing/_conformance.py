@@ -138,7 +138,7 @@ from fleeting.testing._checks._view import (
     check_view_is_whole_or_an_error,
 )
 from fleeting.testing._harness import Harness, NotApplicable, Violation
-from fleeting.testing._holdings import thaw
+from fleeting.testing._holdings import thawed_after
 
 Check = Callable[[Harness], Awaitable[None]]
 
@@ -268,7 +268,7 @@ async def judge(check: Check, harness: Harness) -> None:
     """
     limit = CALLS_AT_MOST * max(harness.deadline, harness.patience)
     try:
-        with anyio.fail_after(limit):
+        with thawed_after(), anyio.fail_after(limit):
             await check(harness)
     except TimeoutError as error:
         raise _at(check, Violation("every call ends", f"after {limit:g} s the check had not")) from error
@@ -279,8 +279,6 @@ async def judge(check: Check, harness: Harness) -> None:
     except Exception as error:
         clause = "no call fails while nothing is wrong with the cloud"
         raise _at(check, Violation(clause, f"{_call_in(error)} raised {error!r}")) from error
-    finally:
-        thaw()
 
 
 def _call_in(error: Exception) -> str:

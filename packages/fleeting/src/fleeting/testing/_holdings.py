@@ -4,7 +4,9 @@ import gc
 import sys
 import threading
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 
 import anyio
@@ -33,8 +35,8 @@ STEADY = 3
 LOOKS = 100
 """How often to count at most, before something is done."""
 
-_FROZEN: list[int] = []
-"""How many objects were frozen before the first of a check, if it has frozen any."""
+_FROZEN: ContextVar[list[int]] = ContextVar("_FROZEN")
+"""How many objects were frozen before the check of this context froze any; empty until it does."""
 
 
 @frozen
@@ -89,8 +91,8 @@ def held(*, pooled: bool = False) -> Holdings:
 async def settled(harness: Harness, *, pooled: bool = False) -> Holdings:
     """Count once the number has stopped falling: the other end of a connection may take a moment.
 
-    What is there now is frozen until `thaw`, so that looking for the garbage of later calls need not go through it
-    again: an SDK is hundreds of thousands of objects.
+    What is there now is frozen until the check ends (`thawed_after`): looking for the garbage of later calls need not
+    go through hundreds of thousands of objects of an SDK again.
     """
     clock = harness.settings.clock
     gc.collect()
@@ -137,16 +139,24 @@ async def released(
 
 
 def _freeze() -> None:
-    """Spare the collector all that is there now."""
-    if not _FROZEN:
-        _FROZEN.append(gc.get_freeze_count())
+    """Spare the collector all that is there now. The first time in a check, see what was frozen: that takes a while."""
+    found = _FROZEN.get()
+    if not found:
+        found.append(gc.get_freeze_count())
     gc.freeze()
 
 
-def thaw() -> None:
-    """Let the collector see what was frozen in a check, unless whoever runs the check had frozen something before."""
-    if _FROZEN and not _FROZEN.pop():
-        gc.unfreeze()
+@contextmanager
+def thawed_after() -> Iterator[None]:
+    """Let the collector see again what a check freezes, unless something was frozen before: then it stays so."""
+    found: list[int] = []
+    token = _FROZEN.set(found)
+    try:
+        yield
+    finally:
+        _FROZEN.reset(token)
+        if found == [0]:
+            gc.unfreeze()
 
 
 def _is_idle(thread: threading.Thread) -> bool:  # noqa: TID251  (only looked at)
