@@ -332,7 +332,7 @@ async def test_nothing_is_taken_that_cannot_be_remembered(hosts: Hosts) -> None:
     async with hosts.opened() as group:
         obstacle = hosts.state_file.with_name(".hosts.json.part")
         obstacle.mkdir()
-        with pytest.raises(ProviderError, match=r"hosts\.json cannot be written: .*; see to disk and permissions"):
+        with pytest.raises(ProviderError, match=r"hosts\.json cannot be written: .*; check disk space and permissions"):
             await group.increase(1, intent="one")
         assert await states(group) == {}
         obstacle.rmdir()
@@ -395,7 +395,7 @@ async def test_a_key_that_cannot_be_read_is_told_of_at_once(hosts: Hosts, tmp_pa
         async with hosts.opened(hosts=(hosts.host(1, key_path=str(tmp_path / "missing")),)):
             pass
     (tmp_path / "binary").write_bytes(b"\xff")
-    with pytest.raises(GroupRefused, match=r"it is no text file"):
+    with pytest.raises(GroupRefused, match=r"it is not a text file"):
         async with hosts.opened(hosts=(hosts.host(1, key_path=str(tmp_path / "binary")),)):
             pass
 
@@ -422,22 +422,28 @@ async def test_an_instance_that_was_given_back_is_gone(hosts: Hosts) -> None:
 
 
 MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
-    "no hosts": ({"hosts": []}, "plugin_config.hosts: found an array, expected at least one host"),
-    "nothing at all": ({}, "plugin_config.hosts: found nothing"),
-    "no address": ({"hosts": [{"name": "a"}]}, "plugin_config.hosts[0].address: found nothing"),
-    "a name twice": ({"hosts": [{"address": "a"}, {"address": "b", "name": "a"}]}, "names that differ (a is there"),
+    "no hosts": ({"hosts": []}, "plugin_config.hosts: expected at least one host"),
+    "nothing at all": ({}, "missing key `hosts` in [plugin_config]"),
+    "no address": ({"hosts": [{"name": "a"}]}, "missing key `address` in plugin_config.hosts[0]"),
+    "a name twice": (
+        {"hosts": [{"address": "a"}, {"address": "b", "name": "a"}]},
+        'different names, found "a" twice',
+    ),
     "a host twice": (
         {"hosts": [{"address": "a"}, {"address": "a", "name": "b"}]},
-        "hosts that differ in address or port (a is there twice)",
+        'hosts that differ in address or port, found "a" twice',
     ),
-    "no name": ({"hosts": [{"address": "fe80::1"}]}, "a name too, where the address is not 1 to 64 letters"),
-    "a bad name": ({"hosts": [{"address": "a", "name": "a/b"}]}, 'plugin_config.hosts[0].name: found string "a/b"'),
+    "no name": ({"hosts": [{"address": "fe80::1"}]}, "a name, because the address is not 1 to 64 letters"),
+    "a bad name": ({"hosts": [{"address": "a", "name": "a/b"}]}, "plugin_config.hosts[0].name: expected "),
     "a bad port": ({"hosts": [{"address": "a", "port": 0}]}, "expected 1 to 65535"),
     "a long reset": ({"hosts": [{"address": "a"}], "reset_timeout": "5m"}, "plugin_config.reset_timeout"),
     "no public key": ({"hosts": [{"address": "a", "host_key": "ssh-rsa AAAA"}]}, "expected a public key as in a .pub"),
-    "half a public key": ({"hosts": [{"address": "a"}], "host_key": "ssh-rsa"}, "its type and base64, in one line"),
+    "half a public key": ({"hosts": [{"address": "a"}], "host_key": "ssh-rsa"}, "its type and base64, on one line"),
     "a relative path": ({"hosts": [{"address": "a"}], "state_dir": "here"}, "expected an absolute path"),
-    "a secret": ({"hosts": [{"address": "a", "password": 1234}]}, "plugin_config.hosts[0].password: found"),
+    "a secret": (
+        {"hosts": [{"address": "a", "password": 1234}]},
+        "expected a string, found an integer",
+    ),
 }
 
 

@@ -16,6 +16,7 @@ from fleeting.connectors import overridden
 from fleeting.connectors.winrm import WinrmConnector
 from fleeting.connectors.winrm._dial import Target
 from fleeting.errors import PluginBroken
+from fleeting.plugins import load_connector
 from tests.fleeting.winrm_host import Authority, Host, winrm_host
 
 pytestmark = pytest.mark.anyio
@@ -150,7 +151,7 @@ async def test_a_file_of_authorities_that_cannot_be_used(host: Host, tmp_path: P
     path = tmp_path / "such.pem"
     if text:
         path.write_text(text)
-    with pytest.raises(fleeting.ConfigError, match=rf"ca_file: found {path}, expected a file of certificates"):
+    with pytest.raises(fleeting.ConfigError, match=rf"ca_file: expected a file of certificates, found {path}"):
         await echo(evolve(host.info, protocol="winrm+https"), evolve(QUICK, ca_file=str(path)))
 
 
@@ -275,9 +276,9 @@ async def test_it_is_found_by_the_protocol(host: Host) -> None:
 def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without pywinrm the user learns what to install."""
     monkeypatch.setitem(__import__("sys").modules, "winrm", None)
-    fleeting.load_connector.cache_clear()
+    load_connector.cache_clear()
     try:
         with pytest.raises(PluginBroken, match=r"pip install 'fleeting\[winrm\]'"):
-            fleeting.plugins.load_connector("winrm")
+            load_connector("winrm")
     finally:
-        fleeting.load_connector.cache_clear()
+        load_connector.cache_clear()

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleeting._terminal import harmless
-from fleeting._wording import ONE_LINE, one_line
+from fleeting._wording import ONE_LINE
+from fleeting.config import harmless
+from fleeting.plugins import one_line
 
 PIECES = st.one_of(
     st.sampled_from(

@@ -6,9 +6,9 @@ from textwrap import dedent
 import pytest
 
 from fleeting import ConfigError
+from fleeting.errors import Mistake
 from fleeting.groups.local import LocalGroup
 from taskscaler._jobsfile import JobsFile, read_jobs_file
-from taskscaler.executors import available_executors
 from taskscaler.executors.instance import InstanceExecutor
 
 FLEET = """
@@ -30,11 +30,12 @@ def read(directory: Path, *parts: str) -> JobsFile:
     return read_jobs_file(path)
 
 
-def problems(directory: Path, *parts: str) -> list[str]:
-    """All that is wrong with a file of these parts, one line each, without the file's name."""
+def problems(directory: Path, *parts: str) -> list[tuple[str, Mistake, str]]:
+    """All that is wrong with a file of these parts: where, what kind of mistake, what to do."""
     with pytest.raises(ConfigError) as caught:
         read(directory, *parts)
-    return [line.removeprefix(f"{directory}/jobs.toml: ") for line in str(caught.value).splitlines()]
+    assert caught.value.source == f"{directory}/jobs.toml"
+    return [(problem.path, problem.mistake, problem.hint) for problem in caught.value.problems]
 
 
 def test_a_short_file_is_enough(tmp_path: Path) -> None:
@@ -273,25 +274,18 @@ def test_everything_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
         retries = "2"
         """,
     ) == [
-        "autoscaler.max_instance: found an unknown key, expected a known key; did you mean max_instances?",
-        'autoscaler.update_interval: found integer 60, expected a duration such as "90s" or "1h30m"; write "60s"',
-        "autoscaler.failure_threshold: found integer 0, expected >= 1",
-        'jobs[0].retries: found string "2", expected an integer; write 2 without quotes',
-        (
-            'jobs[0].name: found string "a b", expected at most 100 letters, digits, dots, hyphens and underscores, '
-            "a letter or digit first"
-        ),
-        'jobs[0].script: found string " ", expected something other than white space',
-        (
-            'autoscaler.plugin_config.boot_time: found integer 3, expected a duration such as "90s" or "1h30m"; '
-            'write "3s"'
-        ),
+        ("autoscaler.max_instance", Mistake.UNKNOWN_KEY, "did you mean `max_instances`?"),
+        ("autoscaler.update_interval", Mistake.DURATION, 'write "60s"'),
+        ("autoscaler.failure_threshold", Mistake.VALUE, ""),
+        ("jobs[0].retries", Mistake.TYPE, "write 2 without quotes"),
+        ("jobs[0].name", Mistake.VALUE, ""),
+        ("jobs[0].script", Mistake.VALUE, ""),
+        ("autoscaler.plugin_config.boot_time", Mistake.DURATION, 'write "3s"'),
     ]
 
 
 def test_all_that_contradicts_is_told_at_once(tmp_path: Path) -> None:
     """So do mistakes of meaning: names, files, plugins and their settings."""
-    executors = ", ".join(available_executors())
     assert problems(
         tmp_path,
         """
@@ -317,20 +311,11 @@ def test_all_that_contradicts_is_told_at_once(tmp_path: Path) -> None:
         bas = "x"
         """,
     ) == [
-        (
-            "autoscaler.plugin_config.boot: found an unknown key, "
-            "expected one of name, directory, boot_time, resume_time, orphan_ttl, max_size; did you mean boot_time?"
-        ),
-        (
-            f'defaults.executor: found string "instanc", expected the name of an installed plugin ({executors}); '
-            "did you mean instance?"
-        ),
-        f'jobs[1].executor: found string "kubernetes", expected the name of an installed plugin ({executors})',
-        (
-            "executors.instance.bas: found an unknown key, "
-            "expected one of base, cleanup_script, cleanup_timeout, artifact_limit; did you mean base?"
-        ),
-        'jobs[1].name: found string "a", which jobs[0] has too, expected names that differ',
-        'jobs[1].env: found the name "1ST", expected letters, digits and underscores, no digit first',
-        f'jobs[0].files[0]: found string "nowhere.py", expected a file or directory in {tmp_path}',
+        ("autoscaler.plugin_config.boot", Mistake.UNKNOWN_KEY, "did you mean `boot_time`?"),
+        ("defaults.executor", Mistake.NOT_INSTALLED, "did you mean `instance`?"),
+        ("jobs[1].executor", Mistake.NOT_INSTALLED, ""),
+        ("executors.instance.bas", Mistake.UNKNOWN_KEY, "did you mean `base`?"),
+        ("jobs[1].name", Mistake.VALUE, "give each job its own name"),
+        ("jobs[1].env", Mistake.VALUE, ""),
+        ("jobs[0].files[0]", Mistake.MISSING_FILE, ""),
     ]

@@ -142,33 +142,39 @@ def test_a_config_toml_may_have_pools_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("fleet", "said"),
     [
-        ('plugin = "local"\n[[autoscaler.pools]]\nplugin = "local"', "autoscaler.pools[0].name: found nothing"),
+        ('plugin = "local"\n[[autoscaler.pools]]\nplugin = "local"', "missing key `name` in autoscaler.pools[0]"),
         (
             'plugin = "local"\n[[autoscaler.pools]]\nname = "a"\n[[autoscaler.pools]]\nname = "a"',
-            "expected pools with names that differ ('a' is there twice)",
+            'expected pools with different names, found "a" twice',
         ),
         (
             'plugin = "local"\n[[autoscaler.pools]]\nname = "a"\nmax_instance = 3',
-            "did you mean max_instances?",
+            "did you mean `max_instances`?",
         ),
-        ('plugin = "local"\n[[autoscaler.pools]]\nname = "a"\npolicy = []', "autoscaler.pools[0].policy: found"),
-        ('[[autoscaler.pools]]\nname = "a"', "autoscaler.plugin: found nothing"),
+        (
+            'plugin = "local"\n[[autoscaler.pools]]\nname = "a"\npolicy = []',
+            "unknown key `policy` in autoscaler.pools",
+        ),
+        ('[[autoscaler.pools]]\nname = "a"', "missing key `plugin` in [autoscaler]"),
         ('plugin = "local"\ncapacity_per_instance = 0\n[[autoscaler.pools]]\nname = "a"', "autoscaler.capacity_per_"),
         (
             'plugin = "local"\nconnector_config.timeout = 3\n[[autoscaler.pools]]\nname = "a"',
-            "autoscaler.connector_config.timeout: found",
+            "autoscaler.connector_config.timeout: expected",
         ),
         (
             'plugin = "local"\n[[autoscaler.pools]]\nname = "a"\nconnector_config.keepalive = 3',
-            "autoscaler.pools[0].connector_config.keepalive: found",
+            "autoscaler.pools[0].connector_config.keepalive: expected",
         ),
-        ('plugin = "local"\n[[autoscaler.pools]]\nname = "a"\nplugin = "nimbus"', "autoscaler.pools[0].plugin: found"),
+        (
+            'plugin = "local"\n[[autoscaler.pools]]\nname = "a"\nplugin = "nimbus"',
+            'pools[0].plugin: "nimbus" is not an',
+        ),
         (
             'plugin = "local"\nplugin_config.boot = 1\n[[autoscaler.pools]]\nname = "a"',
-            "autoscaler.plugin_config.boot: ",
+            "unknown key `boot` in [autoscaler.plugin_config]",
         ),
-        ('plugin = "local"\npools = 3', "autoscaler.pools: found integer 3"),
-        ('plugin = "local"\npools = [3]', "autoscaler.pools[0]: found integer 3"),
+        ('plugin = "local"\npools = 3', "autoscaler.pools: expected an array, found 3"),
+        ('plugin = "local"\npools = [3]', "autoscaler.pools[0]: expected a table, found 3"),
     ],
 )
 def test_what_is_wrong_is_told_once_where_it_stands(tmp_path: Path, fleet: str, said: str) -> None:

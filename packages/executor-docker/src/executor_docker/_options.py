@@ -25,7 +25,7 @@ def is_inside_path(path: str) -> bool:
 
 def _places(_: object, __: "Attribute[dict[str, str]]", value: dict[str, str]) -> None:
     if bad := [path for path in value if not is_inside_path(path)]:
-        raise ValueError(f"absolute paths in the container ({bad[0]!r} is none)")
+        raise ValueError("absolute paths in the container", bad[0])
 
 
 def _a_place(_: object, __: "Attribute[str]", value: str) -> None:
@@ -35,7 +35,7 @@ def _a_place(_: object, __: "Attribute[str]", value: str) -> None:
 
 def _caches(_: object, __: "Attribute[dict[str, str]]", value: dict[str, str]) -> None:
     if bad := [name for name, path in value.items() if not (NAME.fullmatch(name) and is_inside_path(path))]:
-        raise ValueError(f"names, and for each an absolute path in the container ({bad[0]!r} is wrong)")
+        raise ValueError("for each name an absolute path in the container", bad[0])
 
 
 @frozen
@@ -64,7 +64,7 @@ class Volume:
         target, _, mode = rest.partition(":")
         known = source.startswith("/") or NAME.fullmatch(source)
         if not known or not is_inside_path(target) or mode not in ("", "ro", "rw"):
-            raise ValueError(f"volumes as source:/target or source:/target:ro ({text!r} is none)")
+            raise ValueError("volumes such as source:/target or source:/target:ro", text)
         return cls(source, target, mode == "ro")
 
 
@@ -87,7 +87,7 @@ class Device:
         target, permissions, *more = [*rest, "", ""]
         right = is_inside_path(source) and is_inside_path(target or source) and set(permissions) <= set("rwm")
         if not right or any(more):
-            raise ValueError(f"devices as /dev/x, /dev/x:/dev/y or /dev/x:/dev/y:rw ({text!r} is none)")
+            raise ValueError("devices such as /dev/x, /dev/x:/dev/y or /dev/x:/dev/y:rw", text)
         return cls(source, target or source, permissions or "rwm")
 
 
@@ -103,7 +103,7 @@ def _devices(_: object, __: "Attribute[tuple[str, ...]]", value: tuple[str, ...]
 
 def _aliases(_: object, __: "Attribute[tuple[str, ...]]", value: tuple[str, ...]) -> None:
     if bad := [alias for alias in value if not NAME.fullmatch(alias)]:
-        raise ValueError(f"names of hosts ({bad[0]!r} is none)")
+        raise ValueError("host names", bad[0])
 
 
 @frozen(kw_only=True)
@@ -176,4 +176,4 @@ class DockerOptions:
     @labels.validator
     def _not_ours(self, _: object, value: dict[str, str]) -> None:
         if bad := [label for label in value if label.strip().lower().startswith(RESERVED)]:
-            raise ValueError(f"labels that do not begin with {' or '.join(RESERVED)} ({bad[0]!r} does)")
+            raise ValueError(f"labels that do not start with {' or '.join(RESERVED)}", bad[0])

@@ -21,13 +21,13 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 def _is_name(_: object, __: "attrs.Attribute[str]", value: str) -> None:
     if not _NAME.fullmatch(value):
         raise ValueError(
-            "1 to 32 lower-case letters, digits and dashes, beginning with a letter, not ending with a dash"
+            "1 to 32 lower-case letters, digits and dashes, starting with a letter and not ending with a dash"
         )
 
 
 def _are_variables(_: object, __: "attrs.Attribute[tuple[str, ...]]", names: Iterable[str]) -> None:
     if wrong := next((name for name in names if not _VARIABLE.fullmatch(name)), None):
-        raise ValueError(f"names of environment variables ({wrong!r} is none)")
+        raise ValueError("names of environment variables", wrong)
 
 
 @frozen(kw_only=True)
@@ -71,7 +71,7 @@ class ExecConfig:
     def __attrs_post_init__(self) -> None:
         """Check the names in `env` here: what a validator says of a secret is not passed on, keys included."""
         if wrong := next((name for name in self.env if not _VARIABLE.fullmatch(name)), None):
-            raise ValueError(f"names of environment variables as keys of env ({wrong!r} is none)")
+            raise ValueError(f"names of environment variables as keys of env, not {wrong!r}")
 
     @property
     def root(self) -> Path:

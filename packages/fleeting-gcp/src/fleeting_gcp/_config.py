@@ -12,7 +12,7 @@ from fleeting import Duration
 def _is_safe(_: object, __: "attrs.Attribute[str]", value: str) -> None:
     url = urlsplit(value if "//" in value else f"https://{value}")
     if not url.netloc or not (url.scheme == "https" or (url.scheme == "http" and url.hostname in HERE)):
-        raise ValueError('an https address, such as "https://compute.googleapis.com"')
+        raise ValueError('an https address such as "https://compute.googleapis.com"')
 
 
 HERE = ("127.0.0.1", "::1", "localhost")

@@ -74,7 +74,7 @@ def open_private(path: str | os.PathLike[str], flags: int) -> int:
         if status.st_uid != os.geteuid():
             raise PermissionError(errno.EPERM, "it belongs to another user", os.fspath(path))
         if not stat.S_ISREG(status.st_mode):
-            raise OSError(errno.EINVAL, "it is no file", os.fspath(path))
+            raise OSError(errno.EINVAL, "it is not a regular file", os.fspath(path))
         if status.st_mode & 0o7177:
             os.fchmod(descriptor, 0o600)
     except BaseException:

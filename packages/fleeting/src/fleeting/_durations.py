@@ -98,7 +98,7 @@ def _hint(text: str) -> str:
     if text.isdecimal():
         return f'write "{text}s"'
     if days := _DAYS.fullmatch(text):
-        return f'days are not a unit, write "{int(days[1]) * 24}h"'
+        return f'days are not a unit: write "{int(days[1]) * 24}h"'
     if text.startswith("-") and _TERMS.fullmatch(text[1:]):
-        return "it cannot be negative"
-    return 'it can be at most "2562047h47m16s"' if _TERMS.fullmatch(text) else ""
+        return "a duration cannot be negative"
+    return 'the longest duration is "2562047h47m16s"' if _TERMS.fullmatch(text) else ""

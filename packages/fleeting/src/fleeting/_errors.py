@@ -49,6 +49,9 @@ _BY_SHELL = re.compile(rb"^(?:\+{1,9} |[^\s:]{1,99}: +(?:-c: +)?(?:line )?[0-9]{
 
 _HIDDEN = b"[the command]"
 
+_PARENT_AND_KEY = re.compile(r'(?:(.*)\.)?("(?:[^"\\]|\\.)*"|.*?)')
+"""A key path as the path of its table and the last key, which is quoted if it has to be."""
+
 
 @frozen
 class CatalogueEntry:
@@ -118,7 +121,7 @@ class Mistake(Enum):
 
     VALUE = CatalogueEntry(
         "FL110",
-        "A value is of the right type, but may not stand there, or not beside the others.",
+        "A value has the right type, but is not allowed here, or not together with the other values.",
         "Write what the message expects.",
     )
     SYNTAX = CatalogueEntry(
@@ -166,10 +169,10 @@ class ConfigProblem:
     """Key path, such as ``autoscaler.policy[1].idle_time``; empty for the file as a whole."""
 
     found: str
-    """What stands there, in a few words, never a secret's value."""
+    """The value as TOML writes it, never a secret; without *expected*, a clause that says what is wrong."""
 
-    expected: str
-    """What may stand there."""
+    expected: str = ""
+    """What is allowed there; for an unknown key, the known ones."""
 
     hint: str = ""
     """What to do: the nearest valid key, the string to write; may be empty."""
@@ -177,10 +180,27 @@ class ConfigProblem:
     mistake: Mistake = Mistake.VALUE
 
     def __str__(self) -> str:
-        """One line: path, found, expected, hint."""
-        where = f"{self.path}: " if self.path else ""
+        """One line: what is wrong, where, what is expected, what to do."""
         hint = f"; {self.hint}" if self.hint else ""
-        return f"{where}found {self.found}, expected {self.expected}{hint}"
+        return f"{self._sentence()}{hint}"
+
+    def _sentence(self) -> str:
+        table, key = _PARENT_AND_KEY.fullmatch(self.path or "-").groups()  # type: ignore[union-attr]  # always matches
+        place = "" if not table else f" in {table}" if "[" in table else f" in [{table}]"
+        where = f"{self.path}: " if self.path else ""
+        match self.mistake, self.found, self.expected:
+            case Mistake.UNKNOWN_KEY, _, known:
+                return f"unknown key `{key}`{place}" + (f" (known keys: {known})" if known else "")
+            case Mistake.MISSING_KEY, _, expected:
+                return f"missing key `{key}`{place}, expected {expected}"
+            case _, found, "":
+                return f"{where}{found}"
+            case _, "", expected:
+                return f"{where}expected {expected}"
+            case ((Mistake.MISSING_FILE | Mistake.NOT_INSTALLED), found, expected):
+                return f"{where}{found} is not {expected}"
+            case _, found, expected:
+                return f"{where}expected {expected}, found {found}"
 
 
 class ConfigError(FleetingError):
@@ -398,8 +418,8 @@ class HostKeyMismatch(ConnectError):
 
     entry = CatalogueEntry(
         "FL402",
-        "Whoever answers at the instance's address is not who answered before, or not who should.",
-        "Find out who answers there before you connect again; it is never done by itself.",
+        "Another host answers at the instance's address than before, or than expected.",
+        "Find out who answers there before you connect again; the suite never retries this.",
     )
 
 

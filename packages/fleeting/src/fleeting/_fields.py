@@ -1,4 +1,4 @@
-"""Fields of settings, whose wrong values are told about as well in a program as in a file."""
+"""Fields of settings: wrong values are reported as clearly in a program as in a file."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
@@ -42,10 +42,10 @@ def all_are(kind: type[T], given: object, name: str) -> list[T]:
         TypeError: It is something else, or something else is in it.
     """
     if not isinstance(given, Iterable) or isinstance(given, str):
-        raise TypeError(f"{name}: found {type(given).__name__}, expected a sequence of {kind.__name__}")
+        raise TypeError(f"{name}: expected a sequence of {kind.__name__}, found {type(given).__name__}")
     values = list(given)
     if not all(isinstance(value, kind) for value in values):
-        raise TypeError(f"{name}: found a sequence with something else, expected a sequence of {kind.__name__}")
+        raise TypeError(f"{name}: expected a sequence of {kind.__name__}, found a sequence that holds something else")
     return values
 
 
@@ -65,5 +65,5 @@ class _Telling:
             kind = "float seconds" if field.type is Duration else "a number"
             raise TypeError(f"{subject}{kind}: {describe(value)}") from error
         except ValueError as error:
-            rule = str(error)
-            raise ValueError(rule if rule.startswith(subject) else f"{subject}{rule}: {value}") from error
+            rule, found = str(error.args[0]), "".join(map(str, error.args[1:])) or value
+            raise ValueError(rule if rule.startswith(subject) else f"{subject}{rule}: {found}") from error

@@ -1,6 +1,5 @@
-"""Files that say what a group is: TOML, and in it the runner that is meant in GitLab's ``config.toml``."""
+"""Files that describe a group: TOML, and which runner of GitLab's ``config.toml`` to use."""
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
@@ -18,15 +17,17 @@ def read_toml(path: Path) -> tuple[str, Mapping[str, object]]:
         ConfigError: It is not TOML.
         OSError: It cannot be read.
     """
+    import tomllib  # help needs no files
+
     text = _read(path)
     try:
         return text, tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise _no_toml(path, *_mistake(str(error))) from error
     except RecursionError:
-        raise _no_toml(path, "brackets within brackets without end") from None
+        raise _no_toml(path, "invalid TOML: the brackets are nested too deeply") from None
     except ValueError as error:  # Python's own limit for the length of a number
-        raise _no_toml(path, "a number with thousands of digits") from error
+        raise _no_toml(path, "invalid TOML: a number has thousands of digits") from error
 
 
 def find_runner(file: Table, name: str | None, *, source: str = "") -> tuple[str, Table]:
@@ -52,22 +53,22 @@ def _read(path: Path) -> str:
         return path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1
-        found = f"the byte 0x{error.object[error.start]:02x} in line {line}"
-        raise _no_toml(path, found, "TOML in UTF-8", "save it with that encoding") from error
+        found = f"not UTF-8: byte 0x{error.object[error.start]:02x} in line {line}"
+        raise _no_toml(path, found, "save the file as UTF-8") from error
     except OSError as error:
         error.filename = error.filename or str(path)  # reading, unlike opening, leaves it out
         raise
 
 
-def _mistake(message: str) -> tuple[str, str, str]:
-    """Say what tomllib found where, what was expected, and how the commonest of mistakes is mended."""
+def _mistake(message: str) -> tuple[str, str]:
+    """Say what tomllib refuses and where, and how to correct the most common mistake."""
     what, _, where = message.removesuffix(")").rpartition(" (at ")
-    hint = "write a value, and text in quotes" if what == "Invalid value" else ""
-    return f"a mistake at {where}: {what[:1].lower()}{what[1:]}", "TOML", hint
+    hint = "write a value, and put text in quotes" if what == "Invalid value" else ""
+    return f"invalid TOML at {where}: {what[:1].lower()}{what[1:]}", hint
 
 
-def _no_toml(path: Path, found: str, expected: str = "TOML", hint: str = "") -> ConfigError:
-    problem = ConfigProblem(path="", found=found, expected=expected, hint=hint, mistake=Mistake.SYNTAX)
+def _no_toml(path: Path, found: str, hint: str = "") -> ConfigError:
+    problem = ConfigProblem(path="", found=found, hint=hint, mistake=Mistake.SYNTAX)
     return ConfigError([problem], source=str(path))
 
 
@@ -75,12 +76,12 @@ def _entries(file: Table) -> Mapping[str, Table]:
     """The runners of the file by their key paths."""
     match file.get("runners"):
         case None:
-            raise _wrong("runners", "nothing", "[[runners]]", did_you_mean("runners", file))
+            raise _wrong("", "there is no [[runners]] table", hint=did_you_mean("runners", file))
         case list(entries) if all(isinstance(entry, Mapping) for entry in entries):
             return {f"runners[{index}]": entry for index, entry in enumerate(entries)}
         case other:
             hint = "write [[runners]]" if isinstance(other, Mapping) else ""
-            raise _wrong("runners", describe(other), "an array of tables", hint)
+            raise _wrong("runners", describe(other), "an array of tables", hint=hint)
 
 
 def _choose(entries: Mapping[str, Table], name: str | None) -> tuple[str, Table]:
@@ -91,12 +92,12 @@ def _choose(entries: Mapping[str, Table], name: str | None) -> tuple[str, Table]
     named = {key: entry for key, entry in entries.items() if entry.get("name") == name}
     if not named:
         known = _names(entries)
-        raise _wrong("runners", f"none named {quoted(name)}", _one_of(known), did_you_mean(name, known))
+        raise _wrong("runners", f"none is named {quoted(name)} ({_listed(known)})", hint=did_you_mean(name, known))
     if len(named) > 1:
-        raise _wrong("runners", f"{len(named)} named {quoted(name)}", "names that differ")
+        raise _wrong("runners", f"{len(named)} are named {quoted(name)}", hint="give them different names")
     ((key, entry),) = named.items()
     if key not in scaled:
-        raise _wrong(f"{key}.autoscaler", "nothing", "a table", _instead(entry))
+        raise _wrong(f"{key}.autoscaler", "this table is missing", hint=_instead(entry))
     return key, entry
 
 
@@ -104,29 +105,28 @@ def _only(scaled: Mapping[str, Table], entries: Mapping[str, Table]) -> tuple[st
     match list(scaled.items()):
         case []:
             hints = [hint for hint in map(_instead, entries.values()) if hint]
-            raise _wrong("runners", "none with [runners.autoscaler]", "one that has this table", *hints[:1])
+            raise _wrong("runners", "none has a [runners.autoscaler] table", hint="".join(hints[:1]))
         case [only]:
             return only
         case _:
-            found = f"{len(scaled)} with [runners.autoscaler]"
-            hint = "name it with --runner, or runner= in Python"
-            raise _wrong("runners", found, f"one to be named: {_one_of(_names(scaled))}", hint)
+            found = f"{len(scaled)} have a [runners.autoscaler] table ({_listed(_names(scaled))})"
+            raise _wrong("runners", found, hint="choose one with --runner, or with runner= in Python")
 
 
 def _names(entries: Mapping[str, Table]) -> list[str]:
     return [name for entry in entries.values() if isinstance(name := entry.get("name"), str) and name]
 
 
-def _one_of(names: Sequence[str]) -> str:
-    return f"one of {', '.join(map(quoted, names))}" if names else "entries that have names"
+def _listed(names: Sequence[str]) -> str:
+    return f"names: {', '.join(map(quoted, names))}" if names else "without names"
 
 
 def _instead(entry: Table) -> str:
     """What stands where ``autoscaler`` could."""
     if "machine" in entry:
-        return "[runners.machine] is the autoscaler of Docker Machine, which is another one"
+        return "[runners.machine] configures Docker Machine, which is a different autoscaler"
     return did_you_mean("autoscaler", entry)
 
 
-def _wrong(path: str, found: str, expected: str, hint: str = "") -> ConfigError:
+def _wrong(path: str, found: str, expected: str = "", *, hint: str = "") -> ConfigError:
     return ConfigError([ConfigProblem(path=path, found=found, expected=expected, hint=hint)])

@@ -6,6 +6,7 @@ cannot go on records a `ConfigProblem` and raises `_Refused`; the nearest `_Read
 so that the neighbours are still read.
 """
 
+import re
 import sys
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 import attrs
 from attrs import define, field
 
-from fleeting._durations import Duration, parse_duration
+from fleeting._durations import Duration, format_duration, parse_duration
 from fleeting._errors import ConfigError, ConfigProblem, Mistake
 from fleeting._wording import (
     Kind,
@@ -25,6 +26,7 @@ from fleeting._wording import (
     expectation,
     is_choice,
     origin,
+    quoted,
     quoting_hint,
 )
 
@@ -38,8 +40,12 @@ BareNumbers = Literal["refuse", "nanoseconds"]
 
 _LARGEST = 2**63 - 1
 
+_IN_WORDS = {">=": "at least", ">": "more than", "<=": "at most", "<": "less than"}
+_LENGTH = re.compile("Length of '.*' must be (>=|<=) ([0-9]+): [0-9]+")
+_PLURAL = {"character": "characters", "entry": "entries"}
+
 _SHORT_LIST = 8
-"""So many valid keys are still listed in a message."""
+"""A message lists up to so many known keys."""
 
 
 def structure(
@@ -62,8 +68,9 @@ def structure(
 
     Args:
         data: The table; an array if *cls* is a tuple or list of schemas.
-        cls: The schema. A validator that refuses a value raises ValueError saying what may stand there; a
-            rule over several fields belongs into ``__attrs_post_init__`` and does the same.
+        cls: The schema. A validator that refuses a value raises a ValueError that says what is allowed. A second
+            argument is the part of the value that is wrong, a third what to add to it, such as ``" twice"``. A rule
+            over several fields belongs into ``__attrs_post_init__`` and does the same.
         path: Key path of the table itself, for messages.
         source: Name of the file, for messages.
         bare_numbers: What a number is where a duration belongs.
@@ -223,8 +230,7 @@ class _Reader:
             if attribute.default is attrs.NOTHING and value.keys().isdisjoint({name, *_aliases(attribute)}):
                 unread.add(name)
                 with self.at(name):
-                    expected = expectation(attribute.type)
-                    self._problem("nothing", expected, "this key is required", Mistake.MISSING_KEY)
+                    self._problem("nothing", expectation(attribute.type), "", Mistake.MISSING_KEY)
         if len(self.problems) > before:
             self._record_what_validators_say(cls, values, unread)
             raise _Refused
@@ -243,13 +249,13 @@ class _Reader:
         name = next((name for name, attribute in fields.items() if key in _aliases(attribute)), None)
         with self.at(key):
             if name is None:
-                known = f"one of {', '.join(fields)}" if len(fields) <= _SHORT_LIST else "a known key"
+                known = ", ".join(fields) if len(fields) <= _SHORT_LIST else ""
                 self._problem("an unknown key", known, did_you_mean(key, fields), Mistake.UNKNOWN_KEY)
             elif name in table:
-                self._problem(f"both {key} and {name}", "one of them", f"remove {key}, the older name")
+                self._problem(f"`{key}` is the older name of `{name}`, which is also set", "", f"remove `{key}`")
                 return None
             else:
-                self.notes.append(f"{self.path} is an older name, write {name}")
+                self.notes.append(f"{self.path} is an older name; use {name}")
         return name
 
     def _build(self, cls: type[Any], values: Mapping[str, Any]) -> object:
@@ -260,7 +266,7 @@ class _Reader:
             before = len(self.problems)
             self._record_what_validators_say(cls, values, unread=())
             if len(self.problems) == before:
-                self._problem("this combination", self._without_secrets(str(error), cls, values))
+                self._problem("", self._without_secrets(str(error), cls, values))
             raise _Refused from error
 
     def _record_what_validators_say(self, cls: type[Any], values: Mapping[str, Any], unread: Collection[str]) -> None:
@@ -277,8 +283,10 @@ class _Reader:
                 (attribute.validator or _accept)(draft, attribute, value)
             except ValueError as error:
                 with self.at(name, secret=self._is_secret(attribute)):
-                    rule = "a valid value" if self.secret else _rule(error, attribute.name, value)
-                    self._problem(describe(value, secret=self.secret), rule)
+                    if self.secret:
+                        self._problem(describe(value, secret=True), "a valid value")
+                    else:
+                        self._problem(*_found_and_rule(error, attribute, value))
             except AttributeError:
                 if not unread:
                     raise
@@ -363,6 +371,22 @@ def _accept(*_: object) -> None:
     """Stand for the validator of a field that has none."""
 
 
-def _rule(error: ValueError, name: str, value: object) -> str:
-    """Cut attrs' own messages down to the rule: ``'x' must be >= 0: -1`` is ``>= 0``."""
-    return str(error.args[0]).removeprefix(f"'{name}' must be ").removesuffix(f": {value}")
+def _found_and_rule(error: ValueError, attribute: "attrs.Attribute[Any]", value: object) -> tuple[str, str]:
+    """Say what was found and what is allowed; attrs' own ``'x' must be >= 0: -1`` is ``-1`` and ``at least 0``."""
+    is_duration = Duration in (attribute.type, *get_args(attribute.type))
+
+    def written(value: object) -> str:
+        return quoted(format_duration(value)) if is_duration and isinstance(value, int | float) else describe(value)
+
+    subject = f"'{attribute.name}' must be "
+    if isinstance(error.__cause__, ValueError) and str(error.args[0]).startswith(subject):
+        error = error.__cause__  # of a class whose fields are `in_words`
+    message, part, *added = (*error.args, value) if len(error.args) == 1 else error.args
+    rule = str(message).removeprefix(subject).removesuffix(f": {value}")
+    if found := _LENGTH.fullmatch(rule):
+        unit = "character" if isinstance(value, str) else "entry"
+        rule = f"{_IN_WORDS[found[1]]} {found[2]} {unit if found[2] == '1' else _PLURAL[unit]}"
+    sign, _, bound = rule.partition(" ")
+    if sign in _IN_WORDS:
+        rule = f"{_IN_WORDS[sign]} {written(float(bound)) if is_duration else bound}"
+    return "".join([written(part), *map(str, added)]), rule

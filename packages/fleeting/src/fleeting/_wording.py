@@ -1,4 +1,4 @@
-"""How messages about configuration speak: of what was found, what may stand there, what was meant."""
+"""The wording of messages about configuration: what was found, what is allowed, what was probably meant."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -31,29 +31,29 @@ _ELLIPSIS = "…"
 
 
 def describe(value: object, *, secret: bool = False) -> str:
-    """Say what *value* is, in TOML's words: ``string "x"``, ``integer 3``, ``a table``; a secret's kind only."""
+    """Write *value* as TOML does: ``"x"``, ``3``, ``a table``, ``the date 2026-01-31``; of a secret only its type."""
     match value:
         case None:
             return "nothing"
         case Mapping():
-            return "a table"
+            return "a table" if value else "an empty table"
         case list() | tuple() | frozenset():
-            return "an array"
+            return "an array" if value else "an empty array"
         case bool():
-            kind, text = "boolean", str(value).lower()
+            kind, text = "a boolean", str(value).lower()
         case int():
-            kind, text = "integer", _cut(str(value))
+            kind, text = "an integer", _cut(str(value))
+        case float():
+            kind, text = "a float", str(value)
         case str():
-            kind, text = "string", quoted(value)
+            kind, text = "a string", quoted(value)
         case _:
-            kind, text = type(value).__name__, str(value)
-    if secret:
-        return f"an {kind}" if kind == "integer" else f"a {kind}"
-    return f"{kind} {text}"
+            kind, text = f"a {type(value).__name__}", f"the {type(value).__name__} {value}"
+    return kind if secret else text
 
 
 def expectation(kind: Kind) -> str:
-    """Say what may stand where a field has the type *kind*; an annotated one brings the words along."""
+    """Say what a field of type *kind* accepts; an annotated type brings its own words."""
     if type(None) in get_args(kind):
         kind = next(option for option in get_args(kind) if option is not type(None))
     if origin(kind) is Annotated:
@@ -109,7 +109,7 @@ def did_you_mean(word: object, known: Iterable[str]) -> str:
 
     by_lower = {choice.lower(): choice for choice in known}
     nearest = get_close_matches(str(word).lower(), by_lower, n=1)
-    return f"did you mean {by_lower[nearest[0]]}?" if nearest else ""
+    return f"did you mean `{by_lower[nearest[0]]}`?" if nearest else ""
 
 
 def quoting_hint(value: object, kind: type) -> str:

@@ -8,7 +8,6 @@ meaning.
 import os
 import re
 import shutil
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
@@ -59,25 +58,25 @@ RESERVED = frozenset(
 
 def _not_blank(_: object, __: "Attribute[Any]", value: str) -> None:
     if not value.strip():
-        raise ValueError("something other than white space")
+        raise ValueError("more than white space")
 
 
 def _a_name(_: object, __: "Attribute[Any]", value: str) -> None:
     if not NAME.fullmatch(value):
-        raise ValueError("at most 100 letters, digits, dots, hyphens and underscores, a letter or digit first")
+        raise ValueError("1 to 100 letters, digits, dots, hyphens and underscores, starting with a letter or digit")
 
 
 def _inside(_: object, __: "Attribute[Any]", value: Sequence[str] | None) -> None:
     for path in value or ():
         parts = PurePosixPath(path).parts
         if not parts or parts[0] == "/" or ".." in parts or not path.isprintable():
-            raise ValueError(f"paths inside the directory, relative to it ({path!r} is none)")
+            raise ValueError("relative paths inside the directory", path)
 
 
 def _globs(instance: object, attribute: "Attribute[Any]", value: Sequence[str] | None) -> None:
     _inside(instance, attribute, value)
     if bad := [pattern for pattern in value or () if "**" in pattern]:
-        raise ValueError(f"paths or globs without ** ({bad[0]!r} has it); name a directory to take all that is in it")
+        raise ValueError("paths or globs without **", bad[0], "; name a directory to take everything in it")
 
 
 @frozen(kw_only=True)
@@ -140,7 +139,7 @@ class JobTable:
 
 def _not_too_many(_: object, __: "Attribute[Any]", value: Sequence[JobTable]) -> None:
     if (number := sum(table.copies or 1 for table in value)) > MOST_JOBS:
-        raise ValueError(f"at most {MOST_JOBS} jobs in all, copies counted (these are {number})")
+        raise ValueError(f"at most {MOST_JOBS} jobs in all, copies included", number)
 
 
 @frozen(kw_only=True)
@@ -158,7 +157,7 @@ class Report:
     @files.validator
     def _not_reserved(self, _: object, value: Sequence[str]) -> None:
         if bad := [path for path in value if not RESERVED.isdisjoint(PurePosixPath(path).parts[:1])]:
-            raise ValueError(f"names that the results do not have themselves ({bad[0]!r} is one)")
+            raise ValueError("names that the batch's own results do not use", bad[0])
 
 
 @frozen(kw_only=True)
@@ -201,9 +200,8 @@ class JobsFile:
 
 _GITLABS = ConfigProblem(
     path="",
-    found="[[runners]], as in a config.toml of GitLab Runner",
-    expected="a jobs file with [autoscaler] and [[jobs]]",
-    hint="see what it means with taskscaler check",
+    found="this is a GitLab Runner config.toml ([[runners]]), not a jobs file with [autoscaler] and [[jobs]]",
+    hint="run taskscaler check to see what it means",
 )
 
 
@@ -251,15 +249,6 @@ def read_jobs_file(path: Path) -> JobsFile:
         text=text,
         notes=notes,
     )
-
-
-def retries_by_job(text: str) -> Mapping[str, int]:
-    """Tell from the text of a file that was found to be right which jobs there are, and how often each is retried."""
-    data = tomllib.loads(text)
-    default = data.get("defaults", {}).get("retries", Defaults().retries)
-    told = ("name", "script", "copies", "retries")
-    tables = [JobTable(**{key: table[key] for key in told if key in table}) for table in data["jobs"]]
-    return {name: _first(table.retries, default) for table in tables for name in table.names}
 
 
 def _tables(data: Mapping[str, object], problems: list[ConfigProblem], notes: list[str]) -> _Tables | None:
@@ -334,8 +323,8 @@ def _read_options(name: str, wishes: Mapping[str, object], path: str, problems: 
         schema = find_executor(name).options
         if schema is not None:
             return structure(wishes, schema, path=path)
-        found = f"options of the executor {quoted(name)}"
-        problems.append(ConfigProblem(path=path, found=found, expected="no such table", hint="that executor has none"))
+        found = f"the executor {quoted(name)} has no options"
+        problems.append(ConfigProblem(path=path, found=found, hint="remove this table"))
     except ConfigError as error:
         problems += error.problems
     except PluginNotFound as error:
@@ -369,7 +358,7 @@ def _executors_named(tables: _Tables) -> Mapping[str, str]:
 
 
 def _not_installed(path: str, error: PluginNotFound) -> ConfigProblem:
-    expected = f"the name of an installed plugin ({', '.join(error.available) or 'there is none'})"
+    expected = f"an installed plugin (installed: {', '.join(error.available) or 'none'})"
     found = describe(error.name)
     return ConfigProblem(path=path, found=found, expected=expected, hint=error.hint, mistake=Mistake.NOT_INSTALLED)
 
@@ -393,7 +382,7 @@ def _unusable_connector(connector: ConnectorConfig, path: str) -> Iterator[Confi
         yield _not_installed(f"{path}.protocol", error)
     key = connector.key_path
     if key and not (os.path.isfile(key) and os.access(key, os.R_OK)):  # noqa: PTH113  (a Path raises for long names)
-        yield _missing(f"{path}.key_path", describe(key), "the file of a private key that you may read")
+        yield _missing(f"{path}.key_path", describe(key), "a private key file that you can read")
 
 
 def _repeated_names(tables: _Tables) -> Iterator[ConfigProblem]:
@@ -401,8 +390,8 @@ def _repeated_names(tables: _Tables) -> Iterator[ConfigProblem]:
     for index, table in enumerate(tables.jobs):
         for name in table.names:
             if name in seen:
-                found = f"{describe(name)}, which jobs[{seen[name]}] has too"
-                yield ConfigProblem(path=f"jobs[{index}].name", found=found, expected="names that differ")
+                found = f"{quoted(name)} is also the name of jobs[{seen[name]}]"
+                yield ConfigProblem(path=f"jobs[{index}].name", found=found, hint="give each job its own name")
                 break
             seen[name] = index
 
@@ -412,11 +401,11 @@ def _bad_variables(tables: _Tables) -> Iterator[ConfigProblem]:
     for path, env in named.items():
         for name in env:
             if not _VARIABLE.fullmatch(name):
-                expected = "letters, digits and underscores, no digit first"
-                yield ConfigProblem(path=f"{path}.env", found=f"the name {quoted(name)}", expected=expected)
+                expected = "names of letters, digits and underscores that do not start with a digit"
+                yield ConfigProblem(path=f"{path}.env", found=quoted(name), expected=expected)
             elif name.startswith(OUR_VARIABLES):
-                expected = f"one that does not begin with {OUR_VARIABLES}"
-                yield ConfigProblem(path=f"{path}.env", found=f"the name {quoted(name)}", expected=expected)
+                expected = f"names that do not start with {OUR_VARIABLES}"
+                yield ConfigProblem(path=f"{path}.env", found=quoted(name), expected=expected)
 
 
 def _missing_files(directory: Path, tables: _Tables) -> Iterator[ConfigProblem]:
@@ -432,8 +421,8 @@ def _missing_program(directory: Path, report: Report | None) -> Iterator[ConfigP
     """Whether the report can be made should not show once all jobs are over."""
     if report and not _may_be_run(report.command[0], directory, report.files):
         program = report.command[0]
-        hint = "write each argument as a string of its own" if " " in program else ""
-        yield _missing("report.command", f"the program {quoted(program)}", "one that can be run on this machine", hint)
+        hint = "write each argument as its own string" if " " in program else ""
+        yield _missing("report.command", quoted(program), "a program that this machine can run", hint)
 
 
 def _may_be_run(program: str, directory: Path, files: Sequence[str]) -> bool:

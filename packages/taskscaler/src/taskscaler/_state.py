@@ -63,7 +63,7 @@ class StateJournal:
 
     @property
     def place(self) -> str:
-        """See `fleeting.journal.Placed`."""
+        """See `fleeting.Placed`."""
         return str(self.directory.absolute())
 
     def path(self, identities: Sequence[str]) -> Path:
@@ -89,4 +89,4 @@ def _make_private(directory: Path) -> None:
             ) from error
         raise JournalError(f"{directory} cannot be made: {error.strerror}; {_ELSEWHERE}") from error
     if not os.access(directory, os.W_OK | os.X_OK):
-        raise JournalError(f"{directory} cannot be written; see to its permissions, or {_ELSEWHERE}")
+        raise JournalError(f"{directory} cannot be written; check its permissions, or {_ELSEWHERE}")

@@ -97,7 +97,9 @@ class PoolSettings(PlanConfig):
     """Seconds that a heartbeat, its command included, may take."""
 
     notice_interval: Duration = field(default=10.0, validator=gt(0))
-    """Seconds between two looks for notices on an instance, where the cloud announces there what it takes away."""
+    """Seconds between two looks for notices on an instance, where the cloud announces there what it takes away.
+
+    Each look makes a connection of its own: with a thousand instances, a longer interval spares the manager."""
 
     suspended_count: int = field(default=0, validator=ge(0))
     """So many idle instances that are not needed are suspended instead of deleted, where the group can do that."""
@@ -140,7 +142,7 @@ class Pool(PoolSettings):
     """Connects to an instance."""
 
     ready_hook: ReadyHook | None = field(default=None, kw_only=True)
-    """The caller's own last readiness step; raising `ConnectError` replaces the instance. See `fleeting.runtime.ReadyHook`."""
+    """The caller's own last readiness step; raising `ConnectError` replaces the instance. See `fleeting.ReadyHook`."""
 
     cleanup_hook: CleanupHook | None = field(default=None, kw_only=True)
     """The caller's own last step of cleaning up after a job; comes after `instance_cleanup_command`."""
@@ -148,7 +150,7 @@ class Pool(PoolSettings):
     @group.validator
     def _check_group(self, _: object, group: InstanceGroup) -> None:
         if not callable(getattr(group, "increase", None)):
-            raise TypeError(f"found {describe(group)}, expected an instance group, such as fleeting.load gives")
+            raise TypeError(f"expected an instance group, such as fleeting.load returns, found {describe(group)}")
 
     @property
     def cleans(self) -> bool:

@@ -104,7 +104,7 @@ class Autoscaler(PoolTable):
     def _check_names(self, _: object, pools: tuple[NamedPool, ...]) -> None:
         names = [pool.name for pool in pools]
         if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise ValueError(f"pools with names that differ ({twice[0]!r} is there twice)")
+            raise ValueError("pools with different names", twice[0], " twice")
 
     @property
     def all_pools(self) -> Sequence[PoolTable]:

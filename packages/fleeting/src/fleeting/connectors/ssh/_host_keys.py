@@ -139,7 +139,7 @@ class Expected:
             expected = " or ".join(sorted(map(fingerprint, self.keys)))
             raise HostKeyMismatch(
                 f"{instance} shows the host key {fingerprint(shown)}, {self.source} has {expected}: "
-                "somebody else answers there, or the host was set up anew"
+                "somebody else answers there, or the host was reinstalled"
             )
 
 
@@ -173,7 +173,7 @@ def fingerprint(key: str) -> str:
     try:
         digest = sha256(base64.b64decode(text, validate=True)).digest()
     except ValueError:
-        return f"{kind} that is no base64"
+        return f"{kind} that is not base64"
     return f"{kind} SHA256:{base64.b64encode(digest).decode().rstrip('=')}"
 
 
@@ -181,7 +181,9 @@ async def _look_up(known_hosts: str, host: str, port: int) -> KnownKeys:
     try:
         text = await (await anyio.Path(known_hosts).expanduser()).read_text(errors="replace")
     except OSError as error:
-        problem = ConfigProblem(path="known_hosts", found=known_hosts, expected=f"a file to read ({error.strerror})")
+        problem = ConfigProblem(
+            path="known_hosts", found=f"{known_hosts} ({error.strerror})", expected="a readable file"
+        )
         raise ConfigError([problem]) from error
     return known_keys(text, host, port)
 

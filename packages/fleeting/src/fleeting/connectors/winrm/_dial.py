@@ -102,7 +102,7 @@ def _check_authorities(path: str) -> None:
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(path)
     except OSError as error:
-        problem = ConfigProblem(path="ca_file", found=path, expected=f"a file of certificates ({error.strerror})")
+        problem = ConfigProblem(path="ca_file", found=f"{path} ({error.strerror})", expected="a file of certificates")
         raise ConfigError([problem]) from error
 
 

@@ -9,7 +9,7 @@ from attrs import field, frozen
 from attrs.validators import gt, le, min_len, optional
 
 from fleeting import ConnectInfo, Duration
-from fleeting.connectors.ssh._printed import names_its_type
+from fleeting.connectors.ssh import names_its_type
 from fleeting.groups._rules import A_NAME, NAME, is_name
 from fleeting.plugins import is_absolute, state_home
 
@@ -26,7 +26,7 @@ def _is_port(_: object, __: "attrs.Attribute[int | None]", value: int | None) ->
 
 def _is_host_key(_: object, __: "attrs.Attribute[str | None]", value: str | None) -> None:
     if value is not None and not names_its_type(*[*value.split(), "", ""][:2]):
-        raise ValueError("a public key as in a .pub file: its type and base64, in one line")
+        raise ValueError("a public key as in a .pub file: its type and base64, on one line")
 
 
 @frozen(kw_only=True)
@@ -60,7 +60,7 @@ class Host(Way):
     def __attrs_post_init__(self) -> None:
         """Have a name that ids can begin with."""
         if not NAME.fullmatch(self.id):
-            raise ValueError(f"a name too, where the address is not {A_NAME}")
+            raise ValueError(f"a name, because the address is not {A_NAME}")
 
     @property
     def id(self) -> str:
@@ -112,9 +112,9 @@ class StaticConfig(Way):
         if not hosts:
             raise ValueError("at least one host")
         if twice := _repeated(host.id for host in hosts):
-            raise ValueError(f"hosts with names that differ ({twice} is there twice)")
+            raise ValueError("hosts with different names", twice, " twice")
         if twice := _repeated(host.place for host in hosts):
-            raise ValueError(f"hosts that differ in address or port ({twice} is there twice)")
+            raise ValueError("hosts that differ in address or port", twice, " twice")
 
     @property
     def root(self) -> Path:

@@ -27,14 +27,13 @@ from fleeting import (
     ProblemKind,
     ProviderError,
     Settings,
+    dial,
 )
-from fleeting._offload import Offload
-from fleeting.connectors import dial, overridden
-from fleeting.connectors._collect import Beginning
+from fleeting.connectors import Beginning, overridden
 from fleeting.groups.static._config import Host, StaticConfig
 from fleeting.groups.static._store import Store
 from fleeting.groups.static._takings import Takings
-from fleeting.plugins import SettingCommand, format_duration, load_connector
+from fleeting.plugins import Offload, SettingCommand, format_duration, load_connector
 
 CONTACT_TIMEOUT = 8.0
 """Seconds within which a host that is in order lets itself be connected to; less than a heartbeat may take."""
@@ -157,7 +156,7 @@ class StaticGroup:
         try:
             self._store = Store(self._config.root)
         except RuntimeError as error:
-            raise GroupRefused("there is no home directory to keep the group's state in; set state_dir") from error
+            raise GroupRefused("there is no home directory for the group's state; set state_dir") from error
 
     def _take(self, names: Sequence[str], intent: str, now: float) -> None:
         if names:
@@ -286,4 +285,4 @@ def _read_key(path: str) -> str:
     try:
         return Path(path).expanduser().read_text()
     except (UnicodeDecodeError, RuntimeError) as error:  # the latter if there is no such user
-        raise OSError(EINVAL, "it is no text file", path) from error
+        raise OSError(EINVAL, "it is not a text file", path) from error
