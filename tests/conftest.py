@@ -16,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.chaos.tally import Tally
+from tests.golden import Golden
 
 if TYPE_CHECKING:
     from tests.fleeting_docker_engine.daemons import Daemon
@@ -91,6 +92,12 @@ def full(pytestconfig: pytest.Config) -> bool:
     return wanted
 
 
+@pytest.fixture(scope="session")
+def golden(pytestconfig: pytest.Config) -> Golden:
+    """The prose that users read, to compare with."""
+    return Golden(update=pytestconfig.getoption("--golden-update"))
+
+
 @pytest.fixture(scope="session", autouse=True)
 def stay_on_this_machine() -> None:
     """Make every connection to another machine fail the test; once installed, an audit hook stays."""
@@ -148,6 +155,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="play all crash points, not some of each place, and run what is long in its whole length",
     )
+    parser.addoption("--golden-update", action="store_true", help="write prose into tests/golden instead of comparing")
 
 
 def pytest_configure(config: pytest.Config) -> None:
