@@ -75,7 +75,7 @@ class FleetingError(Exception):
 
     entry: ClassVar = CatalogueEntry(
         "FL100",
-        "A plugin reports something for which there is no kind of error.",
+        "A plugin reports a problem that has no error class of its own.",
         "Do what the message says; if it does not say enough, ask the plugin's author.",
     )
     """Inherited by classes that have none of their own, such as those of plugins."""
@@ -97,7 +97,7 @@ class WrongArguments(FleetingError):
     entry = CatalogueEntry(
         "FL101",
         "A command, an option or an argument is unknown, missing or cannot be used.",
-        "Correct the command line; --help tells what a command takes.",
+        "Correct the command line; --help lists what a command takes.",
     )
 
 
@@ -107,7 +107,7 @@ class SystemRefused(FleetingError):
     entry = CatalogueEntry(
         "FL102",
         "The operating system refused to read, make or write a file or directory.",
-        "See to the path, its permissions and the disk's space, then run the command again.",
+        "Check the path, its permissions and the free disk space, then run the command again.",
     )
 
     def __init__(self, error: OSError) -> None:
@@ -127,36 +127,36 @@ class Mistake(Enum):
     SYNTAX = CatalogueEntry(
         "FL111",
         "The file is not TOML, or not UTF-8.",
-        "Correct the place that the message names; look for a bracket or a quote that is missing before it.",
+        "Correct the file at the place that the message names, or a missing bracket or quote before it.",
     )
     UNKNOWN_KEY = CatalogueEntry(
         "FL112",
-        "A key has no meaning where it stands.",
+        "A key is not known in the table where it stands.",
         "Correct its name, move it to the table it belongs to, or remove it.",
     )
     MISSING_KEY = CatalogueEntry(
         "FL113",
-        "A key that has no default is missing.",
-        "Add it, in the table that the message names.",
+        "A required key is missing.",
+        "Add it to the table that the message names.",
     )
     TYPE = CatalogueEntry(
         "FL114",
-        "A value is of another type than its key takes.",
+        "A value has the wrong type for its key.",
         "Write it as the message says: numbers and booleans without quotes, several values in brackets.",
     )
     DURATION = CatalogueEntry(
         "FL115",
-        "A value is no duration.",
+        "A value is not a duration.",
         'Write numbers with the units h, m, s or ms, in quotes, such as "90s" or "1h30m".',
     )
     MISSING_FILE = CatalogueEntry(
         "FL116",
-        "A file, directory or program that the configuration names is not there, or cannot be used.",
-        "Correct the name or the permissions, or put it there.",
+        "A file, directory or program that the configuration names does not exist, or cannot be used.",
+        "Correct the name or the permissions, or create the file.",
     )
     NOT_INSTALLED = CatalogueEntry(
         "FL120",
-        "No installed package provides the plugin that was named.",
+        "No installed package provides the plugin that the configuration names.",
         "Correct the name, or install the package into the environment that taskscaler runs in.",
     )
 
@@ -245,12 +245,12 @@ class PluginNotFound(FleetingError):
 
 
 class PluginBroken(FleetingError):
-    """A plugin is installed, but cannot be imported or does not answer as a plugin does."""
+    """A plugin is installed, but cannot be imported or does not behave like a plugin."""
 
     entry = CatalogueEntry(
         "FL121",
-        "A plugin is installed, but cannot be imported or does not answer as a plugin does.",
-        "Install it again with all that it needs, or tell its author.",
+        "A plugin is installed, but cannot be imported or does not behave like a plugin.",
+        "Reinstall it with its dependencies, or report the problem to its author.",
     )
 
     def __init__(self, plugin: str, *, reason: str) -> None:
@@ -266,7 +266,7 @@ class InterfaceMismatch(FleetingError):
     entry = CatalogueEntry(
         "FL122",
         "A plugin was written for a version of the plugin interface that this release does not support.",
-        "Install a release of the plugin, or of fleeting, that matches.",
+        "Install matching releases of the plugin and fleeting.",
     )
 
     def __init__(self, plugin: str, *, found: int, supported: Sequence[int]) -> None:
@@ -287,8 +287,8 @@ class Unsupported(FleetingError):
 
     entry = CatalogueEntry(
         "FL130",
-        "The group or the connector cannot do what was asked of it, now or later.",
-        "Leave the feature out, or use a plugin that has it.",
+        "The group or the connector does not support what was asked of it.",
+        "Do without the feature, or use a plugin that supports it.",
     )
 
 
@@ -297,9 +297,9 @@ class GroupRefused(FleetingError):
 
     entry = CatalogueEntry(
         "FL201",
-        "The group may not be managed as it is: it is in use, holds instances of unknown origin, is not ours alone,"
+        "The group cannot be managed as it is: it is in use, holds instances of unknown origin, is shared with others,"
         " or lacks a file or program that it needs.",
-        "Change what the message names; nothing was asked of the group yet.",
+        "Change what the message names; the group has not been changed.",
     )
 
 
@@ -309,7 +309,7 @@ class JournalError(FleetingError):
     entry = CatalogueEntry(
         "FL202",
         "The file that keeps the fleet's state cannot be read or written, or another manager holds it.",
-        "See to disk space and permissions, or stop the other manager, then try again.",
+        "Check disk space and permissions, or stop the other manager, then try again.",
     )
 
 
@@ -318,8 +318,8 @@ class ProviderError(FleetingError):
 
     entry = CatalogueEntry(
         "FL300",
-        "The cloud refused a request or failed to answer it.",
-        "Try again later; if it lasts, look at the cloud's own status and logs.",
+        "The cloud refused a request, or did not answer it.",
+        "Try again later; if it persists, check the cloud's own status page and logs.",
     )
 
 
@@ -328,7 +328,7 @@ class CapacityUnavailable(ProviderError):
 
     entry = CatalogueEntry(
         "FL301",
-        "The cloud has no capacity of this kind to give at the moment.",
+        "The cloud has no capacity of this kind at the moment.",
         "Wait, or allow another zone, instance type or pool.",
     )
 
@@ -338,8 +338,8 @@ class QuotaExceeded(ProviderError):
 
     entry = CatalogueEntry(
         "FL302",
-        "A limit of the cloud account is reached, and waiting does not raise it.",
-        "Ask the cloud for a higher quota, or lower max_instances.",
+        "A quota of the cloud account is exhausted, and waiting does not help.",
+        "Request a higher quota, or lower max_instances.",
     )
 
 
@@ -348,8 +348,8 @@ class RateLimited(ProviderError):
 
     entry = CatalogueEntry(
         "FL303",
-        "The cloud was sent too many requests.",
-        "Wait; if it lasts, lengthen update_interval, or find out who else uses the account.",
+        "The cloud received too many requests.",
+        "Wait; if it persists, lengthen update_interval, or find out who else uses the account.",
     )
 
     def __init__(self, message: str, *, retry_after: float | None = None) -> None:
@@ -363,7 +363,7 @@ class AuthFailed(ProviderError):
 
     entry = CatalogueEntry(
         "FL304",
-        "Credentials for the cloud are missing, wrong or expired, or may not do this.",
+        "Credentials for the cloud are missing, wrong or expired, or lack a permission.",
         "Correct the credentials, or grant the permissions that the plugin's documentation lists.",
     )
 
@@ -373,8 +373,8 @@ class InstanceNotFound(ProviderError):
 
     entry = CatalogueEntry(
         "FL305",
-        "The cloud does not know the instance, or does not know it any more.",
-        "Nothing need be done: it is replaced if it is needed.",
+        "The cloud does not know the instance, or no longer knows it.",
+        "Do nothing: the instance is replaced if it is needed.",
     )
 
     def __init__(self, instance: str, *, hint: str = "") -> None:
@@ -388,8 +388,8 @@ class OutcomeUnknown(ProviderError):
 
     entry = CatalogueEntry(
         "FL306",
-        "The connection broke during a change at the cloud, which may have been carried out.",
-        "Nothing need be done: what may exist is counted until the cloud's own view tells.",
+        "The connection broke during a change, and the cloud may or may not have carried it out.",
+        "Do nothing: instances that may exist count until the cloud's own view shows the outcome.",
     )
 
 
@@ -398,8 +398,8 @@ class ConnectError(FleetingError):
 
     entry = CatalogueEntry(
         "FL400",
-        "A connection to an instance could not be made or used as it should be.",
-        "See what the message says; check the network, connector_config, and what the image allows.",
+        "A connection to an instance could not be opened or used.",
+        "Read the message; check the network, connector_config, and what the image allows.",
     )
 
 
@@ -409,7 +409,7 @@ class Unreachable(ConnectError):
     entry = CatalogueEntry(
         "FL401",
         "Nothing answers at the instance's address, or an open connection died.",
-        "Check network, firewall and connector_config; a batch tries the work elsewhere.",
+        "Check network, firewall and connector_config; a batch retries the work elsewhere.",
     )
 
 
@@ -429,7 +429,7 @@ class LoginRejected(ConnectError):
     entry = CatalogueEntry(
         "FL403",
         "The instance refused the user or the credentials.",
-        "Correct username, password or key_path in connector_config, or what the image sets up.",
+        "Correct username, password or key_path in connector_config, or the image's set-up.",
     )
 
 
@@ -438,8 +438,8 @@ class CommandFailed(ConnectError):
 
     entry = CatalogueEntry(
         "FL404",
-        "A command on an instance exited with another status than 0.",
-        "Correct the command, or what it needs on the instance; the message has the end of what it said.",
+        "A command on an instance exited with a status other than 0.",
+        "Correct the command, or what it needs on the instance; the message shows the end of its output.",
     )
 
     def __init__(self, command: str, completed: "Completed") -> None:
@@ -498,7 +498,7 @@ class CopyFailed(ConnectError):
     entry = CatalogueEntry(
         "FL405",
         "A file or directory could not be copied to an instance, or from one.",
-        "See to the path, the permissions and the disk's space on the side that the message names, then copy again.",
+        "Check the path, the permissions and the disk space on the side that the message names, then copy again.",
     )
 
     def __init__(self, side: str, why: str) -> None:

@@ -5,7 +5,7 @@ FleetingError
     ├── ResultsInTheWay   name another directory for the results
     ├── CannotResume      there is no batch to go on with, or not for us
     ├── ReportFailed      correct the report's command; the results are there
-    ├── RecordUnreadable  use the release that has written the record of the fleet
+    ├── RecordUnreadable  use the release that has written the event log of the batch
     ├── NothingTold       name the directory of the results, and what they tell of
     ├── PicturesMissing   install what draws
     ├── NoCapacity        no slot, and why; `possible` tells whether one can still come
@@ -38,8 +38,8 @@ class TaskscalerError(FleetingError):
 
     entry = CatalogueEntry(
         "TS100",
-        "A program uses a part of taskscaler at a time when it cannot be used.",
-        "Do what the message says; a scaler is used inside `async with`, one of taskscaler.sync inside `with`.",
+        "A program uses a part of taskscaler when it is not usable.",
+        "Do what the message says; use a scaler inside `async with`, and one of taskscaler.sync inside `with`.",
     )
 
 
@@ -48,7 +48,7 @@ class ResultsInTheWay(TaskscalerError):
 
     entry = CatalogueEntry(
         "TS103",
-        "The directory for the results is not empty, and results are never mixed.",
+        "The directory for the results is not empty, and results of two batches are never mixed.",
         "Name another directory with --output, or remove what is there.",
     )
 
@@ -58,7 +58,7 @@ class CannotResume(TaskscalerError):
 
     entry = CatalogueEntry(
         "TS104",
-        "The directory has no batch to go on with, or one that cannot be gone on with from here and now.",
+        "The directory holds no batch to resume, or one that cannot be resumed here and now.",
         "Do what the message says; if nothing helps, start a new batch in another directory.",
     )
 
@@ -68,13 +68,13 @@ class ReportFailed(TaskscalerError):
 
     entry = CatalogueEntry(
         "TS105",
-        "The command under [report] failed or took too long; the jobs and their results are not touched by that.",
-        "Correct the command, and run it by hand in the directory of the results.",
+        "The command under [report] failed or took too long; the jobs and their results are not affected.",
+        "Correct the command, and run it by hand in the results directory.",
     )
 
 
 class RecordUnreadable(TaskscalerError):
-    """The record of a fleet was written by a later release."""
+    """The event log of a batch is damaged, is none, or was written by a later release."""
 
     entry = CatalogueEntry(
         "TS106",
@@ -88,8 +88,8 @@ class NothingTold(TaskscalerError):
 
     entry = CatalogueEntry(
         "TS107",
-        "The directory holds no results of a batch that can be read, or none of the job or instance asked for.",
-        "Name the directory that `taskscaler run` has written the results to, and a job or an instance of that batch.",
+        "The directory holds no readable results of a batch, or none for the job or instance that was asked for.",
+        "Name the directory that `taskscaler run` wrote the results to, and a job or an instance of that batch.",
     )
 
 
@@ -98,8 +98,8 @@ class PicturesMissing(TaskscalerError):
 
     entry = CatalogueEntry(
         "TS108",
-        "A timeline is to be drawn, and matplotlib, which draws it, is not installed or does not work.",
-        "Install taskscaler[pictures]; the results are not touched by that, and taskscaler report draws it later.",
+        "Drawing a timeline needs matplotlib, which is not installed or does not work.",
+        "Install taskscaler[pictures]; the results are not affected, and taskscaler report draws the timeline later.",
     )
 
 
@@ -108,9 +108,8 @@ class NoCapacity(TaskscalerError):
 
     entry = CatalogueEntry(
         "TS201",
-        "There was no slot in time, or there will be none.",
-        "Raise max_instances or instance_acquire_timeout, or see to what keeps instances from coming, as the message"
-        " tells.",
+        "No slot became free in time, or none ever will.",
+        "Raise max_instances or instance_acquire_timeout, or remove what the message says keeps instances from coming.",
     )
 
     def __init__(self, why: object, *, possible: bool = False) -> None:
@@ -131,7 +130,7 @@ class KeyInUse(TaskscalerError):
     def __init__(self, key: str) -> None:
         """Take the key."""
         self.key = key
-        super().__init__(f"key {key!r} is in use; release it, or use another")
+        super().__init__(f"key {key!r} is in use; release it, or use another key")
 
 
 class NotSuspended(TaskscalerError):
@@ -139,8 +138,8 @@ class NotSuspended(TaskscalerError):
 
     entry = CatalogueEntry(
         "TS203",
-        "A lease is to be resumed that is not suspended: it never was, it was resumed, or its instance was lost.",
-        "Acquire a new slot, and begin the work anew.",
+        "The lease to resume is not suspended: it never was, it was resumed already, or its instance was lost.",
+        "Acquire a new slot, and start the work again.",
     )
 
     def __init__(self, key: str) -> None:
@@ -154,7 +153,7 @@ class NoSuchInstance(TaskscalerError):
 
     entry = CatalogueEntry(
         "TS205",
-        "An instance is to be cordoned or retained that is not known, has a namesake in another pool, or is going.",
+        "The instance to cordon or retain is unknown, exists in several pools, or is being removed.",
         "Look its name up in `instances()`; write pool/id where two pools have the same id.",
     )
 
@@ -169,8 +168,8 @@ class LeaseLost(TaskscalerError):
 
     entry = CatalogueEntry(
         "TS204",
-        "The instance of a slot went away, or was taken away, while work ran on it.",
-        "Try the work again; it is given another instance.",
+        "The instance of a slot was lost or taken away while work ran on it.",
+        "Try the work again; it gets another instance.",
     )
 
     def __init__(self, key: str, instance: str, loss: Loss) -> None:
@@ -187,7 +186,7 @@ class ScriptFailed(TaskscalerError):
     entry = CatalogueEntry(
         "TS206",
         "A script that was submitted to a FleetExecutor did not succeed.",
-        "Look at what it printed, which the error shows; correct the script.",
+        "Read its output, which the error shows, and correct the script.",
     )
 
     def __init__(self, why: str, output: bytes = b"") -> None:
@@ -204,7 +203,7 @@ class CallFailed(TaskscalerError):
     entry = CatalogueEntry(
         "TS207",
         "A function that was submitted to a FleetExecutor raised on the instance, or could not be called there.",
-        "Look at the traceback that the error shows; correct the function, or send along what it imports.",
+        "Read the traceback that the error shows; correct the function, or send along what it imports.",
     )
 
     def __init__(self, function: str, why: str, output: bytes = b"", traceback: str = "") -> None:
