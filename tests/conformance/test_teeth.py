@@ -542,7 +542,7 @@ class _Ungrammatical(FakeGroup):
 
 
 class _Blank(FakeGroup):
-    """Has a probe that is no command."""
+    """Has a probe that is not a command."""
 
     async def init(self, settings: Settings) -> GroupInfo:
         return evolve(await super().init(settings), notice_probe=" ")

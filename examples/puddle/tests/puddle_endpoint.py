@@ -300,7 +300,7 @@ async def running() -> AsyncIterator[Puddle]:
 
 
 def harness_for(cloud: Puddle, group: Callable[[Config], InstanceGroup] = Group) -> Harness:
-    """Tell the conformance suite what it may do to the cloud."""
+    """Describe to the conformance suite what it may do to the cloud."""
     config = Config(url=cloud.url, pool="pond", token=TOKEN, timeout=1)
     return Harness(
         make=lambda: group(config),

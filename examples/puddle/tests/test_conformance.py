@@ -1,4 +1,4 @@
-"""The group keeps the contract: offline against an endpoint of our own, and with ``--live`` against the cloud."""
+"""The group keeps the contract: offline against a test endpoint, and with ``--live`` against the cloud."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -9,11 +9,11 @@ from puddle_endpoint import harness_for, running
 
 
 class TestPuddle(GroupConformance):
-    """The suite, with nothing left unchecked."""
+    """The whole suite, with no check skipped."""
 
     @pytest.fixture
     def make_harness(self) -> MakeHarness:
-        """Run a cloud for each check, with an instance in it that somebody else made."""
+        """Run a cloud for each check; it already holds an instance that somebody else made."""
 
         @asynccontextmanager
         async def make() -> AsyncIterator[Harness]:

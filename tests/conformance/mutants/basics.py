@@ -576,7 +576,7 @@ class Serene(Group):
 
 @found_by("failures_are_provider_errors")
 class Hasty(Group):
-    """Takes an instance for gone because the cloud did not tell of it."""
+    """Takes an instance for gone because the cloud did not mention it."""
 
     async def connect_info(self, instance: str) -> ConnectInfo:
         try:
@@ -708,7 +708,7 @@ class TwoSteps(Group):
 
 @found_by("cancelled_increase_leaves_no_trace")
 class UndoesErrorsOnly(Group):
-    """Undoes the first step if the second fails, but a cancellation is no Exception."""
+    """Undoes the first step if the second fails, but a cancellation is not an Exception."""
 
     async def increase(self, count: int, *, intent: str) -> int:
         for _ in range(count):
@@ -899,7 +899,7 @@ class Pretender(Group):
 
 @found_by("observing_changes_nothing")
 class Meddler(Group):
-    """Lets whoever only looks on ask for instances."""
+    """Lets an observer ask for instances."""
 
     async def init(self, settings: Settings) -> GroupInfo:
         return await super().init(evolve(settings, observe_only=False))

@@ -159,7 +159,7 @@ class OneDesk(Group):
 
 @found_by("reads_at_once_do_not_mix")
 class OneList(Group):
-    """Collects the pages of a view in itself, where another view begins anew."""
+    """Collects the pages of a view in itself, where another view starts over."""
 
     async def update(self) -> Observation:
         self.found: dict[str, Observed] = {}
@@ -836,7 +836,7 @@ class OnlyForward(Group):
 
 @found_by("problems_end")
 class Resentful(Group):
-    """Goes on telling of problems that are over."""
+    """Keeps reporting problems that are over."""
 
     async def init(self, settings: Settings) -> GroupInfo:
         self.met: dict[ProblemKind, Problem] = {}
@@ -850,7 +850,7 @@ class Resentful(Group):
 
 @found_by("problems_end")
 class Brooding(Group):
-    """Tells of a limit of the account for as long as it lives, once it has met it."""
+    """Reports a limit of the account for ever, once it has met it."""
 
     limits: tuple[Problem, ...] = ()
 
@@ -991,7 +991,7 @@ class HandsOutItsCache(_Remembers):
 
 @found_by("returned_values_are_the_callers")
 class HandsOutItsList(Group):
-    """Hands out the list of deletions that it goes on with in the next call."""
+    """Hands out the list of deletions that it reuses in the next call."""
 
     async def init(self, settings: Settings) -> GroupInfo:
         self.doomed: list[str] = []

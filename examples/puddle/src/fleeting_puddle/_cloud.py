@@ -1,4 +1,4 @@
-"""The cloud's API: one request at a time, and one class of error for each thing to do about it."""
+"""The cloud's API: one method per request, and one error class for each thing to do about it."""
 
 import json
 from contextlib import closing
@@ -20,14 +20,14 @@ from fleeting.plugins import Offload
 from fleeting_puddle._config import Config
 
 _ERRORS = {"unauthorized": AuthFailed, "no_stock": CapacityUnavailable, "quota": QuotaExceeded}
-"""What the API calls its errors; any other is a plain `ProviderError`."""
+"""The API's error codes; any other code is a plain `ProviderError`."""
 
 
 class Cloud:
-    """Speaks to the API in worker threads, because ``http.client`` blocks."""
+    """Talks to the API in worker threads, because ``http.client`` blocks."""
 
     def __init__(self, config: Config) -> None:
-        """Connect to nothing yet."""
+        """Open no connection yet."""
         self._config = config
         self._offload = Offload()
 
@@ -36,9 +36,9 @@ class Cloud:
 
         Args:
             method: GET, POST or DELETE.
-            path: With a slash in front.
+            path: Starts with a slash.
             body: Sent as JSON.
-            key: A repeat with the same key is answered as the first was, and does nothing.
+            key: A repeat with the same key gets the first answer again, and does nothing.
         """
         return await self._offload(self._call, method, path, json.dumps(body), key)
 
@@ -57,21 +57,21 @@ class Cloud:
                 answer = json.loads(response.read(1 << 24), object_hook=_Answer)
                 code = str(answer.get("code", "nothing"))
             except (OSError, HTTPException, ValueError, AttributeError) as error:  # it may have been done
-                raise OutcomeUnknown(f"Puddle gave no answer to {method} {path} that makes sense") from error
+                raise OutcomeUnknown(f"Puddle's answer to {method} {path} makes no sense") from error
         if response.status >= 400:
             raise _error_for(code, path, response.getheader("Retry-After", ""))
         return answer
 
 
 class _Answer(dict[str, Any]):
-    """An object of the API's: to lack what it should have is an answer that makes no sense, and no `KeyError`."""
+    """An object from the API: a missing field is an answer that makes no sense, not a `KeyError`."""
 
     def __missing__(self, key: str) -> Any:
         raise OutcomeUnknown(f"Puddle's answer lacks {key!r}")
 
 
 def _error_for(code: str, path: str, wait: str) -> ProviderError:
-    """Choose by the code; the API's message stays out of it, for it repeats the token."""
+    """Choose by the code, and leave the API's message out: it repeats the token."""
     if code == "not_found":
         return InstanceNotFound(path.rpartition("/")[2])
     if code == "too_many_requests":

@@ -1,4 +1,4 @@
-"""The instance group: a pool of Puddle's."""
+"""The instance group: a Puddle pool."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -31,13 +31,13 @@ class Group:
     """Instances of one pool."""
 
     def __init__(self, config: Config) -> None:
-        """Connect to nothing yet."""
+        """Open no connection yet."""
         self._config = config
         self._cloud = Cloud(config)
         self._pool = f"/pools/{config.pool}"
 
     async def init(self, settings: Settings) -> GroupInfo:
-        """Look whether the pool is there."""
+        """Check that the pool exists."""
         self._settings = settings
         pool = await self._cloud.call("GET", self._pool)
         url = urlsplit(self._config.url)
@@ -45,7 +45,7 @@ class Group:
         return GroupInfo(identity=identity, max_size=pool["limit"], capabilities=CAPABILITIES)
 
     async def update(self) -> Observation:
-        """List the pool, page by page, and why more is not coming."""
+        """List the pool, page by page, and why no more instances come."""
         pool = await self._cloud.call("GET", self._pool)
         instances: dict[str, Observed] = {}
         pages: list[str | None] = [""]
@@ -64,7 +64,7 @@ class Group:
         return int((await self._cloud.call("POST", f"{self._pool}/instances", body, key=intent))["accepted"])
 
     async def decrease(self, instances: Sequence[str]) -> Sequence[str]:
-        """Delete one after the other."""
+        """Delete one instance after the other."""
         self._settings.refuse_if_observing()
         for instance in instances:
             with suppress(InstanceNotFound):
@@ -72,23 +72,23 @@ class Group:
         return instances
 
     async def withdraw(self, count: int) -> int:
-        """Take back what is not filled."""
+        """Withdraw requests that are not filled."""
         self._settings.refuse_if_observing()
         return int((await self._cloud.call("POST", f"{self._pool}/withdraw", {"count": count}))["withdrawn"])
 
     async def connect_info(self, instance: str) -> ConnectInfo:
-        """Tell what the API tells."""
+        """Return what the API knows."""
         found = await self._cloud.call("GET", f"/instances/{instance}")
         return ConnectInfo(id=instance, internal_addr=found["address"], user=found["user"], password=found["password"])
 
     async def heartbeat(self, instance: str) -> None:
-        """Look whether it runs."""
+        """Check that the instance is running."""
         status = (await self._cloud.call("GET", f"/instances/{instance}"))["status"]
         if STATES.get(status) is not State.RUNNING:
             raise ProviderError(f"instance {instance} is {status}")
 
     async def shutdown(self) -> None:
-        """Nothing is held open."""
+        """Do nothing: no connection stays open."""
 
     def _observed(self, each: dict[str, str]) -> Observed:
         if each["status"] not in STATES:

@@ -39,7 +39,7 @@ class FakeConnection(BaseConnection):
         env: Mapping[str, str],
         cwd: str | None,
     ) -> Completed:
-        """Run a command, as `Connection.run` says."""
+        """Play a command."""
         read = stdin if isinstance(stdin, bytes | None) else b"".join([chunk async for chunk in stdin])
         completed = await self._play(Command(command=command, stdin=read, env=env, cwd=cwd))
         await stdout(completed.stdout)

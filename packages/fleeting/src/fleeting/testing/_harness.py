@@ -57,7 +57,7 @@ class Trouble(Enum):
     """
 
     ERROR = "answers every request with an error of its own, and does nothing"
-    GARBAGE = "answers every request with what is no answer, such as half a page of HTML, and does nothing"
+    GARBAGE = "answers every request with nonsense, such as half a page of HTML, and does nothing"
     AUTH = "refuses the credentials"
     RATE_LIMIT = "refuses every request as one too many"
     STOCK_OUT = "has no stock for new instances, and says so in its own way"
@@ -69,10 +69,10 @@ class Trouble(Enum):
     SLOW = "takes half a second for each answer"
     BROKEN_PAGE = "answers the first page of a listing, and the others with an error"
     PAGE_LOOP = "says of every page of a listing that the first page comes next"
-    EMPTY_PAGE = "puts a page without instances behind the first page of a listing, and then goes on with the others"
+    EMPTY_PAGE = "puts an empty page behind the first page of a listing, and then the other pages"
     SHIFTED_PAGE = "shows on each page of a listing the last instance of the page before once more"
     UNREACHABLE = "cannot be reached: refuses every connection"
-    MALFORMED = "answers every request with JSON that lacks all that it should have, and does nothing"
+    MALFORMED = "answers every request with JSON without any of the expected fields, and does nothing"
     LATE_ANSWER = "does what it is asked to, and does not answer before the client has given up"
 
 

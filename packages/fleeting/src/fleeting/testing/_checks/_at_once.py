@@ -30,7 +30,7 @@ CLAUSE = "calls that are made at the same time do not affect each other"
 
 
 async def check_reads_at_once_do_not_mix(harness: Harness) -> None:
-    """Calls that read, made at the same time, answer what each answers alone."""
+    """Concurrent reads return what each would return alone."""
     async with harness.opened() as probe:
         one, other = await probe.grow(2)
         if harness.launch is not None:
@@ -51,7 +51,7 @@ async def check_reads_at_once_do_not_mix(harness: Harness) -> None:
 
 
 async def check_changes_at_once_do_not_mix(harness: Harness) -> None:
-    """Changes that are asked for at the same time are all carried out, each with its own arguments."""
+    """Concurrent changes are all carried out, each with its own arguments."""
     async with harness.opened() as probe:
         group = probe.group
         first, second = new_intent(), new_intent()
@@ -88,7 +88,7 @@ async def check_changes_at_once_do_not_mix(harness: Harness) -> None:
 
 
 async def check_named_create_is_idempotent_at_once(harness: Harness) -> None:
-    """With `NAMED_CREATE`, the same intent twice at the same time brings what it brings once."""
+    """With `NAMED_CREATE`, two concurrent requests with the same intent create its instances once."""
     async with harness.opened() as probe:
         probe.needs(Capability.NAMED_CREATE)
         intent = new_intent()
@@ -111,7 +111,7 @@ def _more(probe: Probe, shown: Mapping[str, object]) -> bool:
 
 
 async def check_cancelling_one_call_spares_the_others(harness: Harness) -> None:
-    """A call that is cancelled does not take with it another that is made at the same time."""
+    """Cancelling one call does not cancel a concurrent one."""
     async with harness.opened() as probe:
         (instance,) = await probe.grow(1)
         for name, call in probe.reads(instance).items():
@@ -141,7 +141,7 @@ async def _spared(harness: Harness, name: str, call: Call, number: int) -> bool:
 
 
 async def check_shutdown_during_calls_ends(harness: Harness) -> None:
-    """`shutdown` ends while other calls are under way, so do these, and nothing of either is left."""
+    """`shutdown` ends while other calls are running; so do they, and neither leaves anything behind."""
     async with harness.opened() as probe:
         (instance,) = await probe.grow(1)
         await harness.open_and_close()

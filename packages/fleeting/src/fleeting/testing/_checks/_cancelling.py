@@ -18,7 +18,7 @@ SPARE = 7
 
 
 async def check_cancelled_increase_leaves_no_trace(harness: Harness) -> None:
-    """Wherever `increase` is cancelled, `update` shows what came of it."""
+    """Wherever `increase` is cancelled, `update` shows its outcome."""
     clause = "cancelling a call leaves nothing that update would not show"
     async with harness.opened() as probe:
         for number in range(1, MAX_AWAITS + 1):
@@ -38,7 +38,7 @@ async def check_cancelled_increase_leaves_no_trace(harness: Harness) -> None:
 
 
 async def check_cancelled_calls_change_nothing_else(harness: Harness) -> None:
-    """Wherever any other call is cancelled, the group goes on, and shows what there is."""
+    """Wherever any other call is cancelled, the group keeps working, and shows what exists."""
     async with harness.opened() as probe:
         (instance,) = await probe.grow(1)
         group = probe.group

@@ -27,7 +27,7 @@ PROBE_TIME = 5.0
 
 
 async def check_withdraw_spares_instances(harness: Harness) -> None:
-    """With `WITHDRAW`, taking requests back never touches an instance that exists."""
+    """With `WITHDRAW`, withdrawing requests never touches an existing instance."""
     async with harness.opened() as probe:
         probe.needs(Capability.WITHDRAW)
         (instance,) = await probe.grow(1)
@@ -42,7 +42,7 @@ async def check_withdraw_spares_instances(harness: Harness) -> None:
 
 
 async def check_withdraw_takes_requests_back(harness: Harness) -> None:
-    """With `WITHDRAW`, what was asked for and has not come can be taken back, and then does not come."""
+    """With `WITHDRAW`, unfilled requests can be withdrawn, and are then never filled."""
     async with harness.opened() as probe:
         probe.needs(Capability.WITHDRAW)
         async with harness.trouble(Trouble.STOCK_OUT):
@@ -56,11 +56,11 @@ async def check_withdraw_takes_requests_back(harness: Harness) -> None:
 
 
 async def check_notices_come(harness: Harness) -> None:
-    """With `NOTICES`, an announcement of the cloud's is passed on, for its instance, with a deadline to come."""
+    """With `NOTICES`, the cloud's announcements are passed on, with their instance and a future deadline."""
     async with harness.opened() as probe:
         probe.needs(Capability.NOTICES)
         if not isinstance(probe.group, GivesNotice):
-            raise NotApplicable("the group's notices are told on the instance")
+            raise NotApplicable("the group's notices come from the instance")
         announce = harness.need(harness.notice, "notice", "makes the cloud announce that an instance will go")
         notices = probe.group.notices()
         try:
@@ -77,19 +77,19 @@ async def check_notices_come(harness: Harness) -> None:
 
 
 async def check_notice_probe_is_a_command(harness: Harness) -> None:
-    """A `notice_probe` is a command line that a POSIX shell understands, of a group that claims `NOTICES`."""
+    """A `notice_probe` is a command line for a POSIX shell, of a group that claims `NOTICES`."""
     async with harness.opened() as probe:
         command = _probe_of(probe)
     if Capability.NOTICES not in probe.info.capabilities:
         raise Violation("a group that has a notice_probe claims NOTICES, without which nobody runs it", "it does not")
     if not command.strip() or "\0" in command:
-        raise Violation("notice_probe is a shell command, or None if there is none", f"it is {command!r}")
+        raise Violation("notice_probe is a shell command, or None", f"it is {command!r}")
     if complaint := _complaint_about(command):
         raise Violation("notice_probe is a command line for a POSIX shell", f"the shell says: {complaint}")
 
 
 async def check_notice_probe_tells_notices(harness: Harness) -> None:
-    """A `notice_probe` tells in lines such as ``preemption 112`` what is announced, and nothing if nothing is."""
+    """A `notice_probe` prints announcements as lines such as ``preemption 112``, and otherwise nothing."""
     async with harness.opened() as probe:
         _probe_of(probe)
         announce = harness.need(harness.notice, "notice", "makes the cloud announce that an instance will go")

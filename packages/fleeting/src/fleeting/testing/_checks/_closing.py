@@ -9,7 +9,7 @@ from fleeting.testing._interrupt import MAX_AWAITS, interrupted
 
 
 async def check_shutdown_leaves_instances(harness: Harness) -> None:
-    """`shutdown` closes this side; the instances stay, and whoever opens the group next sees them."""
+    """`shutdown` closes only this side; the instances stay, and the next opening of the group shows them."""
     async with harness.opened(keep=True) as first:
         (instance,) = await first.grow(1)
     async with harness.opened() as second:
@@ -21,7 +21,7 @@ async def check_shutdown_leaves_instances(harness: Harness) -> None:
 
 
 async def check_cancelled_init_takes_nothing(harness: Harness) -> None:
-    """Wherever `init` is cancelled, or if it fails, nothing is left open or locked, and it can be opened anew."""
+    """If `init` is cancelled anywhere, or fails, nothing stays open or locked, and it can be called again."""
     async with harness.opened():
         pass  # what is made once per process, such as an import's, is made now
     before = await settled(harness)
@@ -64,7 +64,7 @@ async def _cancelled_opening(harness: Harness, number: int) -> bool:
 
 
 async def check_shutdown_releases_what_was_taken(harness: Harness) -> None:
-    """After `shutdown`, which ends, no connection, file, task or thread of the group's is left."""
+    """`shutdown` ends, and after it no connection, file, task or thread of the group is left."""
     async with harness.opened():
         pass  # what is made once per process, such as an import's, is made now
     before = await settled(harness)

@@ -38,7 +38,7 @@ CLAIMS_BY_VALUE = {"decrease", "withdraw", "suspend"}
 
 
 async def check_failures_are_provider_errors(harness: Harness) -> None:
-    """Whatever the cloud answers, a call raises nothing but a `ProviderError`, and claims nothing that was not done."""
+    """Whatever the cloud answers, a call raises only a `ProviderError`, and reports only what was done."""
     async with harness.opened() as probe:
         (instance,) = await probe.grow(1)
         for kind in (Trouble.ERROR, Trouble.GARBAGE, *(kind for kind in REFUSALS if kind in harness.troubles)):
@@ -58,7 +58,7 @@ async def check_refused_credentials_are_auth_failed(harness: Harness) -> None:
 
 
 async def check_throttling_is_rate_limited(harness: Harness) -> None:
-    """If the cloud is asked too often, `update` and `increase` raise `RateLimited`, with the cloud's advice if any."""
+    """If the cloud throttles, `update` and `increase` raise `RateLimited`, with the cloud's advice if there is any."""
     for answer in await _raises(harness, Trouble.RATE_LIMIT, RateLimited):
         advice = answer.error.retry_after if isinstance(answer.error, RateLimited) else None
         if advice is not None and not 0 < advice < math.inf:
@@ -66,17 +66,17 @@ async def check_throttling_is_rate_limited(harness: Harness) -> None:
 
 
 async def check_stock_out_is_told(harness: Harness) -> None:
-    """If the cloud has no stock, `increase` raises `CapacityUnavailable`, or `update` has a problem that says so."""
+    """If the cloud has no stock, `increase` raises `CapacityUnavailable`, or `update` shows a problem that says so."""
     await _tells(harness, Trouble.STOCK_OUT, CapacityUnavailable, ProblemKind.CAPACITY)
 
 
 async def check_quota_is_told(harness: Harness) -> None:
-    """At a limit of the account, `increase` raises `QuotaExceeded`, or `update` has a problem that says so."""
+    """If a quota is exhausted, `increase` raises `QuotaExceeded`, or `update` shows a problem that says so."""
     await _tells(harness, Trouble.QUOTA, QuotaExceeded, ProblemKind.QUOTA)
 
 
 async def check_silence_ends_in_time(harness: Harness) -> None:
-    """Every call has a time-out, and raises then; `increase` says that it does not know what came of it."""
+    """Every call has a timeout and raises after it; `increase` then says that the outcome is unknown."""
     async with harness.opened() as probe:
         (instance,) = await probe.grow(1)
         leaver = harness.make()

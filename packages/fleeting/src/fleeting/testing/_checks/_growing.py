@@ -19,7 +19,7 @@ MAX_SIZE = 8
 
 
 async def check_increase_brings_what_it_accepted(harness: Harness) -> None:
-    """What `increase` accepted appears, is of a known state, comes to run, and there is no more of it."""
+    """The instances that `increase` accepted appear, have a known state, start running, and are no more than that."""
     async with harness.opened() as probe:
         new = await probe.grow(2)
         await probe.rest(harness.settle)
@@ -31,7 +31,7 @@ async def check_increase_brings_what_it_accepted(harness: Harness) -> None:
 
 
 async def check_named_create_is_idempotent(harness: Harness) -> None:
-    """With `NAMED_CREATE`, asking again under the same intent brings nothing new."""
+    """With `NAMED_CREATE`, repeating a request with the same intent creates nothing new."""
     async with harness.opened() as probe:
         probe.needs(Capability.NAMED_CREATE)
         intent = new_intent()
@@ -45,7 +45,7 @@ async def check_named_create_is_idempotent(harness: Harness) -> None:
 
 
 async def check_named_create_carries_the_intent(harness: Harness) -> None:
-    """With `NAMED_CREATE`, every instance carries the intent that asked for it."""
+    """With `NAMED_CREATE`, every instance carries the intent that requested it."""
     async with harness.opened() as probe:
         probe.needs(Capability.NAMED_CREATE)
         for intent in (new_intent(), new_intent()):
@@ -56,7 +56,7 @@ async def check_named_create_carries_the_intent(harness: Harness) -> None:
 
 
 async def check_increase_stops_at_max_size(harness: Harness) -> None:
-    """Beyond the cloud's ceiling, `increase` accepts a part."""
+    """Beyond the cloud's ceiling, `increase` accepts only a part."""
     async with harness.opened() as probe:
         limit = probe.info.max_size
         if limit is None or limit > MAX_SIZE:
@@ -71,7 +71,7 @@ async def check_increase_stops_at_max_size(harness: Harness) -> None:
 
 
 async def check_ids_are_never_reused(harness: Harness) -> None:
-    """An id stands for one instance, for ever."""
+    """An id identifies one instance, for ever."""
     async with harness.opened() as probe:
         used = set(probe.found)
         for _ in range(3):
@@ -83,7 +83,7 @@ async def check_ids_are_never_reused(harness: Harness) -> None:
 
 
 async def check_partial_success_is_told(harness: Harness) -> None:
-    """If the cloud takes only a part of what is asked for, `increase` says how large that part is."""
+    """If the cloud accepts only a part of the request, `increase` returns the size of that part."""
     async with harness.opened() as probe:
         async with harness.trouble(Trouble.PARTIAL):
             answer = await answer_of(probe.group.increase(3, intent=new_intent()))
@@ -100,7 +100,7 @@ async def check_lost_answer_is_an_unknown_outcome(harness: Harness) -> None:
 
 
 async def check_named_create_settles_a_lost_answer(harness: Harness) -> None:
-    """With `NAMED_CREATE`, asking again after a lost answer tells what came of it, and brings no more."""
+    """With `NAMED_CREATE`, repeating a request whose answer was lost returns its outcome and creates no more."""
     async with harness.opened() as probe:
         probe.needs(Capability.NAMED_CREATE)
         intent = new_intent()
@@ -115,7 +115,7 @@ async def check_named_create_settles_a_lost_answer(harness: Harness) -> None:
 
 
 async def check_named_create_outlives_its_manager(harness: Harness) -> None:
-    """With `NAMED_CREATE`, a manager that was started anew may repeat what the last one asked for."""
+    """With `NAMED_CREATE`, a restarted manager may repeat what the previous one requested."""
     intent = new_intent()
     async with harness.opened(keep=True) as first:
         first.needs(Capability.NAMED_CREATE)

@@ -7,7 +7,7 @@ from fleeting.testing._harness import Harness, Probe, Violation, answer_of, desc
 
 
 async def check_views_do_not_change_later(harness: Harness) -> None:
-    """A view stays as it was when it was given, whatever is asked, made and deleted after it."""
+    """A view never changes after it was returned, whatever is asked, created or deleted later."""
     async with harness.opened() as probe:
         (instance,) = await probe.grow(1)
         view = await probe.group.update()
@@ -23,7 +23,7 @@ async def check_views_do_not_change_later(harness: Harness) -> None:
 
 
 async def check_returned_values_are_the_callers(harness: Harness) -> None:
-    """What a caller does to a mapping or a list that it was given changes no later answer."""
+    """A caller may change a mapping or list that it was given; no later answer changes with it."""
     async with harness.opened() as probe:
         doomed, spared = await probe.grow(2)
         before = await probe.group.update()
@@ -42,7 +42,7 @@ async def check_returned_values_are_the_callers(harness: Harness) -> None:
 
 
 async def check_arguments_are_left_alone(harness: Harness) -> None:
-    """A sequence that is passed in may be a tuple, is not changed, and is not looked at after the call."""
+    """A sequence argument may be a tuple; it is not changed, and not read after the call."""
     async with harness.opened() as probe:
         doomed, spared = await probe.grow(2)
         gone = (harness.unknown_id, harness.unknown_id[:-1] + "9")

@@ -6,7 +6,7 @@ from fleeting.testing._harness import Harness, NotApplicable, Violation, answer_
 
 
 async def check_connect_info_is_complete(harness: Harness) -> None:
-    """`connect_info` tells all that a connector needs; if an instance has no address yet, it raises."""
+    """`connect_info` returns all that a connector needs; if an instance has no address yet, it raises."""
     async with harness.opened() as probe:
         (instance,) = await probe.grow(1)
         _look_through(instance, await probe.group.connect_info(instance))
@@ -74,7 +74,7 @@ async def check_heartbeat_notices_death(harness: Harness) -> None:
 
 
 async def check_heartbeat_notices_failure(harness: Harness) -> None:
-    """`heartbeat` raises for an instance that the cloud shows in a state that means that it has failed."""
+    """`heartbeat` raises for an instance whose state at the cloud means that it has failed."""
     set_state = harness.need(harness.set_state, "set_state", "makes the cloud show an instance in a state")
     states = harness.need(harness.states or None, "states", "names every state of the cloud's and what it means")
     failed = [written for written, meant in states.items() if meant is State.FAILED]

@@ -15,7 +15,7 @@ IN_TURN = ("suspend", "resume")
 
 
 async def check_nothing_blocks_the_event_loop(harness: Harness) -> None:
-    """No method waits for anything but with `await`: a blocking SDK goes through `Offload`."""
+    """No method blocks: a blocking SDK goes through `Offload`."""
     async with harness.opened() as probe:
         (instance,) = await probe.grow(1)
         group, extras = probe.group, probe.extras(instance)

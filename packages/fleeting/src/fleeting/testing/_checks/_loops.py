@@ -12,7 +12,7 @@ from fleeting.testing._harness import Answer, Harness, Violation, answer_of, ans
 
 
 async def check_groups_work_in_any_event_loop(harness: Harness) -> None:
-    """A group can be made without an event loop and opened in any: nothing that others share hangs on the first."""
+    """A group can be created without an event loop and opened in any: it shares nothing tied to the first one."""
     loops = harness.need(harness.loops or None, "loops", "names the backends on which a second event loop can run")
     async with harness.opened() as probe:
         await probe.shown()

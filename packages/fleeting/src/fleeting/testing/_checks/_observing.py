@@ -9,7 +9,7 @@ from fleeting.testing._harness import Call, Harness, Violation, describe, new_in
 
 
 async def check_observing_changes_nothing(harness: Harness) -> None:
-    """Opened to observe only, a group sees what its manager sees, at the same time, and refuses every change."""
+    """Opened only to observe, a group sees what its manager sees, at the same time, and refuses every change."""
     async with harness.opened() as probe:
         new = await probe.grow(1)
         async with harness.opened(keep=True, observe_only=True) as observer:
@@ -34,7 +34,7 @@ async def check_observing_changes_nothing(harness: Harness) -> None:
 
 
 async def check_observing_sends_no_change(harness: Harness) -> None:
-    """Opened to observe only, a group asks the cloud for no change, from `init` to `shutdown`."""
+    """Opened only to observe, a group requests no change from the cloud, from `init` to `shutdown`."""
     writes = harness.need(harness.writes, "writes", "counts the requests that would change something at the cloud")
     async with harness.opened() as probe:
         (instance,) = await probe.grow(1)

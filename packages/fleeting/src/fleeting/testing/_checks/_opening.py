@@ -6,7 +6,7 @@ from fleeting.testing._harness import Harness, Violation
 
 
 async def check_init_tells_what_the_group_is(harness: Harness) -> None:
-    """`init` names the cloud resource and an interface version that is supported."""
+    """`init` names the cloud resource and a supported interface version."""
     async with harness.opened() as probe:
         info = probe.info
     if not info.identity:
@@ -27,7 +27,7 @@ METHODS = {
 
 
 async def check_claimed_capabilities_have_their_methods(harness: Harness) -> None:
-    """Who claims a capability has the methods that it stands for."""
+    """A group that claims a capability has its methods."""
     async with harness.opened() as probe:
         for capability in sorted(METHODS.keys() & probe.info.capabilities, key=lambda each: each.name):
             methods = METHODS[capability]
@@ -38,7 +38,7 @@ async def check_claimed_capabilities_have_their_methods(harness: Harness) -> Non
 
 
 async def check_identity_is_the_resource(harness: Harness) -> None:
-    """A second object for the same resource has the same identity, on which the manager's lock is taken."""
+    """A second object for the same resource has the same identity; the manager's lock is taken on it."""
     async with harness.opened() as one:
         pass
     async with harness.opened() as other:

@@ -15,7 +15,7 @@ SHORT = 1.0
 
 
 async def check_owner_mark_keeps_others_out(harness: Harness) -> None:
-    """With `OWNER_MARK`, an owner's mark is refused to others, who are told whose it is, until it is taken away."""
+    """With `OWNER_MARK`, an owner's mark is refused to others, with the owner's name, until it is removed."""
     async with harness.opened() as one:
         ours = _marker(one)
         async with harness.opened(owner=OTHER) as other:
@@ -29,7 +29,7 @@ async def check_owner_mark_keeps_others_out(harness: Harness) -> None:
 
 
 async def check_owner_mark_is_renewed(harness: Harness) -> None:
-    """With `OWNER_MARK`, an owner renews its mark, be it after a restart, and the mark holds until the later time."""
+    """With `OWNER_MARK`, an owner can renew its mark, even after a restart, and the later expiry counts."""
     async with harness.opened(keep=True) as first:
         ours = _marker(first)
         await ours.put(lasting=harness.settle + SHORT)
@@ -43,7 +43,7 @@ async def check_owner_mark_is_renewed(harness: Harness) -> None:
 
 
 async def check_expired_owner_mark_is_taken_over(harness: Harness) -> None:
-    """With `OWNER_MARK`, a mark that has expired keeps nobody out, and whose it was cannot renew it then."""
+    """With `OWNER_MARK`, an expired mark keeps nobody out, and its owner cannot renew it after a takeover."""
     async with harness.opened() as one:
         ours = _marker(one)
         await ours.put(lasting=harness.settle + SHORT)

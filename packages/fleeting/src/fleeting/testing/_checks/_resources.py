@@ -31,7 +31,7 @@ QUICK = (Trouble.ERROR, Trouble.GARBAGE, Trouble.AUTH, Trouble.UNREACHABLE)
 
 
 async def check_calls_release_what_they_took(harness: Harness) -> None:
-    """A call, whether it succeeds or fails, leaves no connection, file, task, thread or process behind."""
+    """A call, successful or not, leaves no connection, file, task, thread or process behind."""
     async with harness.opened() as probe:
         (instance,) = await probe.grow(1)
         await _repeated(harness, _repeatable(probe, instance))
@@ -91,7 +91,7 @@ def _while(kind: Trouble | None) -> str:
 
 
 async def check_openings_add_nothing_up(harness: Harness) -> None:
-    """However often a group is opened and closed, or fails to open, nothing more is held after it than before."""
+    """However often a group is opened and closed, or fails to open, it holds no more than before."""
     async with harness.opened():
         pass  # what is made once per process, such as an import's, is made now
     before = await settled(harness)
@@ -117,7 +117,7 @@ async def _failing_init(harness: Harness, failed: list[object]) -> None:
 
 
 async def check_process_is_left_as_it_was(harness: Harness) -> None:
-    """A group changes nothing that belongs to the whole process: environment, logging, defaults of libraries."""
+    """A group changes nothing that belongs to the whole process: environment, logging, library defaults."""
     before = _process()
     async with harness.opened() as probe:
         (instance,) = await probe.grow(1)

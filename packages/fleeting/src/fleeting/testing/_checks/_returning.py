@@ -14,7 +14,7 @@ KINDS = {Trouble.STOCK_OUT: ProblemKind.CAPACITY, Trouble.QUOTA: ProblemKind.QUO
 
 
 async def check_states_change_back(harness: Harness) -> None:
-    """An instance that was not well and runs again is shown as running, is healthy, and can be connected to."""
+    """An instance that recovers is shown as running, is healthy, and can be connected to."""
     set_state = harness.need(harness.set_state, "set_state", "makes the cloud show an instance in a state")
     states = harness.need(harness.states or None, "states", "names every state of the cloud's and what it means")
     running = next((written for written, meant in states.items() if meant is State.RUNNING), None)
@@ -48,7 +48,7 @@ def _state_in(answer: Answer, instance: str) -> State | None:
 
 
 async def check_problems_end(harness: Harness) -> None:
-    """A problem that is over leaves the view: once instances come again, nobody is told that none can."""
+    """A problem that is over leaves the view as soon as instances come again."""
     kinds = [kind for kind in KINDS if kind in harness.troubles]
     if not kinds:
         harness.trouble(Trouble.STOCK_OUT)

@@ -13,7 +13,7 @@ QUIET = (Trouble.SLOW, Trouble.BROKEN_PAGE, Trouble.PAGE_LOOP, Trouble.EMPTY_PAG
 
 
 async def check_connect_info_hides_secrets(harness: Harness) -> None:
-    """Nothing secret is in the `repr` of connection details, which find their way into logs."""
+    """The `repr` of connection details shows no secrets, because it ends up in logs."""
     async with harness.opened() as probe:
         (instance,) = await probe.grow(1)
         info = await probe.group.connect_info(instance)
@@ -23,7 +23,7 @@ async def check_connect_info_hides_secrets(harness: Harness) -> None:
 
 
 async def check_secrets_are_told_nobody(harness: Harness) -> None:
-    """No secret is in a `repr`, a log, an error, a warning or standard output, even if the cloud itself repeats it."""
+    """No `repr`, log, error, warning or standard output shows a secret, even if the cloud itself repeats it."""
     with overhearing() as heard:
         async with harness.opened() as probe:
             (instance,) = await probe.grow(1)

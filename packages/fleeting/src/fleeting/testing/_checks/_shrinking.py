@@ -6,7 +6,7 @@ from fleeting.testing._harness import Harness, Trouble, Violation, answer_of, de
 
 
 async def check_decrease_removes_only_those_named(harness: Harness) -> None:
-    """`decrease` deletes the instances that it is given, and leaves all others alone."""
+    """`decrease` deletes the given instances, and no others."""
     async with harness.opened() as probe:
         doomed, spared = await probe.grow(2)
         accepted = await probe.group.decrease([doomed])
@@ -21,7 +21,7 @@ async def check_decrease_removes_only_those_named(harness: Harness) -> None:
 
 
 async def check_decrease_accepts_what_is_gone(harness: Harness) -> None:
-    """`decrease` accepts ids that are gone or were never known: they are not there, as asked."""
+    """`decrease` accepts ids that are gone or were never known: they do not exist, as requested."""
     async with harness.opened() as probe:
         (gone,) = await probe.grow(1)
         await probe.remove([gone])
@@ -36,7 +36,7 @@ async def check_decrease_accepts_what_is_gone(harness: Harness) -> None:
 
 
 async def check_decrease_goes_on_past_what_is_gone(harness: Harness) -> None:
-    """Among several, one that is gone already does not keep the others alive."""
+    """If one of several instances is already gone, the others are still deleted."""
     async with harness.opened() as probe:
         gone, alive = await probe.grow(2)
         await probe.remove([gone])
@@ -48,7 +48,7 @@ async def check_decrease_goes_on_past_what_is_gone(harness: Harness) -> None:
 
 
 async def check_refused_deletion_is_told(harness: Harness) -> None:
-    """What the cloud refuses to delete is not among what `decrease` accepted."""
+    """An instance that the cloud refuses to delete is not among those that `decrease` returns."""
     async with harness.opened() as probe:
         (instance,) = await probe.grow(1)
         async with harness.trouble(Trouble.PROTECTED):

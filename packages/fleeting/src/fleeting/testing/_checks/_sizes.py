@@ -22,7 +22,7 @@ SEVERAL = 3
 
 
 async def check_large_numbers_are_handled(harness: Harness) -> None:
-    """A hundred instances are asked for, shown, told of and deleted as one is."""
+    """A hundred instances are requested, shown, described and deleted just as one is."""
     number = min(MANY, harness.room)
     if number <= SEVERAL:
         raise harness.lack("room", f"room for more than {SEVERAL} instances")
@@ -45,7 +45,7 @@ async def check_large_numbers_are_handled(harness: Harness) -> None:
 
 
 async def check_every_page_is_known_to_every_call(harness: Harness) -> None:
-    """What stands on the last page of a listing is told of, checked and deleted like what stands on the first."""
+    """Instances on the last page of a listing are described, checked and deleted like those on the first."""
     launch = harness.need(harness.launch, "launch", "adds instances to the group behind its back")
     async with harness.opened() as probe:
         before = await probe.shown()
@@ -58,7 +58,7 @@ async def check_every_page_is_known_to_every_call(harness: Harness) -> None:
 
 
 async def check_view_follows_a_changing_crowd(harness: Harness) -> None:
-    """However often it is asked, and whatever came and went since, `update` shows what is there now."""
+    """`update` shows what exists now, however often it is called and whatever came and went before."""
     launch = harness.need(harness.launch, "launch", "adds instances to the group behind its back")
     async with harness.opened() as probe:
         number = len(probe.found)
@@ -86,12 +86,12 @@ def _lives(state: State) -> bool:
 
 
 async def check_empty_page_is_not_the_last(harness: Harness) -> None:
-    """A page without instances does not end a listing that goes on."""
+    """A page without instances does not end a listing that has more pages."""
     await _pages_are_read(harness, Trouble.EMPTY_PAGE)
 
 
 async def check_instance_on_two_pages_is_one(harness: Harness) -> None:
-    """An instance that is on two pages, because the crowd changed between them, is one instance."""
+    """An instance that appears on two pages, because the list changed in between, is one instance."""
     await _pages_are_read(harness, Trouble.SHIFTED_PAGE)
 
 

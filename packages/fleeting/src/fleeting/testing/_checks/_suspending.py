@@ -14,7 +14,7 @@ BETWEEN = {State.RUNNING, State.SUSPENDING, State.SUSPENDED, State.RESUMING}
 
 
 async def check_suspended_instances_come_back(harness: Harness) -> None:
-    """With `SUSPEND_RESUME`, an instance is suspended and runs again, always shown, the same as before, and alone."""
+    """With `SUSPEND_RESUME`, an instance can be suspended and resumed, is always shown, and no other is affected."""
     async with harness.opened() as probe:
         wishes = _wishes(probe)
         instance, other = await probe.grow(2)
@@ -35,7 +35,7 @@ async def check_suspended_instances_come_back(harness: Harness) -> None:
 
 
 async def check_suspending_again_is_accepted(harness: Harness) -> None:
-    """With `SUSPEND_RESUME`, what is suspended is accepted by `suspend`, and what runs by `resume`; they stay so."""
+    """With `SUSPEND_RESUME`, `suspend` accepts a suspended instance and `resume` a running one; they stay so."""
     async with harness.opened() as probe:
         wishes = _wishes(probe)
         (instance,) = await probe.grow(1)
@@ -52,7 +52,7 @@ async def check_suspending_again_is_accepted(harness: Harness) -> None:
 
 
 async def check_suspending_goes_on_past_what_is_gone(harness: Harness) -> None:
-    """With `SUSPEND_RESUME`, an id that is gone or was never known is no error, and keeps no other from it."""
+    """With `SUSPEND_RESUME`, an id that is gone or was never known is no error, and stops no other."""
     async with harness.opened() as probe:
         wishes = _wishes(probe)
         gone, alive = await probe.grow(2)
@@ -66,7 +66,7 @@ async def check_suspending_goes_on_past_what_is_gone(harness: Harness) -> None:
 
 
 async def check_suspended_instances_can_be_deleted(harness: Harness) -> None:
-    """With `SUSPEND_RESUME`, a suspended instance stays so when the group is closed, and can be deleted."""
+    """With `SUSPEND_RESUME`, a suspended instance stays suspended when the group closes, and can be deleted."""
     async with harness.opened(keep=True) as first:
         suspend, _ = _wishes(first)
         (instance,) = await first.grow(1)
@@ -81,7 +81,7 @@ async def check_suspended_instances_can_be_deleted(harness: Harness) -> None:
 
 
 async def check_resuming_without_room_is_told(harness: Harness) -> None:
-    """With `SUSPEND_RESUME`, if there is no stock to wake an instance, `resume` says so, and it can be woken later."""
+    """With `SUSPEND_RESUME`, if there is no stock to resume an instance, `resume` says so, and works later."""
     async with harness.opened() as probe:
         suspend, resume = _wishes(probe)
         (instance,) = await probe.grow(1)

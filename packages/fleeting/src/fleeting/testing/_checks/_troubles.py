@@ -53,12 +53,12 @@ async def check_unreachable_cloud_is_a_provider_error(harness: Harness) -> None:
 
 
 async def check_malformed_answers_are_provider_errors(harness: Harness) -> None:
-    """An answer that lacks what it should have is a `ProviderError`, in every call: not a `KeyError`, and not a no."""
+    """In every call, an answer with missing fields is a `ProviderError`: neither a `KeyError` nor a refusal."""
     await _all_fail(harness, Trouble.MALFORMED)
 
 
 async def check_late_answer_is_an_unknown_outcome(harness: Harness) -> None:
-    """If the cloud does what it is asked to and answers too late, no call says that it was not done."""
+    """If the cloud carries out a request but answers too late, no call says that it was not done."""
     harness.trouble(Trouble.LATE_ANSWER)  # without which nothing needs to be made
     async with harness.opened() as probe:
         kept, doomed = await probe.grow(2)
@@ -86,7 +86,7 @@ async def check_late_answer_is_an_unknown_outcome(harness: Harness) -> None:
 
 
 async def check_refusals_are_told_by_every_call(harness: Harness) -> None:
-    """Refused credentials are `AuthFailed` and too many requests are `RateLimited`, whichever call meets them."""
+    """In every call, refused credentials are `AuthFailed` and throttling is `RateLimited`."""
     async with harness.opened() as probe:
         (instance,) = await probe.grow(1)
         for kind in EXPECTED:
@@ -96,7 +96,7 @@ async def check_refusals_are_told_by_every_call(harness: Harness) -> None:
 
 
 async def check_throttled_calls_stop_asking(harness: Harness) -> None:
-    """A call that the cloud refuses as one too many gives up soon, however many instances it was given."""
+    """A call that the cloud throttles gives up soon, however many instances it was given."""
     requests = harness.need(harness.requests, "requests", "counts all requests so far")
     async with harness.opened() as probe:
         (instance,) = await probe.grow(1)
@@ -139,7 +139,7 @@ async def _sooner_or_later(probe: Probe, call: Call) -> Answer:
 
 
 async def check_trouble_amid_a_call_is_told(harness: Harness) -> None:
-    """Whichever request of a call fails, the call says what was done and what was not."""
+    """Whichever request of a call fails, the call reports what was done and what was not."""
     after = harness.need(harness.trouble_after, "trouble_after", "lets a trouble begin after some requests")
     requests = harness.need(harness.requests, "requests", "counts all requests so far")
     for kind in (kind for kind in LATER if kind in harness.troubles):

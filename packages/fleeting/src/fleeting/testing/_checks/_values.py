@@ -34,7 +34,7 @@ APART = 1.1
 
 
 async def check_values_are_of_their_types(harness: Harness) -> None:
-    """Every value that a group gives is of the type that it is declared to have."""
+    """Every value that a group returns has its declared type."""
     async with harness.opened() as probe:
         _look_at_info(probe.info)
         accepted = await probe.increase(1)
@@ -118,7 +118,7 @@ def _is_text(value: object) -> bool:
 
 
 async def check_two_instances_are_told_apart(harness: Harness) -> None:
-    """What is told of an instance is its own, whichever was asked about before: its time, its address, its login."""
+    """Each instance has its own time, address and login, whatever was asked about before."""
     async with harness.opened(keep=True) as probe:
         (one,) = await probe.grow(1)
         await probe.rest(APART)
@@ -139,7 +139,7 @@ async def check_two_instances_are_told_apart(harness: Harness) -> None:
         raise Violation(clause, f"both {one} and {other} are at {place[0] or place[1]}")
     if fresh[0] == fresh[1] != second:  # two objects that agree have no credentials of their own
         wrong = [part for part in DETAILS if getattr(fresh[0], part) != getattr(second, part)]
-        clause = "what connect_info tells of an instance does not depend on which was asked about before"
+        clause = "what connect_info returns for an instance does not depend on earlier calls"
         raise Violation(clause, f"asked about {other} after {one}, {', '.join(wrong)} differed from {other} alone")
 
 
@@ -195,7 +195,7 @@ def _is_about(advice: float | None, given: float) -> bool:
 
 
 async def check_identity_ignores_spelling(harness: Harness) -> None:
-    """However the settings are spelled, the same resource has the same identity."""
+    """The same resource has the same identity, however its settings are spelled."""
     respelled = harness.need(harness.respelled or None, "respelled", "make the same resource from other spellings")
     async with harness.opened() as probe:
         pass
@@ -208,7 +208,7 @@ async def check_identity_ignores_spelling(harness: Harness) -> None:
 
 
 async def check_two_resources_do_not_mix(harness: Harness) -> None:
-    """Another resource has another identity and instances of its own, be both open at the same time."""
+    """Another resource has another identity and its own instances, even if both are open at once."""
     elsewhere = harness.need(harness.elsewhere, "elsewhere", "makes a group object for another resource")
     async with harness.opened() as here, evolve(harness, make=elsewhere).opened(observe_only=True, keep=True) as there:
         if here.info.identity == there.info.identity:
@@ -221,7 +221,7 @@ async def check_two_resources_do_not_mix(harness: Harness) -> None:
 
 
 async def check_max_size_is_the_ceiling(harness: Harness) -> None:
-    """`max_size` is how many there may be in all, however many there are already."""
+    """`max_size` is the total ceiling, whatever number of instances exists already."""
     async with harness.opened() as probe:
         if probe.info.max_size is None:
             raise NotApplicable("the group has no max_size")

@@ -26,8 +26,8 @@ UNHEARD_OF = "CONFORMANCE-UNHEARD-OF"
 
 
 async def check_first_view_is_complete(harness: Harness) -> None:
-    """Right after `init` the view is whole: nothing is missing from it that a later one shows."""
-    clause = "update shows every instance of the group, whatever its state and whoever made it"
+    """Right after `init`, the view is complete: nothing that existed then appears only in a later view."""
+    clause = "update shows every instance of the group, whatever its state and no matter who created it"
     async with harness.opened() as probe:
         first = probe.found
         if harness.alive is not None and (unseen := set(await harness.alive()) - first.keys()):
@@ -39,7 +39,7 @@ async def check_first_view_is_complete(harness: Harness) -> None:
 
 
 async def check_update_notices_death(harness: Harness) -> None:
-    """An instance that has died is soon shown as deleted or failed, or not at all; others are untouched."""
+    """An instance that has died is soon shown as deleted or failed, or not at all; others stay as they are."""
     async with harness.opened() as probe:
         victim, survivor = await probe.grow(2)
         await harness.end(victim)
@@ -52,7 +52,7 @@ async def check_update_notices_death(harness: Harness) -> None:
 
 
 async def check_view_has_every_page(harness: Harness) -> None:
-    """However many instances there are, and whoever made them, `update` shows all."""
+    """`update` shows all instances, however many there are and no matter who created them."""
     launch = harness.need(harness.launch, "launch", "adds instances to the group behind its back")
     async with harness.opened() as probe:
         await launch(harness.crowd)
@@ -64,7 +64,7 @@ async def check_view_has_every_page(harness: Harness) -> None:
 
 
 async def check_view_is_whole_or_an_error(harness: Harness) -> None:
-    """If a page of the listing cannot be fetched, `update` raises: what is missing would be taken for lost."""
+    """If a page of the listing cannot be fetched, `update` raises: missing instances would count as lost."""
     trouble = harness.trouble(Trouble.BROKEN_PAGE)
     launch = harness.need(harness.launch, "launch", "adds instances to the group behind its back")
     async with harness.opened() as probe:
@@ -77,7 +77,7 @@ async def check_view_is_whole_or_an_error(harness: Harness) -> None:
 
 
 async def check_pages_that_loop_are_an_error(harness: Harness) -> None:
-    """If the pages of a listing lead back to the first, `update` raises, and does not turn them for ever."""
+    """If the pages of a listing lead back to the first one, `update` raises instead of looping for ever."""
     harness.trouble(Trouble.PAGE_LOOP)  # without which nothing needs to be launched
     launch = harness.need(harness.launch, "launch", "adds instances to the group behind its back")
     async with harness.opened() as probe:
@@ -91,7 +91,7 @@ async def check_pages_that_loop_are_an_error(harness: Harness) -> None:
 
 
 async def check_failed_update_is_an_error(harness: Harness) -> None:
-    """If the cloud does not tell, `update` raises: an older view is no view, and nor is an empty one."""
+    """If the cloud does not answer properly, `update` raises: it returns neither an old view nor an empty one."""
     async with harness.opened() as probe:
         await probe.grow(1)
         async with harness.trouble(Trouble.ERROR):
@@ -102,7 +102,7 @@ async def check_failed_update_is_an_error(harness: Harness) -> None:
 
 
 async def check_view_is_stable(harness: Harness) -> None:
-    """While nothing happens, one view is as the other, whoever looks: states, times, intents and offerings."""
+    """While nothing happens, every view is the same for every reader: states, times, intents and offerings."""
     async with harness.opened() as probe:
         await probe.grow(2)
         await probe.rest(harness.settle)
@@ -163,7 +163,7 @@ async def check_every_vendor_state_is_mapped(harness: Harness) -> None:
 
 
 async def check_unknown_state_is_not_swallowed(harness: Harness) -> None:
-    """A state that the plugin has never heard of neither hides an instance nor makes it run."""
+    """A state that the plugin does not know neither hides an instance nor counts as running."""
     set_state = harness.need(harness.set_state, "set_state", "makes the cloud show an instance in a state")
     async with harness.opened() as probe:
         (instance,) = await probe.grow(1)
