@@ -128,7 +128,7 @@ def test_ctrl_c_drains_and_a_second_one_stops(home: Path, tmp_path: Path, interr
     process = start(home, jobs, output)
     lines_until(process, " runs on ", times=4)
     process.send_signal(signal.SIGINT)
-    lines_until(process, "Ctrl-C again stops them at once")
+    lines_until(process, "press Ctrl-C again to stop at once")
     if interrupts == 2:
         process.send_signal(signal.SIGINT)
     else:
@@ -163,7 +163,7 @@ def test_sigterm_stops_at_once(home: Path, tmp_path: Path, *, draining: bool) ->
     lines_until(process, " runs on ", times=4)
     if draining:
         process.send_signal(signal.SIGINT)
-        lines_until(process, "Ctrl-C again stops them at once")
+        lines_until(process, "press Ctrl-C again to stop at once")
     process.terminate()
     said, _ = process.communicate()
     assert process.returncode == (130 if draining else 143), said

@@ -169,7 +169,7 @@ def test_it_looks_on_while_somebody_manages(fleet: Fleet) -> None:
 @pytest.mark.parametrize(
     ("arguments", "status", "told"),
     [
-        (["list", "--runner", "x"], 2, "runners: found nothing, expected [[runners]]"),
+        (["list", "--runner", "x"], 2, "there is no [[runners]] table"),
         (["increase", "0"], 2, "0 is not in the range x>=1"),
         (["decrease", "f-1"], 1, "instance f-1 does not exist; the group has none"),
         (["run", "f-1", "true"], 255, "instance f-1 does not exist; the group has none"),
@@ -186,13 +186,19 @@ def test_what_cannot_be_done_is_told(fleet: Fleet, arguments: list[str], status:
     [
         (
             "plugin = ",
-            "found a mistake at end of document: invalid value, expected TOML; write a value, and text in quotes",
+            "invalid TOML at end of document: invalid value; write a value, and put text in quotes",
         ),
         ("plugin = 'aws'", "no plugin 'aws' for fleeting.groups is installed"),
-        ("plugin = 'local'\nplugni_config = {}", "plugni_config: found an unknown key"),
-        ("[autoscaler]\nplugin = 'local'\nplugin_config.boot_tme = 1", "autoscaler.plugin_config.boot_tme: found an"),
-        ("[[runners]]\nname = 'a'", "runners: found none with [runners.autoscaler]"),
-        ("[[runners]]\nautoscaler = {}\n[[runners]]\nautoscaler = {}", "runners: found 2 with [runners.autoscaler]"),
+        ("plugin = 'local'\nplugni_config = {}", "unknown key `plugni_config`"),
+        (
+            "[autoscaler]\nplugin = 'local'\nplugin_config.boot_tme = 1",
+            "unknown key `boot_tme` in [autosc",
+        ),
+        ("[[runners]]\nname = 'a'", "runners: none has a [runners.autoscaler] table"),
+        (
+            "[[runners]]\nautoscaler = {}\n[[runners]]\nautoscaler = {}",
+            "runners: 2 have a [runners.auto",
+        ),
     ],
 )
 def test_a_wrong_file_is_told(fleet: Fleet, text: str, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -218,7 +224,7 @@ def test_a_runner_is_chosen_by_name(fleet: Fleet) -> None:
         plugin_config = {{ directory = "{fleet.group}", orphan_ttl = 30000000000 }}
     """)
     assert fleet.fleeting("list", "--runner", "ours").stdout.startswith("no instances in local:")
-    assert "did you mean ours?" in fleet.fleeting("list", "--runner", "our").stderr
+    assert "did you mean `ours`?" in fleet.fleeting("list", "--runner", "our").stderr
     fleet.config.write_text(f'plugin = "local"\nplugin_config.directory = "{fleet.group}"')
 
 

@@ -104,8 +104,8 @@ def test_a_jobs_file_is_told_too() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["google-zones.toml"], 'expected one to be named: one of "zone b", "zone c"; name it with --runner'),
-        (["policies.toml", "--runner", "x"], 'found none named "x", expected one of "by the clock"'),
+        (["google-zones.toml"], 'table (names: "zone b", "zone c"); choose one with --runner'),
+        (["policies.toml", "--runner", "x"], 'none is named "x" (names: "by the clock"'),
     ],
 )
 def test_a_wrong_choice_of_runner(arguments: Sequence[str], message: str) -> None:
@@ -118,9 +118,13 @@ def test_a_wrong_choice_of_runner(arguments: Sequence[str], message: str) -> Non
 @pytest.mark.parametrize(
     ("text", "arguments", "message"),
     [
-        ("", [], "found neither [[runners]] nor [autoscaler], expected a config.toml of GitLab Runner or a jobs file"),
-        ("[autoscaler]\n", ["--runner", "x"], "found a jobs file, expected a config.toml of GitLab Runner"),
-        ("[autoscaler\n", [], "found a mistake at "),
+        (
+            "",
+            [],
+            "config.toml or a jobs file, found a file with neither [[runners]] nor [autoscaler]",
+        ),
+        ("[autoscaler]\n", ["--runner", "x"], "expected a GitLab Runner config.toml, found a jobs file"),
+        ("[autoscaler\n", [], "invalid TOML at "),
         (
             "[[runners]]\nautoscaler.plugin = 'asw'\n",
             ["--offline"],
@@ -129,7 +133,7 @@ def test_a_wrong_choice_of_runner(arguments: Sequence[str], message: str) -> Non
         (
             "[[runners]]\nautoscaler.plugin = 'local'\nautoscaler.plugin_config.boot = 1\n",
             ["--offline"],
-            "runners[0].autoscaler.plugin_config.boot: found an unknown key",
+            "unknown key `boot` in runners[0].autoscaler.plugin_config",
         ),
     ],
 )

@@ -1,6 +1,7 @@
 """The command ``fleeting``: looks at a group of instances, and works on it by hand.
 
-What a command needs is imported when it runs: help must come at once.
+What a command needs is imported when it runs: help must come at once. What the commands of the suite share is for
+taskscaler's, and may change with any minor version.
 """
 
 import sys
@@ -42,29 +43,29 @@ __all__ = [
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 _EPILOG = """
-Exit status: 0 if all went well, 1 if something was tried and failed, 2 if the file or the arguments are wrong.
+Exit status: 0 on success, 1 if an operation failed, 2 if the file or the arguments are wrong.
 """
 
 _EPILOG_OF_COMMANDS = """
-Exit status: the command's own, 128 and the signal's number if a signal ended it, 255 if it could not be run.
+Exit status: the command's own, 128 plus the signal's number if a signal ended it, 255 if it could not be run.
 """
 
-_RUNNER = click.option("--runner", metavar="NAME", help="Which of the [[runners]] of a GitLab Runner's config.toml.")
+_RUNNER = click.option("--runner", metavar="NAME", help="Which of the [[runners]] in a GitLab Runner config.toml.")
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="fleeting")
 def main() -> None:
-    """Look at a group of cloud instances, and work on it by hand.
+    """List, change and use a group of cloud instances by hand.
 
-    CONFIG is a TOML file with the keys plugin, plugin_config and connector_config: by themselves, under [autoscaler]
-    as in a jobs file, or under [runners.autoscaler] as in a GitLab Runner's config.toml.
+    CONFIG is a TOML file with the keys plugin, plugin_config and connector_config: at the top level, under [autoscaler]
+    as in a jobs file, or under [runners.autoscaler] as in a GitLab Runner config.toml.
     """
 
 
-@main.command(short_help="List what is installed.")
+@main.command(short_help="List the installed plugins.")
 def plugins() -> None:
-    """List the groups, connectors, executors and observers that are installed."""
+    """List the installed groups, connectors, executors and observers."""
     from fleeting.cli._plugins import list_plugins
 
     sys.exit(list_plugins())
@@ -73,11 +74,11 @@ def plugins() -> None:
 @main.command("list", epilog=_EPILOG)
 @click.argument("config", metavar="CONFIG", type=_FILE)
 @_RUNNER
-@click.option("--json", "as_json", is_flag=True, help="One JSON object per instance, a line each.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per instance, one per line.")
 def list_(config: Path, runner: str | None, *, as_json: bool) -> None:
     """List the instances of a group.
 
-    This and running commands may be done while somebody manages the group; changing it may not.
+    You can do this, and run commands, while a manager runs the group; you cannot change the group then.
     """
     from fleeting.cli._group import list_instances, perform
 
@@ -91,7 +92,7 @@ def list_(config: Path, runner: str | None, *, as_json: bool) -> None:
 def increase(config: Path, runner: str | None, count: int) -> None:
     """Ask the cloud for N more instances.
 
-    Whoever manages the group meets them as preexisting or unexpected ones, and may remove them.
+    A manager of the group sees them as preexisting or unexpected instances, and may remove them.
     """
     from fleeting.cli._group import increase_group, perform
 
@@ -114,11 +115,11 @@ def decrease(config: Path, runner: str | None, instances: tuple[str, ...]) -> No
 @click.argument("instance", metavar="INSTANCE")
 @click.argument("command", metavar="-- COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)
 @_RUNNER
-@click.option("--stdin", "-i", is_flag=True, help="Give the command what comes on the standard input.")
+@click.option("--stdin", "-i", is_flag=True, help="Pass standard input on to the command.")
 def run(config: Path, runner: str | None, instance: str, command: tuple[str, ...], *, stdin: bool) -> None:
-    """Run a command on an instance, with its output as it comes.
+    """Run a command on an instance and stream its output.
 
-    One word is a line for the instance's shell; several are a program and its arguments, which no shell touches.
+    One word is a line for the instance's shell; several words are a program and its arguments, without a shell.
     """
     from fleeting.cli._group import perform
     from fleeting.cli._run import UNABLE, run_on_instance
@@ -133,10 +134,10 @@ def run(config: Path, runner: str | None, instance: str, command: tuple[str, ...
 @click.argument("command", metavar="[-- COMMAND...]", nargs=-1, type=click.UNPROCESSED)
 @_RUNNER
 def ssh(config: Path, runner: str | None, instance: str, command: tuple[str, ...]) -> None:
-    """Open a terminal on an instance, over whatever connects to it.
+    """Open a terminal on an instance, over any connector that supports terminals.
 
-    In it runs the login shell, or the command. Keys go to the instance, Ctrl-C too. Where the standard input or output
-    is no terminal, the command gets none either: it reads what comes, and its outputs stay apart.
+    The terminal runs the login shell, or the command. All keys go to the instance, including Ctrl-C. If standard input
+    or output is not a terminal, the command gets none either: it reads the input, and its two outputs stay separate.
     """
     from fleeting.cli._group import perform
     from fleeting.cli._run import UNABLE
@@ -146,38 +147,38 @@ def ssh(config: Path, runner: str | None, instance: str, command: tuple[str, ...
     sys.exit(perform(open_shell, config, runner, failed=UNABLE, instance=instance, command=line))
 
 
-@main.command(epilog=_EPILOG, short_help="Copy files to an instance, or from one.")
+@main.command(epilog=_EPILOG, short_help="Copy files to or from an instance.")
 @click.argument("config", metavar="CONFIG", type=_FILE)
 @click.argument("source", metavar="SRC")
 @click.argument("target", metavar="DST")
 @_RUNNER
 def cp(config: Path, runner: str | None, source: str, target: str) -> None:
-    """Copy a file or a directory to an instance, or from one: INSTANCE:PATH is there, any other path is here.
+    """Copy a file or a directory to or from an instance: INSTANCE:PATH is on it, any other path is local.
 
-    A directory is copied with all that is in it. If DST is a directory, the copy is put into it, else it gets that
-    name. A path on the instance that is not absolute begins where commands start there. Nothing is in its place before
-    all of it has come.
+    Directories are copied recursively. If DST is a directory, the copy goes into it; otherwise DST is the name of the
+    copy. A relative path on the instance starts where commands start. The copy appears at DST only once it is
+    complete.
     """
     if ":" not in source + target:
-        raise click.UsageError("neither SRC nor DST is on an instance; write INSTANCE:PATH for what is")
+        raise click.UsageError("neither SRC nor DST is on an instance; write INSTANCE:PATH for the one that is")
     from fleeting.cli._copy import copy
     from fleeting.cli._group import perform
 
     sys.exit(perform(copy, config, runner, source=source, target=target))
 
 
-@main.command("new-plugin", short_help="Begin a plugin for a cloud.")
+@main.command("new-plugin", short_help="Start a plugin for a cloud.")
 @click.argument("name")
 @click.option(
     "--directory",
     type=click.Path(file_okay=False, path_type=Path),
     default=Path(),
-    help="Where to put it; here, if it is not given.",
+    help="Where to put it; by default, here.",
 )
 def new_plugin(name: str, directory: Path) -> None:
-    """Write a package fleeting-NAME that passes lint, types and the conformance suite as it is.
+    """Write a package fleeting-NAME that passes lint, type checks and the conformance suite.
 
-    Its cloud is one in memory; comments say what to replace.
+    Its cloud is in memory; comments say what to replace.
     """
     from fleeting.cli._commandline import outcome
     from fleeting.cli._new_plugin import new_plugin

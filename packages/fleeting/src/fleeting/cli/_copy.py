@@ -45,7 +45,7 @@ parent=${{path%/*}}/
 if [ -d "$path" ]; then
     [ "$kind" = directory ] || fail "${{path#./}} is a directory"
 elif [ -e "$path" ] && [ "$kind" = directory ]; then
-    fail "${{path#./}} is no directory"
+    fail "${{path#./}} is not a directory"
 fi
 stage=$parent$stage
 trap 'trap "" HUP INT TERM; rm -rf "$stage"' EXIT
@@ -69,7 +69,7 @@ if [ -d "$path" ]; then
 elif [ -f "$path" ]; then
     cd "${{path%/*}}/" && exec tar -chf - "./${{path##*/}}"
 elif [ -e "$path" ]; then
-    fail "$1 is no file and no directory"
+    fail "$1 is neither a file nor a directory"
 else
     fail "there is no $1"
 fi
@@ -126,7 +126,7 @@ def _source(here: Path) -> tuple[str, str, Path]:
     with _here(here):
         source = here.resolve(strict=True)
     if not (source.is_dir() or source.is_file()):
-        raise CopyFailed("here", f"{here} is no file and no directory")
+        raise CopyFailed("here", f"{here} is neither a file nor a directory")
     name = here.name if here.name not in ("", "..") else source.name
     if not name:
         raise CopyFailed("here", "a whole file system cannot be copied; name the directories in it")

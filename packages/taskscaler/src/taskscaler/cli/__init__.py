@@ -10,8 +10,8 @@ import click
 from fleeting.cli import Commands
 
 _EPILOG = """
-Exit status: 0 if all went well, 1 if a job failed or the fleet could not be opened, 2 if the file or the arguments
-are wrong, 130 after Ctrl-C, 143 after SIGTERM.
+Exit status: 0 if every job succeeded, 1 if a job failed or the fleet could not be opened, 2 if the file or the
+arguments are wrong, 130 after Ctrl-C, 143 after SIGTERM.
 """
 
 
@@ -32,28 +32,28 @@ def main() -> None:
     "--resume",
     metavar="DIR",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Go on with the interrupted batch whose results are in DIR.",
+    help="Resume the interrupted batch whose results are in DIR.",
 )
 def run(jobs: Path | None, output: Path | None, resume: Path | None) -> None:
     """Run every job of the file JOBS and wait for all of them.
 
-    The results are one log per job, the artifacts, and results.json. Ctrl-C lets the jobs that run end and begins
-    no more; a second one stops at once, as does SIGTERM. Either way no instance is left. SIGHUP reads the policies
-    anew.
+    The results are one log per job, the artifacts, and results.json. Ctrl-C starts no more jobs and lets running jobs
+    finish; a second Ctrl-C stops at once, and so does SIGTERM. Either way no instance is left behind. SIGHUP reloads
+    the policies.
 
-    A batch that was interrupted, even by kill -9 or a power failure, is gone on with by --resume DIR: jobs that are
-    over stay so, those that ran are tried again, the others run.
+    --resume DIR resumes a batch that was interrupted, even by kill -9 or a power failure: finished jobs stay
+    finished, jobs that were running run again, and the others run.
     """
     if resume is None:
         if jobs is None:
-            raise click.UsageError("missing argument 'JOBS'; to go on with an interrupted batch, give --resume DIR")
+            raise click.UsageError("missing argument 'JOBS'; to resume an interrupted batch, use --resume DIR")
         from taskscaler.cli._run import run_jobs_file
 
         sys.exit(run_jobs_file(jobs, output))
     if jobs is not None:
-        raise click.UsageError("--resume takes no file; the batch goes on with the one that it was begun with")
+        raise click.UsageError("--resume takes no file; the batch keeps the file that it was started with")
     if output is not None:
-        raise click.UsageError("--resume takes no --output; the results go where those of the batch are")
+        raise click.UsageError("--resume takes no --output; the results stay in the batch's own directory")
     from taskscaler.cli._run import resume_batch
 
     sys.exit(resume_batch(resume))
@@ -65,15 +65,15 @@ are wrong.
 """
 
 
-@main.command(epilog=_CHECK_EPILOG, short_help="Say what a file means and what would be done.")
+@main.command(epilog=_CHECK_EPILOG, short_help="Show what a file means and what would happen.")
 @click.argument("config", metavar="CONFIG", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--runner", metavar="NAME", help="The runner, in a config.toml with several.")
-@click.option("--offline", is_flag=True, help="Ask neither the cloud nor an instance.")
+@click.option("--runner", metavar="NAME", help="Which runner, if the config.toml has several.")
+@click.option("--offline", is_flag=True, help="Contact neither the cloud nor an instance.")
 def check(config: Path, runner: str | None, *, offline: bool) -> None:
-    """Say what CONFIG means, and what would be done now; change nothing.
+    """Show what CONFIG means and what would happen now; change nothing.
 
-    CONFIG is a jobs file, or the config.toml of GitLab Runner. The group is opened to look at it only, also beside a
-    manager that runs; one running instance, if there is one, is dialled.
+    CONFIG is a jobs file, or the config.toml of GitLab Runner. The group is opened only to look at it, even while a
+    manager runs it. If an instance is running, one is dialled.
     """
     from taskscaler.cli._check import check_file
 
@@ -83,9 +83,9 @@ def check(config: Path, runner: str | None, *, offline: bool) -> None:
 @main.command()
 @click.argument("code", required=False)
 def errors(code: str | None) -> None:
-    """Tell what an error means, and what to do.
+    """Explain what an error means, and what to do.
 
-    CODE is what stands in brackets at the end of its line, such as FL112. Without CODE, all are listed.
+    CODE is the code in brackets at the end of the error's line, such as FL112. Without CODE, list all errors.
     """
     from fleeting.config import did_you_mean
     from fleeting.errors import catalogue
@@ -96,26 +96,26 @@ def errors(code: str | None) -> None:
     elif entry := catalogue().get(code.strip("[]").upper()):
         print_entry(entry)
     else:
-        hint = did_you_mean(code, catalogue()) or "taskscaler errors lists all"
+        hint = did_you_mean(code, catalogue()) or "run taskscaler errors to list all codes"
         raise click.UsageError(f"no error has the code {code!r}; {hint}")
 
 
 @main.command(
     epilog="Exit status: 0 if there is an answer, 2 if the directory or the arguments are wrong.",
-    short_help="Tell why a batch went as it did, or waits.",
+    short_help="Explain why a batch went as it did, or why it waits.",
 )
 @click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
-@click.option("--job", metavar="NAME", help="Tell of one job: what it waits for, and why it was tried again.")
-@click.option("--instance", metavar="ID", help="Tell of one instance: why it is there, or went.")
-@click.option("--json", "as_json", is_flag=True, help="Write JSON, for programs.")
+@click.option("--job", metavar="NAME", help="Explain one job: what it waits for, and why it was retried.")
+@click.option("--instance", metavar="ID", help="Explain one instance: why it is there, or why it went.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 def explain(directory: Path, job: str | None, instance: str | None, *, as_json: bool) -> None:
-    """Explain the batch whose results are in DIR, whether it is over, was interrupted, or still runs.
+    """Explain the batch whose results are in DIR, whether it is over, was interrupted, or is still running.
 
-    Why was there no capacity, why were jobs tried again, what became of the instances, and what will happen next?
-    Nothing is changed, and no cloud is asked.
+    Why was there no capacity, why were jobs retried, what happened to the instances, and what will happen next?
+    The command changes nothing and contacts no cloud.
     """
     if job is not None and instance is not None:
-        raise click.UsageError("--job and --instance are two questions; ask one at a time")
+        raise click.UsageError("--job and --instance cannot be combined; ask for one at a time")
     from taskscaler.cli._explain import explain_results
 
     sys.exit(explain_results(directory, job=job, instance=instance, as_json=as_json))
@@ -127,29 +127,29 @@ def _price(_: click.Context, __: click.Parameter, given: str | None) -> float | 
     with suppress(ValueError):
         if 0 <= (price := float(given)) < inf:
             return price
-    raise click.BadParameter(f"{given!r} is no price, such as 0.12")
+    raise click.BadParameter(f"{given!r} is not a price such as 0.12")
 
 
 _REPORT_EPILOG = """
-Exit status: 0 if all went well, 1 if the timeline could not be drawn or written, 2 if the directory or the arguments
+Exit status: 0 on success, 1 if the timeline could not be drawn or written, 2 if the directory or the arguments
 are wrong.
 """
 
 
-@main.command(epilog=_REPORT_EPILOG, short_help="Sum a batch up: times, use, cost, timeline.")
+@main.command(epilog=_REPORT_EPILOG, short_help="Summarise a batch: times, utilisation, cost, timeline.")
 @click.argument("results", metavar="RESULTS", type=click.Path(path_type=Path))
 @click.option(
     "--price-per-hour",
     metavar="X",
     callback=_price,
-    help="What one instance costs an hour, in whatever money.",
+    help="What one instance costs an hour, in any currency.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
 def report(results: Path, price_per_hour: float | None, *, as_json: bool) -> None:
-    """Look back on the batch whose results are in the directory RESULTS.
+    """Summarise the batch whose results are in the directory RESULTS.
 
-    Draws the timeline anew, and tells how long jobs waited and ran, how well the instances were used, how many
-    instance-hours were paid for and, with a price, what that cost. The batch may be over, interrupted, or running.
+    Draws the timeline again, and prints how long jobs waited and ran, how well the instances were used, how many
+    instance-hours they took and, with a price, what they cost. The batch may be over, interrupted, or running.
     """
     from taskscaler.cli._timeline import look_back
 

@@ -94,8 +94,9 @@ def _read(path: Path, runner: str | None) -> _Subject:
     if "runners" in data:
         return _read_runner(path, runner)
     if runner is not None or data.keys().isdisjoint({"autoscaler", "jobs"}):
-        what = "a jobs file" if "autoscaler" in data or "jobs" in data else "neither [[runners]] nor [autoscaler]"
-        expected = "a config.toml of GitLab Runner" + ("" if runner is not None else " or a jobs file")
+        is_jobs_file = "autoscaler" in data or "jobs" in data
+        what = "a jobs file" if is_jobs_file else "a file with neither [[runners]] nor [autoscaler]"
+        expected = "a GitLab Runner config.toml" + ("" if runner is not None else " or a jobs file")
         raise ConfigError([ConfigProblem(path="", found=what, expected=expected)], source=str(path))
     file = read_jobs_file(path)
     executors = ", ".join(sorted({job.executor for job in file.jobs}))

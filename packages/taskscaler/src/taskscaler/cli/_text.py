@@ -1,4 +1,4 @@
-"""Text for people: durations, counts, lists."""
+"""Text for people: lists."""
 
 from collections.abc import Iterable
 
