@@ -65,7 +65,7 @@ async def test_an_image_that_cannot_be_pulled_is_told_in_one_sentence(
 ) -> None:
     """Whose fault it is, and never the password."""
     given = config(images, PRESENT, password="wrong-secret" if kind == "wrong login" else PASSWORD)
-    expected = f"the registry {images.host} denied i-1 the image {images.image}; see to its name, or to"
+    expected = f"the registry {images.host} denied i-1 the image {images.image}; check its name, or"
     if kind == "no such image":
         given["image"] = f"{images.host}/none:1"
         expected = f"i-1 could not pull the image {images.host}/none:1: manifest for {images.host}/none:1 not found"

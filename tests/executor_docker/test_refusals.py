@@ -109,7 +109,7 @@ async def test_an_instance_without_a_daemon_is_told_from_one_that_may_not_be_use
     none = f"there is no Docker daemon's socket {place} on i-1; start dockerd there, or set socket"
     assert await refusal(bench, config={"socket": str(place)}) == none
     place.touch()
-    wrong = f"{place} on i-1 is no socket; set socket in [executors.docker]"
+    wrong = f"{place} on i-1 is not a socket; set socket in [executors.docker]"
     assert await refusal(bench, config={"socket": str(place)}) == wrong
     place.unlink()
     with socket.socket(socket.AF_UNIX) as dead:

@@ -67,7 +67,7 @@ def test_the_operator_s_own_image_is_always_allowed() -> None:
     """Also if a job names it, with its tag or without where that is the usual one."""
     for image, wish in ((IMAGE, IMAGE), ("busybox", "busybox:latest"), ("busybox:latest", "busybox")):
         assert admit(DockerConfig(image=image), DockerOptions(image=wish)).image == canonical(wish)
-    with pytest.raises(DockerError, match="no image is named"):
+    with pytest.raises(DockerError, match="the job names no image"):
         admit(DockerConfig(), DockerOptions())
 
 
@@ -103,15 +103,15 @@ def test_a_service_has_no_more_memory_than_its_job_may_have() -> None:
 @pytest.mark.parametrize(
     ("table", "found"),
     [
-        ({"volumes": ["data"]}, "volumes as source:/target or source:/target:ro"),
-        ({"volumes": ["data:relative"]}, "volumes as source:/target"),
-        ({"volumes": ["/a:/b/../..:ro"]}, "volumes as source:/target"),
-        ({"caches": {"a b": "/x"}}, "names, and for each an absolute path in the container"),
+        ({"volumes": ["data"]}, "volumes such as source:/target or source:/target:ro"),
+        ({"volumes": ["data:relative"]}, "volumes such as source:/target"),
+        ({"volumes": ["/a:/b/../..:ro"]}, "volumes such as source:/target"),
+        ({"caches": {"a b": "/x"}}, "for each name an absolute path in the container"),
         ({"memory": "lots"}, 'a size such as "512m" or "2g"'),
         ({"working_dir": "/"}, "an absolute path in the container"),
-        ({"labels": {"taskscaler.run": "x"}}, "labels that do not begin with taskscaler."),
-        ({"imag": "x"}, "did you mean image?"),
-        ({"services": [{"image": "x", "aliases": ["a b"]}]}, "names of hosts"),
+        ({"labels": {"taskscaler.run": "x"}}, "labels that do not start with taskscaler."),
+        ({"imag": "x"}, "did you mean `image`?"),
+        ({"services": [{"image": "x", "aliases": ["a b"]}]}, "host names"),
     ],
 )
 def test_a_bad_wish_is_told_when_the_file_is_read(table: dict[str, Any], found: str) -> None:
@@ -119,7 +119,7 @@ def test_a_bad_wish_is_told_when_the_file_is_read(table: dict[str, Any], found: 
     with pytest.raises(ConfigError) as error:
         structure(table, DockerOptions, path="jobs[0].options.docker")
     assert found in str(error.value)
-    assert str(error.value).startswith("jobs[0].options.docker.")
+    assert error.value.problems[0].path.startswith("jobs[0].options.docker.")
 
 
 @given(st.integers(1, 2**50))
@@ -217,7 +217,7 @@ def test_a_reference_comes_apart_as_it_was_put_together(host: str, path: str, ta
 @pytest.mark.parametrize("label", ["taskscaler.run", "fleeting.group", "fleeting.x", "Fleeting.Group", " fleeting.a"])
 def test_labels_by_which_others_know_what_is_theirs_are_refused(label: str) -> None:
     """A group would take the job's container for an instance, and remove it."""
-    with pytest.raises(ConfigError, match=r"labels that do not begin with taskscaler\. or fleeting\."):
+    with pytest.raises(ConfigError, match=r"labels that do not start with taskscaler\. or fleeting\."):
         structure({"labels": {label: "x"}}, DockerOptions)
 
 

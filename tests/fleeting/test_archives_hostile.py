@@ -258,7 +258,10 @@ def unpacked(tmp_path: Path, data: bytes, **limits: float) -> Path:
         (member(b"f\n\x1b[2Jok", b"4"), '"f ok" is a device'),
         (member(b"l", b"2", link=b"/etc"), 'the link "l" leads outside its directory'),
         (member(b"l", b"2", link=b".."), 'the link "l" leads outside its directory'),
-        (member(b"l", b"2", link=b"x/../y"), 'the link "l" goes up from what is no directory of the archive'),
+        (
+            member(b"l", b"2", link=b"x/../y"),
+            'the link "l" goes up from outside the archive\'s directories',
+        ),
         (member(b"l", b"2"), 'the link "l" points to nothing that can be there'),
         (member(b"l", b"2", link=b"x") + member(b"l/x"), '"l" is a link and a directory, too'),
         (member(b"l/x") + member(b"l", b"2", link=b"x"), 'the path "l" comes twice, as different things'),

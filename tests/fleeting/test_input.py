@@ -45,7 +45,7 @@ class Given:
 
 async def test_text_has_to_be_encoded(way: Way) -> None:
     """Which encoding the command reads is for its caller to know."""
-    with pytest.raises(TypeError, match="found a string for stdin, expected bytes; encode it"):
+    with pytest.raises(TypeError, match="stdin must be bytes, not a string; encode it"):
         await way.connection.run("cat", stdin="text")  # type: ignore[arg-type]  # on purpose
 
 

@@ -91,7 +91,7 @@ def test_a_version_constraint_is_reported_and_not_obeyed(install: Install) -> No
     load_group("aws:1.2.0", {"name": "fleet", "credentials_profile": "ci"}, notes=notes)
     assert notes == [
         "plugin 'aws:1.2.0': 1.2.0 is a release of the Go plugin; used is dist-aws 1.0",
-        "plugin_config.credentials_profile is an older name, write profile",
+        "plugin_config.credentials_profile is an older name; use profile",
     ]
 
 
@@ -101,12 +101,12 @@ def test_settings_are_checked_where_they_stand(install: Install) -> None:
     with pytest.raises(ConfigError) as caught:
         load_group("cloudy", {"token": 1234, "zone": "a"}, path="autoscaler.plugin_config", source="config.toml")
     assert str(caught.value).splitlines() == [
-        "config.toml: autoscaler.plugin_config.token: found an integer, expected a string",
+        "config.toml: autoscaler.plugin_config.token: expected a string, found an integer",
         (
-            "config.toml: autoscaler.plugin_config.zone: found an unknown key, "
-            "expected one of name, boot_delay, profile, token"
+            "config.toml: unknown key `zone` in [autoscaler.plugin_config]"
+            " (known keys: name, boot_delay, profile, token)"
         ),
-        "config.toml: autoscaler.plugin_config.name: found nothing, expected a string; this key is required",
+        "config.toml: missing key `name` in [autoscaler.plugin_config], expected a string",
     ]
 
 
@@ -124,7 +124,7 @@ def test_an_unknown_plugin_is_told_the_nearest_name(install: Install) -> None:
         load_group("clowdy", {})
     installed = ", ".join(available_groups())
     assert str(caught.value) == (
-        f"no plugin 'clowdy' for fleeting.groups is installed (installed: {installed}); did you mean cloudy?"
+        f"no plugin 'clowdy' for fleeting.groups is installed (installed: {installed}); did you mean `cloudy`?"
     )
 
 
@@ -228,5 +228,5 @@ def test_an_unknown_protocol_is_told_the_nearest_name(install: Install) -> None:
     """Connectors are looked up among connectors only."""
     install("carrier", CONNECTOR, kind="fleeting.connectors")
     install("carriet", GROUP.format(version=1))
-    with pytest.raises(PluginNotFound, match=r"no plugin 'carriet' for fleeting\.connectors .*did you mean carrier\?"):
+    with pytest.raises(PluginNotFound, match=r"'carriet' for fleeting\.connectors .*did you mean `carrier`\?"):
         load_connector("carriet")

@@ -16,6 +16,7 @@ import fleeting
 from fleeting import CommandFailed, ConnectError, Unreachable, Unsupported
 from fleeting.connectors import ssh
 from fleeting.connectors.ssh import MemoryHostKeys, SshConnector
+from fleeting.plugins import load_connector
 from tests.fleeting.local_agents import Heard, watched
 from tests.fleeting.sshd import PATIENCE, configured, connected, dialled, sshd
 
@@ -615,7 +616,7 @@ async def test_one_connection_leads_to_the_next(tmp_path: Path) -> None:
 
 def test_the_connector_is_found_by_its_protocol() -> None:
     """The entry point gives it, and what is public is there."""
-    assert isinstance(fleeting.plugins.load_connector("ssh"), SshConnector)
+    assert isinstance(load_connector("ssh"), SshConnector)
     assert all(hasattr(ssh, name) for name in ssh.__all__)
     with pytest.raises(AttributeError):
         ssh.no_such_name  # noqa: B018

@@ -67,7 +67,7 @@ async def test_a_host_that_is_not_the_one_reported_is_refused(tmp_path: Path) ->
             await works(evolve(server.info, host_key=other))
         with pytest.raises(ConnectError, match="not a line of type and base64"):
             await works(evolve(server.info, host_key="nonsense"))
-        with pytest.raises(HostKeyMismatch, match="its group has ssh-ed25519 that is no base64"):
+        with pytest.raises(HostKeyMismatch, match="its group has ssh-ed25519 that is not base64"):
             await works(evolve(server.info, host_key="ssh-ed25519 AAA"))
         assert "Accepted" in (tmp_path / "log").read_text()
 
@@ -171,7 +171,7 @@ async def test_a_file_of_known_hosts_decides(tmp_path: Path, line: str) -> None:
         known.write_text(f"{name} {server.host_key}\n@revoked * {server.host_key}\n")
         with pytest.raises(HostKeyMismatch, match="is revoked"):
             await works(info, known_hosts=str(known))
-        with pytest.raises(ConfigError, match=r"known_hosts: found .*/none, expected a file to read"):
+        with pytest.raises(ConfigError, match=r"known_hosts: expected a readable file, found .*/none"):
             await works(info, known_hosts=str(tmp_path / "none"))
 
 
@@ -362,7 +362,7 @@ async def test_an_agent_that_is_stuck_is_not_waited_for(
 
     async with await anyio.create_unix_listener(tmp_path / "agent") as listener, anyio.create_task_group() as tasks:
         tasks.start_soon(listener.serve, give)
-        with pytest.raises(LoginRejected, match=r"the SSH agent does not tell its keys \(.+\); start it anew"):
+        with pytest.raises(LoginRejected, match=r"the SSH agent does not list its keys \(.+\); restart it"):
             await works(info, use_agent=True)
         monkeypatch.setattr(_dial, "LOGIN_TIMEOUT", PATIENCE)
         if answer == "none":
@@ -426,7 +426,7 @@ async def test_what_never_answers_is_given_up() -> None:
 async def test_a_name_that_no_host_has_is_told() -> None:
     """An address may come from a file that somebody has written by hand."""
     info = ConnectInfo(id="i-1", internal_addr="ü..x", user="me", key=generate_key().private)
-    with pytest.raises(Unreachable, match=r"i-1 .* within 1 s: 'ü\.\.x' is no host's name"):
+    with pytest.raises(Unreachable, match=r"i-1 .* within 1 s: 'ü\.\.x' is not a host name"):
         await works(info, timeout=1.0)
 
 

@@ -175,7 +175,7 @@ async def test_what_is_not_permitted_is_done_without(cloud: Cloud) -> None:
     group = cloud.group()
     info = await group.init(Settings(owner="a", clock=LoopClock()))
     await group.shutdown()
-    assert sum("not everything could be looked at" in each for each in info.advice) == 2
+    assert sum("some settings could not be checked" in each for each in info.advice) == 2
 
 
 async def test_credentials_that_have_expired_are_not_taken_for_a_lack_of_permission(cloud: Cloud) -> None:
@@ -767,7 +767,7 @@ def test_gitlabs_names_and_keys_are_understood(name: str) -> None:
     group = load(name, table, notes=notes)
     assert isinstance(group, AwsGroup)
     assert group._config == AwsConfig(name="fleet", profile="ci", config_file="/c", credentials_file="/d")
-    assert notes == ["plugin_config.credentials_profile is an older name, write profile"]
+    assert notes == ["plugin_config.credentials_profile is an older name; use profile"]
 
 
 def test_a_gitlab_file_loads_as_it_is(tmp_path: Path) -> None:

@@ -334,7 +334,7 @@ async def test_a_refusal_after_a_try_without_an_answer_is_of_unknown_outcome(clo
         with pytest.raises(RateLimited):
             await group.increase(1, intent="x")
         await cloud.ado("set", faults=[lost, late])
-        with pytest.raises(OutcomeUnknown, match="earlier try"):
+        with pytest.raises(OutcomeUnknown, match="earlier attempt"):
             await group.increase(1, intent="y")
 
 
@@ -373,7 +373,7 @@ async def test_a_group_that_is_fatal_to_jobs_is_refused_and_may_be_looked_at(
     looking = cloud.group()
     info = await looking.init(Settings(owner="a", clock=LoopClock(), observe_only=True))
     await looking.shutdown()
-    assert any("would not be managed" in each and word in each for each in info.advice)
+    assert any("would refuse it" in each and word in each for each in info.advice)
 
 
 async def test_in_one_zone_nothing_is_rebalanced(cloud: Cloud) -> None:

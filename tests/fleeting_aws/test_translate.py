@@ -441,7 +441,7 @@ def test_no_password_was_encrypted_for_another_key(other: ed25519.Ed25519Private
     public = rsa.generate_private_key(65537, 2048).public_key()
     data = base64.b64encode(public.encrypt(b"pa$$", padding.PKCS1v15())).decode()
     form = serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
-    with pytest.raises(LoginRejected, match="not that of i-1's key pair"):
+    with pytest.raises(LoginRejected, match="does not belong to i-1's key pair"):
         decrypted(data, other.private_bytes(*form).decode(), "i-1")
 
 

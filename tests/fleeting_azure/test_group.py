@@ -147,7 +147,7 @@ async def test_an_allocation_that_fails_is_a_problem_and_is_not_added_to(tmp_pat
             assert await azure.group.increase(4, intent="i") == 4
             (problem,) = (await azure.group.update()).problems
         assert (problem.kind, problem.since) == (ProblemKind.CAPACITY, 1767323045.0)
-        assert problem.message.startswith("Azure says AllocationFailed: it has no room")
+        assert problem.message.startswith("Azure says AllocationFailed: there is no room")
         assert azure.cloud.capacity == 5
         assert len(await azure.grow(5)) == 6
         assert (await azure.group.update()).problems == []

@@ -84,7 +84,7 @@ def daemon() -> Iterator[Daemon]:
         return
     if not (DOCKERD.exists() and BUSYBOX.exists() and os.geteuid() == 0):
         pytest.skip("there is no Docker daemon; apt-get install docker.io busybox-static, as root")
-    directory = Path(tempfile.mkdtemp(prefix="dockerd-"))
+    directory = Path(tempfile.mkdtemp(prefix="dockerd-", dir="/var/tmp"))  # on a disk, as its layers need it
     try:
         with bridge() as network, started(directory, network) as own:
             import_image(own)

@@ -78,9 +78,9 @@ async def test_the_version_is_the_older_of_ours_and_the_daemon_s(docker: Daemon)
     ("answers", "why"),
     [
         ([], "closed the connection instead of answering|broke off"),
-        ([b"220 mail.example ESMTP\r\n\r\n"], "no Docker daemon"),
-        ([b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi"], "no Docker daemon"),
-        ([PING, b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n<html>"], "no JSON"),
+        ([b"220 mail.example ESMTP\r\n\r\n"], "not a Docker daemon"),
+        ([b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi"], "not a Docker daemon"),
+        ([PING, b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n<html>"], "instead of JSON"),
         ([PING, b"HTTP/1.1 200 OK\r\nContent-Length: 60\r\n\r\n{"], "broke off"),
         ([PING, b"HTTP/1.1 404 Not Found\r\nContent-Length: 4\r\n\r\ngone"], "HTTP status 404"),
     ],

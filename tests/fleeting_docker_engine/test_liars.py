@@ -208,15 +208,20 @@ def test_whatever_bytes_answer_are_an_error_of_ours(answer: bytes, backend: str)
 @pytest.mark.parametrize(
     ("kind", "path", "answer", "says"),
     [
-        (Info, "/info", [], "the answer to GET /info has an array, where a table belongs; is this a Docker daemon?"),
-        (Info, "/info", {"NCPU": "4"}, 'GET /info has string "4" at NCPU, where an integer belongs'),
-        (Info, "/info", {"NCPU": 0}, "has integer 0 at NCPU, where >= 1 belongs"),
-        (Created, "/x", {}, "has nothing at Id, where a string belongs"),
-        (Created, "/x", {"Id": "../.."}, 'has string "../.." at Id, where an id or a name belongs'),
-        (Created, "/x", {"Id": "a" * 9999}, "where an id or a name belongs"),
-        (tuple[Listed, ...], "/x", [{"Id": "a"}, 1], r"has integer 1 at \[1\], where a table belongs"),
-        (tuple[Listed, ...], "/x", [{"Id": "a", "Labels": {"k": 1}}], r"has integer 1 at \[0\].Labels.k"),
-        (Inspected, "/x", {"State": {"Running": 1}}, "has integer 1 at State.Running, where true or false belongs"),
+        (
+            Info,
+            "/info",
+            [],
+            "answer to GET /info contains an empty array instead of a table; is this a Docker daemon?",
+        ),
+        (Info, "/info", {"NCPU": "4"}, 'GET /info contains "4" at NCPU instead of an integer'),
+        (Info, "/info", {"NCPU": 0}, "contains 0 at NCPU instead of at least 1"),
+        (Created, "/x", {}, "contains nothing at Id instead of a string"),
+        (Created, "/x", {"Id": "../.."}, 'contains "../.." at Id instead of an id or a name'),
+        (Created, "/x", {"Id": "a" * 9999}, "instead of an id or a name"),
+        (tuple[Listed, ...], "/x", [{"Id": "a"}, 1], r"contains 1 at \[1\] instead of a table"),
+        (tuple[Listed, ...], "/x", [{"Id": "a", "Labels": {"k": 1}}], r"contains 1 at \[0\].Labels.k"),
+        (Inspected, "/x", {"State": {"Running": 1}}, "contains 1 at State.Running instead of true or false"),
     ],
 )
 async def test_an_error_says_what_was_found_where_and_what_belongs_there(
@@ -262,10 +267,10 @@ async def test_a_long_message_is_neither_read_nor_shown_whole(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("body", "says"),
     [
-        (b'"' + b"x" * (LONGEST_ANSWER + 1), "has no end, where at most 4 MiB belongs"),
-        (b"[" + b"{}," * (MOST_VALUES // 2), rf"has JSON of {MOST_VALUES // 2 * 2 + 1} values, where at most"),
-        (b"[" * 50_000, "has no JSON but the string"),
-        (b"\xff\xfe", "has no JSON but the string"),
+        (b'"' + b"x" * (LONGEST_ANSWER + 1), "contains an endless answer instead of at most 4 MiB"),
+        (b"[" + b"{}," * (MOST_VALUES // 2), rf"contains JSON of {MOST_VALUES // 2 * 2 + 1} values instead of at most"),
+        (b"[" * 50_000, "instead of JSON"),
+        (b"\xff\xfe", "instead of JSON"),
     ],
     ids=["long", "many", "deep", "no text"],
 )
@@ -284,10 +289,10 @@ async def test_progress_is_read_by_the_line_and_none_is_kept(tmp_path: Path) -> 
     for body, error, says in (
         (lines, None, ""),
         (lines + b'{"error": "no space left on device"}', EngineRefused, "no space left on device"),
-        (lines + b'{"error": 5}', EngineMalformed, "integer 5 at error"),
-        (lines + b"[]", EngineMalformed, "an array, where a table belongs"),
-        (lines + b"{", EngineMalformed, "no JSON"),
-        (lines + b" " * (LONGEST_LINE << 1), EngineMalformed, "a line without an end"),
+        (lines + b'{"error": 5}', EngineMalformed, "contains 5 at error"),
+        (lines + b"[]", EngineMalformed, "an empty array instead of a table"),
+        (lines + b"{", EngineMalformed, "instead of JSON"),
+        (lines + b" " * (LONGEST_LINE << 1), EngineMalformed, "an endless line"),
     ):
         async with lied_to(tmp_path, body) as engine:
             with pytest.raises(error, match=says) if error else nullcontext():

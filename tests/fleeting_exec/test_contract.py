@@ -109,24 +109,27 @@ def test_what_the_contract_has_is_understood(instances: dict[str, tuple[str, flo
 @pytest.mark.parametrize(
     ("output", "said"),
     [
-        ("", "nothing, where a JSON object belongs"),
-        ("Error: no such zone", "it is no JSON (Expecting value: line 1 column 1 (char 0))"),
-        ('{"instances": [', "it is no JSON (Expecting value: line 1 column 16 (char 15))"),
-        (b'{"instances": ["\xff"]}', "it is no JSON ('utf-8' codec can't decode byte 0xff in position 16"),
-        ("[]", "it is JSON, but no object"),
-        ("{}", "instances: found nothing, expected an array"),
-        ('{"instances": {}}', "instances: found a table, expected an array"),
-        ("[" * 100_000, "it is no JSON (maximum recursion depth exceeded"),
-        ('{"instances": [], "instances": []}', "a key is there twice in one object"),
+        ("", "nothing instead of a JSON object"),
+        ("Error: no such zone", "it is not JSON (Expecting value: line 1 column 1 (char 0))"),
+        ('{"instances": [', "it is not JSON (Expecting value: line 1 column 16 (char 15))"),
+        (b'{"instances": ["\xff"]}', "it is not JSON ('utf-8' codec can't decode byte 0xff in position 16"),
+        ("[]", "it is JSON, but not an object"),
+        ("{}", "missing key `instances`, expected an array"),
+        ('{"instances": {}}', "instances: expected an array, found an empty table"),
+        ("[" * 100_000, "it is not JSON (maximum recursion depth exceeded"),
+        ('{"instances": [], "instances": []}', "an object has the same key twice"),
         (f'{{"{"x" * 100_000}": 1}}', "a key is longer than 40 characters"),
-        ('{"instances": [{"name": "a", "state": "RUNNING"}]}', 'found string "RUNNING", expected one of "creating"'),
-        ('{"instances": [{"name": "a", "state": "running", "adress": "h"}]}', "found an unknown key"),
-        ('{"instances": [{"name": "-rf", "state": "running"}]}', "beginning with a letter, digit or _"),
+        (
+            '{"instances": [{"name": "a", "state": "RUNNING"}]}',
+            ', found "RUNNING"',
+        ),
+        ('{"instances": [{"name": "a", "state": "running", "adress": "h"}]}', "unknown key `adress` in instances[0]"),
+        ('{"instances": [{"name": "-rf", "state": "running"}]}', "starting with a letter, digit or _"),
         ('{"instances": [{"name": "a\\nb", "state": "running"}]}', "1 to 255 of the characters"),
-        ('{"instances": [{"name": "a", "state": "running", "created_at": -1}]}', ">= 0"),
-        ('{"instances": [{"name": "a", "state": "running", "created_at": NaN}]}', "NaN is no number in JSON"),
+        ('{"instances": [{"name": "a", "state": "running", "created_at": -1}]}', "expected at least 0"),
+        ('{"instances": [{"name": "a", "state": "running", "created_at": NaN}]}', "NaN is not a JSON number"),
         ('{"instances": [{"name": "a", "state": "running", "created_at": 1e999}]}', "expected a number"),
-        ('{"instances": [{"name": "a", "state": "running", "port": 65536}]}', "<= 65535"),
+        ('{"instances": [{"name": "a", "state": "running", "port": 65536}]}', "expected at most 65535"),
         (
             '{"instances": [{"name": "a", "state": "running"}, {"name": "a", "state": "failed"}]}',
             "it lists a twice",
@@ -157,7 +160,7 @@ def test_many_instances_one_of_them_twice_are_soon_refused() -> None:
 
 def test_another_instance_than_the_one_asked_about_is_refused() -> None:
     """Or its address would be taken for the other's."""
-    with pytest.raises(ProviderError, match="it was asked about a, and tells of b"):
+    with pytest.raises(ProviderError, match="it was asked about a, and describes b"):
         read_instance(b'{"name": "b", "state": "running"}', "provision status", "a")
 
 

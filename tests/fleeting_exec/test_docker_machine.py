@@ -238,7 +238,7 @@ esac
     done = place.run("fake", "status", "a")
     assert (done.returncode, done.stderr) == (
         1,
-        "docker-machine inspect printed no JSON object with a Driver; run it by hand to see what is wrong\n",
+        "docker-machine inspect did not print a JSON object with a Driver; run it by hand to see why\n",
     )
 
 

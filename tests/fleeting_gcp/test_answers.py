@@ -264,7 +264,7 @@ def test_a_group_with_an_autoscaler_is_refused() -> None:
     """The sentence holds the command that changes it."""
     group = gcp.InstanceGroupManager(status={"autoscaler": "https://x/autoscalers/web"})
     assert answers.refusal(group, ZONAL) == (
-        "an autoscaler decides on the size of runners; delete it: gcloud compute instance-groups managed"
+        "an autoscaler controls the size of runners; delete it: gcloud compute instance-groups managed"
         " stop-autoscaling runners --project=acme --zone=europe-west1-b"
     )
 

@@ -198,7 +198,7 @@ async def test_a_lost_operation_leaves_the_outcome_open_and_the_repeat_settles_i
     """Google was asked twice, and made one."""
     cloud.delay = 0.01
     async with opened(cloud) as group:
-        with cloud.fault(Fault.LOST_OPERATION), pytest.raises(OutcomeUnknown, match="knows nothing any more"):
+        with cloud.fault(Fault.LOST_OPERATION), pytest.raises(OutcomeUnknown, match="no longer knows"):
             await group.increase(1, intent="a-1")
         assert await group.increase(1, intent="a-1") == 1
         assert cloud.methods.count("createInstances") == 2
@@ -317,7 +317,7 @@ async def test_what_something_in_between_answers_is_an_error_like_others(zonal: 
 async def test_where_nobody_listens_nothing_was_done(zonal: Cloud, tmp_path: Path) -> None:
     """Only where nothing was sent is that certain, also of a change."""
     settings = config(zonal, write_credentials(tmp_path), endpoint=f"http://127.0.0.1:{free_port()}")
-    with pytest.raises(ProviderError, match="Google cannot be reached to get; see to the network and the endpoint"):
+    with pytest.raises(ProviderError, match="Google cannot be reached to get; check the network and the endpoint"):
         await GcpGroup(settings).init(Settings(owner="us", clock=LoopClock()))
     sdk = _Sdk(settings)
     request = {"project": "acme", "zone": "b", "instance_group_manager": "runners", "size": 1}
@@ -627,7 +627,7 @@ async def test_a_group_that_is_not_there_is_refused(zonal: Cloud, opened: Open) 
 async def test_a_group_with_an_autoscaler_is_refused(zonal: Cloud, opened: Open) -> None:
     """Before anything is asked of it."""
     zonal.settings = {"status": {"autoscaler": "https://www.googleapis.com/compute/v1/x/autoscalers/web"}}
-    with pytest.raises(GroupRefused, match="an autoscaler decides on the size of runners"):
+    with pytest.raises(GroupRefused, match="an autoscaler controls the size of runners"):
         async with opened(zonal):
             pass
     assert zonal.methods == ["get"]
@@ -640,7 +640,7 @@ async def test_who_observes_is_told_instead_of_refused(zonal: Cloud, tmp_path: P
         group = GcpGroup(config(zonal, write_credentials(tmp_path)))
         info = await group.init(Settings(owner="us", clock=LoopClock(), observe_only=True))
         await group.shutdown()
-    assert info.advice[0].startswith("it would not be managed as it is: an autoscaler decides on the size of runners")
+    assert info.advice[0].startswith("a manager would refuse it as it is: an autoscaler controls the size of runners")
 
 
 @pytest.mark.parametrize("connector", [ConnectorConfig(os="windows"), ConnectorConfig(protocol="winrm+https")])
@@ -681,7 +681,7 @@ async def test_missing_application_default_credentials_are_told(
 ) -> None:
     """With what to do about it."""
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "missing.json"))
-    with pytest.raises(AuthFailed, match="application default credentials of Google's are missing; log in"):
+    with pytest.raises(AuthFailed, match="Google's application default credentials are missing; log in"):
         async with opened(zonal, credentials_file=None):
             pass
 

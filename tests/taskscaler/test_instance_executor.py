@@ -137,7 +137,7 @@ NO_NAMES = [
 @pytest.mark.parametrize("name", NO_NAMES)
 def test_no_job_has_a_name_that_leads_elsewhere(tmp_path: Path, name: str) -> None:
     """Not even one that is made from another; nor do results know where it would be."""
-    with pytest.raises(ValueError, match="as the name of a job, expected at most 128 letters, digits"):
+    with pytest.raises(ValueError, match=r"expected 1 to 128 letters, digits.* as the name of a job"):
         JobSpec(name=name, script="true")
     with pytest.raises(ValueError, match="as the name of a job"):
         evolve(JobSpec(name="job", script="true"), name=name)
@@ -425,7 +425,7 @@ def test_the_instance_executor_is_installed() -> None:
 
 def test_an_unknown_executor_is_an_error_that_names_the_nearest() -> None:
     """As for instance groups."""
-    with pytest.raises(PluginNotFound, match=r"installed: .*instance.*; did you mean instance\?"):
+    with pytest.raises(PluginNotFound, match=r"installed: .*instance.*; did you mean `instance`\?"):
         load_executor("instanse", {})
 
 
@@ -463,7 +463,7 @@ def test_anybody_can_add_an_executor(tmp_path: Path, monkeypatch: pytest.MonkeyP
     install(tmp_path, monkeypatch, THIRD_PARTY)
     assert {"boxes", "instance"} <= set(available_executors())
     assert repr(load_executor("boxes", {"image": "debian"})) == "Executor(config=Config(image='debian'))"
-    with pytest.raises(ConfigError, match=r"executors.boxes.imag: found an unknown key.*did you mean image\?"):
+    with pytest.raises(ConfigError, match=r"unknown key `imag` in .executors.boxes. .*did you mean `image`\?"):
         load_executor("boxes", {"imag": "debian"}, path="executors.boxes")
 
 

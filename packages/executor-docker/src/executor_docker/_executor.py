@@ -76,7 +76,7 @@ class DockerExecutor:
         await to_thread.run_sync(self._owner.claim)
         with self._owner.at_work(job.name, lease.instance, lease.slot) as unit:
             async with lease.dial() as connection, daemon(connection, self._config, lease.instance) as engine:
-                with told_of(lease.instance, "what an earlier job has left cannot be cleared away"):
+                with told_of(lease.instance, "an earlier job's leftovers cannot be removed"):
                     await clear(engine, self._owner.is_leftover)
                 work = _Work(self._config, engine, admitted, job, unit, lease, output)
                 return await self._run(work, artifacts)
@@ -150,7 +150,7 @@ class _Work:
         await self._check_volumes()
         with told_of(self.instance, "the job's network cannot be made"):
             place = await _network.prepare(engine, config.network, self.unit)
-        with told_of(self.instance, "the job's limits cannot be told"):
+        with told_of(self.instance, "the job's limits cannot be determined"):
             await self._lower_limits()
         with told_of(self.instance, "a service of the job cannot be started"):
             await _services.start(

@@ -82,7 +82,7 @@ def _why(said: str, image: str, registry: str, instance: str) -> str:
     if "no space left on device" in said:
         return f"the disk of {instance} is full: the image {image} cannot be pulled; make room there, or remove images"
     if any(word in said.lower() for word in _DENIED):
-        hint = f"see to its name, or to registries.{registry!r} in [executors.docker]"
+        hint = f"check its name, or registries.{registry!r} in [executors.docker]"
         return f"the registry {registry} denied {instance} the image {image}; {hint}"
     return f"{instance} could not pull the image {image}: {said}"
 

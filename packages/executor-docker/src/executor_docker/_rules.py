@@ -74,7 +74,7 @@ def admit(config: DockerConfig, options: DockerOptions) -> Admitted:
     for namespace in options.namespaces:
         _allow("instance's namespace", namespace, config.allowed_namespaces, "allowed_namespaces")
     if options.privileged and not config.allow_privileged:
-        raise DockerError("the job may not be privileged; set allow_privileged in [executors.docker] if it is trusted")
+        raise DockerError("the job may not be privileged; if you trust it, set allow_privileged in [executors.docker]")
     _check_services(config, options)
     return Admitted(
         image=_image(config, options),
@@ -88,7 +88,7 @@ def admit(config: DockerConfig, options: DockerOptions) -> Admitted:
 def _image(config: DockerConfig, options: DockerOptions) -> str:
     image = options.image or config.image
     if image is None:
-        raise DockerError("no image is named for the job; set image in [executors.docker] or in options.docker")
+        raise DockerError("the job names no image; set image in [executors.docker] or in options.docker")
     if options.image is not None and canonical(image) != canonical(config.image or ""):
         _allow_image("image", image, config.allowed_images, "allowed_images")
     return canonical(image)
@@ -99,7 +99,7 @@ def _check_services(config: DockerConfig, options: DockerOptions) -> None:
         _allow_image("service's image", service.image, config.allowed_services, "allowed_services")
         _size(f"memory for the service {service.names[0]}", service.memory, config.memory)
     if options.services and (config.network != "job" or "network" in options.namespaces):
-        raise DockerError('the job has services, for which it needs a network of its own; set network = "job"')
+        raise DockerError('the job has services, which need a network of their own; set network = "job"')
 
 
 def _check_volume(config: DockerConfig, volume: Volume) -> None:

@@ -23,7 +23,7 @@ _LOOK = """
 
 _WRONG = {
     3: "there is no Docker daemon's socket {socket} on {instance}; start dockerd there, or set socket",
-    4: "{socket} on {instance} is no socket; set socket in [executors.docker]",
+    4: "{socket} on {instance} is not a socket; set socket in [executors.docker]",
     5: "the user of the connection may not use {socket} on {instance}; make the user a member of its group (docker)",
     0: "the Docker daemon on {instance} is not running: nobody answers at {socket}; start it",
 }

@@ -140,7 +140,7 @@ class AwsGroup:
                 told = f"{error}; the desired capacity is raised instead; {hint}"
                 log.warning("launch_refused", extra={"group": self._config.name, "error": told})
                 if isinstance(error, NotSupported):
-                    raise OutcomeUnknown(f"{error}; it may have launched all the same") from error
+                    raise OutcomeUnknown(f"{error}; it may have launched anyway") from error
         return await self._shift_desired(lambda group: min(count, room_in(group)))
 
     async def withdraw(self, count: int) -> int:
@@ -245,7 +245,7 @@ class AwsGroup:
             max_size=group["MaxSize"],
             capabilities=CAPABILITIES,
             advice=[
-                *(f"it would not be managed as it is: {each}" for each in harm),
+                *(f"a manager would refuse it as it is: {each}" for each in harm),
                 *_translate.advice_on(group, policies),
                 *lacking,
             ],
@@ -257,7 +257,7 @@ class AwsGroup:
         try:
             found: Sequence[Json] = (await self._sdk.read("autoscaling", operation, **self._named, **more))[key]
         except NotPermitted as error:
-            lacking.append(f"not everything could be looked at: {error}; permit it")
+            lacking.append(f"some settings could not be checked: {error}; permit it")
             return []
         return found
 
@@ -393,7 +393,7 @@ class AwsGroup:
             raise LoginRejected(f"the password of {info.id} is encrypted; {hint}")
         data = (await self._sdk.read("ec2", "get_password_data", InstanceId=info.id))["PasswordData"].strip()
         if not data:
-            raise ProviderError(f"Windows has not told the password of {info.id} yet; it takes some minutes")
+            raise ProviderError(f"Windows has not reported the password of {info.id} yet; that takes some minutes")
         return evolve(info, password=_translate.decrypted(data, (await self._make_key(info.id)).private, info.id))
 
     async def _make_key(self, instance: str) -> "ssh.KeyPair":  # quoted, for it is imported only when it is used

@@ -231,7 +231,7 @@ def failure_of(error: Exception, operation: str, *, changing: bool, lost: bool =
         if not changing or is_refused(response):
             refused = refusal(response.get("Error", {}), operation)
             in_doubt = changing and lost and not isinstance(refused, InstanceNotFound | OutcomeUnknown)
-            return OutcomeUnknown(f"{refused}; an earlier try may have been carried out") if in_doubt else refused
+            return OutcomeUnknown(f"{refused}; an earlier attempt may have been carried out") if in_doubt else refused
     elif _NO_CREDENTIALS.search(" ".join(names)):
         return AuthFailed(f"AWS cannot be asked for {operation} without credentials: {error}")
     elif not names & {"BotoCoreError", "ResponseParserError"}:
@@ -320,11 +320,11 @@ def harm_in(group: Json) -> Iterator[str]:
         )
     overrides = group.get("MixedInstancesPolicy", {}).get("LaunchTemplate", {}).get("Overrides", [])
     if any(each.get("WeightedCapacity", "1") != "1" for each in overrides):
-        yield "its capacity counts weights, not instances; take the weights out of its instance types"
+        yield "its capacity counts weights, not instances; remove the weights from its instance types"
     if (unit := group.get("DesiredCapacityType", "units")) != "units":
         yield f"its capacity counts {unit}, not instances; set its desired capacity type to units"
     if group.get("WarmPoolConfiguration", {}).get("InstanceReusePolicy", {}).get("ReuseOnScaleIn"):
-        yield "its warm pool takes back instances that jobs have used; set ReuseOnScaleIn to false"
+        yield "its warm pool reuses instances that have run jobs; set ReuseOnScaleIn to false"
     if operator := group.get("Operator", {}).get("Principal"):
         yield f"only {operator} may change it; name another group"
     if status := group.get("Status"):
@@ -335,21 +335,21 @@ def advice_on(group: Json, policies: Sequence[Json]) -> Iterator[str]:
     """Say what should be changed about a group, one sentence each."""
     smallest, cooldown, longest = group["MinSize"], group.get("DefaultCooldown"), group.get("MaxInstanceLifetime")
     if names := ", ".join(each["PolicyName"] for each in policies if each.get("Enabled", True)):
-        yield f"it has scaling policies ({names}), which change its size too; remove them"
+        yield f"it has scaling policies ({names}), which also change its size; remove them"
     if not group.get("NewInstancesProtectedFromScaleIn"):
-        yield "its instances are not protected from scale-in, so that busy ones may be ended; protect new instances"
+        yield "its instances are not protected from scale-in, so AWS may end busy ones; protect new instances"
     if smallest:
         yield f"its minimum size is {smallest}, below which nothing is ever removed; set it to 0"
     if cooldown:
-        yield f"its default cooldown is {cooldown} s, during which others' changes have to wait; set it to 0"
+        yield f"its default cooldown is {cooldown} s, during which other changes must wait; set it to 0"
     if longest:
-        yield f"its maximum instance lifetime is {longest} s, after which even busy ones are replaced; take it away"
+        yield f"its maximum instance lifetime is {longest} s, after which even busy ones are replaced; remove it"
     if group.get("CapacityRebalance"):
-        yield "it replaces spot instances that may be interrupted, with their jobs; switch Capacity Rebalancing off"
+        yield "it replaces spot instances at risk, together with their jobs; switch Capacity Rebalancing off"
     for process in sorted({"Launch", "Terminate"} & _suspended_in(group)):
-        yield f"its process {process} is suspended, so that it does not follow its desired capacity; resume that"
+        yield f"its process {process} is suspended, so it does not follow its desired capacity; resume the process"
     if why := not_launching(group):
-        yield f"{why}; until then its desired capacity is raised, and AWS does not say at once what comes of that"
+        yield f"{why}; until then its desired capacity is raised, and AWS does not report the outcome at once"
 
 
 def not_launching(group: Json) -> str | None:
@@ -360,11 +360,11 @@ def not_launching(group: Json) -> str | None:
     policy = group.get("MixedInstancesPolicy", {}).get("InstancesDistribution", {})
     base, spot = policy.get("OnDemandBaseCapacity", 0), ALL - policy.get("OnDemandPercentageAboveBaseCapacity", ALL)
     if "LaunchConfigurationName" in group:
-        return "it has a launch configuration, which LaunchInstances does not serve; give it a launch template"
+        return "it has a launch configuration, which LaunchInstances does not support; give it a launch template"
     if "WarmPoolConfiguration" in group:
-        return "it has a warm pool, which LaunchInstances does not serve; delete the pool"
+        return "it has a warm pool, which LaunchInstances does not support; delete the pool"
     if spot and (base or spot < ALL):
-        return "its policy mixes On-Demand and Spot, which LaunchInstances does not serve; decide on one of them"
+        return "its policy mixes On-Demand and Spot, which LaunchInstances does not support; choose one of them"
     return None
 
 
@@ -441,4 +441,4 @@ def decrypted(password_data: str, key: str, instance: str) -> str:
     try:
         return str(private.decrypt(base64.b64decode(password_data), padding.PKCS1v15()), "ascii")
     except (AttributeError, ValueError):  # what is none of RSA decrypts nothing
-        raise LoginRejected(f"the key in key_path is not that of {instance}'s key pair; correct it") from None
+        raise LoginRejected(f"the key in key_path does not belong to {instance}'s key pair; correct it") from None

@@ -40,11 +40,11 @@ _CODES: Final = {
 """Source: Azure's pages on common deployment errors and on failed allocations."""
 
 _MEANINGS: Final = {
-    ProblemKind.CAPACITY: "it has no room for this size here now; allow another size or zone, or wait",
-    ProblemKind.QUOTA: "a limit of the subscription is reached; have the quota raised",
-    ProblemKind.IMAGE: "the image is missing, or does not boot as Azure expects; see to the scale set's image",
-    ProblemKind.AUTHORISATION: "it is not permitted; grant what the plugin's documentation lists",
-    ProblemKind.OTHER: "it is tried again later; if it lasts, see the scale set's activity log",
+    ProblemKind.CAPACITY: "there is no room for this size here at the moment; allow another size or zone, or wait",
+    ProblemKind.QUOTA: "a limit of the subscription is reached; request a higher quota",
+    ProblemKind.IMAGE: "the image is missing, or does not boot as Azure expects; check the scale set's image",
+    ProblemKind.AUTHORISATION: "a permission is missing; grant what the plugin's documentation lists",
+    ProblemKind.OTHER: "it is retried later; if it persists, see the scale set's activity log",
 }
 _ERRORS: Final[dict[ProblemKind, type[ProviderError]]] = {
     ProblemKind.CAPACITY: CapacityUnavailable,
@@ -95,13 +95,13 @@ def failure_of(  # noqa: PLR0911  (a table)
     said = f"{status} {code}".strip()
     match status:
         case 401 | 403:
-            return AuthFailed(f"Azure does not let us {what} ({said}); see to the credentials and their role")
+            return AuthFailed(f"Azure does not let us {what} ({said}); check the credentials and their role")
         case 412:
             return OutOfDate(f"Azure did not {what}: somebody else changed the scale set meanwhile")
         case 400 | 404 if target == "instanceIds":
             return OutOfDate(f"Azure did not {what}: an instance was gone meanwhile")
         case 404:
-            return Missing(f"Azure did not {what}: there is none ({said})")
+            return Missing(f"Azure did not {what}: it does not exist ({said})")
         case 429:
             return RateLimited(f"Azure was asked too often to {what}", retry_after=_seconds_in(retry_after))
         case _ if changing and not 400 <= status < 500:  # noqa: PLR2004  (there it says no)
@@ -195,9 +195,9 @@ def _protocol(profile: "models.VirtualMachineScaleSetVMProfile") -> str:
 def _harm(properties: "models.VirtualMachineScaleSetProperties", *, uniform: bool) -> Iterator[str]:
     """What makes Azure remove instances by itself."""
     if uniform and properties.overprovision is not False:
-        yield "it overprovisions, and takes back instances that may have jobs already; set overprovision to false"
+        yield "it overprovisions, and removes instances that may already have jobs; set overprovision to false"
     if properties.automatic_repairs_policy and properties.automatic_repairs_policy.enabled:
-        yield "it repairs instances by itself, with their jobs; set automaticRepairsPolicy.enabled to false"
+        yield "it replaces unhealthy instances together with their jobs; set automaticRepairsPolicy.enabled to false"
     resiliency = properties.resiliency_policy
     if resiliency and (zones := resiliency.automatic_zone_rebalancing_policy) and zones.enabled:
         yield "it moves instances between zones; set automaticZoneRebalancingPolicy.enabled to false"

@@ -98,7 +98,7 @@ class AzureGroup:
             identity=f"azure:{self._set.id.lower()}",
             max_size=self._set.max_size,
             capabilities=frozenset(capability for capability, it in has.items() if it),
-            advice=(*(f"it would not be managed as it is: {each}" for each in harm), *advice),
+            advice=(*(f"a manager would refuse it as it is: {each}" for each in harm), *advice),
             notice_probe=probe,
         )
 
@@ -137,7 +137,7 @@ class AzureGroup:
         """Look its addresses up. Credentials are the user's: Azure tells none."""
         nic = (await self._find(instance)).nic
         if nic is None:
-            raise ProviderError(f"instance {instance} has no network interface; it is looked for again later")
+            raise ProviderError(f"instance {instance} has no network interface; the plugin looks again later")
         internal, external = await self._ask("look addresses up", partial(self._azure.addresses, nic))
         return ConnectInfo(
             id=instance,
@@ -417,7 +417,7 @@ def _failure(what: str, error: Any, *, changing: bool) -> ProviderError:  # noqa
         inner = error.inner_exception
         reason = getattr((getattr(inner, "args", None) or [None])[0], "reason", inner)
         if isinstance(reason, ConnectTimeoutError | NewConnectionError):
-            return ProviderError(f"Azure cannot be reached to {what}; see to the network and the endpoint")
+            return ProviderError(f"Azure cannot be reached to {what}; check the network and the endpoint")
         if "CERTIFICATE_VERIFY_FAILED" in str(inner):  # OpenSSL's code for it
             return ProviderError(f"the endpoint that was to {what} is not trusted; correct endpoint or ca_file")
     return OutcomeUnknown(f"Azure was asked to {what} and gave no answer that makes sense")

@@ -218,7 +218,7 @@ def parsed(body: bytes | bytearray, endpoint: str) -> object:
         answer: object = json.loads(body)
     except (ValueError, RecursionError) as error:
         start = describe(bytes(body[:100]).decode(errors="replace"))
-        raise EngineMalformed(endpoint, f"no JSON but the {start}", "JSON") from error
+        raise EngineMalformed(endpoint, start, "JSON") from error
     return answer
 
 

@@ -259,7 +259,7 @@ class Engine:
             major, minor = told.split(".")
             theirs = (int(major), int(minor))
         except ValueError as error:
-            raise EngineUnreachable("whoever answers at the socket is no Docker daemon") from error
+            raise EngineUnreachable("what answers at the socket is not a Docker daemon") from error
         if theirs < OLDEST:
             raise EngineRefused(
                 400, f"its API has version {one_line(told, 40)}, at least 1.41 (Docker 20.10) is needed; upgrade it"
@@ -301,7 +301,7 @@ async def _body_of(wire: Wire, endpoint: str) -> bytearray:
     while data := await wire.receive():
         body += data
         if len(body) > LONGEST_ANSWER:
-            raise EngineMalformed(endpoint, "no end", f"at most {LONGEST_ANSWER >> 20} MiB")
+            raise EngineMalformed(endpoint, "an endless answer", f"at most {LONGEST_ANSWER >> 20} MiB")
     return body
 
 
@@ -314,7 +314,7 @@ async def _lines_of(wire: Wire, endpoint: str) -> AsyncGenerator[bytes, None]:
             await checkpoint()  # one read can bring twenty thousand
             yield line
         if len(rest) > LONGEST_LINE:
-            raise EngineMalformed(endpoint, "a line without an end", f"lines of at most {LONGEST_LINE >> 10} KiB")
+            raise EngineMalformed(endpoint, "an endless line", f"lines of at most {LONGEST_LINE >> 10} KiB")
     yield rest
 
 

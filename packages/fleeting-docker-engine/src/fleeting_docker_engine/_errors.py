@@ -24,6 +24,6 @@ class EngineMalformed(EngineUnreachable):
     def __init__(self, endpoint: str, found: str, expected: str) -> None:
         """Take what was asked, such as ``GET /info``, what was found in the answer, and what belongs there."""
         super().__init__(
-            f"the answer to {one_line(endpoint, 200)} has {one_line(found, 300)}, where {one_line(expected, 300)} "
-            "belongs; is this a Docker daemon?"
+            f"the answer to {one_line(endpoint, 200)} contains {one_line(found, 300)} instead of "
+            f"{one_line(expected, 300)}; is this a Docker daemon?"
         )

@@ -97,7 +97,7 @@ def is_name(text: str) -> bool:
 
 def _check_name(_: object, __: "attrs.Attribute[str]", value: str) -> None:
     if not is_name(value):
-        raise ValueError("1 to 255 of the characters A-Z a-z 0-9 _ . : / @ + -, beginning with a letter, digit or _")
+        raise ValueError("1 to 255 of the characters A-Z a-z 0-9 _ . : / @ + -, starting with a letter, digit or _")
 
 
 def _check_line(_: object, __: "attrs.Attribute[Any]", value: str | None) -> None:
@@ -179,7 +179,7 @@ def read_instance(output: bytes, command: str, name: str) -> Listed:
     """Read what ``status`` printed of the instance of that name. Raises as `read_listing`."""
     listed = _read(output, Listed, command)
     if listed.name != name:
-        _refuse(command, f"it was asked about {name}, and tells of {listed.name}")
+        _refuse(command, f"it was asked about {name}, and describes {listed.name}")
     return listed
 
 
@@ -219,9 +219,9 @@ def _read(output: bytes, cls: type[T], command: str) -> T:
     try:
         data = json.loads(output, object_pairs_hook=_table, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
-        _refuse(command, f"it is no JSON ({error})" if output.strip() else "nothing, where a JSON object belongs")
+        _refuse(command, f"it is not JSON ({error})" if output.strip() else "nothing instead of a JSON object")
     if not isinstance(data, dict):
-        _refuse(command, "it is JSON, but no object")
+        _refuse(command, "it is JSON, but not an object")
     try:
         return structure(data, cls)
     except ConfigError as error:
@@ -237,11 +237,11 @@ def _table(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Make an object, unless it could be understood in two ways."""
     table = dict(pairs)
     if len(table) < len(pairs):
-        raise ValueError("a key is there twice in one object")
+        raise ValueError("an object has the same key twice")
     if any(len(key) > _LONGEST_KEY for key in table):
         raise ValueError(f"a key is longer than {_LONGEST_KEY} characters")
     return table
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number in JSON")
+    raise ValueError(f"{name} is not a JSON number")

@@ -188,7 +188,7 @@ class ExecGroup:
         try:
             return Store(self._config.root)
         except RuntimeError as error:
-            raise GroupRefused("there is no home directory to keep the group's state in; set state_dir") from error
+            raise GroupRefused("there is no home directory for the group's state; set state_dir") from error
 
     async def _begin(self) -> None:
         """Read the book and look once; what an earlier manager had not finished is taken for failed."""
@@ -331,7 +331,7 @@ class ExecGroup:
             if self._book.fate(name) in UNSETTLED:
                 await self._settle(name, Fate.DOOMED)
             elif name in self._destroying:
-                raise ProviderError(f"{name} is being destroyed already")
+                raise ProviderError(f"{name} is already being destroyed")
             elif is_name(name):
                 async with self._limiter:
                     was_made = self._book.fate(name) in (Fate.MADE, Fate.GONE)
@@ -386,8 +386,8 @@ def _read_key(path: str) -> str:
     try:
         file = Path(path).expanduser()
         if not file.is_file() and file.exists():  # a pipe or a device might never come to an end
-            raise ProviderError(plain(f"key_path {path} is no file"))
+            raise ProviderError(plain(f"key_path {path} is not a file"))
         return file.read_text()
     except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: no such user; ValueError: it is no text
-        why = getattr(error, "strerror", None) or "it is no text file"
+        why = getattr(error, "strerror", None) or "it is not a text file"
         raise ProviderError(plain(f"key_path {path} cannot be read: {why}")) from error

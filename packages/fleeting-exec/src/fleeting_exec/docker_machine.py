@@ -163,7 +163,7 @@ def _driver_in(inspected: str) -> dict[str, Any]:
     except (ValueError, TypeError, KeyError, RecursionError):
         driver = None
     if not isinstance(driver, dict):
-        sys.exit("docker-machine inspect printed no JSON object with a Driver; run it by hand to see what is wrong")
+        sys.exit("docker-machine inspect did not print a JSON object with a Driver; run it by hand to see why")
     return driver
 
 

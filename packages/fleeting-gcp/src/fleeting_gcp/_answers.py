@@ -233,9 +233,9 @@ def error_in(codes: Sequence[str], what: str) -> ProviderError:
 def refusal(group: Message, config: GcpConfig) -> str | None:
     """Say why the group may not be managed as it is, and what to do; None: it may."""
     if group.status.autoscaler:
-        return f"an autoscaler decides on the size of {config.name}; delete it: {_gcloud(config, 'stop-autoscaling')}"
+        return f"an autoscaler controls the size of {config.name}; delete it: {_gcloud(config, 'stop-autoscaling')}"
     if config.region and group.update_policy.instance_redistribution_type != "NONE":
-        moves = f"{config.name} deletes running instances of one zone to make others in another"
+        moves = f"{config.name} deletes running instances in one zone to create others in another"
         return f"{moves}; switch that off: {_gcloud(config, 'update')} --instance-redistribution-type=none"
     return None
 
@@ -244,9 +244,9 @@ def advice(group: Message, config: GcpConfig) -> Iterator[str]:
     """Say what should be changed, one sentence each."""
     update = f"{config.name} {{}}; better: {_gcloud(config, 'update')} --{{}}"
     if group.auto_healing_policies:
-        yield update.format("recreates instances that fail its health check, with what runs", "clear-autohealing")
+        yield update.format("recreates unhealthy instances, with their jobs", "clear-autohealing")
     if group.instance_lifecycle_policy.default_action_on_failure != "DO_NOTHING":
-        yield update.format("brings back what was preempted, to be deleted", "default-action-on-vm-failure=do-nothing")
+        yield update.format("recreates preempted instances", "default-action-on-vm-failure=do-nothing")
     if group.update_policy.type_ == "PROACTIVE":
         yield update.format("replaces running instances when its template changes", "update-policy-type=opportunistic")
     if config.region and group.distribution_policy.target_shape in ("", "EVEN"):

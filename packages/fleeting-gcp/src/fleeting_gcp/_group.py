@@ -96,7 +96,7 @@ def _credentials(config: GcpConfig) -> Message:
         else:
             found, _ = auth.load_credentials_from_file(str(Path(named).expanduser()), scopes=SCOPES)
     except (auth.exceptions.GoogleAuthError, OSError, ValueError):
-        default = "the application default credentials of Google's are missing; log in with gcloud"
+        default = "Google's application default credentials are missing; log in with gcloud"
         raise AuthFailed(f"credentials_file {named} holds none of Google's" if named else default) from None
     if (account := config.impersonate_service_account) is None:
         return found
@@ -149,7 +149,7 @@ class GcpGroup:
             max_size=answers.max_size(group, self._config),
             capabilities=CAPABILITIES - {Capability.NOTICES} if windows else CAPABILITIES,
             advice=(
-                *([f"it would not be managed as it is: {refusal}"] if refusal else []),
+                *([f"a manager would refuse it as it is: {refusal}"] if refusal else []),
                 *answers.advice(group, self._config),
                 *answers.login_advice(self._config.project, os_login=self._os_login),
             ),
@@ -349,7 +349,7 @@ class GcpGroup:
                 if error.status not in (answers.CONFLICT, answers.CHANGED):
                     raise
                 said = str(error)
-        raise ProviderError(f"somebody else changes the metadata of {instance} again and again: {said}")
+        raise ProviderError(f"somebody else changes the metadata of {instance} repeatedly: {said}")
 
     # --- changing ----------------------------------------------------------------------------------------
 
@@ -380,13 +380,13 @@ class GcpGroup:
         request = {**place, "operation": operation.name}
         while operation.status.name != "DONE":
             if self._clock.now() >= end:
-                raise OutcomeUnknown(f"Google was not done with {what} within {OPERATION_TIMEOUT:g} s")
+                raise OutcomeUnknown(f"Google did not finish {what} within {OPERATION_TIMEOUT:g} s")
             await self._clock.sleep_until(self._clock.now() + pause)
             pause = min(2 * pause, LONGEST_PAUSE)
             try:
                 operation = await self._ask(client.get, request)
             except Refused:
-                raise OutcomeUnknown(f"Google knows nothing any more of the operation that was to {what}") from None
+                raise OutcomeUnknown(f"Google no longer knows the operation that was to {what}") from None
             except AuthFailed as error:
                 raise OutcomeUnknown(f"what came of {what} may not be seen: {error}") from None
             except ProviderError as error:
@@ -432,7 +432,7 @@ def _outcome(call: Callable[[], T], what: str, *, changes: bool) -> T | Provider
         return kind(f"Google gave no access token for {what}: {type(error).__name__}")
     except strange as error:  # the SDK's own surprise at what is no answer, too
         if _is_unsent(error):
-            return ProviderError(f"Google cannot be reached to {what}; see to the network and the endpoint")
+            return ProviderError(f"Google cannot be reached to {what}; check the network and the endpoint")
         said = f"Google gave no answer to {what} that makes sense"
         return OutcomeUnknown(said) if changes else ProviderError(said)
 

@@ -344,7 +344,7 @@ class _Unpacking:
                 if error.errno not in (ENOENT, ENOTDIR, ELOOP):
                     raise
                 about = shown(b"/".join(path))
-                raise ArchiveRefused(f"the link {about} goes up from what is no directory of the archive") from None
+                raise ArchiveRefused(f"the link {about} goes up from outside the archive's directories") from None
         os.symlink(text, path[-1], dir_fd=self._here.open(path[:-1]))
 
     # --- what there is ---------------------------------------------------------------------------------------

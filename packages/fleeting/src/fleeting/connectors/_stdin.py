@@ -14,7 +14,7 @@ def arriving(stdin: Source | None) -> AsyncIterable[bytes]:
         TypeError: It is text.
     """
     if isinstance(stdin, str):
-        raise TypeError("found a string for stdin, expected bytes; encode it")
+        raise TypeError("stdin must be bytes, not a string; encode it")
     return _Whole(stdin or b"") if isinstance(stdin, bytes | None) else stdin
 
 

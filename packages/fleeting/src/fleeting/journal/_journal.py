@@ -32,7 +32,7 @@ class Journal(Protocol):
 
         Args:
             identities: The groups' identities, as their `GroupInfo` has them.
-            owner: Who asks; shown to whoever comes second.
+            owner: Who asks; shown to the one that comes second.
             kinds: The class of the records, by kind; others are left alone.
 
         Raises:
@@ -55,7 +55,7 @@ class Journal(Protocol):
 
 @runtime_checkable
 class Placed(Protocol):
-    """A journal that outlives its process: whoever opens it again is the same manager to the cloud."""
+    """A journal that outlives its process: the one that opens it again is the same manager to the cloud."""
 
     @property
     def place(self) -> str:

@@ -5,7 +5,7 @@ committed survives the process and the machine, and a torn write is undone when 
 
 Who holds a group is decided by the kernel: one lock file per group and one for the journal itself, locked
 for as long as the holder lives. A dead holder's locks are free at that moment, whatever its process id is
-used for by then. The lock file only tells who it was.
+used for until then. The lock file only says who it was.
 """
 
 import fcntl
@@ -204,7 +204,7 @@ class SqliteJournal:
         try:
             yield
         except sqlite3.OperationalError as error:  # full, read-only, locked: may pass
-            raise JournalError(f"{self.path} cannot be used: {error}; see to disk space and permissions") from error
+            raise JournalError(f"{self.path} cannot be used: {error}; check disk space and permissions") from error
         except sqlite3.DatabaseError as error:
             raise JournalError(
                 f"{self.path} is damaged: {error}; move it away, and set `preexisting` to say what is to become"

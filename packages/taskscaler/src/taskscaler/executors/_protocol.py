@@ -25,8 +25,8 @@ def check_job_name(name: str) -> None:
         ValueError: It may not.
     """
     if not _NAME.fullmatch(name):
-        expected = "at most 128 letters, digits, dots, hyphens and underscores, a letter or digit first"
-        raise ValueError(f"found {quoted(name)} as the name of a job, expected {expected}")
+        expected = "1 to 128 letters, digits, dots, hyphens and underscores, starting with a letter or digit,"
+        raise ValueError(f"expected {expected} as the name of a job, found {quoted(name)}")
 
 
 def _names_a_job(_: object, __: "Attribute[str]", value: str) -> None:

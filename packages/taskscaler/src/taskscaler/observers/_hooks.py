@@ -58,7 +58,7 @@ def load_observer(
         config: The observer's own settings.
         path: Key path of these settings, for messages.
         source: Name of the file, for messages.
-        bare_numbers: As `fleeting.plugins.structure`.
+        bare_numbers: As `fleeting.structure`.
 
     Raises:
         PluginNotFound: Install it, or correct the name.

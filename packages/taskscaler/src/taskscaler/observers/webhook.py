@@ -92,7 +92,7 @@ class WebhookConfig:
             raise ValueError("a url that begins with https:// or http:// and names a server")
         if (self.headers or address.userinfo) and not (self.allow_plaintext or _is_private(address)):
             raise ValueError(
-                "a url that begins with https://, since http:// shows the headers to everybody on the way;"
+                "a url that begins with https://, because http:// would expose the headers on the network;"
                 " or allow_plaintext = true"
             )
 

@@ -40,7 +40,7 @@ async def _addresses(host: str, port: int) -> Sequence[tuple[int, int, int, str,
     try:
         return await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except ValueError as error:  # beyond ASCII and no host's name either, or with a NUL in it
-        raise OSError(f"{host!r} is no host's name") from error
+        raise OSError(f"{host!r} is not a host name") from error
 
 
 async def _connect_to(sock: socket.socket, address: object) -> socket.socket:

@@ -46,7 +46,7 @@ class SshConnection(BaseConnection):
         env: Mapping[str, str],
         cwd: str | None,
     ) -> Completed:
-        """Run a command, as `Connection.run` says; what cannot be started exits with 127 or 126."""
+        """Run a command; what cannot be started exits with 127 or 126."""
         self._check_open()
         pid = PidReader(f"fleeting-{secrets.token_hex(8)}")
         line, first = compose(command, env=env, cwd=cwd, mark=pid.mark)

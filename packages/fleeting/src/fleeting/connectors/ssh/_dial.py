@@ -303,9 +303,7 @@ async def _ask_agent() -> _Agent:
     try:
         return await to_thread.run_sync(_Agent, abandon_on_cancel=True)
     except (OSError, paramiko.SSHException) as error:
-        raise LoginRejected(
-            f"the SSH agent does not tell its keys ({error}); start it anew or unset use_agent"
-        ) from error
+        raise LoginRejected(f"the SSH agent does not list its keys ({error}); restart it or unset use_agent") from error
 
 
 def _key(key: Any, name: str) -> _Credential:  # noqa: ANN401  (an agent's keys are not of paramiko's class for keys)

@@ -40,7 +40,7 @@ def read_key_pair(path: str, instance: str) -> KeyPair:
     try:
         text = Path(path).expanduser().read_text("ascii")
     except (OSError, RuntimeError, UnicodeDecodeError) as error:  # the second if there is no such user
-        reason = error.strerror if isinstance(error, OSError) else "it is no text file"
+        reason = error.strerror if isinstance(error, OSError) else "it is not a text file"
         raise LoginRejected(f"the private key in {path} cannot be read: {reason}; correct key_path") from error
     key = load_key(text, instance)
     return KeyPair(private=text, public=f"{key.get_name()} {key.get_base64()}")

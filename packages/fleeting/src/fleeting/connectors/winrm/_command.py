@@ -94,12 +94,10 @@ def _by_shell(command: str, place: Place) -> Line:
     if len(command) > LONGEST_LINE:
         raise ConnectError(
             f"the command has {len(command)} characters, cmd.exe takes {LONGEST_LINE}; "
-            "use fleeting.connectors.powershell.powershell, or pass data on stdin"
+            "use fleeting.connectors.powershell, or pass data on stdin"
         )
     if "\n" in command or "\r" in command:
-        raise ConnectError(
-            "cmd.exe takes one line, and the command has several; use fleeting.connectors.powershell.powershell"
-        )
+        raise ConnectError("cmd.exe takes one line, and the command has several; use fleeting.connectors.powershell")
     return Line(command=command, by_shell=True, place=place)
 
 

@@ -43,7 +43,7 @@ class WinrmConnection(BaseConnection):
         env: Mapping[str, str],
         cwd: str | None,
     ) -> Completed:
-        """Run a command, as `Connection.run` says; a string is run by cmd.exe. No signal ever ends one."""
+        """Run a command; a string is run by cmd.exe. No signal ever ends one."""
         self._check_open()
         line = compose(command, env=env, cwd=cwd)
         try:
