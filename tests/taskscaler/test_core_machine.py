@@ -1299,6 +1299,22 @@ def test_leases_of_a_dead_manager_are_dropped_and_their_instances_replaced() -> 
     assert Counter(lease.instance for lease in world.running.values())[used] == 0
 
 
+def test_what_growth_makes_surplus_is_taken_back_at_once() -> None:
+    """A decision changes what it was made on: of two small requests one will do, once a large instance can be had."""
+    large = PoolSettings(name="a", capacity_per_instance=4, scale_throttle=NO_THROTTLE)
+    small = PoolSettings(name="b", max_instances=2, scale_throttle=NO_THROTTLE)
+    world = World([large, small], Policy(idle_count=4), 0, boot=1000.0)
+    world.core.plans["a"].ceiling = 0
+    world.clouds["b"].run_out(world.now)
+    world.pass_time(20)
+    assert len(world.clouds["b"].unfilled) == 2
+    world.core.plans["a"].ceiling = 1
+    world.take(world.core.acquire("job", world.now))
+    world.pass_time(1)
+    assert len(world.clouds["a"].machines) == 1
+    assert len(world.clouds["b"].unfilled) == 1
+
+
 def test_what_is_cordoned_goes_first_where_one_is_over_the_ceiling() -> None:
     """It is of no use to anybody; then no idle instance that is goes before its time."""
     world = a_world(Policy(idle_count=2, idle_time=1000.0), max_instances=2)

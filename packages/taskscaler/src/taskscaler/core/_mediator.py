@@ -500,9 +500,9 @@ class Core:
             self._look_at = soonest
         self._touched = False
         if now >= self._look_at:
+            self._decided_on = self._inputs(now)  # before it is carried out: what is asked for may make other surplus
             self._decide(now)
-            self._touched = False  # what the decision itself changed, it has taken into account
-            self._decided_on = self._inputs(now)
+            self._touched = False  # what the decision itself changed is looked at with what comes next
         return self._end()
 
     def handle(self, pool: str, fact: messages.Fact, now: float) -> Step:
