@@ -73,8 +73,8 @@ def lint(session: nox.Session) -> None:
 
 @nox.session
 def chaos(session: nox.Session) -> None:
-    """Play stories of a fleet in trouble, in virtual time; arguments after ``--`` replace ``--seeds 0:50000``."""
-    session.run("python", "-m", "tests.chaos", *(session.posargs or ["--seeds", "0:50000"]), env=COMPILED)
+    """Play stories of a fleet in trouble, in virtual time; arguments after ``--`` replace ``--fresh 50000``."""
+    session.run("python", "-m", "tests.chaos", *(session.posargs or ["--fresh", "50000"]), env=COMPILED)
 
 
 @nox.session

@@ -1,4 +1,4 @@
-"""Plays stories: ``--seeds 0:2000 --jobs 2``, ``--tree``, ``--regressions``, or ``--seed 1234`` alone."""
+"""Plays stories: ``--seeds 0:2000 --jobs 2``, ``--tree``, ``--fresh 50000``, ``--regressions``, or ``--seed 1234``."""
 
 import argparse
 import sys
@@ -19,6 +19,7 @@ def main() -> int:
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--seeds", default="0:200", help="FIRST:BEYOND")
     which.add_argument("--tree", action="store_true", help="those that the tree of the last commit names")
+    which.add_argument("--fresh", type=int, metavar="COUNT", help="so many of those it names beyond them")
     which.add_argument("--regressions", action="store_true", help="those that failed once")
     which.add_argument("--seed", type=int, help="only this one")
     parser.add_argument("--jobs", type=int, default=2, help="processes")
@@ -31,18 +32,20 @@ def main() -> int:
     if arguments.seed is not None:
         return show_shrunk(arguments.seed) if arguments.shrink else show(arguments.seed, verbose=arguments.verbose)
     if arguments.tree:
-        return play_tree(arguments.jobs)
+        return run(named_by_tree(OF_A_TREE), arguments.jobs, seconds=TREE_SECONDS)
+    if arguments.fresh is not None:
+        return run(named_by_tree(OF_A_TREE + arguments.fresh)[OF_A_TREE:], arguments.jobs)
     if arguments.regressions:
         return run(regressions(), arguments.jobs)
     first, beyond = map(int, arguments.seeds.split(":"))
     return run(range(first, beyond), arguments.jobs)
 
 
-def play_tree(jobs: int) -> int:
-    """Play the stories of the last commit, and say which commit that is: a seed alone does not tell a story."""
+def named_by_tree(count: int) -> list[int]:
+    """The first seeds of the last commit, saying which commit that is: a seed alone does not tell a story."""
     tree = read_tree()
     tell("git names no tree here; the seeds are the same each time" if tree == NO_TREE else f"tree {tree}")
-    return run(seeds_of_tree(tree, OF_A_TREE), jobs, seconds=TREE_SECONDS)
+    return seeds_of_tree(tree, count)
 
 
 if __name__ == "__main__":
