@@ -98,15 +98,15 @@ class TestExample(ConnectorConformance):
 
 
 BREAKS = {
-    "outputs_and_status_are_told": ("stdin, stdout, stderr)", "stdin, stdout, stdout)"),
+    "outputs_and_status_are_told": ("process.stderr, invocation.stderr)", "process.stderr, invocation.stdout)"),
     "the_signal_is_told": ("if status < 0", "if status is None"),
     "no_shell_touches_a_list": ("else command", 'else ["/bin/sh", "-c", " ".join(command)]'),
     "bytes_pass_unchanged": ("await sink(chunk)", "await sink(chunk.decode(errors='replace').encode())"),
     "input_is_fed_as_it_is_read": ("with feeding, suppress(anyio.BrokenResourceError):", "with feeding:"),
-    "environment_and_directory": (", **env}", "}"),
+    "environment_and_directory": (", **invocation.env}", "}"),
     "the_environment_is_nobodys_argument": (
         "else command",
-        "else [*'sh -c'.split(), 'shift; \"$@\"; :', *map('='.join, env.items()), *command]",
+        "else [*'sh -c'.split(), 'shift; \"$@\"; :', *map('='.join, invocation.env.items()), *command]",
     ),
     "what_cannot_be_started_exits_with_127": ("exit_status=127", "exit_status=1"),
     "check_raises_for_a_failure_only": ("exit_status=status)", "exit_status=0)"),

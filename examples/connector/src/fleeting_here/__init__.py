@@ -1,7 +1,7 @@
 """A connector for the protocol `here`: an instance is a directory of this machine, and its address the path."""
 
 import os
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from signal import SIGKILL, Signals
 
@@ -9,7 +9,7 @@ import anyio
 from anyio.abc import ByteReceiveStream, ByteSendStream, Process
 
 from fleeting import Completed, ConnectInfo, ConnectorConfig, Unreachable, hookimpl
-from fleeting.connectors import BaseConnection, Sink, Source, arriving
+from fleeting.connectors import BaseConnection, Invocation, Sink, arriving
 
 
 @hookimpl
@@ -43,27 +43,19 @@ class HereConnection(BaseConnection):
         self.directory = directory
         self.closed = anyio.Event()
 
-    async def perform(
-        self,
-        command: str | Sequence[str],
-        *,
-        stdin: Source | None,
-        stdout: Sink,
-        stderr: Sink,
-        env: Mapping[str, str],
-        cwd: str | None,
-    ) -> Completed:
+    async def perform(self, invocation: Invocation) -> Completed:
         """Run a command in a process group of its own, which ends with it."""
         if self.closed.is_set():
             raise Unreachable("the connection is closed")
+        command, cwd = invocation.command, invocation.cwd or self.directory
         argv = ["/bin/sh", "-c", command] if isinstance(command, str) else command
         try:
-            everything, start = {**os.environ, **env}, cwd or self.directory
-            process = await anyio.open_process(argv, cwd=start, env=everything, start_new_session=True)
+            env = {**os.environ, **invocation.env}
+            process = await anyio.open_process(argv, cwd=cwd, env=env, start_new_session=True)
         except OSError as error:  # no error of the connection's: the command fails as it would in a shell
-            await stderr(str(error).encode())
+            await invocation.stderr(str(error).encode())
             return Completed(exit_status=127)
-        status = await _attend(process, stdin, stdout, stderr)
+        status = await _attend(process, invocation)
         if status < 0:
             return Completed(exit_status=None, signal=Signals(-status).name)
         return Completed(exit_status=status)
@@ -74,14 +66,14 @@ class HereConnection(BaseConnection):
         return "it was closed on this side"
 
 
-async def _attend(process: Process, stdin: Source | None, stdout: Sink, stderr: Sink) -> int:
+async def _attend(process: Process, invocation: Invocation) -> int:
     """Feed and drain a process until it has ended, and with it its group; raises what a sink raises."""
     feeding = anyio.CancelScope()
 
     async def feed(pipe: ByteSendStream | None) -> None:
         if pipe is not None:
             with feeding, suppress(anyio.BrokenResourceError):  # a command need not read its input
-                async for chunk in arriving(stdin):
+                async for chunk in arriving(invocation.stdin):
                     await pipe.send(chunk)
             await pipe.aclose()
 
@@ -93,8 +85,8 @@ async def _attend(process: Process, stdin: Source | None, stdout: Sink, stderr: 
     try:
         async with process, anyio.create_task_group() as tasks:
             tasks.start_soon(feed, process.stdin)
-            tasks.start_soon(pump, process.stdout, stdout)
-            tasks.start_soon(pump, process.stderr, stderr)
+            tasks.start_soon(pump, process.stdout, invocation.stdout)
+            tasks.start_soon(pump, process.stderr, invocation.stderr)
             try:
                 await process.wait()
             finally:  # also if it was cancelled, or a sink failed

@@ -9,7 +9,7 @@ from fleeting._errors import LoginRejected
 from fleeting._plugins import load_connector
 from fleeting._protocols import Connection, Connector, OpensTerminals, Sink, Source, TellsSystem, Terminal
 from fleeting._types import ConnectInfo, ConnectorConfig
-from fleeting.connectors._base import BaseConnection
+from fleeting.connectors._base import BaseConnection, Invocation
 from fleeting.connectors._collect import Beginning, Collector, Ending
 from fleeting.connectors._stdin import arriving
 
@@ -19,6 +19,7 @@ __all__ = [
     "Collector",
     "Connector",
     "Ending",
+    "Invocation",
     "OpensTerminals",
     "Sink",
     "Source",

@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, final
 
-from attrs import evolve
+from attrs import evolve, field, frozen
 
 from fleeting._errors import CommandFailed, Unsupported
 from fleeting._protocols import Sink, Source
@@ -14,6 +14,24 @@ from fleeting.connectors._collect import Collector
 
 if TYPE_CHECKING:
     from anyio.abc import ByteStream
+
+
+@frozen(kw_only=True)
+class Invocation:
+    """What a caller of `Connection.run` asks for, with nothing left out: each field is explained there."""
+
+    command: str | Sequence[str]
+    stdin: Source | None = field(repr=False)
+    """`arriving` makes chunks of either kind."""
+
+    stdout: Sink
+    """Gets the output as it arrives; so does *stderr*."""
+
+    stderr: Sink
+    env: Mapping[str, str] = field(repr=False)
+    """Not shown in messages: people put tokens here."""
+
+    cwd: str | None
 
 
 class BaseConnection(ABC):
@@ -39,7 +57,7 @@ class BaseConnection(ABC):
         """Run a command, as `Connection.run` says."""
         out, err = Collector("stdout"), Collector("stderr")
         ended = await self.perform(
-            command, stdin=stdin, stdout=stdout or out, stderr=stderr or err, env=env or {}, cwd=cwd
+            Invocation(command=command, stdin=stdin, stdout=stdout or out, stderr=stderr or err, env=env or {}, cwd=cwd)
         )
         completed = evolve(ended, stdout=bytes(out.data), stderr=bytes(err.data))
         if check and not completed.ok:
@@ -47,17 +65,8 @@ class BaseConnection(ABC):
         return completed
 
     @abstractmethod
-    async def perform(
-        self,
-        command: str | Sequence[str],
-        *,
-        stdin: Source | None,
-        stdout: Sink,
-        stderr: Sink,
-        env: Mapping[str, str],
-        cwd: str | None,
-    ) -> Completed:
-        """Run a command as `Connection.run` says, with its output to the sinks; return how it ended, and no output."""
+    async def perform(self, invocation: Invocation) -> Completed:
+        """Run a command as `Connection.run` says; return how it ended, and no output, which goes to the sinks."""
 
     @staticmethod
     def display(command: str | Sequence[str]) -> str:

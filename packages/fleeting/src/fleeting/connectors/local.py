@@ -5,7 +5,7 @@ import os
 import socket
 import sys
 import termios
-from collections.abc import AsyncIterable, AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Iterator, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from io import FileIO
 
@@ -17,10 +17,10 @@ from attrs import define, field, frozen
 from fleeting._durations import format_duration
 from fleeting._errors import ConnectError, Unreachable
 from fleeting._hooks import hookimpl
-from fleeting._protocols import Connection, Connector, Sink, Source, Terminal
+from fleeting._protocols import Connection, Connector, Sink, Terminal
 from fleeting._types import Completed, ConnectInfo, ConnectorConfig
 from fleeting._wording import one_line
-from fleeting.connectors._base import BaseConnection
+from fleeting.connectors._base import BaseConnection, Invocation
 from fleeting.connectors._pty import LocalTerminal, on_terminal, pty
 from fleeting.connectors._stdin import arriving
 from fleeting.groups.local import _client
@@ -85,19 +85,10 @@ class LocalConnection(BaseConnection):
     _held: socket.socket
     _closed: bool = field(default=False, init=False)
 
-    async def perform(
-        self,
-        command: str | Sequence[str],
-        *,
-        stdin: Source | None,
-        stdout: Sink,
-        stderr: Sink,
-        env: Mapping[str, str],
-        cwd: str | None,
-    ) -> Completed:
+    async def perform(self, invocation: Invocation) -> Completed:
         """Run a command; a program that cannot be started exits with 127 or 126, as in a shell."""
-        request = _client.encode(op="run", argv=_argv(command), env=dict(env), cwd=cwd)
-        with _pipes(stdin, stdout, stderr) as pipes:
+        request = _client.encode(op="run", argv=_argv(invocation.command), env=dict(invocation.env), cwd=invocation.cwd)
+        with _pipes(invocation) as pipes:
             try:
                 outcome = await self._perform(request, pipes)
             except ExceptionGroup as group:
@@ -294,7 +285,7 @@ class _Pipes:
 
 
 @contextmanager
-def _pipes(stdin: Source | None, stdout: Sink, stderr: Sink) -> Iterator[_Pipes]:
+def _pipes(invocation: Invocation) -> Iterator[_Pipes]:
     """Open the pipes for one command, and close on leaving what is still open."""
     with ExitStack() as ends:
 
@@ -305,6 +296,5 @@ def _pipes(stdin: Source | None, stdout: Sink, stderr: Sink) -> Iterator[_Pipes]
         (their_in, feed), (out, their_out), (err, their_err) = pipe(), pipe(), pipe()
         for end in (feed, out, err):
             os.set_blocking(end.fileno(), False)
-        yield _Pipes(
-            (their_in, their_out, their_err), (_Output(out, stdout), _Output(err, stderr)), feed, arriving(stdin)
-        )
+        outputs = (_Output(out, invocation.stdout), _Output(err, invocation.stderr))
+        yield _Pipes((their_in, their_out, their_err), outputs, feed, arriving(invocation.stdin))

@@ -1,13 +1,10 @@
 """A connection to an instance of the fake cloud; lives no longer than the instance does."""
 
-from collections.abc import Mapping, Sequence
-
 import anyio
 
 from fleeting._errors import Unreachable
-from fleeting._protocols import Sink, Source
 from fleeting._types import Completed
-from fleeting.connectors import BaseConnection
+from fleeting.connectors import BaseConnection, Invocation
 from fleeting.testing._cloud import FakeCloud
 from fleeting.testing._machine import Command, Machine
 
@@ -29,21 +26,14 @@ class FakeConnection(BaseConnection):
         self._left = True
         self._cloud.tell()
 
-    async def perform(
-        self,
-        command: str | Sequence[str],
-        *,
-        stdin: Source | None,
-        stdout: Sink,
-        stderr: Sink,
-        env: Mapping[str, str],
-        cwd: str | None,
-    ) -> Completed:
+    async def perform(self, invocation: Invocation) -> Completed:
         """Play a command."""
+        stdin = invocation.stdin
         read = stdin if isinstance(stdin, bytes | None) else b"".join([chunk async for chunk in stdin])
-        completed = await self._play(Command(command=command, stdin=read, env=env, cwd=cwd))
-        await stdout(completed.stdout)
-        await stderr(completed.stderr)
+        command = Command(command=invocation.command, stdin=read, env=invocation.env, cwd=invocation.cwd)
+        completed = await self._play(command)
+        await invocation.stdout(completed.stdout)
+        await invocation.stderr(completed.stderr)
         return completed
 
     async def wait_closed(self) -> str:

@@ -1,6 +1,7 @@
 """Connections and streams, for threads."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Self
 
 import anyio
@@ -44,19 +45,9 @@ class Connection:
 
         Arguments and errors are those of `fleeting.Connection.run`.
         """
-
-        async def run() -> Completed:
-            return await self._connection.run(
-                command,
-                stdin=stdin,
-                stdout=_asynchronous(stdout),
-                stderr=_asynchronous(stderr),
-                env=env,
-                cwd=cwd,
-                check=check,
-            )
-
-        return self._lease.call(run)
+        out, err = _asynchronous(stdout), _asynchronous(stderr)
+        run = partial(self._connection.run, stdin=stdin, stdout=out, stderr=err, env=env, cwd=cwd, check=check)
+        return self._lease.call(run, command)
 
     def open_unix(self, path: str) -> "Stream":
         """Open a stream to a unix socket on the instance. Raises as `fleeting.Connection.open_unix`."""

@@ -3,7 +3,7 @@
 import os
 import secrets
 import shlex
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -12,9 +12,9 @@ from anyio.abc import ByteStream
 from attrs import define, field
 
 from fleeting._errors import ConnectError, Unreachable, Unsupported
-from fleeting._protocols import Sink, Source, Terminal
+from fleeting._protocols import Terminal
 from fleeting._types import Completed
-from fleeting.connectors._base import BaseConnection
+from fleeting.connectors._base import BaseConnection, Invocation
 from fleeting.connectors._stdin import preceded
 from fleeting.connectors.ssh._channel import Channel, Refused
 from fleeting.connectors.ssh._command import PidReader, compose, ending
@@ -36,24 +36,15 @@ class SshConnection(BaseConnection):
     _shared: Shared
     _closed: bool = field(default=False, init=False)
 
-    async def perform(
-        self,
-        command: str | Sequence[str],
-        *,
-        stdin: Source | None,
-        stdout: Sink,
-        stderr: Sink,
-        env: Mapping[str, str],
-        cwd: str | None,
-    ) -> Completed:
+    async def perform(self, invocation: Invocation) -> Completed:
         """Run a command; what cannot be started exits with 127 or 126."""
         self._check_open()
         pid = PidReader(f"fleeting-{secrets.token_hex(8)}")
-        line, first = compose(command, env=env, cwd=cwd, mark=pid.mark)
+        line, first = compose(invocation.command, env=invocation.env, cwd=invocation.cwd, mark=pid.mark)
         channel = await self._shared.session()
         running = Running(channel, self._end_group, pid)
         try:
-            await running.attend(line, preceded(first, stdin), stdout, stderr)
+            await running.attend(line, preceded(first, invocation.stdin), invocation.stdout, invocation.stderr)
         except BaseException:
             with anyio.move_on_after(END_TIMEOUT, shield=True):
                 await running.end()

@@ -1,6 +1,6 @@
 """What a lease gets: its use of a host."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
 import anyio
@@ -8,9 +8,8 @@ from attrs import define, field
 
 from fleeting._durations import format_duration
 from fleeting._errors import ConnectError, Unreachable
-from fleeting._protocols import Sink, Source
 from fleeting._types import Completed, ConnectorConfig
-from fleeting.connectors._base import BaseConnection
+from fleeting.connectors._base import BaseConnection, Invocation
 from fleeting.connectors.winrm._command import compose, display
 from fleeting.connectors.winrm._faults import Fault, refused
 from fleeting.connectors.winrm._run import Running
@@ -33,26 +32,16 @@ class WinrmConnection(BaseConnection):
         """As `TellsSystem.os`."""
         return "windows"
 
-    async def perform(
-        self,
-        command: str | Sequence[str],
-        *,
-        stdin: Source | None,
-        stdout: Sink,
-        stderr: Sink,
-        env: Mapping[str, str],
-        cwd: str | None,
-    ) -> Completed:
+    async def perform(self, invocation: Invocation) -> Completed:
         """Run a command; a string is run by cmd.exe. No signal ever ends one."""
         self._check_open()
-        line = compose(command, env=env, cwd=cwd)
+        line = compose(invocation.command, env=invocation.env, cwd=invocation.cwd)
         try:
             async with self._shells.started(line) as (shell, started):
-                running = Running(self._shells.calls, shell.id, started)
-                status = await running.attend(stdin, stdout, stderr)
+                status = await Running(self._shells.calls, shell.id, started).attend(invocation)
         except Fault as fault:
             status = self._status_of(fault)
-            await stderr(f"{fault.reason}\n".encode())
+            await invocation.stderr(f"{fault.reason}\n".encode())
         return Completed(exit_status=status)
 
     async def wait_closed(self) -> str:

@@ -6,7 +6,8 @@ import anyio
 from attrs import define
 
 from fleeting._errors import Unreachable
-from fleeting._protocols import Sink, Source
+from fleeting._protocols import Source
+from fleeting.connectors._base import Invocation
 from fleeting.connectors._stdin import arriving
 from fleeting.connectors.winrm._calls import Calls
 from fleeting.connectors.winrm._faults import BUSY, Fault, OperationTimeout
@@ -29,33 +30,33 @@ class Running:
     _shell: str
     _command: str
 
-    async def attend(self, stdin: Source | None, stdout: Sink, stderr: Sink) -> int:
+    async def attend(self, invocation: Invocation) -> int:
         """See it through; returns its exit status, and raises what a sink or the source raises.
 
         Raises:
             Unreachable: Nobody knows whether it ended.
         """
-        if not stdin:
+        if not invocation.stdin:
             await self._send(b"", end=True)
-            return await self._pump(stdout, stderr)
+            return await self._pump(invocation)
         try:
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._feed, stdin)
-                status = await self._pump(stdout, stderr)
+                tasks.start_soon(self._feed, invocation.stdin)
+                status = await self._pump(invocation)
                 tasks.cancel_scope.cancel()
         except ExceptionGroup as group:
             raise group.exceptions[0] from None
         return status
 
-    async def _pump(self, stdout: Sink, stderr: Sink) -> int:
+    async def _pump(self, invocation: Invocation) -> int:
         """Hand the outputs on as they come, and ask for more when they were taken."""
         while True:
             with suppress(OperationTimeout):
                 out, err, status, is_over = await self._receive()
                 if out:
-                    await stdout(out)
+                    await invocation.stdout(out)
                 if err:
-                    await stderr(err)
+                    await invocation.stderr(err)
                 if is_over:
                     return status
                 if not (out or err):
