@@ -1,4 +1,4 @@
-"""What ``docker-machine`` 0.16 does, as far as `fleeting_exec.docker_machine` sees it.
+"""What ``docker-machine`` 0.16 does, as far as `fleeting_docker_machine` sees it.
 
 Its command line, its store in ``$MACHINE_STORAGE_PATH``, its messages and where they go, its exit statuses. The cloud
 of its driver ``fake`` is the directory ``$FAKE_CLOUD``, with a file for each virtual machine, by an id of its own; what

@@ -22,7 +22,7 @@ from fleeting import (
     Settings,
     State,
 )
-from fleeting_exec import ExecConfig, ExecGroup
+from fleeting_exec import ExecConfig, ExecGroup, ExitCode
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
 
@@ -250,3 +250,23 @@ def test_without_docker_machine_it_is_said_so(place: Place) -> None:
         1,
         "there is no program docker-machine; install it, or add its directory to PATH in plugin_config.env\n",
     )
+
+
+def test_it_starts_on_the_standard_library_alone() -> None:
+    """It is run for every question; fleeting and what that needs would take longer to import than to answer."""
+    look = "import sys, fleeting_docker_machine as _; print(*{name.partition('.')[0] for name in sys.modules})"
+    done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
+    assert {"fleeting", "fleeting_exec", "anyio", "attr"}.isdisjoint(done.stdout.split())
+
+
+def test_its_statuses_are_those_of_the_contract() -> None:
+    """It spells them as `os` does, so as not to import ours."""
+    assert {code.name: code.value for code in ExitCode} == {
+        "DONE": os.EX_OK,
+        "UNKNOWN_COMMAND": os.EX_USAGE,
+        "NOT_FOUND": os.EX_NOINPUT,
+        "NO_CAPACITY": os.EX_UNAVAILABLE,
+        "QUOTA": os.EX_CANTCREAT,
+        "RATE_LIMITED": os.EX_TEMPFAIL,
+        "NOT_ALLOWED": os.EX_NOPERM,
+    }

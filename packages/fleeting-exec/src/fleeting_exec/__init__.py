@@ -6,7 +6,7 @@
     _contract   pure: what executables print and exit with, as values and errors
     _program    runs an executable: bounded in time and output, never left behind
 
-`fleeting_exec.docker_machine` is such an executable.
+`fleeting_docker_machine`, beside this package, is such an executable.
 """
 
 from fleeting import GroupPlugin, hookimpl

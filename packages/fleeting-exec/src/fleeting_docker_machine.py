@@ -6,6 +6,9 @@
 Options are those of ``docker-machine create``, as GitLab Runner's ``MachineOptions`` has them: the two dashes at their
 beginning may be left out. Docker Machine exits with 1 for nearly everything, so what a failure was is told by the
 error codes of the clouds in what it said.
+
+It is started for every question, so it imports nothing but the standard library: the statuses are the ``os.EX_*`` for
+which `fleeting_exec.ExitCode` has names.
 """
 
 import json
@@ -16,8 +19,6 @@ import sys
 from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
-
-from fleeting_exec._contract import ExitCode
 
 _STATES: Mapping[str, str] = {
     "Running": "running",
@@ -30,8 +31,8 @@ _STATES: Mapping[str, str] = {
 """A machine that was stopped ran jobs, and nobody starts it again. All other states, such as ``Error`` and
 ``Timeout``, say that Docker Machine could not learn it, which one bad answer from the cloud is enough for."""
 
-_CODES: Mapping[ExitCode, Sequence[str]] = {
-    ExitCode.NO_CAPACITY: (
+_CODES: Mapping[int, Sequence[str]] = {
+    os.EX_UNAVAILABLE: (
         "AllocationFailed",
         "InsufficientInstanceCapacity",
         "SkuNotAvailable",
@@ -41,7 +42,7 @@ _CODES: Mapping[ExitCode, Sequence[str]] = {
         "ZonalAllocationFailed",
         "resource_unavailable",
     ),
-    ExitCode.QUOTA: (
+    os.EX_CANTCREAT: (
         "InstanceLimitExceeded",
         "MaxSpotInstanceCountExceeded",
         "QUOTA_EXCEEDED",
@@ -50,14 +51,14 @@ _CODES: Mapping[ExitCode, Sequence[str]] = {
         "quotaExceeded",
         "resource_limit_exceeded",
     ),
-    ExitCode.RATE_LIMITED: (
+    os.EX_TEMPFAIL: (
         "RequestLimitExceeded",
         "Throttling",
         "TooManyRequests",
         "rateLimitExceeded",
         "rate_limit_exceeded",
     ),
-    ExitCode.NOT_ALLOWED: (
+    os.EX_NOPERM: (
         "AccessDenied",
         "AuthFailure",
         "AuthorizationFailed",
@@ -106,19 +107,19 @@ def _dispatch(arguments: Sequence[str]) -> int:
             _destroy(name)
         case _:
             print((__doc__ or "").split("\n\n")[1], file=sys.stderr)  # noqa: T201
-            return ExitCode.UNKNOWN_COMMAND
-    return ExitCode.DONE
+            return os.EX_USAGE
+    return os.EX_OK
 
 
 def _status(name: str) -> int:
     state = _machines(name).get(name)
     if state is None:
-        return ExitCode.NOT_FOUND
+        return os.EX_NOINPUT
     told = _describe(name, state)
     if told["state"] == "running":
         told |= _way_to(name)
     print(json.dumps(told))  # noqa: T201
-    return ExitCode.DONE
+    return os.EX_OK
 
 
 def _destroy(name: str) -> None:
