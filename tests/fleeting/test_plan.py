@@ -19,8 +19,11 @@ from fleeting import (
     State,
 )
 from fleeting.core import Plan, Step, messages
+from fleeting.core._growth import UNFILLED
 from fleeting.core._intents import IntentRecord
-from fleeting.core._plan import INTENT, REST, UNANSWERED, UNFILLED
+from fleeting.core._pacing import UNANSWERED
+from fleeting.core._records import INTENT
+from fleeting.core._views import REST
 from fleeting.events import LossKind
 from tests.strategies import EPOCH, NO_THROTTLE, Records, a_plan, heard, of_type, one_intent, seen, shows
 
@@ -554,7 +557,7 @@ def test_deletions_that_fall_due_while_the_cloud_is_asked_go_into_the_next_call(
     for each in "bcd":
         assert not of_type(messages.Decrease, plan.remove({each: "not needed"}, EPOCH + 1).actions)
     plan.handle(seen(a=State.RUNNING, c=State.RUNNING, d=State.RUNNING, b=State.DELETED), EPOCH + 2)
-    assert messages.Decrease("default", ("c", "d")) in [action for _, action in plan.agenda()]
+    assert messages.Decrease("default", ("c", "d")) in [action for _, action in plan.agenda.actions()]
     step = plan.handle(messages.Decreased(("a",), ("a",)), EPOCH + 3)
     assert of_type(messages.Decrease, step.actions) == [messages.Decrease("default", ("c", "d"))]
     plan.handle(messages.DecreaseFailed(("c", "d"), "timed out"), EPOCH + 4)
@@ -599,9 +602,9 @@ def test_a_view_that_failed_or_is_odd_is_fetched_again_as_soon_as_ever() -> None
     """That the cloud did not answer is no cost, and what one view does not show another has to."""
     plan = started()
     with_ready(plan)
-    (begun,) = [at for at, action in plan.agenda() if action == messages.Update("default")]
+    (begun,) = [at for at, action in plan.agenda.actions() if action == messages.Update("default")]
     plan.tick(begun)
     plan.handle(messages.UpdateFailed("timed out"), begun + 120)
-    (begun,) = [at for at, action in plan.agenda() if action == messages.Update("default")]
+    (begun,) = [at for at, action in plan.agenda.actions() if action == messages.Update("default")]
     plan.tick(begun)
     assert messages.Update("default") in plan.handle(seen(), begun + 30).actions

@@ -22,7 +22,9 @@ from fleeting import (
 )
 from fleeting.core import Access, Availability, Drop, Put, Stage, Step, messages
 from fleeting.core._intents import CLOCK_SKEW
-from fleeting.core._plan import INSTANCE, INTENT, REMEMBER_LOST, UNANSWERED
+from fleeting.core._pacing import UNANSWERED
+from fleeting.core._plan import REMEMBER_LOST
+from fleeting.core._records import INSTANCE, INTENT
 from fleeting.events import LossKind
 from tests.strategies import EPOCH, NO_THROTTLE, QUICK, Records, a_plan, of_type, seeds
 
@@ -1065,7 +1067,7 @@ class PlanMachine(RuleBasedStateMachine):
         assert not self.plan.queued or self.under_way(messages.Increase), "it waits for nothing"
         assert self.plan.asleep == sum(each is Stage.ASLEEP for each in stages)
         assert self.plan._table.paused == sum(bool(each.paused) for each in self.plan.instances.values())
-        for id_ in self.plan._falling:
+        for id_ in self.plan._power.falling:
             instance = self.plan.instances[id_]
             assert instance.stage is Stage.ASLEEP
             assert instance.state is not State.SUSPENDED, "waited for though it sleeps"

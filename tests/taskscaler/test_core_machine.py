@@ -1304,11 +1304,11 @@ def test_what_growth_makes_surplus_is_taken_back_at_once() -> None:
     large = PoolSettings(name="a", capacity_per_instance=4, scale_throttle=NO_THROTTLE)
     small = PoolSettings(name="b", max_instances=2, scale_throttle=NO_THROTTLE)
     world = World([large, small], Policy(idle_count=4), 0, boot=1000.0)
-    world.core.plans["a"].ceiling = 0
+    world.core.plans["a"]._growth.ceiling = 0
     world.clouds["b"].run_out(world.now)
     world.pass_time(20)
     assert len(world.clouds["b"].unfilled) == 2
-    world.core.plans["a"].ceiling = 1
+    world.core.plans["a"]._growth.ceiling = 1
     world.take(world.core.acquire("job", world.now))
     world.pass_time(1)
     assert len(world.clouds["a"].machines) == 1
@@ -1320,7 +1320,7 @@ def test_what_is_cordoned_goes_first_where_one_is_over_the_ceiling() -> None:
     world = a_world(Policy(idle_count=2, idle_time=1000.0), max_instances=2)
     world.pass_time(30)
     world.take(world.core.cordon("a1", "it is slow", world.now))
-    world.core.plans["a"].ceiling = 1
+    world.core.plans["a"]._growth.ceiling = 1
     world.pass_time(30)
     assert set(world.clouds["a"].machines) == {"a2"}
 

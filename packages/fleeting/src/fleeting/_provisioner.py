@@ -9,8 +9,9 @@ from fleeting._types import Clock, ConnectInfo, ConnectorConfig, GroupInfo
 from fleeting.core import messages
 from fleeting.core._building import build_plan, refusal_of
 from fleeting.core._instance import Instance
-from fleeting.core._plan import PLAN_RECORDS, Plan
+from fleeting.core._plan import Plan
 from fleeting.core._plan_config import PlanConfig
+from fleeting.core._records import PLAN_RECORDS
 from fleeting.core._step import NOTHING, Step
 from fleeting.journal._journal import Journal, Recovered
 from fleeting.runtime._driver import Dial, GroupDriver, ReadyHook

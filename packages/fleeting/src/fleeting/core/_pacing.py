@@ -9,6 +9,9 @@ from attrs import define, field, frozen
 
 from fleeting.core._chance import Chance
 
+UNANSWERED = 30.0
+"""Seconds after which nothing more is asked of a cloud that has not answered the last request yet."""
+
 
 @define
 class TokenBucket:

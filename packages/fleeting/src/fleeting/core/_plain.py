@@ -5,7 +5,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 from fleeting.core import messages
-from fleeting.core._plan import PLAN_RECORDS
+from fleeting.core._records import PLAN_RECORDS
 from fleeting.core._step import Drop, Put, Step, Write
 
 if TYPE_CHECKING:

@@ -3,11 +3,12 @@
 from attrs import define, field
 
 from fleeting.core import messages
+from fleeting.core._records import INSTANCE, INTENT
 
 
 @define
 class Turn:
-    """What the current fact has led to so far."""
+    """What the current message has led to so far: one for the whole life of a plan, which empties it each time."""
 
     writes: dict[tuple[str, str], None] = field(factory=dict)
     """Which records may have changed, by kind and id."""
@@ -21,8 +22,21 @@ class Turn:
         """A record may have changed; it is made at the end of the turn, once, however often it has changed."""
         self.writes[kind, id_] = None
 
+    def write_intent(self, intent: str) -> None:
+        """Store it."""
+        self.write(INTENT, intent)
+
+    def write_instance(self, instance: str) -> None:
+        """Store it."""
+        self.write(INSTANCE, instance)
+
     @property
     def is_empty(self) -> bool:
-        """Whether nothing has come of the fact."""
+        """Whether nothing has come of the message."""
         asked = self.actions or self.suspensions or self.resumptions
         return not (asked or self.writes or self.events)
+
+    def begin(self) -> None:
+        """Empty it; what was handed over stays as it is."""
+        self.writes, self.actions, self.events = {}, [], []
+        self.suspensions, self.resumptions = [], []

@@ -202,11 +202,11 @@ class _Foresight:
     def all(self) -> Iterator[Upcoming]:
         """All of it, in no order."""
         for plan in self.core.plans.values():
-            for at, action in plan.agenda():
+            for at, action in plan.agenda.actions():
                 yield self._chore(plan, at, action)
-            for at, instance in plan.turning():
+            for at, instance in plan.agenda.turning():
                 yield self._item(at, Next.UNTURNED, plan.pool, instance)
-            for at, instance in plan.giving_up():
+            for at, instance in plan.agenda.giving_up():
                 yield from self._lost_with(at, plan.pool, instance)
         yield from self._announced()
         yield from self._grown_old()
@@ -257,7 +257,7 @@ class _Foresight:
 
     def _grown_old(self) -> Iterator[Upcoming]:
         for pool, plan in self.core.plans.items():
-            for at, instance in plan.ageing():
+            for at, instance in plan.agenda.ageing():
                 if self.core.ledger.shelves[pool].hosts[instance].closed not in FINAL:
                     yield self._item(at, Next.AGE, pool, instance, why=TOO_OLD)
 

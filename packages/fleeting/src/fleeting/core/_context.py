@@ -1,0 +1,38 @@
+"""What all parts of a plan work on. Pure.
+
+The plan calls its parts, and a part only those below it: growth, power and deletions lie above the views, and all of
+them above what stands here. Nothing calls upwards.
+"""
+
+from attrs import define
+
+from fleeting.core._due import OF_A_LIFE, Timer
+from fleeting.core._plan_config import PlanConfig
+from fleeting.core._table import InstanceTable
+from fleeting.core._timers import Timers
+from fleeting.core._turn import Turn
+
+
+@define(kw_only=True)
+class Context:
+    """What the parts share, and what is so of the group as a whole, which only the plan sets."""
+
+    config: PlanConfig
+    table: InstanceTable
+    timers: Timers[Timer]
+    turn: Turn
+
+    disowned: str = ""
+    """Why nothing may be changed at the cloud, as long as the group is not known to be ours; empty if it is."""
+
+    shutting_down: bool = False
+
+    @property
+    def pool(self) -> str:
+        """The group's name."""
+        return self.config.name
+
+    def stop(self, instance: str) -> None:
+        """Nothing is due for it any more, but perhaps its deletion."""
+        for due in OF_A_LIFE:
+            self.timers.cancel(Timer(due, instance))
