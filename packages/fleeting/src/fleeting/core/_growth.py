@@ -103,18 +103,34 @@ class Growth:
 
     def stranded(self, now: float) -> int:
         """Unfilled requests that can be taken back, and are not likely to be filled: growing is failing."""
-        failing = self._views.viewed and self._blocked(now)[0] is not None
-        return self.withdrawable + self.queued if failing else 0
+        unfilled = self.withdrawable + self.queued
+        return unfilled if unfilled and self._views.viewed and self._blocked(now)[0] is not None else 0
+
+    @property
+    def _may_grow(self) -> bool:
+        """Whether what the group holds is known, and ours."""
+        return self._views.viewed and not (self._views.refused or self._context.disowned)
+
+    @property
+    def room(self) -> int | None:
+        """How many more the ceiling allows; None: any number. 0 while nothing may be asked for at all."""
+        if not self._may_grow:
+            return 0
+        return None if self.ceiling is None else max(0, self.ceiling - self.total)
+
+    def blocked(self, now: float) -> bool:
+        """Whether nothing may be asked for now."""
+        return not self._may_grow or self._blocked(now)[0] is not None
 
     def limits(self, now: float) -> Limits:
         """What stands between a wish for more instances and asking for them. O(1)."""
-        if not self._views.viewed or self._views.refused or self._context.disowned:
+        if not self._may_grow:
             why = "the group was refused" if self._views.refused else "what the group holds is not known yet"
             why = self._context.disowned or why
             return Limits(room=0, tokens=0, tokens_at=None, blocked_until=inf, blocked_why=why)
         blocked_until, blocked_why = self._blocked(now)
         return Limits(
-            room=None if self.ceiling is None else max(0, self.ceiling - self.total),
+            room=self.room,
             tokens=self._bucket.available(now),
             tokens_at=self._bucket.next_at(now),
             blocked_until=blocked_until,

@@ -131,8 +131,11 @@ class Backoffs:
     @property
     def holding(self) -> Backoff:
         """The one that keeps more from being asked for, as long as it is active. O(offerings)."""
-        soonest = min(self._offerings.values(), key=lambda each: each.until, default=self.group)
-        return max(soonest, self.group, self.requests, key=lambda each: each.until)
+        longest = self.requests if self.requests.until > self.group.until else self.group
+        if not self._offerings:  # as mostly; and each decision asks
+            return longest
+        soonest = min(self._offerings.values(), key=lambda each: each.until)
+        return longest if longest.until > soonest.until else soonest
 
     @property
     def last(self) -> tuple[float, str] | None:

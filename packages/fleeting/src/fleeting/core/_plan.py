@@ -261,6 +261,15 @@ class Plan:
         """What stands between a wish for more instances and asking for them. O(1)."""
         return self._growth.limits(now)
 
+    @property
+    def room(self) -> int | None:
+        """`Limits.room`, which no time changes. O(1)."""
+        return self._growth.room
+
+    def blocked(self, now: float) -> bool:
+        """Whether `limits` has a `blocked_until`. O(1)."""
+        return self._growth.blocked(now)
+
     def request(self, count: int, now: float) -> Step:
         """See `messages.Request`."""
         return self.handle(messages.Request(count), now)

@@ -305,7 +305,8 @@ def _shares(supplies: Sequence[Supply], missing: int, room: int) -> tuple[tuple[
                 set_back=supply.set_back,
             )
         )
-    return tuple(_with_moves(pools, supplies)), look_again_at
+    stranded = any(supply.stranded for supply in supplies)
+    return tuple(_with_moves(pools, supplies) if stranded else pools), look_again_at
 
 
 def _held_back(limits: Limits, wanted: int, allowed: int, increase: int) -> tuple[str, float]:

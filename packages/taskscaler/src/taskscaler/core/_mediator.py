@@ -681,10 +681,10 @@ class Core:
 
     def _inputs(self, now: float) -> "_Inputs":
         """All that decisions read, or versions of it. O(pools)."""
-        ledger, pools, unsettled = self.ledger, [], False
+        ledger, pools, unsettled, several = self.ledger, [], False, len(self.pools) > 1
         for pool, plan in self.plans.items():
-            limits, shelf = plan.limits(now), ledger.shelves[pool]
-            unsettled = unsettled or limits.blocked_until is not None or bool(self._why_set_back(pool, now))
+            shelf = ledger.shelves[pool]
+            unsettled = unsettled or plan.blocked(now) or (several and self.losses.set_back(pool, now))
             pools.append(
                 (
                     shelf.version,
@@ -693,7 +693,7 @@ class Core:
                     plan.total,
                     plan.outstanding,
                     plan.withdrawable,
-                    limits.room,
+                    plan.room,
                 )
             )
         counts = (ledger.reserved, ledger.pending, self._seen)

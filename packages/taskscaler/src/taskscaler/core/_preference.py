@@ -76,6 +76,8 @@ class Losses:
 
     def set_back(self, pool: str, now: float) -> bool:
         """Whether it is asked later than its place says."""
+        if len(self._left.get(pool, ())) < FEWEST:  # as mostly; and each decision asks
+            return False
         lately = self._lately(pool, now)
         taken = sum(left.taken for left in lately)
         return taken >= FEWEST and taken >= TOO_MANY * len(lately)
