@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from fleeting import NoticeKind, Observation, Observed, Preexisting, Problem, ProblemKind, State
-from fleeting.core import Stage, Step, messages
+from fleeting.core import Plan, Stage, Step, messages
 from taskscaler._errors import NoCapacity, NoSuchInstance, TaskscalerError
 from taskscaler._observe import GONE, DecisionEvent, InstanceEvent, label_of
 from taskscaler._types import Policy, PoolSettings
@@ -36,6 +36,7 @@ from taskscaler.core._slots import (
     Closed,
     Deliver,
     Doubt,
+    Host,
     LeaseId,
     LeaseRecord,
 )
@@ -1101,12 +1102,50 @@ class CoreMachine(RuleBasedStateMachine):
     def what_is_read_of_an_instance_again_changes_nothing(self) -> None:
         """No change of an instance was missed: the ledger is in line with each."""
         core = self.world.core
-        versions = {pool: shelf.version for pool, shelf in core.ledger.shelves.items()}
+        shelves = core.ledger.shelves.items()
+        before = {pool: (shelf.version, [*shelf.changed_sleepers]) for pool, shelf in shelves}
         for name, plan in core.plans.items():
             for id_ in plan.instances:
                 core._sync(name, id_, self.world.now)
         assert (core._writes, core._actions) == ([], [])
-        assert versions == {pool: shelf.version for pool, shelf in core.ledger.shelves.items()}
+        assert before == {pool: (shelf.version, [*shelf.changed_sleepers]) for pool, shelf in shelves}
+
+    @invariant()
+    def what_is_known_of_sleepers_is_what_going_through_all_of_them_shows(self) -> None:
+        """Their slots and their ends are kept up to date one by one."""
+        core, now = self.world.core, self.world.now
+        for name, shelf in core.ledger.shelves.items():
+            plan, sleepers = core.plans[name], [*shelf.lists.sleepers.values()]
+            at_hand = [
+                host
+                for host in sleepers
+                if host.counts.rare.asleep and not host.counts.rare.wake_requested
+                if core.choices.may_wake(host, now) and now < plan.too_old_at(plan.instances[host.instance])
+            ]
+            known = core.choices.sleepers[name]
+            assert known.slots(now) == sum(host.counts.rare.asleep for host in at_hand)
+            assert [*known.to_resume(1 << 30, now)] == at_hand[::-1]
+            assert known.free == sum(not host.busy for host in sleepers)
+            for places in (0, len(sleepers)):
+                endings = known.endings(self.world.policy, now, excess=0, places=places, too_many="too many")
+                stopped = [host for host in sleepers if not (host.busy or host.retained)]
+                ends = [(due, each.instance) for due, each in endings]
+                assert sorted(ends) == self.ends(plan, stopped, places)
+                assert ends == sorted(ends, key=lambda each: each[0])
+
+    def ends(self, plan: Plan, stopped: Sequence[Host], places: int) -> Sequence[tuple[float, str]]:
+        """When which suspended instances are given up that hold no leases."""
+        ends, policy = [], self.world.policy
+        for number, host in enumerate(stopped):
+            known = plan.instances[host.instance]
+            assert known.sleep is not None
+            assert known.sleep.since is not None
+            idle_until = known.sleep.since + policy.idle_time
+            due = [plan.too_old_at(known), known.sleep.since + self.world.core.pools[plan.pool].suspended_time]
+            due += [-inf] if known.resume_failures > 1 else []
+            due += [idle_until] if host.cordoned is not None or number < len(stopped) - places else []
+            ends.append((max(self.world.now, min(due)), host.instance))
+        return sorted(ends)
 
     @invariant()
     def no_job_outlives_a_doomed_instance(self) -> None:

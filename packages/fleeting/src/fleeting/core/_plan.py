@@ -483,10 +483,12 @@ class Plan:
         known.connection_dead = False
         if known.state is not observed.state:
             known.state = observed.state
+            self._table.note_change(known)
             self._power.time_boot(known)
         known.offering = observed.offering or known.offering
         if observed.created_at not in {None, known.created_at}:
             known.created_at = observed.created_at
+            self._table.note_change(known)
             self._watch_age(known)
 
     def _shown_running(self, known: Instance, now: float) -> None:

@@ -145,10 +145,16 @@ class Power:
 
     # --- the cloud's answers -----------------------------------------------------------------------------
 
+    def _answered(self, asked: Iterable[str]) -> None:
+        """The cloud can be asked to suspend or resume them again."""
+        self._unanswered.difference_update(asked)
+        for known in self._context.table.known(asked):
+            self._context.table.note_change(known)
+
     def suspend_answered(self, fact: messages.SuspendAccepted | messages.SuspendFailed, now: float) -> None:
         """Those that the cloud did not take go on running; whether those that it took fall asleep, views tell."""
         accepted, error, retry_after = _answer(fact)
-        self._unanswered.difference_update(fact.asked)
+        self._answered(fact.asked)
         for known in self._context.table.known(fact.asked):
             if known.id not in self.falling or known.state in RESTING:
                 continue
@@ -168,7 +174,7 @@ class Power:
     def resume_answered(self, fact: messages.ResumeAccepted | messages.ResumeFailed, now: float) -> None:
         """Those that the cloud did not take sleep on."""
         accepted, error, retry_after = _answer(fact)
-        self._unanswered.difference_update(fact.asked)
+        self._answered(fact.asked)
         for known in self._context.table.known(fact.asked):
             if self._sleeps_on(known) and known.id not in accepted:
                 self.not_resumed(known, error, now, retry_after)

@@ -10,15 +10,16 @@ from collections.abc import Container, Iterable, Iterator, Mapping
 from itertools import islice
 from operator import itemgetter
 
-from attrs import define
+from attrs import define, field
 
 from fleeting import State
-from fleeting.core import TOO_OLD, Instance, Plan, Stage
+from fleeting.core import Plan, Stage
 from taskscaler._types import Policy, PoolSettings
 from taskscaler._wording import enumerated
 from taskscaler.core._decide import Decision, Removal, Sleep, Wake
 from taskscaler.core._ledger import Ledger
 from taskscaler.core._payoff import Payoff, Verdict
+from taskscaler.core._sleepers import CORDONED, OVER, Sleepers
 from taskscaler.core._slots import Closed, Host
 
 NOT_NEEDED = "not needed"
@@ -30,11 +31,8 @@ ONLY_SLEEPERS = "all leases on it sleep"
 SPARED = "not needed for now"
 """Why one is suspended that would be given up otherwise."""
 
-OVER = "over the ceiling"
 TOO_MANY = "more than suspended_count"
-TOO_LONG = "suspended for longer than suspended_time"
-UNRESUMABLE = "it could not be resumed"
-"""Why suspended instances are given up that hold no leases."""
+"""Why suspended instances are given up that hold no leases, though resuming pays."""
 
 
 @define
@@ -50,6 +48,14 @@ class Choices:
 
     staying: dict[str, dict[str, None]] | None = None
     """Where everything is to go: by pool, instances that are not known to be asked to go. No others are looked at."""
+
+    sleepers: Mapping[str, Sleepers] = field(init=False)
+    """By pool: its suspended hosts that are of use."""
+
+    def __attrs_post_init__(self) -> None:
+        """Nothing has been looked through yet."""
+        shelves = self.ledger.shelves
+        self.sleepers = {name: Sleepers(pool, self.plans[name], shelves[name]) for name, pool in self.pools.items()}
 
     def to_give_up(self, decision: Decision, policy: Policy, at: float) -> Iterator[tuple[float, Removal | Sleep]]:
         """What is given up or suspended then, and what later if nothing else happens; soonest first."""
@@ -77,34 +83,42 @@ class Choices:
         Of what falls due together, the least preferred pool's goes first.
         """
         spare = decision.spare
-        others: list[tuple[float, Removal | Sleep]] = []
+        others: list[Iterator[tuple[float, Removal | Sleep]]] = []
         idle: list[Iterator[tuple[float, Host]]] = []
-        places: dict[str, int] = {}
         over_all = decision.excess
         for pool in reversed(decision.pools):
             excess = to_go = max(pool.excess, over_all)
-            for due, removal in self._stopped(pool.pool, excess, policy, at):
-                others.append((due, removal))
-                excess = max(0, excess - (due <= at))
-            places[pool.pool] = self._places(pool.pool, at)
+            if self.sleepers[pool.pool].any:
+                stopped = self._stopped(pool.pool, excess, policy, at)
+                if excess:
+                    endings = list(stopped)
+                    excess = max(0, excess - sum(due <= at for due, _ in endings))
+                    stopped = iter(endings)
+                others.append(stopped)
+            cordoned = []
             for host in self.ledger.idle_cordoned(pool.pool):
                 due = at if excess else _due(host, policy, at)
-                others.append((due, Removal(host.pool, host.instance, "cordoned, and idle")))
+                cordoned.append((due, Removal(host.pool, host.instance, CORDONED)))
                 excess = max(0, excess - (due <= at))
-            hosts = (host for host in self.ledger.longest_idle(pool.pool) if not host.retained)
+            others.append(iter(sorted(cordoned, key=itemgetter(0))))
             gone = set()
-            for host in islice(hosts, excess):
-                spare -= host.usable
-                excess -= 1
-                gone.add(host.instance)
-                yield at, Removal(host.pool, host.instance, OVER if pool.excess else f"{OVER} over all pools")
+            if excess:
+                why = OVER if pool.excess else f"{OVER} over all pools"
+                hosts = (host for host in self.ledger.longest_idle(pool.pool) if not host.retained)
+                for host in islice(hosts, excess):
+                    spare -= host.usable
+                    excess -= 1
+                    gone.add(host.instance)
+                    yield at, Removal(host.pool, host.instance, why)
             over_all = max(0, over_all - (to_go - excess))
-            idle += [_dues(hosts, gone, policy, at) for hosts in self.ledger.idle_by_usable(pool.pool)]
+            if decision.spare:
+                idle += [_dues(hosts, gone, policy, at) for hosts in self.ledger.idle_by_usable(pool.pool)]
         dormant = sorted(self._dormant(policy, at), key=itemgetter(0))
-        others += ((due, _with_its_leases(host)) for due, host in dormant if not host.usable)
+        others.append((due, _with_its_leases(host)) for due, host in dormant if not host.usable)
         idle += [iter([(due, host)]) for due, host in dormant if host.usable]
-        not_needed = ((due, self._spared(host, places)) for due, host in _fitting(idle, spare))
-        yield from heapq.merge(sorted(others, key=itemgetter(0)), not_needed, key=itemgetter(0))
+        places: dict[str, int] = {}
+        not_needed = ((due, self._spared(host, places, at)) for due, host in _fitting(idle, spare))
+        yield from heapq.merge(*others, not_needed, key=itemgetter(0))
 
     def _dormant(self, policy: Policy, at: float) -> Iterator[tuple[float, Host]]:
         """Hosts that are kept only for leases that sleep, and when their instances are to be suspended. O(such hosts).
@@ -117,10 +131,12 @@ class Choices:
                 due = _due(host, policy, at) if host.usable else at
                 yield max(due, plan.suspending.until), host
 
-    def _spared(self, host: Host, places: dict[str, int]) -> Removal | Sleep:
+    def _spared(self, host: Host, places: dict[str, int], at: float) -> Removal | Sleep:
         """What becomes of a host that is not needed: it sleeps, if leases do or there is a place for it, or goes."""
         if host.busy:
             return _with_its_leases(host)
+        if host.pool not in places:
+            places[host.pool] = self._places(host.pool, at)
         if places[host.pool] > 0 and self.plans[host.pool].may_suspend(host.instance):
             places[host.pool] -= 1
             return Sleep(host.pool, host.instance, SPARED)
@@ -131,42 +147,18 @@ class Choices:
         plan = self.plans[pool]
         if not plan.suspends or plan.suspending.active(at):
             return 0
-        return self._places_in_all(pool, at) - sum(not host.busy for host in self._asleep(pool))
+        return self._places_in_all(pool, self.payoff(pool, at)) - self.sleepers[pool].free
 
-    def _places_in_all(self, pool: str, at: float) -> int:
+    def _places_in_all(self, pool: str, verdict: Verdict) -> int:
         """How many idle instances of the pool may be suspended; none where resuming them does not pay."""
-        return self.pools[pool].suspended_count if self.payoff(pool, at).pays else 0
-
-    def _asleep(self, pool: str) -> list[Host]:
-        """The pool's suspended hosts that are of use, the first to fall asleep first. O(such hosts)."""
-        return list(self.ledger.shelves[pool].lists.sleepers.values())
+        return self.pools[pool].suspended_count if verdict.pays else 0
 
     def _stopped(self, pool: str, excess: int, policy: Policy, at: float) -> Iterator[tuple[float, Removal]]:
-        """Suspended instances that hold no leases, and when they are given up."""
-        places, verdict = self._places_in_all(pool, at), self.payoff(pool, at)
+        """Suspended instances that hold no leases, and when they are given up; see `Sleepers.endings`."""
+        verdict = self.payoff(pool, at)
         too_many = TOO_MANY if verdict.pays else f"suspending does not pay: {verdict}"
-        stopped = [host for host in self._asleep(pool) if not (host.busy or host.retained)]
-        for number, host in enumerate(stopped):
-            ends = dict(self._ends_asleep(host, policy, at))
-            if number < excess:
-                ends[OVER] = at
-            elif number < len(stopped) - places:
-                known = self.plans[host.pool].instances[host.instance]
-                ends[too_many] = _asleep_since(known, at) + policy.idle_time
-            why, due = min(ends.items(), key=itemgetter(1))
-            yield max(at, due), Removal(host.pool, host.instance, why)
-
-    def _ends_asleep(self, host: Host, policy: Policy, at: float) -> Iterator[tuple[str, float]]:
-        """Why and when a suspended instance without leases goes, however many there may be."""
-        plan = self.plans[host.pool]
-        known = plan.instances[host.instance]
-        since = _asleep_since(known, at)
-        if known.resume_failures > 1:  # once, and it may have been the network
-            yield UNRESUMABLE, at
-        if host.cordoned is not None:
-            yield "cordoned, and idle", since + policy.idle_time
-        yield TOO_OLD, plan.too_old_at(known)
-        yield TOO_LONG, since + self.pools[host.pool].suspended_time
+        places = self._places_in_all(pool, verdict)
+        return self.sleepers[pool].endings(policy, at, excess=excess, places=places, too_many=too_many)
 
     def to_wake(self, decision: Decision, at: float) -> Iterator[Wake]:
         """Suspended instances to resume: for whoever waits for a lease there, and for what is missing."""
@@ -176,26 +168,12 @@ class Choices:
         yield from (Wake(host.pool, host.instance, _why_called(host)) for host in called)
         for pool in decision.pools:
             missing = 0 if self.ledger.over else pool.wake
-            for host in reversed(self.to_be_had(pool.pool, at) if missing else []):
-                if missing > 0:
-                    missing -= host.counts.rare.asleep
-                    yield Wake(host.pool, host.instance, "more slots are needed")
-
-    def to_be_had(self, pool: str, at: float) -> list[Host]:
-        """The pool's suspended hosts with slots for anybody, unless they wake anyhow; the last to fall asleep last."""
-        plan, counted = self.plans[pool], self.ledger.shelves[pool].counts
-        return [
-            host
-            for host in (self._asleep(pool) if counted.rare.asleep else [])
-            if host.counts.rare.asleep and not host.counts.rare.wake_requested and self.may_wake(host, at)
-            if at < plan.too_old_at(plan.instances[host.instance])
-        ]
+            for host in self.sleepers[pool.pool].to_resume(missing, at):
+                yield Wake(host.pool, host.instance, "more slots are needed")
 
     def may_wake(self, host: Host, at: float) -> bool:
         """Whether its instance can be resumed then, as far as is known."""
-        plan = self.plans[host.pool]
-        blocked = plan.resuming.active(at) or not plan.viewed
-        return not blocked and host.closed is Closed.ASLEEP and plan.may_resume(host.instance)
+        return host.closed is Closed.ASLEEP and self.sleepers[host.pool].may_wake(host, at)
 
     def _everything_free(self, staying: Mapping[str, Iterable[str]]) -> Iterator[Removal]:
         """All instances that hold no work, whatever they are for, but not those that are retained."""
@@ -215,10 +193,6 @@ class Choices:
 
 def _with_its_leases(host: Host) -> Sleep:
     return Sleep(host.pool, host.instance, ONLY_SLEEPERS)
-
-
-def _asleep_since(known: Instance, at: float) -> float:
-    return at if known.sleep is None or known.sleep.since is None else known.sleep.since
 
 
 def _why_called(host: Host) -> str:

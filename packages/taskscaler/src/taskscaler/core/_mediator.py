@@ -571,6 +571,8 @@ class Core:
             case Access.ASLEEP:
                 if host is None or host.closed is not Closed.ASLEEP:
                     ledger.sleep(pool, instance, level.why)
+                else:
+                    self.choices.sleepers[pool].note_change(host)
             case Access.LEAVING:
                 if host is not None:  # never ready again since a restart: what slept there is lost
                     self._add(ledger.lose(host, Loss(LossKind.KILLED, level.why), now))
@@ -755,7 +757,7 @@ class Core:
             self._give_up([Removal(host.pool, host.instance, host.why_closed)], now)
 
     def _supply(self, pool: str, now: float) -> Supply:
-        """The counters of one pool. O(1), but for what sleeps there and could be woken."""
+        """The counters of one pool. O(1), but for what is to be woken."""
         shelf, plan = self.ledger.shelves[pool], self.plans[pool]
         counts, rare = shelf.counts, shelf.counts.rare
         returning = -(-rare.paused // shelf.slots)
@@ -775,7 +777,7 @@ class Core:
             stranded=plan.stranded(now),
             set_back=self._why_set_back(pool, now),
             short=(rare.returners + len(called)) * shelf.fresh - rare.returning - to_come,
-            asleep=sum(host.counts.rare.asleep for host in self.choices.to_be_had(pool, now)),
+            asleep=self.choices.sleepers[pool].slots(now),
         )
 
     def _why_set_back(self, pool: str, now: float) -> str:

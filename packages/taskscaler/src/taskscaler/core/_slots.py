@@ -505,6 +505,9 @@ class Shelf:
     version: int = 0
     """Grows with each change of a host, or of what it is used for."""
 
+    changed_sleepers: dict[str, None] = Factory(dict)
+    """Of the hosts among `Lists.sleepers`: those that have changed, have come or have gone. `Sleepers` clears it."""
+
     cleans: bool = False
     """Whether slots are cleaned between jobs."""
 
@@ -538,6 +541,8 @@ class Shelf:
                     hosts[host.instance] = host
                 elif was and not is_:
                     del hosts[host.instance]
+            if before.rare.sleepers or after.rare.sleepers:
+                self.changed_sleepers[host.instance] = None
         self._place(host)
 
     def drop(self, host: Host) -> None:
@@ -547,6 +552,8 @@ class Shelf:
         self.counts = self.counts.moved(host.counts, NOTHING_COUNTED)
         for hosts in self.lists:
             hosts.pop(host.instance, None)
+        if host.counts.rare.sleepers:
+            self.changed_sleepers[host.instance] = None
 
     def _place(self, host: Host) -> None:
         """Move a host to where it is found by how many of its slots are taken, if any other may be handed out."""
