@@ -33,6 +33,14 @@ WITH_DOCKER = (
 COMPUTING = ("tests/chaos/",)
 """Where the tests are that wait for nothing."""
 
+LONG = (
+    "tests/taskscaler/test_core_machine.py::TestCoreMachine",
+    "tests/conformance/test_tutorial.py",
+    "tests/taskscaler/test_ledger_machine.py::TestLedgerMachine",
+    "tests/fleeting_exec/test_book.py::TestBookkeeping",
+)
+"""Where single tests take longest: half a minute of computing, at the end of the suite, would leave a core idle."""
+
 SHORT = "/tmp"  # noqa: S108  (every Unix has it, and pytest makes private directories there)
 """Where temporary files are if the user's own place is a long way down, as on macOS: many tests listen on sockets in
 their directories, whose addresses have room for about a hundred characters."""
@@ -180,7 +188,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Give one worker all tests that need a Docker daemon, and spread those that compute among those that wait.
+    """Give one worker all tests that need a Docker daemon, begin with long ones, and mix what computes and what waits.
 
     Two daemons that start at once have waited for each other for a minute. Stories take nothing but a core, and most
     other tests wait for processes and time limits: one after the other, each leaves idle what the other lacks.
@@ -189,12 +197,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if "docker" in getattr(item, "fixturenames", ()) and not item.nodeid.startswith(WITH_DOCKER):
             raise pytest.UsageError(f"{item.nodeid} needs a Docker daemon; add its place to WITH_DOCKER in {__file__}")
     if hasattr(config, "workerinput"):
+        long = [item for item in items if item.nodeid.startswith(LONG)]
         computing = [item for item in items if item.nodeid.startswith(COMPUTING)]
-        waiting = [item for item in items if not item.nodeid.startswith(COMPUTING)]
+        waiting = [item for item in items if not item.nodeid.startswith((*LONG, *COMPUTING))]
         places = [
             ((number + 0.5) / len(part), item) for part in (computing, waiting) for number, item in enumerate(part)
         ]
-        items[:] = [item for _, item in sorted(places, key=itemgetter(0))]
+        items[:] = [*long, *(item for _, item in sorted(places, key=itemgetter(0)))]
 
 
 @pytest.hookimpl(wrapper=True)
