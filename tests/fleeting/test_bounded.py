@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 
 import anyio
 import pytest
@@ -38,10 +39,9 @@ class Calls:
     @asynccontextmanager
     async def bounded(self, most: int, *, timeout: float = 1e9) -> AsyncIterator[Bounded]:
         """Make them."""
-        bounded = Bounded(self, most, timeout=timeout, late=lambda each: messages.HeartbeatFailed(each, "late"))
+        late = partial(messages.HeartbeatFailed, error="late")
         async with anyio.create_task_group() as tasks:
-            bounded.start(tasks, self.ended.append, "calls")
-            yield bounded
+            yield Bounded(self, most, tasks, self.ended.append, "calls", timeout=timeout, late=late)
 
 
 async def test_so_many_run_at_once_and_each_once() -> None:
@@ -84,13 +84,13 @@ async def test_a_call_that_takes_too_long_is_cancelled_and_said_to_be_late() -> 
 async def test_an_outcome_may_lead_to_the_next_call_for_the_same_instance() -> None:
     """The call has ended by then, so that is no second one at once."""
     calls = Calls(1)
-    async with calls.bounded(1) as bounded, anyio.create_task_group() as tasks:
+    async with anyio.create_task_group() as tasks:
 
         def feed(fact: messages.Fact) -> None:
             calls.ended.append(fact)
             if len(calls.ended) < 3:
                 bounded.add("i-1")
 
-        bounded.start(tasks, feed, "calls")
+        bounded = Bounded(calls, 1, tasks, feed, "calls")
         bounded.add("i-1")
     assert calls.begun == ["i-1"] * 3

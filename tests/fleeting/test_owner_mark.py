@@ -10,7 +10,7 @@ import pytest
 
 from fleeting import Capability, GroupRefused, MemoryJournal, ProviderError, Provisioner, SqliteJournal
 from fleeting.core import messages
-from fleeting.runtime._driver import MARK_LASTS
+from fleeting.runtime._mark import MARK_LASTS
 from fleeting.testing import FakeCloud, FakeGroup, Fault, virtual_time
 from fleeting.testing._machine import Mark
 from taskscaler import NoCapacity, Pool, Taskscaler

@@ -16,7 +16,7 @@ from fleeting import (
     ProviderError,
     Provisioner,
 )
-from fleeting.runtime._driver import MARK_LASTS
+from fleeting.runtime._mark import MARK_LASTS
 from fleeting.testing import FakeCloud, FakeGroup, Fault, virtual_time
 from fleeting.testing._machine import Mark
 from tests.taskscaler.scaling import virtual_clock

@@ -24,7 +24,7 @@ from fleeting import (
 from fleeting.core import Stage, messages
 from fleeting.errors import InterfaceMismatch
 from fleeting.journal import Recovered
-from fleeting.runtime._driver import LONGEST_WAIT
+from fleeting.runtime._outcomes import LONGEST_WAIT
 from fleeting.testing import DecreaseFault, FakeCloud, FakeGroup, Fault, IncreaseFault, UpdateFault, virtual_time
 
 pytestmark = pytest.mark.anyio

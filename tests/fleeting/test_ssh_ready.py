@@ -131,7 +131,7 @@ async def test_a_heartbeat_command_finds_an_ill_host(tmp_path: Path) -> None:
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have refused logins tried again soon, by the dial and by the provisioner."""
     monkeypatch.setattr(_dial, "KEY_PATIENCE", 0.1)
-    monkeypatch.setattr("fleeting.runtime._driver.LOGIN_RETRY", 0.05)
+    monkeypatch.setattr("fleeting.runtime._outcomes.LOGIN_RETRY", 0.05)
 
 
 @pytest.mark.usefixtures("impatient")
@@ -175,7 +175,7 @@ async def test_a_wrong_host_key_is_final(tmp_path: Path) -> None:
 
 async def test_a_hook_that_is_refused_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A login that the hook itself needs may come late, too."""
-    monkeypatch.setattr("fleeting.runtime._driver.LOGIN_RETRY", 0.0)
+    monkeypatch.setattr("fleeting.runtime._outcomes.LOGIN_RETRY", 0.0)
     tries = []
 
     async def hook(info: ConnectInfo) -> None:

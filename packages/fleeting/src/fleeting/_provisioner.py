@@ -14,7 +14,8 @@ from fleeting.core._plan_config import PlanConfig
 from fleeting.core._records import PLAN_RECORDS
 from fleeting.core._step import NOTHING, Step
 from fleeting.journal._journal import Journal, Recovered
-from fleeting.runtime._driver import Dial, GroupDriver, ReadyHook
+from fleeting.runtime._driver import GroupDriver
+from fleeting.runtime._instances import Dial, ReadyHook, Upkeep
 from fleeting.runtime._runtime import Runtime
 
 
@@ -67,11 +68,13 @@ class Provisioner:
             pool=self._config.name,
             connector=connector if connector is not None else ConnectorConfig(),
             dial=dial,
-            ready_command=ready_command,
-            ready_hook=ready_hook,
-            heartbeat_command=heartbeat_command,
-            heartbeat_timeout=heartbeat_timeout,
-            notice_interval=notice_interval,
+            upkeep=Upkeep(
+                ready_command=ready_command,
+                ready_hook=ready_hook,
+                heartbeat_command=heartbeat_command,
+                heartbeat_timeout=heartbeat_timeout,
+                notice_interval=notice_interval,
+            ),
         )
         self._runtime = Runtime(
             [self._driver], self._build, self._tell, kinds=PLAN_RECORDS, journal=journal, clock=clock
@@ -101,7 +104,7 @@ class Provisioner:
 
     async def connect_info(self, instance: str) -> ConnectInfo:
         """How to connect to the instance."""
-        return await self._driver.connect_info(instance)
+        return await self._driver.calls.connect_info(instance)
 
     async def __aenter__(self) -> Self:
         """Open the group and see it once. Raises as `Runtime.__aenter__`."""

@@ -230,18 +230,18 @@ class Leases:
         """
         pool, instance = id_.pool, id_.instance
         try:
-            return await self._runtime.drivers[pool].connect_info(instance)
+            return await self._runtime.drivers[pool].calls.connect_info(instance)
         except (ProviderError, OSError) as error:
             raise Unreachable(f"no connection details for {instance}: {error}") from error
 
     @asynccontextmanager
     async def dial(self, state: LeaseState) -> AsyncIterator[Connection]:
         """Connect. When the connection dies, the cloud is asked for the instance at once."""
-        driver = self._runtime.drivers[state.id.pool]
         info = await self.connect_info(state.id)
         async with _unless_unhealthy(state) as connected, AsyncExitStack() as stack:
             try:
-                connection = await stack.enter_async_context(driver.dial(info, driver.connector))
+                dialled = self._runtime.drivers[state.id.pool].calls.dial(info)
+                connection = await stack.enter_async_context(dialled)
             except Unreachable as error:
                 self._note_death(state, str(error))
                 raise

@@ -14,7 +14,7 @@ from fleeting import Clock, GroupInfo, Journal
 from fleeting.config import all_are
 from fleeting.core import PLAN_RECORDS, Step, build_plan
 from fleeting.journal import Recovered
-from fleeting.runtime import GroupDriver, Runtime
+from fleeting.runtime import GroupDriver, Runtime, Upkeep
 from taskscaler._errors import NoCapacity, TaskscalerError
 from taskscaler._lease import Lease
 from taskscaler._leases import Leases
@@ -102,11 +102,13 @@ class Taskscaler:
                 pool=pool.name,
                 connector=pool.connector_config,
                 dial=pool.dial,
-                ready_command=pool.instance_ready_command,
-                ready_hook=pool.ready_hook,
-                heartbeat_command=pool.instance_heartbeat_command,
-                heartbeat_timeout=pool.heartbeat_timeout,
-                notice_interval=pool.notice_interval,
+                upkeep=Upkeep(
+                    ready_command=pool.instance_ready_command,
+                    ready_hook=pool.ready_hook,
+                    heartbeat_command=pool.instance_heartbeat_command,
+                    heartbeat_timeout=pool.heartbeat_timeout,
+                    notice_interval=pool.notice_interval,
+                ),
             )
             for pool in self._pools
         ]
@@ -424,7 +426,7 @@ class Taskscaler:
             pool, instance = self._by_name[clean.pool], clean.instance
             hook = partial(pool.cleanup_hook, slot=clean.slot, key=clean.key) if pool.cleanup_hook else None
             env = {"TASKSCALER_INSTANCE": instance, "TASKSCALER_SLOT": str(clean.slot), "TASKSCALER_KEY": clean.key}
-            failure = await self._runtime.drivers[pool.name].clean(
+            failure = await self._runtime.drivers[pool.name].calls.clean(
                 instance, pool.instance_cleanup_command, hook, env=env, timeout=pool.instance_cleanup_timeout
             )
             self._take(self._core.cleaned(clean, failure, self._now()))

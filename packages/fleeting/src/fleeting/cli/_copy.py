@@ -98,7 +98,7 @@ async def copy(group: OpenGroup, *, source: str, target: str) -> int:
         case _:
             raise WrongArguments("both are on instances; copy it here first, and from here to the other one")
     info = await group.connect_info(there.instance, view)
-    async with group.driver.dial(info, group.driver.connector) as connection:
+    async with group.driver.calls.dial(info) as connection:
         await move(connection)
     return SUCCEEDED
 

@@ -64,7 +64,7 @@ class OpenGroup:
         if (state := instances[instance].state) is not State.RUNNING:
             hope = "wait until it runs" if state in ON_THE_WAY else "it does not run by itself any more; use another"
             raise Unreachable(f"{instance} is {state.value}; {hope}")
-        return await self.driver.connect_info(instance)
+        return await self.driver.calls.connect_info(instance)
 
 
 Action = Callable[..., Awaitable[int]]
@@ -234,7 +234,7 @@ async def _address(group: OpenGroup, id_: str, seen: Observed) -> str:
     if seen.state is not State.RUNNING:
         return ""
     try:
-        info = await group.driver.connect_info(id_)
+        info = await group.driver.calls.connect_info(id_)
     except FleetingError:
         return ""
     return info.external_addr or info.internal_addr or ""

@@ -17,7 +17,7 @@ UNABLE = 255
 async def run_on_instance(group: OpenGroup, *, instance: str, command: str | Sequence[str], stdin: bool) -> int:
     """Run it and return what it exited with."""
     info = await group.connect_info(instance)
-    async with group.driver.dial(info, group.driver.connector) as connection:
+    async with group.driver.calls.dial(info) as connection:
         return await run_through(connection, command, Arriving(sys.stdin.fileno()) if stdin else None)
 
 

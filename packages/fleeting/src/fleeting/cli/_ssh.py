@@ -28,7 +28,7 @@ LOGIN_SHELL = 'exec "${SHELL:-/bin/sh}" -l'
 async def open_shell(group: OpenGroup, *, instance: str, command: str | Sequence[str] | None) -> int:
     """Open the terminal, and return what the command in it exited with."""
     info = await group.connect_info(instance)
-    async with group.driver.dial(info, group.driver.connector) as connection:
+    async with group.driver.calls.dial(info) as connection:
         if os.isatty(STDIN) and os.isatty(STDOUT):
             return await _in_terminal(connection, command, instance)
         return await run_through(connection, LOGIN_SHELL if command is None else command, Arriving(STDIN))

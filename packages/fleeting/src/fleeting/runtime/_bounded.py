@@ -10,6 +10,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 import anyio
+from attrs import define, field
 
 from fleeting.core import messages
 
@@ -17,42 +18,34 @@ if TYPE_CHECKING:  # importing anyio.abc costs 20 ms more than all that a bare `
     from anyio.abc import TaskGroup
 
 
+@define(eq=False)
 class Bounded:
     """A queue of instances, and the tasks that serve it."""
 
-    def __init__(
-        self,
-        call: Callable[[str], Awaitable[messages.Fact | None]],
-        most: int,
-        *,
-        timeout: float = inf,
-        late: Callable[[str], messages.Fact | None] = lambda _: None,
-    ) -> None:
-        """Prepare.
+    _call: Callable[[str], Awaitable[messages.Fact | None]]
+    """Made for each instance; returns what the core is to learn."""
 
-        Args:
-            call: Made for each instance; returns what the core is to learn.
-            most: How many calls there may be at once.
-            timeout: Seconds that a call may take, once it has begun.
-            late: Says what the core is to learn if one took longer; it is cancelled then.
-        """
-        self._call = call
-        self._most = most
-        self._timeout = timeout
-        self._late = late
-        self._queue: OrderedDict[str, None] = OrderedDict()
-        self._scopes: dict[str, anyio.CancelScope] = {}
-        """Of the calls that are under way."""
+    _most: int
+    """How many calls there may be at once."""
 
-        self._hired = 0
-        self._arriving = False
-        """Whether a task was hired that has not begun yet."""
+    _tasks: "TaskGroup"
+    _feed: Callable[[messages.Fact], None]
+    _name: str
+    """Of the tasks."""
 
-    def start(self, tasks: "TaskGroup", feed: Callable[[messages.Fact], None], name: str) -> None:
-        """From now on calls are made, in *tasks*, and what they return is given to *feed*."""
-        self._tasks = tasks
-        self._feed = feed
-        self._name = name
+    _timeout: float = field(default=inf, kw_only=True)
+    """Seconds that a call may take, once it has begun."""
+
+    _late: Callable[[str], messages.Fact | None] = field(default=lambda _: None, kw_only=True)
+    """Says what the core is to learn if one took longer; it is cancelled then."""
+
+    _queue: OrderedDict[str, None] = field(factory=OrderedDict, init=False)
+    _scopes: dict[str, anyio.CancelScope] = field(factory=dict, init=False)
+    """Of the calls that are under way."""
+
+    _hired: int = field(default=0, init=False)
+    _arriving: bool = field(default=False, init=False)
+    """Whether a task was hired that has not begun yet."""
 
     def add(self, instance: str) -> None:
         """Have the call made for an instance, unless it waits for that or is being called."""

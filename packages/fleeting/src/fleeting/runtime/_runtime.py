@@ -190,8 +190,8 @@ class Runtime(Generic[C]):
             recovered = await self._journal.open(identities, self.owner, self._kinds)
             stack.push_async_callback(self._close, "the journal", self._journal.close)
         for driver in self.drivers.values():
-            stack.push_async_callback(self._close, f"the mark on {driver.info.identity}", driver.unmark)
-            await driver.mark()
+            stack.push_async_callback(self._close, f"the mark on {driver.info.identity}", driver.mark.remove)
+            await driver.mark.put()
         self.core = self._build(infos, recovered, self.clock.now())
         stack.push_async_callback(self._close, "what was decided last", self._commit_last)
         tasks = await stack.enter_async_context(anyio.create_task_group())

@@ -23,7 +23,7 @@ from fleeting.cli import FAILED, SUCCEEDED, WRONG, WRONG_FILE, outcome, tell
 from fleeting.config import read_toml
 from fleeting.errors import ConfigProblem
 from fleeting.plugins import span
-from fleeting.runtime import Dial, GroupDriver
+from fleeting.runtime import Dial, InstanceCalls
 from taskscaler import config
 from taskscaler._jobsfile import read_jobs_file
 from taskscaler._scaler import Taskscaler
@@ -188,10 +188,10 @@ class _Look:
         instance, started = running[0], clock.now()
         configured = pool.connector_config
         connector = evolve(configured, timeout=min(configured.timeout, PATIENCE))
-        driver = GroupDriver(group, pool=pool.name, connector=connector, dial=self.dial)
+        calls = InstanceCalls(group, pool.name, connector, self.dial, clock)
         try:
-            info = await driver.connect_info(instance)
-            async with driver.dial(info, connector):
+            info = await calls.connect_info(instance)
+            async with calls.dial(info):
                 self.report.go_on(("dialled", f"{instance} over {info.protocol} in {span(clock.now() - started)}"))
         except (FleetingError, OSError) as error:
             return [ConnectError(f"{instance} cannot be dialled: {str(error) or type(error).__name__}")]
