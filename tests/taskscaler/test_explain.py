@@ -2,17 +2,18 @@
 
 import json
 import re
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
 import anyio
 import pytest
-from attrs import frozen
+from attrs import field, frozen
 
 from fleeting import Capability, CapacityUnavailable, ProviderError, QuotaExceeded, ScaleThrottle
 from fleeting.testing import DecreaseFault, FakeCloud, FakeGroup, Fault, IncreaseFault, virtual_time
 from taskscaler import Explanation, InstanceExplanation, KeyExplanation, LeaseLost, Next, Policy, Pool, Taskscaler
+from tests.golden import Golden
 from tests.taskscaler.scaling import FullDisk, scaling, virtual_clock, work
 
 pytestmark = pytest.mark.anyio
@@ -269,10 +270,15 @@ Situation = Callable[[], AbstractAsyncContextManager[Taskscaler]]
 
 @frozen
 class Asked:
-    """What is asked in a situation, and what must be among what is answered, the answer first."""
+    """What is asked in a situation, and what must be in the answer; its sentences are in tests/golden."""
 
     situation: Situation
-    lines: Sequence[str]
+    has: Mapping[str, object]
+    """By the path in the JSON, such as ``pools.0.limited_by``."""
+
+    next: Mapping[str, int] = field(factory=dict)
+    """What is foreseen among other things, and in how many seconds."""
+
     instance: str | None = None
     key: str | None = None
 
@@ -282,189 +288,77 @@ class Asked:
         return f"{self.situation.__name__}-{of}" if of else self.situation.__name__
 
 
-FAILED = "the last try to get more instances failed"
-
 TABLE = [
     Asked(
         stock_out,
-        [
-            f"2 jobs wait: {FAILED} (none left in zone-a), the next in 14s",
-            "in 14s: the cloud is asked for 2 instances: the backoff is over then",
-        ],
+        {"capacity.pending": 2, "pools.0.limited_by": "backoff", "pools.0.backoff": "none left in zone-a"},
+        {"ask": 14},
     ),
-    Asked(
-        stock_out,
-        [f"job-2 waits for a slot for 45s, as number 2 of 2: 2 jobs wait: {FAILED} (none left in zone-a), the ne"],
-        key="job-2",
-    ),
-    Asked(
-        unfilled,
-        ["1 job waits: 1 instance is on the way, asked for 42s ago; the cloud says: no m5.large in zone-a"],
-    ),
-    Asked(quota, [f"1 job waits: {FAILED} (the quota of 8 vCPUs is used up), the next in"]),
-    Asked(
-        throttled,
-        [
-            "3 jobs wait: scale_throttle lets no more instances be asked for now, the next in 5s; 1 instance is on",
-            "in 5s: the cloud is asked for 1 instance: scale_throttle allows it then",
-        ],
-    ),
-    Asked(at_the_ceiling, ["2 jobs wait: max_instances allows no more than 2 instances (2 ready)"]),
-    Asked(
-        at_the_ceiling_unfilled,
-        [
-            (
-                "2 jobs wait: max_instances allows no more than 2 instances (1 ready, 1 asked for);"
-                " the cloud says: no m5.large in zone-a"
-            ),
-        ],
-    ),
-    Asked(at_the_ceiling, ["job-4 waits for a slot for 30s, as number 2 of 2: 2 jobs wait"], key="job-4"),
-    Asked(at_the_ceiling, ["job-1 holds slot 0 of i-"], key="job-1"),
-    Asked(at_the_ceiling, ["job-5 is not known: it holds no slot and waits for none; did you mean `job-"], key="job-5"),
-    Asked(at_the_ceiling, ["i-1 is there: job-", "1 use, 1 slot"], instance="i-1"),
+    Asked(stock_out, {"state": "waiting", "place": 2, "queue": 2}, {"ask": 14}, key="job-2"),
+    Asked(unfilled, {"pools.0.coming": 1, "pools.0.problems.0": "no m5.large in zone-a"}),
+    Asked(quota, {"pools.0.limited_by": "backoff", "pools.0.backoff": "the quota of 8 vCPUs is used up"}),
+    Asked(throttled, {"capacity.pending": 3, "pools.0.limited_by": "scale_throttle", "pools.0.coming": 1}, {"ask": 5}),
     Asked(
         at_the_ceiling,
-        ["i-11 is not known: it was never seen, or it is long gone; did you mean `i-1`?"],
-        instance="i-11",
-    ),
-    Asked(at_the_clouds_ceiling, ["1 job waits: the cloud's own limit allows no more than 1 instance (1 ready)"]),
-    Asked(booting, ["1 job waits: 1 instance is on the way", "pool default: 1 booting"]),
-    Asked(
-        booting,
-        ["i-1 is booting: the cloud shows it as creating", "in 14m42s: i-1 is given up, unless ready sooner"],
-        instance="i-1",
+        {
+            "capacity.pending": 2,
+            "pools.0.limited_by": "max_instances",
+            "pools.0.ceiling": 2,
+            "pools.0.instances.running": 2,
+        },
     ),
     Asked(
-        not_ready,
-        [
-            "1 job waits: 1 instance is on the way; what keeps one from being ready: no address assigned",
-            "the readiness steps of i-1 are tried again: no address assigned",
-        ],
+        at_the_ceiling_unfilled,
+        {"pools.0.limited_by": "max_instances", "pools.0.coming": 1, "pools.0.problems.0": "no m5.large in zone-a"},
     ),
-    Asked(
-        not_ready,
-        [
-            "i-1 is not ready yet: its readiness steps have failed so far: no address assigned",
-            "in 42s: i-1 is given up, unless ready sooner",
-        ],
-        instance="i-1",
-    ),
-    Asked(draining, ["no slots are handed out: the scaler is draining; 1 job still holds one"]),
-    Asked(draining, ["i-1 is there: job-1 runs on it", "it gets no more work: the scaler is draining"], instance="i-1"),
-    Asked(
-        draining,
-        ["i-2 is there: idle for 6s; nothing is given up while no slots are handed out"],
-        instance="i-2",
-    ),
+    Asked(at_the_ceiling, {"state": "waiting", "place": 2, "queue": 2}, key="job-4"),
+    Asked(at_the_ceiling, {"state": "holding", "slot": 0}, key="job-1"),
+    Asked(at_the_ceiling, {"state": "unknown", "instance": None}, key="job-5"),
+    Asked(at_the_ceiling, {"state": "running", "uses": 1, "slots": 1}, instance="i-1"),
+    Asked(at_the_ceiling, {"state": "unknown"}, instance="i-11"),
+    Asked(at_the_clouds_ceiling, {"pools.0.limited_by": "max_instances", "pools.0.ceiling": 1}),
+    Asked(booting, {"pools.0.coming": 1, "pools.0.instances.creating": 1}),
+    Asked(booting, {"state": "creating"}, {"overdue": 882}, instance="i-1"),
+    Asked(not_ready, {"pools.0.coming": 1, "pools.0.troubles.0": "no address assigned"}),
+    Asked(not_ready, {"state": "pending"}, {"overdue": 42}, instance="i-1"),
+    Asked(draining, {"shut": "the scaler is draining", "capacity.acquired": 1}),
+    Asked(draining, {"state": "running", "why_no_work": "the scaler is draining"}, instance="i-1"),
+    Asked(draining, {"state": "running", "jobs": []}, instance="i-2"),
     Asked(
         journal_fails,
-        [
-            "no slots are handed out: the journal cannot be written: no space left on device; 1 job still holds one",
-            "nothing is asked of the cloud before what was decided is remembered: the journal cannot be written",
-        ],
+        {
+            "shut": "the journal cannot be written: no space left on device",
+            "journal_error": "the journal cannot be written: no space left on device",
+        },
     ),
-    Asked(
-        journal_fails,
-        ["job-1 is being handed slot 0 of i-1 for 30s: the journal cannot be written: no space left on device"],
-        key="job-1",
-    ),
-    Asked(
-        journal_fails,
-        ["job-2 waits for a slot for 30s: no slots are handed out: the journal cannot be written"],
-        key="job-2",
-    ),
-    Asked(
-        idle,
-        [
-            "nobody waits; 2 slots are idle",
-            "wanted: 0 in use, 0 reserved, 0 waiting, 1 to keep idle: 1 slot, 1 instance; 1 slot to spare",
-            "in 39s: i-1 is given up: not needed, and then idle for 1m (idle_time)",
-        ],
-    ),
-    Asked(
-        idle,
-        ["i-1 is there: idle for 21s, and given up in 39s: not needed, and then idle for 1m (idle_time)"],
-        instance="i-1",
-    ),
-    Asked(
-        idle,
-        ["i-2 is there: idle for 20s, but needed: of 2 free slots 1 to be kept idle (idle_count), and others go"],
-        instance="i-2",
-    ),
-    Asked(nothing_to_do, ["nobody waits, and no slot is idle", "slots: none", "in 54s: the cloud is checked"]),
-    Asked(
-        before_eight,
-        [
-            "nobody waits, and no slot is idle",
-            "in 8h46m: the policy changes: idle_count 3, idle_time 20m from 08:00 (Europe/Berlin)",
-            "in 8h46m: the cloud is asked for 3 instances: for the policy that holds then",
-        ],
-    ),
-    Asked(
-        exhausted,
-        ["1 job waits: max_instances allows no more than 1 instance (1 ready)", "1 acquired, 1 unavailable"],
-    ),
-    Asked(
-        exhausted,
-        [
-            "i-1 is there: job-1 runs on it, and it is given up once it is free",
-            "it gets no more work: it is used up",
-            "2 of 2 uses, 2 slots",
-        ],
-        instance="i-1",
-    ),
-    Asked(unhealthy, ["nobody waits, and no slot is idle", "slots: 1 acquired, 1 unhealthy"]),
-    Asked(
-        unhealthy,
-        [
-            "i-1 is there: job-1 runs on it, and it is given up once it is free",
-            "it gets no more work: its heartbeats fail: instance i-1 is not healthy: it does not answer",
-        ],
-        instance="i-1",
-    ),
+    Asked(journal_fails, {"state": "assigned", "instance": "i-1", "slot": 0}, key="job-1"),
+    Asked(journal_fails, {"state": "waiting"}, key="job-2"),
+    Asked(idle, {"capacity.idle": 2, "decision.idle_target": 1, "decision.spare": 1}, {"give_up": 39}),
+    Asked(idle, {"state": "running", "why_no_work": ""}, {"give_up": 39}, instance="i-1"),
+    Asked(idle, {"state": "running", "why_no_work": ""}, instance="i-2"),
+    Asked(nothing_to_do, {"capacity.idle": 0, "capacity.acquired": 0}, {"look": 54}),
+    Asked(before_eight, {"policy.idle_count": 0}, {"policy": 31595, "ask": 31595}),
+    Asked(exhausted, {"pools.0.limited_by": "max_instances", "capacity.acquired": 1, "capacity.unavailable": 1}),
+    Asked(exhausted, {"state": "running", "uses": 2, "max_uses": 2, "slots": 2, "jobs.0.key": "job-1"}, instance="i-1"),
+    Asked(unhealthy, {"capacity.acquired": 1, "capacity.unhealthy": 1}),
+    Asked(unhealthy, {"state": "running", "jobs.0.key": "job-1"}, instance="i-1"),
+    Asked(doomed, {"capacity.acquired": 2}, {"break": 85, "taken": 115}),
     Asked(
         doomed,
-        [
-            "nobody waits, and no slot is idle",
-            "in 1m25s: long on i-1 is broken, unless done sooner: preemption announced",
-            "in 1m55s: the cloud takes i-1 away: preemption announced",
-        ],
-    ),
-    Asked(
-        doomed,
-        [
-            "i-1 is there: short and long run on it, and it is given up once it is free",
-            "it gets no more work: preemption announced",
-            "in 1m25s: long on i-1 is broken, unless done sooner: preemption announced",
-        ],
+        {"jobs.0.key": "short", "jobs.1.key": "long", "why_no_work": "preemption announced"},
+        {"break": 85},
         instance="i-1",
     ),
-    Asked(doomed, ["long holds slot 1 of i-1 for 5s", "in 1m25s: long on i-1 is broken"], key="long"),
-    Asked(
-        undeletable,
-        [
-            "i-1 is being removed: not needed; its deletion was asked for 3 times, last 25s ago, without effect so",
-            "in 35s: the deletion of i-1 is requested again, unless gone sooner",
-        ],
-        instance="i-1",
-    ),
-    Asked(
-        lost,
-        ["job-1 waits for a slot for 25s: 1 job waits: 1 ins", "it lost slot 0 of i-1 25s ago: the cloud no longer"],
-        key="job-1",
-    ),
-    Asked(lost, ["i-1 is gone: the cloud no longer shows it", "it went 25s ago"], instance="i-1"),
-    Asked(
-        lost_for_good,
-        ["job-1 lost slot 0 of i-1 20s ago: the cloud no longer shows it; nobody has asked for a slot under this key"],
-        key="job-1",
-    ),
-    Asked(reserved, ["1 reservation waits: 1 instance is on the way", "slots: 1 suspended, 1 reserved"]),
-    Asked(reserved, ["one has a reservation for 40s: a slot is kept for it"], key="one"),
-    Asked(reserved, ["two has a reservation for 10s: 1 reservation waits: 1 instance is on the way"], key="two"),
-    Asked(reserved, ["sleeper sleeps in slot 0 of i-1 for 40s"], key="sleeper"),
-    Asked(reserved, ["i-1 is there: sleeper sleeps on it", "sleeper sleeps in slot 0 for 40s"], instance="i-1"),
+    Asked(doomed, {"state": "holding", "slot": 1}, {"break": 85}, key="long"),
+    Asked(undeletable, {"state": "deleting"}, {"delete": 35}, instance="i-1"),
+    Asked(lost, {"state": "waiting"}, key="job-1"),
+    Asked(lost, {"state": "gone", "why": "the cloud no longer shows it"}, instance="i-1"),
+    Asked(lost_for_good, {"state": "lost", "instance": "i-1", "slot": 0}, key="job-1"),
+    Asked(reserved, {"capacity.promised": 1, "capacity.reserved": 1, "capacity.suspended": 1, "pools.0.coming": 1}),
+    Asked(reserved, {"state": "reserved", "place": None}, key="one"),
+    Asked(reserved, {"state": "reserved", "place": 1}, key="two"),
+    Asked(reserved, {"state": "suspended", "instance": "i-1", "slot": 0}, key="sleeper"),
+    Asked(reserved, {"state": "running", "jobs.0.suspended": True}, instance="i-1"),
 ]
 
 
@@ -477,16 +371,31 @@ async def explain(scaler: Taskscaler, asked: Asked) -> Explanation | InstanceExp
     return await scaler.explain()
 
 
+def found(data: object, path: str) -> object:
+    """What the JSON has under a path."""
+    for step in path.split("."):
+        data = data[int(step)] if isinstance(data, list) else data[step]  # type: ignore[index]
+    return data
+
+
 @pytest.mark.parametrize("asked", TABLE, ids=str)
-async def test_what_a_person_is_told(asked: Asked) -> None:
+async def test_what_a_person_is_told(asked: Asked, golden: Golden, anyio_backend_name: str) -> None:
     """The answer first, and below it, in order, what matters most; all of it is JSON too."""
     async with asked.situation() as scaler:
         explanation = await explain(scaler, asked)
-    said = str(explanation).splitlines()
-    assert said[0].startswith(asked.lines[0])
-    for line in asked.lines[1:]:
-        assert any(line in each for each in said[1:]), (line, said)
-    assert json.loads(json.dumps(explanation.as_dict(), allow_nan=False))["answer"] == said[0]
+    data = json.loads(json.dumps(explanation.as_dict(), allow_nan=False))
+    assert {path: found(data, path) for path in asked.has} == asked.has
+    foreseen = [(each["what"], round(each["after"])) for each in data["next"]]
+    assert set(foreseen) >= set(asked.next.items())
+    said = str(explanation)
+    assert said.splitlines()[0] == data["answer"]
+    if anyio_backend_name == "asyncio":  # in whose order things happen each time; trio throws a die
+        golden(f"explain/{asked}", said)
+
+
+def test_the_golden_file_has_no_other_explanations(golden: Golden) -> None:
+    """What is no longer asked is taken out."""
+    golden.has_only("explain/", ["two pools", "observing", *map(str, TABLE)])
 
 
 async def test_one_thing_is_asked_at_a_time() -> None:
@@ -509,30 +418,35 @@ async def test_what_is_foreseen_comes_true() -> None:
         assert (await scaler.explain(instance="i-1")).state in {"deleting", "gone"}
 
 
-async def test_where_pools_use_the_same_ids_both_can_be_asked_for() -> None:
+async def test_where_pools_use_the_same_ids_both_can_be_asked_for(golden: Golden) -> None:
     """By the pool's name before the id."""
     groups = [FakeGroup(FakeCloud(identity=name)) for name in ("here", "there")]
     pools = [Pool(group, dial=group.dial, name=group.cloud.identity, max_instances=1) for group in groups]
     async with Taskscaler(pools, clock=virtual_clock()) as scaler, working(scaler, "job-1", "job-2", "job-3"):
         await anyio.sleep(10)
         assert [(await scaler.explain(instance=f"{pool.name}/i-1")).pool for pool in pools] == ["here", "there"]
-        assert (await scaler.explain()).answer == (
-            "1 job waits: pool here: max_instances allows no more than 1 instance (1 ready);"
-            " pool there: max_instances allows no more than 1 instance (1 ready)"
-        )
+        explanation = await scaler.explain()
+        assert [(pool.name, pool.limited_by) for pool in explanation.pools] == [
+            ("here", "max_instances"),
+            ("there", "max_instances"),
+        ]
+        golden("explain/two pools", explanation.answer)
 
 
-async def test_who_only_observes_is_told_what_would_happen() -> None:
+async def test_who_only_observes_is_told_what_would_happen(golden: Golden) -> None:
     """What is to spare would go at once; looking goes on."""
     cloud = FakeCloud()
     cloud.launch()
     group = FakeGroup(cloud)
     async with Taskscaler(Pool(group, dial=group.dial), clock=virtual_clock(), observe_only=True) as scaler:
         await anyio.sleep(5)
-        said = str(await scaler.explain())
-    assert "no slots are handed out: observe-only" in said
-    assert "now (only observed, not done): i-1 is given up: not needed" in said
-    assert "in 55s: the cloud is checked" in said
+        explanation = await scaler.explain()
+    assert explanation.shut.startswith("observe-only")
+    assert [(each.what, round(each.after), each.observed) for each in explanation.next] == [
+        (Next.GIVE_UP, 0, True),
+        (Next.LOOK, 55, False),
+    ]
+    golden("explain/observing", str(explanation))
 
 
 # --- the schema, as the page has it -----------------------------------------------------------------------

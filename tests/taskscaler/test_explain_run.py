@@ -3,7 +3,7 @@
 import fcntl
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import inf
 from pathlib import Path
@@ -16,6 +16,7 @@ from taskscaler.batch import Begun, Ended, GivenUp, JobState, Over, Planned, Poo
 from taskscaler.batch._events import as_line, header
 from taskscaler.cli import main
 from taskscaler.core._decide import Demand, PoolDecision
+from tests.golden import Golden
 from tests.strategies import EPOCH
 from tests.taskscaler.test_explain import documented
 
@@ -134,67 +135,73 @@ def unfinished(tmp_path: Path) -> Path:
 # --- answers -----------------------------------------------------------------------------------------------------
 
 
-def test_of_a_batch_that_is_over(finished: Path) -> None:
+@pytest.fixture
+def pin(golden: Golden) -> Callable[..., dict[str, object]]:
+    """Compare what a command says with tests/golden, under a name, and give the same as JSON."""
+
+    def pin(name: str, directory: Path, *arguments: object) -> dict[str, object]:
+        text = "\n".join(said(directory, *arguments)).replace(str(directory), "<results>")
+        golden(f"explain_run/{name}", re.sub(r"\b\d+d(\d+h)?\b", "<days>", text))  # since `EPOCH`
+        return told(directory, *arguments)
+
+    return pin
+
+
+Pin = Callable[..., dict[str, object]]
+
+
+def test_the_golden_file_has_no_other_batches(golden: Golden) -> None:
+    """What is no longer asked is taken out."""
+    golden.has_only("explain_run/", re.findall(r'[^"]\bpin\("([^"]+)"', Path(__file__).read_text()))
+
+
+def states_of(answer: Mapping[str, object]) -> dict[str, str]:
+    """The state of each job."""
+    return {each["name"]: each["state"] for each in answer["jobs"]}  # type: ignore[attr-defined]
+
+
+def test_of_a_batch_that_is_over(pin: Pin, finished: Path) -> None:
     """What jobs waited for, why one was tried again, what failed, and what became of the instances."""
-    assert said(finished) == [
-        "batch the batch is over, after 1m39s; 3 jobs: 2 succeeded, 1 failed",
-        f"capacity jobs waited 51s because of {STOCK_OUT}",
-        "jobs waited 30s because of max_instances",
-        "jobs waited 10s for instances on their way",
-        f"retried a: {LOST}",
-        "trouble b-01 failed: exited with 3",
-        "instances 1 lost: the cloud no longer shows it",
-        "1 removed: not needed",
-        "decided last 1m31s after the start: 1 in use, 0 reserved, 0 waiting, 0 to keep idle: 1 slot, 1 instance",
-        "next nothing: there is nothing left to do",
-    ]
+    answer = pin("over", finished)
+    assert answer["progress"] == "over"
+    assert states_of(answer) == {"a": "succeeded", "b-01": "failed", "b-02": "succeeded"}
+    waits = {each["for"]: each["seconds"] for each in answer["waits"]}  # type: ignore[attr-defined]
+    assert waits == {STOCK_OUT: 51.0, "max_instances": 30.0, "instances on their way": 10.0}
 
 
-def test_why_a_job_was_retried(finished: Path) -> None:
+def test_why_a_job_was_retried(pin: Pin, finished: Path) -> None:
     """The reason is in the first sentence; each try has a line."""
-    assert said(finished, "--job", "a") == [
-        f"job a succeeded at try 2; it was tried again because {LOST}",
-        "waited 10s for its first slot",
-        f"try 1 10s after the start, in slot 0 of i-1: lost after 30s: {LOST}",
-        "try 2 1m10s after the start, in slot 0 of i-2: succeeded after 10s",
-        "next nothing: it is over",
-    ]
-    assert told(finished, "--job", "a")["retried"] == 1
+    answer = pin("over: a job", finished, "--job", "a")
+    assert answer["retried"] == 1
+    assert LOST in str(answer["answer"])
+    tries = [(each["instance"], each["state"]) for each in answer["attempts"]]  # type: ignore[attr-defined]
+    assert tries == [("i-1", "lost"), ("i-2", "succeeded")]
 
 
-def test_why_an_instance_went(finished: Path) -> None:
+def test_why_an_instance_went(pin: Pin, finished: Path) -> None:
     """Lost or removed, and why; then its whole life."""
-    assert said(finished, "--instance", "i-1") == [
-        "instance i-1 is gone, lost: the cloud no longer shows it",
-        "jobs 1: a",
-        "1s booting: it was asked for",
-        "9s getting ready",
-        "10s ready",
-        "slot 0 acquired by a",
-        "40s lost: the cloud no longer shows it",
-        f"slot 0 lost by a: {LOST}",
-    ]
-    assert said(finished, "--instance", "default/i-2")[0] == "instance i-2 is gone, removed: not needed"
+    answer = pin("over: a lost instance", finished, "--instance", "i-1")
+    history = [each["what"] for each in answer["history"]]  # type: ignore[attr-defined]
+    assert history == ["creating", "pending", "running", "acquired", "gone", "lost"]
+    assert answer["why"] == "lost: the cloud no longer shows it"
+    assert pin("over: a removed instance", finished, "--instance", "default/i-2")["why"] == "removed: not needed"
 
 
-def test_of_a_batch_that_runs(unfinished: Path) -> None:
+def test_of_a_batch_that_runs(pin: Pin, unfinished: Path) -> None:
     """The last decision, and the state of each instance; jobs that were not tried yet are known too."""
     with being_run(unfinished):
-        lines = said(unfinished)
-        assert re.fullmatch(r"batch the batch runs, for .* so far; 3 jobs: 1 running, 2 queued", lines[0])
-        assert f"retried a: {LOST}" in lines
-        assert any("1 lost: the cloud no longer shows it" in line for line in lines)
-        assert "i-2 is ready, in use by a" in lines
-        assert any(line.startswith("decided last") and STOCK_OUT in line for line in lines)
-        assert lines[-1].startswith("next the command that runs it goes on")
-        assert said(unfinished, "--job", "a")[0] == f"job a runs on i-2 at try 2; it was tried again because {LOST}"
-        waiting = said(unfinished, "--job", "b-02")
-        assert waiting[0] == "job b-02 waits for its first slot"
-        assert any(line.startswith("decided last") and STOCK_OUT in line for line in waiting)
-        assert said(unfinished, "--instance", "i-2")[0] == "instance i-2 is ready, in use by a"
+        answer = pin("running", unfinished)
+        assert answer["progress"] == "running"
+        assert states_of(answer) == {"a": "running", "b-01": "queued", "b-02": "queued"}
+        states = {each["instance"]: each["state"] for each in answer["instances"]}  # type: ignore[attr-defined]
+        assert states == {"i-1": "gone", "i-2": "running"}
+        assert pin("running: a job", unfinished, "--job", "a")["state"] == "running"
+        assert pin("running: a waiting job", unfinished, "--job", "b-02")["attempts"] == []
+        holding = pin("running: an instance", unfinished, "--instance", "i-2")["holding"]
+        assert holding == [{"slot": 0, "key": "a"}]
 
 
-def test_a_lost_job_waits_again_only_if_it_may_be_retried(tmp_path: Path) -> None:
+def test_a_lost_job_waits_again_only_if_it_may_be_retried(pin: Pin, tmp_path: Path) -> None:
     """While the batch runs."""
     directory = tell(
         tmp_path / "results",
@@ -202,55 +209,48 @@ def test_a_lost_job_waits_again_only_if_it_may_be_retried(tmp_path: Path) -> Non
         tried("b-01", "i-1", 10, 40, state="lost", why=LOST),
     )
     with being_run(directory):
-        assert said(directory, "--job", "a")[0] == f"job a waits to be tried again: {LOST}"
-        assert said(directory, "--job", "b-01")[0] == f"job b-01 was lost: {LOST}"
-        assert told(directory, "--job", "b-01")["state"] == "lost"
+        assert pin("running: a job with retries", directory, "--job", "a")["state"] == "queued"
+        assert pin("running: a job without", directory, "--job", "b-01")["state"] == "lost"
 
 
-def test_of_a_batch_that_was_killed(unfinished: Path) -> None:
-    """What was under way was interrupted; the next command goes on, and what stands is not hidden."""
-    lines = said(unfinished)
-    assert lines[0] == (
-        "batch the batch was interrupted, after a last sign of life 1m10s after the start;"
-        " 3 jobs: 1 interrupted, 2 queued"
-    )
-    assert "trouble a was interrupted: the manager was stopped" in lines
-    assert "i-2 was ready when the record ends" in lines
-    assert lines[-1] == f"next nothing by itself; taskscaler run --resume {unfinished} goes on"
-    assert said(unfinished, "--job", "a")[0] == (
-        f"job a was interrupted at try 2: the manager was stopped; it was tried again because {LOST}"
-    )
-    assert said(unfinished, "--job", "b-01")[-1] == (
-        f"next nothing by itself; taskscaler run --resume {unfinished} tries it"
-    )
-    assert "the group's next command takes it over" in said(unfinished, "--instance", "i-2")[0]
+def test_of_a_batch_that_was_killed(pin: Pin, unfinished: Path) -> None:
+    """What was under way was interrupted; the next command resumes it, and what ended is not hidden."""
+    answer = pin("killed", unfinished)
+    assert answer["progress"] == "interrupted"
+    assert answer["last"] == "2023-11-14T22:14:30.000+00:00"
+    assert f"--resume {unfinished}" in str(answer["next"])
+    job = pin("killed: a job", unfinished, "--job", "a")
+    assert job["state"] == "queued"
+    attempts: list[dict[str, object]] = job["attempts"]  # type: ignore[assignment]
+    assert attempts[-1]["interrupted"]
+    assert f"--resume {unfinished}" in str(pin("killed: a waiting job", unfinished, "--job", "b-01")["next"])
+    assert pin("killed: an instance", unfinished, "--instance", "i-2")["state"] == "running"
 
 
-def test_of_a_batch_that_ended_early(tmp_path: Path) -> None:
-    """Its command knew what became of every job, so nothing broke off; what was cancelled can still be gone on with."""
+def test_of_a_batch_that_ended_early(pin: Pin, tmp_path: Path) -> None:
+    """Its command knew what became of every job, so nothing broke off; what was cancelled can still be resumed."""
     directory = tell(
         tmp_path / "results",
         tried("a", "i-1", 10, 40),
         GivenUp(at=EPOCH + 41, jobs=("b-01", "b-02"), state=JobState.CANCELLED, why="the batch was interrupted"),
     )
-    lines = said(directory)
-    assert re.fullmatch(r"batch the batch ended early, after .*; 3 jobs: 1 succeeded, 2 cancelled", lines[0])
-    assert lines[-1] == f"next nothing by itself; taskscaler run --resume {directory} goes on"
+    answer = pin("ended early", directory)
+    assert states_of(answer) == {"a": "succeeded", "b-01": "cancelled", "b-02": "cancelled"}
+    assert f"--resume {directory}" in str(answer["next"])
 
 
-def test_nobody_waited_while_no_manager_was_there(unfinished: Path) -> None:
+def test_nobody_waited_while_no_manager_was_there(pin: Pin, unfinished: Path) -> None:
     """Between the last event of one manager and the first of the next, nothing is counted."""
     resumed = Resumed(at=EPOCH + 1000, pools=POOLS)
     with (unfinished / "events.jsonl").open("ab") as file:
         for event in (resumed, decided(1000, waiting=3, limited_by="max_instances"), decided(1005, waiting=0)):
             file.write(as_line(event))
-    text = "i-2 was ready when its manager was stopped, and has not been seen since"
-    assert any(text in line for line in said(unfinished))
-    waits = {str(each["for"]): each["seconds"] for each in told(unfinished)["waits"]}  # type: ignore[attr-defined]
+    answer = pin("resumed", unfinished)
+    waits = {str(each["for"]): each["seconds"] for each in answer["waits"]}  # type: ignore[attr-defined]
     assert waits == {STOCK_OUT: 30.0, "max_instances": 35.0, "instances on their way": 10.0}
 
 
-def test_of_a_batch_whose_fleet_was_not_recorded(tmp_path: Path) -> None:
+def test_of_a_batch_whose_fleet_was_not_recorded(pin: Pin, tmp_path: Path) -> None:
     """What a program leaves that does not have its scaler observed."""
     results = tell(
         tmp_path / "of the library",
@@ -262,10 +262,10 @@ def test_of_a_batch_whose_fleet_was_not_recorded(tmp_path: Path) -> None:
             why="there was no slot for it within 15m0s",
         ),
     )
-    lines = said(results)
-    assert "capacity nothing was recorded of the fleet" in lines
-    assert "b-01 got no slot: there was no slot for it within 15m0s" in lines
-    assert said(results, "--job", "a")[0] == "job a failed: exited with 3"
+    answer = pin("no fleet", results)
+    assert (answer["instances"], answer["waits"], answer["decision"]) == ([], [], None)
+    assert states_of(answer) == {"a": "failed", "b-01": "no_capacity", "b-02": "no_capacity"}
+    assert pin("no fleet: a job", results, "--job", "a")["why"] == "exited with 3"
     assert explain(results, "--instance", "i-1").exit_code == 2
 
 
@@ -282,51 +282,47 @@ def test_json_says_the_same(finished: Path, question: Sequence[str]) -> None:
 # --- wrong questions ---------------------------------------------------------------------------------------------
 
 
-def test_wrong_questions_get_one_sentence(finished: Path, tmp_path: Path) -> None:
+def test_wrong_questions_get_one_sentence(golden: Golden, finished: Path, tmp_path: Path) -> None:
     """What was not found, and the nearest that is there."""
     (tmp_path / "empty").mkdir()
-    expected = {
-        (finished, "--job", "b-1"): f"the batch in {finished} has no job 'b-1'; did you mean `b-01`?",
-        (finished, "--job", "b"): f"the batch in {finished} has no job 'b'; did you mean one of `b-01` to `b-02`?",
-        (finished, "--job", "zzz"): f"the batch in {finished} has no job 'zzz'; it has a, b-01 and b-02",
-        (finished, "--instance", "i-9"): f"the fleet of {finished} had no instance 'i-9'; did you mean `i-2`?",
-        (tmp_path,): f"{tmp_path} holds no results of a batch; did you mean `{finished}`?",
-        (tmp_path / "empty",): "holds no results of a batch; name the directory that `taskscaler run` wrote them to",
-        (tmp_path / "finishd",): f"there is no directory {tmp_path / 'finishd'}; did you mean `finished`?",
-        (tmp_path / "no" / "such",): f"there is no directory {tmp_path / 'no' / 'such'}; name the results",
+    questions: Mapping[str, tuple[object, ...]] = {
+        "a near job": (finished, "--job", "b-1"),
+        "several copies": (finished, "--job", "b"),
+        "no such job": (finished, "--job", "zzz"),
+        "no such instance": (finished, "--instance", "i-9"),
+        "the directory above": (tmp_path,),
+        "an empty directory": (tmp_path / "empty",),
+        "a near directory": (tmp_path / "finishd",),
+        "no directory": (tmp_path / "no" / "such",),
+        "two at once": (finished, "--job", "a", "--instance", "i-1"),
     }
-    for arguments, message in expected.items():
+    for name, arguments in questions.items():
         result = explain(*arguments)
         assert result.exit_code == 2
         assert len(result.stderr.splitlines()) == 1
-        assert message in result.stderr
         assert not result.stdout
+        golden(f"explain_wrong/{name}", result.stderr.replace(str(tmp_path), "<here>"))
+    golden.has_only("explain_wrong/", questions)
 
 
-def test_two_questions_at_once_are_refused(finished: Path) -> None:
-    """A job and an instance."""
-    result = explain(finished, "--job", "a", "--instance", "i-1")
-    assert result.exit_code == 2
-    assert "ask for one at a time" in result.stderr
+DAMAGED = {
+    "empty": "",
+    "an empty table": "{}\n",
+    "a later version": '{"format": "taskscaler events", "version": 99}\n',
+    "no event": '{"format": "taskscaler events", "version": 1}\n[]\n',
+    "no beginning": '{"format": "taskscaler events", "version": 1}\n',
+}
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("", "it is not the event log of a batch"),
-        ("{}\n", "it is not the event log of a batch"),
-        ('{"format": "taskscaler events", "version": 99}\n', "a newer release has written it"),
-        ('{"format": "taskscaler events", "version": 1}\n[]\n', "line 2 makes no sense"),
-        ('{"format": "taskscaler events", "version": 1}\n', "it does not begin with the beginning of a batch"),
-    ],
-)
-def test_results_that_make_no_sense_are_refused(finished: Path, text: str, message: str) -> None:
+@pytest.mark.parametrize("name", DAMAGED)
+def test_results_that_make_no_sense_are_refused(golden: Golden, finished: Path, name: str) -> None:
     """The error names the file."""
-    (finished / "events.jsonl").write_text(text)
+    (finished / "events.jsonl").write_text(DAMAGED[name])
     result = explain(finished)
     assert result.exit_code == 2
-    assert f"{finished / 'events.jsonl'} cannot be used: " in result.stderr
-    assert message in result.stderr
+    assert str(finished / "events.jsonl") in result.stderr
+    golden(f"explain_damaged/{name}", result.stderr.replace(str(finished), "<results>"))
+    golden.has_only("explain_damaged/", DAMAGED)
 
 
 def test_what_results_say_cannot_command_a_terminal(tmp_path: Path) -> None:
@@ -357,8 +353,9 @@ def test_a_real_run_can_be_explained(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert ran.exit_code == 0, ran.output
     lines = said(results)
     assert lines[0].endswith("2 jobs: 2 succeeded")
-    assert any("because of max_instances" in line for line in lines)
-    assert "next nothing: there is nothing left to do" in lines
+    answer = told(results)
+    assert answer["progress"] == "over"
+    assert "max_instances" in {each["for"] for each in answer["waits"]}  # type: ignore[attr-defined]
     (instance,) = {each["instance"] for each in told(results)["instances"]}  # type: ignore[attr-defined]
     assert said(results, "--instance", instance)[1].startswith("jobs 2: job-")
 
