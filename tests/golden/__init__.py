@@ -29,6 +29,10 @@ class Golden:
         else:
             assert text == _read().get(name, ""), "if the new wording is better: pytest --golden-update"
 
+    def text(self, name: str) -> str:
+        """What the file has under *name*, for pages that show it."""
+        return _read()[name]
+
     def has_only(self, prefix: str, names: Collection[str]) -> None:
         """Assert that nothing else begins with *prefix*, such as the prose of a test that is gone."""
         wanted = {f"{prefix}{name}" for name in names}

@@ -66,7 +66,7 @@ def test_a_file_is_told_without_its_cloud(monkeypatch: pytest.MonkeyPatch) -> No
     result = check(FILES / "aws-mac.toml", "--offline")
     assert (result.exit_code, result.stderr) == (0, "")
     said = rows(result.stdout)
-    assert said["file"] == [f"{FILES}/aws-mac.toml is right"]
+    assert said["file"] == [f"{FILES}/aws-mac.toml is valid"]
     assert said["runner"] == ["macOS on AWS, 8 jobs at once at most"]
     assert said["unsupported"] == [
         "vm_isolation: there are no nested virtual machines here, jobs share the instance itself"
@@ -77,9 +77,9 @@ def test_a_file_is_told_without_its_cloud(monkeypatch: pytest.MonkeyPatch) -> No
         "the plugin is not installed here, so plugin_config was not checked",
     ]
     assert said["ignored"] == ["runners.url, runners.token, runners.instance"]
-    assert said["fleet"] == ["4 instances at most; on each 2 jobs at once and any number in its life"]
-    assert said["policy"] == ["always: keeps 2 slots idle, gives up what is not needed after 24h0m0s; holds now"]
-    assert (said["state"], said["at end"]) == (["not kept over a restart"], ["instances stay"])
+    assert said["fleet"] == ["at most 4 instances; each runs 2 jobs at once, any number in all"]
+    assert said["policy"] == ["always: keeps 2 slots idle, removes what is not needed after 24h0m0s; applies now"]
+    assert (said["state"], said["at end"]) == (["not kept across restarts"], ["instances stay"])
     assert "group" not in said
 
 
@@ -97,7 +97,7 @@ def test_a_jobs_file_is_told_too() -> None:
     """With how many jobs it has, instead of a runner."""
     said = rows(check(QUICKSTART, "--offline").stdout)
     assert said["jobs"] == ["40, by the executor instance"]
-    assert said["at start"] == ["instances of which nothing is known are a reason not to start"]
+    assert said["at start"] == ["unknown instances prevent the start"]
     assert said["at end"] == ["instances are removed"]
 
 
@@ -164,28 +164,31 @@ NOON = 1783512000.0
 @pytest.mark.parametrize(
     ("policies", "told"),
     [
-        ((), ["none: keeps nothing idle, gives up what is not needed at once"]),
+        ((), ["none: keeps nothing idle, removes what is not needed at once"]),
         (
             (Policy(periods=("* 3 * * *",), idle_count=1),),
             [
-                "* 3 * * * (UTC): keeps 1 slot idle, gives up what is not needed at once",
-                "none holds now: keeps nothing idle, gives up what is not needed at once",
+                "* 3 * * * (UTC): keeps 1 slot idle, removes what is not needed at once",
+                "none applies now: keeps nothing idle, removes what is not needed at once",
             ],
         ),
         (
             (Policy(), Policy(periods=("* 12 * * *", "* 1 * * *"), timezone="", idle_count=2, idle_time=90)),
             [
-                "always: keeps nothing idle, gives up what is not needed at once",
-                "* 12 * * * or * 1 * * * (UTC): keeps 2 slots idle, gives up what is not needed after 1m30s; holds now",
+                "always: keeps nothing idle, removes what is not needed at once",
+                (
+                    "* 12 * * * or * 1 * * * (UTC): keeps 2 slots idle, removes what is not needed after 1m30s;"
+                    " applies now"
+                ),
             ],
         ),
         (
             (Policy(scale_factor=0.5), Policy(scale_factor=2, scale_factor_limit=9, idle_count=3)),
             [
-                "always: keeps 0.5 times the slots in use idle, gives up what is not needed at once",
+                "always: keeps 0.5 times the slots in use idle, removes what is not needed at once",
                 (
-                    "always: keeps 2 times the slots in use, at least 3, at most 9 idle, gives up what is not needed "
-                    "at once; holds now"
+                    "always: keeps 2 times the slots in use, at least 3, at most 9 idle, removes what is not needed "
+                    "at once; applies now"
                 ),
             ],
         ),
@@ -235,7 +238,7 @@ async def test_an_empty_group_would_be_filled() -> None:
     assert talk.rows["group"] == [f"{cloud.identity}, at most 20 instances"]
     assert talk.rows["instances"] == ["none"]
     assert talk.rows["dialled"] == ["none: no instance is running"]
-    assert talk.rows["would do"] == ["ask for 3 instances"]
+    assert talk.rows["would do"] == ["request 3 instances"]
     assert "3 to keep idle" in talk.rows["because"][0]
     assert "at start" not in talk.rows
     assert cloud.size == 0
@@ -247,7 +250,7 @@ async def test_a_ceiling_below_ours_is_told(wanted: int, *, advised: bool) -> No
     """What the cloud does not let the group have never comes, whatever the file says."""
     talk = Talk()
     assert await look(FakeGroup(FakeCloud(max_size=20)), talk, max_instances=wanted) == 0
-    sentence = "the cloud lets the group have 20 instances at most, fewer than max_instances = 21; raise that"
+    sentence = "the cloud allows the group at most 20 instances, fewer than max_instances = 21; raise that"
     assert talk.rows.get("advice", []) == ([sentence] if advised else [])
 
 
@@ -259,8 +262,8 @@ async def test_a_group_with_instances_is_dialled() -> None:
     first, second = sorted(cloud.alive)
     assert talk.rows["instances"] == [f"2: {first} running, {second} running"]
     assert talk.rows["dialled"][0].startswith(f"{first} over fake in ")
-    assert talk.rows["would do"] == ["ask for 1 instance"]
-    assert talk.rows["at start"] == ["the instances above are a reason not to start, unless the kept state knows them"]
+    assert talk.rows["would do"] == ["request 1 instance"]
+    assert talk.rows["at start"] == ["the instances above prevent the start, unless the kept state knows them"]
 
 
 @pytest.mark.anyio
@@ -283,7 +286,7 @@ async def test_what_would_be_removed_is_named() -> None:
     first, second = sorted(cloud.alive)
     assert talk.rows["would do"] == ["remove 2 instances"]
     assert f"would remove {first}, {second}" in talk.rows["because"][0]
-    assert talk.rows["at start"] == ["the instances above are a reason not to start"]
+    assert talk.rows["at start"] == ["the instances above prevent the start"]
 
 
 @pytest.mark.anyio
@@ -294,8 +297,8 @@ async def test_many_instances_are_counted() -> None:
     assert await look(FakeGroup(cloud), talk, scale_throttle=ScaleThrottle(limit=1, burst=2), **settings) == 0
     assert talk.rows["instances"][0].startswith("12: ")
     assert talk.rows["instances"][0].endswith(", 2 more")
-    assert talk.rows["would do"] == ["ask for 2 instances"]
-    assert "limited by scale_throttle" in talk.rows["because"][0]
+    assert talk.rows["would do"] == ["request 2 instances"]
+    assert ": scale_throttle" in talk.rows["because"][0]
 
 
 class Advising(FakeGroup):
@@ -350,7 +353,7 @@ async def test_an_instance_that_cannot_be_dialled(
     message, _, do = capsys.readouterr().err.partition("; ")
     assert message == f"error: {instance} cannot be dialled: {error}"
     assert do.endswith("[FL400]\n")
-    assert talk.rows["would do"] == ["ask for 2 instances"]
+    assert talk.rows["would do"] == ["request 2 instances"]
 
 
 @pytest.mark.anyio

@@ -97,7 +97,7 @@ async def test_while_it_is_cleaned_a_slot_is_unavailable_and_counts_as_in_use() 
         capacity = await scaler.capacity()
         assert (capacity.unavailable, capacity.idle, capacity.acquired) == (1, 1, 0)
         assert (await scaler.instances())[0].cleaning == {0}
-        assert "1 slot in use is being cleaned after a job" in str(await scaler.explain())
+        assert "1 slot is being cleaned after a job" in str(await scaler.explain())
         assert "1 slot is being cleaned" in str(await scaler.explain(instance="i-1"))
         await anyio.sleep(1)
         assert (await scaler.explain()).decisions[-1].demand.in_use == 1

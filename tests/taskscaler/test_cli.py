@@ -295,7 +295,7 @@ def test_plain_lines_tell_every_event_with_its_time() -> None:
     progress.changed(gives_up(state, "b", "the batch was interrupted", at=6.0))
     assert output.getvalue().splitlines() == [
         "[  1m23s] a runs on i-1",
-        "[  1m23s] a will be tried again: instance i-1 was lost (preempted)",
+        "[  1m23s] a will be retried: instance i-1 was lost (preempted)",
         "[  1m23s] a runs on i-2, try 2",
         "[  1m23s] a timed out on i-2 after 2.5s: took longer than 2s",
     ]
@@ -330,12 +330,12 @@ async def test_plain_lines_tell_why_nothing_runs(monkeypatch: pytest.MonkeyPatch
             progress.changed(ends(state, "a", JobState.FAILED, why="it failed", at=now))
         if second == 86:
             tasks.cancel_scope.cancel()
-        return evolve(picture(0), state=state, why="2 jobs wait: no m5.large in zone-a")
+        return evolve(picture(0), state=state, why="2 jobs are waiting: no m5.large in zone-a")
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(progress.show)
     lines = [line for line in output.getvalue().splitlines() if "wait" in line]
-    assert lines == [f"[{time:>7}] 2 jobs wait: no m5.large in zone-a" for time in ("5s", "15s", "35s", "1m25s")]
+    assert lines == [f"[{time:>7}] 2 jobs are waiting: no m5.large in zone-a" for time in ("5s", "15s", "35s", "1m25s")]
 
 
 @pytest.mark.anyio
@@ -352,7 +352,7 @@ async def test_the_live_picture_is_painted_and_goes() -> None:
         progress.changed(ends(state, "a", JobState.LOST, why="instance i-1 was lost (preempted)", at=2.0))
         tasks.cancel_scope.cancel()
     assert "2 ready · 1 booting" in output.getvalue()
-    assert "a will be tried again: instance i-1 was lost (preempted)" in output.getvalue()
+    assert "a will be retried: instance i-1 was lost (preempted)" in output.getvalue()
     assert "a runs on" not in output.getvalue()
 
 

@@ -171,6 +171,5 @@ def test_a_decision_in_words() -> None:
     limits = evolve(FREE, room=1)
     text = str(decide([a_supply(limits=limits)], 1, 4, Policy(idle_count=1), NOW))
     assert text == (
-        "0 in use, 1 reserved, 4 waiting, 1 to keep idle: 6 slots, 1 instance; "
-        "p: has 0, wants 3 more, asks for 1, limited by max_instances"
+        "6 slots, 1 instance (1 reserved, 4 waiting, 1 to keep idle); p has 0, needs 3 more, requests 1: max_instances"
     )

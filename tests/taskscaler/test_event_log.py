@@ -143,7 +143,7 @@ def test_the_file_is_plain_json(tmp_path: Path) -> None:
     )
     assert decided["decision"]["demand"]["pending"] == 3
     assert decided["decision"]["look_again_at"] is None
-    assert decided["text"] == "0 in use, 0 reserved, 3 waiting, 0 to keep idle: 3 slots, 2 instances"
+    assert decided["text"] == "3 slots, 2 instances (3 waiting)"
 
 
 @pytest.mark.parametrize(
@@ -185,18 +185,18 @@ def test_a_file_of_others_or_of_a_later_release_is_refused(results: Results, tex
 def test_a_line_that_makes_no_sense_is_named(results: Results, line: bytes) -> None:
     """Nobody can say any more what has run."""
     write(results.events, BEGUN, line + b"\n", CAME)
-    with pytest.raises(RecordUnreadable, match="line 3 makes no sense"):
+    with pytest.raises(RecordUnreadable, match="line 3 is not a valid event"):
         read_events(results.events)
-    with pytest.raises(CannotResume, match="line 3 makes no sense; start a new batch"):
+    with pytest.raises(CannotResume, match="line 3 is not a valid event; start a new batch"):
         EventLog.reopen(results)
 
 
 @pytest.mark.parametrize(
     ("written", "message"),
     [
-        ([], "it does not begin with the beginning of a batch"),
-        ([Resumed(at=1.0)], "it does not begin with the beginning of a batch"),
-        ([BEGUN, BEGUN], "a batch starts once"),
+        ([], "its first event is not the start of a batch"),
+        ([Resumed(at=1.0)], "its first event is not the start of a batch"),
+        ([BEGUN, BEGUN], "a batch starts only once"),
         ([BEGUN, Started(at=1.0, job="z", pool="", instance="i", slot=0)], "it has the unknown job 'z'"),
         ([BEGUN, Ended(at=1.0, job="a", state=JobState.LOST)], "the job 'a' is queued where it should be running"),
     ],

@@ -265,6 +265,29 @@ async def reserved() -> AsyncIterator[Taskscaler]:
         yield scaler
 
 
+@asynccontextmanager
+async def making_room() -> AsyncIterator[Taskscaler]:
+    """Two may exist; one is in use, the other has had its one job and is going."""
+    async with (
+        scaling(FakeCloud(delete_time=60), max_use_count=1, max_instances=2) as scaler,
+        working(scaler, "job-1"),
+    ):
+        await work(scaler, "job-2", 1)
+        async with working(scaler, "job-3", "job-4"):
+            await anyio.sleep(5)
+            yield scaler
+
+
+@asynccontextmanager
+async def retained() -> AsyncIterator[Taskscaler]:
+    """An idle instance that an operator wants to look at."""
+    async with scaling(FakeCloud()) as scaler:
+        async with scaler.acquire("job-1") as lease:
+            await scaler.retain(lease.instance, "ticket 7")
+        await anyio.sleep(30)
+        yield scaler
+
+
 Situation = Callable[[], AbstractAsyncContextManager[Taskscaler]]
 
 
@@ -359,6 +382,15 @@ TABLE = [
     Asked(reserved, {"state": "reserved", "place": 1}, key="two"),
     Asked(reserved, {"state": "suspended", "instance": "i-1", "slot": 0}, key="sleeper"),
     Asked(reserved, {"state": "running", "jobs.0.suspended": True}, instance="i-1"),
+    Asked(
+        making_room,
+        {
+            "capacity.pending": 2,
+            "pools.0.limited_by": "max_instances",
+            "pools.0.instances": {"running": 1, "deleting": 1},
+        },
+    ),
+    Asked(retained, {"state": "running", "holds": "retained (ticket 7)"}, instance="i-1"),
 ]
 
 
@@ -441,12 +473,39 @@ async def test_who_only_observes_is_told_what_would_happen(golden: Golden) -> No
     async with Taskscaler(Pool(group, dial=group.dial), clock=virtual_clock(), observe_only=True) as scaler:
         await anyio.sleep(5)
         explanation = await scaler.explain()
-    assert explanation.shut.startswith("observe-only")
+    assert explanation.shut.startswith("observe_only")
     assert [(each.what, round(each.after), each.observed) for each in explanation.next] == [
         (Next.GIVE_UP, 0, True),
         (Next.LOOK, 55, False),
     ]
     golden("explain/observing", str(explanation))
+
+
+# --- the guide --------------------------------------------------------------------------------------------
+
+GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "why-did-it-not-scale.md"
+
+SHOWN = (
+    "explain/at_the_ceiling",
+    "explain/stock_out",
+    "explain/before_eight",
+    "explain/idle-i-1",
+    "explain/at_the_ceiling-job-4",
+    "explain_run/over",
+    "explain_run/over: a job",
+    "explain_run/over: a lost instance",
+)
+"""What its blocks are, in their order."""
+
+
+def test_the_guide_shows_what_is_printed(golden: Golden) -> None:
+    """Its blocks are answers of these tests; the other answers that it explains begin one of them, up to a ``…``."""
+    blocks = [each.removeprefix("\n") for each in GUIDE.read_text().split("\n```")[1::2] if each.startswith("\n")]
+    assert [f"{each}\n" for each in blocks if not each.startswith("taskscaler ")] == [*map(golden.text, SHOWN)]
+    answers = [line for asked in TABLE for line in golden.text(f"explain/{asked}").splitlines()]
+    answers.append(golden.text("explain/two pools"))
+    messages = re.findall(r"^\| `(.+?)` \|", GUIDE.read_text(), re.MULTILINE)
+    assert [each for each in messages if not any(line.startswith(each.split("…")[0]) for line in answers)] == []
 
 
 # --- the schema, as the page has it -----------------------------------------------------------------------

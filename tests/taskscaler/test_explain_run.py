@@ -95,13 +95,13 @@ def came(after: float, instance: str, state: str, why: str = "", *, lost: bool =
 
 FLEET: Sequence[RecordedEvent] = [
     decided(0, waiting=3),
-    came(1, "i-1", "creating", "it was asked for"),
+    came(1, "i-1", "creating", "it was requested"),
     came(9, "i-1", "pending"),
     came(10, "i-1", "running"),
     decided(10, waiting=2, limited_by="max_instances"),
     came(40, "i-1", "gone", "the cloud no longer shows it", lost=True),
     decided(40, waiting=3, limited_by=STOCK_OUT),
-    came(60, "i-2", "creating", "it was asked for"),
+    came(60, "i-2", "creating", "it was requested"),
     came(70, "i-2", "running"),
 ]
 """An instance vanishes under a job; the next is long in coming."""
@@ -140,7 +140,9 @@ def pin(golden: Golden) -> Callable[..., dict[str, object]]:
     """Compare what a command says with tests/golden, under a name, and give the same as JSON."""
 
     def pin(name: str, directory: Path, *arguments: object) -> dict[str, object]:
-        text = "\n".join(said(directory, *arguments)).replace(str(directory), "<results>")
+        result = explain(directory, *arguments)
+        assert result.exit_code == 0, result.output
+        text = result.output.replace(str(directory), "results")
         golden(f"explain_run/{name}", re.sub(r"\b\d+d(\d+h)?\b", "<days>", text))  # since `EPOCH`
         return told(directory, *arguments)
 
@@ -259,7 +261,7 @@ def test_of_a_batch_whose_fleet_was_not_recorded(pin: Pin, tmp_path: Path) -> No
             at=EPOCH + 40,
             jobs=("b-01", "b-02"),
             state=JobState.NO_CAPACITY,
-            why="there was no slot for it within 15m0s",
+            why="no slot became free within 15m0s",
         ),
     )
     answer = pin("no fleet", results)

@@ -197,4 +197,4 @@ def test_what_happens_together_is_told_together() -> None:
     told = in_short(forecast(world.core, world.now))
     assert [item.what for item in told] == [Next.GIVE_UP, Next.LOOK]
     assert len(told[0].instances) == 5
-    assert "a1, a2, a3 and 2 more are given up (pool a): not needed, and then idle for 50s (idle_time)" in str(told[0])
+    assert "a1, a2, a3 and 2 more are removed (pool a): not needed, and idle for 50s (idle_time)" in str(told[0])

@@ -71,7 +71,7 @@ async def test_the_way_of_an_instance_and_of_its_leases_is_told() -> None:
     ]
     assert [event.at for event in events] == sorted(event.at for event in events)
     instances = [event for event in events if isinstance(event, InstanceEvent)]
-    assert [event.why for event in instances] == ["it was asked for", "", "", "not needed", ""]
+    assert [event.why for event in instances] == ["it was requested", "", "", "not needed", ""]
     assert not any(event.lost for event in instances)
 
 

@@ -171,9 +171,9 @@ def test_old_files_may_end_anywhere(name: str, file: str) -> None:
     [
         ("resume/history.jsonl", "", RecordUnreadable, "its first line is missing"),
         ("resume/history.jsonl", '{"event": "resumed"}\n', RecordUnreadable, "its first line is missing"),
-        ("resume/history.jsonl", "{}\n", RecordUnreadable, "line 1 makes no sense"),
-        ("resume/history.jsonl", '{"event": "dance"}\n', RecordUnreadable, "line 1 makes no sense"),
-        ("resume/history.jsonl", "[]\n", RecordUnreadable, "line 1 makes no sense"),
+        ("resume/history.jsonl", "{}\n", RecordUnreadable, "line 1 is not a valid event"),
+        ("resume/history.jsonl", '{"event": "dance"}\n', RecordUnreadable, "line 1 is not a valid event"),
+        ("resume/history.jsonl", "[]\n", RecordUnreadable, "line 1 is not a valid event"),
         (
             "resume/history.jsonl",
             '{"event": "begun", "version": 99, "started": 1, "jobs_file": "x"}\n',
@@ -184,10 +184,10 @@ def test_old_files_may_end_anywhere(name: str, file: str) -> None:
             "resume/history.jsonl",
             '{"event": "begun", "version": 1, "started": 1, "jobs_file": "x"}\n???\n',
             RecordUnreadable,
-            "line 2 makes no sense",
+            "line 2 is not a valid event",
         ),
-        ("results.json", "[", NothingTold, "a batch did not write it"),
-        ("results.json", "[]", NothingTold, "a batch did not write it"),
+        ("results.json", "[", NothingTold, "no batch wrote it"),
+        ("results.json", "[]", NothingTold, "no batch wrote it"),
         (
             "fleet.jsonl",
             '{"at": 1, "event": "opened", "version": 99}\n',

@@ -133,7 +133,7 @@ async def test_preference_returns_with_capacity() -> None:
 
 
 async def test_demand_that_no_other_can_take_stays() -> None:
-    """The second pool is full: the rest waits where it was asked for, and is served there in the end."""
+    """The second pool is full: the rest waits where it was requested, and is served there in the end."""
     clouds = {"spot": a_cloud("spot"), "on-demand": a_cloud("on-demand")}
     async with (
         pooling(clouds, settings={"on-demand": {"max_instances": 1}}) as scaler,
@@ -163,7 +163,7 @@ async def test_the_ceiling_over_all_pools() -> None:
             tasks.start_soon(work, scaler, f"job-{number}", 500)
         await anyio.sleep(60)
         assert [len(cloud.alive) for cloud in clouds.values()] == [2, 1]
-        assert "max_instances over all pools allows no more than 3 instances" in str(await scaler.explain())
+        assert "the limit of 3 instances (max_instances over all pools) is reached" in str(await scaler.explain())
 
 
 async def test_what_is_over_the_ceiling_over_all_pools_goes_idle_first_least_preferred_first() -> None:
@@ -200,7 +200,7 @@ async def test_a_pool_that_shows_nothing_delays_no_other(trouble: UpdateFault) -
 
 
 async def test_a_pool_that_does_not_answer_gets_no_new_demand() -> None:
-    """What it was asked for counts until that is settled; what comes later goes elsewhere."""
+    """What it was requested counts until that is settled; what comes later goes elsewhere."""
     clouds = {"spot": a_cloud("spot"), "on-demand": a_cloud("on-demand")}
     clouds["spot"].faults.increase.once(IncreaseFault(slow=250.0))
     async with pooling(clouds) as scaler, anyio.create_task_group() as tasks:
@@ -246,7 +246,7 @@ async def test_a_pool_from_which_much_is_taken_is_asked_later() -> None:
         lease = await scaler.acquire_lease("another")
         assert lease.pool == "on-demand"
         said = str(await scaler.explain())
-        assert "pool spot is asked later than its place says: the cloud took 3 of the 3 instances that left it" in said
+        assert "pool spot is deprioritised: the cloud took 3 of the 3 instances that ended" in said
         lease.release()
         await anyio.sleep(3600)
         assert (await scaler.acquire_lease("later")).pool == "spot"

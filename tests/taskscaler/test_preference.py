@@ -84,7 +84,7 @@ def test_why_says_what_was_taken_of_which_offering() -> None:
     taken_from(losses, "spot", 3)
     taken_from(losses, "spot", 1, taken=False)
     assert losses.why("spot", EPOCH + 1) == (
-        "the cloud took 3 of the 4 instances that left it within the last 30m (zone-a/small: 3 of 4)"
+        "the cloud took 3 of the 4 instances that ended in the last 30m (zone-a/small: 3 of 4)"
     )
     assert not losses.why("on-demand", EPOCH + 1)
 

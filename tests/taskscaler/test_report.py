@@ -163,7 +163,7 @@ def test_the_table_reads_well() -> None:
     output = io.StringIO()
     print_figures(Console(file=output, width=100), figures(), Path("results/timeline.svg"))
     assert [line.rstrip() for line in output.getvalue().splitlines()] == [
-        "jobs      36: 35 succeeded · 1 failed, 2 tried again",
+        "jobs      36: 35 succeeded · 1 failed, 2 retried",
         "time      13m13s",
         "fleet     6 instances, 1 lost",
         "in use    85.7% of the ready slots; 75.0% with boot and removal",
@@ -209,7 +209,7 @@ def test_an_interrupted_batch_can_be_looked_back_on() -> None:
         ),
         (
             r"sed -i '/event....\(instance\|decision\)/d' results/events.jsonl",
-            "nothing was recorded of the fleet of results; see fleet.log and the logs there",
+            "the fleet of results was not recorded; see fleet.log and the logs there",
         ),
         (": > results/events.jsonl", "results/events.jsonl cannot be used: it is not the event log of a batch;"),
         ("echo x >> results/events.jsonl", "results/events.jsonl cannot be used: line "),
@@ -249,6 +249,6 @@ def test_of_two_runs_that_make_a_directory_at_once_one_has_it(monkeypatch: pytes
     Results(path).prepare()
     with monkeypatch.context() as blind:
         blind.setattr(Path, "exists", lambda each: each == Path())
-        with pytest.raises(ResultsInTheWay, match="results is another run's; name another directory"):
+        with pytest.raises(ResultsInTheWay, match="results belongs to another run; name another directory"):
             Results(path).prepare()
         assert new_results(path)[0].directory == Path("results-2")

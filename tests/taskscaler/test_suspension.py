@@ -46,9 +46,9 @@ async def test_an_instance_sleeps_with_its_lease_and_wakes_with_it() -> None:
     async with scaling(cloud) as scaler:
         instance = await asleep(scaler)
         assert states(cloud) == {instance: State.SUSPENDED}
-        assert "i-1 sleeps: all leases on it sleep" in str(await scaler.explain(instance=instance))
+        assert "i-1 is suspended: all leases on it are suspended" in str(await scaler.explain(instance=instance))
         assert str(await scaler.explain(key="job")).startswith(
-            "job sleeps in slot 0 of i-1 for 10s: its instance sleeps, too"
+            "job has held slot 0 of i-1 for 10s and is suspended: its instance is suspended too"
         )
         await anyio.sleep(5000)
         begun = anyio.current_time()
@@ -103,7 +103,7 @@ async def test_what_sleeps_counts_towards_the_ceiling_and_takes_no_work() -> Non
     cloud = a_cloud()
     async with scaling(cloud, max_instances=1) as scaler:
         await asleep(scaler)
-        with pytest.raises(NoCapacity, match="max_instances allows no more than 1 instance"):
+        with pytest.raises(NoCapacity, match=r"the limit of 1 instance \(max_instances\) is reached"):
             await scaler.acquire_lease("another", timeout=100)
         (await scaler.resume("job")).release()
 
@@ -128,7 +128,7 @@ async def test_what_cannot_be_suspended_runs_on() -> None:
         lease = await scaler.acquire_lease("job")
         lease.suspend()
         await anyio.sleep(1)
-        assert "nothing is suspended for" in str(await scaler.explain())
+        assert "suspending is paused for" in str(await scaler.explain())
         assert states(cloud) == {"i-1": State.RUNNING}
         (await scaler.resume("job")).suspend()
         await anyio.sleep(60)
@@ -166,7 +166,7 @@ async def test_what_cannot_be_resumed_sleeps_on_and_others_are_bought() -> None:
         tasks.start_soon(resume)
         await anyio.sleep(100)
         said = str(await scaler.explain(instance=instance))
-        assert f"{instance} sleeps: it could not be resumed: none of this left" in said
+        assert f"{instance} is suspended: it could not be resumed: none of this left" in said
         assert f"instance {instance} could not be resumed: none of this left" in str(await scaler.explain())
         async with scaler.acquire("another") as lease:
             assert lease.instance != instance
@@ -458,4 +458,6 @@ async def test_the_tier_is_off_where_resuming_does_not_pay() -> None:
             await work(scaler, f"later-{number}", 10.0)
         await anyio.sleep(60)
         assert not cloud.alive
-        assert "idle instances are deleted: it does not pay (resuming takes 3" in str(await scaler.explain())
+        assert "idle instances are deleted: suspending them does not pay off (resuming takes 3" in str(
+            await scaler.explain()
+        )

@@ -199,7 +199,7 @@ async def test_artifacts_that_are_too_large_are_refused(bench: Bench) -> None:
 async def test_what_arrives_damaged_is_an_error(monkeypatch: pytest.MonkeyPatch, bench: Bench) -> None:
     """The instance tells the checksum of what it got."""
     monkeypatch.setattr(_windows._Hashed, "compare", lambda hashed, _, what: _COMPARE(hashed, "0" * 64, what))
-    with pytest.raises(ConnectError, match="the job's script did not arrive whole"):
+    with pytest.raises(ConnectError, match="the job's script arrived damaged"):
         await bench.run("true")
 
 

@@ -38,8 +38,8 @@ class TaskscalerError(FleetingError):
 
     entry = CatalogueEntry(
         "TS100",
-        "A program uses a part of taskscaler when it is not usable.",
-        "Do what the message says; use a scaler inside `async with`, and one of taskscaler.sync inside `with`.",
+        "A program uses a part of taskscaler at the wrong time or with the wrong arguments.",
+        "Do what the message says; use a scaler inside `async with`, and a scaler from taskscaler.sync inside `with`.",
     )
 
 
@@ -48,8 +48,8 @@ class ResultsInTheWay(TaskscalerError):
 
     entry = CatalogueEntry(
         "TS103",
-        "The directory for the results is not empty, and results of two batches are never mixed.",
-        "Name another directory with --output, or remove what is there.",
+        "The directory for the results is not empty; results of two batches are never mixed.",
+        "Name another directory with --output, or empty this one.",
     )
 
 
@@ -58,7 +58,7 @@ class CannotResume(TaskscalerError):
 
     entry = CatalogueEntry(
         "TS104",
-        "The directory holds no batch to resume, or one that cannot be resumed here and now.",
+        "The directory holds no batch, or one that cannot be resumed here and now.",
         "Do what the message says; if nothing helps, start a new batch in another directory.",
     )
 

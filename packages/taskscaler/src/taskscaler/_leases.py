@@ -64,7 +64,7 @@ class _Why:
 
     def __str__(self) -> str:
         """For people."""
-        return f"there was no slot within {format_duration(self.timeout)}{self.setting}\n{self.explanation}"
+        return f"no slot became free within {format_duration(self.timeout)}{self.setting}\n{self.explanation}"
 
 
 class Leases:
@@ -323,4 +323,4 @@ async def _unless_unhealthy(state: LeaseState) -> AsyncIterator[Callable[[], Non
             state.dials.discard(dial)
     if dial.cancelled_caught:
         state.cut_off = True
-        raise Unreachable(f"{state.id.instance} is unhealthy, and could not be connected to")
+        raise Unreachable(f"{state.id.instance} is unhealthy and cannot be reached")

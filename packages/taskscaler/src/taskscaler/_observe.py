@@ -27,9 +27,9 @@ GONE = "gone"
 """The state of an instance that is no more."""
 
 _ORIGINS = {
-    Origin.REQUESTED: "it was asked for",
-    Origin.PREEXISTING: "it stood there at the start",
-    Origin.UNEXPECTED: "it came without being asked for",
+    Origin.REQUESTED: "it was requested",
+    Origin.PREEXISTING: "it existed at the start",
+    Origin.UNEXPECTED: "nobody requested it",
 }
 
 _KEPT = "an earlier manager left it"
@@ -172,7 +172,7 @@ def _why(known: Instance | None) -> str:
     if known is None:
         return ""
     if known.stage is Stage.WAITING:
-        return "it was asleep" if known.announced else _ORIGINS[known.origin]
+        return "it was suspended" if known.announced else _ORIGINS[known.origin]
     return known.removing or known.asleep
 
 

@@ -123,7 +123,7 @@ def _read_lines(path: Path, take: Callable[..., None], *, lenient: bool = False)
             raise RecordUnreadable(f"{path} cannot be used: {error}") from None
         except (ValueError, TypeError, LookupError, AttributeError) as error:
             if not lenient:
-                raise RecordUnreadable(f"{path} cannot be used: line {number} makes no sense") from error
+                raise RecordUnreadable(f"{path} cannot be used: line {number} is not a valid event") from error
 
 
 def _retries(text: str) -> Mapping[str, int]:
@@ -153,7 +153,7 @@ def _read_summary(path: Path) -> _Summary:
         }
         return _Summary(started=_time(data["started"]), ended=_time(data["ended"]), jobs=jobs)
     except (ValueError, TypeError, LookupError) as error:
-        raise NothingTold(f"{path} cannot be used: a batch did not write it") from error
+        raise NothingTold(f"{path} cannot be used: no batch wrote it") from error
 
 
 def _attempt(attempt: Mapping[str, Any]) -> Attempt:

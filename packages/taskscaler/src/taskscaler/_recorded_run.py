@@ -85,7 +85,7 @@ class RecordedInstance:
         if self.lost is not None:
             return f"lost: {self.lost}"
         if self._went_unwatched:
-            return "unwatched: no manager was there to see why"
+            return "unwatched: no manager was running to see why"
         return f"removed: {self._removed[0].why}" if self._removed else ""
 
     @property
@@ -183,7 +183,7 @@ class RecordedRun:
             if name in {id_, f"{pool}/{id_}"}:
                 return instance
         known = [id_ for _, id_ in self.instances]
-        hint = did_you_mean(name, known) or (f"it had {enumerated(known)}" if known else "nothing was recorded of it")
+        hint = did_you_mean(name, known) or (f"it had {enumerated(known)}" if known else "the fleet was not recorded")
         raise NothingTold(f"the fleet of {self.directory} had no instance {name!r}; {hint}")
 
     def _copies(self, name: str) -> str:

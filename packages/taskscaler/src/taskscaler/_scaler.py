@@ -81,12 +81,12 @@ class Taskscaler:
         self._pools = [pools] if isinstance(pools, Pool) else all_are(Pool, pools, "pools")
         names = [pool.name for pool in self._pools]
         if not names or len(set(names)) < len(names):
-            raise ValueError(f"one pool or more, with names that differ, not {names}")
+            raise ValueError(f"expected at least one pool, each with its own name, found {names}")
         if max_instances < 0:
-            raise ValueError(f"max_instances is {max_instances}, expected 0 (any number) or more")
+            raise ValueError(f"max_instances: expected at least 0 (0: any number), found {max_instances}")
         self._max_instances = max_instances
         if observe_only and journal is not None:
-            raise ValueError("a scaler that only observes keeps no journal: it belongs to the groups' manager")
+            raise ValueError("observe_only takes no journal, which belongs to the manager of the groups")
         self._observe_only = observe_only
         self._policies = all_are(Policy, policies, "policies")
         self._acquire_timeout = acquire_timeout
@@ -150,7 +150,7 @@ class Taskscaler:
             raise NoCapacity("the scaler has ended")
         step = self._core.acquire(key, self._now(), expected_duration)
         given = self._acquire_timeout if timeout is None else timeout
-        setting = ", the instance_acquire_timeout" if timeout is None else ""
+        setting = " (instance_acquire_timeout)" if timeout is None else ""
         return await self._leases.wait(key, step, given, setting)
 
     @asynccontextmanager
@@ -273,7 +273,7 @@ class Taskscaler:
             Without arguments, why there is (no) capacity. What is asked for need not be known.
         """
         if instance is not None and key is not None:
-            raise ValueError("either an instance or a key can be explained at a time, not both")
+            raise ValueError("pass an instance or a key, not both")
         if instance is not None:
             return explain_instance(Snapshot(self._core, self._now()), instance)
         if key is not None:
@@ -357,7 +357,7 @@ class Taskscaler:
     @property
     def _core(self) -> Core:
         if not hasattr(self._runtime, "core"):
-            raise TaskscalerError("the scaler is not open yet; enter it first, with `async with`")
+            raise TaskscalerError("the scaler is not open yet; enter it with `async with` first")
         return self._runtime.core
 
     def _now(self) -> float:

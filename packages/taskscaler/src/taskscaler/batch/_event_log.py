@@ -268,7 +268,7 @@ class EventLog:
         self._lock(draft, os.O_CREAT)
         if self.results.events.exists():
             self.close()
-            raise FileExistsError(f"{self.results.events} is another batch's")
+            raise FileExistsError(f"{self.results.events} belongs to another batch")
         os.ftruncate(self._descriptor, 0)
         self._append(lines, durable=True)
         draft.rename(self.results.events)

@@ -195,7 +195,7 @@ def parse(lines: Iterable[bytes]) -> list[RecordedEvent]:
             if (read := _READERS.get(data["event"])) is not None:  # else a later release's, of which we need not know
                 events.append(read(data))
         except (ValueError, TypeError, LookupError, AttributeError) as error:
-            raise RecordUnreadable(f"line {number} makes no sense") from error
+            raise RecordUnreadable(f"line {number} is not a valid event") from error
     return events
 
 

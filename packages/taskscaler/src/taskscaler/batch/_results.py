@@ -108,7 +108,7 @@ class Results:
             try:
                 self.directory.mkdir(mode=0o700)
             except FileExistsError as error:
-                raise ResultsInTheWay(f"{self.directory} is another run's; name another directory") from error
+                raise ResultsInTheWay(f"{self.directory} belongs to another run; name another directory") from error
         self._refuse_unless_empty()  # before it is touched: what is in there may be for everybody
         self._hide()
         self._refuse_unless_empty()  # now nobody can put anything there any more
@@ -142,7 +142,7 @@ class Results:
         if self.resume.is_dir() and {self.jobs_file}.issuperset(self.resume.iterdir()):
             never_begun.add(self.resume)
         if not never_begun.issuperset(self.directory.iterdir()):
-            raise ResultsInTheWay(f"{self.directory} is not empty; name another directory, or remove it")
+            raise ResultsInTheWay(f"{self.directory} is not empty; name another directory, or remove this one")
 
     def _hide(self) -> None:
         try:

@@ -338,7 +338,7 @@ class Batch:
         except Unreachable:
             raise
         except Exception as error:
-            why = f"the try on instance {lease.instance} failed in a way that nobody expects ({named(error)})"
+            why = f"the try on instance {lease.instance} failed unexpectedly ({named(error)})"
             log.exception("try_failed", extra={"job": job.name, "instance": lease.instance})
             await checkpoint_if_cancelled()  # what fails because the slot was taken away is no fault of the instance
             lease.mark_suspect(f"a job failed there in a way that nobody expects: {named(error)}")
@@ -464,8 +464,8 @@ class Batch:
                 await changed.wait()
             if wait.cancelled_caught:
                 self.why_given_up = str(await self._scaler.explain())  # while they still wait: afterwards nobody does
-                within = f"within {format_duration(self._patience)}, the instance_acquire_timeout"
-                self._close(JobState.NO_CAPACITY, f"there was no slot for it {within}")
+                within = f"within {format_duration(self._patience)} (instance_acquire_timeout)"
+                self._close(JobState.NO_CAPACITY, f"no slot became free {within}")
 
 
 def _ended(job: Job, result: JobOutcome | str, *, now: float) -> Ended:

@@ -209,7 +209,7 @@ class BatchState:
             case Resumed():
                 return [*self.interrupt(), *self._queue_again(event.at)]
             case Begun():
-                raise ValueError("a batch starts once")
+                raise ValueError("a batch starts only once")
             case InstanceEvent() | DecisionEvent():
                 return ()
         assert_never(event)
@@ -282,7 +282,7 @@ def fold(events: Iterable[RecordedEvent]) -> BatchState:
     following = iter(events)
     begun = next(following, None)
     if not isinstance(begun, Begun):
-        raise ValueError("it does not begin with the beginning of a batch")
+        raise ValueError("its first event is not the start of a batch")
     state = BatchState(begun)
     for event in following:
         state.apply(event)

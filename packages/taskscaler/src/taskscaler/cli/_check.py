@@ -68,7 +68,7 @@ def check_file(path: Path, *, runner: str | None, offline: bool) -> int:
     except (*WRONG_FILE, PluginNotFound) as error:
         return tell([error], WRONG)
     report = Paragraphs(PatientConsole())
-    report.add(("file", f"{path} is right"), *subject.rows)
+    report.add(("file", f"{path} is valid"), *subject.rows)
     report.add(*fleet_rows(subject.fleet, datetime.now(UTC).timestamp()))
     if offline:
         return SUCCEEDED
@@ -155,10 +155,10 @@ class _Look:
             with anyio.fail_after(PATIENCE):
                 view = await group.update()
         except TimeoutError as error:
-            raise ProviderError(f"the cloud did not show the group within {span(PATIENCE)}") from error
+            raise ProviderError(f"the cloud did not report the group within {span(PATIENCE)}") from error
         known = [instance for instance in await scaler.instances() if instance.pool == pool.name]
         if not known and any(seen.state is not State.DELETED for seen in view.instances.values()):
-            raise ProviderError("the cloud showed the group at the second try only; try again")
+            raise ProviderError("the cloud reported the group only on the second try; try again")
         return view
 
     def _group_rows(self, scaler: Taskscaler, pool: PoolTable) -> Iterator[Row]:
@@ -167,7 +167,7 @@ class _Look:
         yield "group", info.identity + (f", at most {counted(info.max_size, 'instance')}" if info.max_size else "")
         yield from (("advice", sentence) for sentence in info.advice)
         if info.max_size is not None and info.max_size < self.fleet.max_instances:
-            ceiling = f"the cloud lets the group have {counted(info.max_size, 'instance')} at most"
+            ceiling = f"the cloud allows the group at most {counted(info.max_size, 'instance')}"
             yield "advice", f"{ceiling}, fewer than max_instances = {self.fleet.max_instances}; raise that"
 
     def _start_rows(self, view: Observation, pool: PoolTable) -> Iterator[Row]:
@@ -207,6 +207,6 @@ def _instance_rows(view: Observation) -> Iterable[Row]:
 
 def would_do(decision: Decision) -> str:
     """Say in short what a manager would do by this decision."""
-    parts = [f"ask for {counted(decision.increase, 'instance')}"] if decision.increase else []
+    parts = [f"request {counted(decision.increase, 'instance')}"] if decision.increase else []
     parts += [f"remove {counted(len(decision.removals), 'instance')}"] if decision.removals else []
     return ", ".join(parts) or "nothing"

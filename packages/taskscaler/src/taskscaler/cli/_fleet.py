@@ -11,9 +11,9 @@ from taskscaler.config import Autoscaler, PoolTable
 from taskscaler.core._schedule import ALWAYS, Schedule
 
 UNEXPLAINED = {
-    Preexisting.REFUSE: "are a reason not to start",
+    Preexisting.REFUSE: "prevent the start",
     Preexisting.REMOVE: "are removed",
-    Preexisting.ADOPT: "are used, as if they were new",
+    Preexisting.ADOPT: "are used as if new",
 }
 """What becomes of instances that stand in the group when a manager starts, and of which nothing is known."""
 
@@ -25,9 +25,9 @@ def fleet_rows(fleet: Autoscaler, now: float) -> Iterator[Row]:
         yield "plugin", pool.plugin
         yield "fleet", _size(pool)
         yield "connection", _connection(pool.connector_config)
-        yield "at start", f"instances of which nothing is known {UNEXPLAINED[pool.preexisting]}"
+        yield "at start", f"unknown instances {UNEXPLAINED[pool.preexisting]}"
     if fleet.pools:
-        most = f"{counted(fleet.ceiling, 'instance')} at most" if fleet.ceiling else "any number of instances"
+        most = f"at most {counted(fleet.ceiling, 'instance')}" if fleet.ceiling else "any number of instances"
         yield "all pools", f"{most}, asked for in this order"
     yield from policy_rows(fleet.policy, now)
     yield "state", _state(fleet)
@@ -38,16 +38,16 @@ def policy_rows(policies: tuple[Policy, ...], now: float) -> Iterator[Row]:
     """Tell every policy, in the order of the file, and which one holds."""
     holding = Schedule(policies).at(now).policy
     for policy in policies:
-        yield "policy", f"{_when(policy)}: {_idle(policy)}{'; holds now' if policy is holding else ''}"
+        yield "policy", f"{_when(policy)}: {_idle(policy)}{'; applies now' if policy is holding else ''}"
     if holding is None:
-        yield "policy", f"{'none holds now' if policies else 'none'}: {_idle(Policy())}"
+        yield "policy", f"{'none applies now' if policies else 'none'}: {_idle(Policy())}"
 
 
 def _size(fleet: PoolTable) -> str:
     ceiling = fleet.max_instances
-    most = f"{counted(ceiling, 'instance')} at most" if ceiling else "any number of instances"
+    most = f"at most {counted(ceiling, 'instance')}" if ceiling else "any number of instances"
     life = str(fleet.max_use_count) if fleet.max_use_count else "any number"
-    return f"{most}; on each {counted(fleet.capacity_per_instance, 'job')} at once and {life} in its life"
+    return f"{most}; each runs {counted(fleet.capacity_per_instance, 'job')} at once, {life} in all"
 
 
 def _connection(config: ConnectorConfig) -> str:
@@ -65,7 +65,7 @@ def _when(policy: Policy) -> str:
 
 def _idle(policy: Policy) -> str:
     leaves = f"after {format_duration(policy.idle_time)}" if policy.idle_time else "at once"
-    return f"keeps {_kept(policy)} idle, gives up what is not needed {leaves}"
+    return f"keeps {_kept(policy)} idle, removes what is not needed {leaves}"
 
 
 def _kept(policy: Policy) -> str:
@@ -79,7 +79,7 @@ def _kept(policy: Policy) -> str:
 def _state(fleet: Autoscaler) -> str:
     storage = fleet.state_storage
     if not storage.enabled:
-        return "not kept over a restart"
+        return "not kept across restarts"
     from taskscaler._state import default_directory
 
     return f"kept in {storage.dir or default_directory()}"

@@ -198,7 +198,7 @@ def describe(change: JobChanged) -> str:
         case JobState.RUNNING:
             return f"{record.name} runs{where}"
         case JobState.QUEUED:
-            return f"{record.name} will be tried again{why}"
+            return f"{record.name} will be retried{why}"
         case _:
             took = f" after {span(attempt.duration)}" if attempt else ""
             return f"{record.name} {record.state.words}{where}{took}{why}"

@@ -91,7 +91,7 @@ def _read_unchanged(events: EventLog) -> JobsFile:
     """
     path, copy = events.jobs_file, events.results.jobs_file
     if path is None:
-        raise CannotResume("a program began the batch, not a jobs file; run the program again")
+        raise CannotResume("a program started the batch, not a jobs file; run the program again")
     put_it_back = f"restore it from {copy}"
     try:
         file = read_jobs_file(path)

@@ -62,7 +62,7 @@ def leave_timeline(results: Results) -> str:
 def _read(directory: Path) -> RecordedRun:
     run = read_run(directory)
     if not run.fleet_recorded:
-        raise NothingTold(f"nothing was recorded of the fleet of {directory}; see fleet.log and the logs there")
+        raise NothingTold(f"the fleet of {directory} was not recorded; see fleet.log and the logs there")
     return run
 
 
@@ -106,7 +106,7 @@ def print_figures(console: Console, figures: Figures, timeline: Path | None) -> 
 
 def _sums(figures: Figures) -> Iterator[tuple[str, str]]:
     states = (f"{figures.states[each.value]} {each.words}" for each in JobState if each.value in figures.states)
-    again = f", {figures.retried} tried again" if figures.retried else ""
+    again = f", {figures.retried} retried" if figures.retried else ""
     yield "jobs", f"{figures.jobs}: {listed(states)}{again}"
     yield "time", span(figures.duration)
     yield "fleet", f"{counted(figures.instances, 'instance')}, {figures.lost} lost"

@@ -44,7 +44,7 @@ _NO_STATE = (
     " set enabled to true in [runners.autoscaler.state_storage] to change that"
 )
 _REMOVES = (
-    "preexisting is missing: as in GitLab Runner, instances of which nothing is known are removed at the start;"
+    "preexisting is missing: as in GitLab Runner, unknown instances are removed at the start;"
     ' set it to "refuse" or "adopt" to change that'
 )
 _NO_ISOLATION = "vm_isolation: there are no nested virtual machines here, jobs share the instance itself"

@@ -25,7 +25,7 @@ from taskscaler.core._slots import Closed, Host
 NOT_NEEDED = "not needed"
 """Why idle instances are given up that are to spare."""
 
-ONLY_SLEEPERS = "all leases on it sleep"
+ONLY_SLEEPERS = "all leases on it are suspended"
 """Why an instance is suspended that is kept for them."""
 
 SPARED = "not needed for now"
@@ -103,7 +103,7 @@ class Choices:
             others.append(iter(sorted(cordoned, key=itemgetter(0))))
             gone = set()
             if excess:
-                why = OVER if pool.excess else f"{OVER} over all pools"
+                why = OVER if pool.excess else f"{OVER} of all pools"
                 hosts = (host for host in self.ledger.longest_idle(pool.pool) if not host.retained)
                 for host in islice(hosts, excess):
                     spare -= host.usable
@@ -156,7 +156,7 @@ class Choices:
     def _stopped(self, pool: str, excess: int, policy: Policy, at: float) -> Iterator[tuple[float, Removal]]:
         """Suspended instances that hold no leases, and when they are given up; see `Sleepers.endings`."""
         verdict = self.payoff(pool, at)
-        too_many = TOO_MANY if verdict.pays else f"suspending does not pay: {verdict}"
+        too_many = TOO_MANY if verdict.pays else f"suspending does not pay off: {verdict}"
         places = self._places_in_all(pool, verdict)
         return self.sleepers[pool].endings(policy, at, excess=excess, places=places, too_many=too_many)
 
@@ -198,7 +198,7 @@ def _with_its_leases(host: Host) -> Sleep:
 def _why_called(host: Host) -> str:
     """Why it is waited for."""
     keys = [held.key for held in host.leases if held.resuming]
-    return f"{enumerated(keys)} {'is' if len(keys) == 1 else 'are'} to be resumed" if keys else "to be cleaned"
+    return f"{enumerated(keys)} {'is' if len(keys) == 1 else 'are'} resuming" if keys else "to be cleaned"
 
 
 def _due(host: Host, policy: Policy, at: float) -> float:

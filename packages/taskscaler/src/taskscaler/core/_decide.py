@@ -198,28 +198,39 @@ class Decision:
     def __str__(self) -> str:
         """In words."""
         demand = self.demand
-        wanted = f"{demand.in_use} in use, {demand.reserved} reserved, {demand.pending} waiting"
+        claims = (
+            (demand.in_use, "in use"),
+            (demand.reserved, "reserved"),
+            (demand.pending, "waiting"),
+            (self.idle_target, "to keep idle"),
+        )
+        claimed = ", ".join(f"{count} {claim}" for count, claim in claims if count)
         size = f"{counted(self.target, 'slot')}, {counted(self.target_instances, 'instance')}"
-        parts = [f"{wanted}, {self.idle_target} to keep idle: {size}"]
+        parts = [f"{size} ({claimed})" if claimed else size]
         for pool in self.pools:
             if pool.wanted:
-                limit = f", limited by {pool.limited_by}" if pool.limited_by else ""
-                asks = f"{'would ask' if self.observed else 'asks'} for {pool.increase}{limit}"
-                parts.append(f"{pool.pool}: has {pool.have}, wants {pool.wanted} more, {asks}")
+                parts.append(f"{pool.pool} has {pool.have}, {self._requests(pool)}")
             if pool.moved:
-                takes = "would take" if self.observed else "takes"
-                parts.append(f"{pool.pool}: {takes} {counted(pool.moved, 'request')} back that others can fill")
+                withdraws = "would withdraw" if self.observed else "withdraws"
+                parts.append(f"{pool.pool} {withdraws} {counted(pool.moved, 'request')} that others can fill")
             if pool.set_back:
-                parts.append(f"{pool.pool}: asked later than its place says, {pool.set_back}")
+                parts.append(f"{pool.pool} is deprioritised: {pool.set_back}")
             if pool.excess:
-                parts.append(f"{pool.pool}: {pool.excess} over the ceiling")
+                parts.append(f"{pool.pool} is {pool.excess} over the ceiling")
         if self.excess:
-            parts.append(f"{self.excess} over the ceiling over all pools")
+            parts.append(f"{self.excess} over the ceiling of all pools")
         if self.spare and not self.increase:
             parts.append(f"{counted(self.spare, 'slot')} to spare")
         for verb, choices in (("resume", self.wakes), ("suspend", self.sleeps), ("remove", self.removals)):
             parts += _words_on(f"would {verb}" if self.observed else f"{verb}s", choices)
         return "; ".join(parts)
+
+    def _requests(self, pool: PoolDecision) -> str:
+        requests = "would request" if self.observed else "requests"
+        if pool.increase == pool.wanted:
+            return f"{requests} {pool.increase} more"
+        limit = f": {pool.limited_by}" if pool.limited_by else ""
+        return f"needs {pool.wanted} more, {requests} {pool.increase or 'none'}{limit}"
 
 
 def _words_on(does: str, choices: Sequence[Choice]) -> Iterator[str]:

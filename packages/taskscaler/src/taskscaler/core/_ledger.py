@@ -250,7 +250,7 @@ class Ledger:
         if self.shut:
             raise NoCapacity(self.shut)
         if self.usable + potential <= len(self._waiters):
-            raise NoCapacity("every slot that there can be is taken or promised; one has to be given back first")
+            raise NoCapacity("every possible slot is taken or reserved; release one first")
         self._ticket += 1
         self._wait(Waiter(key, self._ticket, now, True, inf))
         return self._serve(now)

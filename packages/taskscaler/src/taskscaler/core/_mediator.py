@@ -67,7 +67,7 @@ BREAK_AHEAD = 30.0
 TAKEN = frozenset({LossKind.VANISHED, LossKind.DELETED, LossKind.PREEMPTED})
 """How instances go that their cloud has taken, announced or not."""
 
-OBSERVES = "observe-only: nothing is handed out, and nothing is asked of the cloud"
+OBSERVES = "observe_only: the scaler hands out no slots and changes nothing at the cloud"
 """Why whoever asks a core for a slot that only observes gets none."""
 
 DAY = 86400.0
@@ -337,7 +337,7 @@ class Core:
             TaskscalerError: This is only to observe.
         """
         if self.observing:
-            raise TaskscalerError("observe-only: instances are cordoned and retained with those who manage them")
+            raise TaskscalerError("observe_only: cordon and retain instances through the scaler that manages them")
         found = [
             (plan, plan.instances[id_])
             for plan in self.plans.values()
@@ -348,9 +348,9 @@ class Core:
             case [(plan, known)] if known.stage is not Stage.REMOVING:
                 return plan, known
             case [(_, known)]:
-                why = f"instance {name!r} is being removed already: {known.removing}"
+                why = f"instance {name!r} is already being removed: {known.removing}"
             case []:
-                why = f"no instance {name!r} is known; `instances()` lists those that are"
+                why = f"unknown instance {name!r}; `instances()` lists the known ones"
             case _:
                 several = " or ".join(host_id(plan.pool, known.id) for plan, known in found)
                 why = f"several pools have an instance {name!r}; write {several}"

@@ -99,7 +99,7 @@ class Losses:
         taken = sum(left.taken for left in lately)
         by_offering = ", ".join(_shares(lately))
         return (
-            f"the cloud took {taken} of the {counted(len(lately), 'instance')} that left it within the last "
+            f"the cloud took {taken} of the {counted(len(lately), 'instance')} that ended in the last "
             f"{span(MEMORY)}{f' ({by_offering})' if by_offering else ''}"
         )
 

@@ -65,9 +65,9 @@ STATES: Mapping[str, str] = {
     "pending": "getting ready",
     "running": "ready",
     "suspended": "suspended",
-    "resuming": "being resumed",
+    "resuming": "resuming",
     "deleting": "being removed",
-    "unusable": "of no use",
+    "unusable": "unusable",
     "gone": "gone",
 }
 """The metrics' states, as people say them."""
@@ -142,22 +142,22 @@ class PoolView:
     def counts(self) -> str:
         """The instances in words: ``2 ready, 1 being removed``."""
         counts = [f"{count} {STATES.get(state, state)}" for state, count in self.instances.items()]
-        counts += [f"{self.outstanding} asked for"] if self.outstanding else []
+        counts += [f"{self.outstanding} requested"] if self.outstanding else []
         return ", ".join(counts) or "no instances"
 
     def limit(self) -> str:
         """What keeps it from growing, in words; empty if nothing does."""
-        following = f", the next in {span(self.limit_left)}" if self.limit_left < inf else ""
+        soon = f" in {span(self.limit_left)}" if self.limit_left < inf else ""
         match self.limited_by:
             case "max_instances":
-                who = "max_instances" if self.ceiling_is_ours else "the cloud's own limit"
-                return f"{who} allows no more than {counted(self.ceiling or 0, 'instance')} ({self.counts()})"
+                whose, setting = ("the", " (max_instances)") if self.ceiling_is_ours else ("the cloud's own", "")
+                return f"{whose} limit of {counted(self.ceiling or 0, 'instance')}{setting} is reached: {self.counts()}"
             case word if word == OVER_ALL:
-                return f"{OVER_ALL} allows no more than {counted(self.ceiling_over_all or 0, 'instance')}"
+                return f"the limit of {counted(self.ceiling_over_all or 0, 'instance')} ({OVER_ALL}) is reached"
             case "scale_throttle":
-                return f"scale_throttle lets no more instances be asked for now{following}"
+                return f"scale_throttle allows the next request{soon}" if soon else "scale_throttle allows no request"
             case "backoff":
-                return f"the last try to get more instances failed ({self.backoff}){following}"
+                return f"the last request for instances failed ({self.backoff})" + (soon and f", retrying{soon}")
             case "":
                 return ""
         return self.backoff
@@ -167,21 +167,21 @@ class PoolView:
         ceiling = f", at most {self.ceiling}" if self.ceiling is not None else ""
         yield f"pool {self.name}: {self.counts()}{ceiling}"
         if self.set_back:
-            yield f"pool {self.name} is asked later than its place says: {self.set_back}"
+            yield f"pool {self.name} is deprioritised: {self.set_back}"
         if self.outstanding and self.waited >= 1:
-            yield f"pool {self.name} asked for what it has not seen yet {span(self.waited)} ago"
+            yield f"pool {self.name} has waited {span(self.waited)} for the instances it requested"
         if self.cleaning:
             are = _verb(self.cleaning, "is", "are")
-            yield f"pool {self.name}: {counted(self.cleaning, 'slot')} in use {are} being cleaned after a job"
+            yield f"pool {self.name}: {counted(self.cleaning, 'slot')} {are} being cleaned after a job"
         if self.sleep:
             yield f"pool {self.name}: {self.sleep}"
         if self.backoff:
             long = f" for {span(self.backoff_left)}" if self.backoff_left < inf else ""
-            yield f"pool {self.name} asks for no more{long}: {self.backoff}"
+            yield f"pool {self.name} makes no requests{long}: {self.backoff}"
         elif self.last_failure:
             yield f"pool {self.name} failed to grow {span(self.last_failure_ago)} ago: {self.last_failure}"
-        yield from (f"pool {self.name}: an instance is not ready: {trouble}" for trouble in self.troubles)
-        yield from (f"the cloud says of pool {self.name}: {problem}" for problem in self.problems)
+        yield from (f"pool {self.name}: one is not ready yet: {trouble}" for trouble in self.troubles)
+        yield from (f"pool {self.name}: the cloud says: {problem}" for problem in self.problems)
 
     def as_dict(self) -> dict[str, object]:
         """Plain data for JSON."""
@@ -244,16 +244,16 @@ class Explanation(ScalerAnswer):
             held = f"; {counted(capacity.acquired, 'job')} still {_verb(capacity.acquired, 'holds', 'hold')} one"
             return f"no slots are handed out: {self.shut}" + (held if capacity.acquired else "")
         if waiting := self._waiting():
-            verb = _verb(capacity.pending + capacity.promised, "waits", "wait")
-            return f"{waiting} {verb}: {self._supply() or 'a slot is just being handed out'}"
+            verb = _verb(capacity.pending + capacity.promised, "is waiting", "are waiting")
+            return f"{waiting} {verb}: {self._supply() or 'a slot is about to be handed out'}"
         target = self.decision.idle_target
         missing = target - capacity.idle
         if missing > 0:
-            kept = f"{missing} of {counted(target, 'slot')} to keep idle {_verb(missing, 'is', 'are')} missing"
-            return f"nobody waits, but {kept}: {self._supply() or 'they have just been taken'}"
+            kept = f"{missing} of {counted(target, 'idle slot')} {_verb(missing, 'is', 'are')} missing"
+            return f"nothing is waiting, but {kept}: {self._supply() or 'work has just taken them'}"
         if not capacity.idle:
-            return "nobody waits, and no slot is idle"
-        return f"nobody waits; {counted(capacity.idle, 'slot')} {_verb(capacity.idle, 'is', 'are')} idle"
+            return "nothing is waiting, and no slot is idle"
+        return f"nothing is waiting; {counted(capacity.idle, 'slot')} {_verb(capacity.idle, 'is', 'are')} idle"
 
     def details(self) -> Iterator[str]:
         """What led to the answer, from demand to limits: one thought each."""
@@ -270,8 +270,8 @@ class Explanation(ScalerAnswer):
         if waiting := self._waiting():
             yield f"waiting for a slot: {waiting}"
         if self.journal_error:
-            yield f"nothing is asked of the cloud before what was decided is remembered: {self.journal_error}"
-        yield f"wanted: {decision}"
+            yield f"the cloud gets no requests: {self.journal_error}"
+        yield f"target: {decision}"
         yield f"policy: {describe_policy(self.policy)}"
         for pool in self.pools:
             yield from pool.sentences()
@@ -304,16 +304,16 @@ class Explanation(ScalerAnswer):
             several = len(self.pools) > 1
             parts += [f"pool {pool.name}: {pool.limit()}" if several else pool.limit() for pool in self.pools]
         if asked:
-            parts.append(f"{counted(asked, 'instance')} {_verb(asked, 'is', 'are')} just being asked for")
+            parts.append(f"{counted(asked, 'instance')} {_verb(asked, 'is', 'are')} being requested")
         coming = sum(pool.coming for pool in self.pools)
         if coming and not any(
             pool.limited_by in {"max_instances", OVER_ALL} for pool in self.pools
         ):  # which tells of them too
             waited = max(pool.waited for pool in self.pools)
-            since = f", asked for {span(waited)} ago" if waited >= 1 else ""
+            since = f", requested {span(waited)} ago" if waited >= 1 else ""
             parts.append(f"{counted(coming, 'instance')} {_verb(coming, 'is', 'are')} on the way{since}")
         if coming:
-            parts += [f"what keeps one from being ready: {trouble}" for pool in self.pools for trouble in pool.troubles]
+            parts += [f"one is not ready yet: {trouble}" for pool in self.pools for trouble in pool.troubles]
             parts += [f"the cloud says: {problem}" for pool in self.pools for problem in pool.problems]
         return "; ".join(part for part in parts if part)
 
@@ -452,10 +452,14 @@ def _on_sleep(core: Core, plan: Plan, now: float) -> str:
     if plan.suspends and count:
         measured = f" ({verdict})" if str(verdict) else ""
         kept = f"up to {counted(count, 'idle instance')} {_verb(count, 'is', 'are')} suspended instead of deleted"
-        parts.append(f"{kept}{measured}" if verdict.pays else f"idle instances are deleted: it does not pay{measured}")
-    for backoff, what in ((plan.suspending, "suspended"), (plan.resuming, "resumed")):
+        parts.append(
+            f"{kept}{measured}"
+            if verdict.pays
+            else f"idle instances are deleted: suspending them does not pay off{measured}"
+        )
+    for backoff, what in ((plan.suspending, "suspending"), (plan.resuming, "resuming")):
         if backoff.active(now):
-            parts.append(f"nothing is {what} for {span(backoff.until - now)}: {backoff.reason}")
+            parts.append(f"{what} is paused for {span(backoff.until - now)}: {backoff.reason}")
     return "; ".join(parts)
 
 

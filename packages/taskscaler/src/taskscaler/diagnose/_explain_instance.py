@@ -83,14 +83,14 @@ class InstanceExplanation(ScalerAnswer):
         if self.holds:
             yield f"an operator holds it: {self.holds}"
         for job in self.jobs:
-            does = "sleeps in" if job.suspended else "holds"
-            yield f"{job.key} {does} slot {job.slot} for {span(self.at - job.since)}"
+            ends = " and is suspended" if job.suspended else ""
+            yield f"{job.key} has held slot {job.slot} for {span(self.at - job.since)}{ends}"
         if self.slots:
             uses = f"{self.uses} of {self.max_uses} uses" if self.max_uses else counted(self.uses, "use")
             yield f"{uses}, {counted(self.slots, 'slot')}"
         if self.since is not None:
             ready = f", ready for {span(self.at - self.ready_since)}" if self.ready_since is not None else ""
-            first = "it went" if self.state == "gone" else "first seen"
+            first = "it went away" if self.state == "gone" else "first seen"
             yield f"{first} {span(self.at - self.since)} ago{ready}"
 
     def data(self) -> Mapping[str, object]:
@@ -114,13 +114,13 @@ class InstanceExplanation(ScalerAnswer):
 _BEGINNINGS = {
     "creating": "is booting",
     "pending": "is not ready yet",
-    "running": "is there",
-    "suspended": "sleeps",
-    "resuming": "is being resumed",
+    "running": "is ready",
+    "suspended": "is suspended",
+    "resuming": "is resuming",
     "deleting": "is being removed",
-    "unusable": "is of no use",
+    "unusable": "is unusable",
     "gone": "is gone",
-    "unknown": "is not known",
+    "unknown": "is unknown",
 }
 
 
@@ -137,7 +137,7 @@ def explain_instance(snapshot: Snapshot, name: str) -> InstanceExplanation:
             return _absent(name, now, pool=plan.pool, state="gone", since=departure.at, why=departure.why)
     known = (instance for plan in core.plans.values() for instance in plan.instances)
     hint = did_you_mean(name, known)
-    return _absent(name, now, why="it was never seen, or it is long gone" + (f"; {hint}" if hint else ""))
+    return _absent(name, now, why="it was never seen, or is long gone" + (f"; {hint}" if hint else ""))
 
 
 def _absent(
@@ -196,7 +196,7 @@ def _why_no_work(core: Core, host: Host | None) -> str:
         return host.why_closed
     if shut := core.ledger.shut or core.ledger.shelves[host.pool].barred:
         return shut
-    return "it is used up" if host.uses_left <= 0 else ""
+    return "it has reached max_use_count" if host.uses_left <= 0 else ""
 
 
 @frozen
@@ -222,45 +222,45 @@ class _Reasons:
     def _leaving(self) -> str:
         instance = self.instance
         if instance.stage is Stage.HELD:
-            return f"{instance.removing}, but it is not to be deleted"
+            return f"{instance.removing}, but it is retained"
         deletion = instance.deletion
         if deletion is None:
             return instance.removing
         ago = span(self.snapshot.now - deletion.asked_at)
         if deletion.tries > 1:
-            tries = f"{deletion.tries} times, last {ago} ago"
-            return f"{instance.removing}; its deletion was asked for {tries}, without effect so far"
-        answered = "" if deletion.sent else ", and the cloud has not answered"
-        return f"{instance.removing}; its deletion was asked for {ago} ago{answered}"
+            tries = f"{deletion.tries} times, most recently {ago} ago"
+            return f"{instance.removing}; its deletion was requested {tries}, without effect"
+        answered = "" if deletion.sent else ", not answered yet"
+        return f"{instance.removing}; its deletion was requested {ago} ago{answered}"
 
     def _asleep(self) -> str:
         instance, resuming = self.instance, self.snapshot.core.plans[self.pool].resuming
         sleep = instance.sleep
         since = self.snapshot.now if sleep is None or sleep.since is None else sleep.since
-        parts = [f"{instance.asleep}, for {span(self.snapshot.now - since)} so far"]
+        parts = [f"{instance.asleep}; for {span(self.snapshot.now - since)} so far"]
         if instance.state is not State.SUSPENDED:
-            parts.append(f"the cloud shows it as {instance.state.value}")
+            parts.append(f"the cloud reports it as {instance.state.value}")
         if resuming.active(self.snapshot.now):
-            parts.append(f"nothing is resumed for {span(resuming.until - self.snapshot.now)}: {resuming.reason}")
+            parts.append(f"resuming is paused for {span(resuming.until - self.snapshot.now)}: {resuming.reason}")
         return "; ".join(parts)
 
     def _coming(self) -> str:
         instance = self.instance
         if instance.stage is Stage.WAITING or instance.state is not State.RUNNING:
-            return f"the cloud shows it as {instance.state.value}"
+            return f"the cloud reports it as {instance.state.value}"
         if instance.trouble:
             return f"its readiness steps have failed so far: {instance.trouble}"
-        return instance.paused or "its readiness steps are under way"
+        return instance.paused or "its readiness steps are running"
 
     def _busy(self, host: Host) -> str:
         awake = [held.key for _, held in sorted(host.awake.items())]
         asleep = [held.key for _, held in sorted(host.asleep.items())]
-        parts = [f"{enumerated(awake)} {'runs' if len(awake) == 1 else 'run'} on it"] if awake else []
-        parts += [f"{enumerated(asleep)} {'sleeps' if len(asleep) == 1 else 'sleep'} on it"] if asleep else []
+        parts = [f"{enumerated(awake)} {'is' if len(awake) == 1 else 'are'} running on it"] if awake else []
+        parts += [f"{enumerated(asleep)} {'is' if len(asleep) == 1 else 'are'} suspended on it"] if asleep else []
         cleaning = len(host.cleaning)
         parts += [f"{counted(cleaning, 'slot')} {'is' if cleaning == 1 else 'are'} being cleaned"] if cleaning else []
         done_for = host.closed in FINAL or host.uses_left <= 0
-        ends = ", and it is given up once it is free" if done_for and not host.retained else ""
+        ends = ", and it will be removed once it is free" if done_for and not host.retained else ""
         return f"{' and '.join(parts)}{ends}"
 
     def _free(self, host: Host) -> str:
@@ -269,24 +269,25 @@ class _Reasons:
         if host.retained:
             return f"{idle}, and retained"
         if leaves:
-            return f"{idle}, and given up {leaves[0].when}: {leaves[0].why}"
+            return f"{idle}, to be removed {leaves[0].when}: {leaves[0].why}"
         if host.closed is not None:
-            return f"it is waited for ({host.why_closed})"
+            return f"the scaler waits for it: {host.why_closed}"
         if barred := self.snapshot.core.ledger.shelves[self.pool].barred:
             return f"{idle}: {barred}"
         if self.snapshot.core.ledger.over:
-            return f"{idle}; nothing is given up while no slots are handed out"
+            return f"{idle}; nothing is removed while no slots are handed out"
         return f"{idle}, but {self._needed(host)}"
 
     def _needed(self, host: Host) -> str:
         _, decision = self.snapshot.foreseen
         claims = (
             (decision.demand.reserved, "reserved"),
-            (decision.demand.pending, "waited for"),
-            (decision.idle_target, "to be kept idle (idle_count)"),
+            (decision.demand.pending, "waiting"),
+            (decision.idle_target, "to keep idle (idle_count)"),
         )
         words = enumerated([f"{count} {claim}" for count, claim in claims if count])
-        needed = f"needed: of {counted(self.snapshot.core.ledger.usable, 'free slot')} {words or 'none is to spare'}"
+        free = counted(self.snapshot.core.ledger.usable, "free slot")
+        needed = f"needed: {words}, with {free}" if words else f"needed: {free}, none to spare"
         if host.usable > decision.spare > 0:
-            return f"{needed}, and it has more than the {decision.spare} to spare"
-        return f"{needed}, and others go before it" if decision.spare else needed
+            return f"{needed}; it has more slots than the {decision.spare} to spare"
+        return f"{needed}; others go first" if decision.spare else needed

@@ -51,21 +51,23 @@ class KeyExplanation(ScalerAnswer):
         for_ = f" for {span(self.at - self.since)}" if self.since is not None else ""
         match self.state:
             case "waiting":
-                return f"{self.key} waits for a slot{for_}{self._in_queue}: {self.why}"
+                return f"{self.key} has been waiting for a slot{for_}{self._in_queue}: {self.why}"
             case "reserved":
-                return f"{self.key} has a reservation{for_}{self._in_queue}: {self.why}"
+                made = f", made {span(self.at - self.since)} ago" if self.since is not None else ""
+                return f"{self.key} has a reservation{made}{self._in_queue}: {self.why}"
             case "assigned":
-                return f"{self.key} is being handed slot {self.slot} of {self.instance}{for_}: {self.why}"
+                return f"{self.key} has been waiting to receive slot {self.slot} of {self.instance}{for_}: {self.why}"
             case "holding" | "suspended":
-                does = "holds" if self.state == "holding" else "sleeps in"
-                return f"{self.key} {does} slot {self.slot} of {self.instance}{for_}" + (self.why and f": {self.why}")
+                ends = " and is suspended" if self.state == "suspended" else ""
+                why = self.why and f": {self.why}"
+                return f"{self.key} has held slot {self.slot} of {self.instance}{for_}{ends}{why}"
             case "lost":
-                return f"{self.key} {self.lost}; nobody has asked for a slot under this key since"
-        return f"{self.key} is not known: {self.why}"
+                return f"{self.key} {self.lost}; nobody has requested a slot for this key since"
+        return f"{self.key} is unknown: {self.why}"
 
     @property
     def _in_queue(self) -> str:
-        return f", as number {self.place} of {self.queue}" if self.place and self.queue > 1 else ""
+        return f", number {self.place} of {self.queue} in the queue" if self.place and self.queue > 1 else ""
 
     def details(self) -> Iterator[str]:
         """One thought each."""
@@ -100,12 +102,12 @@ def explain_key(snapshot: Snapshot, key: str) -> KeyExplanation:
     if loss:
         return _gone(key, loss, lost, now)
     hint = did_you_mean(key, [*ledger.leases, *(waiter.key for waiter in ledger.queue())])
-    why = "it holds no slot and waits for none" + (f"; {hint}" if hint else "")
+    why = "it neither holds a slot nor waits for one" + (f"; {hint}" if hint else "")
     return KeyExplanation(at=now, key=key, state="unknown", why=why)
 
 
 def _holding(snapshot: Snapshot, held: Held, lost: str) -> KeyExplanation:
-    host, unwritten = held.host, snapshot.core.journal_error or "that is remembered first"
+    host, unwritten = held.host, snapshot.core.journal_error or "the journal records that first"
     on_host = snapshot.upcoming_of(host.pool, host.instance)
     return KeyExplanation(
         at=snapshot.now,
@@ -123,12 +125,12 @@ def _holding(snapshot: Snapshot, held: Held, lost: str) -> KeyExplanation:
 
 def _on_its_sleep(held: Held) -> str:
     """How far it is with the instance of a lease that sleeps, if that sleeps, too."""
-    waits = "it is to be resumed, and " if held.resuming else ""
+    waits = "it is resuming, and " if held.resuming else ""
     match held.host.closed if held.suspended else None:
         case Closed.ASLEEP:
-            return f"{waits}its instance sleeps, too"
+            return f"{waits}its instance is suspended too"
         case Closed.WAKING:
-            return f"{waits}its instance is being resumed"
+            return f"{waits}its instance is resuming"
     return ""
 
 

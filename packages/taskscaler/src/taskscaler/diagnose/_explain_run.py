@@ -82,13 +82,13 @@ class RunExplanation(RunAnswer):
         jobs = f"{counted(len(self.run.jobs), 'job')}: {counts or 'none started'}"
         match self.run.progress:
             case Progress.RUNNING:
-                return f"the batch runs, for {span(self.at - self.run.started)} so far; {jobs}"
+                return f"the batch has been running for {span(self.at - self.run.started)}; {jobs}"
             case Progress.INTERRUPTED if self._ended_by_itself:
-                return f"the batch ended early, after {span(self.run.last - self.run.started)}; {jobs}"
+                return f"the batch ended early after {span(self.run.last - self.run.started)}; {jobs}"
             case Progress.INTERRUPTED:
-                return f"the batch was interrupted, after a last sign of life {self._when(self.run.last)}; {jobs}"
+                return f"the batch was interrupted (last event {self._when(self.run.last)}); {jobs}"
             case Progress.OVER:
-                return f"the batch is over, after {span(self.run.last - self.run.started)}; {jobs}"
+                return f"the batch ended after {span(self.run.last - self.run.started)}; {jobs}"
 
     @property
     def _ended_by_itself(self) -> bool:
@@ -100,11 +100,11 @@ class RunExplanation(RunAnswer):
         """What will happen next, as far as can be known from outside."""
         match self.run.progress:
             case Progress.RUNNING:
-                return "the command that runs it goes on; its last decision says what it waits for"
+                return "the running command continues; its last decision shows what it is waiting for"
             case Progress.INTERRUPTED:
-                return f"nothing by itself; taskscaler run --resume {self.run.directory} goes on"
+                return f"nothing by itself; resume with taskscaler run --resume {self.run.directory}"
             case Progress.OVER:
-                return "nothing: there is nothing left to do"
+                return "nothing, the batch is over"
 
     @property
     def decision(self) -> DecisionEvent | None:
@@ -146,7 +146,7 @@ class RunExplanation(RunAnswer):
 
     def _on_capacity(self) -> Iterator[str]:
         if not self.run.fleet_recorded:
-            yield "nothing was recorded of the fleet"
+            yield "the fleet was not recorded"
             return
         waits = {what: seconds for what, seconds in self.waits.items() if round(seconds, 1)}
         if not waits:
@@ -183,11 +183,11 @@ def _standing(run: RecordedRun, instance: RecordedInstance) -> str:
     if not instance.seen:
         return f"{instance.id} was {state} when its manager was stopped, and has not been seen since"
     if run.progress is not Progress.RUNNING:
-        return f"{instance.id} was {state} when the record ends"
+        return f"{instance.id} was {state} when the record ended"
     match instance.state:
         case "running":
             jobs = [instance.holding[slot] for slot in sorted(instance.holding)]
-            return f"{instance.id} is {state}, " + (f"in use by {enumerated(jobs)}" if jobs else "and idle")
+            return f"{instance.id} is {state}, " + (f"in use by {enumerated(jobs)}" if jobs else "idle")
         case "deleting" | "unusable":
             return f"{instance.id} is {state} ({instance.changes[-1].why})"
     return f"{instance.id} is {state}"
@@ -242,17 +242,18 @@ class JobExplanation(RunAnswer):
     def answer(self) -> str:
         """How it stands and why it was tried as often as it was, in one sentence."""
         name, tries = self.job.name, self.job.attempts
-        often = f" at try {len(tries)}" if len(tries) > 1 else ""
+        often = f" on try {len(tries)}" if len(tries) > 1 else ""
         why = f": {self.job.why}" if self.job.why else ""
         match self.job.state:
             case JobState.QUEUED if _is_interrupted(self.run, self.job):
                 return f"{name} was interrupted{often}{why}{self._again}"
             case JobState.QUEUED if tries:
-                return f"{name} waits to be tried again: {tries[-1].why}"
+                return f"{name} is waiting to be retried: {tries[-1].why}"
             case JobState.QUEUED:
-                return f"{name} waits for its first slot"
+                return f"{name} is waiting for its first slot"
             case JobState.RUNNING:
-                return f"{name} runs on {tries[-1].instance}{often}{self._again}"
+                number = f" (try {len(tries)})" if often else ""
+                return f"{name} is running on {tries[-1].instance}{number}{self._again}"
             case _:
                 return f"{name} {_ending(self.run, self.job)}{often}{why}{self._again}"
 
@@ -260,18 +261,18 @@ class JobExplanation(RunAnswer):
     def _again(self) -> str:
         """Why it was tried more than once, to follow a sentence."""
         whys = dict.fromkeys(each.why for each in _followed(self.run, self.job))
-        return f"; it was tried again because {', and because '.join(whys)}" if whys else ""
+        return f"; it was retried because {', and because '.join(whys)}" if whys else ""
 
     @property
     def next(self) -> str:
         """What will happen to it next, as far as can be known from outside."""
         if self.run.progress is Progress.OVER or self.job.state.stands:
-            return "nothing: it is over"
+            return "nothing, the job is over"
         if self.run.progress is Progress.INTERRUPTED:
-            return f"nothing by itself; taskscaler run --resume {self.run.directory} tries it"
+            return f"nothing by itself; run it with taskscaler run --resume {self.run.directory}"
         if self.job.state is JobState.RUNNING:
-            return "it goes on to its end, and is tried again if its instance is lost and it has retries left"
-        return "it is given the next slot that is free once those before it have theirs"
+            return "it runs to its end; if its instance is lost, it is retried while it has retries left"
+        return "it gets the next free slot after the jobs ahead of it"
 
     def rows(self) -> Iterator[Row]:
         """See `Answer.rows`."""
@@ -306,7 +307,7 @@ class JobExplanation(RunAnswer):
         if attempt.interrupted:
             ends = "interrupted"
         elif attempt.state is JobState.RUNNING:
-            ends = f"runs for {lasted}"
+            ends = f"running for {lasted}"
         return f"{when}, in {place}: {ends}" + (f": {attempt.why}" if attempt.why else "")
 
     def _why_waiting(self) -> Iterator[Row]:
@@ -331,8 +332,8 @@ class InstanceOfRun(RunAnswer):
         """How it stands and why, in one sentence."""
         told = self.instance
         if told.state == GONE:
-            return f"{told.id} is gone, {told.fate or 'for reasons that were not recorded'}"
-        later = "" if self.run.progress is Progress.RUNNING else "; the group's next command takes it over"
+            return f"{told.id} is gone ({told.fate or 'the reason was not recorded'})"
+        later = "" if self.run.progress is Progress.RUNNING else "; the next command that uses its group takes it over"
         return f"{_standing(self.run, told)}{later}"
 
     def rows(self) -> Iterator[Row]:

@@ -79,20 +79,20 @@ class Next(Enum):
 
 
 _SENTENCES = {
-    Next.ASK: "the cloud is asked for {instances_wanted}",
-    Next.ASK_AGAIN: "the cloud is asked again for {instances_wanted}",
+    Next.ASK: "{instances_wanted} {count_are} requested",
+    Next.ASK_AGAIN: "the request for {instances_wanted} is repeated",
     Next.WITHDRAW: "requests for {instances_wanted} are withdrawn",
-    Next.GIVE_UP: "{instances} {are} given up",
+    Next.GIVE_UP: "{instances} {are} removed",
     Next.SUSPEND: "{instances} {are} suspended",
     Next.RESUME: "{instances} {are} resumed",
-    Next.UNTURNED: "suspending or resuming {instances} counts as failed, unless done sooner",
-    Next.OVERDUE: "{instances} {are} given up, unless ready sooner",
-    Next.DELETE: "the deletion of {instances} is requested again, unless gone sooner",
-    Next.BREAK: "{keys} on {instances} {keys_are} broken, unless done sooner",
-    Next.AGE: "{instances} {are} given no more work, and given up once free",
+    Next.UNTURNED: "suspending or resuming {instances} counts as failed unless complete",
+    Next.OVERDUE: "{instances} {are} removed unless ready",
+    Next.DELETE: "the deletion of {instances} is requested again unless complete",
+    Next.BREAK: "{keys} on {instances} {keys_are} cut short unless finished",
+    Next.AGE: "{instances} {get} no more work, and {are} removed once free",
     Next.TAKEN: "the cloud takes {instances} away",
     Next.POLICY: "the policy changes",
-    Next.PREPARE: "the readiness steps of {instances} are tried again",
+    Next.PREPARE: "the readiness steps of {instances} are retried",
     Next.LOOK: "the cloud is checked",
     Next.CHECK: "the health of {instances} is checked",
 }
@@ -131,14 +131,16 @@ class Upcoming:
     """Whether it would happen if the scaler did not only observe."""
 
     def __str__(self) -> str:
-        """In words: ``in 12 s: i-1 is given up: not needed``."""
+        """In words: ``in 12 s: i-1 is removed: not needed``."""
         where = "" if self.pool in ("", "default") else f" (pool {self.pool})"
         thing = _SENTENCES[self.what].format(
             instances=enumerated(self.instances),
             are=_are(self.instances),
             keys=enumerated(self.keys),
             keys_are=_are(self.keys),
+            get="gets" if len(self.instances) == 1 else "get",
             instances_wanted=counted(self.count, "instance"),
+            count_are="is" if self.count == 1 else "are",
         )
         return f"{self.when}: {thing}{where}" + (f": {self.why}" if self.why else "")
 
@@ -146,7 +148,7 @@ class Upcoming:
     def when(self) -> str:
         """In words: ``now``, ``in 12 s``."""
         when = "now" if self.after <= 2 * COALESCE else f"in {span(self.after)}"
-        return f"{when} (only observed, not done)" if self.observed else when
+        return f"{when} (not done: observe_only)" if self.observed else when
 
     def as_dict(self) -> dict[str, object]:
         """Plain data for JSON."""
@@ -239,7 +241,7 @@ class _Foresight:
         host = self.core.ledger.host(pool, instance)
         if host is not None and host.leases:
             keys = tuple(held.key for held in host.leases)
-            yield self._item(at, Next.BREAK, pool, instance, keys=keys, why="not ready again in time")
+            yield self._item(at, Next.BREAK, pool, instance, keys=keys, why="its instance is not ready again in time")
 
     # --- what becomes of what the cloud takes away -------------------------------------------------------
 
@@ -297,7 +299,7 @@ class _Foresight:
                 if not self.core.plans[each.pool].asking:  # else it goes into the next call, and when nobody knows
                     yield self._item(at, Next.ASK, each.pool, count=each.increase, why=why)
             elif unwanted:
-                why = "other pools can fill them" if each.moved else "nothing calls for them any more"
+                why = "other pools can fill them" if each.moved else "nothing needs them any more"
                 yield self._item(at, Next.WITHDRAW, each.pool, count=unwanted, why=why)
 
     def _when_lifted(self, decision: Decision, at: float) -> Iterator[Upcoming]:
@@ -308,7 +310,7 @@ class _Foresight:
             if limited.limited_by and lifted_at < inf and not plan.asking:
                 later = self.core.foresee(lifted_at)[1].of(limited.pool)
                 if later.increase:
-                    why = f"{what} allows it then" if what == "scale_throttle" else "the backoff is over then"
+                    why = f"{what} allows it" if what == "scale_throttle" else "the backoff ends"
                     yield self._item(lifted_at, Next.ASK, limited.pool, count=later.increase, why=why)
 
     def _when_changed(
@@ -319,7 +321,7 @@ class _Foresight:
         new = describe_policy(after, before=before)
         yield self._item(at, Next.POLICY, why=f"{new} from {clock:%H:%M} ({after.timezone or 'UTC'})")
         _, decision = self.core.foresee(at)
-        yield from self._grow(decision, at, "for the policy that holds then")
+        yield from self._grow(decision, at, "for the new policy")
         for due, removal in self.core.choices.to_give_up(decision, after, at):
             if removal not in given_up:
                 yield self._give_up(due, removal, after)
@@ -327,6 +329,6 @@ class _Foresight:
     def _give_up(self, at: float, choice: Choice, policy: Policy) -> Upcoming:
         why = choice.why
         if why in {NOT_NEEDED, SPARED} and policy.idle_time:
-            why = f"{why}, and then idle for {span(policy.idle_time)} (idle_time)"
+            why = f"{why}, and idle for {span(policy.idle_time)} (idle_time)"
         what = Next.SUSPEND if isinstance(choice, Sleep) else Next.GIVE_UP
         return self._item(at, what, choice.pool, choice.instance, why=why)

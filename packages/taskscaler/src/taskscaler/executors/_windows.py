@@ -292,7 +292,7 @@ class _Hashed:
             ConnectError: It is another.
         """
         if arrived != self._sha.hexdigest():
-            raise ConnectError(f"{what} did not arrive whole: the checksums differ; try again")
+            raise ConnectError(f"{what} arrived damaged: the checksums differ; try again")
 
 
 class _Corrupt(Exception):

@@ -190,6 +190,6 @@ async def _download(slot: Slot, patterns: Sequence[str], archive: Path, *, limit
             completed = await slot.download(patterns, store)
     if scope.cancelled_caught:
         took = format_duration(COLLECT_TIMEOUT)
-        raise ArchiveRefused(f"they exceed artifact_limit by far, or took longer than {took}; leave less")
+        raise ArchiveRefused(f"they far exceed artifact_limit, or took longer than {took}; leave fewer")
     if not completed.ok:
         raise ArchiveRefused(f"tar {completed.account}")

@@ -273,7 +273,7 @@ def _make_room_for(directory: Path) -> None:
         make_private(directory.parent)
     if os.path.lexists(directory):
         raise FileExistsError(
-            EEXIST, "it is not from this executor; remove it, or name another directory", str(directory)
+            EEXIST, "this executor did not create it; remove it, or name another directory", str(directory)
         )
 
 
