@@ -27,7 +27,7 @@ from fleeting import (
     State,
 )
 from fleeting.connectors import ssh
-from fleeting.plugins import accepted, ask_in_batches, undone_on_failure
+from fleeting.plugins import SharedCall, accepted, ask_in_batches, undone_on_failure
 from fleeting_aws import _translate
 from fleeting_aws._config import AwsConfig, Sdk
 from fleeting_aws._launch import Launcher
@@ -92,9 +92,7 @@ class AwsGroup:
     _members: Mapping[str, Member] = field(factory=dict, init=False)
     """As of the last look, as the group itself."""
 
-    _looking: anyio.Lock = field(factory=anyio.Lock, init=False)
-    _looked_at: float = field(default=0.0, init=False)
-    """When the last look that ended well was begun."""
+    _look: SharedCall[None] = field(init=False, repr=False)
 
     _changing: anyio.Lock = field(factory=anyio.Lock, init=False)
     """One request at a time changes the group: its desired capacity can be set, but not raised or lowered."""
@@ -108,6 +106,10 @@ class AwsGroup:
 
     _since: Mapping[tuple[ProblemKind, str | None], float | None] = field(factory=dict, init=False)
     """When each problem, by kind and offering, was first met."""
+
+    @_look.default
+    def _shared(self) -> SharedCall[None]:
+        return SharedCall(self._fetch)
 
     async def init(self, settings: Settings) -> GroupInfo:
         """Look whether the group is there, and whether it is fit to be managed."""
@@ -290,18 +292,14 @@ class AwsGroup:
             raise InstanceNotFound(instance)
         return seen
 
-    async def _look(self) -> None:
-        """Ask both services, EC2 in slices; one look that was begun after that answers all who have asked before."""
-        asked_at = self._now()
-        async with self._looking:
-            if self._looked_at > asked_at:
-                return
-            began, group, seen = self._now(), await self._read_group(), dict[str, Json]()
-            ids = [each["InstanceId"] for each in group["Instances"]]
-            for start in range(0, len(ids), SLICE):
-                seen |= await self._describe(ids[start : start + SLICE])
-            both = (Member.of(each, seen.get(each["InstanceId"], {})) for each in group["Instances"])
-            self._members, self._group, self._looked_at = {each.id: each for each in both}, group, began
+    async def _fetch(self) -> None:
+        """Ask both services, EC2 in slices."""
+        group, seen = await self._read_group(), dict[str, Json]()
+        ids = [each["InstanceId"] for each in group["Instances"]]
+        for start in range(0, len(ids), SLICE):
+            seen |= await self._describe(ids[start : start + SLICE])
+        both = (Member.of(each, seen.get(each["InstanceId"], {})) for each in group["Instances"])
+        self._members, self._group = {each.id: each for each in both}, group
 
     async def _find_problems(self) -> list[Problem]:
         """Tell which states cannot be read, and why instances do not come, if some do not; each since it was met."""

@@ -26,7 +26,7 @@ from fleeting import (
     Settings,
     State,
 )
-from fleeting.plugins import Offload, accepted
+from fleeting.plugins import Offload, SharedCall, accepted
 from fleeting_exec._book import UNSETTLED, Book, Fate, Request
 from fleeting_exec._config import ExecConfig
 from fleeting_exec._contract import Listed, Listing, is_name, kind_of, plain, read_instance, read_listing
@@ -65,9 +65,9 @@ class ExecGroup:
     _asking: dict[str, anyio.Lock] = field(factory=dict, init=False)
     """Held while instances are made for an intent, by intent."""
 
+    _list: SharedCall[Listing] = field(init=False, repr=False)
     _listing: Listing = field(default=Listing({}), init=False)
     _listed_at: float = field(default=0.0, init=False)
-    _looking: anyio.Lock = field(factory=anyio.Lock, init=False)
     _states: dict[str, State] = field(factory=dict, init=False)
     """The last that was shown of each instance."""
 
@@ -79,6 +79,10 @@ class ExecGroup:
     """Why the last request brought less than was asked for."""
 
     _has_status: bool = field(default=True, init=False)
+
+    @_list.default
+    def _shared(self) -> SharedCall[Listing]:
+        return SharedCall(self._fetch)
 
     async def init(self, settings: Settings) -> GroupInfo:
         """Find the program, read what was asked for before, keep other managers out, and look once."""
@@ -104,8 +108,7 @@ class ExecGroup:
         """Have everything listed."""
         if self._settings.observe_only:
             self._book = await self._offload(self._store.read, self._config.name)
-        async with self._looking:
-            listing = await self._list()
+        listing = await self._list()
         if not self._settings.observe_only:
             await self._replace(self._book.forgetting(listing.instances, self._clock.now()))
         view = self._book.view(listing.instances.values(), self._states)
@@ -199,7 +202,7 @@ class ExecGroup:
 
     # --- looking -----------------------------------------------------------------------------------------
 
-    async def _list(self) -> Listing:
+    async def _fetch(self) -> Listing:
         """Have everything listed, and remember it."""
         begun = self._clock.now()
         output = await self._program.run("list", limit=self._config.list_timeout)
@@ -234,9 +237,8 @@ class ExecGroup:
 
     async def _find_listed(self, name: str) -> Listed | None:
         """Look it up in a listing that is fresh; one does for all who ask at the same time."""
-        async with self._looking:
-            if self._clock.now() - self._listed_at >= FRESH:
-                await self._list()
+        if self._clock.now() - self._listed_at >= FRESH:
+            await self._list()
         return self._listing.instances.get(name)
 
     def _is_over(self, listed: Listed) -> bool:

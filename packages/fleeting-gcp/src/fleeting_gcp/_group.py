@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TypeVar
 from uuid import NAMESPACE_URL, uuid4, uuid5
 
-import anyio
 from attrs import define, evolve, field
 from cryptography.hazmat.primitives.asymmetric import rsa
 
@@ -32,7 +31,7 @@ from fleeting import (
     State,
 )
 from fleeting.connectors.ssh import KeyPair, best_host_key, generate_key, printed_host_key
-from fleeting.plugins import Offload, undone_on_failure
+from fleeting.plugins import Offload, SharedCall, undone_on_failure
 from fleeting_gcp import _answers as answers
 from fleeting_gcp._answers import Fault, Managed, Message, Refused
 from fleeting_gcp._config import GcpConfig
@@ -114,11 +113,8 @@ class GcpGroup:
     _settings: Settings = field(init=False, repr=False)
     _key: KeyPair = field(factory=generate_key, init=False)
     _offload: Offload = field(factory=Offload, init=False)
-    _looking: anyio.Lock = field(factory=anyio.Lock, init=False)
+    _list: SharedCall[Mapping[str, Managed]] = field(init=False, repr=False)
     _listing: Mapping[str, Managed] = field(factory=dict, init=False, repr=False)
-    _listed_at: float = field(default=0.0, init=False)
-    """When the listing was asked for."""
-
     _numbers: Mapping[str, int] = field(factory=dict, init=False, repr=False)
     """Google's ids of the first machines that came to run under these names; several may be begun before one does."""
 
@@ -127,6 +123,10 @@ class GcpGroup:
 
     _os_login: bool | None = field(default=False, init=False)
     """Whether OS Login is on for the whole project; None: it could not be seen."""
+
+    @_list.default
+    def _shared(self) -> SharedCall[Mapping[str, Managed]]:
+        return SharedCall(self._fetch)
 
     async def init(self, settings: Settings) -> GroupInfo:
         """Load the SDK, and look whether the group is there and set up such that it can be managed."""
@@ -225,9 +225,7 @@ class GcpGroup:
 
     async def heartbeat(self, instance: str) -> None:
         """Return if the group lists it as running, and its health check, if it has one, does not fail."""
-        asked_at = self._clock.now()
-        async with self._looking:  # all who wait here are answered by one listing, the next
-            listed = (await self._fetch() if self._listed_at < asked_at else self._listing).get(instance)
+        listed = (await self._list()).get(instance)
         if listed is None:
             raise InstanceNotFound(instance)
         if listed.state is not State.RUNNING or listed.is_ill:
@@ -244,16 +242,11 @@ class GcpGroup:
     def _where(self) -> dict[str, str]:
         return {**self._config.place, "instance_group_manager": self._config.name}
 
-    async def _list(self) -> Mapping[str, Managed]:
-        async with self._looking:
-            return await self._fetch()
-
     async def _fetch(self) -> Mapping[str, Managed]:
         """List all of the group, and compare it with what was known."""
         now = self._clock.now()
         found = await self._in_thread(self._pages, "listManagedInstances")
         self._listing = {each.name: answers.risen(each, self._numbers) for each in found}
-        self._listed_at = now
         bearers = {each.name: each.number for each in found if each.state is not State.CREATING}
         numbers = {each.name: self._numbers.get(each.name, bearers.get(each.name, 0)) for each in found}
         self._numbers = {name: number for name, number in numbers.items() if number}

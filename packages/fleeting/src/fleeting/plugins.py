@@ -11,6 +11,7 @@ from fleeting._plugins import load_connector
 from fleeting._private_directory import PrivateDirectory
 from fleeting._protocols import GivesNotice, MarksOwner, Suspends, Withdraws
 from fleeting._setting_command import SettingCommand
+from fleeting._shared_call import SharedCall
 from fleeting._structure import structure
 from fleeting._types import INTERFACE_VERSION
 from fleeting._wording import describe, one_line
@@ -22,6 +23,7 @@ __all__ = [
     "Offload",
     "PrivateDirectory",
     "SettingCommand",
+    "SharedCall",
     "Suspends",
     "Withdraws",
     "accepted",
