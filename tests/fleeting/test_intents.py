@@ -74,6 +74,42 @@ def test_the_sums_are_those_of_a_recount(
         asked = {each.asked_at for each in intents if each.in_flight}
         assert intents.outstanding == sum(each.outstanding for each in intents)
         assert intents.unfilled == sum(each.outstanding for each in intents if not each.in_flight)
+        unfilled = [each for each in intents if each.outstanding and not each.in_flight]
+        assert intents.withdrawable == sorted(unfilled, key=lambda intent: intent.asked_at)
         assert intents.any_overdue == any(each.overdue for each in intents)
         assert (intents.asked_since is None) == (not asked)
         assert intents.asked_since is None or intents.asked_since in asked
+
+
+@given(
+    INTENTS,
+    st.lists(
+        st.tuples(st.sampled_from(["take back", "close", "match", "doubt"]), st.integers(0, 9)), min_size=1, max_size=20
+    ),
+)
+def test_what_was_taken_back_may_come_in_the_place_of_any_candidate(
+    drawn: list[tuple[int, float, float, str]], changes: list[tuple[str, int]]
+) -> None:
+    """As looking through all that were candidates at the time shows."""
+    intents = opened(drawn)
+    candidates: dict[str, list[Intent]] = {}
+    for change, number in changes:
+        intent = intents.get(f"intent-{number}")
+        if change == "take back":
+            could = intents.withdrawable
+            for each in intents.take_back(number, could):
+                candidates[each.id] = could
+                if not each.outstanding:
+                    intents.close(each)
+        elif intent is not None and change == "close":
+            intents.close(intent)
+        elif intent is not None and change == "doubt":
+            intents.doubted(intent, intent.asked_at + 1)
+        elif intent is not None and intent.outstanding:
+            intents.matched(intent)
+        for carried in [f"intent-{each}" for each in range(len(drawn))]:
+            own = intents.get(carried)
+            fits = [each for each in [own, *candidates.get(carried, ())] if each is not None and each.outstanding]
+            expected = next((each for each in fits if intents.get(each.id) is each), None)
+            assert intents.match_carried(carried) is expected
+    assert intents.match_carried(None) is None

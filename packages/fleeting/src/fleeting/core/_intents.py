@@ -5,8 +5,11 @@ its instances have appeared, or it is withdrawn, has failed, or has expired. One
 counts in full: the cloud may have heard it.
 """
 
-from collections.abc import Iterable, Iterator
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from heapq import heapify, heappop, heappush
+from itertools import islice
 from math import inf
 
 from attrs import define, frozen
@@ -80,14 +83,41 @@ class Numbered:
         return f"{self.token}-{self.last}"
 
 
+@define(eq=False)
+class Exchange:
+    """Requests that were taken back together: nobody knows whose."""
+
+    given_up: Sequence[str]
+    """The intents that were given up for them, in part at least."""
+
+    candidates: Sequence[Intent]
+    """Those of which the cloud may have taken some instead, in order."""
+
+    first: int = 0
+    """How many of them, from the first on, are known not to be open any more."""
+
+
 class Intents:
     """The open intents, oldest first."""
 
     def __init__(self) -> None:
         """Start with none."""
         self._open: dict[str, Intent] = {}
-        self._taken_back_with: dict[str, list[str]] = {}
-        """By intent that was given up, in part at least: those of which the cloud may have taken one in its place."""
+        self._exchanges: dict[str, Exchange] = {}
+        """By intent that was given up, in part at least."""
+
+        self._recent_exchanges: deque[Exchange] = deque()
+        """All of them, the oldest first."""
+
+        self._numbers: dict[str, int] = {}
+        """The place of each open intent among all that ever were opened."""
+
+        self._opened = 0
+        self._places: list[tuple[float, int]] = []
+        """When those that `withdrawable` gives were asked for last, and their numbers; sorted."""
+
+        self._withdrawable: list[Intent] = []
+        """They themselves, in the same order."""
 
         self._in_flight: dict[str, Intent] = {}
         """Those that the cloud is being asked for, the longest first."""
@@ -128,6 +158,8 @@ class Intents:
     def open(self, intent: Intent) -> None:
         """Take in a new one."""
         self._open[intent.id] = intent
+        self._numbers[intent.id] = self._opened
+        self._opened += 1
         self._count(intent)
 
     def asked(self, intent: Intent, now: float) -> None:
@@ -171,16 +203,22 @@ class Intents:
         self.outstanding += intent.outstanding
         if intent.in_flight:
             self._in_flight[intent.id] = intent
-        else:
+        elif intent.outstanding:
             self.unfilled += intent.outstanding
+            place = intent.asked_at, self._numbers[intent.id]
+            at = bisect_left(self._places, place)
+            self._places.insert(at, place)
+            self._withdrawable.insert(at, intent)
         if intent.overdue:
             self._overdue.add(intent.id)
 
     def _uncount(self, intent: Intent) -> None:
         """Take it out of the sums."""
         self.outstanding -= intent.outstanding
-        if not intent.in_flight:
+        if not intent.in_flight and intent.outstanding:
             self.unfilled -= intent.outstanding
+            at = bisect_left(self._places, (intent.asked_at, self._numbers[intent.id]))
+            del self._places[at], self._withdrawable[at]
         self._in_flight.pop(intent.id, None)
         self._overdue.discard(intent.id)
 
@@ -191,14 +229,14 @@ class Intents:
         A withdrawal is a number, and nobody knows whose requests it took: what is left has to be waited for as long
         as the youngest of them asks.
         """
-        return sorted(
-            (each for each in self if not each.in_flight and each.outstanding), key=lambda intent: intent.asked_at
-        )
+        return self._withdrawable.copy()
 
-    def take_back(self, count: int, candidates: Iterable[Intent]) -> list[Intent]:
+    def take_back(self, count: int, candidates: Sequence[Intent]) -> list[Intent]:
         """Give up *count* outstanding instances of the candidates, in their order; returns those it changed."""
-        changed, candidates = [], list(candidates)
+        changed = []
         for intent in candidates:
+            if not count:
+                break
             given_up = min(count, intent.outstanding if intent.id in self._open else 0)
             if given_up:
                 self._uncount(intent)
@@ -209,26 +247,40 @@ class Intents:
         self._note_exchange(changed, candidates)
         return changed
 
-    def _note_exchange(self, changed: Iterable[Intent], candidates: Iterable[Intent]) -> None:
+    def _note_exchange(self, changed: Sequence[Intent], candidates: Sequence[Intent]) -> None:
         """Nobody knows whose requests were taken back: what was given up may come in the place of what was not."""
-        ids = [intent.id for intent in candidates]
-        known = {**self._taken_back_with, **{intent.id: ids for intent in changed}}
-        self._taken_back_with = {id_: others for id_, others in known.items() if any(map(self._awaits, others))}
+        if changed:
+            exchange = Exchange([intent.id for intent in changed], candidates)
+            self._exchanges.update(dict.fromkeys(exchange.given_up, exchange))
+            self._recent_exchanges.append(exchange)
+        while self._recent_exchanges and self._is_over(self._recent_exchanges[0]):
+            over = self._recent_exchanges.popleft()
+            for intent in over.given_up:
+                if self._exchanges.get(intent) is over:
+                    del self._exchanges[intent]
 
-    def _awaits(self, intent: str) -> bool:
-        return intent in self._open and self._open[intent].outstanding > 0
+    def _is_over(self, exchange: "Exchange") -> bool:
+        """Whether none of its candidates is open any more. O(1) but for those that were closed since this was asked."""
+        candidates = exchange.candidates
+        while exchange.first < len(candidates) and candidates[exchange.first].id not in self._open:
+            exchange.first += 1
+        return exchange.first == len(candidates)
 
     def close(self, intent: Intent) -> None:
         """Forget it, with whatever is still outstanding."""
         self._uncount(intent)
-        del self._open[intent.id]
+        del self._open[intent.id], self._numbers[intent.id]
 
     def match_carried(self, carried: str | None) -> Intent | None:
         """The intent that a new instance carries, if that still waits for one; else one that waits in its place."""
-        if carried is None:
+        intent = self._open.get(carried or "")
+        if intent is not None and intent.outstanding:
+            return intent
+        exchange = self._exchanges.get(carried or "")
+        if exchange is None or self._is_over(exchange):
             return None
-        fits = [carried, *self._taken_back_with.get(carried, ())]
-        return next((self._open[intent] for intent in fits if self._awaits(intent)), None)
+        candidates = islice(exchange.candidates, exchange.first, None)
+        return next((each for each in candidates if each.id in self._open and each.outstanding), None)
 
 
 class MatchByTime:
