@@ -64,9 +64,6 @@ REMEMBER_LOST = 3600.0
 ROUNDS = 60
 """Rounds of heartbeats in a `heartbeat_interval`: every second, if that is a minute."""
 
-AWAITING = frozenset({Stage.WAITING, Stage.ASLEEP})
-"""Instances with which something may be done in each view, and that of one that has not changed."""
-
 LEAVING = frozenset({Stage.REMOVING, Stage.HELD})
 """Instances that are done for; nothing else is done with them."""
 
@@ -472,8 +469,9 @@ class Plan:
                 self._shown_resting(known, now)
             case State.CREATING:
                 pass
-        if known.stage in AWAITING:
-            self._views.look_at(known.id)
+        falls_asleep = known.stage is Stage.ASLEEP and known.state is not State.SUSPENDED
+        if known.stage is Stage.WAITING or falls_asleep:
+            self._views.look_at(known.id)  # something may be done then even if it shows what this one does
 
     def _note_shown(self, known: Instance, observed: Observed) -> None:
         """Remember what the view says, whatever it leads to."""
