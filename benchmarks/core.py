@@ -1,157 +1,216 @@
-"""What the core costs: µs and decisions for each job, beside 1 to 10,000 instances, in virtual time.
+"""What the core costs, in virtual time: µs for each job, instance, request or decision, beside 1 to 10,000 others.
 
-Nothing but the core runs: a script in its place of a cloud answers at once, and what a step would have written and
-done is only looked at. Two streams of jobs: one that a warm fleet serves, one after the other; and one in which each
-job uses up an instance, so that for each an instance is asked for, made ready and removed.
+Nothing but the core and the script of `_script` runs; what a step would have written and done is only looked at. The
+figures of one path are to be flat. Each ends with a ratio, of what its largest size takes to what its reference takes,
+measured by turns in the same run, so that it says more than either on a busy machine.
 """
 
-import heapq
-from collections.abc import Callable
-from itertools import count
+import gc
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from time import process_time
 
 from _figures import report
-from attrs import Factory, define
+from _script import KEEP, POOL, Script, a_script
+from attrs import evolve
 
-from fleeting import Observation, Observed, Preexisting, ScaleThrottle, State
-from fleeting.core import Chance, Plan, messages
-from taskscaler import Policy
-from taskscaler._types import PoolSettings
-from taskscaler.core._mediator import Core
-from taskscaler.core._slots import Deliver
+from taskscaler import NoCapacity, Policy
 
-WARM_JOBS = 2_000
-COLD_JOBS = 500
-LASTS = 0.03
-"""Seconds that a job runs, so that a fleet of one instance serves a stream of them."""
+SIZES = (1, 1_000, 10_000)
+ROUNDS = 3
+"""Each size is measured so often, and the least counts: what disturbs a machine only ever slows it down."""
 
-WARM_APART = 0.05
-"""Seconds between two jobs of a warm fleet."""
+JOBS = 500
+ONES = 500
+"""So many are measured one after the other where one would take no time."""
 
-COLD_APART = 5.0
-"""Seconds between two jobs for which instances have to come and go: none shares a call or a view with another."""
-
-LATENCY = 0.001
-"""Seconds that a cloud takes to answer."""
+FLAT = 1.5
+"""What a ratio is to stay below: caches miss more often in a larger fleet, and heaps are deeper."""
 
 
-class Counting(Core):
-    """A core that counts its decisions."""
-
-    decided = 0
-
-    def _decide(self, now: float) -> None:
-        self.decided += 1
-        super()._decide(now)
-
-
-@define
-class Script:
-    """A core, a cloud that does what it is asked to, and jobs."""
-
-    core: Counting
-    now: float = 0.0
-    events: list[tuple[float, int, Callable[[], None]]] = Factory(list)
-    numbers: "count[int]" = Factory(count)
-    shown: dict[str, Observed] = Factory(dict)
-    done: int = 0
-
-    def answer(self, fact: messages.Fact) -> None:
-        """Let the core take it in a little later."""
-        self.after(LATENCY, lambda: self.feed(fact))
-
-    def after(self, seconds: float, call: Callable[[], None]) -> None:
-        """Do it then."""
-        heapq.heappush(self.events, (self.now + seconds, next(self.numbers), call))
-
-    def feed(self, fact: messages.Fact) -> None:
-        """Let the core take it in."""
-        self.perform(self.core.handle("pool", fact, self.now).actions)
-
-    def perform(self, actions: object) -> None:  # noqa: C901  (an arm for each kind)
-        """Do what was decided; the outcome comes a little later."""
-        for action in actions:  # type: ignore[attr-defined]
-            match action:
-                case messages.Update():
-                    self.after(LATENCY, lambda: self.feed(messages.Updated(Observation(dict(self.shown)))))
-                case messages.Increase(_, intent, number):
-                    for _ in range(number):
-                        self.shown[f"i-{next(self.numbers)}"] = Observed(state=State.RUNNING, intent=intent)
-                    self.answer(messages.Increased(intent, number))
-                case messages.Decrease(_, instances):
-                    for instance in instances:
-                        self.shown.pop(instance, None)
-                    self.answer(messages.Decreased(instances, instances))
-                case messages.Prepare(_, instance):
-                    self.answer(messages.Prepared(instance))
-                case messages.Heartbeat(_, instance):
-                    self.answer(messages.HeartbeatPassed(instance))
-                case Deliver(lease):
-                    if self.core.deliver(lease):
-                        self.after(LASTS, lambda key=lease.key: self.release(key))
-
-    def release(self, key: str) -> None:
-        """A job is done."""
-        self.done += 1
-        self.perform(self.core.release(key, self.now).actions)
-
-    def settle(self) -> None:
-        """As the engine does after each burst."""
-        while actions := self.core.tick(self.now).actions:
-            self.perform(actions)
-
-    def run(self, until: Callable[[], bool]) -> None:
-        """Let time pass."""
-        self.settle()
-        while not until():
-            due = min(self.events[0][0] if self.events else float("inf"), self.core.wake_at or float("inf"))
-            self.now = max(self.now, due)
-            while self.events and self.events[0][0] <= self.now:
-                heapq.heappop(self.events)[2]()
-            self.settle()
-
-    def jobs(self, number: int, apart: float) -> None:
-        """A stream of them, until all are done."""
-        self.done = 0
-
-        def ask(left: int) -> None:
-            self.perform(self.core.acquire(f"job-{left}", self.now).actions)
-            if left > 1:
-                self.after(apart, lambda: ask(left - 1))
-
-        ask(number)
-        self.run(lambda: self.done == number)
+def spent(act: Callable[[], None], *scripts: Script) -> float:
+    """Seconds of computing that it takes, but for those that go into views, and into collecting what is left alone."""
+    gc.collect()
+    gc.freeze()
+    views, start = sum(each.views for each in scripts), process_time()
+    act()
+    took = process_time() - start - (sum(each.views for each in scripts) - views)
+    gc.unfreeze()
+    return took
 
 
-def a_script(instances: int, *, max_use_count: int = 0) -> Script:
-    """A fleet that is warm, and keeps what it has."""
-    pool = PoolSettings(
-        name="pool",
-        preexisting=Preexisting.ADOPT,
-        max_use_count=max_use_count,
-        scale_throttle=ScaleThrottle(limit=-1),
-        heartbeat_interval=60.0,
-        update_interval_when_expecting=1.0,
+def warm(instances: int) -> float:
+    """Jobs one after the other on a fleet that is there, for each."""
+    script = a_script(instances)
+    return spent(lambda: script.jobs(JOBS, apart=0.05), script) / JOBS
+
+
+def cold(instances: int) -> float:
+    """Jobs that each use up an instance, which is replaced, for each."""
+    script = a_script(instances, policy=Policy(idle_count=instances), pool=evolve(POOL, max_use_count=1))
+    return spent(lambda: script.jobs(JOBS, apart=5.0), script) / JOBS
+
+
+def growth(instances: int) -> float:
+    """Jobs that all come at once, with no instance there: from the first request to the last release, for each."""
+    scripts = [a_script() for _ in range(max(1, ONES // instances))]
+
+    def grow() -> None:
+        for script in scripts:
+            script.jobs(instances, apart=0.0)
+
+    return spent(grow, *scripts) / len(scripts) / instances
+
+
+def shutdown(instances: int) -> float:
+    """Everything is removed, for each instance."""
+    scripts = [a_script(instances) for _ in range(max(1, ONES // instances))]
+
+    def remove() -> None:
+        for script in scripts:
+            script.perform(script.core.remove_all(script.now).actions)
+            script.run(partial(getattr, script, "removed"))
+
+    return spent(remove, *scripts) / len(scripts) / instances
+
+
+def a_sleeping_fleet(sleepers: int, *, awake: int) -> Script:
+    """So many suspended instances, and some that are not; all stay as they are."""
+    script = a_script(
+        sleepers + awake, policy=Policy(idle_count=awake, idle_time=0.0), pool=evolve(POOL, suspended_count=sleepers)
     )
-    plan = Plan(pool, now=0.0, token="life", chance=Chance(0), named=True)  # noqa: S106  (names intents)
-    core = Counting([pool], {"pool": plan}, [Policy(idle_time=1e9)], {}, 0.0)
-    script = Script(core)
-    script.shown = {f"old-{number}": Observed(state=State.RUNNING) for number in range(instances)}
-    script.run(lambda: core.ledger.usable == instances)
+    asleep = script.core.choices.sleepers["pool"]
+    script.run(lambda: asleep.slots(script.now) == sleepers)
+    script.perform(script.core.configure([KEEP]).actions)
     return script
 
 
-def measure(name: str, instances: int, jobs: int, *, max_use_count: int = 0) -> None:
-    """Print what a job costs."""
-    script = a_script(0 if max_use_count else instances, max_use_count=max_use_count)
-    before, start = script.core.decided, process_time()
-    script.jobs(jobs, COLD_APART if max_use_count else WARM_APART)
-    took = process_time() - start
-    report(f"{name}_us_per_job_{instances}", took / jobs * 1e6, "µs", None)
-    report(f"{name}_decisions_per_job_{instances}", (script.core.decided - before) / jobs, "", None)
+def beside_sleepers(sleepers: int) -> float:
+    """Jobs on the one instance that is awake, for each."""
+    script = a_sleeping_fleet(sleepers, awake=1)
+    return spent(lambda: script.jobs(JOBS, apart=0.05), script) / JOBS
+
+
+def sleeper_decision(sleepers: int) -> float:
+    """One decision, for each."""
+    script = a_sleeping_fleet(sleepers, awake=1)
+
+    def decide() -> None:
+        for _ in range(JOBS):
+            script.core.foresee(script.now)
+
+    return spent(decide, script) / JOBS
+
+
+def waking(sleepers: int) -> float:
+    """Jobs that each wake an instance, which then is suspended again, for each."""
+    script = a_sleeping_fleet(sleepers, awake=0)
+    script.perform(script.core.configure([Policy(idle_time=0.0)]).actions)
+    return spent(lambda: script.jobs(JOBS // 5, apart=5.0), script) / (JOBS // 5)
+
+
+def open_requests(requests: int) -> Script:
+    """So many requests for one instance each, which the cloud has accepted, and does not fill."""
+    script = a_script()
+    script.cloud.delivers = False
+    for number in range(requests):
+        script.acquire(f"waits-{number}")
+        script.now += 0.02
+        script.run(lambda: not script.events)
+    return script
+
+
+def withdrawal(requests: int) -> float:
+    """One of those who wait gives up, and the request for it is withdrawn, for each of them."""
+    script = open_requests(requests)
+
+    def give_up() -> None:
+        for number in range(min(requests, JOBS)):
+            script.perform(script.core.cancel(f"waits-{number}", script.now).actions)
+            script.now += 0.02
+            script.run(lambda: not script.events)
+
+    return spent(give_up, script) / min(requests, JOBS)
+
+
+def expiry(requests: int) -> float:
+    """Nobody waits any more for those requests, and nothing comes of them: until the last is given up, for each."""
+    script = open_requests(requests)
+    plan = script.core.plans["pool"]
+    for number in range(requests):
+        script.core.cancel(f"waits-{number}", script.now)
+    return spent(lambda: script.run(lambda: not plan.outstanding), script) / requests
+
+
+def reserving(reservations: int) -> float:
+    """An instance with a reserved slot is cordoned and uncordoned: the last to reserve waits again, for each time."""
+    script = a_script(reservations)
+    for number in range(reservations):
+        script.perform(script.core.reserve(f"reserved-{number}", script.now).actions)
+
+    def unback() -> None:
+        for number in range(JOBS):
+            instance = f"old-{number % reservations}"
+            script.perform(script.core.cordon(instance, "it is slow", script.now).actions)
+            script.perform(script.core.uncordon(instance, script.now).actions)
+
+    return spent(unback, script) / JOBS
+
+
+def refusals(requests: int) -> float:
+    """A reservation that is refused as growth is limited, for each: it reads `limits` of the plan."""
+    script = a_script(pool=evolve(POOL, max_instances=requests))
+    for number in range(requests):
+        script.acquire(f"waits-{number}")
+
+    def refuse() -> None:
+        for _ in range(JOBS):
+            try:
+                script.core.reserve("refused", script.now)
+            except NoCapacity:
+                continue
+            raise AssertionError("there is no slot left")
+
+    return spent(refuse, script) / JOBS
+
+
+PATHS: Mapping[str, tuple[Callable[[int], float], str, Sequence[int], str]] = {
+    "core_warm_us_per_job": (warm, "job", SIZES, "beside so many idle instances"),
+    "core_cold_us_per_job": (cold, "job", SIZES, "each uses one of so many up; without views"),
+    "core_growth_us_per_instance": (growth, "instance", SIZES, "so many jobs at once; without views"),
+    "core_shutdown_us_per_instance": (shutdown, "instance", SIZES, "so many are removed; without views"),
+    "core_sleepers_us_per_job": (beside_sleepers, "job", SIZES, "beside so many suspended instances"),
+    "core_sleepers_us_per_decision": (sleeper_decision, "decision", SIZES, "beside so many suspended instances"),
+    "core_wake_us_per_job": (waking, "job", SIZES, "each wakes one of so many; without views"),
+    "core_withdraw_us_per_request": (withdrawal, "request", SIZES, "one of so many open ones"),
+    "core_expire_us_per_request": (expiry, "request", SIZES, "so many open ones; without the views"),
+    "core_unback_us": (reserving, "time", SIZES, "one of so many kept reservations"),
+    "core_limits_us_per_refusal": (refusals, "refusal", SIZES, "so many requests"),
+}
+"""By name: what is measured, for what it is given, at which sizes, and what the sizes are."""
+
+SHARED = {
+    "core_growth_us_per_instance",
+    "core_shutdown_us_per_instance",
+    "core_withdraw_us_per_request",
+    "core_expire_us_per_request",
+}
+"""Those in which a single one bears what many share: the ratio is that of the two largest sizes."""
+
+
+def main() -> None:
+    """Measure all."""
+    for name, (measure, _, sizes, what) in PATHS.items():
+        took = dict.fromkeys(sizes, float("inf"))
+        for _ in range(ROUNDS):
+            for size in sizes:
+                took[size] = min(took[size], measure(size))
+        for size in sizes:
+            report(f"{name}_{size}", took[size] * 1e6, "µs", None, conditions=f"{what}; CPU time, least of {ROUNDS}")
+        small, large = sizes[1 if name in SHARED else 0], sizes[-1]
+        conditions = f"{large} to {small}, by turns in one run"
+        report(f"{name}_ratio", took[large] / took[small], "", FLAT, conditions=conditions)
 
 
 if __name__ == "__main__":
-    for instances in (1, 1_000, 10_000):
-        measure("core_warm", instances, WARM_JOBS)
-    measure("core_cold", 1, COLD_JOBS, max_use_count=1)
+    main()

@@ -7,8 +7,8 @@ for five minutes, which is five views and 50,000 heartbeats; ``--seconds 60`` is
 import argparse
 import gc
 import logging
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import perf_counter, process_time
@@ -16,7 +16,17 @@ from time import perf_counter, process_time
 import anyio
 from _figures import report
 
-from fleeting import ConnectInfo, Connection, GroupInfo, Observation, Settings, SqliteJournal, State
+from fleeting import (
+    CapacityUnavailable,
+    ConnectInfo,
+    Connection,
+    GroupInfo,
+    Observation,
+    Settings,
+    SqliteJournal,
+    State,
+    Unreachable,
+)
 from taskscaler import Policy, Pool, Taskscaler
 
 INSTANCES = 10_000
@@ -30,6 +40,9 @@ class Scripted:
     def __init__(self) -> None:
         """Ten thousand of them."""
         self.heartbeats = 0
+        self.all_answered = anyio.Event()
+        """Set with as many heartbeats as there are instances: so each is ready, and has had its first."""
+
         self._view = Observation.of({f"i-{number:05}": State.RUNNING for number in range(INSTANCES)})
 
     async def init(self, _: Settings) -> GroupInfo:
@@ -41,12 +54,12 @@ class Scripted:
         return self._view
 
     async def increase(self, count: int, *, intent: str) -> int:
-        """None is needed."""
-        raise NotImplementedError
+        """It is full."""
+        raise CapacityUnavailable(f"there are {INSTANCES} instances, and no {count} more for {intent}")
 
     async def decrease(self, instances: Sequence[str]) -> Sequence[str]:
-        """None is to go."""
-        raise NotImplementedError
+        """It keeps all that it has."""
+        return [each for each in instances if each not in self._view.instances]
 
     async def connect_info(self, instance: str) -> ConnectInfo:
         """Nobody connects."""
@@ -55,16 +68,16 @@ class Scripted:
     async def heartbeat(self, _: str) -> None:
         """It is well."""
         self.heartbeats += 1
+        if self.heartbeats == INSTANCES:
+            self.all_answered.set()
 
     async def shutdown(self) -> None:
         """There is nothing to close."""
 
 
-@asynccontextmanager
-async def no_connection(*_: object) -> AsyncIterator[Connection]:
-    """Nothing is run there."""
-    raise NotImplementedError
-    yield
+def no_connection(info: ConnectInfo, *_: object) -> AbstractAsyncContextManager[Connection]:
+    """Nothing is run there, and nothing can be."""
+    raise Unreachable(f"nothing listens on {info.id}, which is only scripted")
 
 
 async def idle(seconds: float, journal: Path) -> tuple[float, float]:
@@ -80,8 +93,9 @@ async def idle(seconds: float, journal: Path) -> tuple[float, float]:
     )
     policy = Policy(idle_count=INSTANCES, idle_time=86_400)
     async with Taskscaler(pool, policies=[policy], journal=SqliteJournal(journal)) as scaler:
-        while (await scaler.capacity()).idle < INSTANCES or group.heartbeats < INSTANCES:  # noqa: ASYNC110  (nobody says so)
-            await anyio.sleep(1)
+        await group.all_answered.wait()
+        if (idle := (await scaler.capacity()).idle) < INSTANCES:
+            raise AssertionError(f"only {idle} of {INSTANCES} instances are idle")
         gc.collect()
         began, used, answered = perf_counter(), process_time(), group.heartbeats
         await anyio.sleep(seconds)
