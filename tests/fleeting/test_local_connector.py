@@ -21,7 +21,7 @@ from fleeting import (
     Unreachable,
     connectors,
 )
-from fleeting.connectors import local
+from fleeting.connectors._pipe_output import CHUNK
 from fleeting.groups.local import _agent
 from tests.fleeting.local_agents import (
     DETACHED,
@@ -182,7 +182,7 @@ async def test_a_slow_sink_holds_the_command_up(tmp_path: Path) -> None:
 
     async def slow(chunk: bytes) -> None:
         nonlocal heard
-        assert len(chunk) <= local.CHUNK
+        assert len(chunk) <= CHUNK
         await anyio.to_thread.run_sync(os.sched_yield)
         ahead.append(int(written.read_bytes() or 0) - heard if written.exists() else 0)
         heard += len(chunk)

@@ -4,14 +4,11 @@ They get pipes of ours, read for as long as the process lives and no longer: a c
 holds up nobody.
 """
 
-import fcntl
 import logging
 import os
 import signal
 import subprocess
-import sys
-import termios
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager, suppress
 from errno import ENOEXEC
 from io import FileIO
@@ -19,10 +16,10 @@ from pathlib import PurePath
 
 import anyio
 from anyio.abc import Process
-from anyio.lowlevel import checkpoint
 from attrs import define, field, frozen
 
 from fleeting import ProviderError
+from fleeting.connectors import Ending, PipeOutput
 from fleeting.plugins import format_duration
 from fleeting_exec._contract import OUTPUT_LIMIT, ExitCode, failure, last_words
 
@@ -34,8 +31,6 @@ STDERR_KEPT = 64 << 10
 
 PASSED_ON = ("HOME", "LANG", "LOGNAME", "PATH", "SHELL", "TMPDIR", "TZ", "USER", "XDG_CONFIG_HOME")
 """What programs see of the manager's environment, and ``LC_*``; the rest may hold its secrets."""
-
-_CHUNK = 65536
 
 log = logging.getLogger("fleeting.exec")
 
@@ -127,40 +122,6 @@ class _Ended:
     overflowed: bool
 
 
-@define
-class _Output:
-    """What a process writes to one of its pipes."""
-
-    _source: FileIO
-    _take: Callable[[bytes], None]
-    _left: int = field(default=sys.maxsize, init=False)
-    """Bytes that may still come."""
-
-    _waiting: anyio.CancelScope = field(factory=anyio.CancelScope, init=False)
-
-    async def pump(self) -> None:
-        """Take it as it comes."""
-        while chunk := await self._read():
-            self._take(chunk)
-
-    def end(self) -> None:
-        """Take what is in the pipe and no more: the process has ended, though a child of its may write on."""
-        size = fcntl.ioctl(self._source, termios.FIONREAD, bytes(4))
-        self._left = int.from_bytes(size, sys.byteorder)
-        self._waiting.cancel()
-
-    async def _read(self) -> bytes:
-        while self._left:
-            await checkpoint()  # a process that writes without a pause must not keep others from running
-            chunk = self._source.read(min(_CHUNK, self._left))
-            if chunk is not None:
-                self._left -= len(chunk)
-                return chunk
-            with anyio.CancelScope() as self._waiting:
-                await anyio.wait_readable(self._source)
-        return b""
-
-
 @define(eq=False)
 class _Running:
     """A process that runs, and what it has written so far."""
@@ -168,13 +129,13 @@ class _Running:
     _process: Process
     _sources: Sequence[FileIO]
     _stdout: bytearray = field(factory=bytearray, init=False)
-    _stderr: bytearray = field(factory=bytearray, init=False)
+    _stderr: Ending = field(factory=lambda: Ending(STDERR_KEPT), init=False)
     _patience: anyio.CancelScope = field(factory=anyio.CancelScope, init=False)
 
     async def attend(self, limit: float) -> _Ended:
         """Wait for its end, at most *limit* seconds."""
         out, err = self._sources
-        outputs = _Output(out, self._take_out), _Output(err, self._take_err)
+        outputs = PipeOutput(out, self._take_out), PipeOutput(err, self._stderr)
         with anyio.CancelScope(deadline=anyio.current_time() + limit) as self._patience:
             async with anyio.create_task_group() as tasks:
                 for output in outputs:
@@ -185,7 +146,7 @@ class _Running:
         return _Ended(
             code=self._process.returncode,
             stdout=bytes(self._stdout),
-            stderr=bytes(self._stderr),
+            stderr=bytes(self._stderr.data),
             overflowed=self._overflowed,
         )
 
@@ -202,14 +163,10 @@ class _Running:
     def _overflowed(self) -> bool:
         return len(self._stdout) > OUTPUT_LIMIT
 
-    def _take_out(self, chunk: bytes) -> None:
+    async def _take_out(self, chunk: bytes) -> None:
         self._stdout += chunk
         if self._overflowed:
             self._patience.cancel()
-
-    def _take_err(self, chunk: bytes) -> None:
-        self._stderr += chunk
-        del self._stderr[:-STDERR_KEPT]
 
     def _signal(self, number: signal.Signals) -> None:
         with suppress(ProcessLookupError, PermissionError):

@@ -11,6 +11,7 @@ from fleeting._protocols import Connection, Connector, OpensTerminals, Sink, Sou
 from fleeting._types import ConnectInfo, ConnectorConfig
 from fleeting.connectors._base import BaseConnection, Invocation
 from fleeting.connectors._collect import Beginning, Collector, Ending
+from fleeting.connectors._pipe_output import PipeOutput
 from fleeting.connectors._stdin import arriving
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "Ending",
     "Invocation",
     "OpensTerminals",
+    "PipeOutput",
     "Sink",
     "Source",
     "TellsSystem",

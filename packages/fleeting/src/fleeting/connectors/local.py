@@ -1,32 +1,26 @@
 """The connector of the `local` group: commands on pipes that the client and the command share directly."""
 
-import fcntl
 import os
 import socket
-import sys
-import termios
 from collections.abc import AsyncIterable, AsyncIterator, Iterator, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from io import FileIO
 
 import anyio
 from anyio.abc import ByteStream, SocketAttribute, UNIXSocketStream
-from anyio.lowlevel import checkpoint
 from attrs import define, field, frozen
 
 from fleeting._durations import format_duration
 from fleeting._errors import ConnectError, Unreachable
 from fleeting._hooks import hookimpl
-from fleeting._protocols import Connection, Connector, Sink, Terminal
+from fleeting._protocols import Connection, Connector, Terminal
 from fleeting._types import Completed, ConnectInfo, ConnectorConfig
 from fleeting._wording import one_line
 from fleeting.connectors._base import BaseConnection, Invocation
+from fleeting.connectors._pipe_output import PipeOutput
 from fleeting.connectors._pty import LocalTerminal, on_terminal, pty
 from fleeting.connectors._stdin import arriving
 from fleeting.groups.local import _client
-
-CHUNK = 65536
-"""Bytes that a sink gets at most in one go; the pipe holds about as many again, and then the command waits."""
 
 LOGIN_SHELL = 'exec "${SHELL:-/bin/sh}" -l'
 
@@ -209,40 +203,6 @@ async def _hang_up(stream: UNIXSocketStream) -> None:
         await _client.receive(stream)
 
 
-@define
-class _Output:
-    """What the command writes to one of its pipes, on the way to a sink."""
-
-    _source: FileIO
-    _sink: Sink
-    _left: int = field(default=sys.maxsize, init=False)
-    """Bytes that may still come."""
-
-    _waiting: anyio.CancelScope = field(factory=anyio.CancelScope, init=False)
-
-    async def pump(self) -> None:
-        """Move it until the end, holding no more than one chunk."""
-        while chunk := await self._read():
-            await self._sink(chunk)
-
-    def end(self) -> None:
-        """Take what is in the pipe and no more: nobody of ours is left to write, though a stranger may be."""
-        size = fcntl.ioctl(self._source, termios.FIONREAD, bytes(4))
-        self._left = int.from_bytes(size, sys.byteorder)
-        self._waiting.cancel()
-
-    async def _read(self) -> bytes:
-        while self._left:
-            await checkpoint()  # a command that is faster than its sink must not keep others from running
-            chunk = self._source.read(min(CHUNK, self._left))
-            if chunk is not None:
-                self._left -= len(chunk)
-                return chunk
-            with anyio.CancelScope() as self._waiting:
-                await anyio.wait_readable(self._source)
-        return b""
-
-
 @frozen
 class _Pipes:
     """Both ends of what connects us with one command."""
@@ -250,7 +210,7 @@ class _Pipes:
     theirs: Sequence[FileIO]
     """Its stdin, stdout and stderr."""
 
-    outputs: Sequence[_Output]
+    outputs: Sequence[PipeOutput]
     _input: FileIO
     _stdin: AsyncIterable[bytes]
     _feeding: anyio.CancelScope = field(factory=anyio.CancelScope, init=False)
@@ -296,5 +256,5 @@ def _pipes(invocation: Invocation) -> Iterator[_Pipes]:
         (their_in, feed), (out, their_out), (err, their_err) = pipe(), pipe(), pipe()
         for end in (feed, out, err):
             os.set_blocking(end.fileno(), False)
-        outputs = (_Output(out, invocation.stdout), _Output(err, invocation.stderr))
+        outputs = (PipeOutput(out, invocation.stdout), PipeOutput(err, invocation.stderr))
         yield _Pipes((their_in, their_out, their_err), outputs, feed, arriving(invocation.stdin))
