@@ -6,9 +6,8 @@ import pytest
 from attrs import evolve
 
 from fleeting import Capability
-from fleeting.core import Plan, Stage
-from fleeting.core._instance import Access, Instance
-from fleeting.events import Loss
+from fleeting.core import Instance, Plan, Stage
+from fleeting.events import Access, Loss
 from taskscaler import Policy
 from taskscaler._types import PoolSettings
 from taskscaler.core._ledger import Ledger

@@ -5,7 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from fleeting import GroupInfo
-from fleeting.core import Drop, Put, Step, Write, messages
+from fleeting.core import Drop, Instance, Plan, Put, Step, Write, messages
+from fleeting.core._stages import Asleep, Ready, Unhealthy, Waiting
 from fleeting.journal import Recovered
 from taskscaler import Taskscaler
 from taskscaler.core._decide import OVER_ALL, Decision
@@ -152,7 +153,7 @@ class Witness:
             return tick(now)
 
         def routed(pool: str, step: Step, now: float) -> None:
-            self._plan_step(step)
+            self._plan_step(step, core.plans[pool])
             route(pool, step, now)
 
         core.handle, core.tick, core._route = heard, ticked, routed  # type: ignore[method-assign]
@@ -221,7 +222,7 @@ class Witness:
 
         setattr(core, method, heard)
 
-    def _plan_step(self, step: Step) -> None:
+    def _plan_step(self, step: Step, plan: Plan) -> None:
         appeared = {write.record.intent for write in step.writes if isinstance(write, Put) and write.kind == "instance"}
         for write in step.writes:
             self._plan_write(write, appeared)
@@ -233,26 +234,9 @@ class Witness:
                     self.met["intent: asked again"] += intent in self._asked
                     self._asked.add(intent)
         for event in step.events:
-            self._plan_event(event)
-
-    def _plan_event(self, event: messages.Event) -> None:
-        match event:
-            case messages.Ready(instance, too_old):
-                self._move(instance, "old" if too_old else "ready")
-            case messages.Resumed(instance):
-                self._move(instance, "ready")
-            case messages.Paused(instance, why, _):
-                self._move(instance, "suspect" if "heartbeat" in why else "paused")
-            case messages.Asleep(instance):
-                self._move(instance, "asleep")
-            case messages.Waking(instance):
-                self._move(instance, "waking")
-            case messages.Aged(instance):
-                self._move(instance, "old")
-            case messages.Unhealthy(instance):
-                self._move(instance, "unhealthy")
-            case messages.Doomed(instance, _, _):
-                self._move(instance, "doomed")
+            stage = stage_of(plan.instances[event.instance]) if isinstance(event, messages.Changed) else ""
+            if stage:
+                self._move(event.instance, stage)
 
     def _plan_write(self, write: Write, appeared: set[str | None]) -> None:
         match write:
@@ -294,6 +278,24 @@ class Witness:
                 self._say(f"{lease.key}: broken ({loss})")
             case Refuse():
                 self.met["acquire: refused"] += 1
+
+
+def stage_of(instance: Instance) -> str:
+    """What it has come to be, where no write and no action says so; empty: nothing of that kind."""
+    match instance.phase:
+        case Unhealthy():
+            return "unhealthy"
+        case Ready(too_old=too_old, suspect=suspect):
+            if instance.notice is not None or too_old:
+                return "doomed" if instance.notice is not None else "old"
+            suspected = "suspect" if suspect else "ready"
+            return "paused" if instance.paused else suspected
+        case Asleep():
+            return "asleep"
+        case Waiting() if instance.announced:
+            return "waking"
+        case _:
+            return ""
 
 
 def _id(key: str) -> str:

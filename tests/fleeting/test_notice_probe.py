@@ -9,7 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleeting import Capability, Completed, GroupInfo, NoticeKind, Provisioner, Settings, Unreachable, Unsupported
+from fleeting import (
+    Capability,
+    Completed,
+    GroupInfo,
+    Notice,
+    NoticeKind,
+    Provisioner,
+    Settings,
+    Unreachable,
+    Unsupported,
+)
 from fleeting.core import messages
 from fleeting.runtime._notices import READ, Announced, parse_notices
 from fleeting.testing import Command, FakeCloud, FakeGroup, Fault, virtual_time
@@ -58,15 +68,17 @@ def test_what_is_overdue_goes_now() -> None:
 
 
 @asynccontextmanager
-async def watching(cloud: FakeCloud) -> AsyncIterator[tuple[Provisioner, list[messages.Doomed]]]:
-    """A provisioner with one instance, and the notices that it has told of."""
-    group, doomed = FakeGroup(cloud), list[messages.Doomed]()
+async def watching(cloud: FakeCloud, group: FakeGroup | None = None) -> AsyncIterator[tuple[Provisioner, list[Notice]]]:
+    """A provisioner with one instance, and the notice that could be read each time that one had changed."""
+    group, doomed = group or FakeGroup(cloud), list[Notice]()
 
     def note(event: messages.Event) -> None:
-        if isinstance(event, messages.Doomed):
-            doomed.append(event)
+        known = provisioner.instances.get(event.instance) if isinstance(event, messages.Changed) else None
+        if known is not None and known.notice is not None:
+            doomed.append(known.notice)
 
-    async with Provisioner(group, dial=group.dial, on_event=note, notice_interval=10) as provisioner:
+    provisioner = Provisioner(group, dial=group.dial, on_event=note, notice_interval=10)
+    async with provisioner:
         provisioner.request(1)
         await anyio.sleep(5)
         yield provisioner, doomed
@@ -116,13 +128,10 @@ async def test_nonsense_is_no_notice() -> None:
             await super().init(settings)
             return GroupInfo(identity="talking", notice_probe=PROBE)
 
-    group = Talking(cloud)
-    doomed: list[messages.Event] = []
-    async with Provisioner(group, dial=group.dial, on_event=doomed.append) as provisioner:
-        provisioner.request(1)
-        await anyio.sleep(60)
+    async with watching(cloud, Talking(cloud)) as (provisioner, doomed):
+        await anyio.sleep(55)
         assert provisioner.instances["i-1"].up
-    assert not [event for event in doomed if isinstance(event, messages.Doomed)]
+    assert not doomed
 
 
 @pytest.mark.anyio
@@ -183,10 +192,8 @@ async def test_a_probe_that_says_more_than_it_should_is_heard_and_told_once(
             await super().init(settings)
             return GroupInfo(identity="talking", notice_probe=PROBE)
 
-    group, told = Talking(cloud), list[messages.Event]()
-    async with Provisioner(group, dial=group.dial, on_event=told.append, notice_interval=10) as provisioner:
-        provisioner.request(1)
-        await anyio.sleep(200)
-    (doomed,) = [event for event in told if isinstance(event, messages.Doomed)]
-    assert doomed.kind is NoticeKind.PREEMPTION
+    async with watching(cloud, Talking(cloud)) as (_, doomed):
+        await anyio.sleep(195)
+    (notice,) = doomed
+    assert notice.kind is NoticeKind.PREEMPTION
     assert [record.message for record in caplog.records].count("notice_probe_failed") == 1

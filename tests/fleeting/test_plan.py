@@ -18,13 +18,13 @@ from fleeting import (
     ScaleThrottle,
     State,
 )
-from fleeting.core import Plan, Step, messages
+from fleeting.core import TOO_OLD, Plan, Step, messages
 from fleeting.core._growth import UNFILLED
 from fleeting.core._intents import IntentRecord
 from fleeting.core._pacing import UNANSWERED
 from fleeting.core._records import INTENT
 from fleeting.core._views import REST
-from fleeting.events import LossKind
+from fleeting.events import Access, Availability, LossKind
 from tests.strategies import EPOCH, NO_THROTTLE, Records, a_plan, heard, of_type, one_intent, seen, shows
 
 CONFIG = PlanConfig(scale_throttle=NO_THROTTLE, preexisting=Preexisting.REMOVE)
@@ -39,11 +39,16 @@ def started(config: PlanConfig = CONFIG, *, named: bool = False, withdraws: bool
 
 
 def with_ready(plan: Plan, instance: str = "i", now: float = EPOCH) -> None:
-    """Bring the instance up, from the request to `Ready`."""
+    """Bring the instance up, from the request on."""
     intent = one_intent(plan.request(1, now))
     plan.handle(messages.Increased(intent, 1), now)
     plan.handle(seen(**{instance: State.RUNNING}), now)
     plan.handle(messages.Prepared(instance), now)
+
+
+def access(plan: Plan) -> Access:
+    """Whether the one instance may be given work."""
+    return plan.instances["i"].availability.access
 
 
 def with_named(plan: Plan, instance: str, now: float) -> None:
@@ -66,7 +71,8 @@ def test_an_instance_goes_from_request_to_ready() -> None:
     step = plan.handle(seen(i=State.RUNNING), EPOCH + 1)
     assert messages.Prepare("default", "i") in step.actions
     assert (plan.total, plan.coming, plan.outstanding) == (1, 1, 0)
-    assert heard(plan.handle(messages.Prepared("i"), EPOCH + 2)) == [messages.Ready("i")]
+    assert heard(plan.handle(messages.Prepared("i"), EPOCH + 2)) == []
+    assert access(plan) is Access.AVAILABLE
     assert (plan.total, plan.coming) == (1, 0)
 
 
@@ -115,14 +121,16 @@ def test_a_preparation_and_its_time_limit_that_are_due_at_once() -> None:
 
 
 def test_an_instance_that_became_ready_while_missing_gets_no_work() -> None:
-    """Absent once means no new work: whoever hears `Ready` would hand out its slots before hearing `Paused`."""
+    """Absent once means no new work, also for one that was never given any."""
     plan = started()
     intent = one_intent(plan.request(1, EPOCH))
     plan.handle(messages.Increased(intent, 1), EPOCH)
     plan.handle(seen(i=State.RUNNING), EPOCH)
     plan.handle(seen(), EPOCH + 1)
-    assert not of_type(messages.Ready, plan.handle(messages.Prepared("i"), EPOCH + 1).events)
-    assert of_type(messages.Ready, plan.handle(seen(i=State.RUNNING), EPOCH + 2).events)
+    plan.handle(messages.Prepared("i"), EPOCH + 1)
+    assert access(plan) is Access.COMING
+    plan.handle(seen(i=State.RUNNING), EPOCH + 2)
+    assert access(plan) is Access.AVAILABLE
 
 
 # --- the cloud's view ---------------------------------------------------------------------------------------
@@ -157,7 +165,7 @@ def test_missing_once_pauses_and_missing_twice_loses() -> None:
     with_ready(plan)
     plan.tick(EPOCH + 60)
     step = plan.handle(seen(), EPOCH + 61)
-    assert of_type(messages.Paused, step.events)
+    assert access(plan) is Access.PAUSED
     assert of_type(messages.Update, step.actions)
     (gone, ended) = heard(plan.handle(seen(), EPOCH + 62))
     assert isinstance(gone, messages.Gone)
@@ -186,7 +194,8 @@ def test_a_dead_connection_asks_for_health_and_then_one_failure_is_enough() -> N
         assert of_type(messages.Heartbeat, asked) == [messages.Heartbeat("default", "i")]
         assert not of_type(messages.Heartbeat, plan.handle(messages.ConnectionDied("i", "another"), EPOCH + 1).actions)
         answer = messages.HeartbeatPassed("i") if passes else messages.HeartbeatFailed("i", "no answer")
-        assert bool(of_type(messages.Unhealthy, plan.handle(answer, EPOCH + 2).events)) != passes
+        plan.handle(answer, EPOCH + 2)
+        assert access(plan) is (Access.AVAILABLE if passes else Access.CLOSING)
         if passes:
             assert not heard(plan.handle(messages.HeartbeatFailed("i", "no answer"), EPOCH + 60))
 
@@ -446,19 +455,22 @@ def suspecting() -> Plan:
     with_ready(plan)
     assert plan.ask_heartbeat("i").actions == [messages.Heartbeat("default", "i")]
     assert not plan.ask_heartbeat("i").actions
-    (paused,) = heard(plan.handle(messages.HeartbeatFailed("i", "no answer"), EPOCH + 1))
-    assert paused == messages.Paused("i", "its last heartbeat failed", briefly=False)
+    assert plan.handle(messages.HeartbeatFailed("i", "no answer"), EPOCH + 1).events == [messages.Changed("i")]
+    assert plan.instances["i"].availability == Availability(Access.PAUSED, "its last heartbeat failed")
     return plan
 
 
 def test_a_view_does_not_clear_an_instance_of_suspicion() -> None:
     """It was missing and is there again: that is no sign of life, only a heartbeat is."""
     plan = suspecting()
-    (missing,) = heard(plan.handle(seen(), EPOCH + 2))
-    assert missing == messages.Paused("i", "the cloud's last view did not show it", briefly=True)
-    (again,) = heard(plan.handle(seen(i=State.RUNNING), EPOCH + 3))
-    assert again == messages.Paused("i", "its last heartbeat failed", briefly=False)
-    assert heard(plan.handle(messages.HeartbeatPassed("i"), EPOCH + 4)) == [messages.Alive("i"), messages.Resumed("i")]
+    assert plan.handle(seen(), EPOCH + 2).events == [messages.Changed("i")]
+    missing = Availability(Access.PAUSED, "the cloud's last view did not show it", briefly=True)
+    assert plan.instances["i"].availability == missing
+    assert plan.handle(seen(i=State.RUNNING), EPOCH + 3).events == [messages.Changed("i")]
+    assert plan.instances["i"].availability == Availability(Access.PAUSED, "its last heartbeat failed")
+    alive = plan.handle(messages.HeartbeatPassed("i"), EPOCH + 4)
+    assert alive.events == [messages.Alive("i"), messages.Changed("i")]
+    assert access(plan) is Access.AVAILABLE
 
 
 def test_a_sign_of_life_does_not_bring_back_what_the_view_does_not_show() -> None:
@@ -466,11 +478,16 @@ def test_a_sign_of_life_does_not_bring_back_what_the_view_does_not_show() -> Non
     plan = suspecting()
     plan.handle(seen(), EPOCH + 2)
     assert heard(plan.handle(messages.HeartbeatPassed("i"), EPOCH + 3)) == [messages.Alive("i")]
+    assert access(plan) is Access.PAUSED
     plan.ask_heartbeat("i")
+    before = plan.instances["i"].availability
     assert heard(plan.handle(messages.HeartbeatFailed("i", "no answer"), EPOCH + 4)) == []
+    assert plan.instances["i"].availability == before
     plan.ask_heartbeat("i")
     assert heard(plan.handle(messages.HeartbeatPassed("i"), EPOCH + 5)) == [messages.Alive("i")]
-    assert heard(plan.handle(seen(i=State.RUNNING), EPOCH + 6)) == [messages.Resumed("i")]
+    assert access(plan) is Access.PAUSED
+    assert plan.handle(seen(i=State.RUNNING), EPOCH + 6).events == [messages.Changed("i")]
+    assert access(plan) is Access.AVAILABLE
 
 
 def test_a_notice_that_is_overdue_when_a_view_shows_its_instance_counts() -> None:
@@ -496,9 +513,11 @@ def test_the_age_counts_from_what_the_cloud_says_as_soon_as_it_does() -> None:
     with_ready(plan, now=EPOCH + 10)
     dated = Observed(state=State.RUNNING, created_at=EPOCH - 40)
     assert heard(plan.handle(messages.Updated(Observation({"i": dated})), EPOCH + 20)) == []
-    assert heard(plan.tick(EPOCH + 59)) == []
-    assert heard(plan.tick(EPOCH + 60)) == [messages.Aged("i")]
-    assert heard(plan.tick(EPOCH + 200)) == []
+    assert messages.Changed("i") not in plan.tick(EPOCH + 59).events
+    assert access(plan) is Access.AVAILABLE
+    assert plan.tick(EPOCH + 60).events == [messages.Changed("i")]
+    assert plan.instances["i"].availability == Availability(Access.CLOSING, TOO_OLD)
+    assert messages.Changed("i") not in plan.tick(EPOCH + 200).events
 
 
 def test_the_throttle_paces_requests() -> None:

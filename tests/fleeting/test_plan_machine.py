@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from fleeting import (
+    Notice,
     NoticeKind,
     Observation,
     Observed,
@@ -20,12 +21,13 @@ from fleeting import (
     ScaleThrottle,
     State,
 )
-from fleeting.core import Access, Availability, Drop, Put, Stage, Step, messages
+from fleeting.core import Drop, Instance, Put, Stage, Step, messages
 from fleeting.core._intents import CLOCK_SKEW
 from fleeting.core._pacing import UNANSWERED
 from fleeting.core._plan import REMEMBER_LOST
 from fleeting.core._records import INSTANCE, INTENT
-from fleeting.events import LossKind
+from fleeting.core._stages import Ready, Unhealthy
+from fleeting.events import Access, Availability, LossKind
 from tests.strategies import EPOCH, NO_THROTTLE, QUICK, Records, a_plan, of_type, seeds
 
 PICKS = st.integers(0, 1000)
@@ -169,7 +171,7 @@ class Seen:
 
     state: State | None = None
     up: bool = False
-    """Between the first `Ready` or `Asleep` and `Gone`."""
+    """Between when it was first ready or asleep and `Gone`."""
 
     ready: bool = False
     asleep: bool = False
@@ -185,7 +187,10 @@ class Seen:
     """As the views told this manager."""
 
     aged: bool = False
-    """Whether those on top were told that it is too old."""
+    """Whether those on top could read that it is too old."""
+
+    notice: Notice | None = None
+    """The last one that those on top could read since it is ready."""
 
 
 class PlanMachine(RuleBasedStateMachine):
@@ -349,50 +354,20 @@ class PlanMachine(RuleBasedStateMachine):
             assert machine.created_at >= asked.requested_at - CLOCK_SKEW
         asked.matched += 1
 
-    def check_event(self, event: messages.Event) -> None:  # noqa: C901  (an arm for each kind)
-        """Ready, then anything but Ready, until it slept; then Gone. Ended is the last that is heard of it."""
+    def check_event(self, event: messages.Event) -> None:
+        """What changes, changes as the model has it; then Gone. Ended is the last that is heard of it."""
         if isinstance(event, messages.Refused | messages.Disowned):
             self.check_group_event(event)
             return
-        if isinstance(event, messages.Changed):
-            self.noted[event.instance] = self.plan.instances[event.instance].availability
-            return
         known = self.seen[event.instance]
         match event:
-            case messages.Ready(id_, too_old):
-                assert too_old == self.too_old(id_)
-                known.aged = too_old
-                assert not known.ready, "ready twice"
-                assert not known.asleep, "ready though it sleeps"
-                assert not known.missed, "ready while the view does not show it"
-                assert self.ended.get(id_, -1e9) + REMEMBER_LOST <= self.now, "a lost instance was used again"
-                notice = self.plan.instances[id_].notice
-                assert known.up or notice is None, "ready for the first time though it is about to go"
-                known.up = known.ready = True
-            case messages.Paused():
-                assert known.ready
-                known.paused = True
-            case messages.Resumed():
-                assert known.ready
-                assert known.paused
-                known.paused = False
-            case messages.Asleep() | messages.Waking():
-                self.check_sleep(event, known)
+            case messages.Changed(id_):
+                self.noted[id_] = self.plan.instances[id_].availability
+                self.check_change(self.plan.instances[id_], known)
             case messages.Alive():
                 assert known.ready
                 assert self.config.heartbeat_on_acquire
                 assert not known.failures
-            case messages.Unhealthy():
-                assert known.ready
-                assert known.cut_off or known.failures >= self.config.failure_threshold
-            case messages.Aged(id_):
-                assert known.ready
-                assert self.too_old(id_)
-                known.aged = True
-            case messages.Doomed(_, deadline):
-                assert known.ready
-                assert deadline > (self.now if known.woke is None else known.woke)
-                assert known.noticed
             case messages.Gone(_, loss):
                 assert known.up
                 known.up = known.ready = known.asleep = False
@@ -403,6 +378,38 @@ class PlanMachine(RuleBasedStateMachine):
                 self.ended[id_] = self.now
                 del self.seen[id_]
 
+    def check_change(self, instance: Instance, known: Seen) -> None:
+        """Ready, until it sleeps, or is lost for good; what else there is to read of it has a reason."""
+        if known.asleep and instance.stage is not Stage.ASLEEP:
+            assert self.now >= known.falls_asleep_until, "an old view was believed"
+            known.asleep, known.woke = False, self.now
+        elif instance.stage is Stage.ASLEEP and not known.asleep:
+            self.check_sleep(instance, known)
+        if instance.up:
+            self.check_up(instance, known)
+
+    def check_up(self, instance: Instance, known: Seen) -> None:
+        """It is ready, or was until it turned out unhealthy."""
+        if not known.ready:
+            assert not known.missed, "ready while the view does not show it"
+            assert self.ended.get(instance.id, -1e9) + REMEMBER_LOST <= self.now, "a lost instance was used again"
+            assert known.up or instance.notice is None, "ready for the first time though it is about to go"
+            assert isinstance(instance.phase, Ready), "unhealthy though it never was ready"
+            assert instance.phase.too_old == self.too_old(instance.id)
+            known.up = known.ready = True
+        match instance.phase:
+            case Ready(too_old=too_old, suspect=suspect):
+                assert not too_old or known.aged or self.too_old(instance.id)
+                assert not known.aged or too_old, "it became younger"
+                known.aged, known.paused = too_old, bool(instance.paused) or suspect
+            case Unhealthy():
+                assert known.cut_off or known.failures >= self.config.failure_threshold
+                known.aged = known.aged or self.too_old(instance.id)
+        if instance.notice is not None and instance.notice != known.notice:
+            assert instance.notice.deadline > (self.now if known.woke is None else known.woke)
+            assert known.noticed
+            known.notice = instance.notice
+
     def check_group_event(self, event: messages.Refused | messages.Disowned) -> None:
         """A group is refused at the first view, and only where the journal explains nothing."""
         if isinstance(event, messages.Refused):
@@ -411,21 +418,15 @@ class PlanMachine(RuleBasedStateMachine):
             assert self.config.preexisting is Preexisting.REFUSE
             self.refused |= set(event.instances)
 
-    def check_sleep(self, event: messages.Asleep | messages.Waking, known: Seen) -> None:
-        """Asleep because those on top want it, or a view shows it; nothing else is said of it until it wakes."""
-        if isinstance(event, messages.Waking):
-            assert known.asleep
-            assert self.now >= known.falls_asleep_until, "an old view was believed"
-            known.asleep, known.woke = False, self.now
-            return
+    def check_sleep(self, instance: Instance, known: Seen) -> None:
+        """Asleep because those on top want it, or a view shows it."""
         assert self.suspends
-        assert event.why
-        wanted = event.instance == self.wanted_asleep
+        assert instance.asleep
+        wanted = instance.id == self.wanted_asleep
         assert wanted or known.state in {State.SUSPENDING, State.SUSPENDED}, "for no reason"
-        assert not known.asleep, "asleep twice"
         known.up = known.asleep = True
         known.ready = known.paused = known.aged = known.cut = False
-        known.failures = 0
+        known.failures, known.notice = 0, None
 
     def check_loss(self, known: Seen, loss: messages.Loss | None) -> None:
         """Work is broken for one of the known reasons only."""

@@ -31,12 +31,28 @@ pytestmark = pytest.mark.anyio
 anyio_backend = virtual_time
 
 
-class Log(list[messages.Event]):
-    """The events that a provisioner told."""
+class Log:
+    """The events that a provisioner told, and what could be read of an instance each time."""
+
+    def __init__(self) -> None:
+        """Begin with nothing."""
+        self.provisioner: Provisioner
+        self._lives: dict[str, list[str]] = {}
+
+    def note(self, event: messages.Event) -> None:
+        """What has changed is read at once."""
+        if isinstance(event, messages.Changed):
+            known = self.provisioner.instances.get(event.instance)
+            news = known.availability.access.value if known is not None else ""
+        else:
+            news = type(event).__name__
+        life = self._lives.setdefault(getattr(event, "instance", ""), [])
+        if news and life[-1:] != [news]:
+            life.append(news)
 
     def of(self, instance: str) -> list[str]:
-        """Their names, for one instance."""
-        return [type(event).__name__ for event in self if getattr(event, "instance", None) == instance]
+        """What became of one instance."""
+        return self._lives[instance]
 
 
 @asynccontextmanager
@@ -45,9 +61,10 @@ async def provisioning(
 ) -> AsyncIterator[Provisioner]:
     """A provisioner over the cloud."""
     group = FakeGroup(cloud)
-    async with Provisioner(
-        group, config, dial=group.dial, on_event=log.append, journal=journal, random=Random(1).random
-    ) as provisioner:
+    log.provisioner = Provisioner(
+        group, config, dial=group.dial, on_event=log.note, journal=journal, random=Random(1).random
+    )
+    async with log.provisioner as provisioner:
         yield provisioner
 
 
@@ -73,8 +90,8 @@ async def test_requested_instances_become_ready_and_removed_ones_go() -> None:
         provisioner.remove(["i-2"], "not needed")
         await anyio.sleep(10)
         assert cloud.alive == {"i-1", "i-3"}
-        assert log.of("i-2") == ["Ready", "Gone", "Ended"]
-        assert log.of("i-1") == ["Ready"]
+        assert log.of("i-2") == ["coming", "available", "Gone", "leaving", "Ended"]
+        assert log.of("i-1") == ["coming", "available"]
 
 
 async def test_deletions_without_effect_are_asked_for_again() -> None:
@@ -146,7 +163,7 @@ async def test_failing_views_are_survived() -> None:
         await anyio.sleep(300)
         cloud.faults.clear()
         await anyio.sleep(20)
-        assert log.of("i-1") == ["Ready"]
+        assert log.of("i-1") == ["coming", "available"]
 
 
 async def test_heartbeats_that_fail_in_a_row_make_an_instance_unhealthy() -> None:
@@ -158,10 +175,10 @@ async def test_heartbeats_that_fail_in_a_row_make_an_instance_unhealthy() -> Non
         await anyio.sleep(5)
         cloud.faults.heartbeat.once(Fault(refuse=ProviderError("no answer")), times=2)
         await anyio.sleep(100)
-        assert log.of("i-1") == ["Ready"]
+        assert log.of("i-1") == ["coming", "available"]
         cloud.faults.heartbeat.always(Fault(slow=3600))
         await anyio.sleep(100)
-        assert log.of("i-1") == ["Ready", "Unhealthy"]
+        assert log.of("i-1") == ["coming", "available", "closing"]
 
 
 async def test_notices_reach_the_events() -> None:
@@ -172,15 +189,15 @@ async def test_notices_reach_the_events() -> None:
         await anyio.sleep(5)
         cloud.notice("i-1", in_seconds=120)
         await anyio.sleep(1)
-        assert log.of("i-1") == ["Ready", "Doomed"]
+        assert log.of("i-1") == ["coming", "available", "closing"]
 
 
 async def test_connection_details_are_kept_until_they_expire_and_can_be_overridden() -> None:
     """One call serves many connections; the user's own settings win."""
-    cloud, log = FakeCloud(), Log()
+    cloud = FakeCloud()
     group = FakeGroup(cloud)
     connector = ConnectorConfig(username="me", protocol_port=2222)
-    async with Provisioner(group, dial=group.dial, on_event=log.append, connector=connector) as provisioner:
+    async with Provisioner(group, dial=group.dial, on_event=lambda _: None, connector=connector) as provisioner:
         provisioner.request(1)
         await anyio.sleep(5)
         info = await provisioner.connect_info("i-1")
@@ -201,7 +218,7 @@ async def test_a_group_for_another_interface_is_refused_and_closed() -> None:
     """Also one that was not loaded by name."""
     group = Outdated(FakeCloud())
     with pytest.raises(InterfaceMismatch, match="install a newer fleeting"):
-        async with Provisioner(group, dial=group.dial, on_event=Log().append):
+        async with Provisioner(group, dial=group.dial, on_event=lambda _: None):
             pass
     assert group.cloud.calls[-1].method == "shutdown"
 
@@ -245,7 +262,7 @@ async def test_a_cancellation_that_arrives_late_while_opening_is_heeded() -> Non
     group = Unheeding(FakeCloud())
     with anyio.fail_after(60):
         with anyio.CancelScope() as group.scope:
-            async with Provisioner(group, dial=group.dial, on_event=Log().append):
+            async with Provisioner(group, dial=group.dial, on_event=lambda _: None):
                 pytest.fail("it was cancelled before")
     assert group.cloud.calls[-1].method == "shutdown"
 
@@ -280,8 +297,7 @@ async def test_reads_wait_as_long_as_the_cloud_wants() -> None:
 async def test_a_missing_connector_is_a_reason_not_a_defect() -> None:
     """A ready command over a protocol that nobody speaks replaces the instance and says why."""
     group = FakeGroup(FakeCloud())
-    log = Log()
-    async with Provisioner(group, dial=dial, on_event=log.append, ready_command="true") as provisioner:
+    async with Provisioner(group, dial=dial, on_event=lambda _: None, ready_command="true") as provisioner:
         provisioner.request(1)
         await anyio.sleep(10)
         assert "no plugin 'fake'" in provisioner.plan.limits(provisioner.now()).blocked_why

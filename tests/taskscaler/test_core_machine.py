@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from fleeting import NoticeKind, Observation, Observed, Preexisting, Problem, ProblemKind, State
-from fleeting.core import Plan, Stage, Step, messages
+from fleeting.core import TOO_OLD, Instance, Plan, Stage, Step, messages
 from taskscaler._errors import NoCapacity, NoSuchInstance, TaskscalerError
 from taskscaler._observe import GONE, DecisionEvent, InstanceEvent, label_of
 from taskscaler._types import Policy, PoolSettings
@@ -362,7 +362,10 @@ class World:
         for action in step.actions:
             if isinstance(action, Deliver | Check):
                 lease, ledger = action.lease, self.core.ledger
-                resumed = ledger.leases[lease.key].resuming
+                held = ledger.find(lease)
+                if held is None:  # lost later in the same turn: it is not delivered
+                    continue
+                resumed = held.resuming
                 cordoned = ledger.why_cordoned(lease.pool, lease.instance) is not None
                 assert resumed or not cordoned, "handed out though its instance is cordoned"
                 disowned = self.core.plans[lease.pool].disowned
@@ -688,13 +691,16 @@ Thing = tuple[str, str, str]
 def next_actions(core: Core, now: float, *, routine: bool) -> tuple[float, list[Thing]]:
     """Let time pass for a core alone, until it does something, be it routine or not, or an instance grows too old."""
     told, tell = [], core._tell
+    slept = {place: asleep(known) for place, known in all_instances(core).items()}
 
     def hear(pool: str, event: messages.Event, now: float) -> None:
-        match event:
-            case messages.Aged(instance) if core.ledger.hosts[f"{pool}/{instance}"].closed not in FINAL:
-                told.append(("age", pool, instance))
-            case messages.Asleep(instance) | messages.Waking(instance):
-                told.append(("unturned", pool, instance))
+        if isinstance(event, messages.Changed):
+            known, host = core.plans[pool].instances[event.instance], core.ledger.host(pool, event.instance)
+            before, slept[pool, known.id] = slept.get((pool, known.id), False), asleep(known)
+            if known.availability.why == TOO_OLD and host is not None and host.closed not in FINAL:
+                told.append(("age", pool, known.id))
+            if before != slept[pool, known.id] and known.stage not in {Stage.REMOVING, Stage.HELD}:
+                told.append(("unturned", pool, known.id))
         tell(pool, event, now)
 
     core._tell = hear  # type: ignore[method-assign]
@@ -709,6 +715,16 @@ def next_actions(core: Core, now: float, *, routine: bool) -> tuple[float, list[
             break
         now = max(now, core.wake_at)
     return inf, []
+
+
+def all_instances(core: Core) -> dict[tuple[str, str], Instance]:
+    """Those of all pools, by pool and id."""
+    return {(name, id_): known for name, plan in core.plans.items() for id_, known in plan.instances.items()}
+
+
+def asleep(known: Instance) -> bool:
+    """Whether the plan has it sleep."""
+    return known.stage is Stage.ASLEEP
 
 
 def things_done(action: object) -> Iterator[Thing]:

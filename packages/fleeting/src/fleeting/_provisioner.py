@@ -49,7 +49,8 @@ class Provisioner:
             group: Not initialised yet.
             config: None: the defaults.
             dial: Connects to an instance; `fleeting.dial`.
-            on_event: Called with each event but `Changed`, in order, before anything else happens; must not block.
+            on_event: Called with each event, in order, before anything else happens; must not block. What an instance
+                has come to be is read from `instances`.
             connector: How to connect; overrides what the group reports.
             ready_command: Run on a new instance; failure replaces it.
             ready_hook: The caller's own last readiness step.
@@ -161,5 +162,4 @@ class _OnePlan:
         for event in step.events:
             if isinstance(event, messages.Refused):
                 self.refusal = refusal_of(event)
-        news = [event for event in step.events if not isinstance(event, messages.Changed)]  # which the others say, too
-        return Step(step.writes, [*step.actions, *news])
+        return Step(step.writes, [*step.actions, *step.events])

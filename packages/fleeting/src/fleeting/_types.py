@@ -287,6 +287,11 @@ class Notice:
 
     kind: NoticeKind = NoticeKind.PREEMPTION
 
+    @property
+    def why(self) -> str:
+        """In words."""
+        return f"{self.kind.value} announced"
+
 
 LAST_WORDS = 500
 """So many characters of what a command said are enough to tell why it failed."""

@@ -1,39 +1,18 @@
-"""What a `Provisioner` reports of its instances, and why one is lost."""
+"""What a `Provisioner` reports of its instances, whether one may be given work, and why one is lost."""
 
-from fleeting.core.messages import (
-    Aged,
-    Alive,
-    Asleep,
-    Disowned,
-    Doomed,
-    Ended,
-    Event,
-    Gone,
-    Loss,
-    LossKind,
-    Paused,
-    Ready,
-    Refused,
-    Resumed,
-    Unhealthy,
-    Waking,
-)
+from fleeting.core._instance import Access, Availability
+from fleeting.core.messages import Alive, Changed, Disowned, Ended, Event, Gone, Loss, LossKind, Refused
 
 __all__ = [
-    "Aged",
+    "Access",
     "Alive",
-    "Asleep",
+    "Availability",
+    "Changed",
     "Disowned",
-    "Doomed",
     "Ended",
     "Event",
     "Gone",
     "Loss",
     "LossKind",
-    "Paused",
-    "Ready",
     "Refused",
-    "Resumed",
-    "Unhealthy",
-    "Waking",
 ]

@@ -6,7 +6,7 @@ from math import inf
 
 from attrs import asdict, field, frozen
 
-from fleeting.core import Instance, InstanceRecord, Origin, Plan, Put, Stage, Step, messages
+from fleeting.core import Instance, Origin, Plan, Stage, Step, messages
 from fleeting.events import Loss
 from taskscaler.core._decide import Decision
 
@@ -148,7 +148,8 @@ class Watch:
     def changes(self, plan: Plan, step: Step, now: float) -> Iterator[InstanceEvent]:
         """Tell of the instances that the plan's step brought into another state."""
         losses = {event.instance: event.loss for event in step.events if isinstance(event, messages.Gone)}
-        for instance in dict.fromkeys(_touched(plan.pool, step)):
+        touched = (each.instance for each in step.events if isinstance(each, messages.Changed | messages.Ended))
+        for instance in dict.fromkeys(touched):
             yield from self._follow(plan, instance, now, loss=losses.get(instance))
 
     def _follow(
@@ -174,16 +175,3 @@ def _why(known: Instance | None) -> str:
     if known.stage is Stage.WAITING:
         return "it was suspended" if known.announced else _ORIGINS[known.origin]
     return known.removing or known.asleep
-
-
-def _touched(pool: str, step: Step) -> Iterator[str]:
-    """The instances whose state a plan's step may have changed."""
-    for write in step.writes:
-        if isinstance(write, Put) and isinstance(write.record, InstanceRecord):
-            yield write.key.removeprefix(f"{pool}/")
-    for action in step.actions:
-        if isinstance(action, messages.Prepare):
-            yield action.instance
-    for event in step.events:
-        if isinstance(event, messages.Ready | messages.Waking | messages.Ended):
-            yield event.instance

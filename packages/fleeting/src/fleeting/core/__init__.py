@@ -2,7 +2,7 @@
 
 from fleeting.core._building import build_plan, refusal_of
 from fleeting.core._chance import Chance
-from fleeting.core._instance import TOO_OLD, Access, Availability, Instance, InstanceRecord, Origin
+from fleeting.core._instance import TOO_OLD, Instance, InstanceRecord, Origin
 from fleeting.core._intents import Intent
 from fleeting.core._pacing import Limits
 from fleeting.core._plan import Plan
@@ -15,8 +15,6 @@ __all__ = [
     "NOTHING",
     "PLAN_RECORDS",
     "TOO_OLD",
-    "Access",
-    "Availability",
     "Boot",
     "Chance",
     "Drop",

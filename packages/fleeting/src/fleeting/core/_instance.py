@@ -222,7 +222,7 @@ class Instance:
     def _availability_when(self, ready: Ready) -> Availability:
         """Of one that is ready."""
         if self.notice is not None:
-            return Availability(Access.CLOSING, f"{self.notice.kind.value} announced")
+            return Availability(Access.CLOSING, self.notice.why)
         if ready.too_old:
             return Availability(Access.CLOSING, TOO_OLD)
         if self.paused or ready.suspect:

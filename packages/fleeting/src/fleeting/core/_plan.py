@@ -33,7 +33,7 @@ from fleeting.core._context import Context
 from fleeting.core._deletions import Deletions
 from fleeting.core._due import Due, Timer
 from fleeting.core._growth import Growth
-from fleeting.core._instance import SUSPECT, Instance, InstanceRecord, LostRecord, Origin
+from fleeting.core._instance import Instance, InstanceRecord, LostRecord, Origin
 from fleeting.core._intents import Intent
 from fleeting.core._last_view import LastView
 from fleeting.core._pacing import Backoff, Limits
@@ -626,8 +626,6 @@ class Plan:
             self._growth.failed(f"instance {known.id} was older than max_instance_age before it was ready", now)
         if not too_old:
             self._watch_age(known)
-        self._turn.events.append(messages.Ready(known.id, too_old))
-        self._recall_notice(known)
 
     def too_old_at(self, known: Instance) -> float:
         """When it may be given no more work; infinite if there is no such time."""
@@ -644,7 +642,6 @@ class Plan:
         if isinstance(known.phase, Ready):
             known.phase.too_old = True
         self._table.note_change(known)
-        self._turn.events.append(messages.Aged(known.id))
 
     def _prepare_failed(self, fact: messages.PrepareFailed, now: float) -> None:
         """Replace it, or try again a little later while there is time."""
@@ -681,7 +678,6 @@ class Plan:
         cut_off, ready.cut_off = ready.cut_off and bool(failure), False
         if cut_off or ready.failures >= self.config.failure_threshold:
             self._table.move(known, Unhealthy(failure))
-            self._turn.events.append(messages.Unhealthy(instance, self.config.unhealthy_breaks_jobs, failure))
         else:
             self._set_heartbeat(instance, now + self.config.heartbeat_interval)
             if self.config.heartbeat_on_acquire:
@@ -701,16 +697,11 @@ class Plan:
 
     def _suspect(self, known: Instance, ready: Ready, *, failed: bool) -> None:
         """No new work from a heartbeat that fails to the next that passes: nobody is to be given a dead instance."""
-        was, ready.suspect = ready.suspect, failed
-        if was != failed:
+        if ready.suspect != failed:
+            ready.suspect = failed
             self._table.note_change(known)
         if not failed:
             self._turn.events.append(messages.Alive(known.id))
-        if was != failed and not known.paused:
-            self._turn.events.append(self._paused_as_suspect(known) if failed else messages.Resumed(known.id))
-
-    def _paused_as_suspect(self, known: Instance) -> messages.Paused:
-        return messages.Paused(known.id, SUSPECT, briefly=False)
 
     def _noticed(self, instance: str, deadline: float, kind: NoticeKind, now: float) -> None:
         """It goes at *deadline*; of several notices the earliest counts. One may come before the view that shows it."""
@@ -724,15 +715,8 @@ class Plan:
         if known.notice is before:
             return
         self._table.note_change(known)
-        if known.up:
-            self._turn.events.append(messages.Doomed(instance, deadline, kind))
-        elif not known.announced:
+        if not known.announced:
             self._remove(known, "it goes before it was of use", now)
-
-    def _recall_notice(self, known: Instance) -> None:
-        """Tell of a notice that was given before it was ready, be it overdue by now."""
-        if known.notice is not None:
-            self._turn.events.append(messages.Doomed(known.id, known.notice.deadline, known.notice.kind))
 
     def _connection_died(self, instance: str, now: float) -> None:
         """See at once whether it is still there, and whether it is healthy: not every cloud knows when it is gone."""
@@ -752,17 +736,12 @@ class Plan:
         """No new work for now."""
         if known.paused != reason:
             self._table.pause(known, reason)
-            if known.up:
-                self._turn.events.append(messages.Paused(known.id, reason, briefly=known.missed > 0))
 
     def _unpause(self, known: Instance, now: float) -> None:
         """All is well (again)."""
         if known.paused:
             self._table.pause(known, "")
-            if known.up:
-                suspect = isinstance(known.phase, Ready) and known.phase.suspect
-                self._turn.events.append(self._paused_as_suspect(known) if suspect else messages.Resumed(known.id))
-            elif isinstance(known.phase, Preparing) and known.phase.prepared:
+            if isinstance(known.phase, Preparing) and known.phase.prepared:
                 self._become_ready(known, known.phase, now)
 
     # --- shrinking ---------------------------------------------------------------------------------------

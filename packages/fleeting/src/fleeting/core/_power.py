@@ -89,7 +89,7 @@ class Power:
         sleep = known.sleep
         since = now if sleep is None or sleep.since is None else sleep.since
         sleep = Sleep(why if sleep is None else sleep.why, since)
-        self._context.table.pause(known, "")  # unheard: what is reported says more than that
+        self._context.table.pause(known, "")
         self._context.stop(known.id)
         self._context.table.move(known, Asleep(sleep))
         if known.state is State.SUSPENDED:
@@ -99,7 +99,6 @@ class Power:
         turn = self._context.turn
         turn.write_instance(known.id)
         turn.actions.append(messages.Forget(self._context.pool, known.id))
-        turn.events.append(messages.Asleep(known.id, sleep.why))
 
     def wake_up(self, known: Instance, boot: Boot, now: float, *, unsure_since: float = -inf) -> None:
         """It is to run; it has to become ready as if it were new."""
@@ -109,7 +108,6 @@ class Power:
         self._context.table.move(known, Waiting(boot, unsure_since))
         self._context.turn.write_instance(known.id)
         self._timers.set(Timer(Due.READY, known.id), now + self._context.config.instance_ready_timeout)
-        self._context.turn.events.append(messages.Waking(known.id))
 
     def time_boot(self, known: Instance) -> None:
         """One that was to be resumed need not be lost as long as it sleeps on: which timer ends its try, views tell."""

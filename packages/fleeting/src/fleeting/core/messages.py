@@ -64,7 +64,7 @@ class Wake(NamedTuple):
 
 
 class AskHeartbeat(NamedTuple):
-    """Ask for a heartbeat now, unless one is being asked for; `Alive`, `Paused` or `Unhealthy` brings the answer."""
+    """Ask for a heartbeat now, unless one is being asked for; `Alive` or `Changed` brings the answer."""
 
     instance: str
 
@@ -341,47 +341,12 @@ class Loss(NamedTuple):
         return self.detail or self.kind.value
 
 
-class Ready(NamedTuple):
-    """The instance may be given work; comes again each time that it was asleep."""
-
-    instance: str
-    too_old: bool = False
-    """It may not: by now it is `Aged`."""
-
-
 class Changed(NamedTuple):
     """Something that matters to work has changed: the instance's `availability`, its notice, whether it is retained.
 
-    Comes once per step and instance, after all other events; what has changed is to be read from the plan.
+    Also its stage. Comes once per step and instance, after all other events; what has changed is to be read from the
+    plan.
     """
-
-    instance: str
-
-
-class Paused(NamedTuple):
-    """No new work for the instance until `Resumed`; running work goes on."""
-
-    instance: str
-    reason: str
-    briefly: bool
-    """Whether the next view is expected to show it again, so that nothing need take its place."""
-
-
-class Resumed(NamedTuple):
-    """The instance may be given work again."""
-
-    instance: str
-
-
-class Asleep(NamedTuple):
-    """The instance is suspended, or about to be; no new work until it is `Ready`. May be the first heard of it."""
-
-    instance: str
-    why: str
-
-
-class Waking(NamedTuple):
-    """The instance, which was `Asleep`, is on its way to be `Ready`, or `Asleep` again."""
 
     instance: str
 
@@ -392,38 +357,8 @@ class Alive(NamedTuple):
     instance: str
 
 
-class Unhealthy(NamedTuple):
-    """No new work for the instance ever; to be removed once free."""
-
-    instance: str
-    breaks_work: bool
-    """Whether running work is to be broken too."""
-
-    why: str
-    """What was wrong with its last heartbeat."""
-
-
-class Aged(NamedTuple):
-    """The instance is older than it may be: no new work ever; to be removed once free."""
-
-    instance: str
-
-
-class Doomed(NamedTuple):
-    """The instance goes at *deadline*: no new work, and none that would last longer."""
-
-    instance: str
-    deadline: float
-    kind: NoticeKind
-
-    @property
-    def why(self) -> str:
-        """In words."""
-        return f"{self.kind.value} announced"
-
-
 class Gone(NamedTuple):
-    """The instance is lost to work. Comes only after `Ready` or `Asleep`, and once."""
+    """The instance is lost to work. Comes only if it was ready or asleep, and once."""
 
     instance: str
     loss: Loss | None
@@ -431,7 +366,7 @@ class Gone(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """The instance is no more, whether or not it ever was `Ready`. The last that is heard of it."""
+    """The instance is no more, whether or not it ever was ready. The last that is heard of it."""
 
     instance: str
 
@@ -442,19 +377,4 @@ class Refused(NamedTuple):
     instances: tuple[str, ...]
 
 
-Event = (
-    Ready
-    | Changed
-    | Paused
-    | Resumed
-    | Asleep
-    | Waking
-    | Alive
-    | Unhealthy
-    | Aged
-    | Doomed
-    | Gone
-    | Ended
-    | Refused
-    | Disowned
-)
+Event = Changed | Alive | Gone | Ended | Refused | Disowned

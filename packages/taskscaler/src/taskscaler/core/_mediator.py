@@ -12,11 +12,10 @@ from typing import Any, NamedTuple
 
 from attrs import evolve
 
-from fleeting import NoticeKind, State
+from fleeting import Notice, NoticeKind, State
 from fleeting.core import (
     NOTHING,
     TOO_OLD,
-    Access,
     Instance,
     Plan,
     Put,
@@ -28,7 +27,7 @@ from fleeting.core import (
     messages,
     refusal_of,
 )
-from fleeting.events import Loss, LossKind
+from fleeting.events import Access, Loss, LossKind
 from taskscaler._errors import NoCapacity, NoSuchInstance, TaskscalerError
 from taskscaler._observe import DecisionEvent, Watch
 from taskscaler._types import Policy, PoolSettings
@@ -144,7 +143,7 @@ class Core:
         self.journal_error = ""
         """Why nothing can be remembered, and is handed out, at the moment; empty if all is well."""
 
-        self.doomed: dict[tuple[str, str], messages.Doomed] = {}
+        self.doomed: dict[tuple[str, str], Notice] = {}
         """The notices that were given of hosts, by pool and instance."""
 
         self.observing = observing
@@ -491,8 +490,8 @@ class Core:
             if wake_at is not None and wake_at <= now:
                 self._route(plan.pool, plan.tick(now), now)
         for pool, instance in self._breaks.due(now):
-            host, doom = self.ledger.shelves[pool].hosts[instance], self.doomed[pool, instance]
-            self._add(self.ledger.break_late(host, doom.deadline, Loss(LossKind.PREEMPTED, doom.why), now))
+            host, notice = self.ledger.shelves[pool].hosts[instance], self.doomed[pool, instance]
+            self._add(self.ledger.break_late(host, notice.deadline, Loss(LossKind.PREEMPTED, notice.why), now))
             self._give_up_if_free(host, now)
             self._touched = True
         soonest = now if self.observing else now + COALESCE
@@ -596,7 +595,7 @@ class Core:
         """The same, of one that is ready, or was until it turned out unhealthy."""
         level, place = known.availability, (host.pool, host.instance)
         if known.notice is not None:
-            self._sync_notice(host, messages.Doomed(known.id, known.notice.deadline, known.notice.kind), now)
+            self._sync_notice(host, known.notice, now)
         if known.stage is Stage.UNHEALTHY and place not in self._unhealthy:
             self._unhealthy.add(place)
             self._doubt(host, level.why, now)
@@ -615,14 +614,14 @@ class Core:
         elif level.access is Access.AVAILABLE and host.closed in {Closed.PAUSED, Closed.LEAVING}:
             self._add(self.ledger.reopen(host, now))
 
-    def _sync_notice(self, host: Host, doom: messages.Doomed, now: float) -> None:
+    def _sync_notice(self, host: Host, notice: Notice, now: float) -> None:
         """It goes at a deadline."""
         place = host.pool, host.instance
-        if self.doomed.get(place) != doom:
-            self._close_for_good(host, Closed.DOOMED, doom.why, now)
-            self.doomed[place] = doom
-            self._breaks.set(place, doom.deadline - BREAK_AHEAD)
-            if doom.kind is NoticeKind.PREEMPTION:
+        if self.doomed.get(place) != notice:
+            self._close_for_good(host, Closed.DOOMED, notice.why, now)
+            self.doomed[place] = notice
+            self._breaks.set(place, notice.deadline - BREAK_AHEAD)
+            if notice.kind is NoticeKind.PREEMPTION:
                 self.losses.announced(host.pool, host.instance, now)
 
     def _lose(self, host: Host, cause: Loss | None, now: float) -> None:
@@ -848,8 +847,8 @@ def _by_pool(choices: Iterable[Choice]) -> dict[str, dict[str, str]]:
     return by_pool
 
 
-def _as_announced(loss: Loss | None, doom: messages.Doomed | None) -> Loss | None:
+def _as_announced(loss: Loss | None, notice: Notice | None) -> Loss | None:
     """Why work was lost, if that was announced: for the same reason, however its end was noticed."""
-    if loss is None or doom is None or loss.kind not in TAKEN:
+    if loss is None or notice is None or loss.kind not in TAKEN:
         return loss
-    return Loss(LossKind.PREEMPTED, f"{doom.why}, and {loss}")
+    return Loss(LossKind.PREEMPTED, f"{notice.why}, and {loss}")

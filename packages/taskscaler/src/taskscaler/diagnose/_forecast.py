@@ -246,14 +246,14 @@ class _Foresight:
     # --- what becomes of what the cloud takes away -------------------------------------------------------
 
     def _announced(self) -> Iterator[Upcoming]:
-        for (pool, instance), doom in self.core.doomed.items():
-            yield self._item(doom.deadline, Next.TAKEN, pool, instance, why=doom.why)
+        for (pool, instance), notice in self.core.doomed.items():
+            yield self._item(notice.deadline, Next.TAKEN, pool, instance, why=notice.why)
         for host, at in self.core.breaks():
             held = host.leases
-            doom = self.core.doomed[host.pool, host.instance]
-            late = tuple(each.key for each in held if each.ends_by > doom.deadline)
+            notice = self.core.doomed[host.pool, host.instance]
+            late = tuple(each.key for each in held if each.ends_by > notice.deadline)
             if late:
-                yield self._item(at, Next.BREAK, host.pool, host.instance, keys=late, why=doom.why)
+                yield self._item(at, Next.BREAK, host.pool, host.instance, keys=late, why=notice.why)
             if late and len(late) == len(held) and not host.retained:
                 yield self._item(at, Next.GIVE_UP, host.pool, host.instance, why=host.why_closed)
 
