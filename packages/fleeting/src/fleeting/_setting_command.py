@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from attrs import evolve, field, frozen
 
 from fleeting._errors import CommandFailed
-from fleeting._protocols import Connection
+from fleeting._protocols import Connection, Sink
 from fleeting.connectors._collect import Beginning, Ending
 
 KEPT = 1 << 13
@@ -19,13 +19,15 @@ class SettingCommand:
     setting: str
     line: str | None = field(repr=False)
 
-    async def run(self, connection: Connection, env: Mapping[str, str] | None = None) -> None:
+    async def run(
+        self, connection: Connection, env: Mapping[str, str] | None = None, *, stdout: Sink | None = None
+    ) -> None:
         """Run it; raises `CommandFailed`, under the setting's name, unless it succeeds.
 
-        It may print as much as it likes: of its outputs no more is kept than says why it failed.
+        It may print as much as it likes: unless there is a sink, no more is kept than says why it failed.
         """
         said = Ending(KEPT)
-        completed = await connection.run(self.line or "", stdout=Beginning(0), stderr=said, env=env)
+        completed = await connection.run(self.line or "", stdout=stdout or Beginning(0), stderr=said, env=env)
         if not completed.ok:
             completed = evolve(completed, stderr=bytes(said.data))
             is_cut = len(said.data) == KEPT

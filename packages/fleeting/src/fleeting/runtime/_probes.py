@@ -6,13 +6,13 @@ from math import inf
 from typing import TYPE_CHECKING
 
 import anyio
-from attrs import define, evolve, field
+from attrs import define, field
 
-from fleeting._errors import CommandFailed, FleetingError, ProviderError
+from fleeting._errors import FleetingError, ProviderError
 from fleeting._protocols import Connection
-from fleeting._setting_command import KEPT
+from fleeting._setting_command import SettingCommand
 from fleeting._types import Clock
-from fleeting.connectors._collect import Beginning, Ending
+from fleeting.connectors._collect import Beginning
 from fleeting.core import messages
 from fleeting.runtime._bounded import Bounded
 from fleeting.runtime._notices import READ, ProbeOutput, parse_notices
@@ -99,11 +99,9 @@ class NoticeProbes:
 
     async def _run_probe(self, connection: Connection) -> ProbeOutput:
         """Run the probe once."""
-        said, printed = Ending(KEPT), Beginning(READ + 1)
+        printed = Beginning(READ + 1)
         with anyio.fail_after(PROBE_TIMEOUT):
-            completed = await connection.run(self._command, stdout=printed, stderr=said)
-        if not completed.ok:
-            raise CommandFailed("notice_probe", evolve(completed, stderr=bytes(said.data)))
+            await SettingCommand("notice_probe", self._command).run(connection, stdout=printed)
         return parse_notices(bytes(printed.data))
 
     def _pass_on(self, instance: str, heard: ProbeOutput, before: float) -> float:
