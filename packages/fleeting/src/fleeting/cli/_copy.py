@@ -14,14 +14,14 @@ from typing import Final
 
 import anyio
 from anyio import to_thread
-from attrs import define, field, frozen
+from attrs import frozen
 
 from fleeting._errors import CopyFailed, WrongArguments
 from fleeting._protocols import Connection, Sink, Source
-from fleeting._types import Completed
 from fleeting.archives import ArchiveRefused, Kind, Packed, merge, unpack
 from fleeting.cli._commandline import SUCCEEDED
 from fleeting.cli._group import OpenGroup, not_there
+from fleeting.connectors._collect import Beginning
 
 SAID_LIMIT = 4096
 """Bytes that are kept of what the other side says about what is wrong."""
@@ -212,26 +212,12 @@ async def _run(
 ) -> None:
     """Run a script with its arguments on the instance."""
     text, *arguments = script
-    said = _Said()
+    said = Beginning(SAID_LIMIT)
     command = ("/bin/sh", "-c", text, "sh", *arguments)
     completed = await connection.run(command, stdin=stdin, stdout=stdout or said, stderr=said)
     if not completed.ok:
-        raise CopyFailed(f"on {there.instance}", said.why(completed))
-
-
-@define
-class _Said:
-    """Keeps the beginning of what is said."""
-
-    _data: bytearray = field(factory=bytearray, init=False)
-
-    async def __call__(self, chunk: bytes) -> None:
-        self._data += chunk[: SAID_LIMIT - len(self._data)]
-
-    def why(self, completed: Completed) -> str:
-        """Tell in one line why it did not work: what was said first is the cause of the rest."""
-        lines = self._data.decode(errors="replace").strip().splitlines()
-        return lines[0] if lines else f"the command {completed.outcome}"
+        lines = said.data.decode(errors="replace").strip().splitlines()  # the first is the cause of the others
+        raise CopyFailed(f"on {there.instance}", lines[0] if lines else f"the command {completed.outcome}")
 
 
 @contextmanager

@@ -103,11 +103,6 @@ def ending(pid: int) -> str:
     return _ENDING.replace("PID", str(pid))
 
 
-def display(command: str | Sequence[str]) -> str:
-    """Show a command as one line of shell."""
-    return command if isinstance(command, str) else shlex.join(command)
-
-
 @define
 class PidReader:
     """Takes the line with the process id out of stderr."""
