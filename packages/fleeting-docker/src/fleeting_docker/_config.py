@@ -8,17 +8,9 @@ from attrs import field, frozen
 from attrs.validators import ge, gt, in_, min_len, optional
 
 from fleeting import Duration
-from fleeting.plugins import is_absolute
+from fleeting.plugins import is_absolute, is_group_name
 
-_NAME = re.compile(r"[a-z]([a-z0-9-]{0,30}[a-z0-9])?")
 _VOLUME = re.compile(r"(/[^:]*|[a-zA-Z0-9][a-zA-Z0-9_.-]*):/[^:]*(:ro|:rw)?")
-
-
-def _is_name(_: object, __: "attrs.Attribute[str]", value: str) -> None:
-    if not _NAME.fullmatch(value):
-        raise ValueError(
-            "1 to 32 lower-case letters, digits and dashes, starting with a letter and not ending with a dash"
-        )
 
 
 def _are_volumes(_: object, __: "attrs.Attribute[tuple[str, ...]]", volumes: Iterable[str]) -> None:
@@ -30,7 +22,7 @@ def _are_volumes(_: object, __: "attrs.Attribute[tuple[str, ...]]", volumes: Ite
 class DockerGroupConfig:
     """What ``plugin_config`` may say for ``plugin = "docker"``."""
 
-    name: str = field(default="default", validator=_is_name)
+    name: str = field(default="default", validator=is_group_name)
     """Tells one group from another on a daemon; the names of its instances begin with it."""
 
     socket: str = field(default="/var/run/docker.sock", validator=is_absolute)

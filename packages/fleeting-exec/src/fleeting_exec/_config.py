@@ -9,20 +9,12 @@ from attrs import field, frozen
 from attrs.validators import deep_iterable, ge, gt, le, min_len, optional
 
 from fleeting import Duration
-from fleeting.plugins import is_absolute, state_home
+from fleeting.plugins import is_absolute, is_group_name, state_home
 
 LONGEST_READ = 100.0
 """Seconds; the manager gives up on a view after 120."""
 
-_NAME = re.compile(r"[a-z]([a-z0-9-]{0,30}[a-z0-9])?")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-
-
-def _is_name(_: object, __: "attrs.Attribute[str]", value: str) -> None:
-    if not _NAME.fullmatch(value):
-        raise ValueError(
-            "1 to 32 lower-case letters, digits and dashes, starting with a letter and not ending with a dash"
-        )
 
 
 def _are_variables(_: object, __: "attrs.Attribute[tuple[str, ...]]", names: Iterable[str]) -> None:
@@ -37,7 +29,7 @@ class ExecConfig:
     command: tuple[str, ...] = field(validator=[min_len(1), deep_iterable(min_len(1))])
     """The program and its first arguments; what is to be done is appended. No shell touches it."""
 
-    name: str = field(default="default", validator=_is_name)
+    name: str = field(default="default", validator=is_group_name)
     """Tells one group from another; the names of its instances begin with it."""
 
     identity: str | None = field(default=None, validator=optional(min_len(1)))

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_GROUP_NAME = re.compile(r"[a-z]([a-z0-9-]{0,30}[a-z0-9])?")
+
 BareNumbers = Literal["refuse", "nanoseconds"]
 """What a number without a unit is, where a duration belongs: a mistake, or nanoseconds as Go has them."""
 
@@ -390,3 +392,15 @@ def _found_and_rule(error: ValueError, attribute: "attrs.Attribute[Any]", value:
     if sign in _IN_WORDS:
         rule = f"{_IN_WORDS[sign]} {written(float(bound)) if is_duration else bound}"
     return "".join([written(part), *map(str, added)]), rule
+
+
+def is_group_name(_: object, __: "attrs.Attribute[str]", value: str) -> None:
+    """Refuse, as a validator of a setting, what cannot be the beginning of instances' names.
+
+    Raises:
+        ValueError: It cannot; says what may stand there.
+    """
+    if not _GROUP_NAME.fullmatch(value):
+        raise ValueError(
+            "1 to 32 lower-case letters, digits and dashes, starting with a letter and not ending with a dash"
+        )

@@ -12,7 +12,7 @@ from fleeting._private_directory import PrivateDirectory
 from fleeting._protocols import GivesNotice, MarksOwner, Suspends, Withdraws
 from fleeting._setting_command import SettingCommand
 from fleeting._shared_call import SharedCall
-from fleeting._structure import structure
+from fleeting._structure import is_group_name, structure
 from fleeting._types import INTERFACE_VERSION
 from fleeting._wording import describe, one_line
 
@@ -32,6 +32,7 @@ __all__ = [
     "format_duration",
     "hide_tree",
     "is_absolute",
+    "is_group_name",
     "load_connector",
     "make_private",
     "one_line",
