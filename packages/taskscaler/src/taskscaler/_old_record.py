@@ -20,7 +20,7 @@ from typing import Any
 
 from attrs import define, field, frozen
 
-from fleeting.plugins import open_private
+from fleeting.plugins import open_private, write_whole
 from taskscaler._errors import CannotResume, NothingTold, RecordUnreadable
 from taskscaler._jobsfile import Defaults, JobTable
 from taskscaler._observe import DecisionEvent, InstanceEvent
@@ -40,7 +40,6 @@ from taskscaler.batch import (
     Started,
 )
 from taskscaler.batch._events import as_line, header, read_decision
-from taskscaler.batch._results import draft_of
 
 HISTORY_VERSION = 2
 FLEET_VERSION = 1
@@ -100,13 +99,7 @@ def adopt(results: Results) -> None:
         return
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        draft = draft_of(results.events)
-        with open(draft, "wb", opener=open_private) as file:
-            file.truncate()
-            file.writelines([header(), *map(as_line, events(results))])
-            file.flush()
-            os.fsync(file.fileno())
-        draft.rename(results.events)
+        write_whole(results.events, b"".join([header(), *map(as_line, events(results))]))
     except BlockingIOError:
         raise CannotResume(f"the batch in {results.directory} is still being run; end that first") from None
     finally:
