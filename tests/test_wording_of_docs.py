@@ -37,6 +37,22 @@ BANNED = (
     ("in whatever", r"in whatever", "in any"),
     ("need be", r"nothing need be", "do nothing"),
     ("that lacks", r"that lacks", "without, the missing"),
+    ("no use", r"(?:is|are|of) (?:of )?no use", "unusable, not needed"),
+    ("asked later", r"(?:is|are) asked later", "deprioritised"),
+    ("nobody waits", r"nobody waits(?=[,;:])", "nothing is waiting,"),
+    ("in vain", r"in vain", "without success"),
+    ("nobody expects", r"nobody expects", "unexpectedly"),
+    ("breaks off", r"breaks? off", "is truncated, ends early"),
+    ("shall be", r"shall be", "should be, is to be"),
+    ("asked of", r"asked of", "requested from"),
+    (" us in", r"lets? us", "refuses the login"),
+    ("came of", r"(?:came|comes?) of", "the outcome, the result"),
+    ("none of", r"holds? none of", "contains no"),
+    ("to become of", r"to become of", "what happens to"),
+    ("takes no data", r"takes no (?:data|input)", "accepts no"),
+    ("on this side", r"closed on this side", "closed locally"),
+    ("left it within", r"that left it within", "that ended in"),
+    ("tried again", r"(?:was|will be) tried again", "retried"),
 )
 """What not to write: a part of it in lower case, by which it is found quickly; whole words; what to write instead."""
 

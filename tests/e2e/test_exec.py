@@ -118,7 +118,7 @@ def test_a_mistake_in_the_script_is_told_in_one_line(reader: Reader) -> None:
     done = reader.run("run", "jobs.toml", "--output", "results")
     assert done.returncode == 1
     problem = r"it is not JSON \(Expecting value: line 2 column 1 \(char 16\)\)"
-    line = rf"error: provision list printed what cannot be used: {problem}; correct the program \[FL300\]\n"
+    line = rf"error: provision list printed invalid output: {problem}; correct the program \[FL300\]\n"
     assert re.fullmatch(line, done.stderr)
 
 

@@ -164,7 +164,7 @@ async def test_limits_hold_and_a_slot_has_its_share(bench: Bench) -> None:
 async def test_a_job_that_needs_too_much_memory_is_told_so(bench: Bench) -> None:
     """Whatever was killed for it: here a child, whose parent went on to fail."""
     outcome = await bench.run("head -c 200m /dev/zero | tail", config={"memory": "32m"})
-    why = "exited with 137: it needed more memory than its 32 MiB and was killed for that; raise memory"
+    why = "exited with 137: it needed more memory than its 32 MiB and was killed; raise memory"
     assert (outcome.verdict, outcome.exit_code, outcome.why) == (Verdict.FAILED, 137, why)
 
 

@@ -46,22 +46,22 @@ async def refusal(bench: Bench, script: str = "true", **given: Any) -> str:  # n
         (
             {"image": "evil/miner:1"},
             {},
-            "the job may not have the image evil/miner:1; add it to allowed_images in [executors.docker] if it may",
+            "the job may not use the image evil/miner:1; to allow it, add it to allowed_images in [executors.docker]",
         ),
         (
             {"volumes": ("/:/host",)},
             {"allowed_volumes": ("/srv/*",)},
             (
-                "the job may not have the directory of the instance /; add it to allowed_volumes in [executors.docker]"
-                " if it may"
+                "the job may not use the directory of the instance /; to allow it,"
+                " add it to allowed_volumes in [executors.docker]"
             ),
         ),
         (
             {"volumes": ("/srv/../etc:/host",)},
             {"allowed_volumes": ("/srv/*",)},
             (
-                "the job may not have the directory of the instance /etc; add it to allowed_volumes in"
-                " [executors.docker] if it may"
+                "the job may not use the directory of the instance /etc; to allow it, add it to allowed_volumes in"
+                " [executors.docker]"
             ),
         ),
         (
@@ -80,7 +80,7 @@ async def refusal(bench: Bench, script: str = "true", **given: Any) -> str:  # n
         (
             {"image": "taskscaler-test/nosuch:1"},
             {"allowed_images": ("taskscaler-test/*",), "pull_policy": ()},
-            "i-1 does not have the image taskscaler-test/nosuch:1, and pull_policy says never to pull it",
+            "i-1 does not have the image taskscaler-test/nosuch:1, and pull_policy is never",
         ),
         (
             {"services": ({"image": IMAGE, "health": "false", "health_timeout": 1.0},)},
@@ -114,7 +114,7 @@ async def test_an_instance_without_a_daemon_is_told_from_one_that_may_not_be_use
     place.unlink()
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(place))
-    dead_one = f"the Docker daemon on i-1 is not running: nobody answers at {place}; start it"
+    dead_one = f"the Docker daemon on i-1 is not running: nothing answers at {place}; start it"
     assert await refusal(bench, config={"socket": str(place)}) == dead_one
 
 
@@ -154,7 +154,7 @@ async def test_whoever_answers_must_be_a_docker_daemon(bench: Bench) -> None:
         tasks.start_soon(listener.serve, answer)
         said = await refusal(bench, config={"socket": str(place)})
         tasks.cancel_scope.cancel()
-    assert said == f"the Docker daemon on i-1 is not running: nobody answers at {place}; start it"
+    assert said == f"the Docker daemon on i-1 is not running: nothing answers at {place}; start it"
 
 
 async def test_a_full_disk_is_told_as_such(bench: Bench) -> None:
@@ -220,4 +220,4 @@ async def test_without_tunnels_a_command_on_the_instance_leads_to_the_daemon(ben
     assert (outcome.exit_code, len(bench.output.data)) == (3, 300_000)
     said = await refusal(without, config={"stdio_command": ("/bin/sh", "-c", "echo no such thing >&2; exit 5")})
     remedy = "install that command there, or set stdio_command"
-    assert said == f"nothing leads to the Docker daemon on i-1: /bin/sh exited with 5: no such thing; {remedy}"
+    assert said == f"no way to reach the Docker daemon on i-1: /bin/sh exited with 5: no such thing; {remedy}"

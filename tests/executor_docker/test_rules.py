@@ -84,7 +84,7 @@ def test_a_job_never_gets_more_memory_than_the_operator_s_limit_or_its_share(
     config = DockerConfig(image=IMAGE, memory=None if most is None else str(most), shares=shares)
     options = DockerOptions(memory=None if wish is None else str(wish))
     if most is not None and wish is not None and wish > most:
-        with pytest.raises(DockerError, match=r"of memory, and .* is the most; ask for less"):
+        with pytest.raises(DockerError, match=r"of memory, but at most .* is allowed; request less"):
             admit(config, options)
         return
     got = admit(config, options).limits.within(cpus=4, memory=total, shares=shares).memory
@@ -96,7 +96,7 @@ def test_a_service_has_no_more_memory_than_its_job_may_have() -> None:
     """Asking for more is refused; of a share that is smaller, it gets that."""
     services = (Service(image="db", memory="2g"),)
     said = why_not({"memory": "1g", "allowed_services": ("db",)}, {"services": services})
-    assert said == "the job asks for 2 GiB of memory for the service db, and 1 GiB is the most; ask for less"
+    assert said == "the job requests 2 GiB of memory for the service db, but at most 1 GiB is allowed; request less"
     assert Limits(memory=100).of_service(200).memory == Limits().of_service(100).memory == 100
 
 

@@ -41,7 +41,7 @@ async def test_a_job_reaches_its_services_by_name_once_they_are_well(bench: Benc
 async def test_a_service_that_ends_fails_the_job_and_its_log_is_shown(bench: Bench) -> None:
     """The job does not begin."""
     broken = Service(image=IMAGE, aliases=("db",), command=("/bin/sh", "-c", "echo no disk; exit 4"), health="true")
-    with pytest.raises(DockerError, match=r"^the service db \(.*\) ended with 4 before the job began; its log is"):
+    with pytest.raises(DockerError, match=r"^the service db \(.*\) ended with 4 before the job started; its log is"):
         await bench.run("echo job", options={"services": (broken,)}, config=CONFIG)
     assert bench.said == "taskscaler: the last words of the service db:\nno disk\n"
 

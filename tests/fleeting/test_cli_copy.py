@@ -169,7 +169,7 @@ def test_merging_follows_no_link_on_this_side(fleet: Fleet, here: Path, there: P
         ("{i}:{there}/in", "{here}/file", "the copy failed here: {here}/file: Not a directory"),
         ("{i}:{there}/file", "{here}/in", "the copy failed here: {here}/in/file: Is a directory"),
         ("{i}:{there}/bad", "{here}", 'the copy failed here: the link "link" leads outside its directory'),
-        ("{i}:", "{here}", "{here} is a directory, and the copy has no name; write {here}/NAME"),
+        ("{i}:", "{here}", "{here} is a directory, but the copy has no name; write {here}/NAME"),
         ("x:a", "{here}", "instance x does not exist; the group has {i}"),
     ],
 )
@@ -199,7 +199,7 @@ def test_one_side_has_to_be_an_instance(tmp_path: Path) -> None:
         instance = fleet.grow()
         neither, both = fleet.fleeting("cp", "a", "b"), fleet.fleeting("cp", f"{instance}:a", f"{instance}:b")
     assert "neither SRC nor DST is on an instance; write INSTANCE:PATH" in neither.stderr
-    assert "both are on instances; copy it here first" in both.stderr
+    assert "both are on instances; copy to this machine first" in both.stderr
     assert (neither.exit_code, both.exit_code) == (2, 2)
 
 
@@ -267,7 +267,7 @@ def test_an_instance_that_sends_something_else_is_refused(here: Path, there: Pat
             member = tarfile.TarInfo(name)
             member.type, member.linkname = (tarfile.SYMTYPE, "a") if name == "link" else (tarfile.REGTYPE, "")
             tar.addfile(member)
-    with pytest.raises(CopyFailed, match="not the one file that was asked for"):
+    with pytest.raises(CopyFailed, match="something other than the requested file"):
         _put(archive, unpacked, here / "file")
     assert list(here.iterdir()) == []
 
@@ -275,7 +275,7 @@ def test_an_instance_that_sends_something_else_is_refused(here: Path, there: Pat
 @pytest.mark.parametrize(
     ("own", "why"),
     [
-        ({"d": "here/outside"}, "is a link, and the copy is a directory"),
+        ({"d": "here/outside"}, "is a link, but the copy is a directory"),
         ({"d/sub": "../outside"}, "Not a directory"),
         ({"d/y": "../outside"}, 'the link "x" leads outside its directory'),
         ({"d/file/in": "nothing"}, "Is a directory"),

@@ -95,7 +95,7 @@ async def test_a_journal_is_not_kept_where_others_can_write(tmp_path: Path) -> N
     place = tmp_path / "shared"
     place.mkdir(mode=0o777)
     place.chmod(0o777)
-    refused = r"shared cannot be used: it belongs to or can be written by another user; put the journal into a dir"
+    refused = r"shared cannot be used: it belongs to or can be written by another user; put the journal in a dir"
     for journal in (SqliteJournal(place / "a"), SqliteJournal(tmp_path / "own" / "a", locks=place)):
         with pytest.raises(JournalError, match=refused):
             await journal.open(["group"], "me", {})
@@ -120,7 +120,7 @@ async def test_host_keys_that_others_could_have_pinned_are_not_believed(tmp_path
     pins = FileHostKeys(tmp_path / "pins")
     await pins.pin("i-1", "ssh-ed25519 AAAA")
     pins.directory.chmod(0o777)
-    with pytest.raises(ConnectError, match="may be another user's; make it your own, with mode 0700"):
+    with pytest.raises(ConnectError, match="may belong to another user; make the directory your own, with mode 0700"):
         await pins.get("i-1")
     with pytest.raises(ConnectError, match=r"cannot be pinned in .*: it belongs to or can be written by another user"):
         await pins.pin("i-2", "ssh-ed25519 AAAA")

@@ -196,7 +196,7 @@ async def test_a_slow_sink_holds_the_command_up(tmp_path: Path) -> None:
 async def test_collecting_has_a_limit(tmp_path: Path) -> None:
     """Output beyond the limit without a sink is an error, and the command is ended."""
     async with connected(tmp_path / "group") as connection:
-        with pytest.raises(ConnectError, match="more than 16 MiB to stdout; give a sink"):
+        with pytest.raises(ConnectError, match="more than 16 MiB to stdout; pass a sink"):
             await connection.run(["yes"])
         assert (await connection.run("true")).ok
 
@@ -418,8 +418,8 @@ async def test_wait_closed_tells_of_our_own_hanging_up(tmp_path: Path) -> None:
             await anyio.wait_all_tasks_blocked()
         with pytest.raises(Unreachable, match="is closed"):
             await connection.run("true")
-        assert await connection.wait_closed() == "it was closed on this side"
-    assert reasons == ["it was closed on this side"]
+        assert await connection.wait_closed() == "it was closed locally"
+    assert reasons == ["it was closed locally"]
 
 
 async def test_dial_fails_where_nobody_listens(tmp_path: Path) -> None:

@@ -177,7 +177,7 @@ async def test_a_stopped_sink_stops_its_command_alone(tmp_path: Path) -> None:
 async def test_collecting_has_a_limit(tmp_path: Path) -> None:
     """Output beyond the limit without a sink is an error, and the command is ended."""
     async with connected(tmp_path) as connection:
-        with pytest.raises(ConnectError, match="more than 16 MiB to stdout; give a sink"):
+        with pytest.raises(ConnectError, match="more than 16 MiB to stdout; pass a sink"):
             await connection.run(["yes"])
         assert (await connection.run("true")).ok
 
@@ -433,7 +433,7 @@ async def test_leaving_ends_one_use_and_not_the_others(tmp_path: Path) -> None:
             async with dialled(server.info, connector) as left:
                 tasks.start_soon(watch, left)
                 await left.run("true")
-            assert await ended.lines(1) == [b"it was closed on this side"]
+            assert await ended.lines(1) == [b"it was closed locally"]
             with pytest.raises(Unreachable, match="is closed"):
                 await left.run("true")
             assert (await kept.run("true")).ok
@@ -481,7 +481,7 @@ async def test_a_server_that_dies_takes_its_commands_along(tmp_path: Path) -> No
                 server.signal(signal.SIGKILL)
 
             tasks.start_soon(kill)
-            with pytest.raises(Unreachable, match="whether the command had ended is unknown"):
+            with pytest.raises(Unreachable, match="it is unknown whether the command had ended"):
                 await connection.run("echo here; exec sleep 1000", stdout=heard)
             assert await connection.wait_closed()
 
@@ -602,7 +602,7 @@ async def test_one_connection_leads_to_the_next(tmp_path: Path) -> None:
             assert (await connection.run("cat", stdin=data)).stdout == data
             outer.signal(signal.SIGKILL)
             assert await connection.wait_closed()
-            with pytest.raises(Unreachable, match="the connection that leads there is dead: "):
+            with pytest.raises(Unreachable, match="the connection to it is dead: "):
                 async with connector.dial(inner.info, configured(timeout=1000.0), over=over):
                     pass
         async with dialled(outer.info, connector) as over:

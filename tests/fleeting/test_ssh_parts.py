@@ -99,9 +99,9 @@ def test_a_command_whose_environment_does_not_arrive_is_not_run() -> None:
 
 def test_an_environment_that_cannot_be_sent_is_refused() -> None:
     """With what to do, and without a value."""
-    with pytest.raises(ConnectError, match=r"the command's environment has \d+ bytes, at most 120000 can be sent"):
+    with pytest.raises(ConnectError, match=r"the command's environment has \d+ bytes, more than the limit of 120000"):
         compose("true", env={"A": "secret" * 20000}, cwd=None, mark="")
-    with pytest.raises(ConnectError, match=r"^a command cannot have a NUL character in it$"):
+    with pytest.raises(ConnectError, match=r"^a command cannot contain NUL characters$"):
         compose("true", env={"A": "secret\0"}, cwd=None, mark="")
 
 
@@ -413,7 +413,7 @@ async def test_a_channel_holds_a_window_and_no_more() -> None:
     wire, channel = opened()
     for _ in range(WINDOW >> 15):
         channel.handle(common.MSG_CHANNEL_DATA, incoming(bytes(1 << 15)))
-    with pytest.raises(paramiko.SSHException, match="more than it may"):
+    with pytest.raises(paramiko.SSHException, match="more data than allowed"):
         channel.handle(common.MSG_CHANNEL_DATA, incoming(b"x"))
     assert wire.posted == []
     taken = 0
@@ -447,7 +447,7 @@ async def test_what_a_channel_holds_costs_no_more_than_the_window(piece: bytes) 
 @pytest.mark.anyio
 async def test_a_host_that_takes_nothing_is_hung_up_on() -> None:
     """Packets without room for data: whoever sends would try for ever."""
-    with pytest.raises(paramiko.SSHException, match="takes no data at all"):
+    with pytest.raises(paramiko.SSHException, match="accepts no data"):
         opened(packet=64)
 
 

@@ -131,7 +131,7 @@ def test_what_xml_cannot_write_is_refused(part: str, character: str) -> None:
             given["env"] = {text: "x"} if part == "name" else {"x": text}
         case "cwd":
             given["cwd"] = text
-    with pytest.raises(ConnectError, match=rf"no way to send the character U\+{ord(character):04X}") as error:
+    with pytest.raises(ConnectError, match=rf"cannot send the character U\+{ord(character):04X}") as error:
         compose(given["command"], env=given["env"], cwd=given["cwd"])
     assert "secret" not in str(error.value)
 
@@ -139,9 +139,13 @@ def test_what_xml_cannot_write_is_refused(part: str, character: str) -> None:
 @pytest.mark.parametrize(
     ("command", "env", "message"),
     [
-        ("x" * (LONGEST_LINE + 1), {}, "has 8001 characters, cmd.exe takes 8000; use fleeting.connectors.powershell"),
-        ("a\nb", {}, "cmd.exe takes one line"),
-        (["a", "x" * LONGEST_PROGRAM], {}, "Windows takes 32000; pass data on stdin"),
+        (
+            "x" * (LONGEST_LINE + 1),
+            {},
+            "has 8001 characters, more than the 8000 of cmd.exe; use fleeting.connectors.powershell",
+        ),
+        ("a\nb", {}, "cmd.exe accepts one line"),
+        (["a", "x" * LONGEST_PROGRAM], {}, "more than the 32000 of Windows; pass data on stdin"),
         ([], {}, "needs a program"),
         ([""], {}, "needs a program"),
         ("a", {"": "x"}, "'' cannot be a variable of Windows"),
@@ -223,14 +227,14 @@ UNTRUSTED = SSLError(MaxRetryError(None, "/", ssl.SSLError(1, "certificate verif
             Unreachable,
             "h cannot be reached: refused",
         ),
-        (TLS, Unreachable, "h does not speak TLS as it should"),
+        (TLS, Unreachable, "h has a TLS problem"),
         (UNTRUSTED, HostKeyMismatch, "certificate that is not trusted: .*self-signed; set ca_file or certificate"),
         (InvalidCredentialsError("x"), LoginRejected, "refuses the user or the password"),
         (PermissionError("x"), LoginRejected, "refuses the user or the password"),
         (WinRMTransportError("http", 503, ""), Unreachable, "is not available"),
         (WinRMTransportError("http", 404, ""), Unreachable, "answers with HTTP status 404"),
         (TooMuch("it sends"), Unreachable, "cannot be understood: it sends"),
-        (StopIteration(), Unreachable, r"answers what no WinRM service would \(StopIteration\)"),
+        (StopIteration(), Unreachable, r"gives an answer that is not WinRM \(StopIteration\)"),
         (LoginRejected("ours"), LoginRejected, "ours"),
         (WinRMOperationTimeoutError(), OperationTimeout, "^$"),
         (fault(SHELL_QUOTA), Fault, "It is so"),

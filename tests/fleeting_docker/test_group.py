@@ -71,7 +71,7 @@ async def test_what_cannot_be_started_is_told_and_not_left(docker: Daemon) -> No
         (name,) = (await group.update()).instances
         async with docker.engine() as engine:
             await engine.ask("POST", f"/containers/{name}/wait")
-        with pytest.raises(ProviderError, match="does not run: its state is exited"):
+        with pytest.raises(ProviderError, match="is not running: its state is exited"):
             await group.connect_info(name)
     async with opened(docker, network="nosuch") as group:
         with pytest.raises(ProviderError, match="network nosuch not found"):

@@ -145,7 +145,7 @@ def test_what_the_contract_has_is_understood(instances: dict[str, tuple[str, flo
 def test_a_refusal_says_what_is_wrong(output: bytes | str, said: str) -> None:
     """It names the command, the place, what was found and what was expected."""
     told = refusal(output)
-    assert told.startswith("provision list printed what cannot be used: ")
+    assert told.startswith("provision list printed invalid output: ")
     assert said in told
     assert told.endswith("; correct the program")
 

@@ -177,7 +177,7 @@ async def test_one_bad_answer_of_the_cloud_kills_nothing(place: Place) -> None:
         (name,) = before = await states(group)
         place.trouble("state", "the API is down")
         assert await states(group) == before
-        with pytest.raises(ProviderError, match="does not run: its state is unknown"):
+        with pytest.raises(ProviderError, match="is not running: its state is unknown"):
             await group.heartbeat(name)
         place.trouble("state", None)
         await group.heartbeat(name)

@@ -150,9 +150,9 @@ async def test_records_are_for_our_own_eyes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("command", "said"),
     [
-        (("./no-such-program",), f"there is no program ./no-such-program that can be run in {Path.cwd()}; correct the"),
-        (("no-such-program",), "there is no program no-such-program that can be run on the PATH; correct the first"),
-        (("/etc/passwd",), "there is no program /etc/passwd that can be run here"),
+        (("./no-such-program",), f"there is no executable program ./no-such-program in {Path.cwd()}; correct the"),
+        (("no-such-program",), "there is no executable program no-such-program on the PATH; correct the first"),
+        (("/etc/passwd",), "there is no executable program /etc/passwd here"),
     ],
 )
 async def test_a_program_that_cannot_be_run_is_told_of_at_once(
@@ -478,11 +478,11 @@ async def test_other_names_than_ours_explain_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("echo not JSON", "printed what cannot be used: it is not JSON"),
-        (":", "printed what cannot be used: nothing"),
+        ("echo not JSON", "printed invalid output: it is not JSON"),
+        (":", "printed invalid output: nothing"),
         ("exit 75", "exited with 75"),
         ("kill -9 $$", "was ended by signal 9"),
-        ("printf '\\377'", "printed what cannot be used: it is not JSON"),
+        ("printf '\\377'", "printed invalid output: it is not JSON"),
         ("exec yes", f"printed more than {OUTPUT_LIMIT >> 20} MiB and was killed"),
         ("yes >&2 & sleep 0.2; exit 3", "exited with 3: y y y"),
     ],
@@ -542,7 +542,7 @@ async def test_an_unknown_state_is_the_last_that_was_known(tmp_path: Path) -> No
         assert await states(group) == [State.RUNNING]
         cloud.now(list=one("a", "unknown"))
         assert await states(group) == [State.RUNNING]
-        with pytest.raises(ProviderError, match="a does not run: its state is unknown"):
+        with pytest.raises(ProviderError, match="a is not running: its state is unknown"):
             await group.heartbeat("a")
 
 

@@ -216,7 +216,7 @@ def test_a_denial_names_the_permission() -> None:
     """It is all that is told on of a message of Google's."""
     message = "Required 'compute.instances.get' permission for 'projects/acme/zones/b/instances/x'"
     error = from_http_status(403, message, errors=[{"reason": "forbidden"}], response=Response())
-    assert str(answers.error_for(error, "get", changes=False)).endswith("403 forbidden; it takes compute.instances.get")
+    assert str(answers.error_for(error, "get", changes=False)).endswith("403 forbidden; grant compute.instances.get")
 
 
 @pytest.mark.parametrize(("header", "seconds"), [("7", 7.0), ("0", None), ("", None), ("soon", None)])
@@ -274,7 +274,7 @@ def test_a_regional_group_that_moves_instances_is_refused() -> None:
     group = gcp.InstanceGroupManager()
     assert answers.refusal(group, ZONAL) is None
     assert str(answers.refusal(group, REGIONAL)).endswith(
-        "switch that off: gcloud compute instance-groups managed update runners --project=acme"
+        "disable that: gcloud compute instance-groups managed update runners --project=acme"
         " --region=europe-west1 --instance-redistribution-type=none"
     )
 

@@ -269,6 +269,6 @@ async def test_an_end_before_its_time_is_a_preemption_too() -> None:
 async def test_one_group_is_no_two_pools() -> None:
     """Its instances would be counted twice, and each pool would delete the other's."""
     cloud = a_cloud("spot")
-    with pytest.raises(GroupRefused, match="pools first and second are one and the same group, fake/spot; give each"):
+    with pytest.raises(GroupRefused, match="pools first and second are the same group, fake/spot; give each"):
         async with pooling({"first": cloud, "second": cloud}):
             pass

@@ -63,7 +63,7 @@ class HereConnection(BaseConnection):
     async def wait_closed(self) -> str:
         """Wait until it is closed; this machine does not end before us."""
         await self.closed.wait()
-        return "it was closed on this side"
+        return "it was closed locally"
 
 
 async def _attend(process: Process, invocation: Invocation) -> int:

@@ -52,7 +52,7 @@ async def fetch(
                 if await file.tell():
                     await file.write(END)
         if scope.cancelled_caught:
-            raise ArchiveRefused(f"they took longer than {format_duration(COLLECT_TIMEOUT)}; leave less")
+            raise ArchiveRefused(f"they took longer than {format_duration(COLLECT_TIMEOUT)}; leave fewer")
         return await to_thread.run_sync(partial(take_in, archive, contents, target, patterns, limit=limit))
 
 

@@ -128,7 +128,7 @@ class _Work:
         """Prepare, run, and bring back."""
         caches = await self._prepare()
         outcome = await self._run_in_time()
-        with told_of(self.instance, "the artifacts cannot be brought back"):
+        with told_of(self.instance, "the artifacts cannot be fetched"):
             outcome = await self._collect(outcome, artifacts)
         with told_of(self.instance, "the caches cannot be kept"):
             if outcome.verdict is Verdict.SUCCEEDED:
@@ -222,7 +222,7 @@ class _Work:
                 with told_of(self.instance, "the job's files cannot be uploaded"):
                     await self._put(self.admitted.options.working_dir, Packed.of(self.job.files, owner=self._owner))
             return await self._run()
-        with told_of(self.instance, "the job took too long, and cannot be ended"):
+        with told_of(self.instance, "the job took too long and cannot be stopped"):
             report = await self._end()
         why = f"took longer than {format_duration(self.job.timeout or 0)}"
         return _with_use(JobOutcome(verdict=Verdict.TIMED_OUT, why=why), report)
@@ -273,7 +273,7 @@ class _Work:
     def _out_of_memory(self, code: int) -> str:
         limit = self.admitted.limits.memory
         most = f"its {in_words(limit)}" if limit else "what it may have"
-        return f"exited with {code}: it needed more memory than {most} and was killed for that; raise memory"
+        return f"exited with {code}: it needed more memory than {most} and was killed; raise memory"
 
     # --- after ------------------------------------------------------------------------------------------
 

@@ -46,12 +46,12 @@ async def get(engine: Engine, config: DockerConfig, image: str, instance: str) -
         if policy is not PullPolicy.ALWAYS and (found := await _inspect(engine, image)):
             return found
         if policy is PullPolicy.NEVER:
-            problem = f"{instance} does not have the image {image}, and pull_policy says never to pull it"
+            problem = f"{instance} does not have the image {image}, and pull_policy is never"
         else:
             problem = await _pull(engine, config, image, instance)
             if not problem and (found := await _inspect(engine, image)):
                 return found
-    raise DockerError(problem or f"the image {image} vanished from {instance} as soon as it was pulled")
+    raise DockerError(problem or f"the image {image} vanished from {instance} right after it was pulled")
 
 
 async def _inspect(engine: Engine, image: str) -> Image | None:

@@ -74,7 +74,7 @@ def admit(config: DockerConfig, options: DockerOptions) -> Admitted:
     for namespace in options.namespaces:
         _allow("instance's namespace", namespace, config.allowed_namespaces, "allowed_namespaces")
     if options.privileged and not config.allow_privileged:
-        raise DockerError("the job may not be privileged; if you trust it, set allow_privileged in [executors.docker]")
+        raise DockerError("the job may not run privileged; if you trust it, set allow_privileged in [executors.docker]")
     _check_services(config, options)
     return Admitted(
         image=_image(config, options),
@@ -119,7 +119,7 @@ def _allow(what: str, wish: str, patterns: Iterable[str], setting: str) -> None:
 
 
 def _refuse(what: str, wish: str, setting: str) -> None:
-    raise DockerError(f"the job may not have the {what} {wish}; add it to {setting} in [executors.docker] if it may")
+    raise DockerError(f"the job may not use the {what} {wish}; to allow it, add it to {setting} in [executors.docker]")
 
 
 def _limits(config: DockerConfig, options: DockerOptions) -> Limits:
@@ -138,5 +138,5 @@ def _size(name: str, wish: str | None, most: str | None) -> int | None:
 def _limit(name: str, wish: N | None, most: N | None, words: Callable[[N], str]) -> N | None:
     if wish is not None and most is not None and wish > most:
         found, allowed = words(wish), words(most)
-        raise DockerError(f"the job asks for {found} of {name}, and {allowed} is the most; ask for less")
+        raise DockerError(f"the job requests {found} of {name}, but at most {allowed} is allowed; request less")
     return most if wish is None else wish

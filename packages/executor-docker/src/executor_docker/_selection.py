@@ -60,7 +60,7 @@ class Selector:
         if name is None or not self._is_wanted:
             return padding
         if member.has_gaps:
-            raise ArchiveRefused(f"{shown(member.name)} has gaps, which no daemon sends")
+            raise ArchiveRefused(f"{shown(member.name)} is a sparse file, which no daemon sends")
         link = _text(member.link)
         if member.kind is Kind.HARD_LINK:
             link = self._rename(link) or link

@@ -82,7 +82,7 @@ async def _wait(engine: Engine, started: _Started) -> str:
             path = f"/containers/{quoted(started.container)}/json"
             state = (await engine.ask_for(Inspected, "GET", path)).state
             if not state.is_running:
-                return f"ended with {state.exit_code} before the job began"
+                return f"ended with {state.exit_code} before the job started"
             if state.health.status in ("healthy", "none"):  # without a check it is enough that it runs
                 return ""
             await anyio.sleep(LOOK_EVERY)

@@ -25,7 +25,7 @@ _WRONG = {
     3: "there is no Docker daemon's socket {socket} on {instance}; start dockerd there, or set socket",
     4: "{socket} on {instance} is not a socket; set socket in [executors.docker]",
     5: "the user of the connection may not use {socket} on {instance}; make the user a member of its group (docker)",
-    0: "the Docker daemon on {instance} is not running: nobody answers at {socket}; start it",
+    0: "the Docker daemon on {instance} is not running: nothing answers at {socket}; start it",
 }
 """By the exit status of `_LOOK`."""
 
@@ -46,7 +46,7 @@ async def daemon(connection: Connection, config: DockerConfig, instance: str) ->
             if commands.failed:
                 remedy = "install that command there, or set stdio_command"
                 raise DockerError(
-                    f"nothing leads to the Docker daemon on {instance}: {commands.failed}; {remedy}"
+                    f"no way to reach the Docker daemon on {instance}: {commands.failed}; {remedy}"
                 ) from error
             raise await _diagnosis(connection, config.socket, instance, error) from error
         except EngineRefused as error:

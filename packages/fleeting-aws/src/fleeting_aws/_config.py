@@ -125,4 +125,4 @@ def _make_clients(config: AwsConfig) -> Mapping[str, Any]:
         services = ("autoscaling", "ec2", "ec2-instance-connect")
         return {each: session.client(each, endpoint_url=config.endpoint_url, config=limits) for each in services}
     except (BotoCoreError, ValueError) as error:
-        raise GroupRefused(f"{config.name} cannot be asked for: {error}; correct plugin_config") from error
+        raise GroupRefused(f"{config.name} cannot be queried: {error}; correct plugin_config") from error

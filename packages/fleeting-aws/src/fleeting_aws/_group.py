@@ -236,7 +236,7 @@ class AwsGroup:
             raise GroupRefused(str(error)) from error
         harm = [*_translate.harm_in(group)]
         if harm and not self._settings.observe_only:
-            raise GroupRefused(f"{self._config.name} must not be managed as it is: {'. And '.join(harm)}")
+            raise GroupRefused(f"{self._config.name} cannot be managed as it is: {'. And '.join(harm)}")
         lacking: list[str] = []
         policies = await self._list("describe_policies", "ScalingPolicies", lacking)
         hooks = await self._list("describe_lifecycle_hooks", "LifecycleHooks", lacking)
@@ -391,7 +391,7 @@ class AwsGroup:
             raise LoginRejected(f"the password of {info.id} is encrypted; {hint}")
         data = (await self._sdk.read("ec2", "get_password_data", InstanceId=info.id))["PasswordData"].strip()
         if not data:
-            raise ProviderError(f"Windows has not reported the password of {info.id} yet; that takes some minutes")
+            raise ProviderError(f"Windows has not reported the password of {info.id} yet; this takes a few minutes")
         return evolve(info, password=_translate.decrypted(data, (await self._make_key(info.id)).private, info.id))
 
     async def _make_key(self, instance: str) -> "ssh.KeyPair":  # quoted, for it is imported only when it is used
@@ -405,7 +405,9 @@ class AwsGroup:
         for holder, until in marks.items():
             if holder != self._settings.owner and until > self._now():
                 when = datetime.fromtimestamp(until, UTC).isoformat(timespec="seconds")
-                raise GroupRefused(f"{self._config.name} is managed by {holder}; stop that, or wait until {when}")
+                raise GroupRefused(
+                    f"{self._config.name} is managed by {holder}; stop that manager, or wait until {when}"
+                )
 
     async def _unmark(self, owners: Sequence[str]) -> None:
         if owners:

@@ -43,7 +43,7 @@ class Answer:
         if launched >= asked:
             return cls(launched, None)
         if not refused:
-            raise Launching(f"AWS has told of {launched} of {asked} instances so far that it launches")
+            raise Launching(f"AWS has confirmed the launch of {launched} of {asked} instances so far")
         # one that another zone does not cure says more than any number of those that it may
         gravest = next((each for each in refused if not isinstance(each, CapacityUnavailable)), refused[0])
         return cls(launched, gravest)

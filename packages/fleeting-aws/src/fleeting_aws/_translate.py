@@ -233,11 +233,11 @@ def failure_of(error: Exception, operation: str, *, changing: bool, lost: bool =
             in_doubt = changing and lost and not isinstance(refused, InstanceNotFound | OutcomeUnknown)
             return OutcomeUnknown(f"{refused}; an earlier attempt may have been carried out") if in_doubt else refused
     elif _NO_CREDENTIALS.search(" ".join(names)):
-        return AuthFailed(f"AWS cannot be asked for {operation} without credentials: {error}")
+        return AuthFailed(f"{operation} needs AWS credentials: {error}")
     elif not names & {"BotoCoreError", "ResponseParserError"}:
         return error
     kind = OutcomeUnknown if changing else ProviderError
-    return kind(f"AWS gave no answer to {operation} that makes sense ({type(error).__name__})")
+    return kind(f"AWS gave an invalid answer to {operation} ({type(error).__name__})")
 
 
 def refusal(told: Json, asked: str) -> ProviderError:

@@ -44,7 +44,7 @@ _MEANINGS: Final = {
     ProblemKind.QUOTA: "a limit of the subscription is reached; request a higher quota",
     ProblemKind.IMAGE: "the image is missing, or does not boot as Azure expects; check the scale set's image",
     ProblemKind.AUTHORISATION: "a permission is missing; grant what the plugin's documentation lists",
-    ProblemKind.OTHER: "it is retried later; if it persists, see the scale set's activity log",
+    ProblemKind.OTHER: "the request is retried later; if the problem persists, see the scale set's activity log",
 }
 _ERRORS: Final[dict[ProblemKind, type[ProviderError]]] = {
     ProblemKind.CAPACITY: CapacityUnavailable,
@@ -58,7 +58,9 @@ _ARM_SIZE: Final = re.compile(r"[A-Za-z]+_[A-Z]+\d+(-\d+)?[a-z]*p[a-z]*(_|$)")
 """Sizes with an ARM processor have a p behind the number of cores. Source: Azure's naming of sizes."""
 
 AUTOSCALED: Final = "autoscale settings remove instances with their jobs; disable or delete those settings"
-NOT_SEEN: Final = "whether autoscale settings remove its instances could not be seen; grant the role to read them"
+NOT_SEEN: Final = (
+    "whether autoscale settings remove its instances could not be checked; grant the role permission to read them"
+)
 
 NOTICE_PROBE: Final = Path(__file__).with_name("notices.sh").read_text()
 
@@ -95,17 +97,17 @@ def failure_of(  # noqa: PLR0911  (a table)
     said = f"{status} {code}".strip()
     match status:
         case 401 | 403:
-            return AuthFailed(f"Azure does not let us {what} ({said}); check the credentials and their role")
+            return AuthFailed(f"Azure denied permission to {what} ({said}); check the credentials and their role")
         case 412:
-            return OutOfDate(f"Azure did not {what}: somebody else changed the scale set meanwhile")
+            return OutOfDate(f"Azure did not {what}: somebody else changed the scale set in the meantime")
         case 400 | 404 if target == "instanceIds":
-            return OutOfDate(f"Azure did not {what}: an instance was gone meanwhile")
+            return OutOfDate(f"Azure did not {what}: an instance went away in the meantime")
         case 404:
             return Missing(f"Azure did not {what}: it does not exist ({said})")
         case 429:
-            return RateLimited(f"Azure was asked too often to {what}", retry_after=_seconds_in(retry_after))
+            return RateLimited(f"Azure got too many requests to {what}", retry_after=_seconds_in(retry_after))
         case _ if changing and not 400 <= status < 500:  # noqa: PLR2004  (there it says no)
-            return OutcomeUnknown(f"Azure was asked to {what}, and failed ({said})")
+            return OutcomeUnknown(f"Azure failed to {what} ({said})")
     kind = kind_of(code, message)
     return _ERRORS.get(kind, ProviderError)(f"Azure did not {what} ({said}); {_MEANINGS[kind]}")
 
@@ -160,7 +162,7 @@ def scale_set_of(found: "models.VirtualMachineScaleSet") -> ScaleSet:
     if found.id is None or properties is None or sku is None or sku.capacity is None:
         raise ValueError("a scale set without all of its parts")
     if (profile := properties.virtual_machine_profile) is None:
-        raise GroupRefused(f"scale set {found.name} has no virtual machine profile; make one that has")
+        raise GroupRefused(f"scale set {found.name} has no virtual machine profile; use a scale set that has one")
     uniform, spot = properties.orchestration_mode != "Flexible", profile.priority == "Spot"
     protocol = _protocol(profile)
     return ScaleSet(

@@ -91,7 +91,7 @@ class AzureGroup:
         except ProviderError:
             advice.append(arm.NOT_SEEN)
         if harm and not self._settings.observe_only:
-            raise GroupRefused(f"scale set {self._config.name} must not be managed as it is: {'. And '.join(harm)}")
+            raise GroupRefused(f"scale set {self._config.name} cannot be managed as it is: {'. And '.join(harm)}")
         probe = arm.NOTICE_PROBE if self._set.os == "linux" else None
         has = {Capability.NOTICES: probe, Capability.SUSPEND_RESUME: not self._set.evicts_by_deallocating}
         return GroupInfo(
@@ -320,7 +320,7 @@ class _Azure:
             machines = [arm.machine_of(each, scale_set) for each in page]
             found |= {machine.id or f"?{machine.name}": machine for machine in machines}
             if pages.continuation_token in followed:
-                raise ProviderError("the pages of Azure's list lead in a circle; it is tried again later")
+                raise ProviderError("the pages of Azure's list form a loop; the request is retried later")
             followed.add(pages.continuation_token)
         return found
 
@@ -419,5 +419,5 @@ def _failure(what: str, error: Any, *, changing: bool) -> ProviderError:  # noqa
         if isinstance(reason, ConnectTimeoutError | NewConnectionError):
             return ProviderError(f"Azure cannot be reached to {what}; check the network and the endpoint")
         if "CERTIFICATE_VERIFY_FAILED" in str(inner):  # OpenSSL's code for it
-            return ProviderError(f"the endpoint that was to {what} is not trusted; correct endpoint or ca_file")
-    return OutcomeUnknown(f"Azure was asked to {what} and gave no answer that makes sense")
+            return ProviderError(f"the endpoint to {what} is not trusted; correct endpoint or ca_file")
+    return OutcomeUnknown(f"Azure gave an invalid answer to the request to {what}")

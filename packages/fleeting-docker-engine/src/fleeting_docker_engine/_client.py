@@ -262,7 +262,8 @@ class Engine:
             raise EngineUnreachable("what answers at the socket is not a Docker daemon") from error
         if theirs < OLDEST:
             raise EngineRefused(
-                400, f"its API has version {one_line(told, 40)}, at least 1.41 (Docker 20.10) is needed; upgrade it"
+                400,
+                f"its API has version {one_line(told, 40)}, but at least 1.41 (Docker 20.10) is needed; upgrade Docker",
             )
         return ".".join(map(str, min(theirs, NEWEST)))
 

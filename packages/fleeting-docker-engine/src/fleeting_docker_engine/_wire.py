@@ -115,7 +115,7 @@ class Wire:
                 self._http.receive_data(await self._read())
         except h11.RemoteProtocolError as error:
             raise EngineUnreachable(
-                f"what answers is not a Docker daemon, or broke off: {one_line(str(error), 200)}"
+                f"what answers is not a Docker daemon, or its answer is truncated: {one_line(str(error), 200)}"
             ) from error
         return event
 

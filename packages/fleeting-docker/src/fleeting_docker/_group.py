@@ -131,7 +131,7 @@ class DockerGroup:
             found = await self._inspected(engine, instance)
             ports = found.networking.ports.get(SSH, ())
             if not found.state.is_running or not (ports and ports[0].port):
-                raise ProviderError(f"{instance} does not run: its state is {one_line(found.state.status, 40)}")
+                raise ProviderError(f"{instance} is not running: its state is {one_line(found.state.status, 40)}")
             key = await engine.read_file(instance, USER_KEY, limit=LONGEST_KEY)
         if key is None or not key.isascii():
             small = f"a text file of at most {LONGEST_KEY >> 10} KiB"
@@ -153,7 +153,7 @@ class DockerGroup:
         async with self._engine() as engine:
             state = (await self._inspected(engine, instance)).state
         if not state.is_running or state.is_paused:
-            raise ProviderError(f"{instance} does not run: its state is {one_line(state.status, 40)}")
+            raise ProviderError(f"{instance} is not running: its state is {one_line(state.status, 40)}")
 
     async def shutdown(self) -> None:
         """Nothing is open between two calls."""

@@ -66,7 +66,7 @@ async def own_root_file_system() -> tuple[dict[str, Entry], dict[str, str]]:
     busybox = shutil.which("busybox")
     if busybox is None or not programs[0].exists():
         missing = "busybox" if busybox is None else "OpenSSH's server"
-        raise GroupRefused(f"there is no {missing} here to make an image from; install it, or set image")
+        raise GroupRefused(f"{missing} is not installed here, so no image can be made; install it, or set image")
     shell = Path(busybox)
     needed = {library for program in (*programs, shell) for library in await _libraries(program)}
     files = {**{str(path): path for path in (*programs, *needed)}, "/bin/busybox": shell}

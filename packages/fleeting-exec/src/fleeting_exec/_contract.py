@@ -230,7 +230,7 @@ def _read(output: bytes, cls: type[T], command: str) -> T:
 
 
 def _refuse(command: str, why: str) -> NoReturn:
-    raise ProviderError(f"{plain(f'{command} printed what cannot be used: {why}')}; correct the program") from None
+    raise ProviderError(f"{plain(f'{command} printed invalid output: {why}')}; correct the program") from None
 
 
 def _table(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

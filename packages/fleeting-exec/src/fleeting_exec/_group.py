@@ -164,7 +164,7 @@ class ExecGroup:
         """Return if ``status``, or ``list`` where there is none, says that it runs."""
         listed = await self._look_at(instance)
         if listed.state.state is not State.RUNNING:
-            raise ProviderError(f"{instance} does not run: its state is {listed.state.value}")
+            raise ProviderError(f"{instance} is not running: its state is {listed.state.value}")
 
     async def shutdown(self) -> None:
         """Let the next manager in."""
@@ -177,7 +177,7 @@ class ExecGroup:
         found = shutil.which(config.command[0])
         if found is None:
             raise GroupRefused(
-                f"there is no program {config.command[0]} that can be run {_where(config.command[0])}; correct the"
+                f"there is no executable program {config.command[0]} {_where(config.command[0])}; correct the"
                 " first part of plugin_config.command, or make the file executable"
             )
         env = environment(config.pass_env, config.env)

@@ -71,7 +71,7 @@ def names_for(intent: str, count: int) -> list[str]:
     """
     names = [f"fleeting-{intent}-{number}" for number in range(count)]
     if intent_of(names[0]) != intent:
-        raise ProviderError(f"intent {intent!r} is not of at most 48 lower-case letters, digits and dashes")
+        raise ProviderError(f"intent {intent!r} must consist of at most 48 lower-case letters, digits and dashes")
     return names
 
 
@@ -216,7 +216,7 @@ def error_for(error: Message, what: str, *, changes: bool) -> ProviderError:
         return fleeting.QuotaExceeded(said)
     if error.code in (401, 403):
         lacking = re.search(r"\bcompute\.\w+\.\w+", error.message)
-        return fleeting.AuthFailed(f"{said}; it takes {lacking[0]}" if lacking else said)
+        return fleeting.AuthFailed(f"{said}; grant {lacking[0]}" if lacking else said)
     if error.code < BROKEN:
         return Refused(said, error.code)
     return fleeting.OutcomeUnknown(said) if changes else ProviderError(said)
@@ -236,7 +236,7 @@ def refusal(group: Message, config: GcpConfig) -> str | None:
         return f"an autoscaler controls the size of {config.name}; delete it: {_gcloud(config, 'stop-autoscaling')}"
     if config.region and group.update_policy.instance_redistribution_type != "NONE":
         moves = f"{config.name} deletes running instances in one zone to create others in another"
-        return f"{moves}; switch that off: {_gcloud(config, 'update')} --instance-redistribution-type=none"
+        return f"{moves}; disable that: {_gcloud(config, 'update')} --instance-redistribution-type=none"
     return None
 
 

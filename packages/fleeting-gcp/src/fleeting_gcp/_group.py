@@ -96,7 +96,7 @@ def _credentials(config: GcpConfig) -> Message:
             found, _ = auth.load_credentials_from_file(str(Path(named).expanduser()), scopes=SCOPES)
     except (auth.exceptions.GoogleAuthError, OSError, ValueError):
         default = "Google's application default credentials are missing; log in with gcloud"
-        raise AuthFailed(f"credentials_file {named} holds none of Google's" if named else default) from None
+        raise AuthFailed(f"credentials_file {named} holds no Google credentials" if named else default) from None
     if (account := config.impersonate_service_account) is None:
         return found
     impersonated = import_module("google.auth.impersonated_credentials")
@@ -143,7 +143,9 @@ class GcpGroup:
                     project = await self._glance(self._sdk.projects.get, {"project": self._config.project})
                     self._os_login = None if project is None else answers.project_is_on(project, "enable-oslogin")
         except Refused:
-            raise GroupRefused(f"there is no {self._config.path}; correct name, project and place") from None
+            raise GroupRefused(
+                f"there is no {self._config.path}; correct the name, the project and the zone or region"
+            ) from None
         return GroupInfo(
             identity=f"googlecloud:{self._config.path}",
             max_size=answers.max_size(group, self._config),
@@ -259,7 +261,7 @@ class GcpGroup:
         listing = self._sdk.groups.list_managed_instances(request=request, retry=None, timeout=self._config.timeout)
         for page in listing.pages:
             if page.next_page_token in tokens:
-                raise ProviderError("the pages of Google's list lead in a circle")
+                raise ProviderError("the pages of Google's list form a loop")
             tokens.add(page.next_page_token)
             found += [answers.read_managed(each) for each in page.managed_instances]
         return found
@@ -379,9 +381,9 @@ class GcpGroup:
             try:
                 operation = await self._ask(client.get, request)
             except Refused:
-                raise OutcomeUnknown(f"Google no longer knows the operation that was to {what}") from None
+                raise OutcomeUnknown(f"Google no longer knows the operation to {what}") from None
             except AuthFailed as error:
-                raise OutcomeUnknown(f"what came of {what} may not be seen: {error}") from None
+                raise OutcomeUnknown(f"the outcome of {what} cannot be read: {error}") from None
             except ProviderError as error:
                 log.warning("operation_unseen", extra={"what": what, "error": str(error)})
         if codes := [each.code for each in operation.error.errors]:
@@ -426,7 +428,7 @@ def _outcome(call: Callable[[], T], what: str, *, changes: bool) -> T | Provider
     except strange as error:  # the SDK's own surprise at what is no answer, too
         if _is_unsent(error):
             return ProviderError(f"Google cannot be reached to {what}; check the network and the endpoint")
-        said = f"Google gave no answer to {what} that makes sense"
+        said = f"Google gave an invalid answer to {what}"
         return OutcomeUnknown(said) if changes else ProviderError(said)
 
 

@@ -131,7 +131,7 @@ class Mistake(Enum):
     )
     UNKNOWN_KEY = CatalogueEntry(
         "FL112",
-        "A key is not known in the table where it stands.",
+        "A key is unknown in its table.",
         "Correct its name, move it to the table it belongs to, or remove it.",
     )
     MISSING_KEY = CatalogueEntry(
@@ -287,7 +287,7 @@ class Unsupported(FleetingError):
 
     entry = CatalogueEntry(
         "FL130",
-        "The group or the connector does not support what was asked of it.",
+        "The group or the connector does not support the requested operation.",
         "Do without the feature, or use a plugin that supports it.",
     )
 
@@ -418,7 +418,7 @@ class HostKeyMismatch(ConnectError):
 
     entry = CatalogueEntry(
         "FL402",
-        "Another host answers at the instance's address than before, or than expected.",
+        "The host at the instance's address is not the one seen before, or not the expected one.",
         "Find out who answers there before you connect again; the suite never retries this.",
     )
 

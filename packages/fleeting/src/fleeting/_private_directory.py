@@ -53,7 +53,7 @@ class PrivateDirectory:
                     " end that one first, or set another plugin_config.name"
                 ) from None
         self.let_go()
-        raise GroupRefused(f"{self.root} cannot be made: it is gone at once; set {self.setting} to another one")
+        raise GroupRefused(f"{self.root} cannot be made: it disappears at once; set {self.setting} to another one")
 
     def check(self) -> None:
         """Make sure that nobody else can put anything into it.

@@ -122,6 +122,6 @@ def _content(path: Path, size: int) -> Iterator[bytes]:
         while size:
             chunk = file.read(min(CHUNK, size))
             if not chunk:
-                raise OSError(errno.EIO, "it got shorter while it was read", str(path))
+                raise OSError(errno.EIO, "it was truncated while being read", str(path))
             size -= len(chunk)
             yield chunk

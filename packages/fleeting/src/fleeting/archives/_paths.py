@@ -73,7 +73,7 @@ def directories_left_by(link: Path, text: bytes) -> Iterator[Path]:
         raise _leads_out(link)
     parts = parts_of(text)
     if not text or len(parts) > 2 * DEEPEST:
-        raise ArchiveRefused(f"the link {shown(b'/'.join(link))} points to nothing that can be there")
+        raise ArchiveRefused(f"the link {shown(b'/'.join(link))} points to an impossible path")
     for part in parts:
         if part == _UP:
             if not at:

@@ -139,7 +139,7 @@ class Reader:
             ArchiveRefused: The archive has not come to its end.
         """
         if not self.is_over:
-            raise ArchiveRefused("the archive is broken: it breaks off")
+            raise ArchiveRefused("the archive is broken: it is truncated")
 
     def _piece(self, part: memoryview) -> Piece:
         piece = Piece(self._offset, part)
@@ -175,7 +175,7 @@ class Reader:
             case b"V":  # the name of a tape
                 self._skipped = _padded(_size_of(block))
             case b"M":
-                raise ArchiveRefused("the archive is one volume of several; make it of one")
+                raise ArchiveRefused("the archive is one volume of several; pack a single volume")
             case kind:
                 yield from self._begin_member(kind, block)
 

@@ -295,7 +295,7 @@ class _Unpacking:
             return
         directory = self._directory_of_file(source)
         if directory is None:
-            raise ArchiveRefused(f"the hard link {shown(member.name)} points to no file that came before it")
+            raise ArchiveRefused(f"the hard link {shown(member.name)} points to no earlier file")
         self._count()
         os.link(source[-1], path[-1], src_dir_fd=directory, dst_dir_fd=parent, follow_symlinks=False)
 
@@ -365,7 +365,7 @@ class _Unpacking:
     def _refuse_below_link(self, path: _paths.Path) -> None:
         for end in range(1, len(path) + 1):
             if b"/".join(path[:end]) in self._links:
-                raise ArchiveRefused(f"{shown(b'/'.join(path))} is a link and a directory, too")
+                raise ArchiveRefused(f"{shown(b'/'.join(path))} is both a link and a directory")
 
     def _came_before(self, path: _paths.Path, parent: int, *expected: Kind) -> bool:
         """Whether a path is there already; what is not of an expected kind is refused."""
@@ -378,14 +378,14 @@ class _Unpacking:
                 return False
             kind = Kind.FILE if S_ISREG(mode) else Kind.DIRECTORY
         if kind not in expected:
-            raise ArchiveRefused(f"the path {shown(b'/'.join(path))} comes twice, as different things")
+            raise ArchiveRefused(f"the path {shown(b'/'.join(path))} occurs twice, with different types")
         return True
 
     # --- limits ----------------------------------------------------------------------------------------------
 
     def _refuse_wandering(self) -> None:
         if self._here.steps + self._there.steps > _STEPS + _STEPS_OF_EACH * self._seen:
-            raise ArchiveRefused("the archive jumps between deep directories; pack one after the other")
+            raise ArchiveRefused("the archive jumps between deep directories; pack them one after another")
 
     def _count(self) -> None:
         self._made += 1

@@ -160,7 +160,7 @@ def cp(config: Path, runner: str | None, source: str, target: str) -> None:
     complete.
     """
     if ":" not in source + target:
-        raise click.UsageError("neither SRC nor DST is on an instance; write INSTANCE:PATH for the one that is")
+        raise click.UsageError("neither SRC nor DST is on an instance; write INSTANCE:PATH for one of them")
     from fleeting.cli._copy import copy
     from fleeting.cli._group import perform
 

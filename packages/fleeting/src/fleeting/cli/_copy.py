@@ -96,7 +96,9 @@ async def copy(group: OpenGroup, *, source: str, target: str) -> int:
             asked = next((each for each in (source, target) if ":" in each), source)
             raise not_there(asked.partition(":")[0], view.instances)
         case _:
-            raise WrongArguments("both are on instances; copy it here first, and from here to the other one")
+            raise WrongArguments(
+                "both are on instances; copy to this machine first, then from here to the other instance"
+            )
     info = await group.connect_info(there.instance, view)
     async with group.driver.calls.dial(info) as connection:
         await move(connection)
@@ -170,7 +172,7 @@ def _target(here: Path, name: str, *, into: bool) -> Path:
     """Tell what the copy is to be: in a directory it has the name that it has there."""
     if here.is_dir():
         if name in ("", ".", ".."):
-            raise CopyFailed("here", f"{here} is a directory, and the copy has no name; write {here / 'NAME'}")
+            raise CopyFailed("here", f"{here} is a directory, but the copy has no name; write {here / 'NAME'}")
         return here / name
     parent = here if into else here.parent
     if not parent.is_dir():
@@ -184,7 +186,7 @@ def _put(archive: Path, contents: Path, target: Path) -> None:
     if first is not Kind.DIRECTORY:
         _only(contents).replace(target)
     elif target.is_symlink():
-        raise CopyFailed("here", f"{target} is a link, and the copy is a directory; name where it shall be")
+        raise CopyFailed("here", f"{target} is a link, but the copy is a directory; name another target")
     elif target.is_dir():
         merge(contents, target)
     else:
@@ -196,7 +198,7 @@ def _only(contents: Path) -> Path:
     match list(contents.iterdir()):
         case [Path() as file] if file.is_file() and not file.is_symlink():
             return file
-    raise CopyFailed("here", "what came is not the one file that was asked for")
+    raise CopyFailed("here", "the instance sent something other than the requested file")
 
 
 # --- both ------------------------------------------------------------------------------------------------

@@ -62,7 +62,7 @@ class OpenGroup:
         if instance not in instances:
             raise not_there(instance, instances)
         if (state := instances[instance].state) is not State.RUNNING:
-            hope = "wait until it runs" if state in ON_THE_WAY else "it does not run by itself any more; use another"
+            hope = "wait until it runs" if state in ON_THE_WAY else "it will not run again; use another"
             raise Unreachable(f"{instance} is {state.value}; {hope}")
         return await self.driver.calls.connect_info(instance)
 

@@ -79,4 +79,4 @@ async def _key_in(path: str) -> str:
     try:
         return await anyio.Path(path).read_text("ascii")
     except UnicodeDecodeError:
-        raise LoginRejected(f"the private key in {path} is not in text form; convert it to OpenSSH's form") from None
+        raise LoginRejected(f"the private key in {path} is not text; convert it to OpenSSH's format") from None

@@ -86,4 +86,4 @@ class BaseConnection(ABC):
         """Wait until the connection is dead, as `Connection.wait_closed` says; returns why."""
 
     def _no_tunnel(self, target: str) -> Unsupported:
-        return Unsupported(f"{self.protocol} has no tunnels, so {target} cannot be reached; use SSH for that")
+        return Unsupported(f"{self.protocol} does not support tunnels, so {target} cannot be reached; use SSH")

@@ -24,7 +24,7 @@ class Collector:
             ConnectError: It is more than 16 MiB in all.
         """
         if len(self.data) + len(chunk) > COLLECT_LIMIT:
-            raise ConnectError(f"the command wrote more than {COLLECT_LIMIT >> 20} MiB to {self._name}; give a sink")
+            raise ConnectError(f"the command wrote more than {COLLECT_LIMIT >> 20} MiB to {self._name}; pass a sink")
         self.data += chunk
 
 

@@ -42,7 +42,7 @@ class LocalConnector:
         """Connect to the agent that listens at ``info.internal_addr``."""
         path = info.internal_addr
         if path is None:
-            raise Unreachable(f"{info.id} has no address; the group's connect_info must tell one")
+            raise Unreachable(f"{info.id} has no address; the group's connect_info must return one")
         try:
             with anyio.fail_after(config.timeout):
                 stream = await _reach(path)
@@ -127,7 +127,7 @@ class LocalConnection(BaseConnection):
         if not self._closed:
             with self._held.dup() as watched:  # each who waits needs a descriptor of its own
                 await anyio.wait_readable(watched)
-        return "it was closed on this side" if self._closed else f"the agent of {self._instance} ended"
+        return "it was closed locally" if self._closed else f"the agent of {self._instance} ended"
 
     def close(self) -> None:
         """Hang up; who waits for the end is told."""
@@ -170,7 +170,7 @@ class LocalConnection(BaseConnection):
         if outcome.error:
             raise ConnectError(f"the agent of {self._instance} refused a command: {one_line(outcome.error)}")
         if outcome.exit_status is None and outcome.signal is None:
-            raise Unreachable(f"the agent of {self._instance} does not say how the command ended")
+            raise Unreachable(f"the agent of {self._instance} did not report how the command ended")
         return Completed(exit_status=outcome.exit_status, signal=outcome.signal)
 
     def _check_open(self) -> None:
@@ -178,7 +178,7 @@ class LocalConnection(BaseConnection):
             raise Unreachable(f"the connection to {self._instance} is closed")
 
     def _lost(self) -> Unreachable:
-        return Unreachable(f"the agent of {self._instance} ended; whether the command had ended is unknown")
+        return Unreachable(f"the agent of {self._instance} ended; it is unknown whether the command had ended")
 
 
 def _argv(command: str | Sequence[str]) -> list[str]:

@@ -58,7 +58,7 @@ def refusal_of(event: messages.Refused) -> str:
     """What to tell whoever tried to manage the group."""
     count, some = len(event.instances), ", ".join(event.instances[:FEW])
     return (
-        f"the group already holds {count} instance{'s' if count > 1 else ''} that the journal knows nothing of"
+        f"the group already holds {count} instance{'s' if count > 1 else ''} unknown to the journal"
         f" ({some}{', …' if count > FEW else ''});"
         ' set preexisting to "adopt" to use them, or to "remove" to delete them'
     )

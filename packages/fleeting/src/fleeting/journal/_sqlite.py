@@ -207,13 +207,13 @@ class SqliteJournal:
             raise JournalError(f"{self.path} cannot be used: {error}; check disk space and permissions") from error
         except sqlite3.DatabaseError as error:
             raise JournalError(
-                f"{self.path} is damaged: {error}; move it away, and set `preexisting` to say what is to become"
-                " of the instances that are there"
+                f"{self.path} is damaged: {error}; move it away, and set `preexisting` to say what happens"
+                " to the existing instances"
             ) from error
         except PermissionError as error:
             raise JournalError(
                 f"{error.filename or self.path} cannot be used: {error.strerror};"
-                " put the journal into a directory of your own with mode 0700"
+                " put the journal in a directory of your own with mode 0700"
             ) from error
         except OSError as error:
             raise JournalError(f"{error.filename or self.path} cannot be used: {error.strerror}") from error

@@ -52,7 +52,7 @@ class OwnerMark:
                     await cast("MarksOwner", self._group).mark_owner(now + MARK_LASTS)
             except OSError as error:
                 why = "it did not answer" if isinstance(error, TimeoutError) else words(error)
-                raise ProviderError(f"{self._identity} could not be marked as ours: {why}") from error
+                raise ProviderError(f"{self._identity} could not be marked as owned by this manager: {why}") from error
             self._marked_until = now + MARK_LASTS
 
     async def remove(self) -> None:

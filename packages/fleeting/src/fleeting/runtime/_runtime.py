@@ -415,7 +415,7 @@ def _distinct(identities: Mapping[str, str]) -> Sequence[str]:
         other = pools.setdefault(identity, pool)
         if other != pool:
             raise GroupRefused(
-                f"pools {other} and {pool} are one and the same group, {identity}; give each its own plugin_config"
+                f"pools {other} and {pool} are the same group, {identity}; give each its own plugin_config"
             )
     return [*pools]
 

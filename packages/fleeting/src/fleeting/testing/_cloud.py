@@ -230,7 +230,9 @@ class FakeCloud:
             if until is None:
                 return
             if self.now < mark.until:
-                raise GroupRefused(f"{self.identity} is managed by {mark.owner} until {mark.until:.0f}; ask there")
+                raise GroupRefused(
+                    f"{self.identity} is managed by {mark.owner} until {mark.until:.0f}; stop that manager first"
+                )
         self.owner_mark = Mark(owner=owner, until=until) if until is not None else None
 
     async def obey(self, instance: str, command: Command) -> Completed:

@@ -271,7 +271,7 @@ async def judge(check: Check, harness: Harness) -> None:
         with thawed_after(), anyio.fail_after(limit):
             await check(harness)
     except TimeoutError as error:
-        raise _at(check, Violation("every call ends", f"after {limit:g} s the check had not")) from error
+        raise _at(check, Violation("every call ends", f"after {limit:g} s the check had not ended")) from error
     except Violation as violation:
         raise _at(check, violation)  # noqa: B904  (it is the same one)
     except NotApplicable:

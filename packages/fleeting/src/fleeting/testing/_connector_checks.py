@@ -39,7 +39,7 @@ LOOKS = 5
 def expect(clause: str, seen: object, wanted: object) -> None:
     """Raise `Violation` unless what was seen is what was wanted."""
     if seen != wanted:
-        raise Violation(clause, f"{seen!r:.300}, and not {wanted!r:.300}")
+        raise Violation(clause, f"{seen!r:.300}, not {wanted!r:.300}")
 
 
 async def check_outputs_and_status_are_told(dial: DialInstance) -> None:
@@ -159,7 +159,7 @@ async def check_a_slow_sink_holds_the_command_up(dial: DialInstance) -> None:
         await full.wait()
         ahead = await _settled(connection, f"cat {directory}/written || echo 0")
         if ahead * _MIB > AHEAD_AT_MOST:
-            raise Violation("a sink that takes nothing stops the command", f"it wrote {ahead} MiB meanwhile")
+            raise Violation("a sink that accepts nothing stops the command", f"it wrote {ahead} MiB meanwhile")
         go_on.set()
     expect("a slow sink gets everything", taken, 48 * _MIB)
 
@@ -174,7 +174,7 @@ async def check_collecting_has_a_limit(dial: DialInstance) -> None:
         except ConnectError:
             expect("the connection lives on", (await connection.run("true")).ok, True)
         else:
-            raise Violation("more than 16 MiB is a ConnectError", "nothing was raised")
+            raise Violation("more than 16 MiB of output raises ConnectError", "nothing was raised")
 
 
 async def check_a_failing_sink_ends_the_command(dial: DialInstance) -> None:
@@ -192,7 +192,7 @@ async def check_a_failing_sink_ends_the_command(dial: DialInstance) -> None:
         except LookupError:
             await _expect_ended(connection, heard.split())
         except ExceptionGroup as group:
-            raise Violation("what a sink raises comes out as it is", f"it came in {group!r}") from group
+            raise Violation("what a sink raises is raised unchanged", f"it came in {group!r}") from group
 
 
 async def check_cancelling_ends_the_process_tree_first(dial: DialInstance) -> None:
@@ -241,7 +241,7 @@ async def check_tunnels_lead_somewhere_or_are_unsupported(dial: DialInstance) ->
                 await opens()
             except (Unreachable, Unsupported):
                 continue
-            raise Violation("a tunnel that leads nowhere is Unreachable or Unsupported", "a stream was opened")
+            raise Violation("a tunnel to nowhere raises Unreachable or Unsupported", "a stream was opened")
 
 
 async def check_the_end_is_told(dial: DialInstance) -> None:
@@ -260,7 +260,7 @@ async def check_the_end_is_told(dial: DialInstance) -> None:
         await connection.run("true")
     except Unreachable:
         return
-    raise Violation("a command on a closed connection is Unreachable", "it was run")
+    raise Violation("a command on a closed connection raises Unreachable", "the command ran")
 
 
 async def check_users_do_not_disturb_each_other(dial: DialInstance) -> None:
@@ -295,7 +295,7 @@ async def _expect_ended(connection: Connection, pids: Sequence[bytes]) -> None:
             if not state or state.startswith(b"Z"):
                 break
         else:
-            raise Violation("the command's processes are ended first", f"{pid} is there, in state {state.decode()}")
+            raise Violation("the command's processes are ended first", f"{pid} still exists, in state {state.decode()}")
 
 
 async def _settled(connection: Connection, command: str) -> int:

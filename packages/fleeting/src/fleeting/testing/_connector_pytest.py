@@ -30,7 +30,7 @@ class ConnectorConformance:
     @pytest.fixture
     def make_dial(self) -> MakeDial:
         """Give what sets up an instance for one check."""
-        raise NotImplementedError(f"{type(self).__name__} has to override the fixture make_dial")
+        raise NotImplementedError(f"{type(self).__name__} must override the fixture make_dial")
 
     @pytest.mark.parametrize("check", CONNECTOR_CHECKS, ids=lambda check: check.__name__.removeprefix("check_"))
     async def test_contract(self, check: ConnectorCheck, make_dial: MakeDial) -> None:

@@ -59,21 +59,21 @@ class Trouble(Enum):
     ERROR = "answers every request with an error of its own, and does nothing"
     GARBAGE = "answers every request with nonsense, such as half a page of HTML, and does nothing"
     AUTH = "refuses the credentials"
-    RATE_LIMIT = "refuses every request as one too many"
+    RATE_LIMIT = "refuses every request because of a rate limit"
     STOCK_OUT = "has no stock for new instances, and says so in its own way"
     QUOTA = "refuses new instances because of a limit of the account"
-    PARTIAL = "takes one more instance, and refuses whatever is asked for beyond that, at once or after it"
+    PARTIAL = "accepts one more instance, and refuses any beyond that, at once or later"
     PROTECTED = "refuses to delete instances"
-    LOST_ANSWER = "does what it is asked to, and breaks the connection instead of answering"
-    SILENCE = "takes requests, does nothing and never answers; on leaving, breaks those connections"
+    LOST_ANSWER = "carries out requests, and breaks the connection instead of answering"
+    SILENCE = "accepts requests, does nothing and never answers; on leaving, breaks those connections"
     SLOW = "takes half a second for each answer"
     BROKEN_PAGE = "answers the first page of a listing, and the others with an error"
-    PAGE_LOOP = "says of every page of a listing that the first page comes next"
-    EMPTY_PAGE = "puts an empty page behind the first page of a listing, and then the other pages"
-    SHIFTED_PAGE = "shows on each page of a listing the last instance of the page before once more"
+    PAGE_LOOP = "says after every page of a listing that the first page comes next"
+    EMPTY_PAGE = "puts an empty page after the first page of a listing, before the others"
+    SHIFTED_PAGE = "repeats on each page of a listing the last instance of the previous page"
     UNREACHABLE = "cannot be reached: refuses every connection"
     MALFORMED = "answers every request with JSON without any of the expected fields, and does nothing"
-    LATE_ANSWER = "does what it is asked to, and does not answer before the client has given up"
+    LATE_ANSWER = "carries out requests, and answers only after the client has given up"
 
 
 TroubleMaker = Callable[[], AbstractAsyncContextManager[object]]
@@ -205,7 +205,7 @@ class Harness:
         Raises:
             NotChecked: It cannot be told.
         """
-        return await self.need(self.alive, "alive", "tells which instances really exist")()
+        return await self.need(self.alive, "alive", "returns which instances really exist")()
 
     async def end(self, instance: str) -> None:
         """End an instance behind the group's back.
@@ -253,7 +253,7 @@ class Harness:
             with anyio.move_on_after(self.deadline, shield=True) as limit:
                 await group.shutdown()
         if limit.cancelled_caught:
-            raise Violation("shutdown ends", f"{self.deadline:g} s after it was called, it had not")
+            raise Violation("shutdown ends", f"{self.deadline:g} s after the call, it had not ended")
 
     async def open_and_close(self) -> None:
         """Open another object for the group, to observe, and close it if that went well."""
@@ -322,7 +322,7 @@ class Probe:
             lambda shown: len(shown.keys() - before) >= accepted,
         )
         shown = await self.until(
-            "an instance that was asked for comes to run",
+            "a requested instance starts running",
             lambda shown: sum(each.state is State.RUNNING for each in without(shown, before).values()) >= accepted,
         )
         return list(without(shown, before))

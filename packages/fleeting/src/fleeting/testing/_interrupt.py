@@ -25,7 +25,7 @@ async def interrupted(call: Coroutine[Any, Any, object], *, at: int) -> bool:
         Violation: It goes on as if nothing were.
     """
     waits = 0
-    deaf = Violation("a call that is cancelled ends", f"after {LAST_WORDS} awaits more it had not")
+    deaf = Violation("a call that is cancelled ends", f"after {LAST_WORDS} more awaits, it had not ended")
     with anyio.CancelScope() as scope:
 
         def cancel_in_time() -> None:

@@ -46,7 +46,7 @@ class GroupConformance:
     @pytest.fixture
     def make_harness(self) -> MakeHarness:
         """Give what sets up a cloud resource for one check."""
-        raise NotImplementedError(f"{type(self).__name__} has to override the fixture make_harness")
+        raise NotImplementedError(f"{type(self).__name__} must override the fixture make_harness")
 
     @pytest.mark.parametrize("check", CHECKS, ids=name_of)
     async def test_contract(self, check: Check, make_harness: MakeHarness, request: pytest.FixtureRequest) -> None:

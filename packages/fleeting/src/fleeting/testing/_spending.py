@@ -14,7 +14,7 @@ from fleeting._protocols import InstanceGroup
 from fleeting._types import GroupInfo, Observation, Settings, State
 from fleeting.testing._harness import Harness, NotChecked
 
-NOBODY_KNOWS = ("whatever there is: the cloud does not tell",)
+NOBODY_KNOWS = ("all instances that exist: the harness cannot list them",)
 
 
 @frozen

@@ -68,7 +68,9 @@ class _JumpingSelector(selectors.DefaultSelector):
             self._loop.jump(timeout)
             return []
         if self._nothing_can_come():
-            raise Deadlock("every task waits, but no timer is set, no thread is at work and no file is watched")
+            raise Deadlock(
+                "deadlock: every task is waiting, but no timer is set, no thread is running and no file is watched"
+            )
         return super().select(None)
 
     def _thread_at_work(self) -> bool:

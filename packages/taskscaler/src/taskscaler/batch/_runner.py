@@ -341,7 +341,7 @@ class Batch:
             why = f"the try on instance {lease.instance} failed unexpectedly ({named(error)})"
             log.exception("try_failed", extra={"job": job.name, "instance": lease.instance})
             await checkpoint_if_cancelled()  # what fails because the slot was taken away is no fault of the instance
-            lease.mark_suspect(f"a job failed there in a way that nobody expects: {named(error)}")
+            lease.mark_suspect(f"a job failed there unexpectedly: {named(error)}")
             await self._lost(job, why)
         except BaseExceptionGroup as group:  # trio's tasks raise what fails together with the cancellation
             if not isinstance(group.split(anyio.get_cancelled_exc_class())[1], ExceptionGroup):

@@ -229,7 +229,7 @@ class FleetExecutor(Executor):
             error = documented(raised)
             if error is None:
                 log.exception("try_failed", extra={"job": task.spec.name, "instance": lease.instance})
-                lease.mark_suspect(f"a job failed there in a way that nobody expects: {named(raised)}")
+                lease.mark_suspect(f"a job failed there unexpectedly: {named(raised)}")
                 raise
             raise error from raised.__cause__
 

@@ -308,7 +308,7 @@ class Channel:
         with self._lock:
             self._credit -= len(data)
             if self._credit < 0:
-                raise paramiko.SSHException("the host sent more than it may")
+                raise paramiko.SSHException("the host sent more data than allowed")
             if not self._sent_close:
                 self._received.put(stream, data)
 
@@ -319,7 +319,7 @@ class Channel:
             if self._sent_close:  # who asked for it did not wait
                 self._post(cMSG_CHANNEL_CLOSE)
         if self._packet <= 0:
-            raise paramiko.SSHException("the host takes no data at all")
+            raise paramiko.SSHException("the host accepts no data")
 
     def _take_request(self, data: paramiko.Message) -> None:
         """Take in how the command ended; whoever wants an answer only asks whether we are there."""

@@ -83,10 +83,10 @@ def compose(command: str | Sequence[str], *, env: Mapping[str, str], cwd: str | 
     line = os.fsencode(_plain("exec " + shlex.join(["/bin/sh", "-c", "\n".join(lines), *arguments])))
     first = os.fsencode(exports)
     if b"\0" in line + first:
-        raise ConnectError("a command cannot have a NUL character in it")
+        raise ConnectError("a command cannot contain NUL characters")
     for what, size in (("command", len(line)), ("command's environment", len(first))):
         if size > LONGEST:
-            raise ConnectError(f"the {what} has {size} bytes, at most {LONGEST} can be sent; pass data on stdin")
+            raise ConnectError(f"the {what} has {size} bytes, more than the limit of {LONGEST}; pass data on stdin")
     return line, first
 
 

@@ -106,7 +106,7 @@ async def while_alive(over: Connection, make: Callable[[], Awaitable[T]]) -> T:
     except BaseExceptionGroup as group:
         raise group.exceptions[0] from None
     if not made:
-        raise Unreachable(f"the connection that leads there is dead: {why}")
+        raise Unreachable(f"the connection to it is dead: {why}")
     return made[0]
 
 

@@ -93,7 +93,7 @@ class SshConnection(BaseConnection):
         """Wait until the connection is dead; returns why."""
         main = self._shared.main
         await main.bell.wait_for(lambda: self._closed or not main.active)
-        return "it was closed on this side" if self._closed else main.why_closed
+        return "it was closed locally" if self._closed else main.why_closed
 
     def close(self) -> None:
         """Use it no more; who waits for the end is told."""
@@ -115,15 +115,15 @@ class SshConnection(BaseConnection):
         if channel.failed:
             raise ConnectError(f"{name} refuses to run commands for this user")
         if channel.severed:
-            raise self._shared.lost("whether the command had ended is unknown")
+            raise self._shared.lost("it is unknown whether the command had ended")
         if not channel.exited:
-            raise Unreachable(f"{name} closed the session without a word on how the command ended")
+            raise Unreachable(f"{name} closed the session without reporting how the command ended")
         return {"exit_status": channel.exit_status, "signal": channel.exit_signal}
 
     def _outcome_in_terminal(self, channel: Channel) -> Completed:
         if channel.failed:
             name = self._shared.instance
-            raise ConnectError(f"{name} opens no terminal for this user; see PermitTTY in the settings of its sshd")
+            raise ConnectError(f"{name} opens no terminal for this user; check PermitTTY in its sshd settings")
         return Completed(**self._outcome(channel))
 
     async def _open_through_stdio(self, path: str) -> ChannelStream:

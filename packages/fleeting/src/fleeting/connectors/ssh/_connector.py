@@ -59,7 +59,7 @@ class SshConnector:
             try:
                 yield used
             finally:
-                used.give_up("it was closed on this side")
+                used.give_up("it was closed locally")
 
     async def _make(self, target: Target, by: Connect) -> Shared:
         async def again() -> SshTransport:

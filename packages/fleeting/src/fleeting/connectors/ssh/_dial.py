@@ -70,9 +70,9 @@ class Target:
         inside, outside = info.internal_addr, info.external_addr
         host = (outside or inside) if config.use_external_addr else (inside or outside)
         if not host:
-            raise Unreachable(f"{info.id} has no address; the group's connect_info must tell one")
+            raise Unreachable(f"{info.id} has no address; the group's connect_info must return one")
         if not info.user:
-            raise LoginRejected(f"it is not known as which user to log in on {info.id}; set username")
+            raise LoginRejected(f"there is no user name for {info.id}; set username")
         return cls(info=info, config=config, host=host, port=info.port or 22, user=info.user)
 
     def __str__(self) -> str:
@@ -159,7 +159,7 @@ class _Dialling:
         except BaseException as error:
             transport.give_up("the dialling failed")
             if isinstance(error, TimeoutError):
-                raise _TryAgain(f"it took more than {LOGIN_TIMEOUT:g} s to let us in") from None
+                raise _TryAgain(f"it took more than {LOGIN_TIMEOUT:g} s to log in") from None
             raise
         transport.supervise(config.keepalive, config.keepalive_misses)
         return transport
@@ -178,7 +178,7 @@ async def _shake_hands(transport: SshTransport, target: Target, known: Expected)
     await _phase(transport, lambda done: transport.start_client(event=done))
     if not transport.active:
         if isinstance(transport.saved_exception, paramiko.ssh_exception.IncompatiblePeer):
-            raise ConnectError(f"{target} and we have no way of encryption in common: {transport.why_closed}")
+            raise ConnectError(f"{target} and this client support no common encryption: {transport.why_closed}")
         raise _TryAgain(f"it hung up during the handshake: {transport.why_closed}")
     key = transport.get_remote_server_key()
     shown = f"{key.get_name()} {key.get_base64()}"
@@ -243,7 +243,7 @@ async def _log_in(
     tried = " and ".join(credential.name for credential in sent if not credential.is_stopgap)
     accepted = one_line(" or ".join(getattr(refusal, "allowed_types", ())), _LONGEST_LIST)
     tail = (f"; it accepts {accepted}" if accepted else "") + (f"; {withheld}" if withheld else "")
-    raise LoginRejected(f"{target} does not let {target.user} in with {tried}{tail}")
+    raise LoginRejected(f"{target} refuses the login of {target.user} with {tried}{tail}")
 
 
 def _withheld(shown: str) -> str:

@@ -138,7 +138,7 @@ class Expected:
         if self.keys and shown not in self.keys:
             expected = " or ".join(sorted(map(fingerprint, self.keys)))
             raise HostKeyMismatch(
-                f"{instance} shows the host key {fingerprint(shown)}, {self.source} has {expected}: "
+                f"{instance} shows the host key {fingerprint(shown)}, but {self.source} has {expected}: "
                 "somebody else answers there, or the host was reinstalled"
             )
 
@@ -207,7 +207,7 @@ def _normal(info: ConnectInfo) -> str:
     """The key without a comment."""
     fields = (info.host_key or "").split()
     if len(fields) < 2:  # noqa: PLR2004  (type and key)
-        raise ConnectError(f"the host key that its group reports for {info.id} is not a line of type and base64")
+        raise ConnectError(f"the host key that the group reports for {info.id} is not one line with type and base64")
     return " ".join(fields[:2])
 
 
@@ -221,13 +221,13 @@ def _read(path: Path) -> str | None:
     except OSError as error:
         raise ConnectError(f"the pinned host key in {path} cannot be read: {error.strerror}") from error
     if status.st_uid not in (0, os.geteuid()) or status.st_mode & 0o022:  # anybody could have pinned that
-        raise ConnectError(f"the host keys in {path.parent} may be another user's; make it your own, with mode 0700")
+        raise ConnectError(
+            f"the host keys in {path.parent} may belong to another user; make the directory your own, with mode 0700"
+        )
     with suppress(OSError):  # the directory may be there to be read only
         os.utime(path)
     if not key:  # taking it for no pin would let anybody in
-        raise ConnectError(
-            f"the pinned host key in {path} is empty; if you know that its host is the right one, remove it"
-        )
+        raise ConnectError(f"the pinned host key in {path} is empty; remove it if you trust its host")
     return key
 
 

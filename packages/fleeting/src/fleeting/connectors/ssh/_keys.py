@@ -57,7 +57,7 @@ def load_key(text: str, instance: str) -> paramiko.PKey:
     try:
         return _for_paramiko(load(data, None), instance)
     except TypeError as error:  # this is how cryptography asks for a password
-        raise LoginRejected(f"the private key for {instance} has a passphrase; give one without") from error
+        raise LoginRejected(f"the private key for {instance} has a passphrase; use a key without one") from error
     except (ValueError, UnsupportedAlgorithm, paramiko.SSHException) as error:
         raise LoginRejected(f"the private key for {instance} cannot be read: {_plain(error)}") from error
 

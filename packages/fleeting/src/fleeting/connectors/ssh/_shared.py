@@ -131,7 +131,7 @@ async def shared(key: Hashable, make: Callable[[], Awaitable[Shared]], timeout: 
         with anyio.fail_after(timeout):
             await slot.lock.acquire()
     except TimeoutError:
-        raise Unreachable(f"the host could not be reached within {timeout:g} s: others are dialling it") from None
+        raise Unreachable(f"the host could not be reached within {timeout:g} s: other calls are dialling it") from None
     try:
         if slot.shared is None or not slot.shared.main.hold():
             slot.shared = await make()

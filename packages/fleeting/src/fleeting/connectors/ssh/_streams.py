@@ -134,4 +134,4 @@ async def until_ready(channel: Channel) -> bytes:
         said += data
         if said.find(READY, new) >= 0:
             return bytes(early)
-    raise NotConnected(f"the host says more than {MOST_BEFORE_READY >> 20} MiB instead of connecting")
+    raise NotConnected(f"the host sent more than {MOST_BEFORE_READY >> 20} MiB instead of connecting")

@@ -102,7 +102,7 @@ class Tap:
         self.allowance -= len(data)
         if self.allowance < 0:
             raise ConnectionAbortedError(
-                errno.ECONNABORTED, f"the host said more than {GREETING >> 10} KiB, but no key"
+                errno.ECONNABORTED, f"the host sent more than {GREETING >> 10} KiB, but no key"
             )
         return data
 

@@ -191,7 +191,7 @@ class SshTransport(paramiko.Transport):
     def _on_silence(self, silences: int) -> None:
         """Called by the reading thread: hang up, or ask for a sign of life."""
         if self._lingered():
-            raise self._hang_up("nobody used it")
+            raise self._hang_up("it was unused")
         if silences >= self._misses:
             raise self._hang_up(f"the host was silent for {silences * self._interval:g} s")
         self.ping()
@@ -219,7 +219,7 @@ class SshTransport(paramiko.Transport):
         with self.clear_to_send_lock:
             if self._held_back or not self.clear_to_send.is_set():
                 if len(self._held_back) >= MOST_HELD_BACK and current_thread() is self:
-                    raise self._hang_up("the host asks for answers instead of exchanging keys")
+                    raise self._hang_up("the host sends requests instead of exchanging keys")
                 self._held_back.append(data)
             else:
                 self._send_now(data)

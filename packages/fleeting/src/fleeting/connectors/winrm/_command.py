@@ -93,11 +93,11 @@ def display(command: str | Sequence[str]) -> str:
 def _by_shell(command: str, place: Place) -> Line:
     if len(command) > LONGEST_LINE:
         raise ConnectError(
-            f"the command has {len(command)} characters, cmd.exe takes {LONGEST_LINE}; "
+            f"the command has {len(command)} characters, more than the {LONGEST_LINE} of cmd.exe; "
             "use fleeting.connectors.powershell, or pass data on stdin"
         )
     if "\n" in command or "\r" in command:
-        raise ConnectError("cmd.exe takes one line, and the command has several; use fleeting.connectors.powershell")
+        raise ConnectError("cmd.exe accepts one line, but the command has several; use fleeting.connectors.powershell")
     return Line(command=command, by_shell=True, place=place)
 
 
@@ -109,7 +109,7 @@ def _program(command: list[str], place: Place) -> Line:
         return Line(command=program, arguments=arguments, by_shell=False, place=place)
     if command[-2:-1] != [_ENCODED]:
         raise ConnectError(
-            f"the command has {len(program) + len(arguments)} characters, Windows takes {LONGEST_PROGRAM}; "
+            f"the command has {len(program) + len(arguments)} characters, more than the {LONGEST_PROGRAM} of Windows; "
             "pass data on stdin"
         )
     through = evolve(place, env=(*place.env, *_in_variables(command[-1])))
@@ -122,14 +122,14 @@ def _in_variables(encoded: str) -> list[tuple[str, str]]:
     script = base64.b64decode(encoded).decode("utf-16-le", "surrogatepass")
     text = base64.b64encode(script.encode("utf-8", "replace")).decode()
     if len(text) > LONGEST_SCRIPT:
-        raise ConnectError(f"the script has {len(script)} characters, which is too long to send; put it into a file")
+        raise ConnectError(f"the script has {len(script)} characters, too many to send; put it into a file")
     starts = range(0, len(text), LONGEST_VARIABLE)
     return [(f"{SCRIPT_VARIABLE}{n}", text[start : start + LONGEST_VARIABLE]) for n, start in enumerate(starts)]
 
 
 def _check_sendable(text: str) -> None:
     if found := _UNSENDABLE.search(text):
-        raise ConnectError(f"WinRM has no way to send the character U+{ord(found[0]):04X}; pass data on stdin")
+        raise ConnectError(f"WinRM cannot send the character U+{ord(found[0]):04X}; pass data on stdin")
 
 
 def _check_name(name: str) -> None:

@@ -49,7 +49,7 @@ class WinrmConnection(BaseConnection):
         await self._closed.wait()
         return self._why_closed
 
-    def close(self, why: str = "it was closed on this side") -> None:
+    def close(self, why: str = "it was closed locally") -> None:
         """Use it no more; who waits for the end is told."""
         if not self._closed.is_set():
             self._why_closed = why

@@ -65,7 +65,7 @@ class WinrmConnector:
                 await slot.lock.acquire()
         except TimeoutError:
             patience = format_duration(target.config.timeout)
-            raise Unreachable(f"{target} could not be reached within {patience}: others are dialling it") from None
+            raise Unreachable(f"{target} could not be reached within {patience}: other calls are dialling it") from None
         try:
             if slot.shells is None or slot.shells.calls.is_doubted:
                 slot.shells = await dial(target, self.shells)

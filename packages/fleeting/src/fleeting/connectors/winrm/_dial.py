@@ -49,11 +49,11 @@ class Target:
             Unsupported: There is no such protocol.
         """
         if info.protocol not in _SCHEMES:
-            raise Unsupported(f"{info.id} has the protocol {info.protocol!r}; write winrm or winrm+https")
+            raise Unsupported(f"{info.id} has the unknown protocol {info.protocol!r}; write winrm or winrm+https")
         inside, outside = info.internal_addr, info.external_addr
         host = (outside or inside) if config.use_external_addr else (inside or outside)
         if not host:
-            raise Unreachable(f"{info.id} has no address; the group's connect_info must tell one")
+            raise Unreachable(f"{info.id} has no address; the group's connect_info must return one")
         if info.password is None:
             raise LoginRejected(f"there is no password for {info.id}; set password")
         scheme = _SCHEMES[info.protocol]
@@ -132,9 +132,9 @@ def _acceptable(target: Target, offered: str) -> Sequence[Auth]:
             found.append("basic")
         elif not found:
             raise LoginRejected(
-                f"{target} offers nothing but basic authentication over HTTP, which shows the password and all data to "
-                "everybody on the way; use winrm+https, or set allow_plaintext"
+                f"{target} offers nothing but basic authentication over HTTP, which exposes the password and all data "
+                "to everyone on the network; use winrm+https, or set allow_plaintext"
             )
     if not found:
-        raise LoginRejected(f"{target} offers neither NTLM nor basic authentication; switch one of them on")
+        raise LoginRejected(f"{target} offers neither NTLM nor basic authentication; enable one of them")
     return found

@@ -72,7 +72,7 @@ def translated(error: Exception, host: str) -> Exception:
         case WSManFaultError():
             return _fault(error)
         case AuthenticationError() | PermissionError():
-            return LoginRejected(f"{host} does not let us in: it refuses the user or the password")
+            return LoginRejected(f"{host} refuses the user or the password")
         case requests.exceptions.SSLError():
             return _about_tls(error, host)
     return Unreachable(f"{host} {one_line(_trouble(error))}")
@@ -88,10 +88,10 @@ def _trouble(error: Exception) -> str:
         case WinRMTransportError() if error.code == _UNAVAILABLE:
             return "has a WinRM service that is not available (HTTP status 503)"
         case WinRMTransportError():
-            return f"answers with HTTP status {error.code}, as no WinRM service would"
+            return f"answers with HTTP status {error.code}, unlike any WinRM service"
         case TooMuch() | OSError():
             return f"cannot be understood: {error}"
-    return f"answers what no WinRM service would ({type(error).__name__})"
+    return f"gives an answer that is not WinRM ({type(error).__name__})"
 
 
 def refused(fault: Fault, host: str) -> ConnectError:
@@ -110,7 +110,7 @@ def _about_tls(error: Exception, host: str) -> ConnectError:
     what = one_line(_innermost(error))
     if "certificate verify failed" in what or "ingerprint" in what or "doesn't match" in what:
         return HostKeyMismatch(f"{host} shows a certificate that is not trusted: {what}; set ca_file or certificate")
-    return Unreachable(f"{host} does not speak TLS as it should: {what}")
+    return Unreachable(f"{host} has a TLS problem: {what}")
 
 
 def _innermost(error: BaseException) -> str:

@@ -68,7 +68,7 @@ class Running:
         except Fault as fault:
             raise Unreachable(f"{self._calls.host} lost a command: {fault.reason}") from fault
         except Unreachable as error:
-            raise Unreachable(f"{error}; whether the command has ended is unknown") from error
+            raise Unreachable(f"{error}; it is unknown whether the command has ended") from error
 
     async def _feed(self, stdin: Source) -> None:
         """Send the input, as fast as it is taken, for as long as it is."""
@@ -94,7 +94,7 @@ class Running:
                 if fault.code != BUSY:
                     return False
             except Unreachable as error:
-                raise Unreachable(f"{error}; whether the command has ended is unknown") from error
+                raise Unreachable(f"{error}; it is unknown whether the command has ended") from error
             else:
                 return True
             await anyio.sleep(BUSY_PAUSE)

@@ -141,7 +141,7 @@ class Shells:
             with anyio.move_on_after(self._patience, shield=True):
                 await self._delete(shell)
             if isinstance(error, OperationTimeout):
-                raise Unreachable(f"{self.calls.host} does not start commands; whether it did is unknown") from error
+                raise Unreachable(f"{self.calls.host} did not confirm that the command started; it may have") from error
             raise
         shell.uses += 1
         return command
@@ -202,7 +202,7 @@ class Shells:
                 case Fault() if place == Place() or error.exit_status is None:
                     raise refused(error, self.calls.host) from error
                 case OperationTimeout():
-                    raise Unreachable(f"{self.calls.host} opens no shell in time") from error
+                    raise Unreachable(f"{self.calls.host} did not open a shell in time") from error
             raise
 
     def _give_back(self, shell: Shell) -> None:

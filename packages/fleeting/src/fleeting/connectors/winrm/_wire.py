@@ -271,5 +271,5 @@ def ask_for_schemes(way: Way, line: Line) -> str:
         request = session.prepare_request(Request("POST", way.endpoint, data=b""))
         response = session.send(request, timeout=(CONNECT_TIMEOUT, way.patience), allow_redirects=False)
         if response.status_code != 401:  # noqa: PLR2004  (HTTP's)
-            raise ConnectionError(f"it answers with HTTP status {response.status_code}, as no WinRM service would")
+            raise ConnectionError(f"it answers with HTTP status {response.status_code}, unlike any WinRM service")
         return str(response.headers.get("WWW-Authenticate", "")).lower()

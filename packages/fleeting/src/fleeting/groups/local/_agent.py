@@ -215,7 +215,7 @@ class Command:
         self.env: Any = request.get("env", {})
         self.cwd: Any = request.get("cwd") or WORK
         if not (isinstance(self.argv, list) and self.argv and _are_strings(self.argv)):
-            raise ValueError("argv must be a list of strings, and not empty")
+            raise ValueError("argv must be a list of strings that is not empty")
         if not (isinstance(self.env, dict) and _are_strings(self.env.values())):
             raise ValueError("env must be an object of strings")
         if not isinstance(self.cwd, str):

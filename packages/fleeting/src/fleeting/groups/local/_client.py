@@ -75,7 +75,7 @@ async def connect(path: str) -> UNIXSocketStream:
         raise Unreachable(f"no agent listens at {path}: {error.strerror}") from error
     if not is_same_user(stream.extra(SocketAttribute.raw_socket)):
         await stream.aclose()
-        raise HostKeyMismatch(f"the process that listens at {path} belongs to another user; remove that file")
+        raise HostKeyMismatch(f"the process listening at {path} belongs to another user; remove that file")
     return stream
 
 

@@ -49,4 +49,4 @@ class LocalConfig:
         try:
             return state_home() / "fleeting" / "local" / self.name
         except RuntimeError as error:
-            raise GroupRefused("there is no home directory for the instances to live in; set directory") from error
+            raise GroupRefused("there is no home directory for the instances; set directory") from error

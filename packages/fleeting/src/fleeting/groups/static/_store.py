@@ -79,7 +79,7 @@ class Store:
         except OSError as error:
             raise GroupRefused(f"{self.path} cannot be read: {error.strerror}; check its permissions") from error
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise GroupRefused(
-                f"{self.path} is damaged; if nothing runs on the hosts any more, move it away"
-            ) from error
-        raise GroupRefused(f"{self.path} was written by a newer fleeting (format {version}); install that again")
+            raise GroupRefused(f"{self.path} is damaged; if the hosts run nothing any more, move it away") from error
+        raise GroupRefused(
+            f"{self.path} was written by a newer fleeting (format {version}); install that release again"
+        )

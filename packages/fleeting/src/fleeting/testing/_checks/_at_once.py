@@ -26,7 +26,7 @@ from fleeting.testing._harness import (
 from fleeting.testing._holdings import released, settled
 from fleeting.testing._interrupt import MAX_AWAITS, interrupted
 
-CLAUSE = "calls that are made at the same time do not affect each other"
+CLAUSE = "concurrent calls do not affect each other"
 
 
 async def check_reads_at_once_do_not_mix(harness: Harness) -> None:
@@ -47,7 +47,7 @@ async def check_reads_at_once_do_not_mix(harness: Harness) -> None:
         at_once = await _ended(calls, harness)
         for name, answer in at_once.items():
             if _gist(answer) != _gist(alone[name]):
-                raise Violation(CLAUSE, f"{name} {alone[name]} alone, and {answer} beside {len(calls) - 1} others")
+                raise Violation(CLAUSE, f"{name} {alone[name]} alone, but {answer} alongside {len(calls) - 1} others")
 
 
 async def check_changes_at_once_do_not_mix(harness: Harness) -> None:
@@ -101,7 +101,7 @@ async def check_named_create_is_idempotent_at_once(harness: Harness) -> None:
         wrong = [each for each in answers.values() if each.value != 1 and not isinstance(each.error, ProviderError)]
         if wrong or again.value != 1 or len(added) != 1:
             said = ", ".join(f"{name} {answer}" for name, answer in answers.items())
-            clause = "the same intent twice at the same time asks for one thing"
+            clause = "two concurrent calls with the same intent make one request"
             raise Violation(clause, f"{said}, a third later {again}, and the view has {describe(added)}")
 
 
@@ -136,7 +136,7 @@ async def _spared(harness: Harness, name: str, call: Call, number: int) -> bool:
     answer = answers["other"]
     if answer is None or answer.error is not None:
         seen = f"of two calls of {name} the first was cancelled at its await {number}, and the other "
-        raise Violation("a call that is cancelled spares the others", seen + str(answer or "did not end"))
+        raise Violation("cancelling a call does not affect the others", seen + str(answer or "did not end"))
     return came_so_far == [True]
 
 
@@ -156,9 +156,9 @@ async def check_shutdown_during_calls_ends(harness: Harness) -> None:
         }
         slow = harness.trouble(Trouble.SLOW) if Trouble.SLOW in harness.troubles else None
         answers = await answers_at_once(calls, harness.patience, slow)
-        clause = "shutdown and the calls that are under way end"
+        clause = "shutdown and the calls under way end"
         if hung := [name for name, answer in answers.items() if answer is None]:
-            raise Violation(clause, f"{harness.patience:g} s after they began, {', '.join(hung)} had not ended")
+            raise Violation(clause, f"{harness.patience:g} s after they started, {', '.join(hung)} had not ended")
         ending = answers["shutdown"]
         if ending is not None and ending.error is not None:
             raise Violation(clause, f"shutdown {ending} while calls were under way") from ending.error
@@ -187,13 +187,13 @@ def _expect(answers: Mapping[str, Answer], values: Mapping[str, object]) -> None
     for name, answer in answers.items():
         if answer.error is not None or (name in values and answer.value != values[name]):
             beside = ", ".join(other for other in answers if other != name)
-            raise Violation(CLAUSE, f"{name} {answer}, beside {beside}") from answer.error
+            raise Violation(CLAUSE, f"{name} {answer}, alongside {beside}") from answer.error
 
 
 async def _running(probe: Probe, number: int) -> Mapping[str, Observed]:
     """Wait until so many that were asked for run."""
     shown = await probe.until(
-        "as many instances as increase accepted appear in update, and come to run",
+        "update shows as many instances as increase accepted, and they start running",
         lambda shown: sum(each.state is State.RUNNING for each in without(shown, probe.found).values()) >= number,
     )
     await probe.rest(probe.harness.settle)

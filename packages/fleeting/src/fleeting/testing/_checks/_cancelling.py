@@ -19,7 +19,7 @@ SPARE = 7
 
 async def check_cancelled_increase_leaves_no_trace(harness: Harness) -> None:
     """Wherever `increase` is cancelled, `update` shows its outcome."""
-    clause = "cancelling a call leaves nothing that update would not show"
+    clause = "cancelling a call leaves nothing that update does not show"
     async with harness.opened() as probe:
         for number in range(1, MAX_AWAITS + 1):
             before = await probe.added()
@@ -29,7 +29,7 @@ async def check_cancelled_increase_leaves_no_trace(harness: Harness) -> None:
             await probe.rest(harness.settle)
             added = await probe.added()
             if len(without(added, before)) > 1:
-                raise Violation(clause, f"one was asked for and cancelled, then came {describe(added)}")
+                raise Violation(clause, f"one request was cancelled, then {describe(added)}")
             if harness.alive is not None and (unseen := set(await harness.alive()) - {*added, *probe.found}):
                 raise Violation(clause, f"cancelled at its await {number}, it left {sorted(unseen)} behind")
             await probe.remove(list(added))
@@ -88,14 +88,14 @@ async def _adds_nothing_up(harness: Harness, name: str, call: Call, awaits: int)
     times = max(awaits, SPARE + 1)
     for number in range(times):
         await _interrupted_at(1 + number % max(1, awaits - 1), call)
-    seen = f"{times} calls of {name}, each cancelled at another of its awaits, have "
-    clause = "a call that is cancelled leaves nothing open"
+    seen = f"{times} calls of {name}, each cancelled at a different await, have "
+    clause = "a cancelled call leaves nothing open"
     await released(harness, before, clause, seen, allowed=SPARE, spared=("child process",))
 
 
 async def _goes_on(probe: Probe, name: str, instance: str) -> None:
     """Look at the group after a call that was cancelled."""
-    clause = f"after a {name} that was cancelled, the group goes on"
+    clause = f"after a cancelled {name}, the group still works"
     answer = Answer()
     with anyio.move_on_after(probe.harness.patience) as limit:
         answer = await answer_of(probe.shown())
@@ -104,4 +104,4 @@ async def _goes_on(probe: Probe, name: str, instance: str) -> None:
     if answer.error is not None:
         raise Violation(clause, f"the next update {answer}") from answer.error
     if name != "decrease" and instance not in answer.value:
-        raise Violation(clause, f"the next update lacks {instance}, and has {describe(answer.value)}")
+        raise Violation(clause, f"the next update shows {describe(answer.value)}, without {instance}")

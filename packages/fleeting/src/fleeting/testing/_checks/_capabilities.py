@@ -33,7 +33,9 @@ async def check_withdraw_spares_instances(harness: Harness) -> None:
         (instance,) = await probe.grow(1)
         taken = await probe.group.withdraw(3) if isinstance(probe.group, Withdraws) else 0
         if taken != 0:
-            raise Violation("withdraw returns how many were taken back", f"none was open, it returned {taken!r}")
+            raise Violation(
+                "withdraw returns how many requests it withdrew", f"no request was open, and it returned {taken!r}"
+            )
         await probe.rest(harness.settle)
         shown = await probe.shown()
         if instance not in shown or shown[instance].state is not State.RUNNING:
@@ -51,8 +53,8 @@ async def check_withdraw_takes_requests_back(harness: Harness) -> None:
         await probe.rest(harness.settle)
         added = await probe.added()
         if len(added) > asked - taken:
-            seen = f"of {asked} accepted, {taken} were taken back, and then came {describe(added)}"
-            raise Violation("withdraw returns how many were taken back, and those do not come", seen)
+            seen = f"of {asked} accepted, {taken} were withdrawn, and then {describe(added)} appeared"
+            raise Violation("withdraw returns how many requests it withdrew, and those instances do not appear", seen)
 
 
 async def check_notices_come(harness: Harness) -> None:
@@ -69,8 +71,10 @@ async def check_notices_come(harness: Harness) -> None:
                 await announce(instance)
                 heard = await _next_notice(notices, harness.deadline)
                 if heard is None or heard.instance != instance or not heard.deadline > announced:
-                    clause = "notices passes on which instance goes, and when, in seconds since the epoch, and goes on"
-                    raise Violation(clause, f"{instance} was announced at {announced:.0f}, heard was {heard}")
+                    clause = "notices yields which instance goes and when, in seconds since the epoch, and continues"
+                    raise Violation(
+                        clause, f"{instance} was announced for {announced:.0f}, and notices yielded {heard}"
+                    )
         finally:
             if isinstance(notices, AsyncGenerator):
                 await notices.aclose()
@@ -81,7 +85,9 @@ async def check_notice_probe_is_a_command(harness: Harness) -> None:
     async with harness.opened() as probe:
         command = _probe_of(probe)
     if Capability.NOTICES not in probe.info.capabilities:
-        raise Violation("a group that has a notice_probe claims NOTICES, without which nobody runs it", "it does not")
+        raise Violation(
+            "a group with a notice_probe claims NOTICES; otherwise the probe never runs", "it does not claim it"
+        )
     if not command.strip() or "\0" in command:
         raise Violation("notice_probe is a shell command, or None", f"it is {command!r}")
     if complaint := _complaint_about(command):
@@ -100,7 +106,7 @@ async def check_notice_probe_tells_notices(harness: Harness) -> None:
             raise Violation(clause, f"nothing was announced, and it printed {lines}")
         await announce(instance)
         if not (lines := await _told(probed(instance))) or not all(map(NOTICE.fullmatch, lines)):
-            raise Violation(clause, f"it was announced that {instance} goes, and it printed {lines}")
+            raise Violation(clause, f"the end of {instance} was announced, and it printed {lines}")
 
 
 def _complaint_about(command: str) -> str:
@@ -122,7 +128,7 @@ async def _told(probed: Awaitable[Completed]) -> list[str]:
     with anyio.move_on_after(PROBE_TIME):
         told = await probed
     if told is None or not told.ok:
-        clause = f"notice_probe exits with 0, within {PROBE_TIME:g} s, be anything announced or not"
+        clause = f"notice_probe exits with 0 within {PROBE_TIME:g} s, whether or not anything is announced"
         raise Violation(clause, "it did not end in time" if told is None else f"it {told.outcome}")
     return told.stdout.decode(errors="replace").splitlines()
 

@@ -27,12 +27,12 @@ async def check_cancelled_init_takes_nothing(harness: Harness) -> None:
     before = await settled(harness)
     for number in range(1, MAX_AWAITS + 1):
         came_so_far = await _cancelled_opening(harness, number)
-        clause = "an init that is cancelled releases what it took; nobody will call shutdown"
+        clause = "a cancelled init releases what it acquired, because nobody will call shutdown"
         try:
             async with harness.opened():
                 pass
         except NotOpened as error:
-            seen = f"cancelled at its await {number}, and then another object's {error.seen}"
+            seen = f"after a cancellation at await {number}, another object's {error.seen}"
             raise Violation(clause, seen) from error.__cause__
         await released(harness, before, clause)
         if not came_so_far:
@@ -72,5 +72,5 @@ async def check_shutdown_releases_what_was_taken(harness: Harness) -> None:
         (instance,) = await probe.grow(1)
         await probe.group.connect_info(instance)
         await probe.group.heartbeat(instance)
-    clause = "shutdown releases what init and later calls took on this side"
+    clause = "shutdown releases what init and later calls acquired in this process"
     await released(harness, before, clause, spared=("child process",))  # an instance may be one, and outlives the group

@@ -48,7 +48,7 @@ async def check_failures_are_provider_errors(harness: Harness) -> None:
         await probe.rest(harness.settle)
         added = await probe.added()
         if list(added) != [instance]:
-            raise Violation("what fails has no effect", f"{instance} was running; left are {describe(added)}")
+            raise Violation("a failed call has no effect", f"{instance} was running; left are {describe(added)}")
         await probe.remove([instance])
 
 
@@ -62,7 +62,7 @@ async def check_throttling_is_rate_limited(harness: Harness) -> None:
     for answer in await _raises(harness, Trouble.RATE_LIMIT, RateLimited):
         advice = answer.error.retry_after if isinstance(answer.error, RateLimited) else None
         if advice is not None and not 0 < advice < math.inf:
-            raise Violation("retry_after is in seconds from now, more than 0, or None", f"{advice!r}")
+            raise Violation("retry_after is a number of seconds from now above 0, or None", f"{advice!r}")
 
 
 async def check_stock_out_is_told(harness: Harness) -> None:
@@ -84,11 +84,11 @@ async def check_silence_ends_in_time(harness: Harness) -> None:
         calls = {**probe.calls(instance), "shutdown": leaver.shutdown}
         for name, answer in (await answers_during(harness, Trouble.SILENCE, calls)).items():
             if answer is None:
-                seen = f"{harness.patience:g} s after the cloud fell silent, {name} had not ended"
-                raise Violation("every call to the cloud has a time-out", seen)
+                seen = f"{harness.patience:g} s after the cloud stopped answering, {name} had not ended"
+                raise Violation("every call to the cloud has a timeout", seen)
             if name == "increase" and not isinstance(answer.error, OutcomeUnknown | OSError):
                 clause = "increase raises OutcomeUnknown if no answer comes"
-                raise Violation(clause, f"the cloud said nothing, and increase {answer}") from answer.error
+                raise Violation(clause, f"the cloud did not answer, and increase {answer}") from answer.error
             if not isinstance(answer.error, OSError):
                 _judge_failure(name, Trouble.SILENCE, answer)
 
@@ -98,13 +98,13 @@ def _judge_failure(name: str, kind: Trouble, answer: Answer) -> None:
     seen = f"the cloud {kind.value}; {name} {answer}"
     allowed = (ProviderError, GroupRefused) if name == "init" else ProviderError
     if answer.error is not None and not isinstance(answer.error, allowed):
-        clause = "a call that the cloud fails raises a ProviderError, or a class derived from it"
+        clause = "if the cloud fails, the call raises ProviderError or a subclass"
         raise Violation(clause, seen) from answer.error
     if isinstance(answer.error, InstanceNotFound):
-        raise Violation("an instance is not found only if the cloud says so", seen) from answer.error
+        raise Violation("InstanceNotFound is raised only if the cloud says so", seen) from answer.error
     claims = name in CLAIMS_BY_RETURNING or (name in CLAIMS_BY_VALUE and answer.value)
     if answer.error is None and claims:
-        raise Violation(f"{name} raises a ProviderError if the cloud does not do what it asks", seen)
+        raise Violation(f"{name} raises ProviderError if the cloud does not carry out the request", seen)
 
 
 async def _raises(harness: Harness, kind: Trouble, expected: type[ProviderError]) -> list[Answer]:
@@ -135,12 +135,14 @@ async def _tells(harness: Harness, kind: Trouble, refusal: type[ProviderError], 
 async def _look_for(kind: ProblemKind, probe: Probe, answer: Answer, refusal: type[ProviderError]) -> None:
     first = _problem_in(await probe.group.update(), kind) if answer.error is None else None
     if first is None:
-        clause = f"increase raises {refusal.__name__}, or update has a Problem of {kind}, if that is why nothing comes"
+        clause = (
+            f"increase raises {refusal.__name__}, or update reports a Problem of {kind}, if nothing comes because of it"
+        )
         seen = f"increase {answer}" + ("" if answer.error else ", and update has no such problem")
         raise Violation(clause, seen) from answer.error
     later = _problem_in(await probe.group.update(), kind)
     if later is None or later.since != first.since:
-        raise Violation("the same problem keeps its since", f"first {first}, then {later}")
+        raise Violation("a persisting problem keeps its since", f"first {first}, then {later}")
 
 
 def _problem_in(view: Observation, kind: ProblemKind) -> Problem | None:

@@ -40,7 +40,7 @@ async def check_named_create_is_idempotent(harness: Harness) -> None:
         await probe.rest(harness.settle)
         added = await probe.added()
         if again != 1 or len(added) != 1:
-            clause = "a repeat with the same intent asks for nothing new, and is answered as the first was"
+            clause = "a repeat with the same intent requests nothing new, and returns what the first call returned"
             raise Violation(clause, f"the repeat returned {again}, the view has {describe(added)}")
 
 
@@ -52,7 +52,7 @@ async def check_named_create_carries_the_intent(harness: Harness) -> None:
             (instance,) = await probe.grow(1, intent)
             carried = (await probe.shown())[instance].intent
             if carried != intent:
-                raise Violation("instances carry the intent", f"asked under {intent}, {instance} carries {carried}")
+                raise Violation("instances carry the intent", f"requested under {intent}, {instance} carries {carried}")
 
 
 async def check_increase_stops_at_max_size(harness: Harness) -> None:
@@ -66,8 +66,10 @@ async def check_increase_stops_at_max_size(harness: Harness) -> None:
         await probe.rest(harness.settle)
         shown = await probe.shown()
         if accepted != room or len(shown) > limit:
-            clause = f"increase beyond max_size {limit} accepts what there is room for"
-            raise Violation(clause, f"room for {room}, accepted {accepted}, the view has {describe(shown)}")
+            clause = f"increase beyond max_size {limit} accepts as many as fit"
+            raise Violation(
+                clause, f"there was room for {room}, {accepted} were accepted, and the view has {describe(shown)}"
+            )
 
 
 async def check_ids_are_never_reused(harness: Harness) -> None:
@@ -95,7 +97,7 @@ async def check_lost_answer_is_an_unknown_outcome(harness: Harness) -> None:
     async with harness.opened() as probe:
         async with harness.trouble(Trouble.LOST_ANSWER):
             answer = await answer_of(probe.group.increase(1, intent=new_intent()))
-        clause = "increase raises OutcomeUnknown if it does not know what came of the request, which it made once"
+        clause = "increase raises OutcomeUnknown if it does not know the outcome of its request, which it made once"
         await _compare(probe, answer, clause, at_most=1)
 
 
@@ -110,7 +112,7 @@ async def check_named_create_settles_a_lost_answer(harness: Harness) -> None:
         await probe.rest(harness.settle)
         added = await probe.added()
         if again.value != 1 or len(added) != 1:
-            clause = "after a lost answer, a repeat with the same intent asks for nothing new"
+            clause = "after a lost answer, a repeat with the same intent requests nothing new"
             raise Violation(clause, f"the repeat {again}, the view has {describe(added)}")
 
 
@@ -126,7 +128,7 @@ async def check_named_create_outlives_its_manager(harness: Harness) -> None:
         await second.rest(harness.settle)
         added = await second.added()
         if again.value != 1 or list(added) != [instance]:
-            clause = "a repeat with the same intent asks for nothing new, by another object for the group too"
+            clause = "a repeat with the same intent requests nothing new, even from another object for the group"
             raise Violation(clause, f"the repeat {again}, the view has {describe(added)}")
 
 
@@ -140,4 +142,4 @@ async def _compare(probe: Probe, answer: Answer, clause: str, *, at_most: int = 
     await probe.rest(probe.harness.settle)
     added = await probe.added()
     if len(added) > at_most or (len(added) != said and not unknown):
-        raise Violation(clause, f"it {answer}, and then came {describe(added)}") from answer.error
+        raise Violation(clause, f"it {answer}, and then {describe(added)} appeared") from answer.error

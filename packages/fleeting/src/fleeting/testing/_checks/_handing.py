@@ -17,8 +17,8 @@ async def check_views_do_not_change_later(harness: Harness) -> None:
         await probe.remove([instance])
         await probe.group.update()
         if dict(view.instances) != as_given:
-            clause = "a view that was returned does not change any more"
-            seen = f"after {later} came and {instance} went, a view of before has {describe(view.instances)}"
+            clause = "a returned view no longer changes"
+            seen = f"after {later} came and {instance} went, an earlier view has {describe(view.instances)}"
             raise Violation(clause, f"{seen}, no longer {describe(as_given)}")
 
 
@@ -31,7 +31,7 @@ async def check_returned_values_are_the_callers(harness: Harness) -> None:
         _spoil(before)
         after = await probe.group.update()
         if after.instances.keys() != as_given.keys() or _MARK in after.problems:
-            clause = "what the caller does to a view changes no later one"
+            clause = "changing a view does not change later views"
             raise Violation(
                 clause, f"{describe(as_given)} was emptied, and the next view has {describe(after.instances)}"
             )
@@ -48,7 +48,7 @@ async def check_arguments_are_left_alone(harness: Harness) -> None:
         gone = (harness.unknown_id, harness.unknown_id[:-1] + "9")
         answer = await answer_of(probe.group.decrease(gone))
         if answer.error is not None or set(answer.value) != set(gone):
-            clause = "decrease takes any sequence, and accepts what is gone"
+            clause = "decrease takes any sequence, and accepts instances that are gone"
             raise Violation(clause, f"decrease({gone!r}) {answer}") from answer.error
         named = [harness.unknown_id, doomed, gone[1]]
         names = list(named)

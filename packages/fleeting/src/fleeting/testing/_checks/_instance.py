@@ -17,14 +17,16 @@ async def check_connect_info_is_complete(harness: Harness) -> None:
                 if answer.error is None:
                     _look_through(instance, answer.value)
                 elif not isinstance(answer.error, ProviderError) or isinstance(answer.error, InstanceNotFound):
-                    clause = "connect_info raises a ProviderError for an instance that is not ready, which is not gone"
-                    raise Violation(clause, f"the cloud wrote {written!r}, and connect_info {answer}")
+                    clause = (
+                        "connect_info raises ProviderError, not InstanceNotFound, for an instance that is not ready"
+                    )
+                    raise Violation(clause, f"the cloud reported {written!r}, and connect_info {answer}")
 
 
 def _look_through(instance: str, info: ConnectInfo) -> None:
     """Raise unless all is there."""
     if info.id != instance:
-        raise Violation("connect_info is of the instance asked about", f"asked {instance}, got {info.id}")
+        raise Violation("connect_info is about the requested instance", f"asked {instance}, got {info.id}")
     parts = {
         "a protocol": info.protocol,
         "an address": info.internal_addr or info.external_addr,
@@ -53,9 +55,11 @@ async def check_heartbeat_tells_health(harness: Harness) -> None:
     async with harness.opened() as probe:
         (instance,) = await probe.grow(1)
         if error := await fails(probe.group.heartbeat(instance)):
-            raise Violation("heartbeat returns if the instance is healthy", f"{instance} runs, yet {error!r}")
+            raise Violation(
+                "heartbeat returns if the instance is healthy", f"{instance} is running, but heartbeat raised {error!r}"
+            )
         if not await fails(probe.group.heartbeat(harness.unknown_id)):
-            clause = "heartbeat raises a ProviderError for an instance that is not there"
+            clause = "heartbeat raises ProviderError for an instance that does not exist"
             raise Violation(clause, f"heartbeat({harness.unknown_id!r}) returned")
 
 
@@ -69,7 +73,7 @@ async def check_heartbeat_notices_death(harness: Harness) -> None:
         while not await fails(probe.group.heartbeat(instance)):
             if clock.now() >= end:
                 clause = "heartbeat raises for an instance that is dead"
-                raise Violation(clause, f"{harness.deadline:g} s after its end it still returns")
+                raise Violation(clause, f"{harness.deadline:g} s after the instance ended, it still returns")
             await probe.rest(harness.poll)
 
 
@@ -79,11 +83,11 @@ async def check_heartbeat_notices_failure(harness: Harness) -> None:
     states = harness.need(harness.states or None, "states", "names every state of the cloud's and what it means")
     failed = [written for written, meant in states.items() if meant is State.FAILED]
     if not failed:
-        raise NotApplicable("no state of the cloud's means that an instance has failed")
+        raise NotApplicable("none of the cloud's states means that an instance has failed")
     async with harness.opened() as probe:
         (instance,) = await probe.grow(1)
         for written in failed:
             await set_state(instance, written)
             if not await fails(probe.group.heartbeat(instance)):
                 clause = "heartbeat raises for an instance that has failed"
-                raise Violation(clause, f"the cloud wrote {written!r}, and heartbeat returned")
+                raise Violation(clause, f"the cloud reported {written!r}, and heartbeat returned")

@@ -19,14 +19,16 @@ async def check_groups_work_in_any_event_loop(harness: Harness) -> None:
         for backend in (*loops, *loops[:1]):
             answer: Answer = await to_thread.run_sync(partial(_in_another, harness, backend))
             if answer.error is not None:
-                clause = "a group works in whichever event loop it is opened, one after another"
+                clause = "a group works in any event loop that opens it, one after another"
                 seen = f"in another event loop, on {backend}, it {answer}"
                 raise Violation(clause, seen) from answer.error
         after = await answers_at_once({"update": probe.group.update}, harness.patience)
         if (answer_here := after["update"]) is None or answer_here.error is not None:
-            clause = "a group works while others are opened in other event loops"
+            clause = "a group works while others open in other event loops"
             seen = (
-                f"after others were, update {answer_here}" if answer_here else "after others were, update did not end"
+                f"after others opened, update {answer_here}"
+                if answer_here
+                else "after others opened, update did not end"
             )
             raise Violation(clause, seen)
 

@@ -15,7 +15,7 @@ async def check_observing_changes_nothing(harness: Harness) -> None:
         async with harness.opened(keep=True, observe_only=True) as observer:
             if observer.found.keys() != (shown := await probe.shown()).keys():
                 seen = f"the manager sees {describe(shown)}, the observer {describe(observer.found)}"
-                raise Violation("who observes sees what the manager sees", seen)
+                raise Violation("an observer sees what the manager sees", seen)
             group = observer.group
             changes: dict[str, Call] = {
                 "increase": partial(group.increase, 1, intent=new_intent()),
@@ -25,12 +25,14 @@ async def check_observing_changes_nothing(harness: Harness) -> None:
             for name, change in changes.items():
                 with suppress(Unsupported):
                     answer = await change()
-                    clause = "what asks for a change raises Unsupported in a group that is opened to observe only"
+                    clause = (
+                        "in a group that is opened to observe only, methods that change something raise Unsupported"
+                    )
                     raise Violation(clause, f"{name} returned {answer!r}")
         await probe.rest(harness.settle)
         added = await probe.added()
         if list(added) != new or added[new[0]].state is not State.RUNNING:
-            raise Violation("who observes changes nothing", f"{new[0]} was running; left are {describe(added)}")
+            raise Violation("an observer changes nothing", f"{new[0]} was running; left are {describe(added)}")
 
 
 async def check_observing_sends_no_change(harness: Harness) -> None:
@@ -44,5 +46,5 @@ async def check_observing_sends_no_change(harness: Harness) -> None:
             await observer.group.heartbeat(instance)
             await observer.group.update()
         if sent := writes() - before:
-            clause = "a group that is opened to observe only asks the cloud for no change"
+            clause = "a group that is opened to observe only requests no change from the cloud"
             raise Violation(clause, f"it sent {sent} such requests")

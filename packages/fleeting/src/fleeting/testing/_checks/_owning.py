@@ -74,17 +74,17 @@ class _Marker:
         """Take the mark away if it is this one's; if it is another's, nothing happens."""
         answer = await answer_of(self.group.mark_owner(None))
         if answer.error is not None:
-            raise Violation("to take a mark away that is not there is no error", f"mark_owner(None) {answer}")
+            raise Violation("removing a mark that does not exist is not an error", f"mark_owner(None) {answer}")
         await self.probe.rest(self.probe.harness.settle)
 
     async def is_refused(self, by: "_Marker") -> None:
         """Ask in vain."""
         answer = await self._ask()
         if not isinstance(answer.error, GroupRefused):
-            clause = "mark_owner raises GroupRefused while another owner's mark is there and has not expired"
+            clause = "mark_owner raises GroupRefused while another owner's mark exists and has not expired"
             raise Violation(clause, f"the mark was {by.name}'s, and mark_owner by {self.name} {answer}")
         if by.name not in str(answer.error):
-            clause = "the GroupRefused of mark_owner names the owner whose mark is there"
+            clause = "the GroupRefused of mark_owner names the owner of the mark"
             raise Violation(clause, f"the mark was {by.name}'s, and the error says: {answer.error}")
 
     async def gets_it(self) -> None:
@@ -94,7 +94,7 @@ class _Marker:
         while isinstance((answer := await self._ask()).error, GroupRefused) and clock.now() < end:
             await self.probe.rest(harness.poll)
         if answer.error is not None:
-            clause = "who asks for the mark gets it once it was taken away or has expired"
+            clause = "a new owner gets the mark once it was removed or has expired"
             raise Violation(clause, f"{harness.deadline:g} s later, mark_owner by {self.name} {answer}")
         await self.probe.rest(harness.settle)
 

@@ -128,7 +128,7 @@ async def check_process_is_left_as_it_was(harness: Harness) -> None:
         await probe.rest(harness.settle)  # so that all that comes is there to be deleted
     for when, now in {"while the group is open": open_now, "after shutdown": _process()}.items():
         if changed := [name for name, value in before.items() if now[name] != value]:
-            clause = "a group leaves what belongs to the whole process as it is"
+            clause = "a group does not change the state of the whole process"
             raise Violation(clause, f"{when}, {changed[0]} had changed")
 
 

@@ -19,7 +19,7 @@ async def check_states_change_back(harness: Harness) -> None:
     states = harness.need(harness.states or None, "states", "names every state of the cloud's and what it means")
     running = next((written for written, meant in states.items() if meant is State.RUNNING), None)
     if running is None:
-        raise NotApplicable("no state of the cloud's means that an instance runs")
+        raise NotApplicable("none of the cloud's states means that an instance runs")
     async with harness.opened() as probe:
         (instance,) = await probe.grow(1)
         for written in (written for written, meant in states.items() if meant not in LASTING):
@@ -32,7 +32,7 @@ async def check_states_change_back(harness: Harness) -> None:
 
 async def _is_well_again(probe: Probe, instance: str, seen: str) -> None:
     """Raise unless every call finds the instance running."""
-    clause = "an instance that runs again is shown and treated as one that runs"
+    clause = "an instance that runs again is shown and treated as running"
     for name, call in probe.reads(instance).items():
         answer = await answer_of(call())
         state = _state_in(answer, instance) if name == "update" else State.RUNNING
@@ -71,7 +71,7 @@ async def _no_problem(probe: Probe, kind: Trouble) -> None:
     end = clock.now() + probe.harness.deadline
     while left := [each for each in (await probe.group.update()).problems if each.kind is KINDS[kind]]:
         if clock.now() >= end:
-            clause = "a problem that is over is not among the problems of update"
-            seen = f"the cloud no longer {kind.value}, and an instance has come; "
+            clause = "a problem that is over no longer appears in update"
+            seen = f"the cloud no longer {kind.value}, and an instance has appeared; "
             raise Violation(clause, f"{seen}after {probe.harness.deadline:g} s update still has {left[0]}")
         await probe.rest(probe.harness.poll)

@@ -19,7 +19,7 @@ async def check_connect_info_hides_secrets(harness: Harness) -> None:
         info = await probe.group.connect_info(instance)
         secrets = {"password": info.password, "key": info.key}
         if shown := [name for name, secret in secrets.items() if secret and secret in repr(info)]:
-            raise Violation("secrets stay out of the repr of ConnectInfo", f"its repr shows the {shown[0]}")
+            raise Violation("secrets do not appear in the repr of ConnectInfo", f"its repr shows the {shown[0]}")
 
 
 async def check_secrets_are_told_nobody(harness: Harness) -> None:
@@ -49,7 +49,9 @@ def _look_for(secrets: Collection[str], where: str, words: Sequence[str]) -> Non
                     + _without(secrets, word[at + len(written) :][:60])
                 )
                 kind = "" if written == secret else ", in another spelling"
-                raise Violation("secrets stay out of all that anybody may read", f"{where} has one{kind}: …{around}…")
+                raise Violation(
+                    "secrets appear nowhere that others may read", f"{where} contains one{kind}: …{around}…"
+                )
 
 
 def _without(secrets: Collection[str], word: str) -> str:

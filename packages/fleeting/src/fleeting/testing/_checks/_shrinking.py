@@ -16,7 +16,7 @@ async def check_decrease_removes_only_those_named(harness: Harness) -> None:
         await probe.rest(harness.settle)
         shown = await probe.shown()
         if {*probe.found, spared} - shown.keys() or shown[spared].state is not State.RUNNING:
-            clause = "decrease deletes these, and no others"
+            clause = "decrease deletes the named instances, and no others"
             raise Violation(clause, f"of {doomed} and {spared} the first was named; left are {describe(shown)}")
 
 
@@ -41,7 +41,7 @@ async def check_decrease_goes_on_past_what_is_gone(harness: Harness) -> None:
         gone, alive = await probe.grow(2)
         await probe.remove([gone])
         answer = await answer_of(probe.group.decrease([gone, alive]))
-        clause = "decrease accepts an instance that is gone, and deletes the others all the same"
+        clause = "decrease accepts an instance that is gone, and still deletes the others"
         if answer.error is not None or set(answer.value) != {gone, alive}:
             raise Violation(clause, f"{gone} was gone, and decrease([{gone!r}, {alive!r}]) {answer}") from answer.error
         await probe.until(clause, lambda shown: alive not in shown)
@@ -64,9 +64,7 @@ async def check_decrease_removes_what_does_not_run(harness: Harness) -> None:
     """An instance that is still being created, or has failed, is deleted like any other."""
     async with harness.opened() as probe:
         await probe.increase(1)
-        shown = await probe.until(
-            "an instance that was asked for appears", lambda shown: shown.keys() > probe.found.keys()
-        )
+        shown = await probe.until("a requested instance appears", lambda shown: shown.keys() > probe.found.keys())
         await probe.remove(list(without(shown, probe.found)))
         if harness.set_state is not None:
             for written in (

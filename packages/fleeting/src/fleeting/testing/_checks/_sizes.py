@@ -29,9 +29,9 @@ async def check_large_numbers_are_handled(harness: Harness) -> None:
     async with harness.opened() as probe:
         accepted = await probe.increase(number)
         if accepted != number:
-            clause = "increase takes a large number as it takes a small one"
+            clause = "increase handles a large number like a small one"
             raise Violation(clause, f"there is room for {number}, and increase({number}) returned {accepted}")
-        clause = "as many instances as increase accepted appear in update, and come to run"
+        clause = "update shows as many instances as increase accepted, and they start running"
         shown = await probe.until(
             clause,
             lambda shown: sum(each.state is State.RUNNING for each in without(shown, probe.found).values()) >= number,
@@ -46,7 +46,7 @@ async def check_large_numbers_are_handled(harness: Harness) -> None:
 
 async def check_every_page_is_known_to_every_call(harness: Harness) -> None:
     """Instances on the last page of a listing are described, checked and deleted like those on the first."""
-    launch = harness.need(harness.launch, "launch", "adds instances to the group behind its back")
+    launch = harness.need(harness.launch, "launch", "adds instances to the group without its knowledge")
     async with harness.opened() as probe:
         before = await probe.shown()
         await launch(harness.crowd)
@@ -59,7 +59,7 @@ async def check_every_page_is_known_to_every_call(harness: Harness) -> None:
 
 async def check_view_follows_a_changing_crowd(harness: Harness) -> None:
     """`update` shows what exists now, however often it is called and whatever came and went before."""
-    launch = harness.need(harness.launch, "launch", "adds instances to the group behind its back")
+    launch = harness.need(harness.launch, "launch", "adds instances to the group without its knowledge")
     async with harness.opened() as probe:
         number = len(probe.found)
         for _ in range(2):
@@ -70,14 +70,14 @@ async def check_view_follows_a_changing_crowd(harness: Harness) -> None:
         doomed = shown[1 : 1 + harness.crowd]  # from the first pages, so that those behind move up
         for instance in doomed:
             await harness.end(instance)
-        clause = "update shows what is there now, page by page, in every call"
+        clause = "every call of update shows all pages as they are now"
         left = set(shown) - set(doomed)
         for _ in range(2):
             seen = await probe.until(
                 clause, lambda now: not any(_lives(each.state) for name, each in now.items() if name in doomed)
             )
             if lost := left - seen.keys():
-                raise Violation(clause, f"{len(doomed)} of {len(shown)} died, and {sorted(lost)} were not shown either")
+                raise Violation(clause, f"{len(doomed)} of {len(shown)} died, and {sorted(lost)} were missing too")
 
 
 def _lives(state: State) -> bool:
@@ -98,14 +98,14 @@ async def check_instance_on_two_pages_is_one(harness: Harness) -> None:
 async def _pages_are_read(harness: Harness, kind: Trouble) -> None:
     """Compare the view during a trouble that changes the pages, and not what is on them."""
     harness.trouble(kind)  # without which nothing needs to be launched
-    launch = harness.need(harness.launch, "launch", "adds instances to the group behind its back")
+    launch = harness.need(harness.launch, "launch", "adds instances to the group without its knowledge")
     async with harness.opened() as probe:
         await launch(harness.crowd)
         expected = await _until_there(probe, len(probe.found) + harness.crowd)
         async with harness.trouble(kind):
             answer = await answer_of(probe.shown())
         if answer.error is not None or answer.value != expected:
-            clause = "update shows every instance once, however the cloud divides them among pages"
+            clause = "update shows every instance once, however the cloud splits the pages"
             came = f"update {answer}" if answer.error else f"of {describe(expected)} it showed {describe(answer.value)}"
             raise Violation(clause, f"the cloud {kind.value}, and {came}") from answer.error
 
@@ -115,7 +115,7 @@ async def _until_there(probe: Probe, number: int) -> Mapping[str, Observed]:
     clause = "update shows every instance, however many there are"
     await probe.until(clause, lambda shown: len(shown) >= number)
     shown = await probe.until(
-        "instances that somebody else made are shown as running once they run",
+        "instances that somebody else created are shown as running once they run",
         lambda shown: all(each.state is State.RUNNING for each in shown.values()),
     )
     if len(shown) != number:
@@ -139,7 +139,7 @@ async def _go_at_once(probe: Probe, instances: Sequence[str]) -> None:
     """Delete all of them in one call, and nothing else."""
     others = without(await probe.shown(), instances)
     answer = await answer_of(probe.group.decrease(instances))
-    clause = "decrease takes a long list as it takes a short one, and deletes those that it accepted"
+    clause = "decrease handles a long list like a short one, and deletes those that it accepted"
     if answer.error is not None or not set(answer.value) <= set(instances):
         raise Violation(clause, f"decrease of {len(instances)} {answer}") from answer.error
     accepted = set(answer.value)

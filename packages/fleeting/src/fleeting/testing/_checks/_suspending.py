@@ -24,13 +24,13 @@ async def check_suspended_instances_come_back(harness: Harness) -> None:
         await probe.rest(harness.settle)
         shown = await probe.shown()
         if shown.keys() != {*probe.found, instance, other} or shown[other].state is not State.RUNNING:
-            clause = "suspend and resume touch the instances that are named, and no others"
+            clause = "suspend and resume affect the named instances, and no others"
             raise Violation(clause, f"of {instance} and {other} the first was named; left are {describe(shown)}")
         after = await _lasting(probe, instance)
         if changed := [
             f"{part} {value!r}, then {after[part]!r}" for part, value in before.items() if after[part] != value
         ]:
-            clause = "an instance that was suspended keeps its intent and all that it is connected by but its addresses"
+            clause = "a suspended instance keeps its intent and all its connection details except addresses"
             raise Violation(clause, f"{instance} had {changed[0]}")
 
 
@@ -47,7 +47,7 @@ async def check_suspending_again_is_accepted(harness: Harness) -> None:
             shown = await probe.shown()
             stays = instance in shown and shown[instance].state is wish.there
             if answer.error is not None or list(answer.value) != [instance] or not stays:
-                clause = f"{wish.name} accepts an instance that is {wish.there.value} already, and leaves it so"
+                clause = f"{wish.name} accepts an instance that is already {wish.there.value}, and leaves it so"
                 raise Violation(clause, f"{wish.name}([{instance!r}]) {answer}, and left are {describe(shown)}")
 
 
@@ -60,7 +60,7 @@ async def check_suspending_goes_on_past_what_is_gone(harness: Harness) -> None:
         for wish in wishes:
             answer = await answer_of(wish.ask([harness.unknown_id]))
             if answer.error is not None or list(answer.value):
-                clause = f"{wish.name} does not accept an instance that is not there, and does not raise"
+                clause = f"{wish.name} neither accepts an instance that does not exist nor raises"
                 raise Violation(clause, f"{wish.name}([{harness.unknown_id!r}]) {answer}")
             await _bring(probe, wish, gone, harness.unknown_id, alive)
 
@@ -124,11 +124,11 @@ async def _bring(probe: Probe, wish: _Wish, *instances: str) -> None:
         shown = await probe.shown()
         if instance not in shown or shown[instance].state not in BETWEEN:
             clause = "an instance that is suspended or resumed stays in update, neither failed nor deleted"
-            raise Violation(clause, f"{wish.name} was asked of {instance}; the view has {describe(shown)}")
+            raise Violation(clause, f"{wish.name} was requested for {instance}; the view has {describe(shown)}")
         if accepted and shown[instance].state is wish.there:
             return
         if clock.now() >= end:
-            clause = f"{wish.name} accepts an instance sooner or later, which then comes to be {wish.there.value}"
+            clause = f"{wish.name} accepts an instance sooner or later, and the instance becomes {wish.there.value}"
             seen = f"after {probe.harness.deadline:g} s it had {'' if accepted else 'not '}accepted {instance}"
             raise Violation(clause, f"{seen}; the view has {describe(shown)}")
         await probe.rest(probe.harness.poll)

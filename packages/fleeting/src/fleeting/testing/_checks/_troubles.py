@@ -72,7 +72,7 @@ async def check_late_answer_is_an_unknown_outcome(harness: Harness) -> None:
         for name, answer in answers.items():
             if answer is None:
                 seen = f"the cloud {Trouble.LATE_ANSWER.value}; after {harness.patience:g} s {name} had not ended"
-                raise Violation("every call to the cloud has a time-out", seen)
+                raise Violation("every call to the cloud has a timeout", seen)
             _judge(name, Trouble.LATE_ANSWER, answer)
         ordered = answers["increase"]
         if ordered is not None and not isinstance(ordered.error, OutcomeUnknown | OSError):
@@ -81,8 +81,8 @@ async def check_late_answer_is_an_unknown_outcome(harness: Harness) -> None:
         await probe.rest(harness.settle)
         added = await probe.added()
         if kept not in added or len(without(added, [kept, doomed])) > 1:
-            clause = "increase asks once for what it was asked for, however late the answer"
-            raise Violation(clause, f"1 was asked for beside {kept} and {doomed}; left are {describe(added)}")
+            clause = "increase makes its request once, however late the answer"
+            raise Violation(clause, f"1 was requested in addition to {kept} and {doomed}; left are {describe(added)}")
 
 
 async def check_refusals_are_told_by_every_call(harness: Harness) -> None:
@@ -125,7 +125,7 @@ async def check_troubles_pass(harness: Harness) -> None:
                     raise Violation(clause, f"the cloud no longer {kind.value}, and {name} {answer}") from answer.error
             shown = await probe.shown()
             if shown.keys() != {*probe.found, instance} or shown[instance].state is not State.RUNNING:
-                clause = "a trouble that is over has changed nothing"
+                clause = "a trouble changes nothing once it is over"
                 raise Violation(clause, f"the cloud no longer {kind.value}; the view has {describe(shown)}")
 
 
@@ -194,9 +194,9 @@ class _Amid:
         if answer.error is not None and not unknown:
             _judge("increase", self.kind, answer, self._since(number))
         said = answer.value or 0
-        clause = "increase says how many the cloud accepted, and update shows all that came of it"
+        clause = "increase returns how many the cloud accepted, and update shows all of them"
         added = without(await probe.until(clause, lambda shown: len(without(shown, before)) >= said), before)
-        seen = f"the cloud {self.kind.value}{self._since(number)}; increase(2) {answer}, and then came "
+        seen = f"the cloud {self.kind.value}{self._since(number)}; increase(2) {answer}, and then appeared "
         if len(added) > 2 or (len(added) != said and not unknown):  # noqa: PLR2004  (asked for above)
             raise Violation(clause, seen + describe(added)) from answer.error
         if harness.alive is not None and (unseen := set(await harness.alive()) - {*added, *before}):
@@ -218,7 +218,7 @@ class _Amid:
         if answer.error is not None:
             _judge("decrease", self.kind, answer, self._since(number))
         accepted = set(answer.value or ())
-        clause = "decrease returns those whose deletion the cloud accepted, and they go"
+        clause = "decrease returns those whose deletion the cloud accepted, and they disappear"
         clause += f", though it {self.kind.value}{self._since(number)}"
         await probe.until(clause, lambda shown: not shown.keys() & accepted)
         await probe.remove(doomed)
@@ -246,12 +246,14 @@ async def _all_fail(harness: Harness, kind: Trouble) -> None:
                 if answer.error is not None or name in {"update", "increase"}:
                     _judge(name, kind, answer)
                 if kind is Trouble.UNREACHABLE and isinstance(answer.error, OutcomeUnknown):
-                    clause = "what was not sent was not done: OutcomeUnknown is raised only for what may have been done"
+                    clause = (
+                        "OutcomeUnknown is raised only for requests that may have been carried out, not for unsent ones"
+                    )
                     raise Violation(clause, f"the cloud {kind.value}; {name} {answer}") from answer.error
         await probe.rest(harness.settle)
         added = await probe.added()
         if list(added) != [instance]:
-            raise Violation("what fails has no effect", f"{instance} was running; left are {describe(added)}")
+            raise Violation("a failed call has no effect", f"{instance} was running; left are {describe(added)}")
 
 
 def _judge(name: str, kind: Trouble, answer: Answer, since: str = "") -> None:
@@ -260,7 +262,7 @@ def _judge(name: str, kind: Trouble, answer: Answer, since: str = "") -> None:
     error = answer.error
     if error is None:
         if name in {"update", "increase"}:
-            raise Violation(f"{name} raises a ProviderError if the cloud does not do what it asks", seen)
+            raise Violation(f"{name} raises ProviderError if the cloud does not carry out the request", seen)
         return
     expected = EXPECTED.get(kind, ProviderError)
     if isinstance(error, GroupRefused) and name == "init":
@@ -270,4 +272,4 @@ def _judge(name: str, kind: Trouble, answer: Answer, since: str = "") -> None:
             f"a call raises {expected.__name__} if the cloud {kind.value}", f"{name}{since} {answer}"
         ) from error
     if isinstance(error, InstanceNotFound):
-        raise Violation("an instance is not found only if the cloud says so", seen) from error
+        raise Violation("InstanceNotFound is raised only if the cloud says so", seen) from error

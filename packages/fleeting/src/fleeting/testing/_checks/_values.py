@@ -39,7 +39,7 @@ async def check_values_are_of_their_types(harness: Harness) -> None:
         _look_at_info(probe.info)
         accepted = await probe.increase(1)
         _of("increase", "an int", type(accepted) is int, accepted)
-        shown = await probe.until("what was accepted runs", lambda shown: _one_runs(probe, shown))
+        shown = await probe.until("accepted instances run", lambda shown: _one_runs(probe, shown))
         (instance,) = without(shown, probe.found)
         view = await probe.group.update()
         for name, each in view.instances.items():
@@ -132,10 +132,10 @@ async def check_two_instances_are_told_apart(harness: Harness) -> None:
             later.found = without(later.found, [one, other])  # so that they are deleted in the end
     created = [shown[instance].created_at for instance in (one, other)]
     if created[0] is not None and created[1] is not None and not created[0] < created[1]:
-        seen = f"{one} was made {APART:g} s before {other}, and they have {created[0]!r} and {created[1]!r}"
-        raise Violation("created_at is when that instance was made", seen)
+        seen = f"{one} was created {APART:g} s before {other}, and they have {created[0]!r} and {created[1]!r}"
+        raise Violation("created_at is when that instance was created", seen)
     if (place := _place(first)) == _place(second):
-        clause = "connect_info leads to the instance asked about"
+        clause = "connect_info leads to the requested instance"
         raise Violation(clause, f"both {one} and {other} are at {place[0] or place[1]}")
     if fresh[0] == fresh[1] != second:  # two objects that agree have no credentials of their own
         wrong = [part for part in DETAILS if getattr(fresh[0], part) != getattr(second, part)]
@@ -167,7 +167,7 @@ async def check_times_are_in_seconds(harness: Harness) -> None:
                     problems = (await probe.group.update()).problems
             for each in problems:
                 if each.since is not None and not begun - CLOCK_SKEW <= each.since <= clock.now() + CLOCK_SKEW:
-                    clause = "since is when a problem was first met, in seconds since the epoch (UTC)"
+                    clause = "since is when a problem first occurred, in seconds since the epoch (UTC)"
                     raise Violation(
                         clause, f"the cloud {kind.value}, since {begun:.0f} or soon after; update has {each}"
                     )
@@ -184,7 +184,7 @@ async def check_advice_of_the_cloud_is_kept(harness: Harness) -> None:
         for name, error in refused.items():
             advice, given = error.retry_after, harness.retry_after
             if (advice is not None and not 0 < advice <= HOUR) or (given is not None and not _is_about(advice, given)):
-                clause = "retry_after is for how long the cloud asks clients to wait, in seconds, or None"
+                clause = "retry_after is how many seconds the cloud asks clients to wait, or None"
                 meant = "" if given is None else f"the cloud asked for {given:g} s, and "
                 raise Violation(clause, f"{meant}{name} raised {error!r} with retry_after {advice!r}")
 
@@ -212,12 +212,12 @@ async def check_two_resources_do_not_mix(harness: Harness) -> None:
     elsewhere = harness.need(harness.elsewhere, "elsewhere", "makes a group object for another resource")
     async with harness.opened() as here, evolve(harness, make=elsewhere).opened(observe_only=True, keep=True) as there:
         if here.info.identity == there.info.identity:
-            clause = "identity tells one resource from another"
+            clause = "identity distinguishes resources"
             raise Violation(clause, f"two resources have {here.info.identity!r}")
         (instance,) = await here.grow(1)
         if instance in (shown := await there.shown()) or shown.keys() & (await here.shown()).keys():
             clause = "update shows the instances of this resource, and of no other"
-            raise Violation(clause, f"{instance} was made in one of two, and the other shows {describe(shown)}")
+            raise Violation(clause, f"{instance} was created in one of two, and the other shows {describe(shown)}")
 
 
 async def check_max_size_is_the_ceiling(harness: Harness) -> None:
@@ -229,5 +229,5 @@ async def check_max_size_is_the_ceiling(harness: Harness) -> None:
         async with harness.opened(keep=True, observe_only=True) as later:
             now = later.info.max_size
         if now != probe.info.max_size or now < len(await probe.shown()):
-            clause = "max_size is the cloud's own ceiling, and not what is left of it"
+            clause = "max_size is the cloud's own ceiling, not the room that is left"
             raise Violation(clause, f"it was {probe.info.max_size}, and {now} once there were 2 more instances")

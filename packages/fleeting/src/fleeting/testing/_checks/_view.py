@@ -53,7 +53,7 @@ async def check_update_notices_death(harness: Harness) -> None:
 
 async def check_view_has_every_page(harness: Harness) -> None:
     """`update` shows all instances, however many there are and no matter who created them."""
-    launch = harness.need(harness.launch, "launch", "adds instances to the group behind its back")
+    launch = harness.need(harness.launch, "launch", "adds instances to the group without its knowledge")
     async with harness.opened() as probe:
         await launch(harness.crowd)
         billed = set(await harness.billed())
@@ -66,25 +66,25 @@ async def check_view_has_every_page(harness: Harness) -> None:
 async def check_view_is_whole_or_an_error(harness: Harness) -> None:
     """If a page of the listing cannot be fetched, `update` raises: missing instances would count as lost."""
     trouble = harness.trouble(Trouble.BROKEN_PAGE)
-    launch = harness.need(harness.launch, "launch", "adds instances to the group behind its back")
+    launch = harness.need(harness.launch, "launch", "adds instances to the group without its knowledge")
     async with harness.opened() as probe:
         await launch(harness.crowd)
         async with trouble:
             answer = await answer_of(probe.group.update())
         if not isinstance(answer.error, ProviderError):
-            clause = "a view that could not be fetched whole is a ProviderError, not a part"
+            clause = "a view that cannot be fetched completely raises ProviderError instead of returning a part"
             raise Violation(clause, f"the second page failed, and update {answer}") from answer.error
 
 
 async def check_pages_that_loop_are_an_error(harness: Harness) -> None:
     """If the pages of a listing lead back to the first one, `update` raises instead of looping for ever."""
     harness.trouble(Trouble.PAGE_LOOP)  # without which nothing needs to be launched
-    launch = harness.need(harness.launch, "launch", "adds instances to the group behind its back")
+    launch = harness.need(harness.launch, "launch", "adds instances to the group without its knowledge")
     async with harness.opened() as probe:
         await launch(harness.crowd)
         answer = await answer_during(harness, Trouble.PAGE_LOOP, probe.group.update)
         if answer is None or not isinstance(answer.error, ProviderError):
-            clause = "update raises a ProviderError if the pages of a listing lead back to one before"
+            clause = "update raises ProviderError if the pages of a listing lead back to an earlier one"
             came = f"update {answer}" if answer else f"after {harness.patience:g} s update has not ended"
             cause = None if answer is None else answer.error
             raise Violation(clause, f"every page said that the first comes next, and {came}") from cause
@@ -97,7 +97,7 @@ async def check_failed_update_is_an_error(harness: Harness) -> None:
         async with harness.trouble(Trouble.ERROR):
             answer = await answer_of(probe.group.update())
         if not isinstance(answer.error, ProviderError):
-            clause = "update raises a ProviderError if the cloud does"
+            clause = "update raises ProviderError if the cloud fails"
             raise Violation(clause, f"the cloud failed, and update {answer}") from answer.error
 
 
@@ -116,7 +116,7 @@ def _compare(first: Mapping[str, Observed], later: Mapping[str, Observed]) -> No
     """Raise if they differ."""
     if changed := [each for each in {**first, **later} if first.get(each) != later.get(each)]:
         seen = f"{changed[0]} was {first.get(changed[0])}, then {later.get(changed[0])}"
-        raise Violation("two views between which nothing happened are the same", seen)
+        raise Violation("two views with nothing happening between them are the same", seen)
 
 
 async def check_creation_time_is_in_seconds(harness: Harness) -> None:
@@ -130,8 +130,8 @@ async def check_creation_time_is_in_seconds(harness: Harness) -> None:
         if created is None:
             raise NotApplicable("the cloud does not say when an instance was created")
         if not begun - CLOCK_SKEW <= created <= clock.now() + CLOCK_SKEW:
-            clause = "created_at is when the cloud made the instance, in seconds since the epoch (UTC)"
-            raise Violation(clause, f"made at {begun:.0f} or soon after, {instance} has {created!r}")
+            clause = "created_at is when the cloud created the instance, in seconds since the epoch (UTC)"
+            raise Violation(clause, f"created at {begun:.0f} or soon after, {instance} has {created!r}")
 
 
 @contextmanager
@@ -174,10 +174,10 @@ async def check_unknown_state_is_not_swallowed(harness: Harness) -> None:
         if not known:
             clause = (
                 "an instance in a state that the plugin does not know is shown, as neither running nor deleted, "
-                "or update raises a ProviderError"
+                "or update raises ProviderError"
             )
             came = f"update {answer}" if answer.error else f"it is shown as {state}"
-            raise Violation(clause, f"the cloud wrote {UNHEARD_OF!r}: {came}") from answer.error
+            raise Violation(clause, f"the cloud reported {UNHEARD_OF!r}: {came}") from answer.error
 
 
 def _state_in(answer: Answer, instance: str) -> State | None:
