@@ -18,7 +18,7 @@ from taskscaler._recorded_run import RecordedRun, read_run
 from taskscaler._wording import counted
 from taskscaler.batch import JobState, Results
 from taskscaler.cli._text import listed
-from taskscaler.report import Figures, Spread, figure_out, lay_out
+from taskscaler.report import Figures, Spread, Timeline, figure_out, lay_out
 
 VERSION = 1
 """Of what ``--json`` prints; raised when a key changes its meaning or goes."""
@@ -32,12 +32,12 @@ def look_back(directory: Path, *, price_per_hour: float | None, as_json: bool) -
         run = _read(directory)
     except EXPECTED as error:
         return tell([error], WRONG)
-    results, status = Results(directory), SUCCEEDED
+    timeline = lay_out(run)
+    figures, status = figure_out(run, timeline, price_per_hour=price_per_hour), SUCCEEDED
     try:
-        drawn = _draw(run, results)
+        drawn = _draw(timeline, figures, Results(directory))
     except (PicturesMissing, OSError) as error:
         drawn, status = None, tell([error], FAILED)
-    figures = figure_out(run, lay_out(run), price_per_hour=price_per_hour)
     if as_json:
         print(json.dumps(figures_as_json(figures, drawn), indent=2))  # noqa: T201  (what was asked for)
     else:
@@ -51,7 +51,9 @@ def leave_timeline(results: Results) -> str:
     A picture is not worth a batch: whatever goes wrong with it is logged and told, and no more.
     """
     try:
-        return str(_draw(_read(results.directory), results))
+        run = _read(results.directory)
+        timeline = lay_out(run)
+        return str(_draw(timeline, figure_out(run, timeline), results))
     except (TaskscalerError, OSError) as error:
         return f"none: {error}"
     except Exception as error:
@@ -66,7 +68,7 @@ def _read(directory: Path) -> RecordedRun:
     return run
 
 
-def _draw(run: RecordedRun, results: Results) -> Path:
+def _draw(timeline: Timeline, figures: Figures, results: Results) -> Path:
     """Draw into the results, and tell where the picture is that can be zoomed into."""
     logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it warns of fonts and caches that are none of ours
     try:
@@ -76,8 +78,7 @@ def _draw(run: RecordedRun, results: Results) -> Path:
             f"the timeline needs matplotlib; pip install 'taskscaler[pictures]',"
             f" then taskscaler report {results.directory}"
         ) from error
-    timeline = lay_out(run)
-    for format_, picture in draw(timeline, figure_out(run, timeline)).items():
+    for format_, picture in draw(timeline, figures).items():
         write_whole(results.timeline(format_), picture)
     return results.timeline("svg")
 
