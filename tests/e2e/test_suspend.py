@@ -43,7 +43,7 @@ async def test_a_suspended_job_finds_its_files_after_a_restart(tmp_path: Path) -
             lease.suspend()
             await agent.ended()
         assert "suspended" in told
-        assert "sleeps" in str(await scaler.explain(instance=lease.instance))
+        assert "is suspended" in str(await scaler.explain(instance=lease.instance))
     told.clear()
     async with scaling(tmp_path, told, delete=True) as scaler:
         again = await scaler.resume("job")
