@@ -1,7 +1,7 @@
-"""How many acquire-and-release pairs a second the pure ledger does, with 1 to 10,000 instances on its shelves.
+"""How many acquire-and-release pairs a second the pure ledger does, with 1 to 10,000 nodes.
 
 Each pair hands out a slot, notes its delivery and takes it back, with every record for the journal made and
-every counter kept. Half of the instances are in use throughout, so that neither end of a shelf is empty.
+every counter kept. Half of the instances are in use throughout, so that there are free nodes and full ones.
 """
 
 from time import perf_counter
@@ -9,7 +9,7 @@ from time import perf_counter
 from _figures import best_of, report
 
 from taskscaler.core._ledger import Ledger
-from taskscaler.core._slots import Shelf
+from taskscaler.core._slots import PoolSlots
 
 PAIRS = 30_000
 TARGETS = {1: 150_000, 100: None, 1_000: None, 10_000: 75_000}
@@ -18,7 +18,7 @@ TARGETS = {1: 150_000, 100: None, 1_000: None, 10_000: 75_000}
 
 def pairs_per_second(instances: int) -> float:
     """Time the pairs once."""
-    ledger = Ledger([Shelf.empty("pool", slots=1, max_uses=0)])
+    ledger = Ledger([PoolSlots.empty("pool", slots=1, max_uses=0)])
     for number in range(instances):
         ledger.add("pool", f"i-{number}", now=0.0)
     for number in range(instances // 2):

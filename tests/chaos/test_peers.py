@@ -12,7 +12,7 @@ from taskscaler import Policy
 from taskscaler._types import PoolSettings
 from taskscaler.core._ledger import Ledger
 from taskscaler.core._mediator import Core
-from taskscaler.core._slots import Host
+from taskscaler.core._slots import Node
 from tests.chaos.growth import Demand, Growth, most_wanted
 from tests.chaos.play import Result, play
 from tests.chaos.story import Job, Story, Trouble
@@ -88,8 +88,8 @@ def test_growth_that_is_forgotten_is_seen(monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_slot_of_what_is_removed_is_seen(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A job comes just as an idle instance is removed: who still hands out its slots deletes it under the job."""
 
-    def stay_open(_: Ledger, host: Host) -> None:
-        host.shelf.lists.to_remove.pop(host.instance, None)
+    def stay_open(_: Ledger, node: Node) -> None:
+        node.pool_slots.lists.to_remove.pop(node.instance, None)
 
     announce = Plan._announce_loss
 

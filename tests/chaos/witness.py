@@ -11,7 +11,7 @@ from fleeting.journal import Recovered
 from taskscaler import Taskscaler
 from taskscaler.core._decide import OVER_ALL, Decision
 from taskscaler.core._mediator import Core
-from taskscaler.core._slots import Break, Check, Clean, Deliver, Host, Refuse
+from taskscaler.core._slots import Break, Check, Clean, Deliver, Node, Refuse
 
 REQUIRED = (
     # instances
@@ -179,9 +179,9 @@ class Witness:
     def _listen_to_ledger(self, core: Core) -> None:
         take_back, cleaned = core.ledger.take_back, core.cleaned
 
-        def taken_back(host: Host, now: float) -> Step:
-            self.met["lease: taken back"] += sum(not held.delivered for held in host.leases)
-            return take_back(host, now)
+        def taken_back(node: Node, now: float) -> Step:
+            self.met["lease: taken back"] += sum(not assignment.delivered for assignment in node.leases)
+            return take_back(node, now)
 
         def ended(clean: Clean, failure: str, now: float) -> Step:
             outcome = ("not to be cleaned" if failure else "clean again") if core.ledger.wants(clean) else ""

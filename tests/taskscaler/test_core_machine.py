@@ -36,9 +36,9 @@ from taskscaler.core._slots import (
     Closed,
     Deliver,
     Doubt,
-    Host,
     LeaseId,
     LeaseRecord,
+    Node,
 )
 from taskscaler.diagnose._explain import Explanation, explain
 from taskscaler.diagnose._explain_instance import InstanceExplanation, explain_instance
@@ -262,7 +262,7 @@ class World:
         self.numbers = count(1)
         self.running: dict[str, LeaseId] = {}
         self.sleeping: dict[str, tuple[str, int]] = {}
-        """Jobs that were suspended, and the host and slot that they have to come back to."""
+        """Jobs that were suspended, and the node and slot that they have to come back to."""
 
         self.called: set[str] = set()
         """Of those, jobs that are to be resumed."""
@@ -291,7 +291,7 @@ class World:
         self.waiting: list[Step] = []
         self.failing = False
         self.alive_at: dict[str, float] = {}
-        """When a heartbeat of a host passed last."""
+        """When a heartbeat of a node passed last."""
 
         self.began, self.found = self.now, deepcopy(self.records.kinds)
         self.dice = Dice(self.random)
@@ -362,10 +362,10 @@ class World:
         for action in step.actions:
             if isinstance(action, Deliver | Check):
                 lease, ledger = action.lease, self.core.ledger
-                held = ledger.find(lease)
-                if held is None:  # lost later in the same turn: it is not delivered
+                assignment = ledger.find(lease)
+                if assignment is None:  # lost later in the same turn: it is not delivered
                     continue
-                resumed = held.resuming
+                resumed = assignment.resuming
                 cordoned = ledger.why_cordoned(lease.pool, lease.instance) is not None
                 assert resumed or not cordoned, "handed out though its instance is cordoned"
                 disowned = self.core.plans[lease.pool].disowned
@@ -374,7 +374,7 @@ class World:
             self.check_decrease(action)
         for suspend in of_type(messages.Suspend, step.actions):
             leases = self.core.ledger.leases.values()
-            under_work = {held.host.instance for held in leases if not held.suspended}
+            under_work = {assignment.node.instance for assignment in leases if not assignment.suspended}
             assert self.suspends
             assert not under_work.intersection(suspend.instances), "suspended under a job"
         for action in step.actions:
@@ -402,9 +402,9 @@ class World:
         plan, ledger = self.core.plans[action.pool], self.core.ledger
         for id_ in action.instances:
             assert plan.instances[id_].retained is None, "deleted though it is retained"
-            host = ledger.hosts.get(f"{action.pool}/{id_}")
-            assert host is None or host.closed is Closed.RETURNING, "deleted before it was given up"
-            assert not any(held.host.instance == id_ for held in ledger.leases.values()), "deleted under a job"
+            node = ledger.nodes.get(f"{action.pool}/{id_}")
+            assert node is None or node.closed is Closed.RETURNING, "deleted before it was given up"
+            assert not any(each.node.instance == id_ for each in ledger.leases.values()), "deleted under a job"
         reasons = {plan.instances[id_].removing for id_ in action.instances if id_ not in self.given_up}
         self.given_up.update(action.instances)
         if "over the ceiling" in reasons:
@@ -527,20 +527,20 @@ class World:
         """A job starts, if its slot still stands; by now its lease and its use are durable."""
         if not self.core.deliver(lease):
             return
-        host, since = f"{lease.pool}/{lease.instance}", self.core.ledger.leases[lease.key].since
-        assert self.records[LEASE][lease.key] == LeaseRecord(host, lease.slot, since)
+        node, since = f"{lease.pool}/{lease.instance}", self.core.ledger.leases[lease.key].since
+        assert self.records[LEASE][lease.key] == LeaseRecord(node, lease.slot, since)
         if lease.key in self.sleeping:
-            assert self.sleeping.pop(lease.key) == (host, lease.slot), "resumed elsewhere"
+            assert self.sleeping.pop(lease.key) == (node, lease.slot), "resumed elsewhere"
             self.called.discard(lease.key)
             self.run(lease)
             return
-        assert self.records[USES][host].uses >= 1
+        assert self.records[USES][node].uses >= 1
         pool = self.pools[lease.pool]
         machine = self.clouds[pool.name].machines.get(lease.instance)
         assert machine is None or self.now < machine.created_at + (pool.max_instance_age or inf), "used though too old"
-        uses = self.core.ledger.hosts[host].uses
+        uses = self.core.ledger.nodes[node].uses
         assert pool.max_use_count == 0 or uses <= pool.max_use_count, "used more often than allowed"
-        alive_at = self.alive_at.get(host, -inf)
+        alive_at = self.alive_at.get(node, -inf)
         assert not pool.heartbeat_on_acquire or alive_at >= since, "given work without a sign of life"
         assert (lease.instance, lease.slot) not in self.dirty, "given a slot that was not cleaned"
         if pool.cleans:
@@ -552,8 +552,8 @@ class World:
         pool = self.pools[lease.pool]
         assert lease.key not in self.running
         self.running[lease.key] = lease
-        on_host = [each for each in self.running.values() if (each.pool, each.instance) == (lease.pool, lease.instance)]
-        assert len({each.slot for each in on_host}) == len(on_host) <= pool.capacity_per_instance
+        on_node = [each for each in self.running.values() if (each.pool, each.instance) == (lease.pool, lease.instance)]
+        assert len({each.slot for each in on_node}) == len(on_node) <= pool.capacity_per_instance
         if self.durations[lease.key] < inf:
             self.after(self.durations[lease.key], lambda: self.done(lease))
 
@@ -679,9 +679,9 @@ class World:
         assert not ledger.cleaning, "a clean-up never ends"
         in_use = sum(self.core._supply(pool, self.now).in_use for pool in self.pools)
         needed = ledger.reserved + ledger.pending + idle_slots(self.policy, in_use)
-        for host in ledger.hosts.values():
-            if not host.busy and host.usable and self.now > host.idle_since + self.policy.idle_time:
-                assert ledger.usable - host.usable < needed, f"{host.id} is not needed, and stays"
+        for node in ledger.nodes.values():
+            if not node.busy and node.usable and self.now > node.idle_since + self.policy.idle_time:
+                assert ledger.usable - node.usable < needed, f"{node.id} is not needed, and stays"
 
 
 Thing = tuple[str, str, str]
@@ -695,9 +695,9 @@ def next_actions(core: Core, now: float, *, routine: bool) -> tuple[float, list[
 
     def hear(pool: str, event: messages.Event, now: float) -> None:
         if isinstance(event, messages.Changed):
-            known, host = core.plans[pool].instances[event.instance], core.ledger.host(pool, event.instance)
+            known, node = core.plans[pool].instances[event.instance], core.ledger.node(pool, event.instance)
             before, slept[pool, known.id] = slept.get((pool, known.id), False), asleep(known)
-            if known.availability.why == TOO_OLD and host is not None and host.closed not in FINAL:
+            if known.availability.why == TOO_OLD and node is not None and node.closed not in FINAL:
                 told.append(("age", pool, known.id))
             if before != slept[pool, known.id] and known.stage not in {Stage.REMOVING, Stage.HELD}:
                 told.append(("unturned", pool, known.id))
@@ -909,10 +909,10 @@ class CoreMachine(RuleBasedStateMachine):
         if not got_job:
             world.take(world.core.unreserve(key, world.now))
             return
-        backed = world.core.capacity().promised == 0 and world.core.ledger.reserved > 0 and not world.failing
+        fulfilled = world.core.capacity().promised == 0 and world.core.ledger.reserved > 0 and not world.failing
         world.durations[key] = duration
         step = world.core.acquire(key, world.now)
-        if backed:
+        if fulfilled:
             assert [each.lease.key for each in step.actions if isinstance(each, Deliver | Check)] == [key]
         world.take(step)
 
@@ -1002,9 +1002,9 @@ class CoreMachine(RuleBasedStateMachine):
         pool = self.a_cloud(pick).pool
         self.world.feed(pool, messages.Disowned(error))
         self.world.settle()
-        shelves = self.world.core.ledger.shelves
+        pools = self.world.core.ledger.pools
         assert bool(self.world.core.plans[pool].disowned) == bool(error)
-        assert not (error and shelves[pool].counts.usable)
+        assert not (error and pools[pool].counts.usable)
 
     @rule(works=st.booleans())
     def journal(self, works: bool) -> None:  # noqa: FBT001  (drawn)
@@ -1107,60 +1107,60 @@ class CoreMachine(RuleBasedStateMachine):
         """The ledger holds exactly the instances that the plan has announced, and those that it expects back."""
         for name, plan in self.world.core.plans.items():
             announced = {id_ for id_, instance in plan.instances.items() if instance.announced}
-            hosts = self.world.core.ledger.shelves[name].hosts.values()
-            assert announced == {host.instance for host in hosts if host.closed is not Closed.RETURNING}
-            for host in hosts:
-                assert host.instance in plan.instances
-                if plan.instances[host.instance].paused:
-                    assert not host.usable
+            nodes = self.world.core.ledger.pools[name].nodes.values()
+            assert announced == {node.instance for node in nodes if node.closed is not Closed.RETURNING}
+            for node in nodes:
+                assert node.instance in plan.instances
+                if plan.instances[node.instance].paused:
+                    assert not node.usable
 
     @invariant()
     def what_is_read_of_an_instance_again_changes_nothing(self) -> None:
         """No change of an instance was missed: the ledger is in line with each."""
         core = self.world.core
-        shelves = core.ledger.shelves.items()
-        before = {pool: (shelf.version, [*shelf.changed_sleepers]) for pool, shelf in shelves}
+        pools = core.ledger.pools.items()
+        before = {pool: (pool_slots.version, [*pool_slots.changed_sleepers]) for pool, pool_slots in pools}
         for name, plan in core.plans.items():
             for id_ in plan.instances:
                 core._sync(name, id_, self.world.now)
         assert (core._writes, core._actions) == ([], [])
-        assert before == {pool: (shelf.version, [*shelf.changed_sleepers]) for pool, shelf in shelves}
+        assert before == {pool: (pool_slots.version, [*pool_slots.changed_sleepers]) for pool, pool_slots in pools}
 
     @invariant()
     def what_is_known_of_sleepers_is_what_going_through_all_of_them_shows(self) -> None:
         """Their slots and their ends are kept up to date one by one."""
         core, now = self.world.core, self.world.now
-        for name, shelf in core.ledger.shelves.items():
-            plan, sleepers = core.plans[name], [*shelf.lists.sleepers.values()]
+        for name, pool_slots in core.ledger.pools.items():
+            plan, sleepers = core.plans[name], [*pool_slots.lists.sleepers.values()]
             at_hand = [
-                host
-                for host in sleepers
-                if host.counts.rare.asleep and not host.counts.rare.wake_requested
-                if core.choices.may_wake(host, now) and now < plan.too_old_at(plan.instances[host.instance])
+                node
+                for node in sleepers
+                if node.counts.rare.asleep and not node.counts.rare.wake_requested
+                if core.choices.may_wake(node, now) and now < plan.too_old_at(plan.instances[node.instance])
             ]
             known = core.choices.sleepers[name]
-            assert known.slots(now) == sum(host.counts.rare.asleep for host in at_hand)
+            assert known.slots(now) == sum(node.counts.rare.asleep for node in at_hand)
             assert [*known.to_resume(1 << 30, now)] == at_hand[::-1]
-            assert known.free == sum(not host.busy for host in sleepers)
+            assert known.free == sum(not node.busy for node in sleepers)
             for places in (0, len(sleepers)):
                 endings = known.endings(self.world.policy, now, excess=0, places=places, too_many="too many")
-                stopped = [host for host in sleepers if not (host.busy or host.retained)]
+                stopped = [node for node in sleepers if not (node.busy or node.retained)]
                 ends = [(due, each.instance) for due, each in endings]
                 assert sorted(ends) == self.ends(plan, stopped, places)
                 assert ends == sorted(ends, key=lambda each: each[0])
 
-    def ends(self, plan: Plan, stopped: Sequence[Host], places: int) -> Sequence[tuple[float, str]]:
+    def ends(self, plan: Plan, stopped: Sequence[Node], places: int) -> Sequence[tuple[float, str]]:
         """When which suspended instances are given up that hold no leases."""
         ends, policy = [], self.world.policy
-        for number, host in enumerate(stopped):
-            known = plan.instances[host.instance]
+        for number, node in enumerate(stopped):
+            known = plan.instances[node.instance]
             assert known.sleep is not None
             assert known.sleep.since is not None
             idle_until = known.sleep.since + policy.idle_time
             due = [plan.too_old_at(known), known.sleep.since + self.world.core.pools[plan.pool].suspended_time]
             due += [-inf] if known.resume_failures > 1 else []
-            due += [idle_until] if host.cordoned is not None or number < len(stopped) - places else []
-            ends.append((max(self.world.now, min(due)), host.instance))
+            due += [idle_until] if node.cordoned is not None or number < len(stopped) - places else []
+            ends.append((max(self.world.now, min(due)), node.instance))
         return sorted(ends)
 
     @invariant()
@@ -1179,11 +1179,11 @@ class CoreMachine(RuleBasedStateMachine):
         for name, plan in self.world.core.plans.items():
             for id_, instance in plan.instances.items():
                 if instance.stage is Stage.ASLEEP:
-                    host = self.world.core.ledger.hosts[f"{name}/{id_}"]
-                    assert host.rests or host.cleaning
-                    assert all(held.suspended for held in host.leases)
-                    assert not host.usable
-                    assert host.closed is Closed.ASLEEP
+                    node = self.world.core.ledger.nodes[f"{name}/{id_}"]
+                    assert node.rests or node.cleaning
+                    assert all(assignment.suspended for assignment in node.leases)
+                    assert not node.usable
+                    assert node.closed is Closed.ASLEEP
 
     @invariant()
     def observers_know_the_state_of_every_instance(self) -> None:
@@ -1200,10 +1200,10 @@ class CoreMachine(RuleBasedStateMachine):
         if any(step.writes for step in self.world.waiting):
             return
         kept = {(record.host, record.slot) for kind in (LEASE, DIRTY) for record in records[kind].values()}
-        for host in ledger.hosts.values():
-            for slot in range(host.shelf.slots):
-                assert (host.instance, slot) not in self.world.dirty or (host.id, slot) in kept
-        assert {record.host for record in records[DIRTY].values()} <= set(ledger.hosts)
+        for node in ledger.nodes.values():
+            for slot in range(node.pool_slots.per_node):
+                assert (node.instance, slot) not in self.world.dirty or (node.id, slot) in kept
+        assert {record.host for record in records[DIRTY].values()} <= set(ledger.nodes)
 
     @invariant()
     def jobs_and_leases_agree(self) -> None:
@@ -1313,7 +1313,7 @@ def test_an_idle_instance_with_few_uses_left_is_not_in_use() -> None:
 
 
 def test_a_small_remainder_is_given_up_though_an_older_host_is_needed() -> None:
-    """One host has fallen idle first but is needed; another, all but worn out, is not needed and goes."""
+    """One node has fallen idle first but is needed; another, all but worn out, is not needed and goes."""
     world = a_world(Policy(idle_count=3, idle_time=5.0), capacity_per_instance=4, max_use_count=4)
     world.pass_time(60)
     for _ in range(2):

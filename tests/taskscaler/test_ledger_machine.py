@@ -1,4 +1,4 @@
-"""The ledger against a model that is slow, plain and obvious, whatever happens to hosts, keys and deliveries.
+"""The ledger against a model that is slow, plain and obvious, whatever happens to nodes, keys and deliveries.
 
 The model never guesses which of several equally good slots is taken: it checks the choice, then follows it.
 """
@@ -34,13 +34,13 @@ from taskscaler.core._slots import (
     Counts,
     Deliver,
     DirtyRecord,
-    Host,
     LeaseId,
     LeaseRecord,
     Lists,
+    Node,
+    PoolSlots,
     Rarities,
     Refuse,
-    Shelf,
     UsesRecord,
     contribution,
 )
@@ -132,14 +132,14 @@ class ModelHost:
 class ModelLease:
     """A slot in somebody's hands."""
 
-    host: ModelHost
+    node: ModelHost
     slot: int
     since: float
     ticket: int
     ends_by: float
     id: LeaseId
     asked: bool = False
-    """Whether a sign of life of its host is waited for."""
+    """Whether a sign of life of its node is waited for."""
 
     delivered: bool = False
 
@@ -160,9 +160,9 @@ def place(id_: str) -> tuple[str, str]:
     return pool, instance
 
 
-def ids(hosts: Iterable[Host]) -> set[str]:
-    """Of these hosts."""
-    return {host.id for host in hosts}
+def ids(nodes: Iterable[Node]) -> set[str]:
+    """Of these nodes."""
+    return {node.id for node in nodes}
 
 
 class LedgerMachine(RuleBasedStateMachine):
@@ -175,7 +175,7 @@ class LedgerMachine(RuleBasedStateMachine):
         dirty=st.dictionaries(st.tuples(st.sampled_from(["p0/old", "p0/older"]), st.integers(0, 2)), KEYS, max_size=3),
         recovered=st.dictionaries(st.sampled_from(["p0/0", "p0/1", "p1/2"]), st.integers(1, 4)),
         cordons=st.dictionaries(st.sampled_from(["p0/0", "p0/1", "p1/2"]), st.sampled_from(["", "a disk fails"])),
-        hosts=st.integers(0, 4),
+        nodes=st.integers(0, 4),
     )
     def start(
         self,
@@ -186,29 +186,29 @@ class LedgerMachine(RuleBasedStateMachine):
         dirty: dict[tuple[str, int], str],
         recovered: dict[str, int],
         cordons: dict[str, str],
-        hosts: int,
+        nodes: int,
     ) -> None:
         """One or two pools; some instances were used in an earlier life, maybe more often than is allowed now."""
         self.pools = {f"p{number}": each for number, each in enumerate(slots)}
         self.cleans, self.checks = cleans, checks
-        recovered = {host: uses for host, uses in recovered.items() if place(host)[0] in self.pools}
-        cordons = {host: why for host, why in cordons.items() if place(host)[0] in self.pools}
-        shelves = [
-            Shelf.empty(pool, each, uses, cleans=cleans, checks=checks) for pool, (each, uses) in self.pools.items()
+        recovered = {node: uses for node, uses in recovered.items() if place(node)[0] in self.pools}
+        cordons = {node: why for node, why in cordons.items() if place(node)[0] in self.pools}
+        pools = [
+            PoolSlots.empty(pool, each, uses, cleans=cleans, checks=checks) for pool, (each, uses) in self.pools.items()
         ]
-        left = [DirtyRecord(host, slot, key) for (host, slot), key in dirty.items()]
-        self.ledger = Ledger(shelves, recovered, cordons=cordons, dirty=left)
+        left = [DirtyRecord(node, slot, key) for (node, slot), key in dirty.items()]
+        self.ledger = Ledger(pools, recovered, cordons=cordons, dirty=left)
         self.cordons = cordons
         self.uses = dict(recovered)
-        uses_kept = {host: UsesRecord(uses) for host, uses in recovered.items()}
-        self.records = Records({USES: uses_kept, CORDON: {host: CordonRecord(why) for host, why in cordons.items()}})
+        uses_kept = {node: UsesRecord(uses) for node, uses in recovered.items()}
+        self.records = Records({USES: uses_kept, CORDON: {node: CordonRecord(why) for node, why in cordons.items()}})
         self.now = EPOCH
-        self.hosts: dict[str, ModelHost] = {}
+        self.nodes: dict[str, ModelHost] = {}
         self.leases: dict[str, ModelLease] = {}
         self.waiters: list[ModelWaiter] = []
         self.deliveries: list[Deliver] = []
         self.questions: list[Check] = []
-        """To be asked of hosts before slots of theirs are delivered."""
+        """To be asked of nodes before slots of theirs are delivered."""
 
         self.broken: list[LeaseId] = []
         self.asleep: set[str] = set()
@@ -222,22 +222,22 @@ class LedgerMachine(RuleBasedStateMachine):
         self.cleanups: list[Clean] = []
         """Told to be done, and not known to be over."""
 
-        for number in range(hosts):
+        for number in range(nodes):
             self.add(number)
         if cleans:
             self.records.apply(Put(DIRTY, key, record) for key, record in self.ledger.dirty().items())
-            for host in sorted({host for host, _ in dirty}):
-                self.return_with(host, {slot: key for (each, slot), key in dirty.items() if each == host})
+            for node in sorted({node for node, _ in dirty}):
+                self.return_with(node, {slot: key for (each, slot), key in dirty.items() if each == node})
 
-    def return_with(self, host: str, dirty: dict[int, str]) -> None:
+    def return_with(self, node: str, dirty: dict[int, str]) -> None:
         """An instance of an earlier life is ready again: what is dirty there is cleaned before it is used."""
         slots, max_uses = self.pools["p0"]
-        model = ModelHost(host, "p0", slots, self.uses.get(host, 0), max_uses, self.now)
+        model = ModelHost(node, "p0", slots, self.uses.get(node, 0), max_uses, self.now)
         model.dirty = {slot: key for slot, key in dirty.items() if slot < slots}
-        self.hosts[host] = model
-        model.cleaning = dict(self.ledger.hosts[host].cleaning)
+        self.nodes[node] = model
+        model.cleaning = dict(self.ledger.nodes[node].cleaning)
         assert {slot: clean.key for slot, clean in model.cleaning.items()} == model.dirty
-        step = self.ledger.add("p0", host.partition("/")[2], self.now)
+        step = self.ledger.add("p0", node.partition("/")[2], self.now)
         assert set(of_type(Clean, step.actions)) == set(model.cleaning.values())
         self.took(step)
 
@@ -246,7 +246,7 @@ class LedgerMachine(RuleBasedStateMachine):
     @property
     def usable(self) -> int:
         """Slots that may be handed out now."""
-        return sum(host.usable for host in self.hosts.values())
+        return sum(node.usable for node in self.nodes.values())
 
     def ticket(self) -> int:
         """The next place in the queue."""
@@ -278,64 +278,64 @@ class LedgerMachine(RuleBasedStateMachine):
 
     def follow(self, waiter: ModelWaiter, lease: LeaseId) -> None:
         """Check which slot was chosen, and take it in the model."""
-        host = self.hosts[f"{lease.pool}/{lease.instance}"]
-        assert host.usable, "a slot that may not be handed out"
-        self.check_packing(host)
-        assert lease.slot not in host.taken, "a slot was handed out twice"
-        assert lease.slot not in host.dirty, "a dirty slot was handed out"
-        assert lease.slot == min(set(range(host.slots)) - set(host.taken) - set(host.cleaning))
-        host.taken[lease.slot] = waiter.key
-        host.uses += 1
-        self.uses[host.id] = host.uses
+        node = self.nodes[f"{lease.pool}/{lease.instance}"]
+        assert node.usable, "a slot that may not be handed out"
+        self.check_packing(node)
+        assert lease.slot not in node.taken, "a slot was handed out twice"
+        assert lease.slot not in node.dirty, "a dirty slot was handed out"
+        assert lease.slot == min(set(range(node.slots)) - set(node.taken) - set(node.cleaning))
+        node.taken[lease.slot] = waiter.key
+        node.uses += 1
+        self.uses[node.id] = node.uses
         ends_by = self.now + waiter.expected
-        self.leases[waiter.key] = ModelLease(host, lease.slot, self.now, waiter.ticket, ends_by, lease)
+        self.leases[waiter.key] = ModelLease(node, lease.slot, self.now, waiter.ticket, ends_by, lease)
 
     def check_packing(self, chosen: ModelHost) -> None:
-        """The first pool that has room; there the fullest host; among free ones the last to fall idle."""
-        pool = next(pool for pool in self.pools if any(h.usable and h.pool == pool for h in self.hosts.values()))
-        choice = [host for host in self.hosts.values() if host.usable and host.pool == pool]
+        """The first pool that has room; there the fullest node; among free ones the last to fall idle."""
+        pool = next(pool for pool in self.pools if any(h.usable and h.pool == pool for h in self.nodes.values()))
+        choice = [node for node in self.nodes.values() if node.usable and node.pool == pool]
         assert chosen.pool == pool, "a less preferred pool was used"
-        assert chosen.busy == max(host.busy for host in choice), "not the fullest host with room"
+        assert chosen.busy == max(node.busy for node in choice), "not the fullest node with room"
         if not chosen.busy:
-            assert chosen.idle_since == max(host.idle_since for host in choice), "not the last to fall idle"
+            assert chosen.idle_since == max(node.idle_since for node in choice), "not the last to fall idle"
 
     def vacate(self, key: str, *, broken: bool = False) -> ModelLease:
         """Free the slot; one that was used is cleaned first, if it may be used again and nothing runs there."""
         lease = self.leases.pop(key)
-        host = lease.host
+        node = lease.node
         self.asleep.discard(key)
         self.resuming.discard(key)
         self.called.discard(key)
-        del host.taken[lease.slot]
+        del node.taken[lease.slot]
         if self.cleans and lease.delivered:
-            host.dirty[lease.slot] = key
-            if not (broken or host.closed in FOR_GOOD or host.worn_out):
-                host.cleaning[lease.slot] = NOT_YET
-        if self.rests(host):
-            host.idle_since = self.now
+            node.dirty[lease.slot] = key
+            if not (broken or node.closed in FOR_GOOD or node.worn_out):
+                node.cleaning[lease.slot] = NOT_YET
+        if self.rests(node):
+            node.idle_since = self.now
         return lease
 
-    def rests(self, host: ModelHost) -> bool:
+    def rests(self, node: ModelHost) -> bool:
         """Whether nothing runs there."""
-        return not host.cleaning and self.asleep.issuperset(host.taken.values())
+        return not node.cleaning and self.asleep.issuperset(node.taken.values())
 
     def gave_back(self, step: Step) -> None:
         """Follow what comes of a slot that was given back: exactly those that have to be are cleaned, if they can."""
-        for away in [host for host in self.hosts.values() if host.closed in AWAY]:
-            away.cleaning = dict(self.ledger.hosts[away.id].cleaning)
+        for away in [node for node in self.nodes.values() if node.closed in AWAY]:
+            away.cleaning = dict(self.ledger.nodes[away.id].cleaning)
             assert away.cleaning.keys() <= away.dirty.keys()
         for clean in of_type(Clean, step.actions):
-            host = self.hosts[f"{clean.pool}/{clean.instance}"]
-            assert host.cleaning[clean.slot] is NOT_YET
-            assert host.dirty[clean.slot] == clean.key
-            host.cleaning[clean.slot] = clean
-        assert not any(clean is NOT_YET for host in self.hosts.values() for clean in host.cleaning.values())
+            node = self.nodes[f"{clean.pool}/{clean.instance}"]
+            assert node.cleaning[clean.slot] is NOT_YET
+            assert node.dirty[clean.slot] == clean.key
+            node.cleaning[clean.slot] = clean
+        assert not any(clean is NOT_YET for node in self.nodes.values() for clean in node.cleaning.values())
         self.took(step)
 
-    def broke(self, host: ModelHost, step: Step, keep_until: float, *, delivered_too: bool = True) -> None:
+    def broke(self, node: ModelHost, step: Step, keep_until: float, *, delivered_too: bool = True) -> None:
         """Follow a break: holders are told, those not handed their slot yet wait again and notice nothing."""
         told, refused = [], []
-        for key in list(host.taken.values()):
+        for key in list(node.taken.values()):
             lease = self.leases[key]
             if lease.ends_by <= keep_until or (lease.delivered and not delivered_too):
                 continue
@@ -351,11 +351,11 @@ class LedgerMachine(RuleBasedStateMachine):
         assert sorted(each.key for each in of_type(Refuse, step.actions)) == sorted(refused)
         self.took(step)
 
-    def a_host(self, pick: int, hosts: Iterable[ModelHost] | None = None) -> tuple[ModelHost, Host]:
+    def a_host(self, pick: int, nodes: Iterable[ModelHost] | None = None) -> tuple[ModelHost, Node]:
         """Any of them, in the model and in the ledger."""
-        among = list(self.hosts.values() if hosts is None else hosts)
-        host = among[pick % len(among)]
-        return host, self.ledger.hosts[host.id]
+        among = list(self.nodes.values() if nodes is None else nodes)
+        node = among[pick % len(among)]
+        return node, self.ledger.nodes[node.id]
 
     # --- what may happen -------------------------------------------------------------------------------------
 
@@ -374,7 +374,7 @@ class LedgerMachine(RuleBasedStateMachine):
         id_ = f"{pool}/{instance}"
         uses, cordoned = self.uses.get(id_, 0), id_ in self.cordons
         closed = Closed.DRAINING if draining else None
-        self.hosts[id_] = ModelHost(id_, pool, slots, uses, max_uses, self.now, closed, cordoned=cordoned)
+        self.nodes[id_] = ModelHost(id_, pool, slots, uses, max_uses, self.now, closed, cordoned=cordoned)
         self.took(self.ledger.add(pool, instance, self.now, draining=draining))
 
     @rule(key=KEYS, expected=st.sampled_from([inf, 10.0, 50.0]))
@@ -438,13 +438,13 @@ class LedgerMachine(RuleBasedStateMachine):
     def cleaned(self, pick: int) -> None:
         """A clean-up ends well, maybe after nobody wants it any more."""
         clean = self.cleanups.pop(pick % len(self.cleanups))
-        host = self.hosts.get(f"{clean.pool}/{clean.instance}")
-        wanted = host is not None and host.cleaning.get(clean.slot) is clean
+        node = self.nodes.get(f"{clean.pool}/{clean.instance}")
+        wanted = node is not None and node.cleaning.get(clean.slot) is clean
         assert self.ledger.wants(clean) == wanted
-        if host is not None and wanted:
-            del host.cleaning[clean.slot], host.dirty[clean.slot]
-            if not host.busy:
-                host.idle_since = self.now
+        if node is not None and wanted:
+            del node.cleaning[clean.slot], node.dirty[clean.slot]
+            if not node.busy:
+                node.idle_since = self.now
         self.took(self.ledger.cleaned(clean, self.now))
 
     @precondition(lambda self: self.deliveries)
@@ -462,7 +462,7 @@ class LedgerMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.questions)
     @rule(pick=PICKS)
     def ask(self, pick: int) -> None:
-        """A commit ends, and the host is to be asked, if the slot still stands."""
+        """A commit ends, and the node is to be asked, if the slot still stands."""
         id_ = self.questions.pop(pick % len(self.questions)).lease
         lease = self.leases.get(id_.key)
         stands = lease is not None and lease.id == id_
@@ -470,13 +470,13 @@ class LedgerMachine(RuleBasedStateMachine):
         if lease is not None and stands:
             lease.asked = True
 
-    @precondition(lambda self: self.hosts)
+    @precondition(lambda self: self.nodes)
     @rule(pick=PICKS)
     def vouch(self, pick: int) -> None:
-        """A host gives a sign of life: what it was asked for is delivered, once."""
-        model, host = self.a_host(pick)
+        """A node gives a sign of life: what it was asked for is delivered, once."""
+        model, node = self.a_host(pick)
         asked = [self.leases[key] for key in model.taken.values() if self.leases[key].asked]
-        step = self.ledger.vouch(host)
+        step = self.ledger.vouch(node)
         assert {each.lease for each in of_type(Deliver, step.actions)} == {lease.id for lease in asked}
         for lease in asked:
             lease.asked = False
@@ -485,10 +485,10 @@ class LedgerMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.questions)
     @rule()
     def ask_and_vouch(self) -> None:
-        """As after a quick commit, and of hosts that are well."""
+        """As after a quick commit, and of nodes that are well."""
         while self.questions:
             self.ask(0)
-        for number in range(len(self.hosts)):
+        for number in range(len(self.nodes)):
             self.vouch(number)
 
     @precondition(lambda self: self.awake())
@@ -498,8 +498,8 @@ class LedgerMachine(RuleBasedStateMachine):
         awake = self.awake()
         lease = self.leases[awake[pick % len(awake)]]
         self.asleep.add(lease.id.key)
-        if self.rests(lease.host):
-            lease.host.idle_since = self.now
+        if self.rests(lease.node):
+            lease.node.idle_since = self.now
         self.took(self.ledger.suspend(lease.id, self.now))
 
     def awake(self) -> list[str]:
@@ -508,7 +508,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(key=KEYS)
     def resume(self, key: str) -> None:
-        """A lease that sleeps is handed out again, the same slot on the same host; no other is."""
+        """A lease that sleeps is handed out again, the same slot on the same node; no other is."""
         if key not in self.asleep:
             with raises(NotSuspended):
                 self.ledger.resume(key)
@@ -518,7 +518,7 @@ class LedgerMachine(RuleBasedStateMachine):
                 self.ledger.resume(key)
             return
         step = self.ledger.resume(key)
-        if self.leases[key].host.closed in AWAY:
+        if self.leases[key].node.closed in AWAY:
             self.called.add(key)
             assert step == NOTHING
             return
@@ -537,17 +537,17 @@ class LedgerMachine(RuleBasedStateMachine):
         self.called.discard(key)
         assert self.ledger.cancel(key, self.now) == NOTHING
 
-    @precondition(lambda self: any(self.may_sleep(host) for host in self.hosts.values()))
+    @precondition(lambda self: any(self.may_sleep(node) for node in self.nodes.values()))
     @rule(pick=PICKS)
     def fall_asleep(self, pick: int) -> None:
         """An instance on which nothing runs is suspended, or could not be resumed."""
-        model, host = self.a_host(pick, filter(self.may_sleep, self.hosts.values()))
+        model, node = self.a_host(pick, filter(self.may_sleep, self.nodes.values()))
         model.closed = Closed.ASLEEP
-        self.ledger.sleep(host.pool, host.instance, "nothing runs there")
+        self.ledger.sleep(node.pool, node.instance, "nothing runs there")
 
-    def may_sleep(self, host: ModelHost) -> bool:
+    def may_sleep(self, node: ModelHost) -> bool:
         """Whether its instance may be suspended."""
-        return self.rests(host) and host.closed not in FOR_GOOD
+        return self.rests(node) and node.closed not in FOR_GOOD
 
     @rule()
     def appear_asleep(self) -> None:
@@ -555,22 +555,22 @@ class LedgerMachine(RuleBasedStateMachine):
         slots, max_uses = self.pools["p0"]
         id_, self.added = f"p0/{self.added}", self.added + 1
         uses, cordoned = self.uses.get(id_, 0), id_ in self.cordons
-        self.hosts[id_] = ModelHost(id_, "p0", slots, uses, max_uses, 0.0, Closed.ASLEEP, cordoned=cordoned)
+        self.nodes[id_] = ModelHost(id_, "p0", slots, uses, max_uses, 0.0, Closed.ASLEEP, cordoned=cordoned)
         self.ledger.sleep("p0", id_.partition("/")[2], "somebody else did it")
 
-    @precondition(lambda self: any(host.closed in AWAY for host in self.hosts.values()))
+    @precondition(lambda self: any(node.closed in AWAY for node in self.nodes.values()))
     @rule(pick=PICKS, ready=st.booleans(), draining=st.sampled_from(["", "", "too old"]))
     def wake(self, pick: int, ready: bool, draining: str) -> None:  # noqa: FBT001  (drawn)
         """A suspended instance is on its way, and perhaps ready: who waits for a lease there is handed its slot."""
-        model, host = self.a_host(pick, [host for host in self.hosts.values() if host.closed in AWAY])
+        model, node = self.a_host(pick, [node for node in self.nodes.values() if node.closed in AWAY])
         model.closed = Closed.WAKING
-        self.ledger.wake(host)
+        self.ledger.wake(node)
         if not ready:
             return
         model.closed, model.idle_since = Closed.DRAINING if draining else None, self.now
         if draining:
             model.cleaning.clear()
-        step = self.ledger.add(host.pool, host.instance, self.now, draining=draining)
+        step = self.ledger.add(node.pool, node.instance, self.now, draining=draining)
         woken = [each for each in of_type(Deliver, step.actions) if each.lease.key in self.called]
         assert {each.lease.key for each in woken} == self.called & set(model.taken.values())
         for each in woken:
@@ -587,116 +587,116 @@ class LedgerMachine(RuleBasedStateMachine):
         while self.deliveries:
             self.deliver(0)
 
-    @precondition(lambda self: self.hosts)
+    @precondition(lambda self: self.nodes)
     @rule(pick=PICKS, closed=st.sampled_from([Closed.PAUSED, Closed.LEAVING, Closed.UNHEALTHY, Closed.DRAINING]))
     def close(self, pick: int, closed: Closed) -> None:
-        """A host takes no new work."""
-        model, host = self.a_host(pick)
+        """A node takes no new work."""
+        model, node = self.a_host(pick)
         if model.closed not in AWAY:
             model.close(closed)
-            self.ledger.close(host, closed, "a reason")
+            self.ledger.close(node, closed, "a reason")
 
-    @precondition(lambda self: any(host.closed or self.shut for host in self.hosts.values()))
+    @precondition(lambda self: any(node.closed or self.shut for node in self.nodes.values()))
     @rule(pick=PICKS)
     def take_back(self, pick: int) -> None:
-        """Of a closed host, slots that are still on their way are handed out elsewhere; what is held stays held."""
-        model, host = self.a_host(pick, [host for host in self.hosts.values() if host.closed or self.shut])
-        self.broke(model, self.ledger.take_back(host, self.now), -inf, delivered_too=False)
+        """Of a closed node, slots that are still on their way are handed out elsewhere; what is held stays held."""
+        model, node = self.a_host(pick, [node for node in self.nodes.values() if node.closed or self.shut])
+        self.broke(model, self.ledger.take_back(node, self.now), -inf, delivered_too=False)
 
-    @precondition(lambda self: self.hosts)
+    @precondition(lambda self: self.nodes)
     @rule(pick=PICKS)
     def reopen(self, pick: int) -> None:
-        """A host takes new work again, unless closed for good."""
-        model, host = self.a_host(pick)
+        """A node takes new work again, unless closed for good."""
+        model, node = self.a_host(pick)
         if model.closed in AWAY:
             return
         if model.closed not in FOR_GOOD:
             model.closed = None
-        self.took(self.ledger.reopen(host, self.now))
+        self.took(self.ledger.reopen(node, self.now))
 
-    @precondition(lambda self: self.hosts)
+    @precondition(lambda self: self.nodes)
     @rule(pick=PICKS, seconds=st.sampled_from([5.0, 30.0, 200.0]))
     def doom(self, pick: int, seconds: float) -> None:
-        """A host goes at a deadline; work that ends before it stays."""
-        model, host = self.a_host(pick)
+        """A node goes at a deadline; work that ends before it stays."""
+        model, node = self.a_host(pick)
         if model.closed in AWAY:
             return
         model.close(Closed.DOOMED)
         deadline = self.now + seconds
-        self.ledger.close(host, Closed.DOOMED, "notice was given")
-        self.broke(model, self.ledger.break_late(host, deadline, LOSS, self.now), deadline)
+        self.ledger.close(node, Closed.DOOMED, "notice was given")
+        self.broke(model, self.ledger.break_late(node, deadline, LOSS, self.now), deadline)
 
-    @precondition(lambda self: any(host.closed in FOR_GOOD or self.over for host in self.hosts.values()))
+    @precondition(lambda self: any(node.closed in FOR_GOOD or self.over for node in self.nodes.values()))
     @rule(pick=PICKS)
     def break_all(self, pick: int) -> None:
         """Only where nothing is handed out any more: else a retry could meet what broke it."""
-        model, host = self.a_host(pick, [host for host in self.hosts.values() if host.closed in FOR_GOOD or self.over])
-        self.broke(model, self.ledger.break_all(host, LOSS, self.now), -inf)
+        model, node = self.a_host(pick, [node for node in self.nodes.values() if node.closed in FOR_GOOD or self.over])
+        self.broke(model, self.ledger.break_all(node, LOSS, self.now), -inf)
 
-    @precondition(lambda self: self.hosts)
+    @precondition(lambda self: self.nodes)
     @rule(pick=PICKS)
     def lose(self, pick: int) -> None:
-        """A host is gone."""
-        model, host = self.a_host(pick)
-        del self.hosts[model.id]
+        """A node is gone."""
+        model, node = self.a_host(pick)
+        del self.nodes[model.id]
         model.close(Closed.RETIRED)
-        self.broke(model, self.ledger.lose(host, LOSS, self.now), -inf)
+        self.broke(model, self.ledger.lose(node, LOSS, self.now), -inf)
 
     @rule(pick=PICKS, why=st.sampled_from(["", "it is slow"]))
     def cordon(self, pick: int, why: str) -> None:
-        """An operator wants an instance to get no new work, whether or not it is a host yet."""
-        ids = [*self.hosts, "p0/99"]
+        """An operator wants an instance to get no new work, whether or not it is a node yet."""
+        ids = [*self.nodes, "p0/99"]
         id_ = ids[pick % len(ids)]
         self.cordons[id_] = why
-        if id_ in self.hosts:
-            self.hosts[id_].cordoned = True
+        if id_ in self.nodes:
+            self.nodes[id_].cordoned = True
         self.took(self.ledger.cordon(*place(id_), why))
 
-    @precondition(lambda self: self.cordons or self.hosts)
+    @precondition(lambda self: self.cordons or self.nodes)
     @rule(pick=PICKS)
     def uncordon(self, pick: int) -> None:
         """It may be given work again, unless it is closed for another reason."""
-        ids = [*self.cordons, *self.hosts]
+        ids = [*self.cordons, *self.nodes]
         id_ = ids[pick % len(ids)]
         self.cordons.pop(id_, None)
-        if id_ in self.hosts:
-            self.hosts[id_].cordoned = False
+        if id_ in self.nodes:
+            self.nodes[id_].cordoned = False
         self.took(self.ledger.uncordon(*place(id_), self.now))
 
-    @precondition(lambda self: any(host.closed is not Closed.RETIRED for host in self.hosts.values()))
+    @precondition(lambda self: any(node.closed is not Closed.RETIRED for node in self.nodes.values()))
     @rule(pick=PICKS, retained=st.booleans())
     def retain(self, pick: int, retained: bool) -> None:  # noqa: FBT001  (drawn)
-        """An operator wants a host to be kept, or no longer."""
-        model, host = self.a_host(pick, [host for host in self.hosts.values() if host.closed is not Closed.RETIRED])
+        """An operator wants a node to be kept, or no longer."""
+        model, node = self.a_host(pick, [node for node in self.nodes.values() if node.closed is not Closed.RETIRED])
         model.retained = retained
-        self.ledger.retain(host, retained=retained)
+        self.ledger.retain(node, retained=retained)
 
-    @precondition(lambda self: any(not (host.busy or host.retained) for host in self.hosts.values()))
+    @precondition(lambda self: any(not (node.busy or node.retained) for node in self.nodes.values()))
     @rule(pick=PICKS)
     def retire(self, pick: int) -> None:
-        """A free host is given up."""
-        free = [host for host in self.hosts.values() if not (host.busy or host.retained)]
-        model, host = self.a_host(pick, free)
+        """A free node is given up."""
+        free = [node for node in self.nodes.values() if not (node.busy or node.retained)]
+        model, node = self.a_host(pick, free)
         model.closed = Closed.RETIRED
-        self.ledger.retire(host)
+        self.ledger.retire(node)
 
-    @precondition(lambda self: any(host.busy or host.retained for host in self.hosts.values()))
+    @precondition(lambda self: any(node.busy or node.retained for node in self.nodes.values()))
     @rule(pick=PICKS)
     def retire_what_is_busy_or_retained(self, pick: int) -> None:
-        """Nobody can have a busy or a retained host removed by mistake."""
-        _, host = self.a_host(pick, [host for host in self.hosts.values() if host.busy or host.retained])
+        """Nobody can have a busy or a retained node removed by mistake."""
+        _, node = self.a_host(pick, [node for node in self.nodes.values() if node.busy or node.retained])
         with raises(AssertionError):
-            self.ledger.retire(host)
+            self.ledger.retire(node)
 
-    @precondition(lambda self: bool({*self.uses, *self.cordons} - set(self.hosts)))
+    @precondition(lambda self: bool({*self.uses, *self.cordons} - set(self.nodes)))
     @rule(pick=PICKS)
     def forget(self, pick: int) -> None:
-        """A gone host's uses and cordon need not be known any longer."""
-        gone = sorted({*self.uses, *self.cordons} - set(self.hosts))
-        host = gone[pick % len(gone)]
-        self.uses.pop(host, None)
-        self.cordons.pop(host, None)
-        self.took(self.ledger.end(*place(host), self.now))
+        """A gone node's uses and cordon need not be known any longer."""
+        gone = sorted({*self.uses, *self.cordons} - set(self.nodes))
+        node = gone[pick % len(gone)]
+        self.uses.pop(node, None)
+        self.cordons.pop(node, None)
+        self.took(self.ledger.end(*place(node), self.now))
 
     @rule()
     def hold_back(self) -> None:
@@ -726,48 +726,48 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @invariant()
     def never_above_capacity_or_the_use_limit(self) -> None:
-        """No host has more leases than slots, and none was used more often than allowed in this life."""
-        for host in self.ledger.hosts.values():
-            slots, _ = self.pools[host.pool]
-            assert len(host.leases) + len(host.cleaning) == host.busy <= slots
-            assert 0 <= host.usable <= slots - host.busy
-            assert host.usable <= max(0.0, host.uses_left)
+        """No node has more leases than slots, and none was used more often than allowed in this life."""
+        for node in self.ledger.nodes.values():
+            slots, _ = self.pools[node.pool]
+            assert len(node.leases) + len(node.cleaning) == node.busy <= slots
+            assert 0 <= node.usable <= slots - node.busy
+            assert node.usable <= max(0.0, node.uses_left)
 
     @invariant()
     def no_slot_is_handed_out_twice(self) -> None:
         """Every lease has a slot to itself, and every taken slot is some lease's."""
-        held = {(lease.host.id, lease.slot): key for key, lease in self.ledger.leases.items()}
+        leased = {(lease.node.id, lease.slot): key for key, lease in self.ledger.leases.items()}
         taken = {
-            (host.id, number): lease.key
-            for host in self.ledger.hosts.values()
-            for among in (host.awake, host.asleep)
+            (node.id, number): lease.key
+            for node in self.ledger.nodes.values()
+            for among in (node.awake, node.asleep)
             for number, lease in among.items()
         }
-        assert len(held) == len(self.ledger.leases)
-        assert held == taken
-        assert set(held.values()) == set(self.leases)
+        assert len(leased) == len(self.ledger.leases)
+        assert leased == taken
+        assert set(leased.values()) == set(self.leases)
 
     @invariant()
     def each_slot_is_in_one_state_and_the_sums_are_right(self) -> None:
         """The counts of all states are those of a recount from scratch, and add up to all slots."""
-        hosts = self.hosts.values()
+        nodes = self.nodes.values()
         capacity = self.ledger.capacity()
         reservations = sum(waiter.reserves for waiter in self.waiters)
-        backed = min(self.usable, reservations) if not self.shut else capacity.reserved
+        fulfilled = min(self.usable, reservations) if not self.shut else capacity.reserved
         suspended = len(self.asleep)
         acquired = len(self.leases) - suspended
-        unhealthy = sum(host.free for host in hosts if host.closed is Closed.UNHEALTHY)
-        every = sum(host.slots for host in hosts)
-        backed = sum(waiter.reserves for waiter in self.waiters[: self.usable]) if not self.shut else backed
+        unhealthy = sum(node.free for node in nodes if node.closed is Closed.UNHEALTHY)
+        every = sum(node.slots for node in nodes)
+        fulfilled = sum(waiter.reserves for waiter in self.waiters[: self.usable]) if not self.shut else fulfilled
         assert capacity == Capacity(
-            idle=self.usable - backed,
-            reserved=backed,
+            idle=self.usable - fulfilled,
+            reserved=fulfilled,
             acquired=acquired,
             suspended=suspended,
             unavailable=every - acquired - suspended - unhealthy - self.usable,
             unhealthy=unhealthy,
             pending=len(self.waiters) - reservations,
-            promised=reservations - backed,
+            promised=reservations - fulfilled,
         )
         free = (capacity.idle, capacity.reserved, capacity.unavailable, capacity.unhealthy)
         states = (*free, capacity.acquired, capacity.suspended)
@@ -783,44 +783,48 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @invariant()
     def the_queue_is_in_order(self) -> None:
-        """First come, first served; who was taken off a lost host before delivery keeps the place."""
+        """First come, first served; who was taken off a lost node before delivery keeps the place."""
         acquires = [waiter.key for waiter in self.ledger.queue() if not waiter.reserves]
         assert acquires == [waiter.key for waiter in self.waiters if not waiter.reserves]
         assert self.ledger.reserved == sum(waiter.reserves for waiter in self.waiters)
 
     @invariant()
-    def a_busy_host_is_never_to_be_removed(self) -> None:
+    def a_busy_node_is_never_to_be_removed(self) -> None:
         """What is to be removed is free and spent; and everything free and spent is to be removed."""
-        assert not any(host.busy for host in self.ledger.to_remove)
-        assert ids(self.ledger.to_remove) == {host.id for host in self.hosts.values() if host.to_be_removed}
+        assert not any(node.busy for node in self.ledger.to_remove)
+        assert ids(self.ledger.to_remove) == {node.id for node in self.nodes.values() if node.to_be_removed}
 
     @invariant()
-    def the_shelves_count_right(self) -> None:
+    def the_pools_count_right(self) -> None:
         """The counters that decisions read are those of a recount from scratch."""
-        for pool, shelf in self.ledger.shelves.items():
-            hosts = [host for host in self.hosts.values() if host.pool == pool]
-            assert ids(shelf.hosts.values()) == {host.id for host in hosts}
-            assert shelf.counts.usable == sum(host.usable for host in hosts)
-            taken = [key for host in hosts for key in host.taken.values()]
-            assert shelf.counts.rare.suspended == sum(key in self.asleep for key in taken)
-            assert shelf.counts.acquired == len(taken) - shelf.counts.rare.suspended
-            assert shelf.counts.rare.cleaning == sum(len(host.cleaning) for host in hosts)
-            assert shelf.counts.blocked == sum(host.free - host.usable for host in hosts if not self.rests(host))
-            assert shelf.counts.rare.asleep == sum(host.offered for host in hosts if host.closed is Closed.ASLEEP)
-            assert shelf.counts.rare.returning == sum(host.offered for host in hosts if host.closed is Closed.WAKING)
-            assert shelf.counts.rare.returners == sum(host.closed is Closed.WAKING for host in hosts)
-            assert shelf.counts.rare.paused == sum(host.paused for host in hosts)
-            assert shelf.counts.kept == sum(host.kept for host in hosts)
-            assert shelf.counts.rare.unhealthy == sum(host.free for host in hosts if host.closed is Closed.UNHEALTHY)
+        for pool, pool_slots in self.ledger.pools.items():
+            nodes = [node for node in self.nodes.values() if node.pool == pool]
+            assert ids(pool_slots.nodes.values()) == {node.id for node in nodes}
+            assert pool_slots.counts.usable == sum(node.usable for node in nodes)
+            taken = [key for node in nodes for key in node.taken.values()]
+            assert pool_slots.counts.rare.suspended == sum(key in self.asleep for key in taken)
+            assert pool_slots.counts.acquired == len(taken) - pool_slots.counts.rare.suspended
+            assert pool_slots.counts.rare.cleaning == sum(len(node.cleaning) for node in nodes)
+            assert pool_slots.counts.blocked == sum(node.free - node.usable for node in nodes if not self.rests(node))
+            assert pool_slots.counts.rare.asleep == sum(node.offered for node in nodes if node.closed is Closed.ASLEEP)
+            assert pool_slots.counts.rare.returning == sum(
+                node.offered for node in nodes if node.closed is Closed.WAKING
+            )
+            assert pool_slots.counts.rare.returners == sum(node.closed is Closed.WAKING for node in nodes)
+            assert pool_slots.counts.rare.paused == sum(node.paused for node in nodes)
+            assert pool_slots.counts.kept == sum(node.kept for node in nodes)
+            assert pool_slots.counts.rare.unhealthy == sum(
+                node.free for node in nodes if node.closed is Closed.UNHEALTHY
+            )
         assert self.ledger.usable == self.usable
 
     @invariant()
-    def the_counters_are_what_the_hosts_contribute(self) -> None:
+    def the_counters_are_what_the_nodes_contribute(self) -> None:
         """What was added and subtracted with each change comes to what a recount gives."""
-        for shelf in self.ledger.shelves.values():
-            counted = [contribution(host) for host in shelf.hosts.values()]
-            assert [host.counts for host in shelf.hosts.values()] == counted
-            assert shelf.counts == Counts(
+        for pool_slots in self.ledger.pools.values():
+            counted = [contribution(node) for node in pool_slots.nodes.values()]
+            assert [node.counts for node in pool_slots.nodes.values()] == counted
+            assert pool_slots.counts == Counts(
                 acquired=sum(each.acquired for each in counted),
                 usable=sum(each.usable for each in counted),
                 kept=sum(each.kept for each in counted),
@@ -829,61 +833,61 @@ class LedgerMachine(RuleBasedStateMachine):
                     *(sum(values) for values in zip(ORDINARY, *(each.rare for each in counted), strict=True))
                 ),
             )
-            for hosts, each in zip(shelf.lists, Lists._fields, strict=True):
-                assert ids(hosts.values()) == ids(
-                    host for host in shelf.hosts.values() if getattr(host.counts.rare, each)
+            for nodes, each in zip(pool_slots.lists, Lists._fields, strict=True):
+                assert ids(nodes.values()) == ids(
+                    node for node in pool_slots.nodes.values() if getattr(node.counts.rare, each)
                 )
 
     @invariant()
     def what_sleeps_or_might_is_known(self) -> None:
-        """No index misses a host, nor holds one that does not belong there."""
-        hosts, ledger = self.hosts.values(), self.ledger
-        asleep = {host.id for host in hosts if host.closed is Closed.ASLEEP and (host.offered or not host.busy)}
-        held = [host for host in hosts if self.rests(host) and host.taken and not (host.cordoned or host.retained)]
-        wears = [host for host in held if host.closed is None or (host.closed is Closed.DRAINING and not host.dirty)]
-        assert ids(host for shelf in ledger.shelves.values() for host in shelf.lists.sleepers.values()) == asleep
-        assert ids(ledger.suspendable) == {host.id for host in wears}
-        to_be_cleaned = {host.id for host in hosts if host.closed in AWAY and host.cleaning}
-        assert ids(ledger.wake_requested) == {self.leases[key].host.id for key in self.called} | to_be_cleaned
+        """No index misses a node, nor holds one that does not belong there."""
+        nodes, ledger = self.nodes.values(), self.ledger
+        asleep = {node.id for node in nodes if node.closed is Closed.ASLEEP and (node.offered or not node.busy)}
+        resting = [node for node in nodes if self.rests(node) and node.taken and not (node.cordoned or node.retained)]
+        wears = [node for node in resting if node.closed is None or (node.closed is Closed.DRAINING and not node.dirty)]
+        assert ids(node for each in ledger.pools.values() for node in each.lists.sleepers.values()) == asleep
+        assert ids(ledger.suspendable) == {node.id for node in wears}
+        to_be_cleaned = {node.id for node in nodes if node.closed in AWAY and node.cleaning}
+        assert ids(ledger.wake_requested) == {self.leases[key].node.id for key in self.called} | to_be_cleaned
 
     @invariant()
     def the_longest_idle_is_given_up_first(self) -> None:
-        """The free usable hosts of a pool are offered for removal in the order in which they fell idle."""
+        """The free usable nodes of a pool are offered for removal in the order in which they fell idle."""
         for pool in self.pools:
-            idle = [host for host in self.hosts.values() if host.pool == pool and host.usable and not host.busy]
-            order = [self.hosts[host.id].idle_since for host in self.ledger.longest_idle(pool)]
-            assert order == sorted(host.idle_since for host in idle)
+            idle = [node for node in self.nodes.values() if node.pool == pool and node.usable and not node.busy]
+            order = [self.nodes[node.id].idle_since for node in self.ledger.longest_idle(pool)]
+            assert order == sorted(node.idle_since for node in idle)
 
     @invariant()
     def what_is_cordoned_may_go_once_it_is_idle(self) -> None:
-        """Cordoned hosts that hold nothing, and are neither closed nor spent nor to be kept, may be given up."""
+        """Cordoned nodes that hold nothing, and are neither closed nor spent nor to be kept, may be given up."""
         for pool in self.pools:
-            idle = [host for host in self.hosts.values() if host.pool == pool and not (host.busy or host.closed)]
-            offered = {host.id for host in self.ledger.idle_cordoned(pool)}
-            assert offered == {host.id for host in idle if host.cordoned and host.room and not host.retained}
+            idle = [node for node in self.nodes.values() if node.pool == pool and not (node.busy or node.closed)]
+            offered = {node.id for node in self.ledger.idle_cordoned(pool)}
+            assert offered == {node.id for node in idle if node.cordoned and node.room and not node.retained}
 
     @invariant()
     def what_is_cleaned_is_dirty(self) -> None:
         """A slot is cleaned, or it is free, or somebody holds it."""
-        for host in self.hosts.values():
-            assert self.ledger.hosts[host.id].cleaning == host.cleaning
-            assert set(host.cleaning) <= set(host.dirty)
-            assert not set(host.dirty) & set(host.taken)
+        for node in self.nodes.values():
+            assert self.ledger.nodes[node.id].cleaning == node.cleaning
+            assert set(node.cleaning) <= set(node.dirty)
+            assert not set(node.dirty) & set(node.taken)
 
     @invariant()
     def the_journal_holds_exactly_the_leases_uses_cordons_and_dirty_slots(self) -> None:
         """A restart at any moment finds all of them: no slot is given to anybody who should not have it."""
         leases = {
-            key: LeaseRecord(lease.host.id, lease.slot, lease.since, key in self.asleep)
+            key: LeaseRecord(lease.node.id, lease.slot, lease.since, key in self.asleep)
             for key, lease in self.leases.items()
         }
         assert self.records[LEASE] == leases
-        assert self.records[USES] == {host: UsesRecord(uses) for host, uses in self.uses.items()}
-        assert self.records[CORDON] == {host: CordonRecord(why) for host, why in self.cordons.items()}
+        assert self.records[USES] == {node: UsesRecord(uses) for node, uses in self.uses.items()}
+        assert self.records[CORDON] == {node: CordonRecord(why) for node, why in self.cordons.items()}
         assert self.records[DIRTY] == {
-            f"{host.id}/{slot}": DirtyRecord(host.id, slot, key)
-            for host in self.hosts.values()
-            for slot, key in host.dirty.items()
+            f"{node.id}/{slot}": DirtyRecord(node.id, slot, key)
+            for node in self.nodes.values()
+            for slot, key in node.dirty.items()
         }
 
 
@@ -895,17 +899,17 @@ pytest.mark.timeout(240)(TestLedgerMachine)  # it computes for 20 s, and more if
 # --- single rules, and what the machine found -----------------------------------------------------------------
 
 
-def a_ledger(slots: int = 1, max_uses: int = 0, uses: dict[str, int] | None = None, hosts: int = 0) -> Ledger:
-    """One pool with so many hosts, named 0, 1 and so on."""
-    ledger = Ledger([Shelf.empty("p", slots, max_uses)], uses)
-    for number in range(hosts):
+def a_ledger(slots: int = 1, max_uses: int = 0, uses: dict[str, int] | None = None, nodes: int = 0) -> Ledger:
+    """One pool with so many nodes, named 0, 1 and so on."""
+    ledger = Ledger([PoolSlots.empty("p", slots, max_uses)], uses)
+    for number in range(nodes):
         ledger.add("p", str(number), EPOCH + number)
     return ledger
 
 
 def test_an_instance_used_more_than_is_allowed_now_offers_nothing() -> None:
     """After a restart with a lower `max_use_count` an instance may be past it: it is free, and to be removed."""
-    ledger = a_ledger(slots=2, max_uses=2, uses={"p/0": 5}, hosts=1)
+    ledger = a_ledger(slots=2, max_uses=2, uses={"p/0": 5}, nodes=1)
     assert ledger.usable == 0
     assert ids(ledger.to_remove) == {"p/0"}
     assert ledger.capacity().unavailable == 2
@@ -913,10 +917,10 @@ def test_an_instance_used_more_than_is_allowed_now_offers_nothing() -> None:
 
 def test_who_loses_a_slot_before_delivery_while_the_journal_fails_goes_on_waiting() -> None:
     """Holding back is for a moment: nobody is refused because of it."""
-    ledger = a_ledger(hosts=1)
+    ledger = a_ledger(nodes=1)
     ledger.acquire("key", EPOCH)
     ledger.hold_back("the journal fails")
-    step = ledger.lose(ledger.hosts["p/0"], LOSS, EPOCH)
+    step = ledger.lose(ledger.nodes["p/0"], LOSS, EPOCH)
     assert step.actions == ()
     assert [waiter.key for waiter in ledger.queue()] == ["key"]
     ledger.add("p", "1", EPOCH)
@@ -927,10 +931,10 @@ def test_who_loses_a_slot_before_delivery_while_the_journal_fails_goes_on_waitin
 
 def test_who_lost_a_slot_before_delivery_passes_a_later_reservation() -> None:
     """The place in the queue is kept: a slot kept for a later reservation goes to whoever came first."""
-    ledger = a_ledger(hosts=2)
+    ledger = a_ledger(nodes=2)
     (deliver,) = of_type(Deliver, ledger.acquire("first", EPOCH).actions)
     ledger.reserve("second", EPOCH, 0)
-    (again,) = of_type(Deliver, ledger.lose(ledger.hosts[f"p/{deliver.lease.instance}"], LOSS, EPOCH).actions)
+    (again,) = of_type(Deliver, ledger.lose(ledger.nodes[f"p/{deliver.lease.instance}"], LOSS, EPOCH).actions)
     assert again.lease.key == "first"
     assert ledger.capacity().promised == 1
 
@@ -945,26 +949,26 @@ def test_reservations_that_come_and_go_leave_nothing_behind() -> None:
 
 
 def test_a_host_that_paused_for_a_moment_keeps_its_idle_order() -> None:
-    """One bad read does not make the longest idle host the last to go."""
-    ledger = a_ledger(hosts=2)
-    ledger.close(ledger.hosts["p/0"], Closed.PAUSED, "one bad read")
-    ledger.reopen(ledger.hosts["p/0"], EPOCH + 10)
-    assert [host.id for host in ledger.longest_idle("p")] == ["p/0", "p/1"]
+    """One bad read does not make the longest idle node the last to go."""
+    ledger = a_ledger(nodes=2)
+    ledger.close(ledger.nodes["p/0"], Closed.PAUSED, "one bad read")
+    ledger.reopen(ledger.nodes["p/0"], EPOCH + 10)
+    assert [node.id for node in ledger.longest_idle("p")] == ["p/0", "p/1"]
 
 
 def test_an_operators_wish_leaves_the_idle_order_alone() -> None:
     """An instance that was held for a while is given up in its turn."""
-    ledger = a_ledger(hosts=3)
+    ledger = a_ledger(nodes=3)
     ledger.cordon("p", "0", "")
     ledger.uncordon("p", "0", EPOCH + 10)
-    ledger.retain(ledger.hosts["p/1"], retained=True)
-    ledger.retain(ledger.hosts["p/1"], retained=False)
-    assert [host.id for host in ledger.longest_idle("p")] == ["p/0", "p/1", "p/2"]
+    ledger.retain(ledger.nodes["p/1"], retained=True)
+    ledger.retain(ledger.nodes["p/1"], retained=False)
+    assert [node.id for node in ledger.longest_idle("p")] == ["p/0", "p/1", "p/2"]
 
 
 def test_a_use_counts_when_the_slot_is_handed_out() -> None:
     """A cancelled hand-over frees the slot and keeps the use."""
-    ledger = a_ledger(max_uses=1, hosts=1)
+    ledger = a_ledger(max_uses=1, nodes=1)
     step = ledger.acquire("key", EPOCH)
     assert Put(USES, "p/0", UsesRecord(1)) in step.writes
     assert Drop(LEASE, "key") in ledger.cancel("key", EPOCH).writes

@@ -73,8 +73,8 @@ class Observer:
                     core.reserve("job", now)
                 assert not caught.value.possible
             case "distrust":
-                for host in core.ledger.hosts.values():
-                    self.check(core.distrust(host.pool, host.instance, "it could not be reached", now))
+                for node in core.ledger.nodes.values():
+                    self.check(core.distrust(node.pool, node.instance, "it could not be reached", now))
             case "remove all":
                 self.check(core.remove_all(now))
             case "break all":
@@ -131,8 +131,8 @@ def test_what_runs_counts_as_usable_whatever_was_decided_before(
     for view in views:
         observer.tell(messages.Updated(Observation.of({**view, "i-0": State.RUNNING})))
         observer.wait(wait)
-    host = observer.core.ledger.hosts[f"{pools[0].name}/i-0"]
-    assert host.usable == observer.core.ledger.shelves[pools[0].name].fresh
+    node = observer.core.ledger.nodes[f"{pools[0].name}/i-0"]
+    assert node.usable == observer.core.ledger.pools[pools[0].name].fresh
 
 
 # --- what it says -------------------------------------------------------------------------------------------

@@ -413,8 +413,8 @@ class Taskscaler:
                 self._leases.mark_unhealthy(lease, why)
             case Refuse(key, why):
                 self._leases.refuse(key, why)
-            case InstanceLost(host, loss):
-                log.warning("instance_lost", extra={"instance": host, "why": str(loss)})
+            case InstanceLost(node, loss):
+                log.warning("instance_lost", extra={"instance": node, "why": str(loss)})
             case AllRemoved():
                 self._all_removed.set()
             case _:

@@ -20,7 +20,7 @@ from taskscaler.core._decide import Decision, Removal, Sleep, Wake
 from taskscaler.core._ledger import Ledger
 from taskscaler.core._payoff import Payoff, Verdict
 from taskscaler.core._sleepers import CORDONED, OVER, Sleepers
-from taskscaler.core._slots import Closed, Host
+from taskscaler.core._slots import Closed, Node
 
 NOT_NEEDED = "not needed"
 """Why idle instances are given up that are to spare."""
@@ -50,12 +50,12 @@ class Choices:
     """Where everything is to go: by pool, instances that are not known to be asked to go. No others are looked at."""
 
     sleepers: Mapping[str, Sleepers] = field(init=False)
-    """By pool: its suspended hosts that are of use."""
+    """By pool: its suspended nodes that are of use."""
 
     def __attrs_post_init__(self) -> None:
         """Nothing has been looked through yet."""
-        shelves = self.ledger.shelves
-        self.sleepers = {name: Sleepers(pool, self.plans[name], shelves[name]) for name, pool in self.pools.items()}
+        pools = self.ledger.pools
+        self.sleepers = {name: Sleepers(pool, self.plans[name], pools[name]) for name, pool in self.pools.items()}
 
     def to_give_up(self, decision: Decision, policy: Policy, at: float) -> Iterator[tuple[float, Removal | Sleep]]:
         """What is given up or suspended then, and what later if nothing else happens; soonest first."""
@@ -72,8 +72,8 @@ class Choices:
 
     def _unfit(self) -> Iterator[Removal]:
         """What is given up whatever the demand."""
-        for host in self.ledger.to_remove:
-            yield Removal(host.pool, host.instance, host.why_closed or "used up")
+        for node in self.ledger.to_remove:
+            yield Removal(node.pool, node.instance, node.why_closed or "used up")
         if self.observing:
             yield from self._plans_removals()
 
@@ -84,7 +84,7 @@ class Choices:
         """
         spare = decision.spare
         others: list[Iterator[tuple[float, Removal | Sleep]]] = []
-        idle: list[Iterator[tuple[float, Host]]] = []
+        idle: list[Iterator[tuple[float, Node]]] = []
         over_all = decision.excess
         for pool in reversed(decision.pools):
             excess = to_go = max(pool.excess, over_all)
@@ -96,51 +96,51 @@ class Choices:
                     stopped = iter(endings)
                 others.append(stopped)
             cordoned = []
-            for host in self.ledger.idle_cordoned(pool.pool):
-                due = at if excess else _due(host, policy, at)
-                cordoned.append((due, Removal(host.pool, host.instance, CORDONED)))
+            for node in self.ledger.idle_cordoned(pool.pool):
+                due = at if excess else _due(node, policy, at)
+                cordoned.append((due, Removal(node.pool, node.instance, CORDONED)))
                 excess = max(0, excess - (due <= at))
             others.append(iter(sorted(cordoned, key=itemgetter(0))))
             gone = set()
             if excess:
                 why = OVER if pool.excess else f"{OVER} of all pools"
-                hosts = (host for host in self.ledger.longest_idle(pool.pool) if not host.retained)
-                for host in islice(hosts, excess):
-                    spare -= host.usable
+                nodes = (node for node in self.ledger.longest_idle(pool.pool) if not node.retained)
+                for node in islice(nodes, excess):
+                    spare -= node.usable
                     excess -= 1
-                    gone.add(host.instance)
-                    yield at, Removal(host.pool, host.instance, why)
+                    gone.add(node.instance)
+                    yield at, Removal(node.pool, node.instance, why)
             over_all = max(0, over_all - (to_go - excess))
             if decision.spare:
-                idle += [_dues(hosts, gone, policy, at) for hosts in self.ledger.idle_by_usable(pool.pool)]
+                idle += [_dues(nodes, gone, policy, at) for nodes in self.ledger.idle_by_usable(pool.pool)]
         dormant = sorted(self._dormant(policy, at), key=itemgetter(0))
-        others.append((due, _with_its_leases(host)) for due, host in dormant if not host.usable)
-        idle += [iter([(due, host)]) for due, host in dormant if host.usable]
+        others.append((due, _with_its_leases(node)) for due, node in dormant if not node.usable)
+        idle += [iter([(due, node)]) for due, node in dormant if node.usable]
         places: dict[str, int] = {}
-        not_needed = ((due, self._spared(host, places, at)) for due, host in _fitting(idle, spare))
+        not_needed = ((due, self._spared(node, places, at)) for due, node in _fitting(idle, spare))
         yield from heapq.merge(*others, not_needed, key=itemgetter(0))
 
-    def _dormant(self, policy: Policy, at: float) -> Iterator[tuple[float, Host]]:
-        """Hosts that are kept only for leases that sleep, and when their instances are to be suspended. O(such hosts).
+    def _dormant(self, policy: Policy, at: float) -> Iterator[tuple[float, Node]]:
+        """Nodes that are kept only for leases that sleep, and when their instances are to be suspended. O(such nodes).
 
         Those that nobody else can use sleep at once, the others as late as idle ones would go.
         """
-        for host in self.ledger.suspendable:
-            plan = self.plans[host.pool]
-            if plan.may_suspend(host.instance):
-                due = _due(host, policy, at) if host.usable else at
-                yield max(due, plan.suspending.until), host
+        for node in self.ledger.suspendable:
+            plan = self.plans[node.pool]
+            if plan.may_suspend(node.instance):
+                due = _due(node, policy, at) if node.usable else at
+                yield max(due, plan.suspending.until), node
 
-    def _spared(self, host: Host, places: dict[str, int], at: float) -> Removal | Sleep:
-        """What becomes of a host that is not needed: it sleeps, if leases do or there is a place for it, or goes."""
-        if host.busy:
-            return _with_its_leases(host)
-        if host.pool not in places:
-            places[host.pool] = self._places(host.pool, at)
-        if places[host.pool] > 0 and self.plans[host.pool].may_suspend(host.instance):
-            places[host.pool] -= 1
-            return Sleep(host.pool, host.instance, SPARED)
-        return Removal(host.pool, host.instance, NOT_NEEDED)
+    def _spared(self, node: Node, places: dict[str, int], at: float) -> Removal | Sleep:
+        """What becomes of a node that is not needed: it sleeps, if leases do or there is a place for it, or goes."""
+        if node.busy:
+            return _with_its_leases(node)
+        if node.pool not in places:
+            places[node.pool] = self._places(node.pool, at)
+        if places[node.pool] > 0 and self.plans[node.pool].may_suspend(node.instance):
+            places[node.pool] -= 1
+            return Sleep(node.pool, node.instance, SPARED)
+        return Removal(node.pool, node.instance, NOT_NEEDED)
 
     def _places(self, pool: str, at: float) -> int:
         """How many more idle instances of the pool may be suspended, rather than given up."""
@@ -164,23 +164,23 @@ class Choices:
         """Suspended instances to resume: for whoever waits for a lease there, and for what is missing."""
         if self.staying is not None:
             return
-        called = [host for host in self.ledger.wake_requested if self.may_wake(host, at)]
-        yield from (Wake(host.pool, host.instance, _why_called(host)) for host in called)
+        called = [node for node in self.ledger.wake_requested if self.may_wake(node, at)]
+        yield from (Wake(node.pool, node.instance, _why_called(node)) for node in called)
         for pool in decision.pools:
             missing = 0 if self.ledger.over else pool.wake
-            for host in self.sleepers[pool.pool].to_resume(missing, at):
-                yield Wake(host.pool, host.instance, "more slots are needed")
+            for node in self.sleepers[pool.pool].to_resume(missing, at):
+                yield Wake(node.pool, node.instance, "more slots are needed")
 
-    def may_wake(self, host: Host, at: float) -> bool:
+    def may_wake(self, node: Node, at: float) -> bool:
         """Whether its instance can be resumed then, as far as is known."""
-        return host.closed is Closed.ASLEEP and self.sleepers[host.pool].may_wake(host, at)
+        return node.closed is Closed.ASLEEP and self.sleepers[node.pool].may_wake(node, at)
 
     def _everything_free(self, staying: Mapping[str, Iterable[str]]) -> Iterator[Removal]:
         """All instances that hold no work, whatever they are for, but not those that are retained."""
         for pool, plan in self.plans.items():
             for each in (plan.instances[id_] for id_ in staying[pool] if id_ in plan.instances):
-                host = self.ledger.host(pool, each.id)
-                if each.deletion is None and each.retained is None and not (host and host.busy):
+                node = self.ledger.node(pool, each.id)
+                if each.deletion is None and each.retained is None and not (node and node.busy):
                     yield Removal(pool, each.id, "shutdown")
 
     def _plans_removals(self) -> Iterator[Removal]:
@@ -191,43 +191,43 @@ class Choices:
                     yield Removal(pool, each.id, each.removing)
 
 
-def _with_its_leases(host: Host) -> Sleep:
-    return Sleep(host.pool, host.instance, ONLY_SLEEPERS)
+def _with_its_leases(node: Node) -> Sleep:
+    return Sleep(node.pool, node.instance, ONLY_SLEEPERS)
 
 
-def _why_called(host: Host) -> str:
+def _why_called(node: Node) -> str:
     """Why it is waited for."""
-    keys = [held.key for held in host.leases if held.resuming]
+    keys = [assignment.key for assignment in node.leases if assignment.resuming]
     return f"{enumerated(keys)} {'is' if len(keys) == 1 else 'are'} resuming" if keys else "to be cleaned"
 
 
-def _due(host: Host, policy: Policy, at: float) -> float:
-    """When an idle host that nothing calls for is to be given up, *at* being now."""
-    return max(at, host.idle_since + policy.idle_time)
+def _due(node: Node, policy: Policy, at: float) -> float:
+    """When an idle node that nothing calls for is to be given up, *at* being now."""
+    return max(at, node.idle_since + policy.idle_time)
 
 
-def _dues(hosts: Iterable[Host], gone: Container[str], policy: Policy, at: float) -> Iterator[tuple[float, Host]]:
-    """When which of these idle hosts are to be given up, but for those that go anyhow."""
-    return ((_due(host, policy, at), host) for host in hosts if host.instance not in gone)
+def _dues(nodes: Iterable[Node], gone: Container[str], policy: Policy, at: float) -> Iterator[tuple[float, Node]]:
+    """When which of these idle nodes are to be given up, but for those that go anyhow."""
+    return ((_due(node, policy, at), node) for node in nodes if node.instance not in gone)
 
 
-def _fitting(streams: Iterable[Iterator[tuple[float, Host]]], spare: int) -> Iterator[tuple[float, Host]]:
+def _fitting(streams: Iterable[Iterator[tuple[float, Node]]], spare: int) -> Iterator[tuple[float, Node]]:
     """Those that leave enough, whichever of them go, first those that are due first. O(those that it gives).
 
     Args:
-        streams: Hosts in the order in which they are due. All of a stream have as many usable slots, so that where one
+        streams: Nodes in the order in which they are due. All of a stream have as many usable slots, so that where one
             is not to be spared, none behind it is; one of another stream may have fewer, and fit.
         spare: Usable slots that may be given up.
     """
     heads = [(*head, number, stream) for number, stream in enumerate(streams) for head in islice(stream, 1)]
-    queue = [(due, number, host, stream) for due, host, number, stream in heads]
+    queue = [(due, number, node, stream) for due, node, number, stream in heads]
     heapq.heapify(queue)
     while queue and spare > 0:
-        due, number, host, stream = queue[0]
+        due, number, node, stream = queue[0]
         following = None
-        if host.usable <= spare:
-            spare -= host.usable
-            yield due, host
+        if node.usable <= spare:
+            spare -= node.usable
+            yield due, node
             following = next(stream, None)
         if following is None:
             heapq.heappop(queue)

@@ -1,29 +1,29 @@
 """The ledger: who holds which slot of which instance, and who waits. Pure.
 
-An instance that may be given work is a `Host` here. Each of its slots is in exactly one state, and the
-counters of `Capacity` always add up to all slots:
+An instance that may be given work is a `Node` here, and a lease is an `Assignment` of one of its slots. Each slot is in
+exactly one state, and the counters of `Capacity` always add up to all slots:
 
 - *acquired*: a lease holds it;
 - *suspended*: a lease holds it that sleeps, and is out of the scaling maths until it is resumed;
 - *reserved*: free, usable, and kept for a reservation;
 - *idle*: free, usable, and for whoever comes;
-- *unhealthy*: free, on a host that failed its heartbeats;
-- *unavailable*: to be used by nobody: it is being cleaned, or it is free but its host is used up, paused, draining,
+- *unhealthy*: free, on a node that failed its heartbeats;
+- *unavailable*: to be used by nobody: it is being cleaned, or it is free but its node is used up, paused, draining,
   doomed, asleep, cordoned or being removed.
 
 Reservations and acquires wait in one queue, first come, first served. A reservation at its head is given
-a slot to keep (it is then *backed*); an acquire under the same key takes over the reservation's place. So
+a slot to keep (it is then *fulfilled*); an acquire under the same key takes over the reservation's place. So
 whoever reserved passes those who came later, and nobody waits behind them for ever.
 
 Where slots are cleaned between jobs, one that was used is *dirty* until its clean-up has ended well. While that runs,
 nobody is given the slot, and it counts as in use: it comes back, but not at once. What is dirty stands in the journal,
-so that nobody is given it after a crash either. A host whose slot could not be cleaned is closed for good.
+so that nobody is given it after a crash either. A node whose slot could not be cleaned is closed for good.
 
-Every change is O(1), or O(log n) where somebody waits: hosts with room stand on shelves by how many of
-their slots are taken. The fullest are used first, so that others can fall idle; among idle ones the last
+Every change is O(1), or O(log n) where somebody waits: nodes with room stand in `PoolSlots` by how many
+of their slots are taken. The fullest are used first, so that others can fall idle; among idle ones the last
 to fall idle is used first, so that the first can be given up.
 
-A host whose instance is suspended is *asleep*: whoever wants to resume a lease there waits until it is ready again.
+A node whose instance is suspended is *asleep*: whoever wants to resume a lease there waits until it is ready again.
 
 What only the owner of the ledger can know, it is told: how many slots could still be created, when an
 instance is gone, that the journal cannot be written.
@@ -44,6 +44,7 @@ from taskscaler.core._slots import (
     FINAL,
     LEASE,
     USES,
+    Assignment,
     Break,
     Capacity,
     Check,
@@ -52,23 +53,22 @@ from taskscaler.core._slots import (
     CordonRecord,
     Deliver,
     DirtyRecord,
-    Held,
-    Host,
     LeaseId,
     LeaseRecord,
     LostLease,
+    Node,
+    PoolSlots,
     Refuse,
-    Shelf,
     UsesRecord,
     Waiter,
-    host_id,
+    node_id,
 )
 
 FEW = 64
 """Entries of the queue that are not worth tidying up."""
 
 NOT_READY = "it is not ready yet after a restart"
-"""Why a host gets no work that an earlier manager used, or wanted to."""
+"""Why a node gets no work that an earlier manager used, or wanted to."""
 
 KEPT_LOSSES = 1000
 """So many of the last lost leases are remembered for `explain`."""
@@ -79,23 +79,23 @@ class Ledger:
 
     def __init__(
         self,
-        shelves: Iterable[Shelf],
+        pools: Iterable[PoolSlots],
         uses: Mapping[str, int] | None = None,
         suspended: Mapping[str, LeaseRecord] | None = None,
         cordons: Mapping[str, str] | None = None,
         dirty: Iterable[DirtyRecord] = (),
     ) -> None:
-        """Start with no hosts, but those of suspended leases and of slots that have to be cleaned.
+        """Start with no nodes, but those of suspended leases and of slots that have to be cleaned.
 
         Args:
-            shelves: One per pool, in order of preference.
-            uses: How often instances were given work in earlier lives of the manager, by host id.
+            pools: The slots of each pool, in order of preference.
+            uses: How often instances were given work in earlier lives of the manager, by node id.
             suspended: Suspended leases of earlier lives of the manager, by key.
-            cordons: Why instances get no new work, by host id; whether or not they are hosts yet.
-            dirty: Slots that were used in earlier lives, of hosts that are used on; cleaned when their hosts are ready.
+            cordons: Why instances get no new work, by node id; whether or not they are nodes yet.
+            dirty: Slots that were used in earlier lives, of nodes that are used on; cleaned when their nodes are ready.
         """
-        self.shelves = {shelf.pool: shelf for shelf in shelves}
-        self.leases: dict[str, Held] = {}
+        self.pools = {pool_slots.pool: pool_slots for pool_slots in pools}
+        self.leases: dict[str, Assignment] = {}
         self.lost: OrderedDict[str, LostLease] = OrderedDict()
         """The last leases that were lost, by key, oldest first; whatever became of the key since."""
 
@@ -108,17 +108,17 @@ class Ledger:
         self.over = ""
         """Why nothing will ever be handed out again; empty: it will."""
 
-        self._preferred = tuple(self.shelves.values())
+        self._preferred = tuple(self.pools.values())
         for id_, count in (uses or {}).items():
             pool, _, instance = id_.partition("/")
-            if pool in self.shelves:
-                self.shelves[pool].uses[instance] = count
+            if pool in self.pools:
+                self.pools[pool].uses[instance] = count
         for id_, why in (cordons or {}).items():
             pool, _, instance = id_.partition("/")
-            if pool in self.shelves:
-                self.shelves[pool].cordons[instance] = why
-        self._backed: dict[str, Waiter] = {}
-        self._last_backed: list[tuple[int, str]] = []
+            if pool in self.pools:
+                self.pools[pool].cordons[instance] = why
+        self._fulfilled: dict[str, Waiter] = {}
+        self._last_fulfilled: list[tuple[int, str]] = []
         """Heap of the negated tickets of those, and of some that are not among them any more."""
 
         self._waiters: dict[str, Waiter] = {}
@@ -131,29 +131,29 @@ class Ledger:
         self._restore(suspended or {})
         self._restore_dirty(dirty)
 
-    def host(self, pool: str, instance: str) -> Host | None:
-        """The instance as a host; None: it is none."""
-        return self.shelves[pool].hosts.get(instance)
+    def node(self, pool: str, instance: str) -> Node | None:
+        """The instance as a node; None: it is none."""
+        return self.pools[pool].nodes.get(instance)
 
     @property
-    def hosts(self) -> dict[str, Host]:
+    def nodes(self) -> dict[str, Node]:
         """All of them, by ``pool/instance``. O(n)."""
-        return {host.id: host for shelf in self.shelves.values() for host in shelf.hosts.values()}
+        return {node.id: node for pool_slots in self.pools.values() for node in pool_slots.nodes.values()}
 
     @property
-    def to_remove(self) -> list[Host]:
-        """Free hosts that are to be removed whatever the demand, but for retained ones; `retire` takes them off."""
-        return [host for shelf in self.shelves.values() for host in shelf.lists.to_remove.values()]
+    def to_remove(self) -> list[Node]:
+        """Free nodes that are to be removed whatever the demand, but for retained ones; `retire` takes them off."""
+        return [node for pool_slots in self.pools.values() for node in pool_slots.lists.to_remove.values()]
 
     @property
-    def suspendable(self) -> list[Host]:
-        """Hosts that are kept only for leases that sleep, and whose instances might as well be suspended."""
-        return [host for shelf in self.shelves.values() for host in shelf.lists.suspendable.values()]
+    def suspendable(self) -> list[Node]:
+        """Nodes that are kept only for leases that sleep, and whose instances might as well be suspended."""
+        return [node for pool_slots in self.pools.values() for node in pool_slots.lists.suspendable.values()]
 
     @property
-    def wake_requested(self) -> list[Host]:
-        """Hosts that are away though somebody waits to resume a lease there, or a slot there has to be cleaned."""
-        return [host for shelf in self.shelves.values() for host in shelf.lists.wake_requested.values()]
+    def wake_requested(self) -> list[Node]:
+        """Nodes that are away though somebody waits to resume a lease there, or a slot there has to be cleaned."""
+        return [node for pool_slots in self.pools.values() for node in pool_slots.lists.wake_requested.values()]
 
     # --- asking and giving back --------------------------------------------------------------------------
 
@@ -175,7 +175,7 @@ class Ledger:
         if key in self.leases:
             raise KeyInUse(key)
         self._ticket += 1
-        if self.usable > len(self._backed) and not self.shut:
+        if self.usable > len(self._fulfilled) and not self.shut:
             return self._assign(Waiter(key, self._ticket, now, False, expected), now)
         if self.over:
             raise NoCapacity(self.over)
@@ -184,12 +184,12 @@ class Ledger:
 
     def release(self, key: str, now: float) -> Step:
         """Take a slot back; nothing happens if the key holds none."""
-        held = self.leases.pop(key, None)
-        if held is None:
+        assignment = self.leases.pop(key, None)
+        if assignment is None:
             return NOTHING
-        if held.delivered and held.host.shelf.cleans:
-            return self._clean(held, now)
-        self._vacate(held, now)
+        if assignment.delivered and assignment.node.pool_slots.cleans:
+            return self._clean(assignment, now)
+        self._vacate(assignment, now)
         if not self._queue:
             return Step((Drop(LEASE, key),))
         served = self._serve(now)
@@ -198,40 +198,40 @@ class Ledger:
     def cancel(self, key: str, now: float) -> Step:
         """Whoever waits, has reserved, or is just being handed a slot under *key* wants it no more."""
         waiter = self._waiters.pop(key, None)
-        held = self.leases.get(key)
-        if held is not None and held.resuming:
-            held.resuming = False
-            held.host.shelf.settle(held.host)
-            return self.suspend(held.id, now)
+        assignment = self.leases.get(key)
+        if assignment is not None and assignment.resuming:
+            assignment.resuming = False
+            assignment.node.pool_slots.settle(assignment.node)
+            return self.suspend(assignment.id, now)
         if waiter is None:
             return self.release(key, now)
-        self._backed.pop(key, None)
+        self._fulfilled.pop(key, None)
         self.pending -= not waiter.reserves
         return self._serve(now)
 
     def suspend(self, lease: LeaseId, now: float) -> Step:
-        """Let a lease sleep: it keeps its slot and its host, and counts as demand no more."""
-        held = self.find(lease)
-        if held is None or held.suspended:
+        """Let a lease sleep: it keeps its slot and its node, and counts as demand no more."""
+        assignment = self.find(lease)
+        if assignment is None or assignment.suspended:
             return NOTHING
-        held.host.asleep[held.slot] = held.host.awake.pop(held.slot)
-        held.host.shelf.settle(held.host)
-        if held.host.rests:
-            held.host.idle_since = now
-        return Step((Put(LEASE, held.key, held.record()),))
+        assignment.node.asleep[assignment.slot] = assignment.node.awake.pop(assignment.slot)
+        assignment.node.pool_slots.settle(assignment.node)
+        if assignment.node.rests:
+            assignment.node.idle_since = now
+        return Step((Put(LEASE, assignment.key, assignment.record()),))
 
     def resume(self, key: str) -> Step:
-        """Wake a suspended lease, as soon as its host is ready.
+        """Wake a suspended lease, as soon as its node is ready.
 
         Raises:
             NotSuspended: No lease sleeps under the key.
         """
-        held = self.leases.get(key)
-        if held is None or not held.suspended or held.resuming:
+        assignment = self.leases.get(key)
+        if assignment is None or not assignment.suspended or assignment.resuming:
             raise NotSuspended(key)
-        held.resuming = True
-        held.host.shelf.settle(held.host)
-        return NOTHING if held.host.closed in AWAY else self._wake(held)
+        assignment.resuming = True
+        assignment.node.pool_slots.settle(assignment.node)
+        return NOTHING if assignment.node.closed in AWAY else self._wake(assignment)
 
     def reserve(self, key: str, now: float, potential: int) -> Step:
         """Keep a slot for an acquire to come.
@@ -260,190 +260,190 @@ class Ledger:
         waiter = self._waiters.get(key)
         return self.cancel(key, now) if waiter is not None and waiter.reserves else NOTHING
 
-    def find(self, lease: LeaseId) -> Held | None:
+    def find(self, lease: LeaseId) -> Assignment | None:
         """The lease, if it has not ended."""
-        held = self.leases.get(lease.key)
-        return held if held is not None and held.id.number == lease.number else None
+        assignment = self.leases.get(lease.key)
+        return assignment if assignment is not None and assignment.id.number == lease.number else None
 
     def deliver(self, lease: LeaseId) -> bool:
         """Note that the slot is being handed over. False: it no longer stands, and must not be."""
-        held = self.find(lease)
-        if held is None or (held.delivered and not held.resuming):
+        assignment = self.find(lease)
+        if assignment is None or (assignment.delivered and not assignment.resuming):
             return False
-        held.delivered, held.resuming = True, False
+        assignment.delivered, assignment.resuming = True, False
         return True
 
     def check(self, lease: LeaseId) -> bool:
-        """Note that the slot's host is asked for a sign of life. False: it no longer stands, and need not be."""
-        held = self.find(lease)
-        if held is not None:
-            held.checked = True
-        return held is not None
+        """Note that the slot's node is asked for a sign of life. False: it no longer stands, and need not be."""
+        assignment = self.find(lease)
+        if assignment is not None:
+            assignment.checked = True
+        return assignment is not None
 
-    # --- hosts come, change and go -----------------------------------------------------------------------
+    # --- nodes come, change and go -----------------------------------------------------------------------
 
     def add(self, pool: str, instance: str, now: float, *, draining: str = "") -> Step:
         """Take in an instance that became ready; *draining*: why it is given no work even so."""
-        host = self.host(pool, instance) or self._make(pool, instance)
-        host.idle_since = now
-        host.idle_rank = self._next_idle_rank()
-        cleaning = tuple(host.cleaning.values())
-        self._reclose(host, Closed.DRAINING if draining else None, draining)
-        woken = [self._wake(held) for held in host.leases if held.resuming]
+        node = self.node(pool, instance) or self._make(pool, instance)
+        node.idle_since = now
+        node.idle_rank = self._next_idle_rank()
+        cleaning = tuple(node.cleaning.values())
+        self._reclose(node, Closed.DRAINING if draining else None, draining)
+        woken = [self._wake(assignment) for assignment in node.leases if assignment.resuming]
         steps = (*woken, Step((), cleaning), self._serve(now))
         return Step([write for step in steps for write in step.writes], [act for step in steps for act in step.actions])
 
     def sleep(self, pool: str, instance: str, why: str) -> None:
-        """The instance, which need not be a host yet, is suspended or about to be; nothing runs there."""
-        host = self.host(pool, instance) or self._make(pool, instance)
-        self._reclose(host, Closed.ASLEEP, why)
-        sleepers = host.shelf.lists.sleepers
+        """The instance, which need not be a node yet, is suspended or about to be; nothing runs there."""
+        node = self.node(pool, instance) or self._make(pool, instance)
+        self._reclose(node, Closed.ASLEEP, why)
+        sleepers = node.pool_slots.lists.sleepers
         if instance in sleepers:
             sleepers.move_to_end(instance)
-        self._unback()
+        self._unfulfil()
 
-    def wake(self, host: Host) -> None:
+    def wake(self, node: Node) -> None:
         """Its instance is on its way to being ready again."""
-        self._reclose(host, Closed.WAKING, "it is being resumed")
+        self._reclose(node, Closed.WAKING, "it is being resumed")
 
     def wants(self, clean: Clean) -> bool:
-        """Whether the slot waits for that clean-up; not if its host was given up meanwhile."""
-        host = self.host(clean.pool, clean.instance)
-        return host is not None and host.cleaning.get(clean.slot) == clean
+        """Whether the slot waits for that clean-up; not if its node was given up meanwhile."""
+        node = self.node(clean.pool, clean.instance)
+        return node is not None and node.cleaning.get(clean.slot) == clean
 
     def cleaned(self, clean: Clean, now: float) -> Step:
         """Take a slot back that is clean again; nothing happens if that is not wanted any more."""
         if not self.wants(clean):
             return NOTHING
-        host = self.shelves[clean.pool].hosts[clean.instance]
-        del host.cleaning[clean.slot], host.dirty[clean.slot]
-        self._free(host, clean.slot, now)
+        node = self.pools[clean.pool].nodes[clean.instance]
+        del node.cleaning[clean.slot], node.dirty[clean.slot]
+        self._free(node, clean.slot, now)
         served = self._serve(now)
-        return Step((Drop(DIRTY, f"{host.id}/{clean.slot}"), *served.writes), served.actions)
+        return Step((Drop(DIRTY, f"{node.id}/{clean.slot}"), *served.writes), served.actions)
 
-    def close(self, host: Host, closed: Closed, why: str) -> None:
-        """Hand out nothing more of the host; what is held there stays held.
+    def close(self, node: Node, closed: Closed, why: str) -> None:
+        """Hand out nothing more of the node; what is held there stays held.
 
         Closed for good, it is not cleaned any more either.
         """
-        if host.closed not in FINAL:
-            self._reclose(host, closed, why)
-            self._unback()
+        if node.closed not in FINAL:
+            self._reclose(node, closed, why)
+            self._unfulfil()
 
-    def reopen(self, host: Host, now: float) -> Step:
+    def reopen(self, node: Node, now: float) -> Step:
         """Hand out its slots again, unless it was closed for good."""
-        if host.closed in FINAL:
+        if node.closed in FINAL:
             return NOTHING
-        self._reclose(host, None, "")
+        self._reclose(node, None, "")
         return self._serve(now)
 
     def cordon(self, pool: str, instance: str, why: str) -> Step:
-        """Hand out nothing more of the instance, which need not be a host yet, until `uncordon`."""
-        self.shelves[pool].cordons[instance] = why
-        self._settle_if_host(pool, instance)
-        self._unback()
-        return Step((Put(CORDON, host_id(pool, instance), CordonRecord(why)),))
+        """Hand out nothing more of the instance, which need not be a node yet, until `uncordon`."""
+        self.pools[pool].cordons[instance] = why
+        self._settle_if_node(pool, instance)
+        self._unfulfil()
+        return Step((Put(CORDON, node_id(pool, instance), CordonRecord(why)),))
 
     def uncordon(self, pool: str, instance: str, now: float) -> Step:
         """Hand out its slots again, unless it is closed for another reason; nothing happens if it is not cordoned."""
-        if self.shelves[pool].cordons.pop(instance, None) is None:
+        if self.pools[pool].cordons.pop(instance, None) is None:
             return NOTHING
-        self._settle_if_host(pool, instance)
+        self._settle_if_node(pool, instance)
         served = self._serve(now)
-        return Step((Drop(CORDON, host_id(pool, instance)), *served.writes), served.actions)
+        return Step((Drop(CORDON, node_id(pool, instance)), *served.writes), served.actions)
 
     def bar(self, pool: str, why: str, now: float) -> Step:
-        """Hand out nothing more of a whole pool, or do so again if *why* is empty. O(its hosts)."""
-        shelf = self.shelves[pool]
-        shelf.barred = why
-        for host in shelf.hosts.values():
-            host.shelf.settle(host)
-        self._unback()
+        """Hand out nothing more of a whole pool, or do so again if *why* is empty. O(its nodes)."""
+        pool_slots = self.pools[pool]
+        pool_slots.barred = why
+        for node in pool_slots.nodes.values():
+            node.pool_slots.settle(node)
+        self._unfulfil()
         return self._serve(now)
 
-    def offers(self, host: Host) -> bool:
-        """Whether neither its operator nor what has become of its pool keeps a host from being given work."""
-        return host.cordoned is None and not host.shelf.barred
+    def offers(self, node: Node) -> bool:
+        """Whether neither its operator nor what has become of its pool keeps a node from being given work."""
+        return node.cordoned is None and not node.pool_slots.barred
 
     def why_cordoned(self, pool: str, instance: str) -> str | None:
-        """Why the instance gets no new work, whether or not it is a host yet; None: it is not cordoned."""
-        return self.shelves[pool].cordons.get(instance)
+        """Why the instance gets no new work, whether or not it is a node yet; None: it is not cordoned."""
+        return self.pools[pool].cordons.get(instance)
 
-    def retain(self, host: Host, *, retained: bool) -> None:
-        """Keep the host from being given up and from being put to sleep, or no longer."""
-        host.retained = retained
-        host.shelf.settle(host)
+    def retain(self, node: Node, *, retained: bool) -> None:
+        """Keep the node from being given up and from being put to sleep, or no longer."""
+        node.retained = retained
+        node.pool_slots.settle(node)
 
-    def vouch(self, host: Host) -> Step:
-        """The host gave a sign of life: hand over those slots for which it was asked."""
-        alive = [held for held in host.leases if held.checked]
-        for held in alive:
-            held.checked = False  # or the next sign of life would hand it over once more
-        return Step((), [Deliver(held.id) for held in alive])
+    def vouch(self, node: Node) -> Step:
+        """The node gave a sign of life: hand over those slots for which it was asked."""
+        alive = [assignment for assignment in node.leases if assignment.checked]
+        for assignment in alive:
+            assignment.checked = False  # or the next sign of life would hand it over once more
+        return Step((), [Deliver(assignment.id) for assignment in alive])
 
-    def take_back(self, host: Host, now: float) -> Step:
-        """Where a host is closed: those who have not been handed their slots of it yet wait again."""
-        return self._break([held for held in host.leases if not held.delivered], None, now)
+    def take_back(self, node: Node, now: float) -> Step:
+        """Where a node is closed: those who have not been handed their slots of it yet wait again."""
+        return self._break([assignment for assignment in node.leases if not assignment.delivered], None, now)
 
-    def break_late(self, host: Host, deadline: float, loss: Loss, now: float) -> Step:
-        """Break those leases of the host whose work is not known to be done by the deadline."""
-        return self._break([held for held in host.leases if held.ends_by > deadline], loss, now)
+    def break_late(self, node: Node, deadline: float, loss: Loss, now: float) -> Step:
+        """Break those leases of the node whose work is not known to be done by the deadline."""
+        return self._break([assignment for assignment in node.leases if assignment.ends_by > deadline], loss, now)
 
     def sever(self, lease: LeaseId, loss: Loss, now: float) -> Step:
-        """Break a single lease of a host that is closed for good, if it has not ended."""
-        held = self.find(lease)
-        return self._break([held] if held is not None else [], loss, now)
+        """Break a single lease of a node that is closed for good, if it has not ended."""
+        assignment = self.find(lease)
+        return self._break([assignment] if assignment is not None else [], loss, now)
 
-    def break_all(self, host: Host, loss: Loss, now: float, *, asleep_too: bool = True) -> Step:
-        """Break every lease of a host that is closed for good, or at the end; but perhaps those that are suspended."""
-        return self._break([held for held in host.leases if asleep_too or not held.suspended], loss, now)
+    def break_all(self, node: Node, loss: Loss, now: float, *, asleep_too: bool = True) -> Step:
+        """Break every lease of a node that is closed for good, or at the end; but perhaps those that are suspended."""
+        return self._break([each for each in node.leases if asleep_too or not each.suspended], loss, now)
 
-    def lose(self, host: Host, loss: Loss, now: float) -> Step:
-        """The host is gone, and with it what is held there."""
-        given_up = tuple(host.cleaning.values())
-        self._reclose(host, Closed.RETIRED, str(loss))
-        self._unback()
-        step = self.break_all(host, loss, now)
+    def lose(self, node: Node, loss: Loss, now: float) -> Step:
+        """The node is gone, and with it what is held there."""
+        given_up = tuple(node.cleaning.values())
+        self._reclose(node, Closed.RETIRED, str(loss))
+        self._unfulfil()
+        step = self.break_all(node, loss, now)
         step = Step(step.writes, (*step.actions, *given_up))
-        host.shelf.drop(host)
-        if not host.dirty:
+        node.pool_slots.drop(node)
+        if not node.dirty:
             return step
-        return Step((*step.writes, *(Drop(DIRTY, f"{host.id}/{slot}") for slot in host.dirty)), step.actions)
+        return Step((*step.writes, *(Drop(DIRTY, f"{node.id}/{slot}") for slot in node.dirty)), step.actions)
 
-    def retire(self, host: Host) -> None:
-        """Give a free host up: it is being removed, and must not be handed out on the way."""
-        if host.busy or host.retained:
-            raise AssertionError(f"{host.id} is {'busy' if host.busy else 'retained'} and may not be removed")
-        self._reclose(host, Closed.RETIRED, "given up")
-        self._unback()
+    def retire(self, node: Node) -> None:
+        """Give a free node up: it is being removed, and must not be handed out on the way."""
+        if node.busy or node.retained:
+            raise AssertionError(f"{node.id} is {'busy' if node.busy else 'retained'} and may not be removed")
+        self._reclose(node, Closed.RETIRED, "given up")
+        self._unfulfil()
 
     def end(self, pool: str, instance: str, now: float) -> Step:
         """The instance is no more, whether or not it ever was ready; nothing need be known of it any longer."""
-        shelf, id_ = self.shelves[pool], host_id(pool, instance)
-        returning = shelf.hosts.get(instance)
+        pool_slots, id_ = self.pools[pool], node_id(pool, instance)
+        returning = pool_slots.nodes.get(instance)
         gone = Loss(LossKind.VANISHED, "it did not survive its manager")
         broken = self.lose(returning, gone, now) if returning is not None else NOTHING
-        uses = (Drop(USES, id_),) if shelf.uses.pop(instance, None) is not None else ()
-        cordon = (Drop(CORDON, id_),) if shelf.cordons.pop(instance, None) is not None else ()
+        uses = (Drop(USES, id_),) if pool_slots.uses.pop(instance, None) is not None else ()
+        cordon = (Drop(CORDON, id_),) if pool_slots.cordons.pop(instance, None) is not None else ()
         return Step((*broken.writes, *uses, *cordon), broken.actions)
 
-    def longest_idle(self, pool: str) -> Iterator[Host]:
-        """The pool's usable hosts of which no slot is acquired, the one that fell idle first at first."""
-        shelf = self.shelves[pool]
-        shelf.sort_idle()
-        return iter(shelf.by_busy[0].values())
+    def longest_idle(self, pool: str) -> Iterator[Node]:
+        """The pool's usable nodes of which no slot is acquired, the one that fell idle first at first."""
+        pool_slots = self.pools[pool]
+        pool_slots.sort_idle()
+        return iter(pool_slots.by_busy[0].values())
 
-    def idle_by_usable(self, pool: str) -> Iterator[Iterator[Host]]:
+    def idle_by_usable(self, pool: str) -> Iterator[Iterator[Node]]:
         """The same, but for retained ones, apart by how many usable slots they have."""
-        shelf = self.shelves[pool]
-        shelf.sort_idle()
-        return (iter(hosts.values()) for hosts in shelf.idle if hosts)
+        pool_slots = self.pools[pool]
+        pool_slots.sort_idle()
+        return (iter(nodes.values()) for nodes in pool_slots.idle if nodes)
 
-    def idle_cordoned(self, pool: str) -> Iterator[Host]:
-        """Those of the pool's cordoned hosts that could be used otherwise, and may be given up. O(cordoned hosts)."""
-        for host in self.shelves[pool].lists.cordoned.values():
-            if not (host.busy or host.closed or host.retained or host.counts.rare.to_remove):
-                yield host
+    def idle_cordoned(self, pool: str) -> Iterator[Node]:
+        """Those of the pool's cordoned nodes that could be used otherwise, and may be given up. O(cordoned nodes)."""
+        for node in self.pools[pool].lists.cordoned.values():
+            if not (node.busy or node.closed or node.retained or node.counts.rare.to_remove):
+                yield node
 
     # --- closing for all ---------------------------------------------------------------------------------
 
@@ -452,8 +452,8 @@ class Ledger:
         self.shut = self.over = why
         refused = [Refuse(waiter.key, why) for waiter in self._waiters.values() if not waiter.reserves]
         self._waiters.clear()
-        self._backed.clear()
-        self._last_backed.clear()
+        self._fulfilled.clear()
+        self._last_fulfilled.clear()
         self._queue.clear()
         self.pending = 0
         return Step((), refused)
@@ -474,19 +474,19 @@ class Ledger:
     def usable(self) -> int:
         """Slots that can be handed out now, those kept for reservations included."""
         usable = 0
-        for shelf in self._preferred:
-            usable += shelf.counts.usable
+        for pool_slots in self._preferred:
+            usable += pool_slots.counts.usable
         return usable
 
     @property
     def acquired(self) -> int:
         """Slots in somebody's hands, or on their way there."""
-        return sum(shelf.counts.acquired for shelf in self.shelves.values())
+        return sum(pool_slots.counts.acquired for pool_slots in self.pools.values())
 
     @property
     def cleaning(self) -> int:
         """Slots that are being cleaned."""
-        return sum(shelf.counts.rare.cleaning for shelf in self.shelves.values())
+        return sum(pool_slots.counts.rare.cleaning for pool_slots in self.pools.values())
 
     @property
     def reserved(self) -> int:
@@ -499,73 +499,75 @@ class Ledger:
 
     def queue(self) -> list[Waiter]:
         """Acquires and reservations that no slot is there for, first come first. O(n log n)."""
-        queued = [waiter for waiter in self._waiters.values() if waiter.key not in self._backed]
+        queued = [waiter for waiter in self._waiters.values() if waiter.key not in self._fulfilled]
         return sorted(queued, key=lambda waiter: waiter.ticket)
 
     def dirty(self) -> dict[str, DirtyRecord]:
         """Slots that were used and not cleaned since, by their keys in the journal. O(n)."""
-        return {f"{host.id}/{slot}": record for host in self.hosts.values() for slot, record in host.dirty.items()}
+        return {f"{node.id}/{slot}": record for node in self.nodes.values() for slot, record in node.dirty.items()}
 
     def capacity(self) -> Capacity:
         """Count. O(pools)."""
-        shelves, usable = self.shelves.values(), self.usable
+        pools, usable = self.pools.values(), self.usable
         acquired = self.acquired
-        suspended = sum(shelf.counts.rare.suspended for shelf in shelves)
-        unhealthy = sum(shelf.counts.rare.unhealthy for shelf in shelves)
-        every = sum(len(shelf.hosts) * shelf.slots for shelf in shelves)
+        suspended = sum(pool_slots.counts.rare.suspended for pool_slots in pools)
+        unhealthy = sum(pool_slots.counts.rare.unhealthy for pool_slots in pools)
+        every = sum(len(pool_slots.nodes) * pool_slots.per_node for pool_slots in pools)
         return Capacity(
-            idle=usable - len(self._backed),
-            reserved=len(self._backed),
+            idle=usable - len(self._fulfilled),
+            reserved=len(self._fulfilled),
             acquired=acquired,
             suspended=suspended,
             unavailable=every - acquired - suspended - unhealthy - usable,
             unhealthy=unhealthy,
             pending=self.pending,
-            promised=self.reserved - len(self._backed),
+            promised=self.reserved - len(self._fulfilled),
         )
 
     # --- inside ------------------------------------------------------------------------------------------
 
     def _restore(self, suspended: Mapping[str, LeaseRecord]) -> None:
-        """Take up suspended leases; their hosts are expected back."""
+        """Take up suspended leases; their nodes are expected back."""
         for key, record in suspended.items():
             pool, _, instance = record.host.partition("/")
-            if pool not in self.shelves:
+            if pool not in self.pools:
                 continue
-            host = self.host(pool, instance) or self._make(pool, instance)
-            host.why_closed = NOT_READY
-            if record.slot in host.vacant:  # fewer slots than before, and this one is no more
-                _take(host, record.slot)
+            node = self.node(pool, instance) or self._make(pool, instance)
+            node.why_closed = NOT_READY
+            if record.slot in node.vacant:  # fewer slots than before, and this one is no more
+                _take(node, record.slot)
                 since = record.since
-                held = Held(self._lease_id(key, host, record.slot), host, since, 0, since, inf, delivered=True)
-                host.asleep[record.slot] = self.leases[key] = held
-            host.shelf.settle(host)
+                assignment = Assignment(
+                    self._lease_id(key, node, record.slot), node, since, 0, since, inf, delivered=True
+                )
+                node.asleep[record.slot] = self.leases[key] = assignment
+            node.pool_slots.settle(node)
 
     def _restore_dirty(self, dirty: Iterable[DirtyRecord]) -> None:
-        """Take up slots that were not cleaned after their last use; that begins once their hosts are ready."""
+        """Take up slots that were not cleaned after their last use; that begins once their nodes are ready."""
         for record in dirty:
             pool, _, instance = record.host.partition("/")
-            if pool not in self.shelves or not self.shelves[pool].cleans:
+            if pool not in self.pools or not self.pools[pool].cleans:
                 continue
-            host = self.host(pool, instance) or self._make(pool, instance)
-            host.why_closed = NOT_READY
-            if record.slot in host.vacant:
-                _take(host, record.slot)
-                host.dirty[record.slot] = record
-                host.cleaning[record.slot] = self._clean_up(host, record.slot, record.key)
-            host.shelf.settle(host)
+            node = self.node(pool, instance) or self._make(pool, instance)
+            node.why_closed = NOT_READY
+            if record.slot in node.vacant:
+                _take(node, record.slot)
+                node.dirty[record.slot] = record
+                node.cleaning[record.slot] = self._clean_up(node, record.slot, record.key)
+            node.pool_slots.settle(node)
 
-    def _make(self, pool: str, instance: str) -> Host:
-        """A host as it is before it is ready."""
-        shelf = self.shelves[pool]
-        host = shelf.hosts[instance] = Host(shelf, instance, list(range(shelf.slots)))
-        return host
+    def _make(self, pool: str, instance: str) -> Node:
+        """A node as it is before it is ready."""
+        pool_slots = self.pools[pool]
+        node = pool_slots.nodes[instance] = Node(pool_slots, instance, list(range(pool_slots.per_node)))
+        return node
 
-    def _wake(self, held: Held) -> Step:
+    def _wake(self, assignment: Assignment) -> Step:
         """Give a suspended lease back to whoever waits for it."""
-        held.host.awake[held.slot] = held.host.asleep.pop(held.slot)
-        held.host.shelf.settle(held.host)
-        return Step((Put(LEASE, held.key, held.record()),), (Deliver(held.id),))
+        assignment.node.awake[assignment.slot] = assignment.node.asleep.pop(assignment.slot)
+        assignment.node.pool_slots.settle(assignment.node)
+        return Step((Put(LEASE, assignment.key, assignment.record()),), (Deliver(assignment.id),))
 
     def _convert(self, reservation: Waiter, now: float, expected: float) -> Step:
         """Turn a reservation into an acquire, at its place in the queue."""
@@ -573,7 +575,7 @@ class Ledger:
             raise KeyInUse(reservation.key)
         del self._waiters[reservation.key]
         waiter = Waiter(reservation.key, reservation.ticket, now, False, expected)
-        if self._backed.pop(waiter.key, None) is not None and not self.shut:
+        if self._fulfilled.pop(waiter.key, None) is not None and not self.shut:
             return self._assign(waiter, now)
         self._wait(waiter)
         return NOTHING
@@ -588,20 +590,20 @@ class Ledger:
         """Put into the queue, and tidy that up where most have left it without having been served."""
         heapq.heappush(self._queue, (waiter.ticket, waiter.key))
         if len(self._queue) > max(FEW, 4 * len(self._waiters)):
-            self._queue = [(each.ticket, key) for key, each in self._waiters.items() if key not in self._backed]
+            self._queue = [(each.ticket, key) for key, each in self._waiters.items() if key not in self._fulfilled]
             heapq.heapify(self._queue)
 
     def _serve(self, now: float) -> Step:
         """Give what can be handed out to those who have waited longest."""
         writes: list[Write] = []
         actions: list[object] = []
-        while self._queue and self.usable > len(self._backed) and not self.shut:
+        while self._queue and self.usable > len(self._fulfilled) and not self.shut:
             ticket, key = heapq.heappop(self._queue)
             waiter = self._waiters.get(key)
-            if waiter is None or waiter.ticket != ticket or key in self._backed:
+            if waiter is None or waiter.ticket != ticket or key in self._fulfilled:
                 continue  # an entry that was overtaken: cancelled, or put in again
             if waiter.reserves:
-                self._back(waiter)
+                self._fulfil(waiter)
                 continue
             del self._waiters[key]
             self.pending -= 1
@@ -610,153 +612,163 @@ class Ledger:
             actions += step.actions
         return Step(writes, actions) if actions else NOTHING
 
-    def _back(self, waiter: Waiter) -> None:
+    def _fulfil(self, waiter: Waiter) -> None:
         """Keep a slot for a reservation."""
-        self._backed[waiter.key] = waiter
-        heapq.heappush(self._last_backed, (-waiter.ticket, waiter.key))
-        if len(self._last_backed) > max(FEW, 4 * len(self._backed)):
-            self._last_backed = [(-each.ticket, key) for key, each in self._backed.items()]
-            heapq.heapify(self._last_backed)
+        self._fulfilled[waiter.key] = waiter
+        heapq.heappush(self._last_fulfilled, (-waiter.ticket, waiter.key))
+        if len(self._last_fulfilled) > max(FEW, 4 * len(self._fulfilled)):
+            self._last_fulfilled = [(-each.ticket, key) for key, each in self._fulfilled.items()]
+            heapq.heapify(self._last_fulfilled)
 
-    def _unback(self, later_than: float = inf) -> None:
+    def _unfulfil(self, later_than: float = inf) -> None:
         """Where slots went away, reservations lose theirs, the last first, and queue up again.
 
         So do those that came later than somebody who waits again.
         """
-        surplus = len(self._backed) - self.usable
-        while self._backed and self._last_backed:
-            ticket, key = -self._last_backed[0][0], self._last_backed[0][1]
-            waiter = self._backed.get(key)
+        surplus = len(self._fulfilled) - self.usable
+        while self._fulfilled and self._last_fulfilled:
+            ticket, key = -self._last_fulfilled[0][0], self._last_fulfilled[0][1]
+            waiter = self._fulfilled.get(key)
             if waiter is not None and waiter.ticket == ticket:
                 if surplus <= 0 and ticket <= later_than:
                     return
                 surplus -= 1
-                del self._backed[key]
+                del self._fulfilled[key]
                 self._queue_up(waiter)
-            heapq.heappop(self._last_backed)
+            heapq.heappop(self._last_fulfilled)
 
     def _assign(self, waiter: Waiter, now: float) -> Step:
         """Hand out a slot; there is one."""
-        host = self._pick()
-        shelf, id_ = host.shelf, host.id
-        key, slot = waiter.key, heapq.heappop(host.vacant)
-        lease = self._lease_id(key, host, slot)
-        held = Held(lease, host, now, waiter.ticket, waiter.asked_at, now + waiter.expected)
-        host.awake[slot] = self.leases[key] = held
-        uses = shelf.uses[host.instance] = host.uses + 1
-        host.shelf.settle(host)
+        node = self._pick()
+        pool_slots, id_ = node.pool_slots, node.id
+        key, slot = waiter.key, heapq.heappop(node.vacant)
+        lease = self._lease_id(key, node, slot)
+        assignment = Assignment(lease, node, now, waiter.ticket, waiter.asked_at, now + waiter.expected)
+        node.awake[slot] = self.leases[key] = assignment
+        uses = pool_slots.uses[node.instance] = node.uses + 1
+        node.pool_slots.settle(node)
         return Step(
             (Put(LEASE, key, LeaseRecord(id_, slot, now)), Put(USES, id_, UsesRecord(uses))),
-            (Check(lease) if shelf.checks else Deliver(lease),),
+            (Check(lease) if pool_slots.checks else Deliver(lease),),
         )
 
-    def _pick(self) -> Host:
-        """The fullest host with a usable slot, in the first pool that has one."""
-        for shelf in self._preferred:
-            if shelf.counts.usable:
+    def _pick(self) -> Node:
+        """The fullest node with a usable slot, in the first pool that has one."""
+        for pool_slots in self._preferred:
+            if pool_slots.counts.usable:
                 break
-        shelf.sort_idle()
-        while not shelf.by_busy[shelf.fullest]:
-            shelf.fullest -= 1
-        return next(reversed(shelf.by_busy[shelf.fullest].values()))
+        pool_slots.sort_idle()
+        while not pool_slots.by_busy[pool_slots.fullest]:
+            pool_slots.fullest -= 1
+        return next(reversed(pool_slots.by_busy[pool_slots.fullest].values()))
 
-    def _clean(self, held: Held, now: float) -> Step:
+    def _clean(self, assignment: Assignment, now: float) -> Step:
         """Take back a slot that was used: it is cleaned first, if anybody may be given it after that."""
-        host = held.host
-        writes = (Drop(LEASE, held.key), self._soil(held))
-        if host.closed in FINAL or host.uses_left <= 0:
-            self._vacate(held, now)
+        node = assignment.node
+        writes = (Drop(LEASE, assignment.key), self._soil(assignment))
+        if node.closed in FINAL or node.uses_left <= 0:
+            self._vacate(assignment, now)
             return Step(writes)
-        _let_go(held)
-        clean = host.cleaning[held.slot] = self._clean_up(host, held.slot, held.key)
-        host.shelf.settle(host)
-        return Step(writes, () if host.closed in AWAY else (clean,))  # else once it is back
+        _let_go(assignment)
+        clean = node.cleaning[assignment.slot] = self._clean_up(node, assignment.slot, assignment.key)
+        node.pool_slots.settle(node)
+        return Step(writes, () if node.closed in AWAY else (clean,))  # else once it is back
 
-    def _soil(self, held: Held) -> Put:
+    def _soil(self, assignment: Assignment) -> Put:
         """Note that the slot was used."""
-        record = held.host.dirty[held.slot] = DirtyRecord(held.host.id, held.slot, held.key)
-        return Put(DIRTY, f"{held.host.id}/{held.slot}", record)
+        record = assignment.node.dirty[assignment.slot] = DirtyRecord(
+            assignment.node.id, assignment.slot, assignment.key
+        )
+        return Put(DIRTY, f"{assignment.node.id}/{assignment.slot}", record)
 
-    def _vacate(self, held: Held, now: float) -> None:
+    def _vacate(self, assignment: Assignment, now: float) -> None:
         """Free the slot. The use stays counted."""
-        _let_go(held)
-        self._free(held.host, held.slot, now)
+        _let_go(assignment)
+        self._free(assignment.node, assignment.slot, now)
 
-    def _free(self, host: Host, slot: int, now: float) -> None:
+    def _free(self, node: Node, slot: int, now: float) -> None:
         """Have one more free slot."""
-        heapq.heappush(host.vacant, slot)
-        if host.rests:
-            host.idle_since = now
-        if not host.busy:
-            host.idle_rank = self._next_idle_rank()
-        host.shelf.settle(host)
+        heapq.heappush(node.vacant, slot)
+        if node.rests:
+            node.idle_since = now
+        if not node.busy:
+            node.idle_rank = self._next_idle_rank()
+        node.pool_slots.settle(node)
 
-    def _lease_id(self, key: str, host: Host, slot: int) -> LeaseId:
+    def _lease_id(self, key: str, node: Node, slot: int) -> LeaseId:
         self._numbered += 1
-        return LeaseId(key, self._numbered, host.shelf.pool, host.instance, slot)
+        return LeaseId(key, self._numbered, node.pool_slots.pool, node.instance, slot)
 
-    def _clean_up(self, host: Host, slot: int, key: str) -> Clean:
+    def _clean_up(self, node: Node, slot: int, key: str) -> Clean:
         self._numbered += 1
-        return Clean(host.shelf.pool, host.instance, slot, key, self._numbered)
+        return Clean(node.pool_slots.pool, node.instance, slot, key, self._numbered)
 
     def _next_idle_rank(self) -> int:
         self._idle_rank += 1
         return self._idle_rank
 
-    def _reclose(self, host: Host, closed: Closed | None, why: str) -> None:
-        """Change whether and why the host is closed."""
-        host.closed = closed
-        host.why_closed = why
-        if host.cleaning and closed in FINAL:
-            host.vacant = sorted([*host.vacant, *host.cleaning])
-            host.cleaning.clear()
-        host.shelf.settle(host)
+    def _reclose(self, node: Node, closed: Closed | None, why: str) -> None:
+        """Change whether and why the node is closed."""
+        node.closed = closed
+        node.why_closed = why
+        if node.cleaning and closed in FINAL:
+            node.vacant = sorted([*node.vacant, *node.cleaning])
+            node.cleaning.clear()
+        node.pool_slots.settle(node)
 
-    def _settle_if_host(self, pool: str, instance: str) -> None:
-        """The same, if the instance is a host."""
-        host = self.host(pool, instance)
-        if host is not None:
-            host.shelf.settle(host)
+    def _settle_if_node(self, pool: str, instance: str) -> None:
+        """The same, if the instance is a node."""
+        node = self.node(pool, instance)
+        if node is not None:
+            node.pool_slots.settle(node)
 
-    def _break(self, broken: Iterable[Held], loss: Loss | None, now: float) -> Step:
+    def _break(self, broken: Iterable[Assignment], loss: Loss | None, now: float) -> Step:
         """Break leases; *loss* may be None where none was delivered.
 
         Whoever has not been handed the slot yet notices nothing: it waits again, at its old place.
         """
         writes: list[Write] = []
         actions: list[object] = []
-        for held in broken:
-            del self.leases[held.key]
-            self._vacate(held, now)
-            writes.append(Drop(LEASE, held.key))
-            if held.delivered and held.host.shelf.cleans:
-                writes.append(self._soil(held))
-            if held.delivered and loss is not None:
-                actions.append(Break(held.id, loss))
-                self._note_loss(held, loss, now)
+        for assignment in broken:
+            del self.leases[assignment.key]
+            self._vacate(assignment, now)
+            writes.append(Drop(LEASE, assignment.key))
+            if assignment.delivered and assignment.node.pool_slots.cleans:
+                writes.append(self._soil(assignment))
+            if assignment.delivered and loss is not None:
+                actions.append(Break(assignment.id, loss))
+                self._note_loss(assignment, loss, now)
             elif self.over:
-                actions.append(Refuse(held.key, self.over))
+                actions.append(Refuse(assignment.key, self.over))
             else:
-                self._wait(Waiter(held.key, held.ticket, held.asked_at, False, held.ends_by - held.since))
-                self._unback(later_than=held.ticket)
+                self._wait(
+                    Waiter(
+                        assignment.key,
+                        assignment.ticket,
+                        assignment.asked_at,
+                        False,
+                        assignment.ends_by - assignment.since,
+                    )
+                )
+                self._unfulfil(later_than=assignment.ticket)
         served = self._serve(now)
         return Step((*writes, *served.writes), (*actions, *served.actions))
 
-    def _note_loss(self, held: Held, loss: Loss, now: float) -> None:
+    def _note_loss(self, assignment: Assignment, loss: Loss, now: float) -> None:
         """Remember it for a while."""
-        self.lost.pop(held.key, None)
-        self.lost[held.key] = LostLease(now, held.id, loss)
+        self.lost.pop(assignment.key, None)
+        self.lost[assignment.key] = LostLease(now, assignment.id, loss)
         if len(self.lost) > KEPT_LOSSES:
             self.lost.popitem(last=False)
 
 
-def _take(host: Host, slot: int) -> None:
+def _take(node: Node, slot: int) -> None:
     """Make sure that nobody else is given the slot."""
-    host.vacant.remove(slot)
-    heapq.heapify(host.vacant)
+    node.vacant.remove(slot)
+    heapq.heapify(node.vacant)
 
 
-def _let_go(held: Held) -> None:
+def _let_go(assignment: Assignment) -> None:
     """Nobody holds the slot any more."""
-    among = held.host.asleep if held.suspended else held.host.awake
-    del among[held.slot]
+    among = assignment.node.asleep if assignment.suspended else assignment.node.awake
+    del among[assignment.slot]

@@ -45,11 +45,11 @@ from taskscaler.core._slots import (
     Clean,
     Closed,
     Doubt,
-    Host,
     LeaseId,
+    Node,
+    PoolSlots,
     Refuse,
-    Shelf,
-    host_id,
+    node_id,
 )
 
 RESTING = frozenset({State.SUSPENDING, State.SUSPENDED})
@@ -92,7 +92,7 @@ class _Inputs(NamedTuple):
 class InstanceLost(NamedTuple):
     """To be told to whoever watches: an instance was lost that nobody gave up."""
 
-    host: str
+    node: str
     loss: Loss
 
 
@@ -144,7 +144,7 @@ class Core:
         """Why nothing can be remembered, and is handed out, at the moment; empty if all is well."""
 
         self.doomed: dict[tuple[str, str], Notice] = {}
-        """The notices that were given of hosts, by pool and instance."""
+        """The notices that were given of nodes, by pool and instance."""
 
         self.observing = observing
         """Whether nothing of what is decided is carried out."""
@@ -195,10 +195,10 @@ class Core:
     def release(self, key: str, now: float) -> Step:
         """See `Ledger.release`."""
         self._touched = True
-        held = self.ledger.leases.get(key)
+        assignment = self.ledger.leases.get(key)
         self._add(self.ledger.release(key, now))
-        if held is not None:
-            self._note_rest(held.host, now)
+        if assignment is not None:
+            self._note_rest(assignment.node, now)
         return self._end()
 
     def deliver(self, lease: LeaseId) -> bool:
@@ -218,8 +218,8 @@ class Core:
             self._add(self.ledger.cleaned(clean, now))
         elif self.ledger.wants(clean):
             why = f"slot {clean.slot} could not be cleaned: {failure}"
-            host = self.ledger.shelves[clean.pool].hosts[clean.instance]
-            self._close_for_good(host, Closed.DRAINING, why, now)
+            node = self.ledger.pools[clean.pool].nodes[clean.instance]
+            self._close_for_good(node, Closed.DRAINING, why, now)
         return self._end()
 
     def cancel(self, key: str, now: float) -> Step:
@@ -264,18 +264,18 @@ class Core:
     def break_all(self, why: str, now: float, *, asleep_too: bool) -> Step:
         """Break every lease, but perhaps those that are suspended."""
         self._touched = True
-        for host in list(self.ledger.hosts.values()):
-            self._add(self.ledger.break_all(host, Loss(LossKind.KILLED, why), now, asleep_too=asleep_too))
+        for node in list(self.ledger.nodes.values()):
+            self._add(self.ledger.break_all(node, Loss(LossKind.KILLED, why), now, asleep_too=asleep_too))
         self._actions += [Refuse(each.key, why) for each in self.ledger.leases.values() if each.resuming]
         return self._end()
 
     def suspend(self, lease: LeaseId, now: float) -> Step:
         """See `Ledger.suspend`."""
         self._touched = True
-        held = self.ledger.find(lease)
+        assignment = self.ledger.find(lease)
         self._add(self.ledger.suspend(lease, now))
-        if held is not None:
-            self._note_rest(held.host, now)
+        if assignment is not None:
+            self._note_rest(assignment.node, now)
         return self._end()
 
     def resume(self, key: str) -> Step:
@@ -284,20 +284,20 @@ class Core:
         return self.ledger.resume(key)
 
     def forsake(self, lease: LeaseId, loss: Loss, now: float) -> Step:
-        """Break one lease, if it is still held: the host is unhealthy, and out of its holder's reach."""
+        """Break one lease, if it is still held: the node is unhealthy, and out of its holder's reach."""
         self._touched = True
-        held = self.ledger.find(lease)
-        if held is not None:
+        assignment = self.ledger.find(lease)
+        if assignment is not None:
             self._add(self.ledger.sever(lease, loss, now))
-            self._give_up_if_free(held.host, now)
+            self._give_up_if_free(assignment.node, now)
         return self._end()
 
     def distrust(self, pool: str, instance: str, why: str, now: float) -> Step:
-        """Give the host no new work, and replace it once it is free: who had work there says why."""
+        """Give the node no new work, and replace it once it is free: who had work there says why."""
         self._touched = True
-        host = self.ledger.host(pool, instance)
-        if host is not None and host.closed not in AWAY:  # else it has to become ready first
-            self._doubt(host, why, now)
+        node = self.ledger.node(pool, instance)
+        if node is not None and node.closed not in AWAY:  # else it has to become ready first
+            self._doubt(node, why, now)
         return self._end()
 
     def cordon(self, instance: str, why: str, now: float) -> Step:
@@ -305,9 +305,9 @@ class Core:
         self._touched = True
         plan, known = self._find(instance)
         self._add(self.ledger.cordon(plan.pool, known.id, why))
-        host = self.ledger.host(plan.pool, known.id)
-        if host is not None:
-            self._add(self.ledger.take_back(host, now))
+        node = self.ledger.node(plan.pool, known.id)
+        if node is not None:
+            self._add(self.ledger.take_back(node, now))
         return self._end()
 
     def uncordon(self, instance: str, now: float) -> Step:
@@ -351,7 +351,7 @@ class Core:
             case []:
                 why = f"unknown instance {name!r}; `instances()` lists the known ones"
             case _:
-                several = " or ".join(host_id(plan.pool, known.id) for plan, known in found)
+                several = " or ".join(node_id(plan.pool, known.id) for plan, known in found)
                 why = f"several pools have an instance {name!r}; write {several}"
         raise NoSuchInstance(name, why)
 
@@ -360,8 +360,8 @@ class Core:
         self._touched = True
         self._seen += 1
         self.choices.staying = {pool: dict.fromkeys(plan.instances) for pool, plan in self.plans.items()}
-        for host in [each for each in self.ledger.hosts.values() if each.cleaning]:
-            self.ledger.close(host, Closed.DRAINING, "shutdown")
+        for node in [each for each in self.ledger.nodes.values() if each.cleaning]:
+            self.ledger.close(node, Closed.DRAINING, "shutdown")
         for plan in self.plans.values():
             self._route(plan.pool, plan.shut_down(now), now)
         return self._end()
@@ -446,7 +446,7 @@ class Core:
     def _excess_over_all(self) -> int:
         """Instances over that ceiling, besides those on their way out."""
         leaving = sum(plan.removing for plan in self.plans.values()) + sum(
-            shelf.counts.rare.to_remove for shelf in self.ledger.shelves.values()
+            pool_slots.counts.rare.to_remove for pool_slots in self.ledger.pools.values()
         )
         return 0 if self.ceiling is None else max(0, self.total - leaving - self.ceiling)
 
@@ -467,9 +467,9 @@ class Core:
             until = current.until
         return None
 
-    def breaks(self) -> Iterable[tuple[Host, float]]:
-        """Hosts that will go before all work on them may be done, and when the rest of it is broken."""
-        return ((self.ledger.shelves[pool].hosts[instance], at) for (pool, instance), at in self._breaks.items())
+    def breaks(self) -> Iterable[tuple[Node, float]]:
+        """Nodes that will go before all work on them may be done, and when the rest of it is broken."""
+        return ((self.ledger.pools[pool].nodes[instance], at) for (pool, instance), at in self._breaks.items())
 
     # --- what the engine asks ----------------------------------------------------------------------------
 
@@ -490,9 +490,9 @@ class Core:
             if wake_at is not None and wake_at <= now:
                 self._route(plan.pool, plan.tick(now), now)
         for pool, instance in self._breaks.due(now):
-            host, notice = self.ledger.shelves[pool].hosts[instance], self.doomed[pool, instance]
-            self._add(self.ledger.break_late(host, notice.deadline, Loss(LossKind.PREEMPTED, notice.why), now))
-            self._give_up_if_free(host, now)
+            node, notice = self.ledger.pools[pool].nodes[instance], self.doomed[pool, instance]
+            self._add(self.ledger.break_late(node, notice.deadline, Loss(LossKind.PREEMPTED, notice.why), now))
+            self._give_up_if_free(node, now)
             self._touched = True
         soonest = now if self.observing else now + COALESCE
         if soonest < self._look_at and self._is_news(now):
@@ -546,11 +546,11 @@ class Core:
             case messages.Changed(instance):
                 self._sync(pool, instance, now)
             case messages.Alive(instance):
-                host = self.ledger.shelves[pool].hosts[instance]
-                offers = self.ledger.offers(host)
-                self._add(self.ledger.vouch(host) if offers else self.ledger.take_back(host, now))
+                node = self.ledger.pools[pool].nodes[instance]
+                offers = self.ledger.offers(node)
+                self._add(self.ledger.vouch(node) if offers else self.ledger.take_back(node, now))
             case messages.Gone(instance, cause):
-                self._lose(self.ledger.shelves[pool].hosts[instance], cause, now)
+                self._lose(self.ledger.pools[pool].nodes[instance], cause, now)
             case messages.Ended(instance):
                 self._add(self.ledger.end(pool, instance, now))
             case messages.Refused():
@@ -562,78 +562,78 @@ class Core:
     def _sync(self, pool: str, instance: str, now: float) -> None:
         """Bring the ledger in line with what the plan knows of an instance; does nothing where it is."""
         ledger, known = self.ledger, self.plans[pool].instances[instance]
-        host, level = ledger.host(pool, instance), known.availability
+        node, level = ledger.node(pool, instance), known.availability
         match level.access:
             case Access.COMING:
-                if host is not None and host.closed is Closed.ASLEEP:
-                    ledger.wake(host)
+                if node is not None and node.closed is Closed.ASLEEP:
+                    ledger.wake(node)
             case Access.ASLEEP:
-                if host is None or host.closed is not Closed.ASLEEP:
+                if node is None or node.closed is not Closed.ASLEEP:
                     ledger.sleep(pool, instance, level.why)
                 else:
-                    self.choices.sleepers[pool].note_change(host)
+                    self.choices.sleepers[pool].note_change(node)
             case Access.LEAVING:
-                if host is not None:  # never ready again since a restart: what slept there is lost
-                    self._add(ledger.lose(host, Loss(LossKind.KILLED, level.why), now))
+                if node is not None:  # never ready again since a restart: what slept there is lost
+                    self._add(ledger.lose(node, Loss(LossKind.KILLED, level.why), now))
             case _:
                 self._sync_ready(self._take_in(pool, known, now), known, now)
-        host = ledger.host(pool, instance)
-        if host is not None and host.retained is not (known.retained is not None):
-            ledger.retain(host, retained=known.retained is not None)
+        node = ledger.node(pool, instance)
+        if node is not None and node.retained is not (known.retained is not None):
+            ledger.retain(node, retained=known.retained is not None)
 
-    def _take_in(self, pool: str, known: Instance, now: float) -> Host:
-        """The host of an instance that is ready, perhaps once more."""
-        host = self.ledger.host(pool, known.id)
-        if host is None or host.closed in AWAY:
+    def _take_in(self, pool: str, known: Instance, now: float) -> Node:
+        """The node of an instance that is ready, perhaps once more."""
+        node = self.ledger.node(pool, known.id)
+        if node is None or node.closed in AWAY:
             self._note_time(pool, known.id, now)
             self.losses.arrived(pool, known.id, known.offering)
             too_old = self.plans[pool].too_old_at(known) <= now
             self._add(self.ledger.add(pool, known.id, now, draining=TOO_OLD if too_old else ""))
-        return self.ledger.shelves[pool].hosts[known.id]
+        return self.ledger.pools[pool].nodes[known.id]
 
-    def _sync_ready(self, host: Host, known: Instance, now: float) -> None:
+    def _sync_ready(self, node: Node, known: Instance, now: float) -> None:
         """The same, of one that is ready, or was until it turned out unhealthy."""
-        level, place = known.availability, (host.pool, host.instance)
+        level, place = known.availability, (node.pool, node.instance)
         if known.notice is not None:
-            self._sync_notice(host, known.notice, now)
+            self._sync_notice(node, known.notice, now)
         if known.stage is Stage.UNHEALTHY and place not in self._unhealthy:
             self._unhealthy.add(place)
-            self._doubt(host, level.why, now)
-            if self.pools[host.pool].unhealthy_breaks_jobs:
-                self._add(self.ledger.break_all(host, Loss(LossKind.UNHEALTHY, level.why), now))
-                self._give_up_if_free(host, now)
-        elif level.why == TOO_OLD and host.closed not in FINAL:
-            self._close_for_good(host, Closed.DRAINING, TOO_OLD, now)
-        elif level.access is Access.PAUSED and host.closed not in FINAL:
+            self._doubt(node, level.why, now)
+            if self.pools[node.pool].unhealthy_breaks_jobs:
+                self._add(self.ledger.break_all(node, Loss(LossKind.UNHEALTHY, level.why), now))
+                self._give_up_if_free(node, now)
+        elif level.why == TOO_OLD and node.closed not in FINAL:
+            self._close_for_good(node, Closed.DRAINING, TOO_OLD, now)
+        elif level.access is Access.PAUSED and node.closed not in FINAL:
             closed = Closed.PAUSED if level.briefly else Closed.LEAVING
-            if (host.closed, host.why_closed) != (closed, level.why):
-                self.ledger.close(host, closed, level.why)
-                if self.pools[host.pool].heartbeat_on_acquire:  # a sign of life may not come for long
-                    self._add(self.ledger.take_back(host, now))
-            self._note_rest(host, now)
-        elif level.access is Access.AVAILABLE and host.closed in {Closed.PAUSED, Closed.LEAVING}:
-            self._add(self.ledger.reopen(host, now))
+            if (node.closed, node.why_closed) != (closed, level.why):
+                self.ledger.close(node, closed, level.why)
+                if self.pools[node.pool].heartbeat_on_acquire:  # a sign of life may not come for long
+                    self._add(self.ledger.take_back(node, now))
+            self._note_rest(node, now)
+        elif level.access is Access.AVAILABLE and node.closed in {Closed.PAUSED, Closed.LEAVING}:
+            self._add(self.ledger.reopen(node, now))
 
-    def _sync_notice(self, host: Host, notice: Notice, now: float) -> None:
+    def _sync_notice(self, node: Node, notice: Notice, now: float) -> None:
         """It goes at a deadline."""
-        place = host.pool, host.instance
+        place = node.pool, node.instance
         if self.doomed.get(place) != notice:
-            self._close_for_good(host, Closed.DOOMED, notice.why, now)
+            self._close_for_good(node, Closed.DOOMED, notice.why, now)
             self.doomed[place] = notice
             self._breaks.set(place, notice.deadline - BREAK_AHEAD)
             if notice.kind is NoticeKind.PREEMPTION:
-                self.losses.announced(host.pool, host.instance, now)
+                self.losses.announced(node.pool, node.instance, now)
 
-    def _lose(self, host: Host, cause: Loss | None, now: float) -> None:
+    def _lose(self, node: Node, cause: Loss | None, now: float) -> None:
         """It is lost to work; without a cause it was given up."""
-        place = host.pool, host.instance
+        place = node.pool, node.instance
         if cause is not None and not self.observing:  # else its manager may have given it up
-            self._actions.append(InstanceLost(host.id, cause))
+            self._actions.append(InstanceLost(node.id, cause))
         self._breaks.cancel(place)
         self._unhealthy.discard(place)
-        self.losses.gone(host.pool, host.instance, now, taken=cause is not None and cause.kind in TAKEN)
+        self.losses.gone(node.pool, node.instance, now, taken=cause is not None and cause.kind in TAKEN)
         cause = _as_announced(cause, self.doomed.pop(place, None))
-        self._add(self.ledger.lose(host, cause or Loss(LossKind.KILLED, "it was removed"), now))
+        self._add(self.ledger.lose(node, cause or Loss(LossKind.KILLED, "it was removed"), now))
 
     def _hold_back(self, now: float) -> None:
         """Hand out nothing new while nothing can be remembered, or no group is known to be ours; else do it again."""
@@ -651,21 +651,21 @@ class Core:
         if boot is not None and boot.since is not None:
             self.choices.payoffs[pool].note(now - boot.since, now, resumed=boot.start is Start.RESUMED)
 
-    def _note_rest(self, host: Host, now: float) -> None:
+    def _note_rest(self, node: Node, now: float) -> None:
         """Where somebody else has suspended an instance on which nothing runs, it is taken for asleep."""
-        known = self.plans[host.pool].instances.get(host.instance)
-        if host.closed is Closed.LEAVING and host.rests and known is not None and known.state in RESTING:
-            self._route(host.pool, self.plans[host.pool].suspend({known.id: host.why_closed}, now), now)
+        known = self.plans[node.pool].instances.get(node.instance)
+        if node.closed is Closed.LEAVING and node.rests and known is not None and known.state in RESTING:
+            self._route(node.pool, self.plans[node.pool].suspend({known.id: node.why_closed}, now), now)
 
-    def _doubt(self, host: Host, why: str, now: float) -> None:
-        """No new work for the host; who has work there and waits for a connection need not wait longer."""
-        self._close_for_good(host, Closed.UNHEALTHY, why, now)
-        self._actions += [Doubt(held.id, why) for held in host.leases]
+    def _doubt(self, node: Node, why: str, now: float) -> None:
+        """No new work for the node; who has work there and waits for a connection need not wait longer."""
+        self._close_for_good(node, Closed.UNHEALTHY, why, now)
+        self._actions += [Doubt(assignment.id, why) for assignment in node.leases]
 
-    def _close_for_good(self, host: Host, closed: Closed, why: str, now: float) -> None:
-        """Give a host no more work, not even what is on its way there; it is replaced once it is free."""
-        self.ledger.close(host, closed, why)
-        self._add(self.ledger.take_back(host, now))
+    def _close_for_good(self, node: Node, closed: Closed, why: str, now: float) -> None:
+        """Give a node no more work, not even what is on its way there; it is replaced once it is free."""
+        self.ledger.close(node, closed, why)
+        self._add(self.ledger.take_back(node, now))
 
     # --- deciding ----------------------------------------------------------------------------------------
 
@@ -684,11 +684,11 @@ class Core:
         """All that decisions read, or versions of it. O(pools)."""
         ledger, pools, unsettled, several = self.ledger, [], False, len(self.pools) > 1
         for pool, plan in self.plans.items():
-            shelf = ledger.shelves[pool]
+            pool_slots = ledger.pools[pool]
             unsettled = unsettled or plan.blocked(now) or (several and self.losses.set_back(pool, now))
             pools.append(
                 (
-                    shelf.version,
+                    pool_slots.version,
                     plan.coming,
                     plan.removing,
                     plan.total,
@@ -745,28 +745,28 @@ class Core:
         by_pool = _by_pool(removals)
         for pool, reasons in by_pool.items():
             for instance in reasons:
-                host = self.ledger.host(pool, instance)
-                if host is not None:
-                    self.ledger.retire(host)
+                node = self.ledger.node(pool, instance)
+                if node is not None:
+                    self.ledger.retire(node)
             self._route(pool, self.plans[pool].remove(reasons, now), now)
 
-    def _give_up_if_free(self, host: Host, now: float) -> None:
-        """Remove a host whose work was broken in the same turn: after a crash it must not be used again."""
-        if host.counts.rare.to_remove:
-            self._give_up([Removal(host.pool, host.instance, host.why_closed)], now)
+    def _give_up_if_free(self, node: Node, now: float) -> None:
+        """Remove a node whose work was broken in the same turn: after a crash it must not be used again."""
+        if node.counts.rare.to_remove:
+            self._give_up([Removal(node.pool, node.instance, node.why_closed)], now)
 
     def _supply(self, pool: str, now: float) -> Supply:
         """The counters of one pool. O(1), but for what is to be woken."""
-        shelf, plan = self.ledger.shelves[pool], self.plans[pool]
-        counts, rare = shelf.counts, shelf.counts.rare
-        returning = -(-rare.paused // shelf.slots)
-        called = [host for host in shelf.lists.wake_requested.values() if self.choices.may_wake(host, now)]
-        to_come = sum(host.counts.rare.asleep for host in called)
+        pool_slots, plan = self.ledger.pools[pool], self.plans[pool]
+        counts, rare = pool_slots.counts, pool_slots.counts.rare
+        returning = -(-rare.paused // pool_slots.per_node)
+        called = [node for node in pool_slots.lists.wake_requested.values() if self.choices.may_wake(node, now)]
+        to_come = sum(node.counts.rare.asleep for node in called)
         leaving = plan.removing + rare.to_remove
         over = 0 if plan.ceiling is None else plan.total - leaving - plan.ceiling
         return Supply(
             pool=pool,
-            slots=shelf.fresh,
+            slots=pool_slots.fresh,
             kept=counts.kept,
             coming=plan.coming + returning + len(called),
             usable=counts.usable,
@@ -775,7 +775,7 @@ class Core:
             limits=plan.limits(now),
             stranded=plan.stranded(now),
             set_back=self._why_set_back(pool, now),
-            short=(rare.returners + len(called)) * shelf.fresh - rare.returning - to_come,
+            short=(rare.returners + len(called)) * pool_slots.fresh - rare.returning - to_come,
             asleep=self.choices.sleepers[pool].slots(now),
         )
 
@@ -794,16 +794,16 @@ class Core:
             room = 0 if waits and heed_throttle else ANY_NUMBER if limits.room is None else limits.room
             room = min(room, over_all)
             over_all -= room
-            slots += room * self.ledger.shelves[pool].fresh + self._slots_to_come(pool, now, heed=heed_throttle)
+            slots += room * self.ledger.pools[pool].fresh + self._slots_to_come(pool, now, heed=heed_throttle)
         return slots
 
     def _slots_to_come(self, pool: str, now: float, *, heed: bool) -> int:
         """Slots of what is on its way, and of what sleeps; none of the latter while nothing is resumed, if heeded."""
-        shelf, plan = self.ledger.shelves[pool], self.plans[pool]
-        if shelf.barred:
+        pool_slots, plan = self.ledger.pools[pool], self.plans[pool]
+        if pool_slots.barred:
             return 0
-        rare = shelf.counts.rare
-        coming = (plan.coming - rare.returners) * shelf.fresh + rare.returning
+        rare = pool_slots.counts.rare
+        coming = (plan.coming - rare.returners) * pool_slots.fresh + rare.returning
         waits = heed and self.pools[pool].reservation_throttling and plan.resuming.active(now)
         return max(0, coming) + (0 if waits else rare.asleep)
 
@@ -829,8 +829,8 @@ class Core:
         return step
 
 
-def _shelf(pool: PoolSettings) -> Shelf:
-    return Shelf.empty(
+def _shelf(pool: PoolSettings) -> PoolSlots:
+    return PoolSlots.empty(
         pool.name,
         pool.capacity_per_instance,
         pool.max_use_count,

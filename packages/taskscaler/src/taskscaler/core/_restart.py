@@ -13,7 +13,7 @@ from attrs import frozen
 from fleeting.core import Drop, Plan, Put, Write
 from taskscaler._types import PoolSettings
 from taskscaler.core._ledger import Ledger
-from taskscaler.core._slots import CORDON, DIRTY, LEASE, USES, DirtyRecord, LeaseRecord, host_id
+from taskscaler.core._slots import CORDON, DIRTY, LEASE, USES, DirtyRecord, LeaseRecord, node_id
 
 WAS_IN_USE = "it was in use when its manager stopped"
 """Why instances of an earlier manager are removed."""
@@ -24,19 +24,19 @@ class Left:
     """What an earlier manager left, as far as it concerns slots."""
 
     uses: Mapping[str, int]
-    """How often instances were given work, by host id."""
+    """How often instances were given work, by node id."""
 
     cordons: Mapping[str, str]
-    """Why instances get no new work, by host id."""
+    """Why instances get no new work, by node id."""
 
     asleep: Mapping[str, LeaseRecord]
     """Leases that sleep, by key."""
 
     dirty: Sequence[DirtyRecord]
-    """Slots of hosts that are used on, and that were not cleaned since they were used."""
+    """Slots of nodes that are used on, and that were not cleaned since they were used."""
 
     lost: frozenset[str]
-    """Ids of hosts that are not used on."""
+    """Ids of nodes that are not used on."""
 
     leases: Sequence[str]
     """Keys of all leases in the journal."""
@@ -54,8 +54,8 @@ class Left:
         cleaning = {pool.name for pool in pools if pool.cleans}
         stay = {record.host for record in asleep.values() if record.host.partition("/")[0] in cleaning}
         return cls(
-            uses={host: record.uses for host, record in recovered.get(USES, {}).items()},
-            cordons={host: record.why for host, record in recovered.get(CORDON, {}).items()},
+            uses={node: record.uses for node, record in recovered.get(USES, {}).items()},
+            cordons={node: record.why for node, record in recovered.get(CORDON, {}).items()},
             asleep=asleep,
             dirty=[record for record in used if keep_used or record.host in stay],
             lost=frozenset() if keep_used else frozenset(record.host for record in used) - stay,
@@ -72,6 +72,6 @@ class Left:
     def removals(self, plans: Mapping[str, Plan]) -> Mapping[str, Mapping[str, str]]:
         """Which known instances are to be removed, and why, by pool."""
         return {
-            pool: {id_: WAS_IN_USE for id_ in plan.instances if host_id(pool, id_) in self.lost}
+            pool: {id_: WAS_IN_USE for id_ in plan.instances if node_id(pool, id_) in self.lost}
             for pool, plan in plans.items()
         }

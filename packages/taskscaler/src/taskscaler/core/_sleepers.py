@@ -1,7 +1,7 @@
-"""The suspended hosts of one pool: which may be resumed, and which go when. Pure.
+"""The suspended nodes of one pool: which may be resumed, and which go when. Pure.
 
 Each decision asks for both, and may cost no more for many sleepers than for few. So what is known of each is kept in
-order of time, and only those are looked at again that have changed since: the shelf notes which. All are gone through
+order of time, and only those are looked at again that have changed since: `PoolSlots` notes which. All are gone through
 only where some have to go for there being too many, or are cordoned; and then, too, once until one of them changes.
 """
 
@@ -15,7 +15,7 @@ from attrs import define, field, frozen
 from fleeting.core import TOO_OLD, Instance, Plan
 from taskscaler._types import Policy, PoolSettings
 from taskscaler.core._decide import Removal
-from taskscaler.core._slots import Host, Shelf
+from taskscaler.core._slots import Node, PoolSlots
 
 OVER = "over the ceiling"
 TOO_LONG = "suspended for longer than suspended_time"
@@ -53,7 +53,7 @@ class Sleepers:
 
     pool: PoolSettings
     plan: Plan
-    shelf: Shelf
+    pool_slots: PoolSlots
     _known: dict[str, Sleeper] = field(factory=dict)
     """By the instances' ids, as `_shelf.changed_sleepers` was last heeded."""
 
@@ -73,7 +73,7 @@ class Sleepers:
     @property
     def any(self) -> bool:
         """Whether there are any. O(1)."""
-        return bool(self.shelf.lists.sleepers)
+        return bool(self.pool_slots.lists.sleepers)
 
     @property
     def free(self) -> int:
@@ -83,27 +83,27 @@ class Sleepers:
 
     def slots(self, at: float) -> int:
         """Slots for anybody that can be had then by resuming, as far as is known. O(1), but for those too old."""
-        if not self.shelf.counts.rare.asleep or not self._may_resume(at):
+        if not self.pool_slots.counts.rare.asleep or not self._may_resume(at):
             return 0
         self._catch_up()
         return self._slots - sum(self._known[instance].slots for instance in self._too_old(at))
 
-    def to_resume(self, missing: int, at: float) -> Iterator[Host]:
+    def to_resume(self, missing: int, at: float) -> Iterator[Node]:
         """Those that bring so many slots; the last to fall asleep first, which has the best chance to be warm."""
         if missing <= 0 or not self.slots(at):
             return
         too_old = set(self._too_old(at))
-        for instance, host in reversed(self.shelf.lists.sleepers.items()):
+        for instance, node in reversed(self.pool_slots.lists.sleepers.items()):
             slots = self._known[instance].slots
             if slots and instance not in too_old:
-                yield host
+                yield node
                 missing -= slots
                 if missing <= 0:
                     return
 
-    def may_wake(self, host: Host, at: float) -> bool:
+    def may_wake(self, node: Node, at: float) -> bool:
         """Whether the instance of one can be resumed then, as far as is known."""
-        return self._may_resume(at) and self.plan.may_resume(host.instance)
+        return self._may_resume(at) and self.plan.may_resume(node.instance)
 
     def endings(
         self, policy: Policy, at: float, *, excess: int, places: int, too_many: str
@@ -131,11 +131,11 @@ class Sleepers:
             return
         yield from ((max(at, due), removal) for due, removal in endings)
 
-    def note_change(self, host: Host) -> None:
+    def note_change(self, node: Node) -> None:
         """What the plan knows of its instance may have changed."""
-        known = self._known.get(host.instance)
-        if known is not None and known != self._look_at(host):
-            self.shelf.changed_sleepers[host.instance] = None
+        known = self._known.get(node.instance)
+        if known is not None and known != self._look_at(node):
+            self.pool_slots.changed_sleepers[node.instance] = None
 
     def _may_resume(self, at: float) -> bool:
         """Whether anything may be resumed."""
@@ -150,33 +150,33 @@ class Sleepers:
 
     def _catch_up(self) -> None:
         """Look at those again that have changed. O(log n) for each, but for what the lists shift in memory."""
-        changed = self.shelf.changed_sleepers
+        changed = self.pool_slots.changed_sleepers
         if not changed:
             return
         for instance in changed:
             before = self._known.pop(instance, None)
             if before is not None:
                 self._count(instance, before, -1)
-            host = self.shelf.lists.sleepers.get(instance)
-            if host is not None:
-                self._known[instance] = after = self._look_at(host)
+            node = self.pool_slots.lists.sleepers.get(instance)
+            if node is not None:
+                self._known[instance] = after = self._look_at(node)
                 self._count(instance, after, 1)
         changed.clear()
         self._endings = {}
 
-    def _look_at(self, host: Host) -> Sleeper:
-        known, rare = self.plan.instances[host.instance], host.counts.rare
-        can_be_had = not rare.wake_requested and self.plan.may_resume(host.instance)
+    def _look_at(self, node: Node) -> Sleeper:
+        known, rare = self.plan.instances[node.instance], node.counts.rare
+        can_be_had = not rare.wake_requested and self.plan.may_resume(node.instance)
         ends_at, why = min(self._ends_of(known), key=itemgetter(0))
-        free = not host.busy
+        free = not node.busy
         return Sleeper(
             too_old_at=self.plan.too_old_at(known),
             ends_at=ends_at,
             why=why,
             slots=rare.asleep if can_be_had else 0,
             free=free,
-            stopped=free and not host.retained,
-            cordoned=host.cordoned is not None,
+            stopped=free and not node.retained,
+            cordoned=node.cordoned is not None,
         )
 
     def _ends_of(self, known: Instance) -> Iterator[tuple[float, str]]:
@@ -203,7 +203,7 @@ class Sleepers:
     ) -> list[tuple[float, Removal]]:
         """The same where some go for there being too many, those first that fell asleep first. O(sleepers)."""
         endings = []
-        stopped = [instance for instance in self.shelf.lists.sleepers if self._known[instance].stopped]
+        stopped = [instance for instance in self.pool_slots.lists.sleepers if self._known[instance].stopped]
         for number, instance in enumerate(stopped):
             sleeper, idle_until = self._known[instance], self._since(instance) + policy.idle_time
             ends = [(sleeper.ends_at, sleeper.why)]
@@ -221,7 +221,7 @@ class Sleepers:
         return _asleep_since(self.plan.instances[instance])
 
     def _removal(self, instance: str, why: str) -> Removal:
-        return Removal(self.shelf.pool, instance, why)
+        return Removal(self.pool_slots.pool, instance, why)
 
 
 def _asleep_since(known: Instance) -> float:

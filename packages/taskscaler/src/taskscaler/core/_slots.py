@@ -1,4 +1,4 @@
-"""What the ledger's books are made of: hosts and slots, leases, waiters, records, and what is to be done. Pure."""
+"""What the ledger's books are made of: nodes and slots, leases, waiters, records, and what is to be done. Pure."""
 
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -24,19 +24,19 @@ class LeaseRecord(NamedTuple):
 
 
 class UsesRecord(NamedTuple):
-    """How often an instance was given work, as the journal keeps it under the host's id."""
+    """How often an instance was given work, as the journal keeps it under the node's id."""
 
     uses: int
 
 
 class CordonRecord(NamedTuple):
-    """An instance that gets no new work, as the journal keeps it under the host's id."""
+    """An instance that gets no new work, as the journal keeps it under the node's id."""
 
     why: str
 
 
 class DirtyRecord(NamedTuple):
-    """A slot that was used and has not been cleaned since, as the journal keeps it under host and slot."""
+    """A slot that was used and has not been cleaned since, as the journal keeps it under node and slot."""
 
     host: str
     slot: int
@@ -54,7 +54,7 @@ LEDGER_RECORDS: Mapping[str, type] = {
 
 
 class Closed(Enum):
-    """Why a host takes no new work."""
+    """Why a node takes no new work."""
 
     PAUSED = "paused"
     """For a moment: one view of the cloud's did not show it."""
@@ -81,15 +81,15 @@ class Closed(Enum):
 
 
 FINAL = frozenset({Closed.UNHEALTHY, Closed.DRAINING, Closed.DOOMED, Closed.RETIRED})
-"""What a host never comes back from."""
+"""What a node never comes back from."""
 
 
 AWAY = frozenset({Closed.RETURNING, Closed.ASLEEP, Closed.WAKING})
-"""What a host comes back from by becoming ready once more."""
+"""What a node comes back from by becoming ready once more."""
 
 
 class Rarities(NamedTuple):
-    """What few hosts count for: see `Counts`, which has the rest."""
+    """What few nodes count for: see `Counts`, which has the rest."""
 
     suspended: int = 0
     """Slots held by leases that sleep."""
@@ -98,22 +98,22 @@ class Rarities(NamedTuple):
     """Slots that are being cleaned."""
 
     paused: int = 0
-    """Slots that could be handed out, were the host not paused for a moment."""
+    """Slots that could be handed out, were the node not paused for a moment."""
 
     unhealthy: int = 0
-    """Free slots of an unhealthy host."""
+    """Free slots of an unhealthy node."""
 
     asleep: int = 0
     """Slots that could be handed out, were the instance not suspended."""
 
     returning: int = 0
-    """Slots that can be handed out once the host is ready again."""
+    """Slots that can be handed out once the node is ready again."""
 
     returners: int = 0
-    """1 if the host is on its way there."""
+    """1 if the node is on its way there."""
 
     to_remove: int = 0
-    """1 if the host is in that list, as in those below."""
+    """1 if the node is in that list, as in those below."""
 
     cordoned: int = 0
     suspendable: int = 0
@@ -124,11 +124,11 @@ class Rarities(NamedTuple):
 ORDINARY = Rarities()
 
 LISTED = Rarities._fields.index("to_remove")
-"""From here on the fields of `Rarities` say in which `Lists` the host is."""
+"""From here on the fields of `Rarities` say in which `Lists` the node is."""
 
 
 class Counts(NamedTuple):
-    """What a host adds to the counters of its pool; added up, the counters themselves."""
+    """What a node adds to the counters of its pool; added up, the counters themselves."""
 
     acquired: int = 0
     """Slots that somebody holds, or that are on their way there."""
@@ -137,16 +137,16 @@ class Counts(NamedTuple):
     """Slots that may be handed out now."""
 
     kept: int = 0
-    """1 if the host counts as capacity: busy, usable, or paused for a moment."""
+    """1 if the node counts as capacity: busy, usable, or paused for a moment."""
 
     blocked: int = 0
-    """Free slots that may not be handed out, while others of the host are in use."""
+    """Free slots that may not be handed out, while others of the node are in use."""
 
     rare: Rarities = ORDINARY
     """Apart, for these change with each job, and those do not."""
 
     def moved(self, before: "Counts", after: "Counts") -> "Counts":
-        """The counters once a host counts for something else than before."""
+        """The counters once a node counts for something else than before."""
         rare = self.rare
         if after.rare is not before.rare:
             changes = zip(rare, after.rare, before.rare, strict=True)
@@ -164,35 +164,35 @@ NOTHING_COUNTED = Counts()
 
 
 class Lists(NamedTuple):
-    """Hosts of a pool that something is to be done with, by the instances' ids; in the order in which they came."""
+    """Nodes of a pool that something is to be done with, by the instances' ids; in the order in which they came."""
 
-    to_remove: "OrderedDict[str, Host]"
-    """Free hosts that are to be removed whatever the demand, but for retained ones."""
+    to_remove: "OrderedDict[str, Node]"
+    """Free nodes that are to be removed whatever the demand, but for retained ones."""
 
-    cordoned: "OrderedDict[str, Host]"
+    cordoned: "OrderedDict[str, Node]"
     """Those that get no new work because an operator wants it so."""
 
-    suspendable: "OrderedDict[str, Host]"
+    suspendable: "OrderedDict[str, Node]"
     """Those that are kept only for leases that sleep, and whose instances might as well be suspended."""
 
-    sleepers: "OrderedDict[str, Host]"
+    sleepers: "OrderedDict[str, Node]"
     """Those whose instances are suspended or about to be, and that are free or could be used if they were not; the last
     to fall asleep last."""
 
-    wake_requested: "OrderedDict[str, Host]"
+    wake_requested: "OrderedDict[str, Node]"
     """Those that are away though somebody waits to resume a lease there, or a slot there has to be cleaned."""
 
     @classmethod
     def empty(cls) -> "Lists":
-        """Without any host."""
+        """Without any node."""
         return cls(*(OrderedDict() for _ in cls._fields))
 
 
 @define(eq=False)
-class Host:
+class Node:
     """An instance that may be, or was, given work. What it counts for is deduced: see `contribution`."""
 
-    shelf: "Shelf"
+    pool_slots: "PoolSlots"
     instance: str
     vacant: list[int]
     """Heap of the free slots' numbers: the lowest is used first."""
@@ -200,18 +200,23 @@ class Host:
     closed: Closed | None = Closed.RETURNING
     why_closed: str = ""
     retained: bool = False
-    """Whether it must not be given up."""
+    """Whether it must not be given up.
+
+    The plan owns most of what these three say; the ledger only that a node is returning, was not cleaned, or is given
+    up. They are kept here because counters, lists and places are sorted by them: what a node is counted under has to
+    stay as it is until `settle` counts it anew. Reading the instance costs thirty times as much, too, with each lease.
+    """
 
     idle_since: float = 0.0
     """When its last lease ended or fell asleep, or when it became ready."""
 
     idle_rank: int = 0
-    """Grows with each time that any host falls idle."""
+    """Grows with each time that any node falls idle."""
 
-    awake: "dict[int, Held]" = Factory(dict)
+    awake: "dict[int, Assignment]" = Factory(dict)
     """By slot number: the leases that hold one."""
 
-    asleep: "dict[int, Held]" = Factory(dict)
+    asleep: "dict[int, Assignment]" = Factory(dict)
     """By slot number: the leases that sleep there."""
 
     dirty: dict[int, DirtyRecord] = Factory(dict)
@@ -229,32 +234,32 @@ class Host:
     @property
     def pool(self) -> str:
         """The pool's name."""
-        return self.shelf.pool
+        return self.pool_slots.pool
 
     @property
     def id(self) -> str:
         """``pool/instance``, unique over all pools."""
-        return host_id(self.shelf.pool, self.instance)
+        return node_id(self.pool_slots.pool, self.instance)
 
     @property
     def uses(self) -> int:
         """How often it was given work."""
-        return self.shelf.uses.get(self.instance, 0)
+        return self.pool_slots.uses.get(self.instance, 0)
 
     @property
     def cordoned(self) -> str | None:
         """Why its operator wants it to get no new work, open or closed; None: no operator does."""
-        return self.shelf.cordons.get(self.instance)
+        return self.pool_slots.cordons.get(self.instance)
 
     @property
-    def leases(self) -> "list[Held]":
+    def leases(self) -> "list[Assignment]":
         """Awake or asleep."""
         return [*self.awake.values(), *self.asleep.values()]
 
     @property
     def busy(self) -> int:
         """How many of its slots are held, awake or asleep, or being cleaned."""
-        return self.shelf.slots - len(self.vacant)
+        return self.pool_slots.per_node - len(self.vacant)
 
     @property
     def usable(self) -> int:
@@ -264,7 +269,7 @@ class Host:
     @property
     def uses_left(self) -> float:
         """How many more leases it may be given in its life; infinite without a limit."""
-        most = self.shelf.max_uses
+        most = self.pool_slots.max_uses
         return most - self.uses if most else inf
 
     @property
@@ -279,32 +284,32 @@ class Host:
         return free if free <= left else max(0, int(left))
 
 
-def contribution(host: Host) -> Counts:
-    """What a host counts for, and in which lists it is, from what is known of it."""
-    shelf, held, free = host.shelf, len(host.awake), len(host.vacant)
-    if host.closed is None and not (host.cleaning or host.asleep or shelf.barred or shelf.cordons):
-        room = host.room if shelf.max_uses else free
-        if room or held:  # as nearly always; the rest would come to the same
-            return Counts(held, room, 1, free - room if held else 0)
-    return _uncommon_contribution(host)
+def contribution(node: Node) -> Counts:
+    """What a node counts for, and in which lists it is, from what is known of it."""
+    pool_slots, taken, free = node.pool_slots, len(node.awake), len(node.vacant)
+    if node.closed is None and not (node.cleaning or node.asleep or pool_slots.barred or pool_slots.cordons):
+        room = node.room if pool_slots.max_uses else free
+        if room or taken:  # as nearly always; the rest would come to the same
+            return Counts(taken, room, 1, free - room if taken else 0)
+    return _uncommon_contribution(node)
 
 
-def _uncommon_contribution(host: Host) -> Counts:
+def _uncommon_contribution(node: Node) -> Counts:
     closed, room, free, suspended, cleaning = (
-        host.closed,
-        host.room,
-        len(host.vacant),
-        len(host.asleep),
-        len(host.cleaning),
+        node.closed,
+        node.room,
+        len(node.vacant),
+        len(node.asleep),
+        len(node.cleaning),
     )
-    cordoned = host.cordoned is not None
-    offered = 0 if cordoned or host.shelf.barred else room
+    cordoned = node.cordoned is not None
+    offered = 0 if cordoned or node.pool_slots.barred else room
     usable = offered if closed is None else 0
     paused = offered if closed is Closed.PAUSED else 0
     away, asleep = closed in AWAY, closed is Closed.ASLEEP
-    kept = not away and bool(host.busy or usable or paused)
+    kept = not away and bool(node.busy or usable or paused)
     spent = closed in FINAL or not room
-    wears = closed is None or (closed is Closed.DRAINING and not host.dirty)
+    wears = closed is None or (closed is Closed.DRAINING and not node.dirty)
     rare = Rarities(
         suspended=suspended,
         cleaning=cleaning,
@@ -313,14 +318,14 @@ def _uncommon_contribution(host: Host) -> Counts:
         asleep=offered if asleep else 0,
         returning=offered if away and not asleep else 0,
         returners=int(away and not asleep),
-        to_remove=int(spent and not (host.busy or kept or host.retained or closed is Closed.RETIRED)),
+        to_remove=int(spent and not (node.busy or kept or node.retained or closed is Closed.RETIRED)),
         cordoned=int(cordoned),
-        suspendable=int(suspended > 0 and host.rests and wears and not (cordoned or host.retained)),
-        sleepers=int(asleep and (offered > 0 or not host.busy)),
-        wake_requested=int(away and bool(cleaning or any(lease.resuming for lease in host.asleep.values()))),
+        suspendable=int(suspended > 0 and node.rests and wears and not (cordoned or node.retained)),
+        sleepers=int(asleep and (offered > 0 or not node.busy)),
+        wake_requested=int(away and bool(cleaning or any(lease.resuming for lease in node.asleep.values()))),
     )
-    blocked = 0 if host.rests else free - usable
-    return Counts(len(host.awake), usable, int(kept), blocked, ORDINARY if rare == ORDINARY else rare)
+    blocked = 0 if node.rests else free - usable
+    return Counts(len(node.awake), usable, int(kept), blocked, ORDINARY if rare == ORDINARY else rare)
 
 
 class LeaseId(NamedTuple):
@@ -336,11 +341,11 @@ class LeaseId(NamedTuple):
 
 
 @define(eq=False)
-class Held:
+class Assignment:
     """A slot in somebody's hands: the ledger's side of a lease."""
 
     id: LeaseId
-    host: Host
+    node: Node
     since: float
     ticket: int
     """The place in the queue that it was served from."""
@@ -352,7 +357,7 @@ class Held:
     """When the work will be done, if that was declared; else infinite."""
 
     checked: bool = False
-    """Whether it is handed over as soon as its host gives a sign of life."""
+    """Whether it is handed over as soon as its node gives a sign of life."""
 
     delivered: bool = False
     """Whether whoever asked has it. Until then it can be taken back unnoticed."""
@@ -373,11 +378,11 @@ class Held:
     @property
     def suspended(self) -> bool:
         """Whether it sleeps."""
-        return self.host.asleep.get(self.slot) is self
+        return self.node.asleep.get(self.slot) is self
 
     def record(self) -> LeaseRecord:
         """For the journal."""
-        return LeaseRecord(self.host.id, self.slot, self.since, self.suspended)
+        return LeaseRecord(self.node.id, self.slot, self.since, self.suspended)
 
 
 class Deliver(NamedTuple):
@@ -387,7 +392,7 @@ class Deliver(NamedTuple):
 
 
 class Check(NamedTuple):
-    """Ask the slot's host for a sign of life; the slot is delivered when there is one."""
+    """Ask the slot's node for a sign of life; the slot is delivered when there is one."""
 
     lease: LeaseId
 
@@ -470,127 +475,127 @@ class Capacity:
 
 
 @define(eq=False)
-class Shelf:
-    """The hosts of one pool, and the counters that decisions read."""
+class PoolSlots:
+    """The nodes of one pool, and the counters that decisions read."""
 
     pool: str
-    slots: int
-    """Slots per host."""
+    per_node: int
+    """Slots per node."""
 
     max_uses: int
-    """Leases per host in its life; 0: no limit."""
+    """Leases per node in its life; 0: no limit."""
 
-    hosts: dict[str, Host]
+    nodes: dict[str, Node]
     """By the instances' ids."""
 
-    by_busy: list[OrderedDict[str, Host]]
-    """Hosts with usable slots, by how many of their slots are acquired; each in order of arrival there."""
+    by_busy: list[OrderedDict[str, Node]]
+    """Nodes with usable slots, by how many of their slots are acquired; each in order of arrival there."""
 
-    idle: list[OrderedDict[str, Host]]
+    idle: list[OrderedDict[str, Node]]
     """Of those of which no slot is acquired, the ones that may be given up, by how many slots that costs."""
 
     uses: dict[str, int] = Factory(dict)
-    """How often its instances were given work, hosts or not, by id."""
+    """How often its instances were given work, nodes or not, by id."""
 
     cordons: dict[str, str] = Factory(dict)
-    """Why its operator wants which instances to get no new work, hosts or not, by id."""
+    """Why its operator wants which instances to get no new work, nodes or not, by id."""
 
     fullest: int = 0
-    """No host with usable slots has more acquired ones than this."""
+    """No node with usable slots has more acquired ones than this."""
 
     counts: Counts = NOTHING_COUNTED
-    """What all hosts add up to."""
+    """What all nodes add up to."""
 
     lists: Lists = Factory(Lists.empty)
     version: int = 0
-    """Grows with each change of a host, or of what it is used for."""
+    """Grows with each change of a node, or of what it is used for."""
 
     changed_sleepers: dict[str, None] = Factory(dict)
-    """Of the hosts among `Lists.sleepers`: those that have changed, have come or have gone. `Sleepers` clears it."""
+    """Of the nodes among `Lists.sleepers`: those that have changed, have come or have gone. `Sleepers` clears it."""
 
     cleans: bool = False
     """Whether slots are cleaned between jobs."""
 
     checks: bool = False
-    """Whether hosts are asked for a sign of life before a slot is handed over."""
+    """Whether nodes are asked for a sign of life before a slot is handed over."""
 
     barred: str = ""
     """Why nothing of it is handed out for the moment; empty: it is."""
 
     @classmethod
-    def empty(cls, pool: str, slots: int, max_uses: int, *, cleans: bool = False, checks: bool = False) -> "Shelf":
-        """A shelf without hosts."""
-        by_busy: list[OrderedDict[str, Host]] = [OrderedDict() for _ in range(slots)]
-        idle: list[OrderedDict[str, Host]] = [OrderedDict() for _ in range(slots + 1)]
+    def empty(cls, pool: str, slots: int, max_uses: int, *, cleans: bool = False, checks: bool = False) -> "PoolSlots":
+        """Without nodes."""
+        by_busy: list[OrderedDict[str, Node]] = [OrderedDict() for _ in range(slots)]
+        idle: list[OrderedDict[str, Node]] = [OrderedDict() for _ in range(slots + 1)]
         return cls(pool, slots, max_uses, {}, by_busy, idle, cleans=cleans, checks=checks)
 
     idle_sorted: bool = True
-    """Whether the idle hosts are in the order in which they fell idle; not after one was closed for a while."""
+    """Whether the idle nodes are in the order in which they fell idle; not after one was closed for a while."""
 
-    def settle(self, host: Host) -> None:
-        """Bring counters, lists and order up to date with a host that has changed."""
+    def settle(self, node: Node) -> None:
+        """Bring counters, lists and order up to date with a node that has changed."""
         self.version += 1
-        before, after = host.counts, contribution(host)
-        host.counts = after
+        before, after = node.counts, contribution(node)
+        node.counts = after
         if after != before:
             self.counts = self.counts.moved(before, after)
         if after.rare is not before.rare:
             listed = zip(self.lists, before.rare[LISTED:], after.rare[LISTED:], strict=True)
-            for hosts, was, is_ in listed:
+            for nodes, was, is_ in listed:
                 if is_ and not was:
-                    hosts[host.instance] = host
+                    nodes[node.instance] = node
                 elif was and not is_:
-                    del hosts[host.instance]
+                    del nodes[node.instance]
             if before.rare.sleepers or after.rare.sleepers:
-                self.changed_sleepers[host.instance] = None
-        self._place(host)
+                self.changed_sleepers[node.instance] = None
+        self._place(node)
 
-    def drop(self, host: Host) -> None:
-        """Forget a host, which is closed for good."""
+    def drop(self, node: Node) -> None:
+        """Forget a node, which is closed for good."""
         self.version += 1
-        del self.hosts[host.instance]
-        self.counts = self.counts.moved(host.counts, NOTHING_COUNTED)
-        for hosts in self.lists:
-            hosts.pop(host.instance, None)
-        if host.counts.rare.sleepers:
-            self.changed_sleepers[host.instance] = None
+        del self.nodes[node.instance]
+        self.counts = self.counts.moved(node.counts, NOTHING_COUNTED)
+        for nodes in self.lists:
+            nodes.pop(node.instance, None)
+        if node.counts.rare.sleepers:
+            self.changed_sleepers[node.instance] = None
 
-    def _place(self, host: Host) -> None:
-        """Move a host to where it is found by how many of its slots are taken, if any other may be handed out."""
-        usable, busy = host.counts.usable, self.slots - len(host.vacant)
-        place = (busy, 0 if busy or host.retained else usable) if usable else None
-        if place == host.place:
+    def _place(self, node: Node) -> None:
+        """Move a node to where it is found by how many of its slots are taken, if any other may be handed out."""
+        usable, busy = node.counts.usable, self.per_node - len(node.vacant)
+        place = (busy, 0 if busy or node.retained else usable) if usable else None
+        if place == node.place:
             return
-        if host.place is not None:
-            del self.by_busy[host.place[0]][host.instance]
-            self.idle[host.place[1]].pop(host.instance, None)
-        host.place = place
+        if node.place is not None:
+            del self.by_busy[node.place[0]][node.instance]
+            self.idle[node.place[1]].pop(node.instance, None)
+        node.place = place
         if place is not None:
-            self._insert(host, self.by_busy[busy])
+            self._insert(node, self.by_busy[busy])
             if place[1]:
-                self._insert(host, self.idle[usable])
+                self._insert(node, self.idle[usable])
             self.fullest = max(self.fullest, busy)
 
-    def _insert(self, host: Host, among: OrderedDict[str, Host]) -> None:
-        if not host.busy and among and next(reversed(among.values())).idle_rank > host.idle_rank:
+    def _insert(self, node: Node, among: OrderedDict[str, Node]) -> None:
+        if not node.busy and among and next(reversed(among.values())).idle_rank > node.idle_rank:
             self.idle_sorted = False
-        among[host.instance] = host
+        among[node.instance] = node
 
     def sort_idle(self) -> None:
-        """Put the idle hosts in the order in which they fell idle, if they are not."""
+        """Put the idle nodes in the order in which they fell idle, if they are not."""
         if not self.idle_sorted:
             for among in (self.by_busy[0], *self.idle):
-                hosts = sorted(among.items(), key=lambda item: item[1].idle_rank)
+                nodes = sorted(among.items(), key=lambda item: item[1].idle_rank)
                 among.clear()
-                among.update(hosts)
+                among.update(nodes)
             self.idle_sorted = True
 
     @property
     def fresh(self) -> int:
-        """Slots that a new host offers."""
-        return min(self.slots, self.max_uses) if self.max_uses else self.slots
+        """Slots that a new node offers."""
+        return min(self.per_node, self.max_uses) if self.max_uses else self.per_node
 
 
-def host_id(pool: str, instance: str) -> str:
+def node_id(pool: str, instance: str) -> str:
     """The id of an instance over all pools."""
     return f"{pool}/{instance}"

@@ -13,7 +13,7 @@ from taskscaler._types import Policy
 from taskscaler._wording import counted, finite, iso
 from taskscaler.core._decide import OVER_ALL, Decision, PoolDecision, limit
 from taskscaler.core._mediator import Core
-from taskscaler.core._slots import Capacity, Host
+from taskscaler.core._slots import Capacity, Node
 from taskscaler.diagnose._answer import ScalerAnswer
 from taskscaler.diagnose._forecast import describe_policy, in_short
 from taskscaler.diagnose._snapshot import Snapshot
@@ -241,8 +241,8 @@ class Explanation(ScalerAnswer):
         """Why there is no capacity, or that there is some, in one sentence."""
         capacity = self.capacity
         if self.shut:
-            held = f"; {counted(capacity.acquired, 'job')} still {_verb(capacity.acquired, 'holds', 'hold')} one"
-            return f"no slots are handed out: {self.shut}" + (held if capacity.acquired else "")
+            holders = f"; {counted(capacity.acquired, 'job')} still {_verb(capacity.acquired, 'holds', 'hold')} one"
+            return f"no slots are handed out: {self.shut}" + (holders if capacity.acquired else "")
         if waiting := self._waiting():
             verb = _verb(capacity.pending + capacity.promised, "is waiting", "are waiting")
             return f"{waiting} {verb}: {self._supply() or 'a slot is about to be handed out'}"
@@ -375,26 +375,26 @@ def view_instances(core: Core) -> list[InstanceView]:
 
 def view_of(core: Core, plan: Plan, instance: Instance) -> InstanceView:
     """One known instance."""
-    host = core.ledger.host(plan.pool, instance.id)
+    node = core.ledger.node(plan.pool, instance.id)
     return InstanceView(
         id=instance.id,
         pool=plan.pool,
         state=label_of(instance),
-        slots=_slots(host) if host else (),
-        cleaning=frozenset(host.cleaning if host else ()),
-        uses=host.uses if host else 0,
+        slots=_slots(node) if node else (),
+        cleaning=frozenset(node.cleaning if node else ()),
+        uses=node.uses if node else 0,
         since=instance.first_seen,
         ready_since=instance.ready_since,
-        why=instance.removing or (host.why_closed if host else instance.trouble),
+        why=instance.removing or (node.why_closed if node else instance.trouble),
         cordoned=core.ledger.why_cordoned(plan.pool, instance.id),
         retained=instance.retained,
     )
 
 
-def _slots(host: Host) -> tuple[str | None, ...]:
+def _slots(node: Node) -> tuple[str | None, ...]:
     """Who holds which slot."""
-    keys = {held.slot: held.key for held in host.leases}
-    return tuple(keys.get(slot) for slot in range(host.shelf.slots))
+    keys = {assignment.slot: assignment.key for assignment in node.leases}
+    return tuple(keys.get(slot) for slot in range(node.pool_slots.per_node))
 
 
 def _held(core: Core) -> Iterator[InstanceView]:
@@ -426,7 +426,7 @@ def _view_pool(core: Core, decision: PoolDecision, now: float) -> PoolView:
         outstanding=plan.outstanding,
         waited=max((now - intent.requested_at for intent in plan.intents if intent.outstanding), default=0.0),
         coming=plan.coming,
-        cleaning=core.ledger.shelves[plan.pool].counts.rare.cleaning,
+        cleaning=core.ledger.pools[plan.pool].counts.rare.cleaning,
         ceiling=plan.ceiling,
         ceiling_over_all=core.ceiling,
         set_back=decision.set_back,

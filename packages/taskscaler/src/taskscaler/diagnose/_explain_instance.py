@@ -12,7 +12,7 @@ from fleeting.plugins import span
 from taskscaler._observe import label_of
 from taskscaler._wording import counted, enumerated, iso
 from taskscaler.core._mediator import Core
-from taskscaler.core._slots import AWAY, FINAL, Held, Host
+from taskscaler.core._slots import AWAY, FINAL, Assignment, Node
 from taskscaler.diagnose._answer import ScalerAnswer
 from taskscaler.diagnose._explain import view_of
 from taskscaler.diagnose._forecast import Next, Upcoming
@@ -162,9 +162,9 @@ def _absent(
 
 def _known(snapshot: Snapshot, plan: Plan, instance: Instance) -> InstanceExplanation:
     core = snapshot.core
-    host = core.ledger.host(plan.pool, instance.id)
+    node = core.ledger.node(plan.pool, instance.id)
     items = snapshot.upcoming_of(plan.pool, instance.id)
-    held = sorted(host.leases, key=attrgetter("slot")) if host else []
+    leases = sorted(node.leases, key=attrgetter("slot")) if node else []
     return InstanceExplanation(
         at=snapshot.now,
         id=instance.id,
@@ -172,31 +172,33 @@ def _known(snapshot: Snapshot, plan: Plan, instance: Instance) -> InstanceExplan
         state=label_of(instance),
         since=instance.first_seen,
         ready_since=instance.ready_since,
-        slots=host.shelf.slots if host else 0,
-        jobs=tuple(_job(each) for each in held),
-        uses=host.uses if host else 0,
+        slots=node.pool_slots.per_node if node else 0,
+        jobs=tuple(_job(each) for each in leases),
+        uses=node.uses if node else 0,
         max_uses=core.pools[plan.pool].max_use_count,
-        why=_Reasons(snapshot, plan.pool, instance, items).why(host),
-        why_no_work=_why_no_work(core, host),
+        why=_Reasons(snapshot, plan.pool, instance, items).why(node),
+        why_no_work=_why_no_work(core, node),
         holds=view_of(core, plan, instance).holds,
         next=tuple(items),
     )
 
 
-def _job(held: Held) -> JobOnInstance:
-    return JobOnInstance(key=held.key, slot=held.slot, since=held.since, suspended=held.suspended)
+def _job(assignment: Assignment) -> JobOnInstance:
+    return JobOnInstance(
+        key=assignment.key, slot=assignment.slot, since=assignment.since, suspended=assignment.suspended
+    )
 
 
-def _why_no_work(core: Core, host: Host | None) -> str:
-    if host is None:
+def _why_no_work(core: Core, node: Node | None) -> str:
+    if node is None:
         return ""
-    if host.cordoned is not None:
-        return f"it is cordoned{host.cordoned and f' ({host.cordoned})'}"
-    if host.closed is not None:
-        return host.why_closed
-    if shut := core.ledger.shut or core.ledger.shelves[host.pool].barred:
+    if node.cordoned is not None:
+        return f"it is cordoned{node.cordoned and f' ({node.cordoned})'}"
+    if node.closed is not None:
+        return node.why_closed
+    if shut := core.ledger.shut or core.ledger.pools[node.pool].barred:
         return shut
-    return "it has reached max_use_count" if host.uses_left <= 0 else ""
+    return "it has reached max_use_count" if node.uses_left <= 0 else ""
 
 
 @frozen
@@ -209,15 +211,15 @@ class _Reasons:
     items: list[Upcoming]
     """What will happen to it."""
 
-    def why(self, host: Host | None) -> str:
+    def why(self, node: Node | None) -> str:
         """In one sentence without its subject."""
         if self.instance.stage in {Stage.REMOVING, Stage.HELD}:
             return self._leaving()
         if self.instance.stage is Stage.ASLEEP:
             return self._asleep()
-        if host is None or host.closed in AWAY:
+        if node is None or node.closed in AWAY:
             return self._coming()
-        return self._busy(host) if host.busy else self._free(host)
+        return self._busy(node) if node.busy else self._free(node)
 
     def _leaving(self) -> str:
         instance = self.instance
@@ -252,33 +254,33 @@ class _Reasons:
             return f"its readiness steps have failed so far: {instance.trouble}"
         return instance.paused or "its readiness steps are running"
 
-    def _busy(self, host: Host) -> str:
-        awake = [held.key for _, held in sorted(host.awake.items())]
-        asleep = [held.key for _, held in sorted(host.asleep.items())]
+    def _busy(self, node: Node) -> str:
+        awake = [assignment.key for _, assignment in sorted(node.awake.items())]
+        asleep = [assignment.key for _, assignment in sorted(node.asleep.items())]
         parts = [f"{enumerated(awake)} {'is' if len(awake) == 1 else 'are'} running on it"] if awake else []
         parts += [f"{enumerated(asleep)} {'is' if len(asleep) == 1 else 'are'} suspended on it"] if asleep else []
-        cleaning = len(host.cleaning)
+        cleaning = len(node.cleaning)
         parts += [f"{counted(cleaning, 'slot')} {'is' if cleaning == 1 else 'are'} being cleaned"] if cleaning else []
-        done_for = host.closed in FINAL or host.uses_left <= 0
-        ends = ", and it will be removed once it is free" if done_for and not host.retained else ""
+        done_for = node.closed in FINAL or node.uses_left <= 0
+        ends = ", and it will be removed once it is free" if done_for and not node.retained else ""
         return f"{' and '.join(parts)}{ends}"
 
-    def _free(self, host: Host) -> str:
-        idle = f"idle for {span(self.snapshot.now - host.idle_since)}"
+    def _free(self, node: Node) -> str:
+        idle = f"idle for {span(self.snapshot.now - node.idle_since)}"
         leaves = [item for item in self.items if item.what is Next.GIVE_UP]
-        if host.retained:
+        if node.retained:
             return f"{idle}, and retained"
         if leaves:
             return f"{idle}, to be removed {leaves[0].when}: {leaves[0].why}"
-        if host.closed is not None:
-            return f"the scaler waits for it: {host.why_closed}"
-        if barred := self.snapshot.core.ledger.shelves[self.pool].barred:
+        if node.closed is not None:
+            return f"the scaler waits for it: {node.why_closed}"
+        if barred := self.snapshot.core.ledger.pools[self.pool].barred:
             return f"{idle}: {barred}"
         if self.snapshot.core.ledger.over:
             return f"{idle}; nothing is removed while no slots are handed out"
-        return f"{idle}, but {self._needed(host)}"
+        return f"{idle}, but {self._needed(node)}"
 
-    def _needed(self, host: Host) -> str:
+    def _needed(self, node: Node) -> str:
         _, decision = self.snapshot.foreseen
         claims = (
             (decision.demand.reserved, "reserved"),
@@ -288,6 +290,6 @@ class _Reasons:
         words = enumerated([f"{count} {claim}" for count, claim in claims if count])
         free = counted(self.snapshot.core.ledger.usable, "free slot")
         needed = f"needed: {words}, with {free}" if words else f"needed: {free}, none to spare"
-        if host.usable > decision.spare > 0:
+        if node.usable > decision.spare > 0:
             return f"{needed}; it has more slots than the {decision.spare} to spare"
         return f"{needed}; others go first" if decision.spare else needed

@@ -7,7 +7,7 @@ from attrs import frozen
 from fleeting.config import did_you_mean
 from fleeting.plugins import span
 from taskscaler._wording import iso
-from taskscaler.core._slots import Closed, Held, LostLease, Waiter
+from taskscaler.core._slots import Assignment, Closed, LostLease, Waiter
 from taskscaler.diagnose._answer import ScalerAnswer
 from taskscaler.diagnose._explain import explain
 from taskscaler.diagnose._forecast import Next
@@ -95,8 +95,8 @@ def explain_key(snapshot: Snapshot, key: str) -> KeyExplanation:
     ledger, now = snapshot.core.ledger, snapshot.now
     loss = ledger.lost.get(key)
     lost = _lost(loss, now) if loss else ""
-    if held := ledger.leases.get(key):
-        return _holding(snapshot, held, lost)
+    if assignment := ledger.leases.get(key):
+        return _holding(snapshot, assignment, lost)
     if waiter := ledger.waiter(key):
         return _waiting(snapshot, waiter, lost)
     if loss:
@@ -106,27 +106,27 @@ def explain_key(snapshot: Snapshot, key: str) -> KeyExplanation:
     return KeyExplanation(at=now, key=key, state="unknown", why=why)
 
 
-def _holding(snapshot: Snapshot, held: Held, lost: str) -> KeyExplanation:
-    host, unwritten = held.host, snapshot.core.journal_error or "the journal records that first"
-    on_host = snapshot.upcoming_of(host.pool, host.instance)
+def _holding(snapshot: Snapshot, assignment: Assignment, lost: str) -> KeyExplanation:
+    node, unwritten = assignment.node, snapshot.core.journal_error or "the journal records that first"
+    on_node = snapshot.upcoming_of(node.pool, node.instance)
     return KeyExplanation(
         at=snapshot.now,
-        key=held.key,
-        state="suspended" if held.suspended else "holding" if held.delivered else "assigned",
-        since=held.since,
-        instance=host.instance,
-        pool=host.pool,
-        slot=held.slot,
-        why=_on_its_sleep(held) if held.delivered else unwritten,
+        key=assignment.key,
+        state="suspended" if assignment.suspended else "holding" if assignment.delivered else "assigned",
+        since=assignment.since,
+        instance=node.instance,
+        pool=node.pool,
+        slot=assignment.slot,
+        why=_on_its_sleep(assignment) if assignment.delivered else unwritten,
         lost=lost,
-        next=tuple(item for item in on_host if item.what is not Next.CHECK),
+        next=tuple(item for item in on_node if item.what is not Next.CHECK),
     )
 
 
-def _on_its_sleep(held: Held) -> str:
+def _on_its_sleep(assignment: Assignment) -> str:
     """How far it is with the instance of a lease that sleeps, if that sleeps, too."""
-    waits = "it is resuming, and " if held.resuming else ""
-    match held.host.closed if held.suspended else None:
+    waits = "it is resuming, and " if assignment.resuming else ""
+    match assignment.node.closed if assignment.suspended else None:
         case Closed.ASLEEP:
             return f"{waits}its instance is suspended too"
         case Closed.WAKING:

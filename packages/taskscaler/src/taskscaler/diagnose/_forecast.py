@@ -238,9 +238,9 @@ class _Foresight:
 
     def _lost_with(self, at: float, pool: str, instance: str) -> Iterator[Upcoming]:
         """Leases that sleep on an instance which is not ready again in time."""
-        host = self.core.ledger.host(pool, instance)
-        if host is not None and host.leases:
-            keys = tuple(held.key for held in host.leases)
+        node = self.core.ledger.node(pool, instance)
+        if node is not None and node.leases:
+            keys = tuple(assignment.key for assignment in node.leases)
             yield self._item(at, Next.BREAK, pool, instance, keys=keys, why="its instance is not ready again in time")
 
     # --- what becomes of what the cloud takes away -------------------------------------------------------
@@ -248,19 +248,19 @@ class _Foresight:
     def _announced(self) -> Iterator[Upcoming]:
         for (pool, instance), notice in self.core.doomed.items():
             yield self._item(notice.deadline, Next.TAKEN, pool, instance, why=notice.why)
-        for host, at in self.core.breaks():
-            held = host.leases
-            notice = self.core.doomed[host.pool, host.instance]
-            late = tuple(each.key for each in held if each.ends_by > notice.deadline)
+        for node, at in self.core.breaks():
+            leases = node.leases
+            notice = self.core.doomed[node.pool, node.instance]
+            late = tuple(each.key for each in leases if each.ends_by > notice.deadline)
             if late:
-                yield self._item(at, Next.BREAK, host.pool, host.instance, keys=late, why=notice.why)
-            if late and len(late) == len(held) and not host.retained:
-                yield self._item(at, Next.GIVE_UP, host.pool, host.instance, why=host.why_closed)
+                yield self._item(at, Next.BREAK, node.pool, node.instance, keys=late, why=notice.why)
+            if late and len(late) == len(leases) and not node.retained:
+                yield self._item(at, Next.GIVE_UP, node.pool, node.instance, why=node.why_closed)
 
     def _grown_old(self) -> Iterator[Upcoming]:
         for pool, plan in self.core.plans.items():
             for at, instance in plan.agenda.ageing():
-                if self.core.ledger.shelves[pool].hosts[instance].closed not in FINAL:
+                if self.core.ledger.pools[pool].nodes[instance].closed not in FINAL:
                     yield self._item(at, Next.AGE, pool, instance, why=TOO_OLD)
 
     # --- what will be decided ----------------------------------------------------------------------------
