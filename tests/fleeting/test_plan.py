@@ -575,11 +575,13 @@ def test_deletions_that_fall_due_while_the_cloud_is_asked_go_into_the_next_call(
     assert plan.remove({"a": "not needed"}, EPOCH).actions[-1] == messages.Decrease("default", ("a",))
     for each in "bcd":
         assert not of_type(messages.Decrease, plan.remove({each: "not needed"}, EPOCH + 1).actions)
+    assert plan.agenda.deletes_at(EPOCH + 1) == EPOCH + UNANSWERED
     plan.handle(seen(a=State.RUNNING, c=State.RUNNING, d=State.RUNNING, b=State.DELETED), EPOCH + 2)
     assert messages.Decrease("default", ("c", "d")) in [action for _, action in plan.agenda.actions()]
     step = plan.handle(messages.Decreased(("a",), ("a",)), EPOCH + 3)
     assert of_type(messages.Decrease, step.actions) == [messages.Decrease("default", ("c", "d"))]
     plan.handle(messages.DecreaseFailed(("c", "d"), "timed out"), EPOCH + 4)
+    assert plan.agenda.deletes_at(EPOCH + 5) == EPOCH + 5
     assert of_type(messages.Decrease, plan.tick(EPOCH + 100).actions) == [messages.Decrease("default", ("a", "c", "d"))]
 
 

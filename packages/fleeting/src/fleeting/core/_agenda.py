@@ -59,6 +59,11 @@ class Agenda:
             case Due.ASK if self._growth.may_ask_again:
                 yield messages.Increase(pool, timer.id, self._growth.intents[timer.id].count)
 
+    def deletes_at(self, at: float) -> float:
+        """When a deletion that is decided on then is asked for, unless the call under way is answered before."""
+        waits_until = self._deletions.waits_until(at)
+        return at if waits_until is None else waits_until
+
     def ageing(self) -> Iterator[tuple[float, str]]:
         """When which instances that the consumer knows of grow too old."""
         return self._when(Due.AGE)

@@ -255,7 +255,8 @@ class _Foresight:
             if late:
                 yield self._item(at, Next.BREAK, node.pool, node.instance, keys=late, why=notice.why)
             if late and len(late) == len(leases) and not node.retained:
-                yield self._item(at, Next.GIVE_UP, node.pool, node.instance, why=node.why_closed)
+                given_up_at = self.core.plans[node.pool].agenda.deletes_at(at)
+                yield self._item(given_up_at, Next.GIVE_UP, node.pool, node.instance, why=node.why_closed)
 
     def _grown_old(self) -> Iterator[Upcoming]:
         for pool, plan in self.core.plans.items():
@@ -330,5 +331,7 @@ class _Foresight:
         why = choice.why
         if why in {NOT_NEEDED, SPARED} and policy.idle_time:
             why = f"{why}, and idle for {span(policy.idle_time)} (idle_time)"
-        what = Next.SUSPEND if isinstance(choice, Sleep) else Next.GIVE_UP
-        return self._item(at, what, choice.pool, choice.instance, why=why)
+        if isinstance(choice, Sleep):
+            return self._item(at, Next.SUSPEND, choice.pool, choice.instance, why=why)
+        deleted_at = self.core.plans[choice.pool].agenda.deletes_at(at)
+        return self._item(deleted_at, Next.GIVE_UP, choice.pool, choice.instance, why=why)
