@@ -1075,6 +1075,9 @@ class PlanMachine(RuleBasedStateMachine):
         assert self.plan.coming == self.plan.outstanding + sum(
             each in {Stage.WAITING, Stage.PREPARING} for each in stages
         )
+        plan, room = self.plan, self.plan.limits(self.now).room
+        counts = (plan.coming, plan.removing, plan.total, plan.outstanding, plan.withdrawable, room)
+        assert plan.standing == counts, "it was counted before the last message"
 
     @invariant()
     def the_journal_is_what_the_plan_knows(self) -> None:

@@ -75,6 +75,18 @@ class Departure(NamedTuple):
     why: str
 
 
+class Standing(NamedTuple):
+    """How many instances there are and may be: see the properties of `Plan`."""
+
+    coming: int
+    removing: int
+    total: int
+    outstanding: int
+    withdrawable: int
+    room: int | None
+    """`Limits.room`."""
+
+
 class Plan:
     """The pure core of one group."""
 
@@ -135,6 +147,9 @@ class Plan:
 
         self._lost: dict[str, float] = {}
         self._departures: dict[str, Departure] = {}
+        self._standing: Standing | None = None
+        """As of the last message, once somebody has asked."""
+
         self._journal_was_empty = not any((recovered or {}).values())
         self._restore(recovered or {}, now)
         self._views.begin(now)
@@ -259,9 +274,13 @@ class Plan:
         return self._growth.limits(now)
 
     @property
-    def room(self) -> int | None:
-        """`Limits.room`, which no time changes. O(1)."""
-        return self._growth.room
+    def standing(self) -> Standing:
+        """All numbers that decisions read and no time changes; counted once after each message. O(1)."""
+        if self._standing is None:
+            self._standing = Standing(
+                self.coming, self.removing, self.total, self.outstanding, self.withdrawable, self._growth.room
+            )
+        return self._standing
 
     def blocked(self, now: float) -> bool:
         """Whether `limits` has a `blocked_until`. O(1)."""
@@ -318,6 +337,7 @@ class Plan:
     def handle(self, message: messages.Command | messages.Fact, now: float) -> Step:
         """Take in what is wanted, or what happened: the only door. Equal messages at equal times give equal steps."""
         self._now = now
+        self._standing = None
         if isinstance(message, messages.Command):
             self._take_command(message, now)
         else:

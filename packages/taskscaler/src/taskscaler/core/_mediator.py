@@ -84,7 +84,7 @@ class _Inputs(NamedTuple):
     """What a decision was made on, for the next to be spared if that is what it would be made on, too."""
 
     unsettled: bool
-    pools: tuple[tuple[int | None, ...], ...]
+    pools: tuple[tuple[object, ...], ...]
     counts: tuple[int, ...]
     over: str
 
@@ -436,7 +436,7 @@ class Core:
     @property
     def total(self) -> int:
         """Instances that exist or may come to exist, over all pools. O(1)."""
-        return sum(plan.total for plan in self.plans.values())
+        return sum(plan.standing.total for plan in self.plans.values())
 
     def _is_over_all(self) -> bool:
         """Whether there are, or may be, more than that ceiling allows."""
@@ -445,10 +445,13 @@ class Core:
     @property
     def _excess_over_all(self) -> int:
         """Instances over that ceiling, besides those on their way out."""
-        leaving = sum(plan.removing for plan in self.plans.values()) + sum(
-            pool_slots.counts.rare.to_remove for pool_slots in self.ledger.pools.values()
+        if self.ceiling is None:
+            return 0
+        leaving = sum(
+            self.plans[pool].standing.removing + pool_slots.counts.rare.to_remove
+            for pool, pool_slots in self.ledger.pools.items()
         )
-        return 0 if self.ceiling is None else max(0, self.total - leaving - self.ceiling)
+        return max(0, self.total - leaving - self.ceiling)
 
     @property
     def room_over_all(self) -> int | None:
@@ -476,8 +479,10 @@ class Core:
     @property
     def wake_at(self) -> float | None:
         """See `fleeting.runtime.Core`."""
-        times = [self._look_at, self._breaks.next, *(plan.wake_at for plan in self.plans.values())]
-        at = min((at for at in times if at is not None), default=inf)
+        at = self._look_at
+        for due in (self._breaks.next, *[plan.wake_at for plan in self.plans.values()]):
+            if due is not None and due < at:
+                at = due
         return None if at == inf else at
 
     def tick(self, now: float) -> Step:
@@ -684,19 +689,8 @@ class Core:
         """All that decisions read, or versions of it. O(pools)."""
         ledger, pools, unsettled, several = self.ledger, [], False, len(self.pools) > 1
         for pool, plan in self.plans.items():
-            pool_slots = ledger.pools[pool]
             unsettled = unsettled or plan.blocked(now) or (several and self.losses.set_back(pool, now))
-            pools.append(
-                (
-                    pool_slots.version,
-                    plan.coming,
-                    plan.removing,
-                    plan.total,
-                    plan.outstanding,
-                    plan.withdrawable,
-                    plan.room,
-                )
-            )
+            pools.append((ledger.pools[pool].version, plan.standing))
         counts = (ledger.reserved, ledger.pending, self._seen)
         return _Inputs(unsettled, tuple(pools), counts, ledger.over)
 
@@ -758,17 +752,17 @@ class Core:
     def _supply(self, pool: str, now: float) -> Supply:
         """The counters of one pool. O(1), but for what is to be woken."""
         pool_slots, plan = self.ledger.pools[pool], self.plans[pool]
-        counts, rare = pool_slots.counts, pool_slots.counts.rare
+        counts, rare, standing = pool_slots.counts, pool_slots.counts.rare, plan.standing
         returning = -(-rare.paused // pool_slots.per_node)
         called = [node for node in pool_slots.lists.wake_requested.values() if self.choices.may_wake(node, now)]
         to_come = sum(node.counts.rare.asleep for node in called)
-        leaving = plan.removing + rare.to_remove
-        over = 0 if plan.ceiling is None else plan.total - leaving - plan.ceiling
+        leaving = standing.removing + rare.to_remove
+        over = 0 if plan.ceiling is None else standing.total - leaving - plan.ceiling
         return Supply(
             pool=pool,
             slots=pool_slots.fresh,
             kept=counts.kept,
-            coming=plan.coming + returning + len(called),
+            coming=standing.coming + returning + len(called),
             usable=counts.usable,
             in_use=counts.acquired + rare.cleaning + counts.blocked,
             excess=max(0, over),
