@@ -25,6 +25,7 @@ from fleeting import (
 )
 from fleeting.core import Write
 from fleeting.events import LossKind
+from fleeting.runtime._runtime import SOON
 from fleeting.testing import (
     Command,
     FakeCloud,
@@ -36,6 +37,7 @@ from fleeting.testing import (
     virtual_time,
 )
 from taskscaler import KeyInUse, LeaseLost, NoCapacity, NotSuspended, Policy, Pool, Taskscaler
+from taskscaler.core._mediator import COALESCE
 from tests.taskscaler.scaling import FullDisk, asked, scaling, virtual_clock, work
 
 pytestmark = pytest.mark.anyio
@@ -1056,3 +1058,10 @@ async def test_demand_flows_to_the_second_pool_when_the_first_is_full() -> None:
     async with Taskscaler(pools) as scaler:
         leases = [await scaler.acquire_lease(f"job-{number}") for number in range(3)]
         assert [lease.pool for lease in leases] == ["cheap", "cheap", "dear"]
+
+
+def test_a_decision_that_waits_for_a_burst_is_due_soon_at_any_time() -> None:
+    """However the time is rounded, or the runtime is woken for each acquire all the same."""
+    for number in range(1000):
+        now = 1.75e9 + number * 0.0137
+        assert now + COALESCE - now <= SOON

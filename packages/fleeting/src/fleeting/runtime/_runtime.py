@@ -43,9 +43,10 @@ RETRY_COMMIT = 1.0
 CLOSING_TRIES = 3
 """How often the last writes are tried when the journal fails at the very end."""
 
-SOON = 0.005
-"""Seconds: a core that is due within them is not woken earlier for what it has just decided. Taskscaler's waits as long
-for what else comes with a burst, so under load it is woken once for each burst, and not for each acquire."""
+SOON = 0.006
+"""Seconds: a core that is due within them is not woken earlier for what it has just decided. Taskscaler's waits a
+little less for what else comes with a burst, so under load it is woken once for each burst, and not for each acquire.
+A little less, because seconds since the epoch are rounded: 0.005 of them from now are somewhat more."""
 
 log = logging.getLogger("fleeting.runtime")
 
