@@ -55,7 +55,7 @@ class Sleepers:
     plan: Plan
     pool_slots: PoolSlots
     _known: dict[str, Sleeper] = field(factory=dict)
-    """By the instances' ids, as `_shelf.changed_sleepers` was last heeded."""
+    """By the instances' ids, as of when `changed_sleepers` was last heeded."""
 
     _slots: int = 0
     _free: int = 0
