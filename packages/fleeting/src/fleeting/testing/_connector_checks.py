@@ -295,6 +295,7 @@ async def _expect_ended(connection: Connection, pids: Sequence[bytes]) -> None:
             if not state or state.startswith(b"Z"):
                 break
         else:
+            await connection.run(f"kill -KILL {pid} || :")  # it would run until the instance is gone
             raise Violation("the command's processes are ended first", f"{pid} still exists, in state {state.decode()}")
 
 
