@@ -84,8 +84,8 @@ class Story:
             for name, cloud in self.clouds.items():
                 for call in cloud.calls[seen[name] :]:
                     if call.method in {"increase", "withdraw"}:
-                        verb = "is asked for" if call.method == "increase" else "is to take back"
-                        self.told.append((call.at - MONDAY, f"pool {name} {verb} {call.arguments['count']}"))
+                        what = "requested" if call.method == "increase" else "withdrawn"
+                        self.told.append((call.at - MONDAY, f"pool {name}: {call.arguments['count']} {what}"))
                 seen[name] = len(cloud.calls)
             await anyio.sleep(0.5)
 
