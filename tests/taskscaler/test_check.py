@@ -34,6 +34,7 @@ from tests.clouds import WITHOUT_CLOUDS, hide_clouds
 from tests.golden import Golden
 
 FILES = Path(__file__).parent / "config"
+GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "gitlab-config.md"
 QUICKSTART = Path(__file__).parents[2] / "examples" / "quickstart" / "jobs.toml"
 
 
@@ -110,6 +111,15 @@ def test_a_file_is_told_without_its_cloud(monkeypatch: pytest.MonkeyPatch, pin: 
     assert re.findall(r"\d+", said["fleet"][0]) == ["4", "2"], "instances, and jobs at once on each"
     assert re.findall(r"\d+", said["policy"][0]) == ["2", "24", "0", "0"], "slots, and for how long"
     pin("aws-mac", result.stdout)
+
+
+def test_the_guide_shows_what_is_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Line for line, of one of our examples of a config.toml."""
+    hide_clouds(monkeypatch)
+    said = check(FILES / "aws-docker.toml", "--offline").stdout
+    assert (
+        f"```\n{said.replace(str(FILES / 'aws-docker.toml'), '/etc/gitlab-runner/config.toml')}```" in GUIDE.read_text()
+    )
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in FILES.glob("*.toml")))

@@ -27,6 +27,8 @@ from tests.taskscaler.strategies import policies, pool_settings
 pytestmark = pytest.mark.anyio
 anyio_backend = virtual_time
 
+GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "observe-only.md"
+
 
 Pin = Callable[[str, object], None]
 
@@ -233,6 +235,14 @@ async def test_what_has_failed_is_of_no_use(pin: Pin) -> None:
         assert "would request none: max_instances" in explanation
         assert "would remove i-1: " in explanation
         pin("failed", explanation)
+
+
+async def test_the_guide_shows_what_is_explained() -> None:
+    """Five idle slots are wanted, two instances are there, and one more may be had."""
+    cloud = FakeCloud()
+    cloud.launch(2)
+    async with observing(cloud, policies=[Policy(idle_count=5)], max_instances=3) as scaler:
+        assert f"```\n{await scaler.explain()}\n```" in GUIDE.read_text()
 
 
 async def test_who_asks_for_a_slot_is_refused(pin: Pin) -> None:
