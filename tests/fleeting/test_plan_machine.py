@@ -1076,7 +1076,7 @@ class PlanMachine(RuleBasedStateMachine):
             each in {Stage.WAITING, Stage.PREPARING} for each in stages
         )
         plan, room = self.plan, self.plan.limits(self.now).room
-        counts = (plan.coming, plan.removing, plan.total, plan.outstanding, plan.withdrawable, room)
+        counts = (plan.coming, plan.removing, plan.total, plan.outstanding, plan.withdrawable, room, plan.ceiling)
         assert plan.standing == counts, "it was counted before the last message"
 
     @invariant()

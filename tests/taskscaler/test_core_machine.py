@@ -1380,6 +1380,21 @@ def test_what_is_cordoned_goes_first_where_one_is_over_the_ceiling() -> None:
     assert set(world.clouds["a"].machines) == {"a2"}
 
 
+def test_a_ceiling_that_falls_below_what_is_there_is_heeded_at_once() -> None:
+    """The cloud lowers its own: there was no more room before and there is none now, but one is too many."""
+    pool = PoolSettings(name="a", scale_throttle=NO_THROTTLE, preexisting=Preexisting.ADOPT)
+    core = Core([pool], {"a": a_plan(pool)}, [Policy(idle_count=3)], {}, EPOCH)
+    shown = {id_: Observed(state=State.RUNNING) for id_ in ("i", "j", "k")}
+    core.tick(EPOCH)
+    core.handle("a", messages.Updated(Observation(shown, max_size=3)), EPOCH)
+    for id_ in shown:
+        core.handle("a", messages.Prepared(id_), EPOCH)
+    assert not of_type(messages.Decrease, [act for later in range(3) for act in core.tick(EPOCH + later).actions])
+    core.handle("a", messages.Updated(Observation(shown, max_size=2)), EPOCH + 3)
+    actions = [act for later in range(3, 6) for act in core.tick(EPOCH + later).actions]
+    assert [len(each.instances) for each in of_type(messages.Decrease, actions)] == [1]
+
+
 def test_all_that_a_pool_gives_up_goes_in_one_request() -> None:
     """Used up, unhealthy or idle: a cloud that limits the rate of requests is asked once."""
     world = a_world(Policy(idle_count=2), max_use_count=1)

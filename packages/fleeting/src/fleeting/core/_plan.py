@@ -86,6 +86,9 @@ class Standing(NamedTuple):
     room: int | None
     """`Limits.room`."""
 
+    ceiling: int | None
+    """Beside the room, of which there is none under any ceiling that is reached already."""
+
 
 class Plan:
     """The pure core of one group."""
@@ -278,7 +281,13 @@ class Plan:
         """All numbers that decisions read and no time changes; counted once after each message. O(1)."""
         if self._standing is None:
             self._standing = Standing(
-                self.coming, self.removing, self.total, self.outstanding, self.withdrawable, self._growth.room
+                coming=self.coming,
+                removing=self.removing,
+                total=self.total,
+                outstanding=self.outstanding,
+                withdrawable=self.withdrawable,
+                room=self._growth.room,
+                ceiling=self.ceiling,
             )
         return self._standing
 

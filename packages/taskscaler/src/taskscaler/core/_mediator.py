@@ -757,7 +757,7 @@ class Core:
         called = [node for node in pool_slots.lists.wake_requested.values() if self.choices.may_wake(node, now)]
         to_come = sum(node.counts.rare.asleep for node in called)
         leaving = standing.removing + rare.to_remove
-        over = 0 if plan.ceiling is None else standing.total - leaving - plan.ceiling
+        over = 0 if standing.ceiling is None else standing.total - leaving - standing.ceiling
         return Supply(
             pool=pool,
             slots=pool_slots.fresh,
