@@ -8,8 +8,18 @@ from random import Random
 import anyio
 import pytest
 
-from fleeting import Capability, GroupRefused, MemoryJournal, ProviderError, Provisioner, SqliteJournal
+from fleeting import (
+    Capability,
+    ConnectorConfig,
+    GroupRefused,
+    MemoryJournal,
+    ProviderError,
+    Provisioner,
+    Settings,
+    SqliteJournal,
+)
 from fleeting.core import messages
+from fleeting.runtime import GroupDriver
 from fleeting.runtime._mark import MARK_LASTS
 from fleeting.testing import FakeCloud, FakeGroup, Fault, virtual_time
 from fleeting.testing._machine import Mark
@@ -119,6 +129,20 @@ async def test_a_mark_that_cannot_be_renewed_is_lost_once_it_has_expired() -> No
         cloud.faults.mark_owner.clear()
         await anyio.sleep(30)
         assert not provisioner.plan.disowned
+
+
+async def test_a_mark_that_expires_before_the_first_change_is_heeded() -> None:
+    """The process was stopped while it started, or other groups took long: that is told, and nothing is changed."""
+    group, told, clock = FakeGroup(a_cloud()), list[messages.Fact](), virtual_clock()
+    driver = GroupDriver(group, pool="default", connector=ConnectorConfig(), dial=group.dial)
+    await driver.open(Settings(owner="us", clock=clock))
+    await driver.mark.put()
+    await anyio.sleep(MARK_LASTS + 1)
+    async with anyio.create_task_group() as tasks:
+        driver.start(tasks, told.append)
+        driver.perform(messages.Decrease("default", ("i-1",)))
+        tasks.cancel_scope.cancel()
+    assert [type(each) for each in told] == [messages.Disowned, messages.DecreaseFailed]
 
 
 async def test_a_scaler_hands_out_nothing_in_a_group_that_was_lost() -> None:

@@ -83,8 +83,7 @@ class GroupDriver:
         self._feed = feed
         self._unchanging = anyio.Event()
         self.calls.start(tasks, feed, None if self._observing else self.info.notice_probe)
-        if self.mark.in_use:
-            tasks.start_soon(self.mark.keep, feed, name=f"mark on {self.pool}")
+        self.mark.start(tasks, feed)
         gives_notice = Capability.NOTICES in self.info.capabilities and isinstance(self.group, GivesNotice)
         if gives_notice and not self._observing:  # the cloud may give each notice only once
             tasks.start_soon(self._listen, name=f"notices of {self.pool}")

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from math import inf
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import anyio
 from attrs import define, field
@@ -12,6 +12,9 @@ from fleeting._protocols import InstanceGroup, MarksOwner
 from fleeting._types import Clock
 from fleeting.core import messages
 from fleeting.runtime._outcomes import READ_TIMEOUT, log, words
+
+if TYPE_CHECKING:  # importing anyio.abc costs 20 ms more than all that a bare ``import fleeting`` needs of anyio
+    from anyio.abc import TaskGroup
 
 MARK_LASTS = 300.0
 """Seconds after which the mark of a manager that has died is no obstacle to another any more; renewed at half of it."""
@@ -65,9 +68,14 @@ class OwnerMark:
         if self.in_use and not (self.disowned or self._is_marked):
             self._disown("nobody knows whether the group is still ours: our mark on it has expired")
 
-    async def keep(self, feed: Callable[[messages.Fact], None]) -> None:
-        """Renew it. When it is lost, or may be, nothing is changed until we have it again."""
+    def start(self, tasks: "TaskGroup", feed: Callable[[messages.Fact], None]) -> None:
+        """From now on it is kept, in *tasks*, and what becomes of it is given to *feed*."""
         self._feed = feed
+        if self.in_use:
+            tasks.start_soon(self._keep, name=f"mark on {self._pool}")
+
+    async def _keep(self) -> None:
+        """Renew it. When it is lost, or may be, nothing is changed until we have it again."""
         wait = MARK_LASTS / 2
         while True:
             await anyio.sleep(wait)
