@@ -27,7 +27,7 @@ class LeaseState:
     """What a lease and its scaler share: the ledger's side, and how the lease stands."""
 
     def __init__(self, id_: LeaseId) -> None:
-        """Assignment from now on."""
+        """Held from now on."""
         self.id = id_
         """Names it for good: its key may be used again once it has ended."""
 

@@ -133,7 +133,7 @@ class Core:
         self.pools = {pool.name: pool for pool in pools}
         self.plans = dict(plans)
         left = Left.of(pools, recovered, keep_used=keep_used)
-        self.ledger = Ledger(map(_shelf, pools), left.uses, left.asleep, left.cordons, left.dirty)
+        self.ledger = Ledger(map(_slots_of, pools), left.uses, left.asleep, left.cordons, left.dirty)
         self.decisions: deque[Decision] = deque(maxlen=KEPT_DECISIONS)
         """The last decisions, newest last; one that changes nothing replaces its like."""
 
@@ -823,7 +823,7 @@ class Core:
         return step
 
 
-def _shelf(pool: PoolSettings) -> PoolSlots:
+def _slots_of(pool: PoolSettings) -> PoolSlots:
     return PoolSlots.empty(
         pool.name,
         pool.capacity_per_instance,
