@@ -84,3 +84,24 @@ async def test_a_cancelled_call_answers_nobody() -> None:
         await anyio.lowlevel.checkpoint()
         scope.cancel()
     assert answers == [2]
+
+
+@pytest.mark.anyio
+async def test_an_error_that_many_get_holds_on_to_none_of_them() -> None:
+    """Its traceback is as long for the last as for the first, so it keeps nobody's frames, and can be read."""
+
+    async def ask() -> None:
+        await anyio.sleep(0.01)
+        raise ProviderError("no answer")
+
+    shared, lengths = SharedCall(ask), []
+
+    async def one() -> None:
+        with pytest.raises(ProviderError) as caught:
+            await shared()
+        lengths.append(len(caught.traceback))
+
+    async with anyio.create_task_group() as tasks:
+        for _ in range(20):
+            tasks.start_soon(one)
+    assert len(set(lengths)) == 1

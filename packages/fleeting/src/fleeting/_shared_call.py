@@ -1,6 +1,7 @@
 """One question to a cloud for all who ask it at about the same time."""
 
 from collections.abc import Awaitable, Callable
+from types import TracebackType
 from typing import Generic, TypeVar
 
 import anyio
@@ -25,6 +26,8 @@ class SharedCall(Generic[T]):
         self._turn = anyio.Lock()
         self._begun = self._answered = 0
         self._answer: T | ProviderError
+        self._origin: TracebackType | None = None
+        """Where the error that is the answer was raised: each raise of it would add to what those before it added."""
 
     async def __call__(self) -> T:
         """Return the answer to a call that begins now or later, or raise its error."""
@@ -35,9 +38,9 @@ class SharedCall(Generic[T]):
                 try:
                     self._answer = await self._call()
                 except ProviderError as error:
-                    self._answer = error
+                    self._answer, self._origin = error, error.__traceback__
                 self._answered = self._begun
             answer = self._answer
         if isinstance(answer, ProviderError):
-            raise answer
+            raise answer.with_traceback(self._origin)
         return answer
