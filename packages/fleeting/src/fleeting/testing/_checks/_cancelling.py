@@ -29,7 +29,7 @@ async def check_cancelled_increase_leaves_no_trace(harness: Harness) -> None:
             await probe.rest(harness.settle)
             added = await probe.added()
             if len(without(added, before)) > 1:
-                raise Violation(clause, f"one request was cancelled, then {describe(added)}")
+                raise Violation(clause, f"one request was cancelled, and then {describe(added)} appeared")
             if harness.alive is not None and (unseen := set(await harness.alive()) - {*added, *probe.found}):
                 raise Violation(clause, f"cancelled at its await {number}, it left {sorted(unseen)} behind")
             await probe.remove(list(added))

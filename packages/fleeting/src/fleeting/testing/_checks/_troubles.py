@@ -196,7 +196,7 @@ class _Amid:
         said = answer.value or 0
         clause = "increase returns how many the cloud accepted, and update shows all of them"
         added = without(await probe.until(clause, lambda shown: len(without(shown, before)) >= said), before)
-        seen = f"the cloud {self.kind.value}{self._since(number)}; increase(2) {answer}, and then appeared "
+        seen = f"the cloud {self.kind.value}{self._since(number)}; increase(2) {answer}, and then there were "
         if len(added) > 2 or (len(added) != said and not unknown):  # noqa: PLR2004  (asked for above)
             raise Violation(clause, seen + describe(added)) from answer.error
         if harness.alive is not None and (unseen := set(await harness.alive()) - {*added, *before}):
