@@ -1143,7 +1143,7 @@ class CoreMachine(RuleBasedStateMachine):
             assert [*known.to_resume(1 << 30, now)] == at_hand[::-1]
             assert known.free == sum(not node.busy for node in sleepers)
             for places in (0, len(sleepers)):
-                endings = known.endings(self.world.policy, now, excess=0, places=places, too_many="too many")
+                endings = known.endings(self.world.policy, now, places=places, too_many="too many")
                 stopped = [node for node in sleepers if not (node.busy or node.retained)]
                 ends = [(due, each.instance) for due, each in endings]
                 assert sorted(ends) == self.ends(plan, stopped, places)
@@ -1278,6 +1278,16 @@ def test_what_is_being_removed_is_not_over_the_ceiling_twice() -> None:
     world.pass_time(100)
     assert len(world.clouds["a"].machines) == 2
     assert sum(len(each.instances) for each in of_type(messages.Decrease, world.changes)) == 2
+
+
+def test_what_goes_for_its_own_pool_goes_for_all_pools() -> None:
+    """One over its pool's ceiling and over that of all pools is one to give up, and another pool's stays."""
+    pools = [PoolSettings(name=name, scale_throttle=NO_THROTTLE, preexisting=Preexisting.ADOPT) for name in "ab"]
+    world = World([evolve(pools[0], max_instances=1), pools[1]], Policy(idle_time=1000.0), 0, max_instances=2)
+    for cloud in "aab":
+        world.clouds[cloud].create(None, world.now)
+    world.pass_time(100)
+    assert {name: len(cloud.machines) for name, cloud in world.clouds.items()} == {"a": 1, "b": 1}
 
 
 def test_what_is_worn_out_makes_room_under_the_ceiling() -> None:

@@ -6,8 +6,8 @@ what is kept only for leases that sleep. What sleeps wakes for whoever waits for
 """
 
 import heapq
-from collections.abc import Container, Iterable, Iterator, Mapping
-from itertools import islice
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, islice
 from operator import itemgetter
 
 from attrs import define, field
@@ -16,10 +16,10 @@ from fleeting import State
 from fleeting.core import Plan, Stage
 from taskscaler._types import Policy, PoolSettings
 from taskscaler._wording import enumerated
-from taskscaler.core._decide import Decision, Removal, Sleep, Wake
+from taskscaler.core._decide import Decision, PoolDecision, Removal, Sleep, Wake
 from taskscaler.core._ledger import Ledger
 from taskscaler.core._payoff import Payoff, Verdict
-from taskscaler.core._sleepers import CORDONED, OVER, Sleepers
+from taskscaler.core._sleepers import CORDONED, OVER, OVER_ALL_CEILINGS, Sleepers
 from taskscaler.core._slots import Closed, Node
 
 NOT_NEEDED = "not needed"
@@ -85,11 +85,13 @@ class Choices:
         spare = decision.spare
         others: list[Iterator[tuple[float, Removal | Sleep]]] = []
         idle: list[Iterator[tuple[float, Node]]] = []
-        over_all = decision.excess
+        own = {pool.pool: self._can_go(pool) if pool.excess else 0 for pool in decision.pools}
+        over_all = max(0, decision.excess - sum(own.values()))  # what goes for its own pool's sake goes for all
         for pool in reversed(decision.pools):
-            excess = to_go = max(pool.excess, over_all)
+            over = [*[OVER] * pool.excess, *[OVER_ALL_CEILINGS] * over_all]
+            excess = len(over)
             if self.sleepers[pool.pool].any:
-                stopped = self._stopped(pool.pool, excess, policy, at)
+                stopped = self._stopped(pool.pool, over, policy, at)
                 if excess:
                     endings = list(stopped)
                     excess = max(0, excess - sum(due <= at for due, _ in endings))
@@ -103,14 +105,15 @@ class Choices:
             others.append(iter(sorted(cordoned, key=itemgetter(0))))
             gone = set()
             if excess:
-                why = OVER if pool.excess else f"{OVER} of all pools"
                 nodes = (node for node in self.ledger.longest_idle(pool.pool) if not node.retained)
                 for node in islice(nodes, excess):
+                    why = over[-excess]
                     spare -= node.usable
                     excess -= 1
                     gone.add(node.instance)
                     yield at, Removal(node.pool, node.instance, why)
-            over_all = max(0, over_all - (to_go - excess))
+            for_all = max(0, len(over) - excess - own[pool.pool])
+            over_all = max(0, over_all - for_all)
             if decision.spare:
                 idle += [_dues(nodes, gone, policy, at) for nodes in self.ledger.idle_by_usable(pool.pool)]
         dormant = sorted(self._dormant(policy, at), key=itemgetter(0))
@@ -153,12 +156,19 @@ class Choices:
         """How many idle instances of the pool may be suspended; none where resuming them does not pay."""
         return self.pools[pool].suspended_count if verdict.pays else 0
 
-    def _stopped(self, pool: str, excess: int, policy: Policy, at: float) -> Iterator[tuple[float, Removal]]:
+    def _can_go(self, pool: PoolDecision) -> int:
+        """How many of those over a pool's own ceiling may go at once. O(so many)."""
+        idle = (node for node in self.ledger.longest_idle(pool.pool) if not node.retained)
+        cordoned = self.ledger.idle_cordoned(pool.pool)
+        some = sum(1 for _ in islice(chain(cordoned, idle), pool.excess))
+        return min(pool.excess, some + self.sleepers[pool.pool].stopped)
+
+    def _stopped(self, pool: str, over: Sequence[str], policy: Policy, at: float) -> Iterator[tuple[float, Removal]]:
         """Suspended instances that hold no leases, and when they are given up; see `Sleepers.endings`."""
         verdict = self.payoff(pool, at)
         too_many = TOO_MANY if verdict.pays else f"suspending does not pay off: {verdict}"
         places = self._places_in_all(pool, verdict)
-        return self.sleepers[pool].endings(policy, at, excess=excess, places=places, too_many=too_many)
+        return self.sleepers[pool].endings(policy, at, over=over, places=places, too_many=too_many)
 
     def to_wake(self, decision: Decision, at: float) -> Iterator[Wake]:
         """Suspended instances to resume: for whoever waits for a lease there, and for what is missing."""

@@ -18,6 +18,7 @@ from taskscaler.core._decide import Removal
 from taskscaler.core._slots import Node, PoolSlots
 
 OVER = "over the ceiling"
+OVER_ALL_CEILINGS = "over the ceiling of all pools"
 TOO_LONG = "suspended for longer than suspended_time"
 UNRESUMABLE = "it could not be resumed"
 """Why suspended instances are given up that hold no leases."""
@@ -105,25 +106,31 @@ class Sleepers:
         """Whether the instance of one can be resumed then, as far as is known."""
         return self._may_resume(at) and self.plan.may_resume(node.instance)
 
+    @property
+    def stopped(self) -> int:
+        """How many may be given up."""
+        self._catch_up()
+        return self._stopped
+
     def endings(
-        self, policy: Policy, at: float, *, excess: int, places: int, too_many: str
+        self, policy: Policy, at: float, *, over: Sequence[str] = (), places: int, too_many: str
     ) -> Iterator[tuple[float, Removal]]:
         """When those without leases are given up, and why; soonest first.
 
         Args:
             policy: The one that holds then.
             at: Now or later.
-            excess: How many go at once, because there are too many instances.
+            over: Why some go at once, one after the other: there are too many instances here, or in all pools.
             places: How many may sleep.
             too_many: Why others may not.
         """
         self._catch_up()
-        if excess:
-            endings: Sequence[tuple[float, Removal]] = self._go_through(policy, at, excess, places, too_many)
+        if over:
+            endings: Sequence[tuple[float, Removal]] = self._go_through(policy, at, over, places, too_many)
         elif self._cordoned or self._stopped > places:
             key = policy.idle_time, places, too_many
             if key not in self._endings:
-                self._endings = {key: self._go_through(policy, at, 0, places, too_many)}
+                self._endings = {key: self._go_through(policy, at, (), places, too_many)}
             endings = self._endings[key]
         else:
             for due, instance in self._ends:
@@ -199,7 +206,7 @@ class Sleepers:
             change(self._ends, (sleeper.ends_at, instance))
 
     def _go_through(
-        self, policy: Policy, at: float, excess: int, places: int, too_many: str
+        self, policy: Policy, at: float, over: Sequence[str], places: int, too_many: str
     ) -> list[tuple[float, Removal]]:
         """The same where some go for there being too many, those first that fell asleep first. O(sleepers)."""
         endings = []
@@ -209,8 +216,8 @@ class Sleepers:
             ends = [(sleeper.ends_at, sleeper.why)]
             if sleeper.cordoned:
                 ends.append((idle_until, CORDONED))
-            if number < excess:
-                ends.append((at, OVER))
+            if number < len(over):
+                ends.append((at, over[number]))
             elif number < len(stopped) - places:
                 ends.append((idle_until, too_many))
             due, why = min(ends, key=itemgetter(0))
