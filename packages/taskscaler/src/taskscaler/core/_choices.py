@@ -116,14 +116,14 @@ class Choices:
             over_all = max(0, over_all - for_all)
             if decision.spare:
                 idle += [_dues(nodes, gone, policy, at) for nodes in self.ledger.idle_by_usable(pool.pool)]
-        dormant = sorted(self._dormant(policy, at), key=itemgetter(0))
-        others.append((due, _with_its_leases(node)) for due, node in dormant if not node.usable)
-        idle += [iter([(due, node)]) for due, node in dormant if node.usable]
+        suspendable = sorted(self._suspendable(policy, at), key=itemgetter(0))
+        others.append((due, _with_its_leases(node)) for due, node in suspendable if not node.usable)
+        idle += [iter([(due, node)]) for due, node in suspendable if node.usable]
         places: dict[str, int] = {}
         not_needed = ((due, self._spared(node, places, at)) for due, node in _fitting(idle, spare))
         yield from heapq.merge(*others, not_needed, key=itemgetter(0))
 
-    def _dormant(self, policy: Policy, at: float) -> Iterator[tuple[float, Node]]:
+    def _suspendable(self, policy: Policy, at: float) -> Iterator[tuple[float, Node]]:
         """Nodes that are kept only for leases that sleep, and when their instances are to be suspended. O(such nodes).
 
         Those that nobody else can use sleep at once, the others as late as idle ones would go.
