@@ -117,7 +117,7 @@ async def test_a_user_without_a_home_is_told_to_name_a_directory(monkeypatch: py
 
     monkeypatch.delenv("XDG_STATE_HOME", raising=False)
     monkeypatch.setattr(Path, "home", nowhere)
-    with pytest.raises(GroupRefused, match="no home directory for the instances to live in; set directory"):
+    with pytest.raises(GroupRefused, match="there is no home directory for the instances; set directory"):
         await LocalGroup(LocalConfig()).init(Settings(owner="test", clock=LoopClock()))
 
 

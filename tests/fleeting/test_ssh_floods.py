@@ -263,7 +263,7 @@ def test_a_greeting_has_an_end(tapped: tuple[Tap, socket.socket]) -> None:
     for _ in range(GREETING >> 10):
         tap.recv(1 << 10)
     theirs.sendall(b"x")
-    with pytest.raises(ConnectionAbortedError, match="said more than 64 KiB, but no key"):
+    with pytest.raises(ConnectionAbortedError, match="the host sent more than 64 KiB, but no key"):
         tap.recv(1)
     tap.lift_allowance()
     theirs.sendall(bytes(GREETING))
@@ -280,7 +280,7 @@ async def test_a_host_that_greets_without_end_is_hung_up_on() -> None:
     with anyio.fail_after(PATIENCE):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(_talk, theirs)
-            assert "said more than 64 KiB, but no key" in await transport.wait_closed()
+            assert "the host sent more than 64 KiB, but no key" in await transport.wait_closed()
             tasks.cancel_scope.cancel()
     theirs.close()
 
@@ -362,7 +362,7 @@ async def test_a_real_host_that_floods_is_given_up(tmp_path: Path) -> None:
     settings = ["AllowStreamLocalForwarding no", "ForceCommand exec yes noise >&2"]
     with sshd(tmp_path, *settings) as server:
         async with dialled(server.info) as connection:
-            with pytest.raises(Unreachable, match="says more than 1 MiB instead of connecting"):
+            with pytest.raises(Unreachable, match="the host sent more than 1 MiB instead of connecting"):
                 await connection.open_unix("/run/docker.sock")
             turns = 0
             with anyio.move_on_after(PATIENCE) as scope:

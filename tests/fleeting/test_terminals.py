@@ -126,7 +126,7 @@ async def test_a_host_may_open_no_terminals(tmp_path: Path) -> None:
             assert isinstance(connection, OpensTerminals)
             async with connection.open_terminal("true", term="xterm", columns=80, rows=24) as terminal:
                 await rest(terminal)
-                with pytest.raises(ConnectError, match="opens no terminal for this user; see PermitTTY"):
+                with pytest.raises(ConnectError, match="opens no terminal for this user; check PermitTTY"):
                     await terminal.wait()
 
 

@@ -90,7 +90,7 @@ def test_a_deadlock_is_an_error_on_asyncio() -> None:
         finally:
             cleaned.append(True)
 
-    with pytest.raises(Deadlock, match="every task waits"):
+    with pytest.raises(Deadlock, match="every task is waiting"):
         anyio.run(wait, **virtual_run("asyncio"))
     assert cleaned == [True]
 

@@ -70,7 +70,7 @@ async def test_over_http_every_message_is_encrypted(host: Host) -> None:
 async def test_plain_text_is_refused_unless_allowed(plain: Host) -> None:
     """A host that wants the password in plain text gets it only if its user has said so."""
     before = (await plain.control())["seen"].get("basic", 0)
-    with pytest.raises(LoginRejected, match=r"shows the password .* use winrm\+https, or set allow_plaintext"):
+    with pytest.raises(LoginRejected, match=r"exposes the password .* use winrm\+https, or set allow_plaintext"):
         await echo(plain.info)
     assert (await plain.control())["seen"].get("basic", 0) == before
     assert await echo(plain.info, evolve(QUICK, allow_plaintext=True)) == b"hi\n"
