@@ -166,6 +166,16 @@ def test_what_nobody_else_can_serve_stays_where_it_was_asked_for() -> None:
     assert [pool.withdraw for pool in decide([fails, full], 0, 6, Policy(), NOW).pools] == [1, 0]
 
 
+def test_what_is_stranded_moves_once_others_can_take_it() -> None:
+    """Nothing else may happen by then: the decision says when the other pool may be asked."""
+    fails = a_supply(coming=3, stranded=3, limits=evolve(FREE, blocked_until=NOW + 500))
+    throttled = a_supply(pool="q", limits=evolve(FREE, tokens=1, tokens_at=NOW + 20))
+    failing = a_supply(pool="q", limits=evolve(FREE, blocked_until=NOW + 60))
+    for other, withdrawn, again in ((throttled, 1, 20), (failing, 0, 60), (a_supply(pool="q"), 3, math.inf)):
+        decision = decide([fails, other], 0, 6, Policy(), NOW)
+        assert (decision.pools[0].withdraw, decision.look_again_at - NOW) == (withdrawn, again)
+
+
 def test_a_decision_in_words() -> None:
     """It names demand, target, what is asked for and what limits it."""
     limits = evolve(FREE, room=1)

@@ -316,8 +316,11 @@ def _shares(supplies: Sequence[Supply], missing: int, room: int) -> tuple[tuple[
                 set_back=supply.set_back,
             )
         )
-    stranded = any(supply.stranded for supply in supplies)
-    return tuple(_with_moves(pools, supplies) if stranded else pools), look_again_at
+    if any(supply.stranded for supply in supplies):
+        pools = [*_with_moves(pools, supplies)]
+        if any(supply.stranded > pool.withdraw for pool, supply in zip(pools, supplies, strict=True)):
+            look_again_at = min([look_again_at, *(limit(supply.limits)[1] for supply in supplies)])  # others take more
+    return tuple(pools), look_again_at
 
 
 def _held_back(limits: Limits, wanted: int, allowed: int, increase: int) -> tuple[str, float]:

@@ -295,11 +295,12 @@ class _Foresight:
 
     def _grow(self, decision: Decision, at: float, why: str = "") -> Iterator[Upcoming]:
         for each in decision.pools:
-            unwanted = min(each.withdraw, self.core.plans[each.pool].withdrawable)
+            plan = self.core.plans[each.pool]
+            unwanted = min(each.withdraw - plan.queued, plan.withdrawable)  # what is queued goes first, without a call
             if each.increase:
-                if not self.core.plans[each.pool].asking:  # else it goes into the next call, and when nobody knows
+                if not plan.asking:  # else it goes into the next call, and when nobody knows
                     yield self._item(at, Next.ASK, each.pool, count=each.increase, why=why)
-            elif unwanted:
+            elif unwanted > 0:
                 why = "other pools can fill them" if each.moved else "nothing needs them any more"
                 yield self._item(at, Next.WITHDRAW, each.pool, count=unwanted, why=why)
 
