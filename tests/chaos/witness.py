@@ -251,7 +251,7 @@ class Witness:
             case Drop("instance", key):
                 self._move(_id(key), "gone")
             case Drop("intent", key):
-                end = {"IncreaseFailed": "failed", "Withdrawn": "withdrawn"}
+                end = {"IncreaseFailed": "failed", "NotAsked": "not asked", "Withdrawn": "withdrawn"}
                 if self._fact == "Updated" and _id(key) not in appeared:
                     end["Updated"] = "expired"
                 self.met[f"intent: requested -> {end.get(self._fact, 'matched')}"] += 1

@@ -225,6 +225,26 @@ def test_a_deletion_by_others_that_is_called_off_is_finished() -> None:
     assert of_type(messages.Decrease, step.actions) == [messages.Decrease("default", ("i",))]
 
 
+def test_what_was_not_asked_for_is_not_waited_for() -> None:
+    """It waited for the journal: there is room for as many again at once, and no failure that is waited for."""
+    plan = started(evolve(CONFIG, max_instances=2, scale_throttle=ScaleThrottle(limit=0.001, burst=2)))
+    intent = one_intent(plan.request(2, EPOCH))
+    plan.handle(messages.NotAsked(intent), EPOCH + 30)
+    limits = plan.limits(EPOCH + 30)
+    assert (limits.room, limits.tokens, limits.blocked_until) == (2, 2, None)
+    assert one_intent(plan.request(2, EPOCH + 30)) != intent
+
+
+def test_what_is_not_asked_again_may_come_all_the_same() -> None:
+    """The first try may have created the instances: the intent counts until they appear, or it expires."""
+    plan = started(evolve(CONFIG, max_instances=2), named=True)
+    intent = one_intent(plan.request(2, EPOCH))
+    plan.handle(messages.IncreaseFailed(intent, "timed out", outcome_known=False), EPOCH + 1)
+    assert one_intent(plan.tick(EPOCH + 60)) == intent
+    plan.handle(messages.NotAsked(intent), EPOCH + 61)
+    assert (plan.outstanding, plan.limits(EPOCH + 61).room) == (2, 0)
+
+
 # --- ceilings -----------------------------------------------------------------------------------------------
 
 

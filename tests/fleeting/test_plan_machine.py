@@ -763,6 +763,21 @@ class PlanMachine(RuleBasedStateMachine):
         else:
             self.feed(messages.Increased(intent, call.accepted))
 
+    @precondition(lambda self: any(call.accepted is None for call in self.under_way(messages.Increase)))
+    @rule(pick=PICKS)
+    def never_ask(self, pick: int) -> None:
+        """It waited for the journal, which failed for a while, and is not sent any more."""
+        calls = [call for call in self.under_way(messages.Increase) if call.accepted is None]
+        call = calls[pick % len(calls)]
+        assert isinstance(call.action, messages.Increase)
+        self.calls.remove(call)
+        asked = self.asked.get(call.action.intent)
+        if asked is not None:
+            asked.calls -= 1
+            if not asked.doubt:
+                asked.accepted = asked.matched
+        self.feed(messages.NotAsked(call.action.intent))
+
     @precondition(lambda self: self.cloud.unfilled)
     @rule()
     def appear(self) -> None:

@@ -44,8 +44,9 @@ class Sleeper:
         self.refusal = None
 
     def handle(self, pool: str, fact: messages.Fact, now: float) -> Step:
-        """There are no groups."""
-        raise NotImplementedError
+        """Note it."""
+        self.told.append(f"{now:g}: {fact}")
+        return NOTHING
 
     @property
     def wake_at(self) -> float | None:
@@ -121,6 +122,19 @@ async def test_a_failing_journal_delays_and_loses_nothing() -> None:
     assert journal.history == [(Put("kind", "a", 1), Put("kind", "b", 2)), "act on a", "act on b"]
     assert core.told[0] == "0: disk full"
     assert [told.partition(": ")[2] for told in core.told] == ["disk full", "recovered"]
+
+
+async def test_a_request_that_waited_for_a_failing_journal_is_not_sent() -> None:
+    """It was decided on what is long over: the core is told, and decides anew; all else is performed."""
+    journal, core = Recorder([]), Sleeper()
+    async with running(core, journal) as runtime:
+        journal.error = "disk full"
+        runtime.take(Step([Put("kind", "a", 1)], [messages.Increase("default", "intent", 2), "act on a"]))
+        await anyio.sleep(30)
+        journal.error = ""
+        await anyio.sleep(30)
+    assert journal.history == [(Put("kind", "a", 1),), "act on a"]
+    assert core.told[-1].endswith(f": {messages.NotAsked('intent')}")
 
 
 async def test_the_core_is_woken_when_it_wants_to_be() -> None:

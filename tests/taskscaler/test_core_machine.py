@@ -438,12 +438,15 @@ class World:
         steps, self.waiting = self.waiting, []
         for step in steps:
             self.records.apply(step.writes)
-        if self.failing:
-            self.failing = False
+        failed, self.failing = self.failing, False
+        if failed:
             self.take(self.core.journal_recovered(self.now))
         for step in steps:
             for action in step.actions:
-                self.perform(action)
+                if failed and isinstance(action, messages.Increase):
+                    self.take(self.core.handle(action.pool, messages.NotAsked(action.intent), self.now))
+                else:
+                    self.perform(action)
         return True
 
     def pass_time(self, seconds: float) -> None:

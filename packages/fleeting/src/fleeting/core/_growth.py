@@ -229,6 +229,17 @@ class Growth:
                 self._doubt(intent, now)
         self._call_ended(now)
 
+    def not_asked(self, name: str, now: float) -> None:
+        """Nothing will come of it, unless an earlier try is still carried out; what is wanted now is asked for anew."""
+        intent = self.intents.get(name)
+        if intent is not None and intent.doubtful:
+            self._doubt(intent, now)
+        elif intent is not None:
+            self._bucket.take(-intent.outstanding, now)
+            self.intents.accepted(intent, intent.matched, now)
+            self._settle(intent)
+        self._call_ended(now)
+
     def _call_ended(self, now: float) -> None:
         """The cloud has answered: what was queued meanwhile goes into the next call, if it may be asked for still.
 

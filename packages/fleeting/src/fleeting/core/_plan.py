@@ -426,6 +426,8 @@ class Plan:
                 self._growth.increased(fact, now)
             case messages.IncreaseFailed():
                 self._growth.increase_failed(fact, now)
+            case messages.NotAsked(intent):
+                self._growth.not_asked(intent, now)
             case messages.Decreased(asked):
                 self._deletions.answered(asked)
             case messages.DecreaseFailed():

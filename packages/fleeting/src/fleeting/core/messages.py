@@ -114,6 +114,12 @@ class IncreaseFailed(NamedTuple):
     retry_after: float | None = None
 
 
+class NotAsked(NamedTuple):
+    """The cloud was not asked for the intent's instances: what was decided waited for the journal for too long."""
+
+    intent: str
+
+
 class Decreased(NamedTuple):
     """Of those asked for, the cloud accepted these deletions."""
 
@@ -223,6 +229,7 @@ Fact = (
     | UpdateFailed
     | Increased
     | IncreaseFailed
+    | NotAsked
     | Decreased
     | DecreaseFailed
     | Withdrawn

@@ -344,7 +344,7 @@ class Runtime(Generic[C]):
 
     async def _commit_queued(self) -> None:
         """Make what is queued durable, then perform what waited for it."""
-        writes, actions = len(self._writes), len(self._waiting)
+        writes, actions, failing = len(self._writes), len(self._waiting), self._failing
         if not await self._commit(self._writes[:writes]):
             self._retry_at = self.clock.now() + RETRY_COMMIT
             self._ready += [action for action in self._waiting if self._is_urgent(action)]
@@ -352,8 +352,11 @@ class Runtime(Generic[C]):
         else:
             del self._writes[:writes]  # not before they are durable: a cancellation must not lose them
             durable = actions if self._writes else len(self._waiting)
-            self._ready += self._waiting[:durable]
-            del self._waiting[:durable]
+            performed, self._waiting = self._waiting[:durable], self._waiting[durable:]
+            stale = [each for each in performed if failing and isinstance(each, messages.Increase)]
+            self._ready += [each for each in performed if each not in stale]
+            for increase in stale:  # since it was decided, what it would be too many for may have appeared
+                self.feed(increase.pool, messages.NotAsked(increase.intent))
         self._perform_ready()
 
     async def _commit(self, writes: Sequence[Write]) -> bool:
