@@ -108,3 +108,18 @@ async def test_even_a_broken_pipe_of_its_own(way: Way) -> None:
     given.failure = BrokenPipeError("of the source")
     with pytest.raises(BrokenPipeError, match="of the source"):
         await way.connection.run("cat", stdin=given)
+
+
+async def test_a_generator_that_is_not_read_to_its_end_is_closed(way: Way) -> None:
+    """The command ends before it has read all: what the generator holds is let go of by then, not some day."""
+    closed = []
+
+    async def endless() -> AsyncIterator[bytes]:
+        try:
+            while True:
+                yield bytes(1 << 16)
+        finally:
+            closed.append("closed")
+
+    assert (await way.connection.run("head -c 1 >/dev/null; exit 3", stdin=endless())).exit_status == 3
+    assert closed == ["closed"]

@@ -1,6 +1,8 @@
 """What a command reads, whole or as it comes: the same to a connector."""
 
 from collections.abc import AsyncIterable, AsyncIterator
+from contextlib import asynccontextmanager
+from inspect import isasyncgen
 
 from attrs import define, field
 
@@ -16,6 +18,17 @@ def arriving(stdin: Source | None) -> AsyncIterable[bytes]:
     if isinstance(stdin, str):
         raise TypeError("stdin must be bytes, not a string; encode it")
     return _Whole(stdin or b"") if isinstance(stdin, bytes | None) else stdin
+
+
+@asynccontextmanager
+async def reading(source: AsyncIterable[bytes]) -> AsyncIterator[AsyncIterator[bytes]]:
+    """Read a source, perhaps not to its end: a generator is closed then, which nobody else would do."""
+    chunks = aiter(source)
+    try:
+        yield chunks
+    finally:
+        if isasyncgen(chunks) or isinstance(chunks, _Preceded):
+            await chunks.aclose()
 
 
 def preceded(first: bytes, stdin: Source | None) -> Source | None:
@@ -43,6 +56,10 @@ class _Preceded:
             self._arriving = aiter(self._rest)
             return self._first
         return await anext(self._arriving)
+
+    async def aclose(self) -> None:
+        if isasyncgen(self._arriving):
+            await self._arriving.aclose()
 
 
 @define

@@ -19,7 +19,7 @@ from fleeting._wording import one_line
 from fleeting.connectors._base import BaseConnection, Invocation
 from fleeting.connectors._pipe_output import PipeOutput
 from fleeting.connectors._pty import LocalTerminal, on_terminal, pty
-from fleeting.connectors._stdin import arriving
+from fleeting.connectors._stdin import arriving, reading
 from fleeting.groups.local import _client
 
 LOGIN_SHELL = 'exec "${SHELL:-/bin/sh}" -l'
@@ -218,9 +218,10 @@ class _Pipes:
     async def feed(self) -> None:
         """Write its input, as fast as it reads, for as long as it reads."""
         with self._feeding, self._input:
-            async for chunk in self._stdin:
-                if not await self._write(chunk):
-                    return
+            async with reading(self._stdin) as chunks:
+                async for chunk in chunks:
+                    if not await self._write(chunk):
+                        return
 
     async def _write(self, chunk: bytes) -> bool:
         """Write all of it; False if nobody reads it."""

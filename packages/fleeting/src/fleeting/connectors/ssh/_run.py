@@ -8,7 +8,7 @@ import anyio
 from attrs import define, field
 
 from fleeting._protocols import Sink, Source
-from fleeting.connectors._stdin import arriving
+from fleeting.connectors._stdin import arriving, reading
 from fleeting.connectors.ssh._channel import STDERR, STDOUT, WINDOW, Channel
 from fleeting.connectors.ssh._command import PidReader
 
@@ -62,9 +62,10 @@ class Running:
 
     async def _feed(self, stdin: Source) -> None:
         """Send its input, as fast as it reads, for as long as it reads."""
-        async for chunk in arriving(stdin):
-            if not await self._write(chunk):
-                return
+        async with reading(arriving(stdin)) as chunks:
+            async for chunk in chunks:
+                if not await self._write(chunk):
+                    return
         self._channel.put_eof()
         await self._channel.drained()
 

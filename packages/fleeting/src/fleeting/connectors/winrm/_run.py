@@ -8,7 +8,7 @@ from attrs import define
 from fleeting._errors import Unreachable
 from fleeting._protocols import Source
 from fleeting.connectors._base import Invocation
-from fleeting.connectors._stdin import arriving
+from fleeting.connectors._stdin import arriving, reading
 from fleeting.connectors.winrm._calls import Calls
 from fleeting.connectors.winrm._faults import BUSY, Fault, OperationTimeout
 
@@ -72,10 +72,11 @@ class Running:
 
     async def _feed(self, stdin: Source) -> None:
         """Send the input, as fast as it is taken, for as long as it is."""
-        async for chunk in arriving(stdin):
-            for start in range(0, len(chunk), PIECE):
-                if not await self._send(chunk[start : start + PIECE]):
-                    return
+        async with reading(arriving(stdin)) as chunks:
+            async for chunk in chunks:
+                for start in range(0, len(chunk), PIECE):
+                    if not await self._send(chunk[start : start + PIECE]):
+                        return
         await self._send(b"", end=True)
 
     async def _send(self, data: bytes, *, end: bool = False) -> bool:
