@@ -19,15 +19,12 @@ from fleeting import Capability, CapacityUnavailable, LoopClock, ScaleThrottle
 from fleeting.events import LossKind
 from fleeting.testing import FakeCloud, FakeGroup, IncreaseFault, virtual_run
 from taskscaler import LeaseLost, Pool, Taskscaler
-from taskscaler.batch import BatchState, Job, JobState
-from taskscaler.executors import JobOutcome, JobSpec, Verdict
+from taskscaler.batch import BatchState, Begun, Ended, JobState, Planned, Started
 
 FAILOVERS = 300
 STOCK_OUTS = 1_000
 PREEMPTED_LIVES = 200
 BACKENDS: tuple[Literal["asyncio", "trio"], ...] = ("asyncio", "trio")
-
-WELL = JobOutcome(verdict=Verdict.SUCCEEDED, exit_code=0)
 
 
 class Stopwatch(FakeGroup):
@@ -81,7 +78,7 @@ class Life:
         """Draw the clouds and the jobs."""
         self.clouds = {name: self._cloud(name) for name in ("spot", "other-spot", "on-demand")}
         count = self.random.randrange(1, 15)
-        self.state = BatchState([Job(spec=JobSpec(name=f"{n}", script=""), retries=0) for n in range(count)], now=0.0)
+        self.state = BatchState(Begun(at=0.0, jobs=tuple(Planned(name=f"{n}", retries=0) for n in range(count))))
 
     def _cloud(self, name: str) -> FakeCloud:
         can = {Capability.NAMED_CREATE, Capability.NOTICES}
@@ -152,14 +149,16 @@ class Life:
         while not self.state[name].state.final:
             try:
                 async with self.scaler.acquire(name, timeout=inf) as lease:
-                    self.state.begin(
-                        name, pool=lease.pool, instance=lease.instance, slot=lease.slot, now=self.clock.now()
-                    )
+                    now, pool, instance = self.clock.now(), lease.pool, lease.instance
+                    self.state.apply(Started(at=now, job=name, pool=pool, instance=instance, slot=lease.slot))
                     await anyio.sleep(lasts)
-                    self.state.end(name, WELL, now=self.clock.now())
+                    ended = Ended(at=self.clock.now(), job=name, state=JobState.SUCCEEDED, exit_code=0)
             except LeaseLost as error:
                 preempted = error.loss.kind is LossKind.PREEMPTED
-                self.state.lose(name, str(error.loss), now=self.clock.now(), preempted=preempted)
+                ended = Ended(
+                    at=self.clock.now(), job=name, state=JobState.LOST, why=str(error.loss), preempted=preempted
+                )
+            self.state.apply(ended)
 
 
 UNLIMITED = ScaleThrottle(limit=-1)
