@@ -103,6 +103,10 @@ BREAKS = {
     "no_shell_touches_a_list": ("else command", 'else ["/bin/sh", "-c", " ".join(command)]'),
     "bytes_pass_unchanged": ("await sink(chunk)", "await sink(chunk.decode(errors='replace').encode())"),
     "input_is_fed_as_it_is_read": ("with feeding, suppress(anyio.BrokenResourceError):", "with feeding:"),
+    "unread_input_is_closed": (
+        "async with reading(arriving(invocation.stdin)) as chunks:",
+        "for chunks in [aiter(arriving(invocation.stdin))]:",
+    ),
     "environment_and_directory": (", **invocation.env}", "}"),
     "the_environment_is_nobodys_argument": (
         "else command",

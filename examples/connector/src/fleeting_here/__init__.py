@@ -9,7 +9,7 @@ import anyio
 from anyio.abc import ByteReceiveStream, ByteSendStream, Process
 
 from fleeting import Completed, ConnectInfo, ConnectorConfig, Unreachable, hookimpl
-from fleeting.connectors import BaseConnection, Invocation, Sink, arriving
+from fleeting.connectors import BaseConnection, Invocation, Sink, arriving, reading
 
 
 @hookimpl
@@ -23,7 +23,7 @@ class HereConnector:
 
     @asynccontextmanager
     async def dial(self, info: ConnectInfo, _: ConnectorConfig) -> AsyncIterator["HereConnection"]:
-        """Make sure that the instance is there; in the end tell those who wait for the connection's."""
+        """Make sure that the instance is there; at the end, wake those who wait for the connection to close."""
         if not await anyio.Path(info.internal_addr or "").is_dir():
             raise Unreachable(f"{info.id} has no directory {info.internal_addr}; make it, or correct the address")
         connection = HereConnection(str(info.internal_addr))
@@ -73,8 +73,9 @@ async def _attend(process: Process, invocation: Invocation) -> int:
     async def feed(pipe: ByteSendStream | None) -> None:
         if pipe is not None:
             with feeding, suppress(anyio.BrokenResourceError):  # a command need not read its input
-                async for chunk in arriving(invocation.stdin):
-                    await pipe.send(chunk)
+                async with reading(arriving(invocation.stdin)) as chunks:
+                    async for chunk in chunks:
+                        await pipe.send(chunk)
             await pipe.aclose()
 
     async def pump(pipe: ByteReceiveStream | None, sink: Sink) -> None:

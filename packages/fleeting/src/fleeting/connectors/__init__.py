@@ -12,7 +12,7 @@ from fleeting._types import ConnectInfo, ConnectorConfig
 from fleeting.connectors._base import BaseConnection, Invocation
 from fleeting.connectors._collect import Beginning, Collector, Ending
 from fleeting.connectors._pipe_output import PipeOutput
-from fleeting.connectors._stdin import arriving
+from fleeting.connectors._stdin import arriving, reading
 
 __all__ = [
     "BaseConnection",
@@ -29,6 +29,7 @@ __all__ = [
     "Terminal",
     "arriving",
     "overridden",
+    "reading",
 ]
 
 _DEFAULTS = ConnectorConfig()

@@ -22,7 +22,14 @@ def arriving(stdin: Source | None) -> AsyncIterable[bytes]:
 
 @asynccontextmanager
 async def reading(source: AsyncIterable[bytes]) -> AsyncIterator[AsyncIterator[bytes]]:
-    """Read a source, perhaps not to its end: a generator is closed then, which nobody else would do."""
+    """Read a command's input, perhaps not to its end: leaving the context closes a generator.
+
+    A command may end before it has read all; a loop that is left then would leave the generator, and what it holds
+    open, to the garbage collector.
+
+    Args:
+        source: What `arriving` returned; it is read once.
+    """
     chunks = aiter(source)
     try:
         yield chunks

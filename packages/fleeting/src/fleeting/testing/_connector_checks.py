@@ -6,8 +6,8 @@ leaves there is an empty directory below the one for temporary files.
 """
 
 import shlex
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from functools import partial
 from secrets import token_hex
 
@@ -84,6 +84,23 @@ async def check_input_is_fed_as_it_is_read(dial: DialInstance) -> None:
             expect("input may stay unread", (await connection.run(leave_it, stdin=data)).ok, True)
         expect("without stdin there is nothing to read", (await connection.run("cat")).stdout, b"")
         expect("what arrives in chunks is fed", (await connection.run("head -n 3", stdin=_Lines())).stdout, b"y\n" * 3)
+
+
+async def check_unread_input_is_closed(dial: DialInstance) -> None:
+    """A generator of input is closed before `run` returns, even if the command did not read it to its end."""
+    is_open = True
+
+    async def lines() -> AsyncGenerator[bytes, None]:
+        nonlocal is_open
+        try:
+            async for line in _Lines():
+                yield line
+        finally:
+            is_open = False
+
+    async with dial() as connection, aclosing(lines()) as endless:
+        await connection.run("head -n 3", stdin=endless)
+        expect("a generator that is not read to its end is closed", is_open, False)
 
 
 async def check_environment_and_directory(dial: DialInstance) -> None:
@@ -325,6 +342,7 @@ CONNECTOR_CHECKS: tuple[ConnectorCheck, ...] = (
     check_no_shell_touches_a_list,
     check_bytes_pass_unchanged,
     check_input_is_fed_as_it_is_read,
+    check_unread_input_is_closed,
     check_environment_and_directory,
     check_the_environment_is_nobodys_argument,
     check_what_cannot_be_started_exits_with_127,
