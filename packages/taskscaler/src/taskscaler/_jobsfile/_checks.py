@@ -1,0 +1,71 @@
+"""What may be wrong with the meaning of a jobs file: names, variables, files and programs."""
+
+import os
+import re
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path, PurePosixPath
+
+from fleeting.config import quoted
+from fleeting.errors import ConfigProblem, Mistake
+from fleeting.plugins import describe
+from taskscaler._jobsfile._tables import RESERVED, Report, Tables
+
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+OUR_VARIABLES = "TASKSCALER_"
+"""What the names of variables begin with that jobs are told about themselves by."""
+
+
+def repeated_names(tables: Tables) -> Iterator[ConfigProblem]:
+    seen: dict[str, int] = {}
+    for index, table in enumerate(tables.jobs):
+        for name in table.names:
+            if name in seen:
+                found = f"{quoted(name)} is also the name of jobs[{seen[name]}]"
+                yield ConfigProblem(path=f"jobs[{index}].name", found=found, hint="give each job its own name")
+                break
+            seen[name] = index
+
+
+def bad_variables(tables: Tables) -> Iterator[ConfigProblem]:
+    named = {"defaults": tables.defaults.env} | {f"jobs[{index}]": table.env for index, table in enumerate(tables.jobs)}
+    for path, env in named.items():
+        for name in env:
+            if not _VARIABLE.fullmatch(name):
+                expected = "names of letters, digits and underscores that do not start with a digit"
+                yield ConfigProblem(path=f"{path}.env", found=quoted(name), expected=expected)
+            elif name.startswith(OUR_VARIABLES):
+                expected = f"names that do not start with {OUR_VARIABLES}"
+                yield ConfigProblem(path=f"{path}.env", found=quoted(name), expected=expected)
+
+
+def missing_files(directory: Path, tables: Tables) -> Iterator[ConfigProblem]:
+    named = {"defaults": tables.defaults.files, "report": tables.report.files if tables.report else ()}
+    named |= {f"jobs[{index}]": table.files or () for index, table in enumerate(tables.jobs)}
+    for path, files in named.items():
+        for index, file in enumerate(files):
+            if not os.path.exists(directory / file):  # noqa: PTH110  (a Path raises for long names)
+                yield missing(f"{path}.files[{index}]", describe(file), f"a file or directory in {directory}")
+
+
+def missing_program(directory: Path, report: Report | None) -> Iterator[ConfigProblem]:
+    """Whether the report can be made should not show once all jobs are over."""
+    if report and not _may_be_run(report.command[0], directory, report.files):
+        program = report.command[0]
+        hint = "write each argument as its own string" if " " in program else ""
+        yield missing("report.command", quoted(program), "a program that this machine can run", hint)
+
+
+def _may_be_run(program: str, directory: Path, files: Sequence[str]) -> bool:
+    """Tell whether a program can be found; of what is in the results, only what is copied there is known."""
+    path = PurePosixPath(program)
+    if "/" not in program or path.is_absolute():
+        return shutil.which(program) is not None
+    if path.parts[0] in RESERVED:
+        return True
+    return any(path.is_relative_to(file) for file in files) and shutil.which(directory / path) is not None
+
+
+def missing(path: str, found: str, expected: str, hint: str = "") -> ConfigProblem:
+    return ConfigProblem(path=path, found=found, expected=expected, hint=hint, mistake=Mistake.MISSING_FILE)

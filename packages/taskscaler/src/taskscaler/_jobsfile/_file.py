@@ -1,0 +1,111 @@
+"""Reads a jobs file.
+
+The fleet stands under ``[autoscaler]``, with the keys that GitLab Runner has under ``[runners.autoscaler]``.
+All mistakes of form are reported together, with those of the plugin's settings; if there are none, all mistakes of
+meaning.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from attrs import field, frozen
+
+from fleeting import ConfigError, InstanceGroup
+from fleeting.config import read_toml
+from fleeting.errors import ConfigProblem
+from fleeting.plugins import structure
+from taskscaler._jobsfile._checks import bad_variables, missing_files, missing_program, repeated_names
+from taskscaler._jobsfile._jobs import jobs_of
+from taskscaler._jobsfile._plugins import executors_of, groups_of, observers_of, options_of, unusable_connectors
+from taskscaler._jobsfile._tables import Report, Tables
+from taskscaler._observe import ScalerObserver
+from taskscaler.batch import Job
+from taskscaler.config._autoscaler import Autoscaler
+from taskscaler.config._pools import at_home, with_inheritance
+from taskscaler.executors import Executor
+
+
+@frozen(kw_only=True)
+class JobsFile:
+    """A file that has been read and found to be right; nothing has been connected to."""
+
+    path: Path
+    autoscaler: Autoscaler
+    groups: Sequence[InstanceGroup]
+    """What the plugins of the fleet's pools made, in their order; not opened yet."""
+
+    observers: Sequence[ScalerObserver]
+    """Those that the fleet names; nothing is sent anywhere yet."""
+
+    jobs: Sequence[Job]
+    executors: Mapping[str, Executor]
+    """By the names that the jobs use."""
+
+    report: Report | None
+
+    text: str = field(repr=False)
+    """The file as it was read."""
+
+    notes: Sequence[str]
+    """What was accepted but should be written otherwise, one sentence each."""
+
+
+_GITLABS = ConfigProblem(
+    path="",
+    found="this is a GitLab Runner config.toml ([[runners]]), not a jobs file with [autoscaler] and [[jobs]]",
+    hint="run taskscaler check to see what it means",
+)
+
+
+def read_jobs_file(path: Path) -> JobsFile:
+    """Read and check a jobs file.
+
+    Raises:
+        ConfigError: With every mistake of form and of the plugin's settings, or else with every mistake of meaning.
+        OSError: It cannot be read.
+    """
+    notes: list[str] = []
+    problems: list[ConfigProblem] = []
+    text, data = read_toml(path)
+    if "runners" in data and "autoscaler" not in data:
+        raise ConfigError([_GITLABS], source=str(path))
+    fleet = with_inheritance(data.get("autoscaler"))
+    tables = _tables({**data, "autoscaler": fleet} if fleet is not None else data, problems, notes)
+    groups = groups_of(fleet, problems, notes)
+    if tables is None:
+        raise ConfigError(at_home(problems, data.get("autoscaler"), "autoscaler"), source=str(path))
+    executors = executors_of(tables, problems)
+    options = options_of(tables, problems)
+    observers = observers_of(tables.autoscaler, problems)
+    problems += [
+        *unusable_connectors(tables.autoscaler),
+        *repeated_names(tables),
+        *bad_variables(tables),
+        *missing_files(path.parent, tables),
+        *missing_program(path.parent, tables.report),
+    ]
+    if problems:
+        raise ConfigError(at_home(problems, data.get("autoscaler"), "autoscaler"), source=str(path))
+    return JobsFile(
+        path=path,
+        autoscaler=tables.autoscaler,
+        groups=groups,
+        observers=observers,
+        jobs=[
+            job
+            for table, wishes in zip(tables.jobs, options, strict=True)
+            for job in jobs_of(table, tables.defaults, wishes, path.parent)
+        ],
+        executors=executors,
+        report=tables.report,
+        text=text,
+        notes=notes,
+    )
+
+
+def _tables(data: Mapping[str, object], problems: list[ConfigProblem], notes: list[str]) -> Tables | None:
+    try:
+        return structure(data, Tables, notes=notes)
+    except ConfigError as error:
+        problems += error.problems
+        return None

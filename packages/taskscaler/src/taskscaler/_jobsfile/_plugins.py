@@ -1,0 +1,139 @@
+"""What a jobs file names that is a plugin's: groups, executors and their options, observers, connectors."""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+
+from fleeting import ConfigError, ConnectorConfig, InstanceGroup, PluginNotFound, load
+from fleeting.config import quoted
+from fleeting.errors import ConfigProblem, Mistake
+from fleeting.plugins import describe, load_connector, structure
+from taskscaler._jobsfile._checks import missing
+from taskscaler._jobsfile._tables import Defaults, JobTable, Tables
+from taskscaler._observe import ScalerObserver
+from taskscaler.config._autoscaler import Autoscaler
+from taskscaler.executors import Executor, find_executor, load_executor
+from taskscaler.observers import load_observer
+
+
+def groups_of(fleet: object, problems: list[ConfigProblem], notes: list[str]) -> list[InstanceGroup]:
+    """Make the groups from their tables as they stand: a plugin's settings are checked even if other keys are wrong.
+
+    If none of them is, there is one for each pool.
+    """
+    match fleet:
+        case {"pools": [*pools]} if pools:
+            tables = {f"autoscaler.pools[{index}]": pool for index, pool in enumerate(pools)}
+        case _:
+            tables = {"autoscaler": fleet}
+    return [group for path, table in tables.items() for group in _group(path, table, problems, notes)]
+
+
+def _group(path: str, table: object, problems: list[ConfigProblem], notes: list[str]) -> Iterator[InstanceGroup]:
+    match table:
+        case {"plugin": str(plugin), **others} if plugin:
+            config = others.get("plugin_config", {})
+        case _:
+            return
+    try:
+        if isinstance(config, Mapping):
+            yield load(plugin, config, path=f"{path}.plugin_config", notes=notes)
+    except ConfigError as error:
+        problems += error.problems
+    except PluginNotFound as error:
+        problems.append(not_installed(f"{path}.plugin", error))
+
+
+def executors_of(tables: Tables, problems: list[ConfigProblem]) -> Mapping[str, Executor]:
+    """Load the executors that jobs use, and those with settings, so that these are checked."""
+    executors: dict[str, Executor] = {}
+    for name, path in _executors_named(tables).items():
+        try:
+            executors[name] = load_executor(name, tables.executors.get(name, {}), path=f"executors.{name}")
+        except ConfigError as error:
+            problems += error.problems
+        except PluginNotFound as error:
+            problems.append(not_installed(path, error))
+    return executors
+
+
+def options_of(tables: Tables, problems: list[ConfigProblem]) -> Sequence[Mapping[str, object]]:
+    """Read what each job wishes of executors, by their names: of those that it does not use too."""
+    before = len(problems)
+    for name, wishes in tables.defaults.options.items():
+        _read_options(name, wishes, f"defaults.options.{name}", problems)
+    if len(problems) > before:  # every job would repeat it
+        return []
+    return [_options_of_job(index, table, tables.defaults, problems) for index, table in enumerate(tables.jobs)]
+
+
+def _options_of_job(
+    index: int, table: JobTable, defaults: Defaults, problems: list[ConfigProblem]
+) -> Mapping[str, object]:
+    named = {**defaults.options, **table.options}
+    merged = {name: {**defaults.options.get(name, {}), **table.options.get(name, {})} for name in named}
+    return {
+        name: _read_options(name, wishes, f"jobs[{index}].options.{name}", problems) for name, wishes in merged.items()
+    }
+
+
+def _read_options(name: str, wishes: Mapping[str, object], path: str, problems: list[ConfigProblem]) -> object:
+    try:
+        schema = find_executor(name).options
+        if schema is not None:
+            return structure(wishes, schema, path=path)
+        found = f"the executor {quoted(name)} has no options"
+        problems.append(ConfigProblem(path=path, found=found, hint="remove this table"))
+    except ConfigError as error:
+        problems += error.problems
+    except PluginNotFound as error:
+        problems.append(not_installed(path, error))
+    return None
+
+
+def observers_of(fleet: Autoscaler, problems: list[ConfigProblem]) -> list[ScalerObserver]:
+    """Load the observers, so that their settings are checked."""
+    observers = []
+    for name, settings in fleet.observers.items():
+        path = f"autoscaler.observers.{name}"
+        try:
+            observers.append(load_observer(name, settings, path=path))
+        except ConfigError as error:
+            problems += error.problems
+        except PluginNotFound as error:
+            problems.append(not_installed(path, error))
+    return observers
+
+
+def _executors_named(tables: Tables) -> Mapping[str, str]:
+    """Map every executor that is named to the key path that names it first."""
+    named = {"defaults.executor": tables.defaults.executor}
+    named |= {f"jobs[{index}].executor": table.executor for index, table in enumerate(tables.jobs) if table.executor}
+    named |= {f"executors.{name}": name for name in tables.executors}
+    first: dict[str, str] = {}
+    for path, name in named.items():
+        first.setdefault(name, path)
+    return first
+
+
+def not_installed(path: str, error: PluginNotFound) -> ConfigProblem:
+    expected = f"an installed plugin (installed: {', '.join(error.available) or 'none'})"
+    found = describe(error.name)
+    return ConfigProblem(path=path, found=found, expected=expected, hint=error.hint, mistake=Mistake.NOT_INSTALLED)
+
+
+def unusable_connectors(fleet: Autoscaler) -> Iterator[ConfigProblem]:
+    """What would show only once there is an instance, which costs money."""
+    yield from _unusable_connector(fleet.connector_config, "autoscaler.connector_config")
+    for index, pool in enumerate(fleet.pools):
+        yield from _unusable_connector(pool.connector_config, f"autoscaler.pools[{index}].connector_config")
+
+
+def _unusable_connector(connector: ConnectorConfig, path: str) -> Iterator[ConfigProblem]:
+    try:
+        if connector.protocol:
+            load_connector(connector.protocol)
+    except PluginNotFound as error:
+        yield not_installed(f"{path}.protocol", error)
+    key = connector.key_path
+    if key and not (os.path.isfile(key) and os.access(key, os.R_OK)):  # noqa: PTH113  (a Path raises for long names)
+        yield missing(f"{path}.key_path", describe(key), "a private key file that you can read")

@@ -1,0 +1,150 @@
+"""The tables of a jobs file as they stand: keys, types, defaults, and which values may be there."""
+
+import re
+from collections.abc import Sequence
+from pathlib import PurePosixPath
+from typing import Any
+
+from attrs import Attribute, field, frozen, validators
+
+from fleeting import Duration
+from taskscaler.batch._job import LEAST_LOG_LIMIT, LOG_LIMIT
+from taskscaler.config._autoscaler import Autoscaler, some
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+"""What may name a job, or several alike: with a number behind it, it is still one of `JobSpec`."""
+
+MOST_JOBS = 1_000_000
+"""In one file, copies counted: more are a slip of the hand, and would not fit into memory."""
+
+RESERVED = frozenset(
+    {
+        "artifacts",
+        "events.jsonl",
+        "fleet.log",
+        "logs",
+        "report.txt",
+        "results.json",
+        "resume",
+        "timeline.png",
+        "timeline.svg",
+    }
+)
+"""What a batch itself puts into its results."""
+
+
+def _not_blank(_: object, __: "Attribute[Any]", value: str) -> None:
+    if not value.strip():
+        raise ValueError("more than white space")
+
+
+def _a_name(_: object, __: "Attribute[Any]", value: str) -> None:
+    if not NAME.fullmatch(value):
+        raise ValueError("1 to 100 letters, digits, dots, hyphens and underscores, starting with a letter or digit")
+
+
+def _inside(_: object, __: "Attribute[Any]", value: Sequence[str] | None) -> None:
+    for path in value or ():
+        parts = PurePosixPath(path).parts
+        if not parts or parts[0] == "/" or ".." in parts or not path.isprintable():
+            raise ValueError("relative paths inside the directory", path)
+
+
+def _globs(instance: object, attribute: "Attribute[Any]", value: Sequence[str] | None) -> None:
+    _inside(instance, attribute, value)
+    if bad := [pattern for pattern in value or () if "**" in pattern]:
+        raise ValueError("paths or globs without **", bad[0], "; name a directory to take everything in it")
+
+
+@frozen(kw_only=True)
+class Defaults:
+    """``[defaults]``: what a job has that does not say otherwise. Variables are added, all else is replaced."""
+
+    executor: str = "instance"
+    timeout: Duration | None = field(default=None, validator=validators.optional(validators.gt(0)))
+    retries: int = field(default=2, validator=validators.ge(0))
+    env: dict[str, str] = field(factory=dict, repr=False)
+    files: tuple[str, ...] = field(default=(), validator=_inside)
+    artifacts: tuple[str, ...] = field(default=(), validator=_globs)
+    log_limit: int = field(default=LOG_LIMIT, validator=validators.ge(LEAST_LOG_LIMIT))
+    """Bytes."""
+
+    expected_duration: Duration | None = None
+    options: dict[str, dict[str, object]] = field(factory=dict, repr=False)
+    """What jobs wish of executors, by the executors' names; a job's own are added, key by key."""
+
+
+@frozen(kw_only=True)
+class JobTable:
+    """``[[jobs]]``: one job, or several alike."""
+
+    name: str = field(validator=_a_name)
+    script: str = field(validator=_not_blank)
+    copies: int | None = field(
+        default=None, validator=validators.optional((validators.ge(1), validators.le(MOST_JOBS)))
+    )
+    """So many jobs, ``name-01`` and so on; each is told its number, from 0, by TASKSCALER_JOB_INDEX."""
+
+    executor: str | None = None
+    timeout: Duration | None = field(default=None, validator=validators.optional(validators.gt(0)))
+    """How long it may take on the instance; then it is ended."""
+
+    retries: int | None = field(default=None, validator=validators.optional(validators.ge(0)))
+    """How often it is tried again when its instance was lost."""
+
+    env: dict[str, str] = field(factory=dict, repr=False)
+    files: tuple[str, ...] | None = field(default=None, validator=_inside)
+    """Files and directories it needs, relative to the jobs file; they arrive under the same paths."""
+
+    artifacts: tuple[str, ...] | None = field(default=None, validator=_globs)
+    """What it leaves; a job that does not leave all of it has failed."""
+
+    log_limit: int | None = field(default=None, validator=validators.optional(validators.ge(LEAST_LOG_LIMIT)))
+    """Bytes that its log has at most; of a longer one the beginning and the end are kept."""
+
+    expected_duration: Duration | None = None
+    options: dict[str, dict[str, object]] = field(factory=dict, repr=False)
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the jobs it stands for."""
+        if self.copies is None:
+            return [self.name]
+        width = max(2, len(str(self.copies)))
+        return [f"{self.name}-{number:0{width}}" for number in range(1, self.copies + 1)]
+
+
+def _not_too_many(_: object, __: "Attribute[Any]", value: Sequence[JobTable]) -> None:
+    if (number := sum(table.copies or 1 for table in value)) > MOST_JOBS:
+        raise ValueError(f"at most {MOST_JOBS} jobs in all, copies included", number)
+
+
+@frozen(kw_only=True)
+class Report:
+    """``[report]``: a command that is run on this machine, in the results, once all jobs are over."""
+
+    command: tuple[str, ...] = field(validator=some("a program and its arguments"))
+    """A program and its arguments; no shell touches them."""
+
+    files: tuple[str, ...] = field(default=(), validator=_inside)
+    """Copied into the results first, relative to the jobs file."""
+
+    timeout: Duration = field(default=600.0, validator=validators.gt(0))
+
+    @files.validator
+    def _not_reserved(self, _: object, value: Sequence[str]) -> None:
+        if bad := [path for path in value if not RESERVED.isdisjoint(PurePosixPath(path).parts[:1])]:
+            raise ValueError("names that the batch's own results do not use", bad[0])
+
+
+@frozen(kw_only=True)
+class Tables:
+    """The file as it stands."""
+
+    autoscaler: Autoscaler
+    jobs: tuple[JobTable, ...] = field(validator=(some("at least one job"), _not_too_many))
+    defaults: Defaults = Defaults()
+    executors: dict[str, dict[str, object]] = field(factory=dict, repr=False)
+    """Settings of executors, by their names."""
+
+    report: Report | None = None
