@@ -163,6 +163,7 @@ class Slot:
     slot: int = 0
     pool: str = "default"
     suspects: list[tuple[str, str]] = field(factory=list)
+    place: int = 0
 
     def mark_suspect(self, why: str) -> None:
         """Note it; the scaler heeds it when the lease ends."""
@@ -188,6 +189,9 @@ class SmallScaler:
     losses: dict[str, Loss] = field(factory=dict)
     suspects: list[tuple[str, str]] = field(factory=list)
     asked: int = 0
+    places: list[tuple[str, int | None]] = field(factory=list)
+    """For each acquire its key, and the place in the queue that it wanted back."""
+
     stopped: bool = False
     changed: anyio.Event = field(factory=anyio.Event)
 
@@ -198,10 +202,13 @@ class SmallScaler:
         *,
         timeout: float | None = None,
         expected_duration: float = math.inf,
+        place: int | None = None,
     ) -> AsyncIterator[Slot]:
         """Wait for a free instance and hold it."""
         assert timeout == math.inf
         self.asked += 1
+        number = self.asked if place is None else place
+        self.places.append((key, place))
         self.queue.append(key)
         try:
             while not self.stopped and (not self.free or self.queue[0] != key):
@@ -215,7 +222,7 @@ class SmallScaler:
         with anyio.CancelScope() as body:
             self.held[key] = instance, body
             try:
-                yield Slot(instance, suspects=self.suspects)
+                yield Slot(instance, suspects=self.suspects, place=number)
             finally:
                 del self.held[key]
                 if instance in dict(self.suspects):
@@ -406,6 +413,23 @@ async def finished(batch: Batch) -> BatchState:
 
 
 # --- how a batch goes ------------------------------------------------------------------------------------
+
+
+@pytest.mark.anyio
+async def test_a_lost_job_goes_back_to_its_place_in_the_queue(bench: Bench) -> None:
+    """It asks the scaler for the place that it had, however often it is lost; others ask for none."""
+
+    async def lose_twice(spec: JobSpec, _: Leased, __: Sink, ___: Path) -> JobOutcome:
+        if sum(key == "a" for key, _ in bench.scaler.places) < 3:
+            bench.scaler.lose(spec.name)
+            await anyio.sleep_forever()
+        return WELL
+
+    await finished(bench.batch(job("a", retries=3), job("b"), plays={"a": lose_twice}))
+    asked = bench.scaler.places
+    assert [place for key, place in asked if key == "b"] == [None]
+    first = asked.index(("a", None)) + 1
+    assert [place for key, place in asked if key == "a"] == [None, first, first]
 
 
 @pytest.mark.anyio

@@ -256,7 +256,7 @@ class LedgerMachine(RuleBasedStateMachine):
     def wait(self, key: str, ticket: int, *, reserves: bool, expected: float = inf) -> None:
         """Queue up, by ticket."""
         self.waiters.append(ModelWaiter(key, ticket, reserves, expected))
-        self.waiters.sort(key=lambda waiter: waiter.ticket)
+        self.waiters.sort(key=lambda waiter: (waiter.ticket, waiter.key))
 
     def waiter(self, key: str) -> ModelWaiter | None:
         """Whoever waits under the key."""
@@ -394,6 +394,15 @@ class LedgerMachine(RuleBasedStateMachine):
         else:
             self.wait(key, self.ticket(), reserves=False, expected=expected)
         self.took(self.ledger.acquire(key, self.now, expected))
+
+    @precondition(lambda self: not self.over)
+    @rule(key=KEYS, place=st.integers(0, 30))
+    def acquire_at(self, key: str, place: int) -> None:
+        """Somebody whose lease was lost wants another, and goes back to the place where it was."""
+        if key in self.leases or self.waiter(key) is not None:
+            return
+        self.wait(key, min(place, self.tickets), reserves=False)
+        self.took(self.ledger.acquire(key, self.now, inf, place))
 
     @rule(key=KEYS, potential=st.integers(0, 6))
     def reserve(self, key: str, potential: int) -> None:
@@ -937,6 +946,25 @@ def test_who_lost_a_slot_before_delivery_passes_a_later_reservation() -> None:
     (again,) = of_type(Deliver, ledger.lose(ledger.nodes[f"p/{deliver.lease.instance}"], LOSS, EPOCH).actions)
     assert again.lease.key == "first"
     assert ledger.capacity().promised == 1
+
+
+def test_a_lost_lease_goes_back_to_its_old_place() -> None:
+    """Whoever was first is first again, before those who came while it held its slot, and before what they reserved."""
+    ledger = a_ledger(nodes=2)
+    (first,) = of_type(Deliver, ledger.acquire("first", EPOCH).actions)
+    (second,) = of_type(Deliver, ledger.acquire("second", EPOCH).actions)
+    places = {lease.key: ledger.leases[lease.key].ticket for lease in (first.lease, second.lease)}
+    for key in ("first", "second"):
+        ledger.deliver(ledger.leases[key].id)
+    ledger.acquire("third", EPOCH)
+    ledger.reserve("fourth", EPOCH, 4)
+    for lost in (first, second):
+        ledger.lose(ledger.nodes[f"p/{lost.lease.instance}"], LOSS, EPOCH)
+    ledger.acquire("second", EPOCH, place=places["second"])
+    ledger.acquire("first", EPOCH, place=places["first"])
+    assert [waiter.key for waiter in ledger.queue()] == ["first", "second", "third", "fourth"]
+    ledger.acquire("fifth", EPOCH)
+    assert ledger.queue()[-1].key == "fifth"
 
 
 def test_reservations_that_come_and_go_leave_nothing_behind() -> None:

@@ -26,10 +26,13 @@ def only_unreachable(error: Exception) -> bool:
 class LeaseState:
     """What a lease and its scaler share: the ledger's side, and how the lease stands."""
 
-    def __init__(self, id_: LeaseId) -> None:
+    def __init__(self, id_: LeaseId, place: int) -> None:
         """Held from now on."""
         self.id = id_
         """Names it for good: its key may be used again once it has ended."""
+
+        self.place = place
+        """Where in the queue it was served from."""
 
         self.ended = False
         self.loss: Loss | None = None
@@ -144,6 +147,11 @@ class Lease:
     def slot(self) -> int:
         """Number of the slot on its instance, from 0; no two leases hold the same one at a time."""
         return self._state.id.slot
+
+    @property
+    def place(self) -> int:
+        """Where in the scaler's queue it was served from; lower places are served first. See `acquire_lease`."""
+        return self._state.place
 
     async def connect_info(self) -> ConnectInfo:
         """How to connect to the instance; fetched again when credentials have expired.

@@ -149,7 +149,7 @@ class Leases:
         """Hand a slot over to the one that waits for it, unless it is lost or given up by now."""
         if self._core.deliver(id_):
             waiter = self._waiters.pop(id_.key)
-            state = self._states[id_] = LeaseState(id_)
+            state = self._states[id_] = LeaseState(id_, self._core.ledger.leases[id_.key].ticket)
             waiter.lease = Lease(state, self)
             waiter.wake()
             if self._observers:

@@ -129,7 +129,12 @@ class Taskscaler:
     # --- slots -------------------------------------------------------------------------------------------
 
     async def acquire_lease(
-        self, key: str, *, timeout: float | None = None, expected_duration: float = math.inf
+        self,
+        key: str,
+        *,
+        timeout: float | None = None,
+        expected_duration: float = math.inf,
+        place: int | None = None,
     ) -> Lease:
         """Wait for a slot.
 
@@ -138,6 +143,8 @@ class Taskscaler:
             timeout: Seconds to wait. None: the scaler's `acquire_timeout`; infinite: for ever.
             expected_duration: Seconds that the work takes at the most, if that is known: work that would
                 be done in time stays on an instance that the cloud announced to take away.
+            place: `Lease.place` of an earlier lease of this scaler, one that was lost for instance: the work goes back
+                to where it was in the queue. None: to its end. A reservation keeps its own place.
 
         Returns:
             The lease, to be released by the caller.
@@ -148,21 +155,26 @@ class Taskscaler:
         """
         if self._runtime.ended:
             raise NoCapacity("the scaler has ended")
-        step = self._core.acquire(key, self._now(), expected_duration)
+        step = self._core.acquire(key, self._now(), expected_duration, place)
         given = self._acquire_timeout if timeout is None else timeout
         setting = " (instance_acquire_timeout)" if timeout is None else ""
         return await self._leases.wait(key, step, given, setting)
 
     @asynccontextmanager
     async def acquire(
-        self, key: str, *, timeout: float | None = None, expected_duration: float = math.inf
+        self,
+        key: str,
+        *,
+        timeout: float | None = None,
+        expected_duration: float = math.inf,
+        place: int | None = None,
     ) -> AsyncIterator[Lease]:
         """Hold a slot for as long as the body runs. Arguments and errors are those of `acquire_lease`.
 
         Raises:
             LeaseLost: The instance was lost, and the body cancelled.
         """
-        lease = await self.acquire_lease(key, timeout=timeout, expected_duration=expected_duration)
+        lease = await self.acquire_lease(key, timeout=timeout, expected_duration=expected_duration, place=place)
         async with lease.hold():
             yield lease
 

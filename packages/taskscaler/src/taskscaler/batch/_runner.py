@@ -62,6 +62,11 @@ class Slot(Leased, Protocol):
         """Name of the instance's pool."""
         ...
 
+    @property
+    def place(self) -> int:
+        """Where in the scaler's queue it was served from."""
+        ...
+
     async def connect_info(self) -> ConnectInfo:
         """How to connect to the instance; raises `Unreachable` if that cannot be told."""
         ...
@@ -75,9 +80,17 @@ class Scaler(Protocol):
     """The part of a `Taskscaler` that a batch needs."""
 
     def acquire(
-        self, key: str, *, timeout: float | None = None, expected_duration: float = math.inf
+        self,
+        key: str,
+        *,
+        timeout: float | None = None,
+        expected_duration: float = math.inf,
+        place: int | None = None,
     ) -> AbstractAsyncContextManager[Slot]:
-        """Hold a slot for the time of the context; its body is cancelled and `LeaseLost` raised if it is lost."""
+        """Hold a slot for the time of the context; its body is cancelled and `LeaseLost` raised if it is lost.
+
+        A *place* is that of an earlier lease, to which the key goes back in the queue.
+        """
         ...
 
     async def explain(self) -> object:
@@ -189,6 +202,9 @@ class Batch:
         """Of the instances that the jobs were last tried on."""
 
         self._room = anyio.Semaphore(MOST_WAITING)
+        self._places: dict[str, int] = {}
+        """Where in the scaler's queue jobs were that have been tried, and to which they go back; none that is over."""
+
         self._waiting: dict[str, anyio.CancelScope] = {}
         self._first_waits: set[str] = set()
         """Names of the jobs that have a place among the `MOST_WAITING`: of those that were never given a slot."""
@@ -285,6 +301,7 @@ class Batch:
             await self._try_until_over(job)
         finally:
             self._waits_no_more(job)
+            self._places.pop(job.name, None)
 
     async def _try_until_over(self, job: Job) -> None:
         while not self.state[job.name].state.final:
@@ -302,7 +319,11 @@ class Batch:
                 # It is the batch's patience that ends a wait, not that of a single acquire: in a long queue,
                 # every job but the first waits for others, not for capacity.
                 expected = math.inf if job.expected_duration is None else job.expected_duration
-                async with self._scaler.acquire(name, timeout=math.inf, expected_duration=expected) as lease:
+                place = self._places.get(name)
+                async with self._scaler.acquire(
+                    name, timeout=math.inf, expected_duration=expected, place=place
+                ) as lease:
+                    self._places[name] = lease.place
                     self._waits_no_more(job)
                     await checkpoint_if_cancelled()
                     await self._run_on(lease, job)

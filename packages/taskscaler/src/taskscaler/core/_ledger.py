@@ -157,13 +157,14 @@ class Ledger:
 
     # --- asking and giving back --------------------------------------------------------------------------
 
-    def acquire(self, key: str, now: float, expected: float = inf) -> Step:
+    def acquire(self, key: str, now: float, expected: float = inf, place: int | None = None) -> Step:
         """Hand out a slot under *key*, or let it wait its turn.
 
         Args:
             key: Names the work; an earlier reservation under the same key is used up.
             now: Seconds since the epoch.
             expected: How long the work will take at the most, in seconds, if that is known.
+            place: The ticket of an earlier lease, whose place in the queue is taken again; None: the last place.
 
         Raises:
             KeyInUse: The key holds a slot, or waits for one.
@@ -174,13 +175,19 @@ class Ledger:
             return self._convert(waiter, now, expected)
         if key in self.leases:
             raise KeyInUse(key)
-        self._ticket += 1
+        if place is None:
+            self._ticket += 1
+        ticket = self._ticket if place is None else min(place, self._ticket)
+        waiter = Waiter(key, ticket, now, False, expected)
         if self.usable > len(self._fulfilled) and not self.shut:
-            return self._assign(Waiter(key, self._ticket, now, False, expected), now)
+            return self._assign(waiter, now)
         if self.over:
             raise NoCapacity(self.over)
-        self._wait(Waiter(key, self._ticket, now, False, expected))
-        return NOTHING
+        self._wait(waiter)
+        if place is None:
+            return NOTHING
+        self._unfulfil(later_than=ticket)  # what is kept for a reservation that came later
+        return self._serve(now)
 
     def release(self, key: str, now: float) -> Step:
         """Take a slot back; nothing happens if the key holds none."""
@@ -500,7 +507,7 @@ class Ledger:
     def queue(self) -> list[Waiter]:
         """Acquires and reservations that no slot is there for, first come first. O(n log n)."""
         queued = [waiter for waiter in self._waiters.values() if waiter.key not in self._fulfilled]
-        return sorted(queued, key=lambda waiter: waiter.ticket)
+        return sorted(queued, key=lambda waiter: (waiter.ticket, waiter.key))
 
     def dirty(self) -> dict[str, DirtyRecord]:
         """Slots that were used and not cleaned since, by their keys in the journal. O(n)."""

@@ -187,10 +187,10 @@ class Core:
 
     # --- what the shell asks -----------------------------------------------------------------------------
 
-    def acquire(self, key: str, now: float, expected: float = inf) -> Step:
+    def acquire(self, key: str, now: float, expected: float = inf, place: int | None = None) -> Step:
         """See `Ledger.acquire`."""
         self._touched = True
-        return self.ledger.acquire(key, now, expected)
+        return self.ledger.acquire(key, now, expected, place)
 
     def release(self, key: str, now: float) -> Step:
         """See `Ledger.release`."""

@@ -52,6 +52,11 @@ class Lease:
         return self._lease.slot
 
     @property
+    def place(self) -> int:
+        """Where in the scaler's queue it was served from; lower places are served first. See `acquire_lease`."""
+        return self._lease.place
+
+    @property
     def loss(self) -> Loss | None:
         """Why it was lost; None while it is held, and after a proper release."""
         return self._lease.loss

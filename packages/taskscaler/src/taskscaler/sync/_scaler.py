@@ -59,18 +59,32 @@ class Taskscaler:
 
     # --- slots -------------------------------------------------------------------------------------------
 
-    def acquire_lease(self, key: str, *, timeout: float | None = None, expected_duration: float = math.inf) -> Lease:
+    def acquire_lease(
+        self,
+        key: str,
+        *,
+        timeout: float | None = None,
+        expected_duration: float = math.inf,
+        place: int | None = None,
+    ) -> Lease:
         """Wait for a slot. Arguments and errors are those of `taskscaler.Taskscaler.acquire_lease`."""
 
         async def acquire() -> Lease:
-            lease = await self.scaler.acquire_lease(key, timeout=timeout, expected_duration=expected_duration)
+            lease = await self.scaler.acquire_lease(
+                key, timeout=timeout, expected_duration=expected_duration, place=place
+            )
             return Lease(lease, self.portal)
 
         return self.portal.call(acquire, undo=Lease.release)
 
     @contextmanager
     def acquire(
-        self, key: str, *, timeout: float | None = None, expected_duration: float = math.inf
+        self,
+        key: str,
+        *,
+        timeout: float | None = None,
+        expected_duration: float = math.inf,
+        place: int | None = None,
     ) -> Iterator[Lease]:
         """Hold a slot for as long as the body runs. Arguments and errors are those of `acquire_lease`.
 
@@ -78,7 +92,8 @@ class Taskscaler:
             LeaseLost: The instance was lost. Nobody can break the body off, but what it waits for on a connection
                 ends, and leaving raises in any case.
         """
-        with self.acquire_lease(key, timeout=timeout, expected_duration=expected_duration).hold() as lease:
+        lease = self.acquire_lease(key, timeout=timeout, expected_duration=expected_duration, place=place)
+        with lease.hold():
             yield lease
 
     def resume(self, key: str, *, timeout: float = math.inf) -> Lease:
