@@ -18,6 +18,7 @@ from rich.text import Text
 from fleeting.cli import folded
 from taskscaler import Policy
 from taskscaler.batch import Results
+from taskscaler.batch._pace import Pace
 from taskscaler.cli import main
 from taskscaler.cli._progress import Picture, paint
 from taskscaler.cli._summary import print_summary
@@ -91,6 +92,7 @@ async def look(play: Play) -> RenderableType:
         state=play.state,
         instances=await play.scaler.instances(),
         ceiling=play.most,
+        left=str(Pace.of(play.state).estimate(play.state, play.clock.now()) or ""),
         why=(await play.scaler.explain()).answer,
     )
     return paint(picture, WIDTH, HEIGHT)

@@ -19,6 +19,7 @@ from typing import Any, cast
 
 import anyio
 import pytest
+from anyio.lowlevel import checkpoint
 from attrs import define, evolve, frozen
 from click.testing import CliRunner, Result
 from hypothesis import given
@@ -48,6 +49,7 @@ from taskscaler.batch import (
 from taskscaler.cli import main
 from taskscaler.cli._changes import changes
 from taskscaler.cli._console import PatientConsole
+from taskscaler.cli._paragraphs import Paragraphs
 from taskscaler.cli._progress import LiveProgress, Picture, PlainProgress, paint, progress_for
 from taskscaler.cli._report import make_report
 from taskscaler.cli._run import _Run
@@ -284,6 +286,30 @@ def test_the_picture_says_why_jobs_wait() -> None:
     assert max(map(len, lines)) <= 60
 
 
+def test_the_picture_says_how_much_longer_it_takes() -> None:
+    """In a line of its own, below the counts; none as long as nothing tells."""
+    left = "about 4m (7 jobs took 30s on average, 2 at a time)"
+    assert painted(evolve(picture(3), left=left), 80, 24)[2] == f"left   {left}"
+
+
+def test_no_word_is_broken_on_a_terminal(tmp_path: Path) -> None:
+    """Lines, paragraphs and the summary are broken between words; a longer word stays whole, to be copied."""
+    said = "j waits: " + "no-capacity-in-eu-central-1a " * 9 + "/a/very/long/path" * 6
+    output = io.StringIO()
+    console = Console(file=output, force_terminal=True, width=80, color_system=None, _environ={"TERM": "dumb"})
+    PlainProgress(console, looking_at(picture(3)), lambda: 83.0).say(said)
+    LiveProgress(console, looking_at(picture(3)), lambda: 83.0).say(said)
+    Paragraphs(console).add(("why", said))
+    state = BatchState(Begun.of([job("a")], at=0.0))
+    begins(state, "a", "i-1", 0, at=1.0)
+    ends(state, "a", JobState.SUCCEEDED, warnings=(said,), at=2.0)
+    print_summary(console, state, Results(tmp_path), now=83.0, timeline="none")
+    text = output.getvalue()
+    assert text.count("no-capacity-in-eu-central-1a") == 4 * 9
+    assert text.count("/a/very/long/path" * 6) == 4
+    assert max(len(line) for line in text.splitlines() if "no-capacity" in line) <= 80
+
+
 def test_what_a_later_run_would_still_run_is_not_done() -> None:
     """Cancelled jobs, and those that found no capacity, leave a gap in the bar."""
     shown = picture(3)
@@ -334,6 +360,46 @@ async def test_plain_lines_tell_when_the_fleet_changes() -> None:
         await anyio.wait_all_tasks_blocked()
         tasks.cancel_scope.cancel()
     assert output.getvalue() == "[  1m23s] fleet: 2 ready · 1 booting\n"
+
+
+@pytest.mark.anyio
+async def test_plain_lines_tell_how_much_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With each tenth of the batch, and not when all is over."""
+    monkeypatch.setattr("taskscaler.cli._progress.PLAIN_INTERVAL", 0.0)
+    names = [f"j{number}" for number in range(20)]
+    output, state, waiting = io.StringIO(), BatchState(Begun.of(map(job, names), at=0.0)), iter(names)
+
+    async def look() -> Picture:
+        if (name := next(waiting, None)) is None:
+            tasks.cancel_scope.cancel()
+        else:
+            begins(state, name, "i-1", 0, at=1.0)
+            ends(state, name, JobState.SUCCEEDED, at=2.0)
+        return evolve(picture(0), state=state, left="about 1m")
+
+    progress = PlainProgress(Console(file=output), look, lambda: 83.0)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(progress.show)
+    lines = [line for line in output.getvalue().splitlines() if "are over" in line]
+    assert lines == [f"[  1m23s] {done} of 20 jobs are over; left: about 1m" for done in range(2, 20, 2)]
+
+
+@pytest.mark.anyio
+async def test_work_that_takes_its_time_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a terminal at once, elsewhere in a line when it has taken a while."""
+    terminal, plain = io.StringIO(), io.StringIO()
+    console = Console(file=terminal, force_terminal=True, _environ={"TERM": "xterm"})
+    async with LiveProgress(console, looking_at(picture(3)), lambda: 83.0).busy("drawing"):
+        while "drawing …" not in terminal.getvalue():
+            await checkpoint()
+    progress = PlainProgress(Console(file=plain), looking_at(picture(3)), lambda: 83.0)
+    async with progress.busy("quick"):
+        pass
+    monkeypatch.setattr("taskscaler.cli._progress.SILENCE", 0.0)
+    async with progress.busy("drawing"):
+        while "drawing" not in plain.getvalue():
+            await checkpoint()
+    assert plain.getvalue() == "[  1m23s] drawing …\n"
 
 
 @pytest.mark.anyio

@@ -5,6 +5,7 @@ from rich.console import Console
 from rich.text import Text
 
 from fleeting.config import harmless
+from taskscaler.cli._text import broken
 
 Row = tuple[str, str]
 """A label, and what is to be said under it; of several rows in a row with one label, the first shows it."""
@@ -38,8 +39,7 @@ class Paragraphs:
             before = label
 
     def _show(self, label: str, text: str, style: str) -> None:
-        room = max(self.console.width - LABEL, LABEL) if self.console.is_terminal else max(len(text), 1)
-        for line in Text(text).wrap(self.console, room) or [Text()]:
-            line.rstrip()
+        room = max(self.console.width - LABEL, LABEL)
+        for line in broken(text, room) if self.console.is_terminal else [text]:
             self.console.print(Text.assemble((f"{label:<{LABEL}}", style), line), soft_wrap=True)
             label = ""

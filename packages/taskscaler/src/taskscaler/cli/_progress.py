@@ -2,8 +2,8 @@
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
-from textwrap import wrap
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Protocol
 
 import anyio
@@ -19,7 +19,7 @@ from fleeting.plugins import one_line, span
 from taskscaler._names import shortened
 from taskscaler._wording import counted
 from taskscaler.batch import BatchState, JobChanged, JobState
-from taskscaler.cli._text import listed
+from taskscaler.cli._text import broken, listed
 
 LIVE_INTERVAL = 0.25
 """Seconds between two pictures: quick enough to look alive."""
@@ -30,11 +30,18 @@ PLAIN_INTERVAL = 1.0
 QUIET = 5.0
 """Seconds in which nothing runs or changes, after which it is said why; then after twice as long, and so on."""
 
+SILENCE = 2.0
+"""Seconds of work after which a line says what takes so long, where nothing on the screen can move."""
+
+STEPS = 10
+"""How often it is said, where every change becomes a line, how much of the batch is done."""
+
 _FLEET_STATES = ("running", "pending", "creating", "deleting")
 _WORDS = {"running": "ready", "pending": "booting"}
 """Where our words for people differ from those of the metrics."""
 
 _INDENT = " " * 10
+_LEFT = "left   "
 _WHY = "why    "
 _MOST_LINES_OF_WHY = 3
 _NARROWEST_CELL = 24
@@ -87,6 +94,9 @@ class Picture:
     ceiling: int
     """`max_instances`; 0: none."""
 
+    left: str = ""
+    """How much longer it takes, and what that rests on; empty while nothing tells."""
+
     why: str = ""
     """Why jobs wait; empty if none does."""
 
@@ -112,6 +122,10 @@ class Progress(ABC):
     async def show(self) -> None:
         """Keep the display up to date until cancelled."""
 
+    @abstractmethod
+    def busy(self, work: str) -> AbstractAsyncContextManager[None]:
+        """Show that something else is at work, for the time of the context: ``drawing the timeline``."""
+
 
 def progress_for(console: Console, look: Callable[[], Awaitable[Picture]], time: Callable[[], float]) -> Progress:
     """Choose what suits the console."""
@@ -124,6 +138,9 @@ class PlainProgress(Progress):
     """One line for each event, with the time since the start."""
 
     _fleet: str = field(default="", init=False)
+    _steps: int = field(default=0, init=False)
+    """Of `STEPS`, how many of the batch are done."""
+
     _quiet_until: float = field(default=QUIET, init=False)
     _quiet: float = field(default=QUIET, init=False)
 
@@ -134,9 +151,8 @@ class PlainProgress(Progress):
             self.say(describe(change))
 
     def say(self, text: str) -> None:
-        """Print one line."""
-        line = f"[{span(self.time()):>7}] {_indented(text)}"
-        self.console.print(line, markup=False, highlight=False, soft_wrap=True)
+        """Print it with the time."""
+        _print_lines(self.console, f"[{span(self.time()):>7}] ", text)
 
     async def show(self) -> None:
         """Print a line whenever the fleet has changed, and now and then why nothing runs."""
@@ -146,12 +162,34 @@ class PlainProgress(Progress):
             if fleet != self._fleet:
                 self._fleet = fleet
                 self.say(f"fleet: {fleet}")
+            self._say_how_much(picture)
             if picture.state.count(JobState.RUNNING):
                 self._be_quiet(QUIET)
             elif picture.why and self.time() >= self._quiet_until:
                 self._be_quiet(2 * self._quiet)
                 self.say(picture.why)
             await anyio.sleep(PLAIN_INTERVAL)
+
+    @asynccontextmanager
+    async def busy(self, work: str) -> AsyncIterator[None]:
+        """Print a line if it takes its time."""
+
+        async def say_later() -> None:
+            await anyio.sleep(SILENCE)
+            self.say(f"{work} …")
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(say_later)
+            yield
+            tasks.cancel_scope.cancel()
+
+    def _say_how_much(self, picture: Picture) -> None:
+        """Print now and then how much is done, and what is left: the lines of single jobs do not tell."""
+        done, of = picture.state.done, len(picture.state)
+        steps = done * STEPS // max(1, of)
+        if steps > self._steps and done < of and picture.left:
+            self.say(f"{done} of {of} jobs are over; left: {picture.left}")
+        self._steps = steps
 
     def _be_quiet(self, seconds: float) -> None:
         """Do not say before so many seconds are over why nothing runs."""
@@ -170,7 +208,13 @@ class LiveProgress(Progress):
 
     def say(self, text: str) -> None:
         """Print one line above the picture."""
-        self.console.print(Text(_indented(text)), soft_wrap=True)
+        _print_lines(self.console, "", text)
+
+    @asynccontextmanager
+    async def busy(self, work: str) -> AsyncIterator[None]:
+        """Turn a wheel."""
+        with self.console.status(f"{work} …"):
+            yield
 
     async def show(self) -> None:
         """Paint the picture again and again; it is gone afterwards, for the summary says it all."""
@@ -181,9 +225,16 @@ class LiveProgress(Progress):
                 await anyio.sleep(LIVE_INTERVAL)
 
 
-def _indented(text: str) -> str:
-    """Make a text fit for a terminal; what is below its first line cannot be taken for a line of ours."""
-    return f"\n{_INDENT}".join(harmless(text).splitlines())
+def _print_lines(console: Console, prefix: str, text: str) -> None:
+    """Print a text behind a prefix; what is below its first line is indented, and cannot be taken for a line of ours.
+
+    On a terminal it is broken between words; elsewhere it is not, so that it can be searched for.
+    """
+    lines = harmless(text).splitlines()
+    if console.is_terminal:
+        lines = [piece for line in lines for piece in broken(line, console.width - len(_INDENT))]
+    for number, line in enumerate(lines):
+        console.print(Text.assemble(_INDENT if number else prefix, line), highlight=False, soft_wrap=True)
 
 
 def describe(change: JobChanged) -> str:
@@ -212,7 +263,7 @@ def describe_fleet(instances: Sequence[Instance]) -> str:
 
 def paint(picture: Picture, width: int, height: int) -> RenderableType:
     """Draw the picture, at most *height* lines high."""
-    head = [_title(picture), _jobs(picture), _fleet(picture), *_why(picture, width)]
+    head = [_title(picture), _jobs(picture), *_left(picture), _fleet(picture), *_why(picture, width)]
     return Group(*head, Text(), _instances(picture, width, height - len(head) - 2))
 
 
@@ -240,6 +291,11 @@ def _counts(state: BatchState) -> Text:
     return Text(" · ", overflow="ellipsis", no_wrap=True).join(Text(text, style) for text, style in parts)
 
 
+def _left(picture: Picture) -> Iterator[Text]:
+    if picture.left:
+        yield Text(f"{_LEFT}{picture.left}", no_wrap=True, overflow="ellipsis")
+
+
 def _fleet(picture: Picture) -> RenderableType:
     limit = f", at most {picture.ceiling}" if picture.ceiling else ""
     return Text(f"fleet  {describe_fleet(picture.instances)}{limit}", no_wrap=True, overflow="ellipsis")
@@ -247,9 +303,10 @@ def _fleet(picture: Picture) -> RenderableType:
 
 def _why(picture: Picture, width: int) -> Iterator[Text]:
     """Say why jobs wait, in so few lines that the instances stay in sight."""
-    lines = wrap(one_line(picture.why), max(1, width - len(_WHY)), max_lines=_MOST_LINES_OF_WHY, placeholder=" …")
+    lines = broken(one_line(picture.why), width - len(_WHY), most=_MOST_LINES_OF_WHY) if picture.why else []
     for number, line in enumerate(lines):
-        yield Text(f"{'' if number else _WHY:<{len(_WHY)}}{line}", style="yellow", no_wrap=True)
+        label = "" if number else _WHY
+        yield Text(f"{label:<{len(_WHY)}}{line}", style="yellow", no_wrap=True, overflow="ellipsis")
 
 
 def _instances(picture: Picture, width: int, room: int) -> RenderableType:

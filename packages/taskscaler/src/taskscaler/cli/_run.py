@@ -18,12 +18,14 @@ from rich.text import Text
 from fleeting import LoopClock
 from fleeting.cli import FAILED, SIGNALLED, SUCCEEDED, WRONG, WRONG_FILE, in_lines, outcome, tell
 from fleeting.config import harmless
+from fleeting.plugins import one_line
 from taskscaler import _old_record
 from taskscaler._errors import NothingTold, RecordUnreadable, ResultsInTheWay
 from taskscaler._jobsfile import JobsFile, read_jobs_file
 from taskscaler._observe import ScalerObserver
 from taskscaler._scaler import Taskscaler
-from taskscaler.batch import Batch, BatchState, CannotResume, EventLog, JobState, Over, PoolFacts, Results
+from taskscaler.batch import Batch, BatchState, CannotResume, EventLog, JobChanged, JobState, Over, PoolFacts, Results
+from taskscaler.batch._pace import Pace
 from taskscaler.cli._changes import changes
 from taskscaler.cli._console import PatientConsole
 from taskscaler.cli._log import logging_to
@@ -182,6 +184,7 @@ class _Run:
     scaler: Taskscaler = field(init=False)
     batch: Batch = field(init=False)
     progress: Progress = field(init=False)
+    pace: Pace = field(init=False)
     clock: LoopClock = field(init=False)
     started: float = field(init=False)
     opened: anyio.Event = field(factory=anyio.Event)
@@ -232,10 +235,17 @@ class _Run:
             events=self.events,
             clock=self.clock,
             patience=self.file.autoscaler.instance_acquire_timeout,
-            observer=self.progress.changed,
+            observer=self._observe,
             log_internal_ip=self.file.autoscaler.log_internal_ip,
             log_external_ip=self.file.autoscaler.log_external_ip,
         )
+        self.pace = Pace.of(self.batch.state)
+
+    def _observe(self, change: JobChanged) -> None:
+        attempts = change.record.attempts
+        if attempts and attempts[-1].ended == change.at:
+            self.pace.learn(attempts[-1])
+        self.progress.changed(change)
 
     async def _run_batch(self) -> None:
         with self.starting or anyio.CancelScope():
@@ -256,7 +266,8 @@ class _Run:
         if self.ended_by and len(self.batch.state) > MOST_DRAWN_IN_HASTE:
             directory = quote(str(self.events.results.directory))
             return f"none: the batch was interrupted; taskscaler report {directory} draws it"
-        return await to_thread.run_sync(leave_timeline, self.events.results)
+        async with self.progress.busy("drawing the timeline"):
+            return await to_thread.run_sync(leave_timeline, self.events.results)
 
     def _tell_if_unwritten(self) -> bool:
         """Say so if the summary could not be written; tell whether it was."""
@@ -269,7 +280,8 @@ class _Run:
         if self.file.report is None or self.ended_by or self.batch.summary_refused:
             return True
         with self.reporting:
-            text = await make_report(self.file.report, self.file.path.parent, self.events.results)
+            async with self.progress.busy(f"making the report with {one_line(self.file.report.command[0])}"):
+                text = await make_report(self.file.report, self.file.path.parent, self.events.results)
             self.console.print()
             self.console.print(Text(harmless(text).rstrip("\n")), soft_wrap=True)
         return not self.reporting.cancelled_caught
@@ -319,12 +331,14 @@ class _Run:
         return self.clock.now() - self.started
 
     async def _look(self) -> Picture:
+        estimate = self.pace.estimate(self.batch.state, self.clock.now())
         return Picture(
             title=f"taskscaler run {self.file.path}",
             time=self._time(),
             state=self.batch.state,
             instances=() if self.starting else await self.scaler.instances(),
             ceiling=self.file.autoscaler.ceiling,
+            left=str(estimate or ""),
             why="" if self.starting else await self._why(),
         )
 

@@ -7,14 +7,13 @@ from shlex import quote
 from statistics import median
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from fleeting.config import harmless
 from fleeting.plugins import one_line, span
 from taskscaler._wording import counted
 from taskscaler.batch import BatchState, JobState, Results
-from taskscaler.cli._text import listed
+from taskscaler.cli._text import broken, listed
 
 _BAD = (JobState.FAILED, JobState.TIMED_OUT, JobState.LOST, JobState.NO_CAPACITY)
 
@@ -55,15 +54,10 @@ def print_summary(console: Console, state: BatchState, results: Results, *, now:
 
 def _print_row(console: Console, label: str, text: str, *, wrap: bool) -> None:
     """Print a label and what belongs to it; a path is not broken, so that it can be copied."""
-    if wrap:
-        row = Table.grid()
-        row.add_column(width=_LABELS, style="dim", no_wrap=True)
-        row.add_column(overflow="fold")
-        row.add_row(label, Text(one_line(text, _LONGEST)))
-        console.print(row)
-    else:
-        line = Text.assemble((f"{label:<{_LABELS}}", "dim"), one_line(text, _LONGEST))
-        console.print(line, highlight=False, soft_wrap=True)
+    text = one_line(text, _LONGEST)
+    for line in broken(text, console.width - _LABELS) if wrap else [text]:
+        console.print(Text.assemble((f"{label:<{_LABELS}}", "dim"), line), highlight=False, soft_wrap=True)
+        label = ""
 
 
 def _sums(state: BatchState, now: float) -> Iterator[tuple[str, str]]:

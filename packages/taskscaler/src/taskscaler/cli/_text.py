@@ -1,8 +1,26 @@
-"""Text for people: lists."""
+"""Text for people: lists, and lines that are no longer than they may be."""
 
 from collections.abc import Iterable
+from textwrap import TextWrapper
 
 
 def listed(parts: Iterable[str]) -> str:
     """Join what stands side by side in a line of the display."""
     return " · ".join(parts)
+
+
+def broken(text: str, width: int, *, most: int | None = None) -> list[str]:
+    """Break a text into lines between words; a word that is longer than a line stays whole, so that it can be copied.
+
+    Args:
+        text: Of one line.
+        width: Characters that a line has at most.
+        most: Lines that there are at most; the last one shows that something is left out.
+
+    Returns:
+        At least one line.
+    """
+    wrapper = TextWrapper(
+        max(1, width), max_lines=most, placeholder=" …", break_long_words=False, break_on_hyphens=False
+    )
+    return wrapper.wrap(text) or [""]

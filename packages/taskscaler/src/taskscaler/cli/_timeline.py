@@ -35,7 +35,8 @@ def look_back(directory: Path, *, price_per_hour: float | None, as_json: bool) -
     timeline = lay_out(run)
     figures, status = figure_out(run, timeline, price_per_hour=price_per_hour), SUCCEEDED
     try:
-        drawn = _draw(timeline, figures, Results(directory))
+        with Console(stderr=True).status("drawing the timeline …"):
+            drawn = _draw(timeline, figures, Results(directory))
     except (PicturesMissing, OSError) as error:
         drawn, status = None, tell([error], FAILED)
     if as_json:
