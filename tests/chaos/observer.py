@@ -360,6 +360,11 @@ class Observer:
                 self.told_gone.add(id_)
         self.shown.update(states)
 
+    def connection_died(self, *instances: str) -> None:
+        """A connection died or was refused: what the last view did not show is gone, as far as its manager knows."""
+        self.unreachable.update(instances)
+        self.told_gone.update(id_ for id_ in instances if self.omitted.get(id_))
+
     # --- jobs --------------------------------------------------------------------------------------------
 
     def started(self, job: Job, life: "Life", lease: Lease) -> Run:
@@ -430,7 +435,7 @@ class Observer:
         for run in self.running.values():
             if run.lease.instance in instances and run.undisturbed:
                 self.violate(f"suspend of {run.lease.instance}, on which {run.job.key} runs")
-        self.unreachable.update(instances)
+        self.connection_died(*instances)
 
     def _check_wear(self, where: str, life: "Life", lease: Lease) -> None:
         """The slot is clean, the instance not too old, and it has shown that it lives, as far as that is wanted."""

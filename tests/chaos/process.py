@@ -216,7 +216,7 @@ class MortalGroup(FakeGroup):
                 async with super()._call(method, script, **arguments) as fault:
                     yield fault
             except Unreachable:
-                self._observer.unreachable.add(str(arguments["instance"]))
+                self._observer.connection_died(str(arguments["instance"]))
                 raise
             finally:
                 self._life.calls.discard(scope)

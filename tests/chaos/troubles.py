@@ -322,7 +322,7 @@ def _hang(scene: Scene, instance: str) -> None:
 
 
 def _cut(scene: Scene, instance: str) -> None:
-    scene.cloud.observer.unreachable.add(instance)
+    scene.cloud.observer.connection_died(instance)
     scene.cloud.cut(instance)
 
 
@@ -488,7 +488,7 @@ def _sweep(scene: Scene) -> bool:
 
 
 def _suspend_for_a_while(scene: Scene, instance: str) -> None:
-    scene.cloud.observer.unreachable.add(instance)
+    scene.cloud.observer.connection_died(instance)
     scene.cloud.suspend([instance], SuspendFault())
     scene.later(scene.random.choice([5.0, 40.0]), lambda: _resume(scene, instance))
 
