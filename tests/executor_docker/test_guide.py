@@ -51,9 +51,9 @@ def test_a_job_s_own_wishes_are_added_to_those_of_all(tmp_path: Path) -> None:
     ("options", "said"),
     [
         ('[defaults.options.docker]\nimag = "x"', "unknown key `imag` in [defaults.options.docker]"),
-        ('[jobs.options.docker]\nmemory = "much"', "jobs[0].options.docker.memory: expected a "),
-        ("[jobs.options.docke]\nx = 1", 'jobs[0].options.docke: "docke" is '),
-        ("[jobs.options.instance]\nx = 1", 'jobs[0].options.instance: the executor "instance" has '),
+        ('[jobs.options.docker]\nmemory = "much"', 'jobs[0].options.docker.memory (job "a"): expected a '),
+        ("[jobs.options.docke]\nx = 1", 'jobs[0].options.docke (job "a"): "docke" is '),
+        ("[jobs.options.instance]\nx = 1", 'jobs[0].options.instance (job "a"): the executor "instance" has '),
     ],
 )
 def test_wrong_wishes_are_told_once_and_where_they_stand(tmp_path: Path, options: str, said: str) -> None:

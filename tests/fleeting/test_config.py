@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from fleeting._durations import Duration, format_duration, parse_duration, span
 from fleeting._errors import ConfigError, Mistake
 from fleeting._structure import structure
+from fleeting._wording import Argv, did_you_mean
 from tests.golden import Golden
 
 
@@ -232,18 +233,88 @@ def test_every_problem_is_reported_at_once() -> None:
     ]
 
 
+def test_a_long_list_of_problems_ends_with_their_number() -> None:
+    """Twenty lines are enough to see what has happened; the error has all of them for programs."""
+    error = refused({"plugin": "aws", "policy": [{"idle_count": -1}] * 33})
+    assert (len(error.problems), len(error.lines), error.rest) == (33, 20, "and 13 more problems")
+    assert str(error).splitlines()[20:] == ["and 13 more problems"]
+
+
+def test_a_key_in_the_wrong_table_is_sent_to_the_right_one() -> None:
+    """One too high or too low; if it could be one of several, nothing is said."""
+    data = {"plugin": "aws", "idle_time": "5s", "username": "x", "policy": [{"max_instances": 1, "login": {}}]}
+    assert [problem.hint for problem in refused(data, path="fleet").problems] == [
+        "it belongs in [[fleet.policy]]",
+        "it belongs in [fleet.login]",
+        "it belongs in [fleet]",
+        "it belongs in [fleet]",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("word", "known", "meant"),
+    [
+        ("idle_tme", ["idle_time", "idle_count"], "idle_time"),
+        ("idle_scale", ["idle_time", "idle_count", "scale_factor"], ""),
+        ("list_timeout", ["reset_timeout"], ""),
+        ("log_external_ip", ["log_internal_ip"], ""),
+        ("maxInstances", ["max_instances", "max_use_count"], "max_instances"),
+        ("policies", ["policy", "plugin"], "policy"),
+        ("user", ["username", "use_agent"], "username"),
+        ("time", ["timezone", "idle_time"], ""),
+        ("retries", ["shutdown_deletion_retries"], ""),
+        ("make report", ["make", "report"], ""),
+        ("i-1", ["i-2"], ""),
+        ("cat", ["car", "bat"], ""),
+        ("x" * 10_000, ["x" * 9_999], "x" * 9_999),
+    ],
+)
+def test_only_a_slip_of_the_hand_is_asked_about(word: str, known: list[str], meant: str) -> None:
+    """A hint that leads to another valid name is worse than none."""
+    assert did_you_mean(word, known) == (f"did you mean `{meant}`?" if meant else "")
+
+
+@frozen(kw_only=True)
+class Program:
+    """Something to run."""
+
+    command: Argv = ()
+
+
+@pytest.mark.parametrize(
+    ("command", "write"),
+    [
+        ("make report", '["make", "report"]'),
+        (["make 'the report'"], '["make", "the report"]'),
+        ("a | tee b", '["sh", "-c", "a | tee b"]'),
+        (["echo don't"], '["sh", "-c", "echo don\'t"]'),
+        ("", '[""]'),
+    ],
+)
+def test_a_command_in_one_string_is_answered_with_its_arguments(command: object, write: str) -> None:
+    """No program has a space in its name; what only a shell understands is left to one."""
+    (problem,) = refused({"command": command}, Program).problems
+    assert problem.hint == f"write {write}"
+
+
+def test_a_path_may_have_spaces() -> None:
+    """Whether it is there is another question."""
+    assert structure({"command": ["./my tool", "x y"]}, Program).command == ("./my tool", "x y")
+    assert structure({"command": ["make", "the report"]}, Program).command == ("make", "the report")
+
+
 def test_every_validator_is_heard() -> None:
     """Attrs stops at the first value that is refused; a user learns of all of them."""
     data = {"plugin": "aws", "capacity": 0, "policy": [{"idle_count": -1}], "login": {"token": "x"}}
     heard = [line.split(":")[0] for line in problems(data).splitlines()]
-    assert heard == ["policy[0].idle_count", "login.token", "capacity"]
+    assert heard == ["capacity", "policy[0].idle_count", "login.token"]
     assert problems({"plugin": "aws", "capacity": 0}).startswith("capacity: expected 1 to 1")
 
 
 def test_values_are_judged_beside_those_of_a_wrong_kind() -> None:
     """A mistake of one key does not hide that of its neighbour."""
     data = {"token": "x", "username": 3, "expiry": "soon"}
-    assert [line.split(":")[0] for line in problems(data, Login).splitlines()] == ["username", "expiry", "token"]
+    assert [line.split(":")[0] for line in problems(data, Login).splitlines()] == ["token", "username", "expiry"]
 
 
 def test_a_rule_is_silent_while_what_it_looks_at_is_wrong() -> None:

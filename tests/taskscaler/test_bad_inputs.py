@@ -222,7 +222,7 @@ WRONG_FILES = {
     "variable with a NUL": wrong_file(f'{FLEET}{JOB}env = {{ TOKEN = "\\u0000" }}\n', "FL110"),
     "report without a command": wrong_file(f"{FLEET}{JOB}[report]\ncommand = []\n", "FL110"),
     "report that is a word": wrong_file(f'{FLEET}{JOB}[report]\ncommand = "make report"\n', "FL114"),
-    "report in one string": wrong_file(f'{FLEET}{JOB}[report]\ncommand = ["make report"]\n', "FL116"),
+    "report in one string": wrong_file(f'{FLEET}{JOB}[report]\ncommand = ["make report"]\n', "FL110"),
     "report by an unknown program": wrong_file(f'{FLEET}{JOB}[report]\ncommand = ["no-such-program"]\n', "FL116"),
     "report by a program that is nowhere": wrong_file(
         f'{FLEET}{JOB}[report]\ncommand = ["/nowhere/report"]\n', "FL116"

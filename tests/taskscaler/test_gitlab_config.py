@@ -588,7 +588,7 @@ BAD_KEYS = [
     ("policy = [{ idle_count = 2.5 }]", "policy[0].idle_count", Mistake.TYPE),
     ("policy = [{ scale_factor = -0.5 }]", "policy[0].scale_factor", Mistake.VALUE),
     ("policy = [{ periods = '* * * * *' }]", "policy[0].periods", Mistake.TYPE),
-    ("policy = [{ periods = ['* * * * * *'] }]", "policy[0].periods", Mistake.VALUE),
+    ("policy = [{ periods = ['* * * * * *'] }]", "policy[0].periods[0]", Mistake.VALUE),
     ("policy = [{ timezone = 'Berlin' }]", "policy[0].timezone", Mistake.VALUE),
     ("policy = [{ idle_scale = 3 }]", "policy[0].idle_scale", Mistake.UNKNOWN_KEY),
 ]
@@ -625,7 +625,7 @@ def test_the_golden_file_has_no_other_mistakes(golden: Golden) -> None:
 def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
     """Of the top of the file and of the runner."""
     text = "concurrent = 0\n" + fleet("max_instances = -1", "policy = [{ idle_time = 'soon' }]")
-    assert paths(tmp_path, text) == ["concurrent", f"{HERE}.policy[0].idle_time", f"{HERE}.max_instances"]
+    assert paths(tmp_path, text) == ["concurrent", f"{HERE}.max_instances", f"{HERE}.policy[0].idle_time"]
 
 
 def test_another_runner_s_mistakes_are_its_own(tmp_path: Path) -> None:

@@ -277,10 +277,55 @@ def test_everything_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
         ("autoscaler.max_instance", Mistake.UNKNOWN_KEY, "did you mean `max_instances`?"),
         ("autoscaler.update_interval", Mistake.DURATION, 'write "60s"'),
         ("autoscaler.failure_threshold", Mistake.VALUE, ""),
-        ("jobs[0].retries", Mistake.TYPE, "write 2 without quotes"),
+        ("autoscaler.plugin_config.boot_time", Mistake.DURATION, 'write "3s"'),
         ("jobs[0].name", Mistake.VALUE, ""),
         ("jobs[0].script", Mistake.VALUE, ""),
-        ("autoscaler.plugin_config.boot_time", Mistake.DURATION, 'write "3s"'),
+        ("jobs[0].retries", Mistake.TYPE, "write 2 without quotes"),
+    ]
+
+
+def test_form_and_meaning_are_judged_together(tmp_path: Path) -> None:
+    """A mistake of form hides no other, and what it has left empty is no second mistake."""
+    assert problems(
+        tmp_path,
+        """
+        [autoscaler]
+        plugin = "local"
+        max_instances = "4"
+
+        [defaults]
+        files = ["nowhere.py", "../a", "/b"]
+
+        [[jobs]]
+        script = "true"
+        copies = 1_000_000_000_000
+        files = "x"
+
+        [[jobs]]
+        name = 3
+        script = "true"
+        files = ["nothere.py"]
+        env = { 1ST = "x", B = 2 }
+        executor = "instanc"
+
+        [report]
+        command = "no-such-program"
+        files = ["none.py"]
+        """,
+    ) == [
+        ("autoscaler.max_instances", Mistake.TYPE, "write 4 without quotes"),
+        ("defaults.files[1]", Mistake.VALUE, ""),
+        ("defaults.files[2]", Mistake.VALUE, ""),
+        ("jobs[0].copies", Mistake.VALUE, ""),
+        ("jobs[0].files", Mistake.TYPE, 'write ["x"]'),
+        ("jobs[0].name", Mistake.MISSING_KEY, ""),
+        ("jobs[1].name", Mistake.TYPE, 'write "3"'),
+        ("jobs[1].files[0]", Mistake.MISSING_FILE, ""),
+        ("jobs[1].env", Mistake.VALUE, ""),
+        ("jobs[1].env.B", Mistake.TYPE, ""),
+        ("jobs[1].executor", Mistake.NOT_INSTALLED, "did you mean `instance`?"),
+        ("report.command", Mistake.TYPE, 'write ["no-such-program"]'),
+        ("report.files[0]", Mistake.MISSING_FILE, ""),
     ]
 
 
@@ -313,9 +358,9 @@ def test_all_that_contradicts_is_told_at_once(tmp_path: Path) -> None:
     ) == [
         ("autoscaler.plugin_config.boot", Mistake.UNKNOWN_KEY, "did you mean `boot_time`?"),
         ("defaults.executor", Mistake.NOT_INSTALLED, "did you mean `instance`?"),
-        ("jobs[1].executor", Mistake.NOT_INSTALLED, ""),
-        ("executors.instance.bas", Mistake.UNKNOWN_KEY, "did you mean `base`?"),
-        ("jobs[1].name", Mistake.VALUE, "give each job its own name"),
-        ("jobs[1].env", Mistake.VALUE, ""),
         ("jobs[0].files[0]", Mistake.MISSING_FILE, ""),
+        ("jobs[1].name", Mistake.VALUE, "give each job its own name"),
+        ("jobs[1].executor", Mistake.NOT_INSTALLED, ""),
+        ("jobs[1].env", Mistake.VALUE, ""),
+        ("executors.instance.bas", Mistake.UNKNOWN_KEY, "did you mean `base`?"),
     ]

@@ -163,11 +163,11 @@ def test_a_config_toml_may_have_pools_too(tmp_path: Path) -> None:
         ),
         (
             'plugin = "local"\n[[autoscaler.pools]]\nname = "a"\nconnector_config.keepalive = 3',
-            "autoscaler.pools[0].connector_config.keepalive: expected",
+            'autoscaler.pools[0].connector_config.keepalive (pool "a"): expected',
         ),
         (
             'plugin = "local"\n[[autoscaler.pools]]\nname = "a"\nplugin = "nimbus"',
-            'pools[0].plugin: "nimbus" is not an',
+            'pools[0].plugin (pool "a"): "nimbus" is not an',
         ),
         (
             'plugin = "local"\nplugin_config.boot = 1\n[[autoscaler.pools]]\nname = "a"',

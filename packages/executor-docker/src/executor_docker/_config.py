@@ -8,7 +8,7 @@ from attrs.validators import ge, gt, min_len, optional
 
 from executor_docker._sizes import is_size
 from fleeting import Duration
-from fleeting.plugins import is_absolute
+from fleeting.plugins import Argv, is_absolute
 
 
 class PullPolicy(Enum):
@@ -60,7 +60,7 @@ class DockerConfig:
     socket: str = field(default="/var/run/docker.sock", validator=is_absolute)
     """The daemon's socket on the instance, absolute."""
 
-    stdio_command: tuple[str, ...] = ("docker", "-H", "unix://{socket}", "system", "dial-stdio")
+    stdio_command: Argv = ("docker", "-H", "unix://{socket}", "system", "dial-stdio")
     """What connects its input and output with the socket, on instances whose connector has no tunnels."""
 
     image: str | None = field(default=None, validator=optional(min_len(1)))

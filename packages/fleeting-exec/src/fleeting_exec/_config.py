@@ -9,7 +9,7 @@ from attrs import field, frozen
 from attrs.validators import deep_iterable, ge, gt, le, min_len, optional
 
 from fleeting import Duration
-from fleeting.plugins import is_absolute, is_group_name, state_home
+from fleeting.plugins import Argv, is_absolute, is_group_name, state_home
 
 LONGEST_READ = 100.0
 """Seconds; the manager gives up on a view after 120."""
@@ -26,7 +26,7 @@ def _are_variables(_: object, __: "attrs.Attribute[tuple[str, ...]]", names: Ite
 class ExecConfig:
     """What ``plugin_config`` may say for ``plugin = "exec"``."""
 
-    command: tuple[str, ...] = field(validator=[min_len(1), deep_iterable(min_len(1))])
+    command: Argv = field(validator=[min_len(1), deep_iterable(min_len(1))])
     """The program and its first arguments; what is to be done is appended. No shell touches it."""
 
     name: str = field(default="default", validator=is_group_name)

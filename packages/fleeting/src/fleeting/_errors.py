@@ -38,6 +38,9 @@ from attrs import evolve, frozen
 if TYPE_CHECKING:
     from fleeting._types import Completed
 
+MOST_LINES = 20
+"""So many problems of one file are listed: whoever has more has one cause for many, or reads no further."""
+
 LINE_TO_HIDE = 8
 """Characters from which on a line of a command is hidden where a shell repeats it; shorter ones are in many words."""
 
@@ -179,6 +182,9 @@ class ConfigProblem:
 
     mistake: Mistake = Mistake.VALUE
 
+    owner: str = ""
+    """Which of several it concerns, by its name, such as ``job "train"``; empty if the path alone says it."""
+
     def __str__(self) -> str:
         """One line: what is wrong, where, what is expected, what to do."""
         hint = f"; {self.hint}" if self.hint else ""
@@ -186,8 +192,9 @@ class ConfigProblem:
 
     def _sentence(self) -> str:
         table, key = _PARENT_AND_KEY.fullmatch(self.path or "-").groups()  # type: ignore[union-attr]  # always matches
-        place = "" if not table else f" in {table}" if "[" in table else f" in [{table}]"
-        where = f"{self.path}: " if self.path else ""
+        owner = f" ({self.owner})" if self.owner else ""
+        place = "" if not table else f" in {table}{owner}" if "[" in table else f" in [{table}]"
+        where = f"{self.path}{owner}: " if self.path else ""
         match self.mistake, self.found, self.expected:
             case Mistake.UNKNOWN_KEY, _, known:
                 return f"unknown key `{key}`{place}" + (f" (known keys: {known})" if known else "")
@@ -204,7 +211,7 @@ class ConfigProblem:
 
 
 class ConfigError(FleetingError):
-    """A configuration cannot be used. Lists every problem, not just the first."""
+    """A configuration cannot be used. Has every problem, not just the first, and lists the first `MOST_LINES`."""
 
     entry = Mistake.VALUE.value
 
@@ -213,8 +220,14 @@ class ConfigError(FleetingError):
         self.problems = tuple(problems)
         self.source = source
         where = f"{source}: " if source else ""
-        self.lines = tuple(f"{where}{problem}" for problem in self.problems)
-        super().__init__("\n".join(self.lines))
+        self.lines = tuple(f"{where}{problem}" for problem in self.problems[:MOST_LINES])
+        """One for each problem that is listed."""
+
+        left = len(self.problems) - len(self.lines)
+        self.rest = f"and {left} more problem{'s' if left > 1 else ''}" if left else ""
+        """What stands below them; empty if all are listed."""
+
+        super().__init__("\n".join([*self.lines, *filter(None, [self.rest])]))
 
 
 class PluginNotFound(FleetingError):

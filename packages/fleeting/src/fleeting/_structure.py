@@ -2,23 +2,33 @@
 
 cattrs picks the hook for each type. The hooks are ours, because a user needs the key path, the value as the
 file has it and the nearest valid choice for everything that is wrong, not the first exception. A hook that
-cannot go on records a `ConfigProblem` and raises `_Refused`; the nearest `_Reader.at` around it swallows that,
-so that the neighbours are still read.
+cannot read a value records a `ConfigProblem` and gives what is empty in its place, so that everything around it is
+still read; that a value is wrong shows in that there are more problems than before it.
+
+To add a table to a file, add an attrs class and a field of that type to the class of the table around it. Then all
+that is wrong in it is collected without further code: types, unknown and missing keys, what the validators of its
+fields say, and its own ``__attrs_post_init__``. A rule that reaches over several tables, or looks at the disk, runs on
+what `structure` returns with ``problems=``: there, whatever could not be read has its default or is empty ("", 0, (),
+an empty table), and the rule passes over it. It appends a `ConfigProblem` with the key path, for which `file_error`
+finds the place in the file and the name of the job.
 """
 
 import re
 import sys
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args
 
 import attrs
 from attrs import define, field
 
 from fleeting._durations import Duration, format_duration, parse_duration
 from fleeting._errors import ConfigError, ConfigProblem, Mistake
+from fleeting._problems import file_error
 from fleeting._wording import (
+    Argv,
     Kind,
+    as_arguments,
     choices,
     describe,
     did_you_mean,
@@ -61,6 +71,7 @@ def structure(
     foreign: bool = False,
     secrets: frozenset[str] = frozenset(),
     notes: list[str] | None = None,
+    problems: list[ConfigProblem] | None = None,
 ) -> T:
     """Turn a table, as TOML or JSON gives it, into an instance of an attrs class.
 
@@ -83,10 +94,12 @@ def structure(
         secrets: Keys whose values no message may show, at any depth; fields with ``repr=False`` are
             treated so in any case.
         notes: Gets one sentence for each older key name met.
+        problems: Gets everything that is wrong, and nothing is raised, for a caller that checks more: what could not
+            be read has its default then, or is empty.
 
     Raises:
-        ConfigError: With every problem found, in the order of the data; of each table what is of the wrong kind
-            first, then the values that may not stand there. Rules over several fields speak once each is right.
+        ConfigError: With every problem found, in the order of the data. Rules over several fields speak once each
+            of these is right.
     """
     reader = _Reader(
         path=path,
@@ -96,15 +109,12 @@ def structure(
         secrets=secrets,
         notes=[] if notes is None else notes,
     )
-    try:
-        result: T = reader.read(data, cls)
-    except _Refused:
-        raise ConfigError(reader.problems, source=source) from None
+    result: T = reader.read(data, cls)
+    if problems is not None:
+        problems += reader.problems
+    elif reader.problems:
+        raise file_error(reader.problems, data, path=path, source=source)
     return result
-
-
-class _Refused(Exception):
-    """Something below could not be read; the problem is already recorded. Never seen outside."""
 
 
 @define(kw_only=True)
@@ -119,6 +129,9 @@ class _Reader:
     notes: list[str]
     problems: list[ConfigProblem] = field(factory=list)
     secret: bool = False
+    tables: list[tuple[str, type[Any]]] = field(factory=list)
+    """The tables around the value that is read, outermost first: their key paths and schemas."""
+
     converter: "BaseConverter" = field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -132,111 +145,121 @@ class _Reader:
             (lambda kind: kind == Duration, self._duration),
             (is_choice, self._choice),
             (_is_array, self._array),
+            (lambda kind: kind == Argv, self._command),
             (_is_mapping, self._mapping),
             (attrs.has, self._table),
         ):
             self.converter.register_structure_hook_func(predicate, hook)
 
     def read(self, value: object, kind: Kind) -> Kind:
-        """Structure *value* as *kind*, or record what is wrong and raise `_Refused`."""
+        """Structure *value* as *kind*, or record what is wrong and return what is empty."""
         return self.converter.get_structure_hook(kind)(value, kind)
 
     @contextmanager
     def at(self, step: str, *, secret: bool = False) -> Iterator[None]:
-        """Be one step deeper; a refusal in there ends here."""
+        """Be one step deeper."""
         path, was_secret = self.path, self.secret
         self.path = f"{path}{step}" if step.startswith("[") else dotted(path, step)
         self.secret = was_secret or secret
         try:
             yield
-        except _Refused:
-            pass
         finally:
             self.path, self.secret = path, was_secret
 
     def _scalar(self, value: object, kind: type) -> object:
         accepted = (int, float) if kind is float else (kind,)
         if type(value) not in accepted or (kind is float and not _is_finite(value)):
-            raise self._refused(value, kind, quoting_hint(value, kind))
+            return self._refused(value, kind, quoting_hint(value, kind))
         if expected := _instead_of(value):
             self._problem(describe(value, secret=self.secret), expected)
-            raise _Refused
+            return kind()
         return kind(value)
 
-    def _duration(self, value: object, kind: Kind) -> float:
+    def _duration(self, value: object, kind: Kind) -> object:
         if isinstance(value, str):
             try:
                 return parse_duration(value)
             except ConfigError as error:
-                raise self._refused(value, kind, error.problems[0].hint, Mistake.DURATION) from error
+                return self._refused(value, kind, error.problems[0].hint, Mistake.DURATION)
         if self.bare_numbers == "nanoseconds" and type(value) is int and 0 <= value <= _LARGEST:
             return value / 1e9
         refused_number = self.bare_numbers == "refuse" and type(value) in (int, float)
-        raise self._refused(value, kind, f'write "{value}s"' if refused_number else "", Mistake.DURATION)
+        return self._refused(value, kind, f'write "{value}s"' if refused_number else "", Mistake.DURATION)
 
     def _choice(self, value: object, kind: Kind) -> object:
         known = choices(kind)
         if not isinstance(value, str):
-            raise self._refused(value, kind)
+            return self._refused(value, kind)
         if value not in known:
-            raise self._refused(value, kind, did_you_mean(value, known), Mistake.VALUE)
+            return self._refused(value, kind, did_you_mean(value, known), Mistake.VALUE)
         return known[value]
 
     def _array(self, value: object, kind: Kind) -> object:
         if not isinstance(value, list | tuple):
-            raise self._refused(value, kind, self._array_hint(value))
-        before, items = len(self.problems), []
+            return self._refused(value, kind, self._array_hint(value))
+        items = []
         for index, item in enumerate(value):
             with self.at(f"[{index}]"):
                 items.append(self.read(item, get_args(kind)[0]))
-        self._stop_if_worse_than(before)
         container = origin(kind)
         return container(items) if container in (list, frozenset) else tuple(items)
 
+    def _command(self, value: object, kind: Kind) -> object:
+        """Read a program and its arguments, which people like to write as one string."""
+        if isinstance(value, str):
+            return self._refused(value, kind, f"write {as_arguments(value)}")
+        result = self._array(value, get_args(kind)[0])
+        match value:
+            case [str(line)] if "/" not in line.strip().partition(" ")[0] and " " in line.strip():
+                hint = "" if self.secret else f"write {as_arguments(line)}"
+                self._problem(f"{describe(line, secret=self.secret)} is one string for several arguments", "", hint)
+                return ()
+        return result
+
     def _array_hint(self, value: object) -> str:
-        """What was probably meant: one table of several, or a command line."""
+        """What was probably meant: one table of several, or an array of one."""
         if isinstance(value, Mapping):
             return f"write [[{self.path}]]"
         return f'write ["{value}"]' if isinstance(value, str) else ""
 
-    def _mapping(self, value: object, kind: Kind) -> dict[str, object]:
+    def _mapping(self, value: object, kind: Kind) -> object:
         if not isinstance(value, Mapping):
-            raise self._refused(value, kind)
-        before, result = len(self.problems), {}
+            return self._refused(value, kind)
+        result = {}
         _, element = get_args(kind)
         if element is str and all(type(item) is str and not _instead_of(item) for item in value.values()):
             return dict(value)  # an answer may have tens of thousands of labels
         for key, item in self._items(value):
             with self.at(key, secret=key in self.secrets):
                 result[key] = item if element is object else self.read(item, element)
-        self._stop_if_worse_than(before)
         return result
 
     def _table(self, value: object, cls: type[Any]) -> object:
         if not isinstance(value, Mapping):
-            raise self._refused(value, cls)
+            return self._refused(value, cls)
         before, fields, values = len(self.problems), _fields(cls), {}
-        unread: set[str] = set()
+        unread: dict[str, object] = {}
         if self.foreign:
             value = {key: value[key] for key in fields if value.get(key) is not None}
+        self.tables.append((self.path, cls))
         for key, item in value.items():
-            name = self._name_of(key, fields, value)
-            if name is not None:
-                unread.add(name)
+            if (name := self._name_of(key, fields, value)) is not None:
                 with self.at(key, secret=self._is_secret(fields[name])):
+                    so_far = len(self.problems)
                     result = self.read(item, fields[name].type)
-                    unread.remove(name)
-                    if not self._is_as_good_as_nothing(result, fields[name]):
+                    if len(self.problems) > so_far:
+                        unread[name] = result
+                    elif not self._is_as_good_as_nothing(result, fields[name]):
                         values[name] = result
+        self.tables.pop()
         for name, attribute in fields.items():
             if attribute.default is attrs.NOTHING and value.keys().isdisjoint({name, *_aliases(attribute)}):
-                unread.add(name)
+                unread[name] = _empty(attribute.type)
                 with self.at(name):
                     self._problem("nothing", expectation(attribute.type), "", Mistake.MISSING_KEY)
-        if len(self.problems) > before:
-            self._record_what_validators_say(cls, values, unread)
-            raise _Refused
-        return self._build(cls, values)
+        if len(self.problems) == before:
+            return self._build(cls, values)
+        return self._salvaged(cls, values, unread)
 
     def _items(self, table: Mapping[str, object]) -> Collection[tuple[str, object]]:
         return [(key, item) for key, item in table.items() if not (self.foreign and item is None)]
@@ -252,7 +275,8 @@ class _Reader:
         with self.at(key):
             if name is None:
                 known = ", ".join(fields) if len(fields) <= _SHORT_LIST else ""
-                self._problem("an unknown key", known, did_you_mean(key, fields), Mistake.UNKNOWN_KEY)
+                hint = self._home(key) or did_you_mean(key, fields)
+                self._problem("an unknown key", known, hint, Mistake.UNKNOWN_KEY)
             elif name in table:
                 self._problem(f"`{key}` is the older name of `{name}`, which is also set", "", f"remove `{key}`")
                 return None
@@ -260,38 +284,61 @@ class _Reader:
                 self.notes.append(f"{self.path} is an older name; use {name}")
         return name
 
+    def _home(self, key: str) -> str:
+        """Say to which table a key belongs that stands one too high or too low; empty if that is open."""
+        *around, (path, cls) = self.tables
+        above = [f"[{where}]" if where else "the top of the file" for where, outer in around if key in _fields(outer)]
+        below = list(_tables_with(key, cls, path))
+        homes = above[-1:] or below
+        return f"it belongs in {homes[0]}" if len(homes) == 1 else ""
+
     def _build(self, cls: type[Any], values: Mapping[str, Any]) -> object:
         """Make the instance; what its validators and rules refuse becomes problems."""
         try:
             return cls(**values)
         except ValueError as error:
             before = len(self.problems)
-            self._record_what_validators_say(cls, values, unread=())
+            rest = self._salvaged(cls, values, {})
             if len(self.problems) == before:
                 self._problem("", self._without_secrets(str(error), cls, values))
-            raise _Refused from error
+            return rest
 
-    def _record_what_validators_say(self, cls: type[Any], values: Mapping[str, Any], unread: Collection[str]) -> None:
+    def _salvaged(self, cls: type[Any], values: Mapping[str, Any], unread: Mapping[str, Any]) -> object:
+        """Record what validators say, and make an instance of what is right, which may break every rule."""
+        refused = self._record_what_validators_say(cls, values, unread)
+        right = {name: value for name, value in values.items() if name not in refused}
+        return _draft(cls, _with_defaults(cls, right, unread), ())
+
+    def _record_what_validators_say(
+        self, cls: type[Any], values: Mapping[str, Any], unread: Collection[str]
+    ) -> frozenset[str]:
         """Ask each validator by itself: attrs stops at the first, and does not tell which it was.
 
         One that looks at a field that could not be read has nothing to say yet.
+
+        Returns:
+            The fields whose values are refused.
         """
+        refused = set()
         draft = _draft(cls, values, unread)
         for name, attribute in _fields(cls).items():
             if not hasattr(draft, attribute.name):
                 continue
             value = getattr(draft, attribute.name)
             try:
-                (attribute.validator or _accept)(draft, attribute, value)
-            except ValueError as error:
-                with self.at(name, secret=self._is_secret(attribute)):
-                    if self.secret:
-                        self._problem(describe(value, secret=True), "a valid value")
-                    else:
-                        self._problem(*_found_and_rule(error, attribute, value))
+                parts = list(_refused_parts(draft, attribute, value))
             except AttributeError:
                 if not unread:
                     raise
+                continue
+            for step, part, error in parts:
+                refused.add(name)
+                with self.at(name, secret=self._is_secret(attribute)), self.at(step) if step else nullcontext():
+                    if self.secret:
+                        self._problem(describe(part, secret=True), "a valid value")
+                    else:
+                        self._problem(*_found_and_rule(error, attribute, part))
+        return frozenset(refused)
 
     def _without_secrets(self, message: str, cls: type[Any], values: Mapping[str, Any]) -> str:
         for name, attribute in _fields(cls).items():
@@ -302,14 +349,10 @@ class _Reader:
     def _is_secret(self, attribute: "attrs.Attribute[Any]") -> bool:
         return attribute.repr is False or not self.secrets.isdisjoint({attribute.alias, *_aliases(attribute)})
 
-    def _stop_if_worse_than(self, before: int) -> None:
-        if len(self.problems) > before:
-            raise _Refused
-
-    def _refused(self, value: object, kind: Kind, hint: str = "", mistake: Mistake = Mistake.TYPE) -> _Refused:
+    def _refused(self, value: object, kind: Kind, hint: str = "", mistake: Mistake = Mistake.TYPE) -> object:
         """Record that *value* is no *kind*; the hint may repeat the value, so a secret gets none."""
         self._problem(describe(value, secret=self.secret), expectation(kind), "" if self.secret else hint, mistake)
-        return _Refused()
+        return _empty(kind)
 
     def _problem(self, found: str, expected: str, hint: str = "", mistake: Mistake = Mistake.VALUE) -> None:
         problem = ConfigProblem(path=self.path, found=found, expected=expected, hint=hint, mistake=mistake)
@@ -351,6 +394,79 @@ def _instead_of(value: object) -> str:
     return "an integer of at most 64 bits" if isinstance(value, int) and abs(value) > _LARGEST else ""
 
 
+def _tables_with(key: str, cls: type[Any], path: str) -> Iterator[str]:
+    """Find the tables below a table that have a key, and write their headings."""
+    for name, attribute in _fields(cls).items():
+        for kind in get_args(attribute.type) or (attribute.type,):  # of an array, and of what is optional, the parts
+            if not attrs.has(kind):
+                continue
+            inner = dotted(path, name)
+            if key in _fields(kind):
+                yield f"[[{inner}]]" if _is_array(attribute.type) else f"[{inner}]"
+            yield from _tables_with(key, kind, inner)
+
+
+def _empty(kind: Kind) -> Any:  # noqa: ANN401  (of that kind)
+    """Make what stands for a value that could not be read, for the rules over several tables."""
+    if type(None) in get_args(kind):
+        return None
+    if origin(kind) is Annotated:
+        return _empty(get_args(kind)[0])
+    if is_choice(kind):
+        return next(iter(choices(kind).values()))
+    if attrs.has(kind):
+        return _draft(kind, _with_defaults(kind, {}, {}), ())
+    maker = origin(kind) or kind
+    return maker() if maker in (str, bool, int, float, list, frozenset) else {} if _is_mapping(kind) else ()
+
+
+def _with_defaults(cls: type[Any], values: Mapping[str, Any], unread: Mapping[str, Any]) -> dict[str, Any]:
+    """Complete the values of a table: what could not be read has its default, or else is empty."""
+    missing = {name: unread.get(name) for name in _fields(cls).keys() - values.keys()}
+    return {
+        **values,
+        **{
+            name: value or _empty(_fields(cls)[name].type)
+            for name, value in missing.items()
+            if value or _fields(cls)[name].default is attrs.NOTHING
+        },
+    }
+
+
+_Refusal = tuple[str, object, ValueError]
+"""Where an array has it, if it is a part of one; what is refused; why."""
+
+
+def _refused_parts(draft: object, attribute: "attrs.Attribute[Any]", value: Any) -> Iterator[_Refusal]:  # noqa: ANN401  (of a field)
+    """Find what a validator refuses: each such part of an array, if it names a part, and else the whole."""
+    validate = attribute.validator or _accept
+    try:
+        validate(draft, attribute, value)
+    except ValueError as error:
+        refused = list(_parts(draft, attribute, value)) if _names_a_part(error, value) else []
+        yield from refused or [("", value, error)]
+
+
+def _parts(draft: object, attribute: "attrs.Attribute[Any]", value: Sequence[object]) -> Iterator[_Refusal]:
+    """Have a validator look at arrays of one: attrs, and most validators, stop at the first part that is wrong."""
+    for index, part in enumerate(value):
+        try:
+            (attribute.validator or _accept)(draft, attribute, (part,))
+        except ValueError as error:
+            if _names_a_part(error, (part,)):
+                yield f"[{index}]", part, error
+
+
+def _names_a_part(error: ValueError, value: object) -> bool:
+    args = _original(error).args
+    return isinstance(value, tuple | list) and len(args) > 1 and args[1] in value
+
+
+def _original(error: ValueError) -> ValueError:
+    """What a validator has said, also in a class whose fields are `in_words`."""
+    return error.__cause__ if isinstance(error.__cause__, ValueError) else error
+
+
 def _draft(cls: type[Any], values: Mapping[str, Any], unread: Collection[str]) -> object:
     """Make an instance that no validator has seen, for validators to look at; it lacks what could not be read."""
     draft = object.__new__(cls)
@@ -358,7 +474,8 @@ def _draft(cls: type[Any], values: Mapping[str, Any], unread: Collection[str]) -
         if attribute.alias not in unread:
             with suppress(AttributeError):  # a default that is worked out from what could not be read
                 value = values[attribute.alias] if attribute.alias in values else _default(attribute, draft)
-                object.__setattr__(draft, attribute.name, value)
+                convert: Any = attribute.converter or _same
+                object.__setattr__(draft, attribute.name, convert(value))
     return draft
 
 
@@ -367,6 +484,11 @@ def _default(attribute: "attrs.Attribute[Any]", draft: object) -> object:
     if isinstance(default, attrs.Factory):  # type: ignore[arg-type]  # a class, though the stubs say function
         return default.factory(draft) if default.takes_self else default.factory()
     return default
+
+
+def _same(value: object) -> object:
+    """Stand for the converter of a field that has none."""
+    return value
 
 
 def _accept(*_: object) -> None:
@@ -381,8 +503,7 @@ def _found_and_rule(error: ValueError, attribute: "attrs.Attribute[Any]", value:
         return quoted(format_duration(value)) if is_duration and isinstance(value, int | float) else describe(value)
 
     subject = f"'{attribute.name}' must be "
-    if isinstance(error.__cause__, ValueError) and str(error.args[0]).startswith(subject):
-        error = error.__cause__  # of a class whose fields are `in_words`
+    error = _original(error) if str(error.args[0]).startswith(subject) else error
     message, part, *added = (*error.args, value) if len(error.args) == 1 else error.args
     rule = str(message).removeprefix(subject).removesuffix(f": {value}")
     if found := _LENGTH.fullmatch(rule):

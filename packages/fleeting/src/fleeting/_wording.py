@@ -12,10 +12,26 @@ from fleeting._terminal import harmless
 Kind: TypeAlias = Any
 """The type of a field: a class, or a form such as ``str | None`` that typing cannot name yet."""
 
+Argv = Annotated[tuple[str, ...], "a program and its arguments"]
+"""Run without a shell, each argument a string of its own; who writes one string for all of them is told how."""
+
+_SHELL = re.compile(r"[|&;<>$`*?()]")
+"""What only a shell understands."""
+
 _SCALARS = {str: "a string", bool: "true or false", int: "an integer", float: "a number"}
 _UNQUOTED = {int: "-?[0-9]+", float: r"-?[0-9]+(\.[0-9]+)?", bool: "true|false"}
 
 _BARE_KEY = re.compile("[A-Za-z0-9_-]+")
+
+_WORDS = re.compile("[ _-]")
+"""Between the words of a name."""
+
+_SHORT_WORD = 3
+_LONG_WORD = 9
+"""Letters from which on a word may have one slip of the hand, and two: `internal` is no slip for `external`."""
+
+_MOST_SLIPS = 2
+_LONGEST_NAME = 128
 
 _LONGEST_VALUE = 60
 """So many characters of a found value are shown."""
@@ -103,13 +119,68 @@ def dotted(path: str, key: str) -> str:
     return f"{path}.{name}" if path else name
 
 
-def did_you_mean(word: object, known: Iterable[str]) -> str:
-    """Ask whether the nearest of *known* was meant; empty if none is near."""
-    from difflib import get_close_matches  # only errors need it
+def as_arguments(line: str) -> str:
+    """Write a command line as an array of its arguments; for a shell, if only a shell can understand it."""
+    from shlex import split  # only errors need it
 
-    by_lower = {choice.lower(): choice for choice in known}
-    nearest = get_close_matches(str(word).lower(), by_lower, n=1)
-    return f"did you mean `{by_lower[nearest[0]]}`?" if nearest else ""
+    try:
+        arguments = ["sh", "-c", line] if _SHELL.search(line) else split(line)
+    except ValueError:  # a quote that is left open
+        arguments = ["sh", "-c", line]
+    return f"[{', '.join(map(quoted, arguments or ['']))}]"
+
+
+def did_you_mean(word: object, known: Iterable[str]) -> str:
+    """Ask whether the nearest of *known* was meant; empty unless a slip of the hand makes one of the other.
+
+    `idle_time` is no slip for `idle_count`, nor `list_timeout` for `reset_timeout`: each of the words that a name is
+    made of has to be near. Else, who wrote the beginning of a name may have meant it. Nothing is asked if several
+    names are as near.
+    """
+    names = list(known)
+    distances = {name: distance for name in names if (distance := _slips(str(word), name)) is not None}
+    nearest = [name for name, distance in distances.items() if distance == min(distances.values())]
+    meant = nearest or [name for name in names if _is_part(str(word).lower(), name.lower())]
+    is_clear = len(meant) == 1 and (nearest or meant[0].lower().startswith(str(word).lower()))
+    return f"did you mean `{meant[0]}`?" if is_clear else ""
+
+
+def _is_part(word: str, name: str) -> bool:
+    return len(word) >= _SHORT_WORD and (name.startswith(word) or word in _WORDS.split(name))
+
+
+def _slips(word: str, other: str) -> int | None:
+    """Count the slips of the hand between two names: letters wrong, missing, too many or exchanged. None: unrelated."""
+    words, others = (_WORDS.split(name[:_LONGEST_NAME].lower()) for name in (word, other))
+    if (joined := "".join(words)) == "".join(others):
+        return 0
+    if len(words) != len(others):
+        words, others = [joined], ["".join(others)]
+    total = 0
+    for one, two in zip(words, others, strict=True):
+        slips = _distance(_singular(one), _singular(two))
+        if slips > (2 if len(one) >= _LONG_WORD else 1 if len(one) >= _SHORT_WORD else 0):
+            return None
+        total += slips
+    return total if total <= _MOST_SLIPS else None
+
+
+def _singular(word: str) -> str:
+    return f"{word[:-3]}y" if word.endswith("ies") else word.removesuffix("s")
+
+
+def _distance(one: str, two: str) -> int:
+    """Tell how many letters have to change, come, go, or change places with the next, between two words."""
+    before: list[int] = []
+    last = list(range(len(two) + 1))
+    for row, letter in enumerate(one, 1):
+        line = [row]
+        for column, other in enumerate(two, 1):
+            line.append(min(last[column] + 1, line[-1] + 1, last[column - 1] + (letter != other)))
+            if row > 1 and column > 1 and letter == two[column - 2] and one[row - 2] == other:
+                line[-1] = min(line[-1], before[column - 2] + (letter != other))
+        before, last = last, line
+    return last[-1]
 
 
 def quoting_hint(value: object, kind: type) -> str:

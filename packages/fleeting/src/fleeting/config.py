@@ -4,6 +4,7 @@ from fleeting._durations import parse_duration
 from fleeting._fields import all_are, in_words, is_a
 from fleeting._files import find_runner, read_toml
 from fleeting._plugins import ask_plugin, available_groups, available_plugins, find_plugin
+from fleeting._problems import file_error
 from fleeting._terminal import harmless
 from fleeting._wording import did_you_mean, quoted
 
@@ -13,6 +14,7 @@ __all__ = [
     "available_groups",
     "available_plugins",
     "did_you_mean",
+    "file_error",
     "find_plugin",
     "find_runner",
     "harmless",

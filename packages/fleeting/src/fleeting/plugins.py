@@ -14,10 +14,11 @@ from fleeting._setting_command import SettingCommand
 from fleeting._shared_call import SharedCall
 from fleeting._structure import is_group_name, structure
 from fleeting._types import INTERFACE_VERSION
-from fleeting._wording import describe, one_line
+from fleeting._wording import Argv, describe, one_line
 
 __all__ = [
     "INTERFACE_VERSION",
+    "Argv",
     "GivesNotice",
     "MarksOwner",
     "Offload",

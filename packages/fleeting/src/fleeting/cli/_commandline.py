@@ -148,8 +148,10 @@ def in_lines(error: Expected) -> Iterator[str]:
     if isinstance(error, OSError):
         error = SystemRefused(error)
     if isinstance(error, ConfigError):
-        for line, problem in zip(error.lines, error.problems, strict=True):
+        for line, problem in zip(error.lines, error.problems, strict=False):
             yield f"error: {' '.join(harmless(line).splitlines())} [{problem.mistake.value.code}]"
+        if error.rest:
+            yield f"  {error.rest}"
     else:
         first, *more = harmless(str(error)).splitlines() or [""]
         yield f"error: {_with_remedy(first, error.entry)} [{error.entry.code}]"

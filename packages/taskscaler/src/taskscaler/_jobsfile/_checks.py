@@ -20,7 +20,7 @@ OUR_VARIABLES = "TASKSCALER_"
 def repeated_names(tables: Tables) -> Iterator[ConfigProblem]:
     seen: dict[str, int] = {}
     for index, table in enumerate(tables.jobs):
-        for name in table.names:
+        for name in table.names if table.name else ():
             if name in seen:
                 found = f"{quoted(name)} is also the name of jobs[{seen[name]}]"
                 yield ConfigProblem(path=f"jobs[{index}].name", found=found, hint="give each job its own name")
@@ -51,10 +51,8 @@ def missing_files(directory: Path, tables: Tables) -> Iterator[ConfigProblem]:
 
 def missing_program(directory: Path, report: Report | None) -> Iterator[ConfigProblem]:
     """Whether the report can be made should not show once all jobs are over."""
-    if report and not _may_be_run(report.command[0], directory, report.files):
-        program = report.command[0]
-        hint = "write each argument as its own string" if " " in program else ""
-        yield missing("report.command", quoted(program), "a program that this machine can run", hint)
+    if report and report.command and not _may_be_run(report.command[0], directory, report.files):
+        yield missing("report.command", quoted(report.command[0]), "a program that this machine can run")
 
 
 def _may_be_run(program: str, directory: Path, files: Sequence[str]) -> bool:

@@ -1,8 +1,8 @@
 """Reads a jobs file.
 
 The fleet stands under ``[autoscaler]``, with the keys that GitLab Runner has under ``[runners.autoscaler]``.
-All mistakes of form are reported together, with those of the plugin's settings; if there are none, all mistakes of
-meaning.
+All mistakes are reported together: those of form, of the settings of plugins, and of meaning. For rules over several
+tables, what could not be read is empty; each of them passes over that, as `fleeting._structure` says.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ from pathlib import Path
 from attrs import field, frozen
 
 from fleeting import ConfigError, InstanceGroup
-from fleeting.config import read_toml
+from fleeting.config import file_error, read_toml
 from fleeting.errors import ConfigProblem
 from fleeting.plugins import structure
 from taskscaler._jobsfile._checks import bad_variables, missing_files, missing_program, repeated_names
@@ -61,7 +61,7 @@ def read_jobs_file(path: Path) -> JobsFile:
     """Read and check a jobs file.
 
     Raises:
-        ConfigError: With every mistake of form and of the plugin's settings, or else with every mistake of meaning.
+        ConfigError: With every mistake.
         OSError: It cannot be read.
     """
     notes: list[str] = []
@@ -70,10 +70,9 @@ def read_jobs_file(path: Path) -> JobsFile:
     if "runners" in data and "autoscaler" not in data:
         raise ConfigError([_GITLABS], source=str(path))
     fleet = with_inheritance(data.get("autoscaler"))
-    tables = _tables({**data, "autoscaler": fleet} if fleet is not None else data, problems, notes)
+    whole = {**data, "autoscaler": fleet} if fleet is not None else data
+    tables = structure(whole, Tables, notes=notes, problems=problems)
     groups = groups_of(fleet, problems, notes)
-    if tables is None:
-        raise ConfigError(at_home(problems, data.get("autoscaler"), "autoscaler"), source=str(path))
     executors = executors_of(tables, problems)
     options = options_of(tables, problems)
     observers = observers_of(tables.autoscaler, problems)
@@ -85,7 +84,7 @@ def read_jobs_file(path: Path) -> JobsFile:
         *missing_program(path.parent, tables.report),
     ]
     if problems:
-        raise ConfigError(at_home(problems, data.get("autoscaler"), "autoscaler"), source=str(path))
+        raise file_error(at_home(problems, data.get("autoscaler"), "autoscaler"), data, source=str(path))
     return JobsFile(
         path=path,
         autoscaler=tables.autoscaler,
@@ -101,11 +100,3 @@ def read_jobs_file(path: Path) -> JobsFile:
         text=text,
         notes=notes,
     )
-
-
-def _tables(data: Mapping[str, object], problems: list[ConfigProblem], notes: list[str]) -> Tables | None:
-    try:
-        return structure(data, Tables, notes=notes)
-    except ConfigError as error:
-        problems += error.problems
-        return None

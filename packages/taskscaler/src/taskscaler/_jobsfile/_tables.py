@@ -8,6 +8,7 @@ from typing import Any
 from attrs import Attribute, field, frozen, validators
 
 from fleeting import Duration
+from fleeting.plugins import Argv
 from taskscaler.batch._job import LEAST_LOG_LIMIT, LOG_LIMIT
 from taskscaler.config._autoscaler import Autoscaler, some
 
@@ -123,7 +124,7 @@ def _not_too_many(_: object, __: "Attribute[Any]", value: Sequence[JobTable]) ->
 class Report:
     """``[report]``: a command that is run on this machine, in the results, once all jobs are over."""
 
-    command: tuple[str, ...] = field(validator=some("a program and its arguments"))
+    command: Argv = field(validator=some("a program and its arguments"))
     """A program and its arguments; no shell touches them."""
 
     files: tuple[str, ...] = field(default=(), validator=_inside)

@@ -15,7 +15,7 @@ from attrs.validators import ge
 
 from fleeting import Clock, ConfigError, InstanceGroup
 from fleeting import load as load_group
-from fleeting.config import find_runner, read_toml
+from fleeting.config import file_error, find_runner, read_toml
 from fleeting.errors import ConfigProblem
 from fleeting.plugins import structure
 from taskscaler._observe import ScalerObserver
@@ -193,7 +193,7 @@ def load(path: str | PathLike[str], *, runner: str | None = None) -> RunnerConfi
     own = _read(_Runner, entries, key, problems, zero_is_default=True)
     problems = at_home(problems, meant, f"{key}.autoscaler")
     if top is None or own is None:
-        raise ConfigError(problems, source=str(path))
+        raise file_error(problems, file, source=str(path))
     return RunnerConfig(
         path=path,
         key=key,
