@@ -211,6 +211,15 @@ def test_a_wrong_call_is_told_how(place: Place, arguments: list[str]) -> None:
     assert "fleeting-docker-machine DRIVER [OPTION ...] create|destroy|status NAME" in done.stderr
 
 
+def test_it_helps(place: Place) -> None:
+    """Who calls it by hand learns what it is for and how it is called; that is not a mistake."""
+    for asked in (["--help"], ["-h"]):
+        done = subprocess.run([ADAPTER, *asked], capture_output=True, text=True, check=False, env={**place.env})
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout.startswith("Usage: fleeting-docker-machine DRIVER ")
+        assert 'command = ["fleeting-docker-machine"' in done.stdout
+
+
 def test_without_its_group_it_is_said_so(place: Place) -> None:
     """As when somebody tries it by hand."""
     done = subprocess.run(

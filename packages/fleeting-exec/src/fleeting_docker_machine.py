@@ -70,6 +70,25 @@ _CODES: Mapping[int, Sequence[str]] = {
 }
 """Error codes of clouds: not words of a message, which change."""
 
+_USAGE = """\
+Usage: fleeting-docker-machine DRIVER [OPTION ...] create|destroy|status NAME
+       fleeting-docker-machine DRIVER [OPTION ...] list
+"""
+
+_HELP = f"""\
+{_USAGE}
+Creates, lists and destroys machines with Docker Machine, for a fleet whose plugin is exec:
+
+  [autoscaler.plugin_config]
+  command = ["fleeting-docker-machine", "amazonec2", "amazonec2-region=eu-west-1"]
+
+The plugin adds the words from create on. DRIVER and each OPTION are those of docker-machine create, with or without
+the two leading dashes; docker-machine create --driver DRIVER --help lists them.
+
+Exit status: 0 if all went well, 64 if the arguments are wrong, and otherwise the status of the exec contract for what
+went wrong, such as 69 if the cloud has no capacity.
+"""
+
 _FORMAT = r"{{.Name}}\t{{.State}}"
 _KEPT = 100
 """Lines of output in which an error code is looked for: the last ones."""
@@ -97,6 +116,8 @@ def main() -> NoReturn:
 
 def _dispatch(arguments: Sequence[str]) -> int:
     match arguments:
+        case ["-h" | "--help", *_]:
+            print(_HELP, end="")  # noqa: T201
         case [_, *_, "list"]:
             print(json.dumps({"instances": [_describe(*each) for each in _machines().items()]}))  # noqa: T201
         case [_, *_, "status", name]:
@@ -106,7 +127,7 @@ def _dispatch(arguments: Sequence[str]) -> int:
         case [_, *_, "destroy", name]:
             _destroy(name)
         case _:
-            print((__doc__ or "").split("\n\n")[1], file=sys.stderr)  # noqa: T201
+            print(_USAGE, end="", file=sys.stderr)  # noqa: T201
             return os.EX_USAGE
     return os.EX_OK
 
