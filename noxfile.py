@@ -1,6 +1,7 @@
 """Checks of the whole workspace, in the environment that ``uv run nox`` has just brought up to date."""
 
 import os
+import shutil
 from pathlib import Path
 
 import nox
@@ -69,6 +70,15 @@ def lint(session: nox.Session) -> None:
     """Check style and format."""
     session.run("ruff", "check")
     session.run("ruff", "format", "--check")
+
+
+@nox.session
+def build(session: nox.Session) -> None:
+    """Build a wheel and an sdist of every package into ``dist``, and check them as an index will."""
+    uv = os.environ.get("UV", "uv")
+    shutil.rmtree("dist", ignore_errors=True)
+    session.run(uv, "build", "--all-packages", "--out-dir", "dist", external=True)
+    session.run("twine", "check", "--strict", *map(str, sorted(Path("dist").glob("*-*"))))
 
 
 @nox.session

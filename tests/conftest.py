@@ -30,10 +30,14 @@ WITH_DOCKER = (
 )
 """Where the tests are that need a Docker daemon, as their ids begin."""
 
+WITH_WHEELS = "tests/distributions/test_wheels.py"
+"""Where the tests are that share an environment made of the built wheels."""
+
 COMPUTING = ("tests/chaos/",)
 """Where the tests are that wait for nothing."""
 
 LONG = (
+    WITH_WHEELS,
     "tests/taskscaler/test_core_machine.py::TestCoreMachine",
     "tests/conformance/test_tutorial.py",
     "tests/taskscaler/test_ledger_machine.py::TestLedgerMachine",
@@ -182,7 +186,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
 
     class Scheduling(LoadScopeScheduling):  # type: ignore[misc]  # which has no types
         def _split_scope(self, nodeid: str) -> str:
-            return "docker" if nodeid.startswith(WITH_DOCKER) else nodeid
+            if nodeid.startswith(WITH_DOCKER):
+                return "docker"
+            return "wheels" if nodeid.startswith(WITH_WHEELS) else nodeid
 
     return Scheduling(config, log)
 
