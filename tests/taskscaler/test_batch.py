@@ -9,6 +9,7 @@ import stat
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
 from errno import ENOSPC
+from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -40,6 +41,7 @@ from taskscaler.batch import (
     Results,
     ResultsInTheWay,
     Resumed,
+    Retries,
     Started,
     _runner,
     run_batch,
@@ -57,7 +59,7 @@ BADLY = JobOutcome(verdict=Verdict.FAILED, exit_code=3, why="exited with 3")
 LATE = JobOutcome(verdict=Verdict.TIMED_OUT, why="took longer than 1s")
 
 
-def job(name: str, *, retries: int = 2) -> Job:
+def job(name: str, *, retries: int | Retries = 2) -> Job:
     """Make a job of which only the name matters."""
     return Job(spec=JobSpec(name=name, script="true"), executor="scripted", retries=retries)
 
@@ -72,11 +74,12 @@ class Bookkeeping(RuleBasedStateMachine):
         """Queue three jobs, one of which may not be retried."""
         super().__init__()
         self.now = 100.0
-        jobs = [job("a"), job("b", retries=1), job("c", retries=0)]
+        jobs = [job("a"), job("b", retries=Retries(lost=1, failed=2)), job("c", retries=0)]
         self.retries = {each.name: each.retries for each in jobs}
         self.state = BatchState(Begun.of(jobs, at=self.now))
         self.stands = dict.fromkeys(self.retries, JobState.QUEUED)
         self.losses = dict.fromkeys(self.retries, 0)
+        self.failures = dict.fromkeys(self.retries, 0)
 
     def pick(self, data: st.DataObject, *states: JobState) -> str | None:
         """Choose a job that stands in one of these states."""
@@ -99,7 +102,9 @@ class Bookkeeping(RuleBasedStateMachine):
         if name := self.pick(data, JobState.RUNNING):
             stands = JobState(outcome.verdict.value)
             self.state.apply(Ended(at=self.now, job=name, state=stands, exit_code=outcome.exit_code, why=outcome.why))
-            self.stands[name] = stands
+            self.failures[name] += stands is not JobState.SUCCEEDED
+            again = stands is not JobState.SUCCEEDED and self.failures[name] <= self.retries[name].failed
+            self.stands[name] = JobState.QUEUED if again else stands
             assert self.state[name].exit_code == outcome.exit_code
 
     @rule(data=st.data(), preempted=st.booleans())
@@ -109,7 +114,7 @@ class Bookkeeping(RuleBasedStateMachine):
             lost = Ended(at=self.now, job=name, state=JobState.LOST, why="gone", preempted=preempted)
             self.state.apply(lost)
             self.losses[name] += not preempted
-            again = self.losses[name] <= self.retries[name]
+            again = self.losses[name] <= int(self.retries[name].lost)
             self.stands[name] = JobState.QUEUED if again else JobState.LOST
 
     @rule()
@@ -288,6 +293,15 @@ def gives(outcome: JobOutcome, text: bytes = b"") -> Play:
     return play
 
 
+def exits_with(code: int) -> Play:
+    """Fail each time."""
+
+    async def play(_: JobSpec, __: Leased, ___: Sink, ____: Path) -> JobOutcome:
+        return JobOutcome(verdict=Verdict.FAILED, exit_code=code, why=f"exited with {code}")
+
+    return play
+
+
 def fails_with(error: Exception, *, times: int = 1000) -> Play:
     """Raise so many times, then end well."""
     left = times
@@ -413,6 +427,35 @@ async def finished(batch: Batch) -> BatchState:
 
 
 # --- how a batch goes ------------------------------------------------------------------------------------
+
+
+@pytest.mark.anyio
+async def test_a_failed_job_is_tried_again_after_its_backoff(bench: Bench) -> None:
+    """It holds no slot meanwhile, the wait doubles, and once its retries are used up, it has failed."""
+    retries = Retries(failed=2, backoff=0.02, on_exit=(3,))
+    asked = bench.scaler.places
+    state = await finished(bench.batch(job("a", retries=retries), job("b"), plays={"a": exits_with(3)}))
+    tries = bench.state_of("a")["attempts"]
+    assert [each["state"] for each in tries] == ["failed"] * 3
+    assert bench.states() == {"a": "failed", "b": "succeeded"}
+    waits = [after.started - (before.ended or math.inf) for before, after in pairwise(state["a"].attempts)]
+    assert waits[0] >= 0.02
+    assert waits[1] >= 0.04
+    assert [place is None for key, place in asked if key == "a"] == [True, False, False]
+
+
+@pytest.mark.anyio
+async def test_a_job_that_waits_for_its_next_try_is_cancelled_at_once(bench: Bench) -> None:
+    """Draining does not wait for an hour; and the job, which was not given its chance, has it in a later run."""
+    batch = bench.batch(job("a", retries=Retries(failed=1, backoff=3600)), plays={"a": exits_with(3)}, patience=0.1)
+    with anyio.fail_after(PATIENCE):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(batch.run)
+            await bench.until("a", JobState.QUEUED)
+            await anyio.wait_all_tasks_blocked()
+            batch.drain()
+    assert bench.states() == {"a": "cancelled"}
+    assert len(bench.state_of("a")["attempts"]) == 1
 
 
 @pytest.mark.anyio

@@ -28,6 +28,7 @@ from taskscaler.batch import (
     RecordUnreadable,
     Results,
     Resumed,
+    Retries,
     Started,
     read_events,
 )
@@ -70,13 +71,20 @@ decisions = st.builds(
     wakes=st.lists(st.builds(Wake, names, names, names), max_size=2).map(tuple),
 )
 states = st.sampled_from(JobState)
+retries = st.builds(
+    Retries,
+    lost=counts | st.just("any"),
+    failed=counts,
+    backoff=times,
+    on_exit=st.lists(st.integers(1, 255), max_size=2).map(tuple),
+)
 events: st.SearchStrategy[RecordedEvent] = st.one_of(
     st.builds(InstanceEvent, at=times, pool=names, instance=names, state=names, why=names, lost=st.booleans()),
     st.builds(DecisionEvent, at=times, decision=decisions),
     st.builds(
         Begun,
         at=times,
-        jobs=st.lists(st.builds(Planned, name=names, retries=counts), max_size=4).map(tuple),
+        jobs=st.lists(st.builds(Planned, name=names, retries=counts | retries), max_size=4).map(tuple),
         pools=st.just((POOL,)),
         jobs_file=names,
     ),
@@ -135,7 +143,7 @@ def test_the_file_is_plain_json(tmp_path: Path) -> None:
     decision = Decision(1.0, demand, 0, 3, 2, 0, (), inf)
     path = write(tmp_path / "events.jsonl", BEGUN, DecisionEvent(at=1.0, decision=decision))
     first, begun, decided = (json.loads(line, parse_constant=pytest.fail) for line in path.read_text().splitlines())
-    assert first == {"format": "taskscaler events", "version": 1}
+    assert first == {"format": "taskscaler events", "version": 2}
     assert (begun["event"], begun["jobs"], begun["pools"][0]["plugin"]) == (
         "begun",
         [{"retries": 2, "names": ["a"]}],
@@ -153,7 +161,7 @@ def test_the_file_is_plain_json(tmp_path: Path) -> None:
         ("???\n", "it is not the event log of a batch"),
         ('{"event": "begun"}\n', "it is not the event log of a batch"),
         ('{"format": "events of another", "version": 1}\n', "it is not the event log of a batch"),
-        ('{"format": "taskscaler events", "version": 2}\n{"event": "x"}\n', "a newer release has written it"),
+        ('{"format": "taskscaler events", "version": 3}\n{"event": "x"}\n', "a newer release has written it"),
     ],
     ids=["empty", "garbage", "headless", "foreign", "newer"],
 )

@@ -9,6 +9,7 @@ from fleeting import ConfigError
 from fleeting.errors import Mistake
 from fleeting.groups.local import LocalGroup
 from taskscaler._jobsfile import JobsFile, read_jobs_file
+from taskscaler.batch import Retries
 from taskscaler.executors.instance import InstanceExecutor
 
 FLEET = """
@@ -42,7 +43,7 @@ def test_a_short_file_is_enough(tmp_path: Path) -> None:
     """A plugin and a job; all else has defaults."""
     file = read(tmp_path, FLEET, JOB)
     (job,) = file.jobs
-    assert (job.name, job.spec.script, job.executor, job.retries) == ("a", "true", "instance", 2)
+    assert (job.name, job.spec.script, job.executor, job.retries) == ("a", "true", "instance", Retries())
     assert (job.spec.timeout, job.spec.files, job.spec.artifacts) == (None, {}, ())
     assert isinstance(file.groups[0], LocalGroup)
     assert isinstance(file.executors["instance"], InstanceExecutor)
@@ -165,7 +166,7 @@ def test_a_job_says_everything_about_itself(tmp_path: Path) -> None:
         """,
     ).jobs
     assert job.spec.env["LEVEL"] == "3"
-    assert (job.spec.timeout, job.retries, job.expected_duration) == (90.0, 5, 20.0)
+    assert (job.spec.timeout, job.retries, job.expected_duration) == (90.0, Retries(lost=5), 20.0)
     assert job.spec.files == {"data/tool.py": tmp_path / "data" / "tool.py", "data": tmp_path / "data"}
     assert job.spec.artifacts == ("out/*.json", "log")
 
@@ -198,9 +199,9 @@ def test_what_a_job_does_not_say_the_defaults_say(tmp_path: Path) -> None:
         artifacts = []
         """,
     ).jobs
-    assert (silent.spec.timeout, silent.retries, silent.spec.artifacts) == (600.0, 1, ("out",))
+    assert (silent.spec.timeout, silent.retries, silent.spec.artifacts) == (600.0, Retries(lost=1), ("out",))
     assert set(silent.spec.files) == {"common.py"}
-    assert (speaking.spec.timeout, speaking.retries, speaking.spec.artifacts) == (1.0, 0, ())
+    assert (speaking.spec.timeout, speaking.retries, speaking.spec.artifacts) == (1.0, Retries(lost=0), ())
     assert speaking.spec.files == {}
     assert (speaking.spec.env["A"], speaking.spec.env["B"]) == ("defaults", "job")
 

@@ -28,6 +28,7 @@ from fleeting._problems import file_error
 from fleeting._wording import (
     Argv,
     Kind,
+    alternatives,
     as_arguments,
     choices,
     describe,
@@ -77,7 +78,8 @@ def structure(
 
     Nothing is coerced, except that an integer will do for a number. Fields may be strings, integers, floats,
     booleans, `Duration`, enums and literals of strings, attrs classes, arrays and string-keyed tables of these,
-    and optional. A field's ``metadata={"aliases": ("older",)}`` names keys that are accepted in its place.
+    optional, and alternatives that can be told apart, such as an integer or a table. A field's
+    ``metadata={"aliases": ("older",)}`` names keys that are accepted in its place.
 
     Args:
         data: The table; an array if *cls* is a tuple or list of schemas.
@@ -143,6 +145,7 @@ class _Reader:
             self.converter.register_structure_hook(scalar, self._scalar)
         for predicate, hook in (
             (lambda kind: kind == Duration, self._duration),
+            (lambda kind: len(alternatives(kind)) > 1, self._alternative),
             (is_choice, self._choice),
             (_is_array, self._array),
             (lambda kind: kind == Argv, self._command),
@@ -193,6 +196,14 @@ class _Reader:
         if value not in known:
             return self._refused(value, kind, did_you_mean(value, known), Mistake.VALUE)
         return known[value]
+
+    def _alternative(self, value: object, kind: Kind) -> object:
+        """Read as what the value looks like: a table, one of several words, or a scalar."""
+        known = alternatives(kind)
+        fitting = next((each for each in known if _looks_like(value, each)), None)
+        if fitting is None:
+            return self._refused(value, kind, quoting_hint(value, known[0]))
+        return self.read(value, fitting)
 
     def _array(self, value: object, kind: Kind) -> object:
         if not isinstance(value, list | tuple):
@@ -371,6 +382,13 @@ def _aliases(attribute: "attrs.Attribute[Any]") -> tuple[str, ...]:
     return tuple(attribute.metadata.get("aliases", ()))
 
 
+def _looks_like(value: object, kind: Kind) -> bool:
+    """Whether a value is meant for one of several kinds: however wrong it may be inside."""
+    if is_choice(kind):
+        return isinstance(value, str) and value in choices(kind)
+    return isinstance(value, Mapping) if attrs.has(kind) else type(value) is kind
+
+
 def _is_array(kind: Kind) -> bool:
     from cattrs.cols import is_frozenset, is_sequence  # as above
 
@@ -410,6 +428,8 @@ def _empty(kind: Kind) -> Any:  # noqa: ANN401  (of that kind)
     """Make what stands for a value that could not be read, for the rules over several tables."""
     if type(None) in get_args(kind):
         return None
+    if known := alternatives(kind):
+        return _empty(known[0])
     if origin(kind) is Annotated:
         return _empty(get_args(kind)[0])
     if is_choice(kind):

@@ -1,9 +1,10 @@
 """The wording of messages about configuration: what was found, what is allowed, what was probably meant."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
-from typing import Annotated, Any, Literal, TypeAlias, get_args, get_origin
+from types import UnionType
+from typing import Annotated, Any, Literal, TypeAlias, Union, get_args, get_origin
 
 import attrs
 
@@ -70,6 +71,8 @@ def describe(value: object, *, secret: bool = False) -> str:
 
 def expectation(kind: Kind) -> str:
     """Say what a field of type *kind* accepts; an annotated type brings its own words."""
+    if len(known := alternatives(kind)) > 1:
+        return " or ".join(map(expectation, known))
     if type(None) in get_args(kind):
         kind = next(option for option in get_args(kind) if option is not type(None))
     if origin(kind) is Annotated:
@@ -77,7 +80,8 @@ def expectation(kind: Kind) -> str:
     if kind in _SCALARS:
         return _SCALARS[kind]
     if is_choice(kind):
-        return f"one of {', '.join(quoted(str(choice)) for choice in choices(kind))}"
+        known = [quoted(str(choice)) for choice in choices(kind)]
+        return f"one of {', '.join(known)}" if len(known) > 1 else known[0]
     is_table = attrs.has(kind) or issubclass(origin(kind) or kind, Mapping)
     return "a table" if is_table else "an array"
 
@@ -195,6 +199,14 @@ def quoting_hint(value: object, kind: type) -> str:
 def origin(kind: Kind) -> Kind:
     """Tell what a generic type is made from: ``list`` for ``list[str]``, None for a plain class."""
     return get_origin(kind)
+
+
+def alternatives(kind: Kind) -> Sequence[Kind]:
+    """Tell of which types a union is made, None left out; empty if it is none, or only optional."""
+    if origin(kind) not in (Union, UnionType):
+        return ()
+    known = [each for each in get_args(kind) if each is not type(None)]
+    return known if len(known) > 1 else ()
 
 
 def is_choice(kind: Kind) -> bool:

@@ -37,6 +37,7 @@ from taskscaler.batch import (
     RecordedEvent,
     Results,
     Resumed,
+    Retries,
     Started,
 )
 from taskscaler.batch._events import as_line, header, read_decision
@@ -119,7 +120,7 @@ def _read_lines(path: Path, take: Callable[..., None], *, lenient: bool = False)
                 raise RecordUnreadable(f"{path} cannot be used: line {number} is not a valid event") from error
 
 
-def _retries(text: str) -> Mapping[str, int]:
+def _retries(text: str) -> Mapping[str, int | Retries]:
     """Tell from a jobs file which jobs there are, and how often each is retried."""
     data = tomllib.loads(text)
     default = data.get("defaults", {}).get("retries", Defaults().retries)
@@ -181,7 +182,7 @@ class _Record:
     """Whether it was over well; None: it was not."""
 
     summary: _Summary | None = None
-    retries: Mapping[str, int] = field(factory=dict)
+    retries: Mapping[str, int | Retries] = field(factory=dict)
     """By job, in the order of the batch; empty if that is not known any more."""
 
     _tries: list[_Tried] = field(factory=list)
@@ -285,7 +286,7 @@ class _Record:
         known = dict.fromkeys([*(self.retries or (self.summary.jobs if self.summary else ())), *self._attempts])
         return tuple(Planned(name=name, retries=self._retries_of(name)) for name in known)
 
-    def _retries_of(self, name: str) -> int:
+    def _retries_of(self, name: str) -> int | Retries:
         """Tell how often a job may be retried; where that is not known any more, as often as comes to what it did."""
         if name in self.retries:
             return self.retries[name]

@@ -35,7 +35,7 @@ def jobs_of(table: JobTable, defaults: Defaults, options: Mapping[str, object], 
         yield Job(
             spec=spec,
             executor=executor,
-            retries=_first(table.retries, defaults.retries),
+            retries=defaults.retries if table.retries is None else table.retries,
             log_limit=_first(table.log_limit, defaults.log_limit),
             expected_duration=_first(table.expected_duration, defaults.expected_duration),
         )

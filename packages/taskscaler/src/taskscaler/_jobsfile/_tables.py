@@ -10,6 +10,7 @@ from attrs import Attribute, field, frozen, validators
 from fleeting import Duration
 from fleeting.plugins import Argv
 from taskscaler.batch._job import LEAST_LOG_LIMIT, LOG_LIMIT
+from taskscaler.batch._retries import Retries
 from taskscaler.config._autoscaler import Autoscaler, some
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -57,13 +58,18 @@ def _globs(instance: object, attribute: "Attribute[Any]", value: Sequence[str] |
         raise ValueError("paths or globs without **", bad[0], "; name a directory to take everything in it")
 
 
+def _not_negative(_: object, __: "Attribute[Any]", value: int | Retries | None) -> None:
+    if isinstance(value, int) and value < 0:
+        raise ValueError("at least 0")
+
+
 @frozen(kw_only=True)
 class Defaults:
     """``[defaults]``: what a job has that does not say otherwise. Variables are added, all else is replaced."""
 
     executor: str = "instance"
     timeout: Duration | None = field(default=None, validator=validators.optional(validators.gt(0)))
-    retries: int = field(default=2, validator=validators.ge(0))
+    retries: int | Retries = field(default=2, validator=_not_negative)
     env: dict[str, str] = field(factory=dict, repr=False)
     files: tuple[str, ...] = field(default=(), validator=_inside)
     artifacts: tuple[str, ...] = field(default=(), validator=_globs)
@@ -90,8 +96,8 @@ class JobTable:
     timeout: Duration | None = field(default=None, validator=validators.optional(validators.gt(0)))
     """How long it may take on the instance; then it is ended."""
 
-    retries: int | None = field(default=None, validator=validators.optional(validators.ge(0)))
-    """How often it is tried again when its instance was lost."""
+    retries: int | Retries | None = field(default=None, validator=_not_negative)
+    """How often it is tried again; a number: when its instance was lost."""
 
     env: dict[str, str] = field(factory=dict, repr=False)
     files: tuple[str, ...] | None = field(default=None, validator=_inside)

@@ -15,8 +15,10 @@ from taskscaler.batch._events import (
     Started,
     read_events,
 )
-from taskscaler.batch._job import Job, JobState
+from taskscaler.batch._job import Job
+from taskscaler.batch._job_state import JobState
 from taskscaler.batch._results import Results
+from taskscaler.batch._retries import Retries
 from taskscaler.batch._runner import Batch, Observer, Scaler, run_batch
 from taskscaler.batch._state import Attempt, BatchState, JobChanged, JobRecord, fold
 
@@ -43,6 +45,7 @@ __all__ = [
     "Results",
     "ResultsInTheWay",
     "Resumed",
+    "Retries",
     "Scaler",
     "Started",
     "fold",

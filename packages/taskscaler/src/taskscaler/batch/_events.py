@@ -22,16 +22,18 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, Self
 
-from attrs import asdict, fields_dict, frozen
+from attrs import asdict, field, fields_dict, frozen
 
 from taskscaler._errors import RecordUnreadable
 from taskscaler._observe import DecisionEvent, InstanceEvent, event_as_data
-from taskscaler.batch._job import Job, JobState
+from taskscaler.batch._job import Job
+from taskscaler.batch._job_state import JobState
+from taskscaler.batch._retries import Retries, as_retries, retries_from
 from taskscaler.core._decide import Decision, Demand, PoolDecision, Removal, Sleep, Wake
 
 FORMAT = "taskscaler events"
 
-VERSION = 1
+VERSION = 2
 """Of the file; raised when an earlier release would misunderstand it. New kinds of events may come without that."""
 
 
@@ -54,8 +56,8 @@ class Planned:
     """One job that is to be run."""
 
     name: str
-    retries: int
-    """How often it is tried again when its instance was lost; see `Job.retries`."""
+    retries: Retries = field(converter=as_retries)
+    """How often it is tried again, and when."""
 
 
 @frozen(kw_only=True)
@@ -98,7 +100,7 @@ class Started:
 
 @frozen(kw_only=True)
 class Ended:
-    """What a job was doing on its slot has ended. A job whose try was lost waits again while it may be retried."""
+    """What a job was doing on its slot has ended. The job waits again while its `Retries` allow another try."""
 
     at: float
     job: str
@@ -156,7 +158,7 @@ def as_data(event: RecordedEvent) -> Mapping[str, object]:
             return event_as_data(event)
         case Begun():
             by_retries = groupby(event.jobs, attrgetter("retries"))
-            jobs = [{"retries": retries, "names": [job.name for job in alike]} for retries, alike in by_retries]
+            jobs = [{"retries": retries.data(), "names": [job.name for job in alike]} for retries, alike in by_retries]
             data = {**asdict(event, recurse=False), "pools": [*map(asdict, event.pools)], "jobs": jobs}
         case Ended() | GivenUp():
             data = {**asdict(event), "state": event.state.value}
@@ -221,7 +223,12 @@ def _reader(kind: Callable[..., RecordedEvent], names: Iterable[str]) -> Callabl
 def _begun(
     *, at: float, jobs: Sequence[Mapping[str, Any]], pools: Sequence[Mapping[str, Any]], jobs_file: str
 ) -> Begun:
-    planned = tuple(Planned(name=name, retries=alike["retries"]) for alike in jobs for name in alike["names"])
+    planned = tuple(
+        Planned(name=name, retries=retries)
+        for alike in jobs
+        for retries in [retries_from(alike["retries"])]
+        for name in alike["names"]
+    )
     return Begun(at=float(at), jobs=planned, pools=_pools(pools), jobs_file=jobs_file)
 
 

@@ -1,9 +1,8 @@
-"""One job of a batch, and where it can stand."""
-
-from enum import Enum
+"""One job of a batch."""
 
 from attrs import field, frozen, validators
 
+from taskscaler.batch._retries import Retries, as_retries
 from taskscaler.executors import JobSpec
 
 LOG_LIMIT = 64 << 20
@@ -21,9 +20,8 @@ class Job:
     executor: str = "instance"
     """Name of the executor that runs it."""
 
-    retries: int = 2
-    """How often it is tried again when its instance was lost; not counted is what the cloud took as announced. A job
-    that fails by itself is not."""
+    retries: Retries = field(default=Retries(), converter=as_retries)
+    """How often it is tried again, and when; a number is that of retries after its instance was lost."""
 
     expected_duration: float | None = None
     """Seconds it is expected to take, so that it is not begun where it could not end."""
@@ -35,35 +33,3 @@ class Job:
     def name(self) -> str:
         """Its name, unique in the batch."""
         return self.spec.name
-
-
-class JobState(Enum):
-    """Where a job stands."""
-
-    QUEUED = "queued"
-    RUNNING = "running"
-    SUCCEEDED = "succeeded"
-    FAILED = "failed"
-    TIMED_OUT = "timed_out"
-    LOST = "lost"
-    """Its instance was lost more often than it may be retried."""
-
-    NO_CAPACITY = "no_capacity"
-    """The fleet had no slot for it."""
-
-    CANCELLED = "cancelled"
-
-    @property
-    def words(self) -> str:
-        """The state as people say it."""
-        return self.value.replace("_", " ")
-
-    @property
-    def final(self) -> bool:
-        """Whether the job is over."""
-        return self not in (JobState.QUEUED, JobState.RUNNING)
-
-    @property
-    def stands(self) -> bool:
-        """Whether the job is over for good: one that was not given its chance has it when the batch is resumed."""
-        return self.final and self not in (JobState.NO_CAPACITY, JobState.CANCELLED)

@@ -6,7 +6,7 @@ from attrs import define, frozen
 
 from fleeting.plugins import span
 from taskscaler._wording import counted
-from taskscaler.batch._job import JobState
+from taskscaler.batch._job_state import JobState
 from taskscaler.batch._state import Attempt, BatchState
 
 _MEASURED = frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.TIMED_OUT})

@@ -14,7 +14,7 @@ from attrs import frozen
 from fleeting.plugins import make_private, open_private
 from taskscaler._errors import ResultsInTheWay
 from taskscaler._wording import iso
-from taskscaler.batch._job import JobState
+from taskscaler.batch._job_state import JobState
 from taskscaler.batch._log import write_at
 from taskscaler.batch._state import Attempt, BatchState, JobRecord
 from taskscaler.executors import check_job_name

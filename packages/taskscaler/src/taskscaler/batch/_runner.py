@@ -23,7 +23,8 @@ from taskscaler._errors import LeaseLost, NoCapacity
 from taskscaler.batch._addresses import Addresses
 from taskscaler.batch._event_log import EventLog
 from taskscaler.batch._events import Ended, GivenUp, Over, Started
-from taskscaler.batch._job import Job, JobState
+from taskscaler.batch._job import Job
+from taskscaler.batch._job_state import JobState
 from taskscaler.batch._log import JobLog
 from taskscaler.batch._results import Results
 from taskscaler.batch._state import BatchState, JobChanged
@@ -148,9 +149,9 @@ async def run_batch(
 class Batch:
     """Jobs on their way through a scaler.
 
-    A job is tried again only if its instance was lost, the connection died, or its executor failed in a way that nobody
-    expects, which also speaks against the instance. What it did by itself, such as failing or taking too long, stands.
-    Nothing that happens to one job ends another.
+    A job is tried again if its instance was lost, the connection died, or its executor failed in a way that nobody
+    expects, which also speaks against the instance. What it did by itself, such as failing or taking too long, stands,
+    unless its `Retries` say otherwise. Nothing that happens to one job ends another.
     """
 
     def __init__(
@@ -202,6 +203,9 @@ class Batch:
         """Of the instances that the jobs were last tried on."""
 
         self._room = anyio.Semaphore(MOST_WAITING)
+        self._resting: dict[str, anyio.CancelScope] = {}
+        """Jobs that wait until it is time for their next try; they wait for no slot."""
+
         self._places: dict[str, int] = {}
         """Where in the scaler's queue jobs were that have been tried, and to which they go back; none that is over."""
 
@@ -292,7 +296,7 @@ class Batch:
 
     def _close(self, state: JobState, why: str) -> None:
         self._closed = self._closed or (state, why)
-        for scope in self._waiting.values():
+        for scope in (*self._waiting.values(), *self._resting.values()):
             scope.cancel()
 
     async def _see_through(self, job: Job, *, task_status: TaskStatus[None]) -> None:
@@ -307,8 +311,22 @@ class Batch:
         while not self.state[job.name].state.final:
             if self._closed:
                 self._give_up([job.name], *self._closed)
+            elif self.state[job.name].retry_at > self._clock.now():
+                await self._rest(job)
             else:
                 await self._try(job)
+
+    async def _rest(self, job: Job) -> None:
+        """Wait until it is time for the next try: in nobody's way, and not for long if no more jobs are to begin."""
+        self._waits_no_more(job)
+        with anyio.CancelScope() as scope:
+            self._resting[job.name] = scope
+            self._wake_watch()
+            try:
+                await self._clock.sleep_until(self.state[job.name].retry_at)
+            finally:
+                del self._resting[job.name]
+                self._wake_watch()
 
     async def _try(self, job: Job) -> None:
         """Wait for a slot and run the job there; afterwards it is over, or waits again."""
@@ -464,10 +482,14 @@ class Batch:
     def _take(self, event: Started | Ended | GivenUp) -> None:
         """Have the event change the jobs, and tell of it."""
         changes = self.state.apply(event)
-        self._changed.set()
-        self._changed = anyio.Event()
+        self._wake_watch()
         for change in changes:
             self._show(change)
+
+    def _wake_watch(self) -> None:
+        """Have the patience begin anew."""
+        self._changed.set()
+        self._changed = anyio.Event()
 
     def _show(self, change: JobChanged) -> None:
         """Tell the observer, who cannot end the batch."""
@@ -481,7 +503,8 @@ class Batch:
         """Give up what waits once nothing has run, begun or ended for too long."""
         while True:
             running, changed = self.state.count(JobState.RUNNING), self._changed
-            with anyio.move_on_after(math.inf if running else self._patience) as wait:
+            nothing_wanted = self._resting and not self._waiting
+            with anyio.move_on_after(math.inf if running or nothing_wanted else self._patience) as wait:
                 await changed.wait()
             if wait.cancelled_caught:
                 self.why_given_up = str(await self._scaler.explain())  # while they still wait: afterwards nobody does

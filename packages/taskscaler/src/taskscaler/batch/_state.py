@@ -3,10 +3,10 @@
 The command that runs a batch applies the events as they happen; reports, explanations and the command that resumes it
 apply the same ones, read from its event log. So all of them agree::
 
-    QUEUED ── started ──► RUNNING ── ended ──► SUCCEEDED, FAILED, TIMED_OUT, CANCELLED
+    QUEUED ── started ──► RUNNING ── ended ──► SUCCEEDED, CANCELLED
       ▲  │                   │
       │  └─ given_up ────────┼───────────────► CANCELLED, NO_CAPACITY
-      └──── ended: lost ─────┴─ ended: lost, no retries left ──► LOST
+      └──── ended badly ─────┴─ ended badly, no retries left ──► FAILED, TIMED_OUT, LOST
 
     resumed: RUNNING, CANCELLED, NO_CAPACITY ──► QUEUED
 """
@@ -21,7 +21,8 @@ from attrs import define, evolve, field, frozen
 from fleeting import PlanConfig
 from taskscaler._observe import DecisionEvent, InstanceEvent
 from taskscaler.batch._events import Begun, Ended, GivenUp, Over, Planned, RecordedEvent, Resumed, Started
-from taskscaler.batch._job import JobState
+from taskscaler.batch._job_state import JobState
+from taskscaler.batch._retries import Retries, as_retries
 
 UNNAMED = frozenset({"", PlanConfig().name})
 """What the pool of a fleet is called that has only one, or was before pools were written down."""
@@ -42,7 +43,7 @@ class Attempt:
 
     ended: float | None = None
     state: JobState = JobState.RUNNING
-    """How this try ended; `LOST` also if another one followed."""
+    """How this try ended; also if another one followed."""
 
     exit_code: int | None = None
     why: str = ""
@@ -80,7 +81,7 @@ class JobRecord:
     """One job and all that has happened to it."""
 
     name: str
-    retries: int
+    retries: Retries = field(converter=as_retries)
     queued: float
     """Since when it waits, or waited for its first try, in seconds since the epoch."""
 
@@ -90,6 +91,8 @@ class JobRecord:
     """Why it stands where it stands, unless it simply waits, runs or succeeded."""
 
     warnings: tuple[str, ...] = ()
+    retry_at: float = 0.0
+    """When it may be tried again, in seconds since the epoch, if it has been tried and waits; see `Retries.backoff`."""
 
     @property
     def exit_code(self) -> int | None:
@@ -117,9 +120,13 @@ class JobRecord:
         return [attempt for attempt in self.attempts if attempt.state is JobState.LOST]
 
     @property
-    def may_be_retried(self) -> bool:
-        """Whether its instances were lost no more often than it may be tried again, preemptions not counted."""
-        return sum(not attempt.excused for attempt in self.lost_attempts) <= self.retries
+    def backoff(self) -> float | None:
+        """Seconds to wait after its last try, which has ended, before the next one; None: there is to be none."""
+        *before, last = self.attempts
+        if last.excused:
+            return 0.0
+        earlier = sum(_kind(attempt) is _kind(last) and not attempt.excused for attempt in before)
+        return self.retries.wait(last.state, last.exit_code, earlier)
 
 
 @frozen(kw_only=True)
@@ -243,8 +250,11 @@ class BatchState:
             peak_memory=event.peak_memory,
             preempted=event.preempted,
         )
-        waits_again = event.state is JobState.LOST and record.may_be_retried
-        return self._move(record, JobState.QUEUED if waits_again else event.state, event.at, event.why)
+        wait = record.backoff
+        if wait is None:
+            return self._move(record, event.state, event.at, event.why)
+        record.retry_at = event.at + wait
+        return self._move(record, JobState.QUEUED, event.at, event.why)
 
     def _give_up(self, name: str, event: GivenUp) -> JobChanged:
         return self._move(self._in_state(name, JobState.QUEUED), event.state, event.at, event.why)
@@ -287,6 +297,11 @@ def fold(events: Iterable[RecordedEvent]) -> BatchState:
     for event in following:
         state.apply(event)
     return state
+
+
+def _kind(attempt: Attempt) -> bool:
+    """Tell losses from failures, which are counted apart."""
+    return attempt.state is JobState.LOST
 
 
 def _waiting(job: Planned, since: float) -> JobRecord:

@@ -248,6 +248,8 @@ def describe(change: JobChanged) -> str:
             return f"{record.name} runs{where}, try {len(record.attempts)}"
         case JobState.RUNNING:
             return f"{record.name} runs{where}"
+        case JobState.QUEUED if (wait := record.retry_at - change.at) > 0:
+            return f"{record.name} retries in {span(wait)}{why}"
         case JobState.QUEUED:
             return f"{record.name} will be retried{why}"
         case _:

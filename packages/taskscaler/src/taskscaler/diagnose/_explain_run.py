@@ -247,6 +247,8 @@ class JobExplanation(RunAnswer):
         match self.job.state:
             case JobState.QUEUED if _is_interrupted(self.run, self.job):
                 return f"{name} was interrupted{often}{why}{self._again}"
+            case JobState.QUEUED if self._rests:
+                return f"{name} retries in {span(self._rests)}: {tries[-1].why}"
             case JobState.QUEUED if tries:
                 return f"{name} is waiting to be retried: {tries[-1].why}"
             case JobState.QUEUED:
@@ -256,6 +258,11 @@ class JobExplanation(RunAnswer):
                 return f"{name} is running on {tries[-1].instance}{number}{self._again}"
             case _:
                 return f"{name} {_ending(self.run, self.job)}{often}{why}{self._again}"
+
+    @property
+    def _rests(self) -> float:
+        """Seconds until it may be tried again, if a command waits for that."""
+        return max(0.0, self.job.retry_at - self.at) if self.run.progress is Progress.RUNNING else 0.0
 
     @property
     def _again(self) -> str:
@@ -272,6 +279,8 @@ class JobExplanation(RunAnswer):
             return f"nothing by itself; run it with taskscaler run --resume {self.run.directory}"
         if self.job.state is JobState.RUNNING:
             return "it runs to its end; if its instance is lost, it is retried while it has retries left"
+        if self._rests:
+            return f"it waits {span(self._rests)}, as its `backoff` says, and then for a slot"
         return "it gets the next free slot after the jobs ahead of it"
 
     def rows(self) -> Iterator[Row]:
@@ -283,7 +292,7 @@ class JobExplanation(RunAnswer):
             yield "waits", f"for {span(self._until - self.run.started)} so far"
         for number, attempt in enumerate(self.job.attempts, 1):
             yield f"try {number}", self._on_try(attempt)
-        if self.job.state is JobState.QUEUED:
+        if self.job.state is JobState.QUEUED and not self._rests:
             yield from self._why_waiting()
         yield "next", self.next
 
@@ -418,6 +427,7 @@ def _job_dict(job: JobRecord) -> dict[str, object]:
         "state": job.state.value,
         "why": job.why,
         "retried": max(0, len(job.attempts) - 1),
+        "retry_at": iso(job.retry_at) if job.state is JobState.QUEUED and job.retry_at else None,
         "attempts": [
             {
                 "pool": each.pool,
