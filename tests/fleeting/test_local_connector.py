@@ -219,6 +219,13 @@ async def test_a_failing_sink_ends_the_command(tmp_path: Path) -> None:
         await all_ended(processes)
 
 
+async def test_a_command_has_three_descriptors(tmp_path: Path) -> None:
+    """Those that it writes to end when it closes them, and nobody else's are among them."""
+    async with connected(tmp_path / "group") as connection:
+        listed = await connection.run('for fd in /proc/$$/fd/*; do [ ! -e "$fd" ] || echo "${fd##*/}"; done')
+    assert listed.stdout == b"0\n1\n2\n"
+
+
 async def test_nothing_outlives_its_command(tmp_path: Path) -> None:
     """When the result comes, what the command left in the background is gone, even if it left session and parent."""
     script = "(setsid sh -c 'echo $$ >pid; exec sleep 1000' &); until [ -s pid ]; do sleep 0.01; done; cat pid"

@@ -330,8 +330,9 @@ class Client:
 
     def receive(self) -> bool:
         """Take in what there is; False at the end of it."""
-        flags = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
-        data, descriptors, _, _ = socket.recv_fds(self.socket, _CHUNK, _STDIO, flags)
+        data, descriptors, _, _ = socket.recv_fds(self.socket, _CHUNK, _STDIO)
+        for descriptor in descriptors:
+            os.set_inheritable(descriptor, False)  # a command has them as its first three, and not a second time
         self._buffer += data
         self.descriptors += descriptors
         if len(self._buffer) > _REQUEST_LIMIT or len(self.descriptors) > _STDIO:
