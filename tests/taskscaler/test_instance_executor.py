@@ -1,22 +1,24 @@
 """The *instance* executor, on real agents, and what it does when an instance misbehaves."""
 
 import os
+import shutil
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import pytest
-from attrs import define, evolve
+from attrs import define, evolve, field
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fleeting import Completed, ConfigError, ConnectError, PluginNotFound, Unreachable
+from fleeting.connectors import Sink
 from fleeting.errors import PluginBroken
 from taskscaler.batch import Results
-from taskscaler.executors import JobOutcome, JobSpec, Verdict, available_executors, load_executor, runs
+from taskscaler.executors import JobOutcome, JobSpec, Verdict, _posix, available_executors, load_executor, runs
 from taskscaler.executors.instance import InstanceConfig, InstanceExecutor
 from taskscaler.executors.runs import Runs
 from tests.fleeting.local_agents import DETACHED, Heard, dialled, opened, started, watched
@@ -340,14 +342,15 @@ async def test_jobs_may_be_elsewhere(bench: Bench) -> None:
     assert names_in(base) == []
 
 
-async def test_a_directory_without_a_name_in_utf_8_is_an_error(bench: Bench) -> None:
-    """It could not be named to the instance again; the message says what to do."""
+async def test_a_directory_without_a_name_in_utf_8_is_no_obstacle(bench: Bench) -> None:
+    """Nobody has to name it: what leads there is the configured path."""
     base = f"{bench.directory}/there"
     odd = bench.directory / os.fsdecode(b"\xff\xfe")
     odd.mkdir()
     (bench.directory / "there").symlink_to(odd)
-    with pytest.raises(ConnectError, match="a name that is not UTF-8; set base to an absolute path"):
-        await bench.run("true", config=InstanceConfig(base=base))
+    outcome = await bench.run("echo here > x", config=InstanceConfig(base=base), artifacts=("x",))
+    assert outcome == JobOutcome(verdict=Verdict.SUCCEEDED, exit_code=0)
+    assert ((bench.artifacts / "x").read_text(), names_in(odd)) == ("here\n", [])
 
 
 async def test_an_instance_that_cannot_be_prepared_is_an_error(bench: Bench) -> None:
@@ -375,17 +378,29 @@ async def test_two_slots_run_at_the_same_time(bench: Bench) -> None:
 
 
 class Breaking:
-    """A connection that plays along until a command has a certain word in it, and then is dead."""
+    """A connection that plays along until so many commands have come so far, and then is dead."""
 
-    def __init__(self, word: str) -> None:
-        """Take the word."""
-        self._word = word
+    def __init__(self, *said: str) -> None:
+        """Say this of the job, with the mark that it was given, and then die."""
+        self._said = said
 
-    async def run(self, command: str | list[str] | tuple[str, ...], **_: object) -> Completed:
+    async def run(
+        self,
+        command: tuple[str, ...],
+        *,
+        stdin: bytes | AsyncGenerator[bytes] = b"",
+        stderr: Sink | None = None,
+        **_: object,
+    ) -> Completed:
         """Run a command."""
-        if any(self._word in part for part in command):
+        if stderr is None or "began" not in command[2]:
             raise Unreachable("the line went dead")
-        return Completed(exit_status=0, stdout=b"\n/base\n")
+        head = stdin if isinstance(stdin, bytes) else await anext(stdin)
+        for words in self._said:
+            await stderr(head.partition(b"\n")[0] + f" {words}\n".encode())
+        if isinstance(stdin, AsyncGenerator):
+            await stdin.aclose()
+        raise Unreachable("the line went dead")
 
     @asynccontextmanager
     async def dial(self) -> AsyncIterator[Any]:
@@ -393,11 +408,15 @@ class Breaking:
         yield self
 
 
-@pytest.mark.parametrize("word", ["mkdir", "-xf", "exec", "asked"], ids=["prepare", "upload", "script", "artifacts"])
-async def test_a_connection_that_dies_before_all_is_done_is_told(tmp_path: Path, word: str) -> None:
+@pytest.mark.parametrize(
+    "said",
+    [[], ["began"], ["began", "runs"], ["began", "runs", "ended 0"]],
+    ids=["prepare", "upload", "script", "artifacts"],
+)
+async def test_a_connection_that_dies_before_all_is_done_is_told(tmp_path: Path, said: list[str]) -> None:
     """Whether the job ended, or what it left, is not known: it has to be run again."""
     job = JobSpec(name="job", script="true", files={"x": Path(__file__)}, artifacts=("y",))
-    slot = Slot("i-1", Breaking(word).dial)
+    slot = Slot("i-1", Breaking(*said).dial)
     executor = InstanceExecutor(InstanceConfig(), Runs("instance", tmp_path / "runs"))
     with pytest.raises(Unreachable, match="the line went dead"):
         await executor.run(job, slot, output=Heard(), artifacts=tmp_path / "artifacts")
@@ -406,12 +425,158 @@ async def test_a_connection_that_dies_before_all_is_done_is_told(tmp_path: Path,
 
 async def test_a_connection_that_dies_after_the_job_only_spoils_the_clean_up(tmp_path: Path) -> None:
     """The job has ended and need not be run again."""
-    slot = Slot("i-1", Breaking("rm -f").dial)
-    job = JobSpec(name="job", script="true")
+    slot = Slot("i-1", Breaking("began", "ended 3").dial)
+    job = JobSpec(name="job", script="exit 3")
     executor = InstanceExecutor(InstanceConfig(), Runs("instance", tmp_path / "runs"))
     outcome = await executor.run(job, slot, output=Heard(), artifacts=tmp_path / "artifacts")
-    assert outcome.verdict is Verdict.SUCCEEDED
+    assert (outcome.verdict, outcome.exit_code) == (Verdict.FAILED, 3)
     assert outcome.warnings == ("the clean-up failed: the line went dead",)
+
+
+# --- one command -----------------------------------------------------------------------------------------
+
+
+@define
+class Counting:
+    """A connection that keeps what it is asked to run."""
+
+    connection: Any
+    commands: list[tuple[str, ...]] = field(factory=list)
+
+    async def run(self, command: tuple[str, ...], **how: Any) -> Completed:  # noqa: ANN401
+        """Run a command."""
+        self.commands.append(command)
+        completed: Completed = await self.connection.run(command, **how)
+        return completed
+
+    @asynccontextmanager
+    async def dial(self) -> AsyncIterator[Any]:
+        """Connect."""
+        yield self
+
+
+@asynccontextmanager
+async def counted(bench: Bench) -> AsyncIterator[list[tuple[str, ...]]]:
+    """See what the bench's instance is asked to run."""
+    async with bench.slot.dial() as connection:
+        counting = Counting(connection)
+        bench.slot.connect = counting.dial
+        yield counting.commands
+
+
+async def test_a_job_without_artifacts_is_one_command_that_shows_no_secret(bench: Bench) -> None:
+    """Everybody on a host can read the arguments of its processes; whatever files the job has, it costs no more."""
+    (bench.directory / "file").touch()
+    async with counted(bench) as commands:
+        await bench.run("echo hunter2; ls; exit 3", env={"TOKEN": "hunter3"}, files={"x": bench.directory / "file"})
+        await bench.run("echo hunter2 $TOKEN", env={"TOKEN": "hunter3"})
+    assert len(commands) == 2
+    assert "hunter" not in str(commands)
+    assert bench.output.data == b"hunter2\nx\nhunter2 hunter3\n"
+    assert names_in(bench.remote()) == []
+
+
+@pytest.mark.parametrize("files", [False, True])
+async def test_environment_and_script_arrive_byte_for_byte(bench: Bench, files: bool) -> None:  # noqa: FBT001
+    """Line ends, quotes and backslashes in both, and a script without a line end, or with bytes that no text has."""
+    value = "a'b\"c\\n\nd $HOME `x` \\"
+    script = '#!/bin/sh\nprintf \'%s|\' "$A" "$EMPTY"; tail -c 7 "$0"; exit 0\n\\ é\0\r\n x'
+    (bench.directory / "file").touch()
+    sent = {"x": bench.directory / "file"} if files else {}
+    outcome = await bench.run(script, env={"A": value, "EMPTY": ""}, files=sent)
+    assert outcome.exit_code == 0
+    assert bench.output.data == f"{value}||".encode() + script.encode()[-7:]
+
+
+async def test_a_job_has_nothing_of_its_shell_s(bench: Bench) -> None:
+    """Neither variables nor the way on which is reported how it went; and it reads nothing."""
+    listing = 'for fd in /proc/$$/fd/*; do [ ! -e "$fd" ] || echo "${fd##*/}"; done'
+    await bench.run(f"env | grep -ic '_taskscaler' || true; cat; [ /dev/fd/1 -ef /dev/fd/2 ]\n{listing}")
+    assert bench.output.data == b"0\n0\n1\n10\n2\n"  # 10 is the script
+
+
+@pytest.mark.parametrize("shell", ["dash", "bash", "busybox"])
+@pytest.mark.parametrize(
+    ("script", "expected"), [("kill -9 $$", (None, "was ended by SIGKILL")), ("exit 137", (137, "exited with 137"))]
+)
+async def test_a_signal_is_no_exit_status(
+    bench: Bench, tmp_path: Path, shell: str, script: str, expected: tuple[int | None, str]
+) -> None:
+    """To a shell both are one number; whichever shell the instance has tells them apart all the same."""
+    if (found := shutil.which(shell)) is None:
+        pytest.skip(f"there is no {shell}")
+
+    class Exchanging(Counting):
+        async def run(self, command: tuple[str, ...], **how: Any) -> Completed:  # noqa: ANN401
+            name = [found, "sh"] if shell == "busybox" else [str(tmp_path / "sh")]
+            parts = [part.replace("exec /bin/sh -s", f"exec {name[0]} -s") for part in command[1:]]
+            return await super().run((*name, *parts), **how)
+
+    (tmp_path / "sh").symlink_to(found)
+    async with bench.slot.dial() as connection:
+        bench.slot.connect = Exchanging(connection).dial
+        outcome = await bench.run(script)
+    assert (outcome.exit_code, outcome.why) == expected
+    assert names_in(bench.remote()) == []
+
+
+async def test_a_job_that_ends_the_shell_above_it_has_ended(bench: Bench) -> None:
+    """How is what the instance says of the shell; what it left is removed."""
+    outcome = await bench.run("kill -9 $PPID; kill -9 $$")
+    assert (outcome.verdict, outcome.why, outcome.warnings) == (Verdict.FAILED, "was ended by SIGKILL", ())
+    assert names_in(bench.remote()) == []
+
+
+async def test_a_job_has_its_time_to_end(bench: Bench) -> None:
+    """One that takes too long gets SIGTERM, and its last words are not cut off by another signal."""
+    marker = bench.directory / "marker"
+    script = f"trap 'echo done > {marker}; exit' TERM; while :; do sleep 0.01; done"
+    outcome = await bench.run(script, timeout=0.3)
+    assert (outcome.verdict, marker.read_text()) == (Verdict.TIMED_OUT, "done\n")
+    assert names_in(bench.remote()) == []
+
+
+async def test_files_that_cannot_be_unpacked_are_an_error(bench: Bench) -> None:
+    """What tar says is told, and nothing is left."""
+    (bench.directory / "file").touch()
+    files = {"x": bench.directory / "file", "x/y": bench.directory / "file"}
+    with pytest.raises(ConnectError, match=r"cannot upload the job's files: exited with \d+: .*x/y"):
+        await bench.run("true", files=files)
+    assert names_in(bench.remote()) == []
+
+
+@pytest.mark.parametrize("env", [{"A-B": "x"}, {"A": "x\0y"}])
+async def test_a_variable_that_no_shell_can_have_is_an_error(bench: Bench, env: dict[str, str]) -> None:
+    """It is named; its value, which may be a secret, is not."""
+    with pytest.raises(ConnectError, match=r"('A-B'|the variable A) .*cannot") as error:
+        await bench.run("true", env=env)
+    assert "x" not in str(error.value)
+
+
+@given(st.lists(st.binary(max_size=40) | st.sampled_from([b"m began", b"m ended 0", b"m ended 137 KILL", b"m left x"])))
+def test_whatever_a_host_reports_is_taken_in(lines: list[bytes]) -> None:
+    """Each step of a job is heard of at most once, however the report is cut into pieces, and all of it is bounded."""
+    heard: list[str] = []
+
+    class Progress:
+        def began(self) -> None:
+            heard.append("began")
+
+        def ended(self, _: Completed) -> None:
+            heard.append("ended")
+
+    slot = _posix.PosixSlot(cast("Any", None), cast("Any", None))  # nothing is run
+    report = _posix._Report(b"m", slot, Progress())
+
+    async def feed() -> None:
+        for line in lines:
+            await report(line[:3])
+            await report(line[3:] + b"\n")
+
+    with suppress(StopIteration):
+        feed().send(None)
+    assert len(heard) == len(set(heard))
+    assert ("ended" in heard) == report.has_ended
 
 
 # --- loading ---------------------------------------------------------------------------------------------

@@ -2,49 +2,108 @@
 
 A script that starts with ``#!`` is run by what it names; any other by ``/bin/sh -e``, which stops at the first command
 that fails. The instance needs a POSIX shell and ``tar``.
+
+One command makes the directory, takes in what the job needs, runs it and removes what is left: over a slow network each
+more would cost a small job more than itself. Everybody on the instance can read the arguments of a command, so the
+environment and the script come through its standard input. How far it has come is on its error output, which the job
+does not have, in lines that begin with a mark which nobody can guess::
+
+    left NAME          directories of our manager's other tries
+    began              the directory is made
+    refused STATUS     tar could not unpack what the job needs
+    runs               it could, and the job is begun
+    ended STATUS NAME  the job is over; with the name of a signal, if its status may mean one
 """
 
-from collections.abc import Mapping, Sequence
+import os
+import re
+import secrets
+import shlex
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from attrs import frozen
+from attrs import define, field
 
-from fleeting import Completed, Connection
-from fleeting.archives import Packed
+from fleeting import Completed, ConnectError, Connection, Unreachable
+from fleeting.archives import BLOCK, Member, Packed, header
 from fleeting.connectors import Sink
-from taskscaler.executors._slot import Wanted, raise_unless_ok, text_of
+from taskscaler.executors._slot import MOST_NAMES, Progress, Wanted
 
 # A job may leave directories that it took its own permissions from, hence the second try.
 _EMPTY: Final = """
-empty() { rm -rf -- "$1" 2>/dev/null || { chmod -R u+rwX -- "$1" && rm -rf -- "$1"; }; }
+empty() { rm -rf -- "$1" "$1.script" 2>/dev/null || { chmod -R u+rwX -- "$1" && rm -rf -- "$1" "$1.script"; }; }
 """
 
-_PREPARE: Final = """set -eu
-umask 077
-mkdir -p -- "$1"
-cd -- "$1"
-mkdir -- "$2"
-cat > "$2.script"
-chmod 700 "$2.script"
-for left in slot-*-"$3"-*-*; do
-    if [ -d "$left" ]; then printf '%s\\n' "$left"; fi
+# The arguments: base, name, owner, lines of environment, what follows them, what runs the script, and who cleans up.
+_TRY: Final = """
+IFS= read -r _taskscaler_mark || exit
+_taskscaler_env= _taskscaler_n=$4
+while [ "$_taskscaler_n" -gt 0 ]; do
+    IFS= read -r _taskscaler_l || exit
+    _taskscaler_env="$_taskscaler_env$_taskscaler_l
+" _taskscaler_n=$((_taskscaler_n - 1))
 done
-echo
-pwd -P
+[ -d "$1" ] || (umask 077; exec mkdir -p -- "$1") || exit
+CDPATH= cd -P -- "$1" && mkdir -m 700 -- "$2" || exit
+_taskscaler_n=
+for _taskscaler_l in slot-*-"$3"-*-*; do
+    [ "$_taskscaler_l" = "$2" ] || [ ! -d "$_taskscaler_l" ] || _taskscaler_n="$_taskscaler_n\
+$_taskscaler_mark left $_taskscaler_l
+"
+done
+if [ "$5" = files ]; then
+    printf '%s\\n' "$_taskscaler_n$_taskscaler_mark began" >&2
+    tar -xf - || { echo "$_taskscaler_mark refused $?" >&2; exit; }
+    echo "$_taskscaler_mark runs" >&2
+else
+    (umask 077; exec cat > "$2.script") || exit
+    [ "$6" = sh ] || chmod 700 "$2.script" || exit
+    printf '%s\\n' "$_taskscaler_n$_taskscaler_mark began" >&2
+fi
+[ "${BASH_VERSION-}" ] || eval "$8"
+export _taskscaler_mark _taskscaler_env
+exec /bin/sh -s -- "$@" <<END
+$8
+END
+"""
+"""It ends as `_RUN`; bash is exchanged for one that reads commands, as only that one says which signal ended a job."""
+
+# The job has its time to end after SIGTERM, so the shell waits for it. A status above 128 is that of a script which
+# exits with it, or a signal's: shells then write a line of their own, but for SIGINT and SIGPIPE.
+_RUN: Final = f"""
+trap : TERM
+(
+    cd "./$2" && set -- "$PWD.script" "$6" || exit
+    eval "$_taskscaler_env"
+    unset _taskscaler_env _taskscaler_mark _taskscaler_n _taskscaler_l
+    [ "$2" = sh ] || exec "$1"
+    exec /bin/sh -e "$1"
+) 2>&1 </dev/null
+_taskscaler_n=$?
+[ $_taskscaler_n -le 128 ] || _taskscaler_n="$_taskscaler_n $(kill -l $_taskscaler_n)"
+echo "$_taskscaler_mark ended $_taskscaler_n" >&2
+[ "$7" = keep ] && exit
+{_EMPTY}
+empty "$2"
+exit
 """
 
 _REMOVE: Final = f"""{_EMPTY}
 status=0
 for directory do
-    {{ empty "$directory" && rm -f -- "$directory.script"; }} || status=$?
+    empty "$directory" || status=$?
 done
 exit $status
 """
 
+_CLEAN_UP: Final = """
+CDPATH= cd -- "$1" && exec /bin/sh -e -c "$2" 2>&1
+"""
+
 # An empty IFS keeps names with spaces whole while their globs are still expanded.
 _COLLECT: Final = """
-cd -- "$1" || exit
+CDPATH= cd -- "$1" || exit
 shift
 IFS=
 asked=$#
@@ -57,44 +116,64 @@ shift "$asked"
 [ $# -eq 0 ] || exec tar -cf - "$@"
 """
 
-_IN_ONE_STREAM: Final = 'exec "$@" 2>&1'
-"""What a job prints on its two outputs is in order only if they are one."""
+_VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_ENDED: Final = re.compile(rb"ended ([0-9]{1,3})(?: ([A-Z][A-Z0-9+-]{0,15}))?")
+_LONGEST_LINE: Final = 1 << 14  # bytes
+_LAST_WORDS: Final = 1 << 12  # bytes
+_SECOND: Final = 10**9  # nanoseconds: tar complains of a file that is older
 
 
-@frozen(kw_only=True)
+@define
 class PosixSlot:
     """See `Slot`."""
 
     connection: Connection
-    directory: str
     wanted: Wanted
-    leftovers: Sequence[str] = ()
-    """Directories of tries that are over."""
+    is_there: bool = field(default=False, init=False)
+    _leftovers: Sequence[str] = field(default=(), init=False)
 
-    @classmethod
-    async def prepared(cls, connection: Connection, wanted: Wanted) -> "PosixSlot":
-        """Make it ready."""
-        command = ("/bin/sh", "-c", _PREPARE, "sh", wanted.base, wanted.name, wanted.owner)
-        completed = await connection.run(command, stdin=wanted.script.encode())
-        raise_unless_ok(completed, f"cannot prepare {wanted.base}/{wanted.name} on {wanted.instance}")
-        names, _, base = f"\n{text_of(wanted.instance, completed.stdout)}".rpartition("\n\n")
-        base = base.removesuffix("\n")
-        leftovers = [f"{base}/{name}" for name in wanted.leftovers(names.split("\n"))]
-        return cls(connection=connection, directory=f"{base}/{wanted.name}", wanted=wanted, leftovers=leftovers)
+    @property
+    def directory(self) -> str:
+        """See `Slot.directory`."""
+        return f"{self.wanted.base}/{self.wanted.name}"
 
-    async def upload(self, files: Mapping[str, Path]) -> None:
-        """See `Slot.upload`."""
-        completed = await self.connection.run(("tar", "-xf", "-"), stdin=Packed.of(files), cwd=self.directory)
-        raise_unless_ok(completed, "cannot upload the job's files")
-
-    async def run_script(self, output: Sink) -> Completed:
-        """See `Slot.run_script`."""
-        interpreter = () if self.wanted.script.startswith("#!") else ("/bin/sh", "-e")
-        return await self._run((*interpreter, f"{self.directory}.script"), output)
+    async def run(self, files: Mapping[str, Path], output: Sink, progress: Progress) -> None:
+        """See `Slot.run`."""
+        wanted, mark = self.wanted, secrets.token_hex(8)
+        exports = _exports(wanted.env)
+        head = os.fsencode(f"{mark}\n{exports}")
+        script = wanted.script.encode()
+        how = (
+            str(exports.count("\n")),
+            "files" if files else "script",
+            "" if wanted.script.startswith("#!") else "sh",
+            "keep" if wanted.is_kept else "remove",
+        )
+        command = ("/bin/sh", "-c", _TRY, "sh", wanted.base, wanted.name, wanted.owner, *how, _RUN)
+        stdin = _together(head, f"{wanted.name}.script", script, wanted.name, files) if files else head + script
+        report = _Report(mark.encode(), self, progress)
+        try:
+            completed = await self.connection.run(command, stdin=stdin, stdout=output, stderr=report)
+        except Unreachable:
+            if not report.has_ended:
+                raise
+            return  # what is left to do there is for those to try who come later
+        finally:
+            self._leftovers = [f"{wanted.base}/{name}" for name in wanted.leftovers(report.left)]
+        if not self.is_there:
+            account = report.account(completed)
+            raise ConnectError(f"cannot prepare {self.directory} on {wanted.instance}: {account}")
+        if report.refused is not None:
+            raise ConnectError(f"cannot upload the job's files: {report.refused}")
+        if not report.has_ended:
+            progress.ended(completed)  # the job has ended its shell as well
+        elif completed.ok and not wanted.is_kept:
+            self.is_there = False
 
     async def run_cleanup(self, script: str, output: Sink) -> Completed:
         """See `Slot.run_cleanup`."""
-        return await self._run(("/bin/sh", "-e", "-c", script), output)
+        command = ("/bin/sh", "-c", _CLEAN_UP, "sh", self.directory, script)
+        return await self.connection.run(command, stdout=output, stderr=output, env=self.wanted.env)
 
     async def download(self, patterns: Sequence[str], store: Sink) -> Completed:
         """See `Slot.download`."""
@@ -106,13 +185,90 @@ class PosixSlot:
 
     async def remove_leftovers(self) -> None:
         """See `Slot.remove_leftovers`."""
-        if self.leftovers:
-            await self._remove(self.leftovers)
+        if self._leftovers:
+            await self._remove(self._leftovers)
 
     async def _remove(self, directories: Sequence[str]) -> Completed:
         return await self.connection.run(("/bin/sh", "-c", _REMOVE, "sh", *directories))
 
-    async def _run(self, command: Sequence[str], output: Sink) -> Completed:
-        in_one = ("/bin/sh", "-c", _IN_ONE_STREAM, "sh", *command)
-        env, cwd = self.wanted.env, self.directory
-        return await self.connection.run(in_one, stdout=output, stderr=output, env=env, cwd=cwd)
+
+def _exports(env: Mapping[str, str]) -> str:
+    """Write what a shell reads to have these variables.
+
+    Raises:
+        ConnectError: No shell can have one of them.
+    """
+    for name, value in env.items():
+        if not _VARIABLE.fullmatch(name):
+            raise ConnectError(f"{name!r} cannot be a shell variable, so it cannot be in a job's environment")
+        if "\0" in value:
+            raise ConnectError(f"the variable {name} of the job's environment cannot contain NUL characters")
+    return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in env.items())
+
+
+async def _together(
+    head: bytes, name: str, script: bytes, directory: str, files: Mapping[str, Path]
+) -> AsyncIterator[bytes]:
+    """Yield the head, then an archive of the script and of what goes into the directory."""
+    member = Member(name=name.encode(), size=len(script), mode=0o700, mtime=_SECOND)
+    yield head + header(member) + script + bytes(-len(script) % BLOCK)
+    async for chunk in Packed.of({f"{directory}/{inner}": path for inner, path in files.items()}):
+        yield chunk
+
+
+@define
+class _Report:
+    """What comes on the error output of the command that runs a job. The job may write there, if it does its worst."""
+
+    _mark: bytes
+    _slot: PosixSlot
+    _progress: Progress
+    has_ended: bool = field(default=False, init=False)
+    left: list[str] = field(factory=list, init=False)
+    """Names of directories."""
+
+    refused: str | None = field(default=None, init=False)
+    """Why the job's files were."""
+
+    _said: bytes = field(default=b"", init=False)
+    """The end of what was said since the last line with a mark."""
+
+    _rest: bytes = field(default=b"", init=False)
+    """The beginning of a line."""
+
+    async def __call__(self, chunk: bytes) -> None:
+        """Take it in."""
+        *lines, rest = (self._rest + chunk).split(b"\n")
+        self._rest = rest[:_LONGEST_LINE]
+        for line in lines:
+            mark, _, words = line.partition(b" ")
+            if mark == self._mark:
+                self._take(words)
+                self._said = b""
+            else:
+                self._said = (self._said + line + b"\n")[-_LAST_WORDS:]
+
+    def account(self, completed: Completed) -> str:
+        """Say how a command ended, and what was said last."""
+        return Completed(
+            exit_status=completed.exit_status, signal=completed.signal, stderr=self._said + self._rest
+        ).account
+
+    def _take(self, words: bytes) -> None:
+        kind, _, rest = words.partition(b" ")
+        if kind == b"left" and len(self.left) < MOST_NAMES:
+            self.left.append(rest.decode(errors="replace"))
+        elif kind == b"began" and not self._slot.is_there:
+            self._slot.is_there = True
+            self._progress.began()
+        elif kind == b"refused":
+            self.refused = self.account(Completed(exit_status=int(rest) if rest.isdigit() else None))
+        elif (ended := _ENDED.fullmatch(words)) and not self.has_ended:
+            self.has_ended = True
+            self._progress.ended(self._completed(int(ended[1]), ended[2]))
+
+    def _completed(self, status: int, signal: bytes | None) -> Completed:
+        """Tell how the job ended: by a signal if its status may mean one, and the shell says that it does."""
+        if signal and self._said:
+            return Completed(exit_status=None, signal=f"SIG{signal.decode()}")
+        return Completed(exit_status=status)

@@ -19,7 +19,9 @@ from taskscaler.executors.runs import Runs
 MOST_LEFTOVERS = 20
 """Directories that one job removes after others, so that it does not wait long."""
 
-_MOST_NAMES: Final = 10_000  # that are looked at: an instance may name any number of them
+MOST_NAMES: Final = 10_000
+"""Names of directories that are looked at: an instance may give any number of them."""
+
 _SHORT: Final = 8  # digits of a manager's id, so that paths stay short
 _NOBODY: Final = "nobody"
 _NAME: Final = re.compile(r"slot-[0-9]+-(?P<owner>[0-9a-f]{8})-(?P<run>[0-9a-f]{12})-(?P<unit>[0-9a-f]{12})")
@@ -44,6 +46,9 @@ class Wanted:
     env: Mapping[str, str] = field(repr=False)
     """Of the job and of its clean-up."""
 
+    is_kept: bool
+    """Whether the directory is needed when the job has ended."""
+
     @property
     def owner(self) -> str:
         """The part of names that all of our manager's directories have; empty if no manager could be claimed."""
@@ -56,7 +61,7 @@ class Wanted:
 
     def leftovers(self, names: Iterable[str]) -> list[str]:
         """Choose from the names of directories in the base those of our manager's tries that are over for sure."""
-        matches = map(_NAME.fullmatch, islice(names, _MOST_NAMES))
+        matches = map(_NAME.fullmatch, islice(names, MOST_NAMES))
         found = (match for match in matches if match and match["owner"] == self.owner)
         over = (match for match in found if self.runs.is_over(self.runs.manager, match["run"], match["unit"]))
         return [match[0] for match in islice(over, MOST_LEFTOVERS)]
@@ -76,29 +81,46 @@ def text_of(instance: str, data: bytes) -> str:
         ) from error
 
 
+class Progress(Protocol):
+    """Hears how far a job has come; each is called at most once, and in this order."""
+
+    def began(self) -> None:
+        """The directory is there: from now on the job's time is counted."""
+        ...
+
+    def ended(self, completed: Completed) -> None:
+        """The job has ended, and nothing can change that any more."""
+        ...
+
+
 class Slot(Protocol):
-    """A slot that is ready: its directory is new, and the job's script lies beside it."""
+    """What there is of a try at a job on an instance."""
 
     @property
     def directory(self) -> str:
-        """Absolute, as the instance writes it."""
+        """As commands on the instance find it."""
         ...
 
-    async def upload(self, files: Mapping[str, Path]) -> None:
-        """Put files and directories into the directory.
+    @property
+    def is_there(self) -> bool:
+        """Whether the directory was made and has not been removed, as far as is known."""
+        ...
+
+    async def run(self, files: Mapping[str, Path], output: Sink, progress: Progress) -> None:
+        """Make the directory, which is new, put the files into it, and run the job's script there.
+
+        The two outputs of the script are one, in the order of writing. The directory may be removed afterwards, unless
+        it is to be kept.
 
         Raises:
-            ConnectError: The instance could not take them.
-            OSError: They could not be read.
+            ConnectError: The instance could not do what comes before the script.
+            Unreachable: The connection died before the script had ended.
+            OSError: The files could not be read.
         """
         ...
 
-    async def run_script(self, output: Sink) -> Completed:
-        """Run the job's script; its two outputs are one, in the order of writing."""
-        ...
-
     async def run_cleanup(self, script: str, output: Sink) -> Completed:
-        """Run another script in the same way."""
+        """Run another script in the directory in the same way."""
         ...
 
     async def download(self, patterns: Sequence[str], store: Sink) -> Completed:

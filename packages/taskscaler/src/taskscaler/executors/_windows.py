@@ -19,7 +19,7 @@ from fleeting import Completed, ConnectError, Connection
 from fleeting.archives import ArchiveRefused, Packed
 from fleeting.connectors import Sink
 from fleeting.connectors.powershell import powershell, quote
-from taskscaler.executors._slot import Wanted, raise_unless_ok, text_of
+from taskscaler.executors._slot import Progress, Wanted, raise_unless_ok, text_of
 
 PIECE = 16 << 20
 """Bytes of an archive that have a checksum; those that come wrong are fetched again."""
@@ -122,39 +122,49 @@ _BOM: Final = "\ufeff"
 """Without it PowerShell 5 takes a script for one in the machine's own code page."""
 
 
-@frozen(kw_only=True)
+@define
 class WindowsSlot:
     """See `Slot`."""
 
     connection: Connection
-    directory: str
     wanted: Wanted
-    leftovers: Sequence[str] = ()
+    directory: str = field(init=False)
+    is_there: bool = field(default=False, init=False)
+    _leftovers: Sequence[str] = field(default=(), init=False)
     """Names of directories of tries that are over."""
 
-    @classmethod
-    async def prepared(cls, connection: Connection, wanted: Wanted) -> "WindowsSlot":
-        """Make it ready."""
-        base = wanted.base
+    @directory.default
+    def _as_wanted(self) -> str:
+        return f"{self.wanted.base}\\{self.wanted.name}"
+
+    async def run(self, files: Mapping[str, Path], output: Sink, progress: Progress) -> None:
+        """See `Slot.run`."""
+        await self._prepare()
+        progress.began()
+        if files:
+            await self._upload(files)
+        progress.ended(await self._run(".script", Kind.of(self.wanted.script), output))
+
+    async def _prepare(self) -> None:
+        """Make the directory, and put the script beside it."""
+        wanted = self.wanted
         kind = Kind.of(wanted.script)
         content = _Hashed(kind.content)
-        prepare = with_values(PREPARE, base=base, name=wanted.name, owner=wanted.owner, suffix=f".script{kind.suffix}")
-        completed = await connection.run(powershell(prepare), stdin=content)
-        raise_unless_ok(completed, f"cannot prepare {base}\\{wanted.name} on {wanted.instance}")
-        directory, *names = text_of(wanted.instance, completed.stdout).split("\n")
+        prepare = with_values(
+            PREPARE, base=wanted.base, name=wanted.name, owner=wanted.owner, suffix=f".script{kind.suffix}"
+        )
+        completed = await self.connection.run(powershell(prepare), stdin=content)
+        raise_unless_ok(completed, f"cannot prepare {self.directory} on {wanted.instance}")
+        self.directory, *names = text_of(wanted.instance, completed.stdout).split("\n")
+        self.is_there = True
         content.compare(names.pop() if names else "", "the job's script")
-        return cls(connection=connection, directory=directory, wanted=wanted, leftovers=wanted.leftovers(names))
+        self._leftovers = wanted.leftovers(names)
 
-    async def upload(self, files: Mapping[str, Path]) -> None:
-        """See `Slot.upload`."""
+    async def _upload(self, files: Mapping[str, Path]) -> None:
         archive = f"{self.directory}.files.tar"
         await self._put(archive, Packed.of(files), "the job's files")
         completed = await self.connection.run(("tar.exe", "-xf", archive), cwd=self.directory)
         raise_unless_ok(completed, "cannot upload the job's files")
-
-    async def run_script(self, output: Sink) -> Completed:
-        """See `Slot.run_script`."""
-        return await self._run(".script", Kind.of(self.wanted.script), output)
 
     async def run_cleanup(self, script: str, output: Sink) -> Completed:
         """See `Slot.run_cleanup`."""
@@ -177,8 +187,8 @@ class WindowsSlot:
 
     async def remove_leftovers(self) -> None:
         """See `Slot.remove_leftovers`."""
-        if self.leftovers:
-            await self._remove(self.leftovers)
+        if self._leftovers:
+            await self._remove(self._leftovers)
 
     async def _remove(self, names: Sequence[str]) -> Completed:
         base = self.directory.removesuffix(self.wanted.name)

@@ -9,13 +9,14 @@ Beside its own environment and the job's, the script sees ``TASKSCALER_INSTANCE`
 """
 
 import logging
+import math
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
 import anyio
 from anyio import to_thread
-from attrs import Attribute, evolve, field, frozen, validators
+from attrs import Attribute, define, evolve, field, frozen, validators
 
 from fleeting import Completed, ConnectError, Connection, Duration, Unreachable
 from fleeting.archives import ArchiveRefused
@@ -74,15 +75,15 @@ class InstanceExecutor:
 
     async def run(self, job: JobSpec, lease: Leased, *, output: Sink, artifacts: Path) -> JobOutcome:
         """See `Executor.run`. The time-out covers the upload of the files and the script."""
-        await to_thread.run_sync(self._claim)
+        if not self._runs.manager:
+            await to_thread.run_sync(self._claim)
         with self._runs.at_work() as unit:
             async with lease.dial() as connection:
-                slot = await self._prepare(connection, job, lease, unit)
-                return await self._run(slot, job, output, artifacts)
+                return await self._run(self._slot(connection, job, lease, unit), job, output, artifacts)
 
     async def _run(self, slot: Slot, job: JobSpec, output: Sink, artifacts: Path) -> JobOutcome:
         try:
-            outcome = await _run_in_time(slot, job, output)
+            outcome = await self._run_in_time(slot, job, output)
             outcome = await self._collect(slot, job, outcome, artifacts)
         except Unreachable:
             raise
@@ -102,8 +103,8 @@ class InstanceExecutor:
                 log.warning("leftovers_stay", extra={"error": str(error)})
             self._unclaimed = True
 
-    async def _prepare(self, connection: Connection, job: JobSpec, lease: Leased, unit: str) -> Slot:
-        """Make the job's directory, and put the script beside it."""
+    def _slot(self, connection: Connection, job: JobSpec, lease: Leased, unit: str) -> Slot:
+        """Choose by the instance's system how the job is run there."""
         wanted = Wanted(
             instance=lease.instance,
             base=self._config.base,
@@ -112,10 +113,19 @@ class InstanceExecutor:
             runs=self._runs,
             script=job.script,
             env={**job.env, "TASKSCALER_INSTANCE": lease.instance, "TASKSCALER_SLOT": str(lease.slot)},
+            is_kept=bool(job.artifacts or self._config.cleanup_script),
         )
-        if isinstance(connection, TellsSystem) and connection.os == "windows":
-            return await WindowsSlot.prepared(connection, wanted)
-        return await PosixSlot.prepared(connection, wanted)
+        is_windows = isinstance(connection, TellsSystem) and connection.os == "windows"
+        return WindowsSlot(connection, wanted) if is_windows else PosixSlot(connection, wanted)
+
+    async def _run_in_time(self, slot: Slot, job: JobSpec, output: Sink) -> JobOutcome:
+        """Run it, for as long as it may take from when its directory is there; so much for removing that, too."""
+        with anyio.CancelScope() as scope:
+            watch = _Watch(scope, math.inf if job.timeout is None else job.timeout, self._config.cleanup_timeout)
+            await slot.run(job.files, output, watch)
+        if watch.completed is not None:
+            return _outcome(watch.completed)
+        return JobOutcome(verdict=Verdict.TIMED_OUT, why=f"took longer than {format_duration(job.timeout or 0)}")
 
     async def _collect(self, slot: Slot, job: JobSpec, outcome: JobOutcome, artifacts: Path) -> JobOutcome:
         """Bring back what the job was to leave; a job that succeeded but left it not has failed."""
@@ -133,11 +143,12 @@ class InstanceExecutor:
         script = self._config.cleanup_script
         try:
             with anyio.fail_after(self._config.cleanup_timeout):
-                if script:
+                if slot.is_there and script:
                     cleaned = await slot.run_cleanup(script, output)
                     warnings += [] if cleaned.ok else [f"the clean-up script {cleaned.outcome}"]
-                removed = await slot.remove()
-                warnings += [] if removed.ok else [f"{slot.directory} could not be removed: {removed.account}"]
+                if slot.is_there:
+                    removed = await slot.remove()
+                    warnings += [] if removed.ok else [f"{slot.directory} could not be removed: {removed.account}"]
                 await slot.remove_leftovers()
         except TimeoutError:
             warnings.append(f"the clean-up took longer than {format_duration(self._config.cleanup_timeout)}")
@@ -152,13 +163,24 @@ def taskscaler_executor() -> ExecutorPlugin:
     return ExecutorPlugin(config=InstanceConfig, executor=InstanceExecutor)
 
 
-async def _run_in_time(slot: Slot, job: JobSpec, output: Sink) -> JobOutcome:
-    with anyio.move_on_after(job.timeout):
-        if job.files:
-            await slot.upload(job.files)
-        return _outcome(await slot.run_script(output))
-    why = f"took longer than {format_duration(job.timeout or 0)}"
-    return JobOutcome(verdict=Verdict.TIMED_OUT, why=why)
+@define
+class _Watch:
+    """Sees to it that neither a job nor what comes after it takes too long."""
+
+    _scope: anyio.CancelScope
+    _timeout: float
+    _cleanup_timeout: float
+    completed: Completed | None = field(default=None, init=False)
+    """How the job has ended; None: it has not, or has taken too long."""
+
+    def began(self) -> None:
+        """See `Progress.began`."""
+        self._scope.deadline = anyio.current_time() + self._timeout
+
+    def ended(self, completed: Completed) -> None:
+        """See `Progress.ended`."""
+        self.completed = completed
+        self._scope.deadline = anyio.current_time() + self._cleanup_timeout
 
 
 def _outcome(completed: Completed) -> JobOutcome:
