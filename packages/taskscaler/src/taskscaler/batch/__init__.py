@@ -1,6 +1,7 @@
 """Batches: a list of jobs, run to their ends on a scaler's fleet, with results in a directory."""
 
 from taskscaler._errors import CannotResume, RecordUnreadable, ResultsInTheWay
+from taskscaler.batch._attempts import Attempt
 from taskscaler.batch._event_log import EventLog
 from taskscaler.batch._events import (
     BatchEvent,
@@ -8,19 +9,20 @@ from taskscaler.batch._events import (
     Ended,
     GivenUp,
     Over,
-    Planned,
     PoolFacts,
     RecordedEvent,
     Resumed,
     Started,
     read_events,
 )
-from taskscaler.batch._job import Job
+from taskscaler.batch._job import Job, LazyJobs
 from taskscaler.batch._job_state import JobState
+from taskscaler.batch._plan import Plan, Planned
+from taskscaler.batch._record import JobRecord
 from taskscaler.batch._results import Results
 from taskscaler.batch._retries import Retries
 from taskscaler.batch._runner import Batch, Observer, Scaler, run_batch
-from taskscaler.batch._state import Attempt, BatchState, JobChanged, JobRecord, fold
+from taskscaler.batch._state import BatchState, JobChanged, fold
 
 __all__ = [
     "Attempt",
@@ -36,8 +38,10 @@ __all__ = [
     "JobChanged",
     "JobRecord",
     "JobState",
+    "LazyJobs",
     "Observer",
     "Over",
+    "Plan",
     "Planned",
     "PoolFacts",
     "RecordUnreadable",

@@ -8,7 +8,7 @@ on the event loop. A command that is killed while it writes leaves a line withou
 import fcntl
 import logging
 import os
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Self
@@ -28,8 +28,10 @@ from taskscaler.batch._events import (
     as_line,
     header,
     parse,
+    whole_lines,
 )
-from taskscaler.batch._job import Job
+from taskscaler.batch._job import Job, planned
+from taskscaler.batch._names import Names
 from taskscaler.batch._results import Results, draft_of
 from taskscaler.batch._state import BatchState, fold
 
@@ -110,9 +112,15 @@ class EventLog:
         Raises:
             CannotResume: It is that of others.
         """
-        if self.past and (strange := self.past.jobs.keys() ^ {job.name for job in jobs}):
+        names = planned(jobs).names
+        if self.past and (strange := next(self._strange(self.past, names), None)) is not None:
             path = self.results.events
-            raise CannotResume(f"{path} is damaged: it has the unknown job {min(strange)!r}; start a new batch")
+            raise CannotResume(f"{path} is damaged: it has the unknown job {strange!r}; start a new batch")
+
+    def _strange(self, past: BatchState, names: Names) -> Iterator[str]:
+        """Give the names of jobs that are only in the log, or only not there."""
+        yield from (name for name in names if name not in past.jobs)
+        yield from (name for name in past.jobs if name not in names)
 
     def begin(self, jobs: Iterable[Job], *, at: float) -> BatchState:
         """Begin the batch, or take it up; returns its jobs, where the events so far have left them.
@@ -292,21 +300,31 @@ class EventLog:
     def _read(self) -> None:
         """See what happened, and cut off what was not written to its end."""
         path = self.results.events
-        whole, newline, _ = path.read_bytes().rpartition(b"\n")
         try:
-            events = parse(whole.splitlines())
-            self.past = fold(events)
+            with path.open("rb") as file:
+                self.past = fold(self._noted(parse(self._counted(whole_lines(file)))))
         except RecordUnreadable as error:
             hint = "" if ";" in str(error) else "; start a new batch"
             raise CannotResume(f"{path} cannot be used: {error}{hint}") from error
         except ValueError as error:
             raise CannotResume(f"{path} is damaged: {error}; start a new batch") from error
-        self._size = len(whole + newline)
         os.truncate(path, self._size)
-        begun = events[0]
-        self.jobs_file = Path(begun.jobs_file) if isinstance(begun, Begun) and begun.jobs_file else None
         copy = self.results.jobs_file
         self.text = copy.read_text(encoding="utf-8", errors="replace") if copy.is_file() else ""
+
+    def _counted(self, lines: Iterable[bytes]) -> Iterator[bytes]:
+        """Take the size of the lines as they go by."""
+        self._size = 0
+        for line in lines:
+            self._size += len(line)
+            yield line
+
+    def _noted(self, events: Iterable[RecordedEvent]) -> Iterator[RecordedEvent]:
+        """Learn from the first event where the jobs file is."""
+        for event in events:
+            if isinstance(event, Begun):
+                self.jobs_file = Path(event.jobs_file) if event.jobs_file else None
+            yield event
 
     def _append(self, lines: Sequence[bytes], *, durable: bool) -> None:
         """Append lines whole, or not at all."""

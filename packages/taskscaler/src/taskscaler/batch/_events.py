@@ -15,10 +15,8 @@ The first line is no event. It says what the file is, and which version of it.
 """
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import groupby
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import inf
-from operator import attrgetter
 from pathlib import Path
 from typing import Any, Self
 
@@ -26,9 +24,10 @@ from attrs import asdict, field, fields_dict, frozen
 
 from taskscaler._errors import RecordUnreadable
 from taskscaler._observe import DecisionEvent, InstanceEvent, event_as_data
-from taskscaler.batch._job import Job
+from taskscaler.batch._job import Job, planned
 from taskscaler.batch._job_state import JobState
-from taskscaler.batch._retries import Retries, as_retries, retries_from
+from taskscaler.batch._plan import Plan, Planned, plan_of
+from taskscaler.batch._retries import retries_from
 from taskscaler.core._decide import Decision, Demand, PoolDecision, Removal, Sleep, Wake
 
 FORMAT = "taskscaler events"
@@ -52,20 +51,11 @@ class PoolFacts:
 
 
 @frozen(kw_only=True)
-class Planned:
-    """One job that is to be run."""
-
-    name: str
-    retries: Retries = field(converter=as_retries)
-    """How often it is tried again, and when."""
-
-
-@frozen(kw_only=True)
 class Begun:
     """A batch was begun. Times, of all events, are seconds since the epoch."""
 
     at: float
-    jobs: tuple[Planned, ...]
+    jobs: Plan = field(converter=plan_of)
     """With names that differ, in the order of the batch."""
 
     pools: tuple[PoolFacts, ...] = ()
@@ -75,8 +65,7 @@ class Begun:
     @classmethod
     def of(cls, jobs: Iterable[Job], *, at: float, pools: Sequence[PoolFacts] = (), jobs_file: str = "") -> Self:
         """Begin a batch of these jobs."""
-        planned = tuple(Planned(name=job.name, retries=job.retries) for job in jobs)
-        return cls(at=at, jobs=planned, pools=tuple(pools), jobs_file=jobs_file)
+        return cls(at=at, jobs=planned(jobs), pools=tuple(pools), jobs_file=jobs_file)
 
 
 @frozen(kw_only=True)
@@ -157,8 +146,7 @@ def as_data(event: RecordedEvent) -> Mapping[str, object]:
         case InstanceEvent() | DecisionEvent():
             return event_as_data(event)
         case Begun():
-            by_retries = groupby(event.jobs, attrgetter("retries"))
-            jobs = [{"retries": retries.data(), "names": [job.name for job in alike]} for retries, alike in by_retries]
+            jobs = [{"retries": like.retries.data(), "names": [*names]} for like, names in event.jobs.groups()]
             data = {**asdict(event, recurse=False), "pools": [*map(asdict, event.pools)], "jobs": jobs}
         case Ended() | GivenUp():
             data = {**asdict(event), "state": event.state.value}
@@ -174,15 +162,20 @@ def read_events(path: Path) -> list[RecordedEvent]:
         RecordUnreadable: It is damaged, is no event log, or a later release wrote it.
         OSError: It cannot be read.
     """
-    whole, _, _ = path.read_bytes().rpartition(b"\n")
     try:
-        return parse(whole.splitlines())
+        with path.open("rb") as file:
+            return [*parse(whole_lines(file))]
     except RecordUnreadable as error:
         raise RecordUnreadable(f"{path} cannot be used: {error}") from error
 
 
-def parse(lines: Iterable[bytes]) -> list[RecordedEvent]:
-    """Read a log's lines, all of which are whole.
+def whole_lines(lines: Iterable[bytes]) -> Iterator[bytes]:
+    """Leave out a last line without its end."""
+    return (line for line in lines if line.endswith(b"\n"))
+
+
+def parse(lines: Iterable[bytes]) -> Iterator[RecordedEvent]:
+    """Read a log's lines, all of which are whole, one by one.
 
     Raises:
         RecordUnreadable: As `read_events`, without the path.
@@ -190,15 +183,15 @@ def parse(lines: Iterable[bytes]) -> list[RecordedEvent]:
     numbered = enumerate(lines, 1)
     _, first = next(numbered, (1, b""))
     _check_header(first)
-    events = []
     for number, line in numbered:
         try:
             data = json.loads(line)
-            if (read := _READERS.get(data["event"])) is not None:  # else a later release's, of which we need not know
-                events.append(read(data))
+            read = _READERS.get(data["event"])
+            event = None if read is None else read(data)
         except (ValueError, TypeError, LookupError, AttributeError) as error:
             raise RecordUnreadable(f"line {number} is not a valid event") from error
-    return events
+        if event is not None:  # else a later release's, of which we need not know
+            yield event
 
 
 def _check_header(line: bytes) -> None:
@@ -223,13 +216,8 @@ def _reader(kind: Callable[..., RecordedEvent], names: Iterable[str]) -> Callabl
 def _begun(
     *, at: float, jobs: Sequence[Mapping[str, Any]], pools: Sequence[Mapping[str, Any]], jobs_file: str
 ) -> Begun:
-    planned = tuple(
-        Planned(name=name, retries=retries)
-        for alike in jobs
-        for retries in [retries_from(alike["retries"])]
-        for name in alike["names"]
-    )
-    return Begun(at=float(at), jobs=planned, pools=_pools(pools), jobs_file=jobs_file)
+    plan = Plan.of_groups((Planned(name="", retries=retries_from(alike["retries"])), alike["names"]) for alike in jobs)
+    return Begun(at=float(at), jobs=plan, pools=_pools(pools), jobs_file=jobs_file)
 
 
 def _resumed(*, at: float, pools: Sequence[Mapping[str, Any]]) -> Resumed:

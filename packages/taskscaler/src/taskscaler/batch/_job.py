@@ -1,7 +1,11 @@
 """One job of a batch."""
 
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+
 from attrs import field, frozen, validators
 
+from taskscaler.batch._plan import Plan, Planned
 from taskscaler.batch._retries import Retries, as_retries
 from taskscaler.executors import JobSpec
 
@@ -33,3 +37,19 @@ class Job:
     def name(self) -> str:
         """Its name, unique in the batch."""
         return self.spec.name
+
+
+class LazyJobs(Sequence[Job], ABC):
+    """Jobs that are made when somebody looks, and not all kept."""
+
+    @property
+    @abstractmethod
+    def plan(self) -> Plan:
+        """What is planned, without making the jobs."""
+
+
+def planned(jobs: Iterable[Job]) -> Plan:
+    """Tell of jobs what is planned, in their order."""
+    if isinstance(jobs, LazyJobs):
+        return jobs.plan
+    return Plan(Planned(name=job.name, retries=job.retries) for job in jobs)

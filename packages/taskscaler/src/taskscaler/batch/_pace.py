@@ -6,8 +6,9 @@ from attrs import define, frozen
 
 from fleeting.plugins import span
 from taskscaler._wording import counted
+from taskscaler.batch._attempts import Attempt
 from taskscaler.batch._job_state import JobState
-from taskscaler.batch._state import Attempt, BatchState
+from taskscaler.batch._state import BatchState
 
 _MEASURED = frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.TIMED_OUT})
 """Ends that tell how long jobs take; whoever lost its instance has only begun."""

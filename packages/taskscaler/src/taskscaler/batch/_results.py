@@ -5,18 +5,23 @@ All of it is for our user alone: jobs print secrets, and the jobs file is kept t
 
 import json
 import os
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, takewhile
+from math import inf
+from operator import itemgetter
 from pathlib import Path
 
-from attrs import frozen
+from attrs import define, frozen
 
 from fleeting.plugins import make_private, open_private
 from taskscaler._errors import ResultsInTheWay
 from taskscaler._wording import iso
+from taskscaler.batch._attempts import Attempt
 from taskscaler.batch._job_state import JobState
 from taskscaler.batch._log import write_at
-from taskscaler.batch._state import Attempt, BatchState, JobRecord
+from taskscaler.batch._record import JobRecord
+from taskscaler.batch._state import BatchState
 from taskscaler.executors import check_job_name
 
 _PER_JOB = 2048
@@ -210,16 +215,16 @@ def _text(state: BatchState, *, now: float, briefly: bool) -> Iterator[str]:
 
 def _job(record: JobRecord, *, briefly: bool) -> Mapping[str, object]:
     """Give a job as data; briefly: with the last attempt only, and with the beginnings of what explains it."""
-    most = _BRIEF if briefly else None
+    most, attempts = _BRIEF if briefly else None, record.attempts
     return {
         "name": record.name,
         "state": record.state.value,
-        "exit_code": record.exit_code,
+        "exit_code": attempts[-1].exit_code if attempts else None,
         "why": record.why[:most],
         "warnings": [] if briefly else list(record.warnings),
         "waited": None if record.waited is None else round(record.waited, 3),
-        "duration": round(record.attempts[-1].duration, 3) if record.attempts else None,
-        "attempts": [_attempt(attempt, most) for attempt in record.attempts[-1 if briefly else 0 :]],
+        "duration": round(attempts[-1].duration, 3) if attempts else None,
+        "attempts": [_attempt(attempt, most) for attempt in attempts[-1 if briefly else 0 :]],
     }
 
 
@@ -241,20 +246,34 @@ def _attempt(attempt: Attempt, most: int | None) -> Mapping[str, object]:
     }
 
 
-def _instances(state: BatchState) -> list[Mapping[str, object]]:
+@define
+class _Use:
+    """What an instance was used for."""
+
+    attempts: int = 0
+    lost: int = 0
+    first: float = inf
+    last: float = -inf
+
+    def add(self, attempt: Attempt) -> None:
+        self.attempts += 1
+        self.lost += attempt.state is JobState.LOST
+        self.first = min(self.first, attempt.started)
+        self.last = max(self.last, attempt.ended or attempt.started)
+
+
+def _instances(state: BatchState) -> Iterator[Mapping[str, object]]:
     """Tell of each instance that was given a job how many, and when the first began and the last ended."""
-    attempts: dict[tuple[str, str], list[Attempt]] = {}
+    uses: defaultdict[tuple[str, str], _Use] = defaultdict(_Use)
     for record in state.records:
         for attempt in record.attempts:
-            attempts.setdefault((attempt.pool, attempt.instance), []).append(attempt)
-    return [
-        {
+            uses[attempt.pool, attempt.instance].add(attempt)
+    for (pool, instance), use in sorted(uses.items(), key=itemgetter(0)):
+        yield {
             "pool": pool,
             "id": instance,
-            "attempts": len(tries),
-            "lost": sum(attempt.state is JobState.LOST for attempt in tries),
-            "first_used": iso(min(attempt.started for attempt in tries)),
-            "last_used": iso(max(attempt.ended or attempt.started for attempt in tries)),
+            "attempts": use.attempts,
+            "lost": use.lost,
+            "first_used": iso(use.first),
+            "last_used": iso(use.last),
         }
-        for (pool, instance), tries in sorted(attempts.items())
-    ]

@@ -11,122 +11,25 @@ apply the same ones, read from its event log. So all of them agree::
     resumed: RUNNING, CANCELLED, NO_CAPACITY ──► QUEUED
 """
 
+from array import array
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, assert_never
+from typing import Any, Generic, TypeVar, assert_never, overload
 
-from attrs import define, evolve, field, frozen
+from attrs import evolve, frozen
 
-from fleeting import PlanConfig
 from taskscaler._observe import DecisionEvent, InstanceEvent
-from taskscaler.batch._events import Begun, Ended, GivenUp, Over, Planned, RecordedEvent, Resumed, Started
+from taskscaler.batch._attempts import Attempt
+from taskscaler.batch._events import Begun, Ended, GivenUp, Over, RecordedEvent, Resumed, Started
 from taskscaler.batch._job_state import JobState
-from taskscaler.batch._retries import Retries, as_retries
+from taskscaler.batch._names import Names
+from taskscaler.batch._record import CODES, STATES, JobRecord, Known
 
-UNNAMED = frozenset({"", PlanConfig().name})
-"""What the pool of a fleet is called that has only one, or was before pools were written down."""
+T_co = TypeVar("T_co", covariant=True)
 
 STOPPED = "the manager was stopped"
 """Why tries are lost that had not ended when their command was killed."""
-
-
-@frozen(kw_only=True)
-class Attempt:
-    """One try at a job on one slot. Times are seconds since the epoch."""
-
-    instance: str
-    slot: int
-    started: float
-    pool: str = ""
-    """Of the instance; empty if that was not written down."""
-
-    ended: float | None = None
-    state: JobState = JobState.RUNNING
-    """How this try ended; also if another one followed."""
-
-    exit_code: int | None = None
-    why: str = ""
-    cpu_time: float | None = None
-    """Seconds of CPU that it used; None: its executor does not tell."""
-
-    peak_memory: int | None = None
-    """Bytes of memory that it had at the most at once."""
-
-    interrupted: bool = False
-    """Whether it is lost because the manager was stopped: nothing that a job has only so many tries for."""
-
-    preempted: bool = False
-    """Whether it is lost because the cloud took its instance, as announced: nothing that a job has only so many tries
-    for, either."""
-
-    @property
-    def excused(self) -> bool:
-        """Whether it does not count against the tries that a job has."""
-        return self.interrupted or self.preempted
-
-    @property
-    def place(self) -> str:
-        """The instance, and the pool if it has a name of its own."""
-        return self.instance if self.pool in UNNAMED else f"{self.instance} of {self.pool}"
-
-    @property
-    def duration(self) -> float:
-        """Seconds it took; 0 while it runs."""
-        return 0.0 if self.ended is None else self.ended - self.started
-
-
-@define(kw_only=True)
-class JobRecord:
-    """One job and all that has happened to it."""
-
-    name: str
-    retries: Retries = field(converter=as_retries)
-    queued: float
-    """Since when it waits, or waited for its first try, in seconds since the epoch."""
-
-    state: JobState = JobState.QUEUED
-    attempts: list[Attempt] = field(factory=list)
-    why: str = ""
-    """Why it stands where it stands, unless it simply waits, runs or succeeded."""
-
-    warnings: tuple[str, ...] = ()
-    retry_at: float = 0.0
-    """When it may be tried again, in seconds since the epoch, if it has been tried and waits; see `Retries.backoff`."""
-
-    @property
-    def exit_code(self) -> int | None:
-        """What its script exited with, at the last try."""
-        return self.attempts[-1].exit_code if self.attempts else None
-
-    @property
-    def waited(self) -> float | None:
-        """Seconds until its first try began; None if there was none."""
-        return self.attempts[0].started - self.queued if self.attempts else None
-
-    @property
-    def interrupted(self) -> bool:
-        """Whether it ran when its command was stopped, and has not been tried again."""
-        return self.state is JobState.QUEUED and bool(self.attempts) and self.attempts[-1].interrupted
-
-    @property
-    def retried_attempts(self) -> list[Attempt]:
-        """The tries that another one followed."""
-        return self.attempts[:-1]
-
-    @property
-    def lost_attempts(self) -> list[Attempt]:
-        """The tries that ended because their instance was lost, or the manager was stopped."""
-        return [attempt for attempt in self.attempts if attempt.state is JobState.LOST]
-
-    @property
-    def backoff(self) -> float | None:
-        """Seconds to wait after its last try, which has ended, before the next one; None: there is to be none."""
-        *before, last = self.attempts
-        if last.excused:
-            return 0.0
-        earlier = sum(_kind(attempt) is _kind(last) and not attempt.excused for attempt in before)
-        return self.retries.wait(last.state, last.exit_code, earlier)
 
 
 @frozen(kw_only=True)
@@ -139,14 +42,59 @@ class JobChanged:
     record: JobRecord
 
 
+class _Made(Sequence[T_co], Generic[T_co]):
+    """A sequence of what is made when somebody looks: of a million jobs, nobody keeps all."""
+
+    def __init__(self, numbers: Sequence[int], make: Callable[[int], T_co]) -> None:
+        self._numbers = numbers
+        self._make = make
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    @overload
+    def __getitem__(self, place: int) -> T_co: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[T_co]: ...
+    def __getitem__(self, place: int | slice) -> T_co | Sequence[T_co]:
+        if isinstance(place, slice):
+            return _Made(self._numbers[place], self._make)
+        return self._make(self._numbers[place])
+
+
+class _Jobs(Mapping[str, JobRecord]):
+    """Every job by its name, in the order of the batch."""
+
+    def __init__(self, names: Names, look: Callable[[int], JobRecord]) -> None:
+        self._names = names
+        self._look = look
+
+    def __getitem__(self, name: str) -> JobRecord:
+        if (number := self._names.number(name)) is None:
+            raise KeyError(name)
+        return self._look(number)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
 class BatchState:
     """All jobs of a batch, as far as its events were applied; counts cost nothing."""
 
     def __init__(self, begun: Begun) -> None:
         """Queue the jobs."""
-        self._jobs = {job.name: _waiting(job, begun.at) for job in begun.jobs}
-        self._counts = Counter({JobState.QUEUED: len(self._jobs)})
+        self._known = Known(begun.jobs, begun.at)
+        self._counts = Counter({JobState.QUEUED: len(begun.jobs)})
         self._running: dict[str, JobRecord] = {}
+        self.jobs: Mapping[str, JobRecord] = _Jobs(begun.jobs.names, self._look)
+        """Every job by its name, in the order of the batch."""
+
+        self.records: Sequence[JobRecord] = _Made(range(len(begun.jobs)), self._look)
+        """Every job, in the order of the batch."""
+
         self.started = begun.at
         self.last = begun.at
         """When the last thing happened, in seconds since the epoch; that all was over is none."""
@@ -155,27 +103,17 @@ class BatchState:
         """How the batch was over; None: there may be something left to do."""
 
     @property
-    def jobs(self) -> Mapping[str, JobRecord]:
-        """Every job by its name, in the order of the batch."""
-        return MappingProxyType(self._jobs)
-
-    @property
-    def records(self) -> Sequence[JobRecord]:
-        """Every job, in the order of the batch."""
-        return tuple(self._jobs.values())
-
-    @property
     def running(self) -> Mapping[str, JobRecord]:
         """The jobs that run now, by name."""
         return MappingProxyType(self._running)
 
     def __getitem__(self, name: str) -> JobRecord:
         """One job, by its name."""
-        return self._jobs[name]
+        return self.jobs[name]
 
     def __len__(self) -> int:
         """How many jobs the batch has."""
-        return len(self._jobs)
+        return len(self.records)
 
     def count(self, *states: JobState) -> int:
         """How many jobs stand in one of these states."""
@@ -194,7 +132,7 @@ class BatchState:
     @property
     def succeeded(self) -> bool:
         """Whether every job has succeeded."""
-        return self._counts[JobState.SUCCEEDED] == len(self._jobs)
+        return self._counts[JobState.SUCCEEDED] == len(self)
 
     def apply(self, event: RecordedEvent) -> Sequence[JobChanged]:
         """Take in the next event; returns which jobs it changed, in their order.
@@ -212,9 +150,9 @@ class BatchState:
             case Ended():
                 return (self._end(event),)
             case GivenUp():
-                return [self._give_up(name, event) for name in event.jobs]
+                return self._give_up(event)
             case Resumed():
-                return [*self.interrupt(), *self._queue_again(event.at)]
+                return self._queue_again(event.at)
             case Begun():
                 raise ValueError("a batch starts only once")
             case InstanceEvent() | DecisionEvent():
@@ -225,21 +163,25 @@ class BatchState:
         """Have the jobs that run wait again: their command was stopped, after the last that is known of it."""
         changes = []
         for record in list(self._running.values()):
-            ended = max(record.attempts[-1].started, self.last)
+            ended = max(self._last(record.number).started, self.last)
             self._finish(record, ended=ended, state=JobState.LOST, why=STOPPED, interrupted=True)
-            changes.append(self._move(record, JobState.QUEUED, ended, STOPPED))
+            changes.append(self._move(record.number, JobState.QUEUED, ended, STOPPED))
         return changes
 
     def _start(self, event: Started) -> JobChanged:
-        record = self._in_state(event.job, JobState.QUEUED)
+        number = self._in_state(event.job, JobState.QUEUED)
         attempt = Attempt(pool=event.pool, instance=event.instance, slot=event.slot, started=event.at)
-        record.attempts.append(attempt)
-        self._running[record.name] = record
-        return self._move(record, JobState.RUNNING, event.at)
+        self._known.attempts.add(number, attempt)
+        self._known.retry_at.pop(number, None)
+        self._running[event.job] = self._look(number)
+        return self._move(number, JobState.RUNNING, event.at)
 
     def _end(self, event: Ended) -> JobChanged:
-        record = self._in_state(event.job, JobState.RUNNING)
-        record.warnings = event.warnings
+        number = self._in_state(event.job, JobState.RUNNING)
+        record = self._running[event.job]
+        self._known.warnings.pop(number, None)
+        if event.warnings:
+            self._known.warnings[number] = event.warnings
         self._finish(
             record,
             ended=event.at,
@@ -252,39 +194,59 @@ class BatchState:
         )
         wait = record.backoff
         if wait is None:
-            return self._move(record, event.state, event.at, event.why)
-        record.retry_at = event.at + wait
-        return self._move(record, JobState.QUEUED, event.at, event.why)
+            return self._move(number, event.state, event.at, event.why)
+        self._known.retry_at[number] = event.at + wait
+        return self._move(number, JobState.QUEUED, event.at, event.why)
 
-    def _give_up(self, name: str, event: GivenUp) -> JobChanged:
-        return self._move(self._in_state(name, JobState.QUEUED), event.state, event.at, event.why)
+    def _give_up(self, event: GivenUp) -> Sequence[JobChanged]:
+        numbers = array("I")
+        for name in event.jobs:
+            numbers.append(number := self._in_state(name, JobState.QUEUED))
+            self._move(number, event.state, event.at, event.why)
+        return _Made(numbers, lambda number: self._change(number, event.at))
 
-    def _queue_again(self, at: float) -> list[JobChanged]:
-        """Have the jobs wait that were not given their chance."""
-        given_up = [record for record in self._jobs.values() if record.state.final and not record.state.stands]
-        return [self._move(record, JobState.QUEUED, at) for record in given_up]
+    def _queue_again(self, at: float) -> Sequence[JobChanged]:
+        """Have the jobs wait that ran, or were not given their chance."""
+        interrupted = {change.record.number: change.at for change in self.interrupt()}
+        given_up = bytes(CODES[state] for state in STATES if state.final and not state.stands)
+        numbers = array("I", interrupted)
+        for number, code in enumerate(self._known.states):
+            if code in given_up:
+                numbers.append(number)
+                self._move(number, JobState.QUEUED, at)
+        return _Made(numbers, lambda number: self._change(number, interrupted.get(number, at)))
 
-    def _in_state(self, name: str, state: JobState) -> JobRecord:
-        if name not in self._jobs:
+    def _look(self, number: int) -> JobRecord:
+        return JobRecord(self._known, number)
+
+    def _change(self, number: int, at: float) -> JobChanged:
+        return JobChanged(at=at, record=self._look(number))
+
+    def _in_state(self, name: str, state: JobState) -> int:
+        """Give the number of a job that is to stand somewhere."""
+        if (number := self._known.plan.names.number(name)) is None:
             raise ValueError(f"it has the unknown job {name!r}")
-        record = self._jobs[name]
-        if record.state is not state:
-            raise ValueError(f"the job {name!r} is {record.state.words} where it should be {state.words}")
-        return record
+        if (actual := STATES[self._known.states[number]]) is not state:
+            raise ValueError(f"the job {name!r} is {actual.words} where it should be {state.words}")
+        return number
+
+    def _last(self, number: int) -> Attempt:
+        """Give the last try at a job that runs."""
+        return self._known.attempts.of(number)[-1]
 
     def _finish(self, record: JobRecord, **known: Any) -> None:  # noqa: ANN401  (fields of `Attempt`)
-        record.attempts[-1] = evolve(record.attempts[-1], **known)
+        self._known.attempts.change_last(record.number, evolve(self._last(record.number), **known))
         del self._running[record.name]
 
-    def _move(self, record: JobRecord, state: JobState, now: float, why: str = "") -> JobChanged:
-        self._counts[record.state] -= 1
+    def _move(self, number: int, state: JobState, at: float, why: str = "") -> JobChanged:
+        self._counts[STATES[self._known.states[number]]] -= 1
         self._counts[state] += 1
-        record.state, record.why = state, why
-        return JobChanged(at=now, record=record)
+        self._known.move(number, state, why)
+        return self._change(number, at)
 
 
 def fold(events: Iterable[RecordedEvent]) -> BatchState:
-    """Make of all events of a batch what has become of its jobs.
+    """Make of all events of a batch what has become of its jobs; they are taken one by one.
 
     Raises:
         ValueError: They are not those of a batch.
@@ -297,12 +259,3 @@ def fold(events: Iterable[RecordedEvent]) -> BatchState:
     for event in following:
         state.apply(event)
     return state
-
-
-def _kind(attempt: Attempt) -> bool:
-    """Tell losses from failures, which are counted apart."""
-    return attempt.state is JobState.LOST
-
-
-def _waiting(job: Planned, since: float) -> JobRecord:
-    return JobRecord(name=job.name, retries=job.retries, queued=since)
