@@ -33,6 +33,15 @@ WITH_DOCKER = (
 WITH_WHEELS = "tests/distributions/test_wheels.py"
 """Where the tests are that share an environment made of the built wheels."""
 
+TOGETHER = {
+    "docker": WITH_DOCKER,
+    "wheels": (WITH_WHEELS,),
+    "aws": ("tests/fleeting_aws/",),
+    "azure": ("tests/conformance/test_azure.py", "tests/fleeting_azure/"),
+    "gcp": ("tests/conformance/test_gcp.py", "tests/fleeting_gcp/"),
+}
+"""Where the tests are that share something expensive; moto's server and the clouds' SDKs take seconds to start."""
+
 COMPUTING = ("tests/chaos/",)
 """Where the tests are that wait for nothing."""
 
@@ -186,9 +195,17 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
 
     class Scheduling(LoadScopeScheduling):  # type: ignore[misc]  # which has no types
         def _split_scope(self, nodeid: str) -> str:
-            if nodeid.startswith(WITH_DOCKER):
-                return "docker"
-            return "wheels" if nodeid.startswith(WITH_WHEELS) else nodeid
+            return next((group for group, places in TOGETHER.items() if nodeid.startswith(places)), nodeid)
+
+        def mark_test_complete(self, node: object, item_index: int, duration: float = 0) -> None:
+            """Forget a scope that is done: xdist counts through all that the worker ever had, with each test."""
+            nodeid = self.registered_collections[node][item_index]
+            scope = self._split_scope(nodeid)
+            tests = self.assigned_work[node][scope]
+            tests[nodeid] = True
+            if all(tests.values()):
+                del self.assigned_work[node][scope]
+            self._reschedule(node)
 
     return Scheduling(config, log)
 

@@ -203,7 +203,10 @@ def links(page: Path) -> set[tuple[Path, str]]:
     return {((page.parent / path).resolve() if path else page, heading) for path, _, heading in targets}
 
 
-PAGES = [path for path in ROOT.glob("**/*.md") if not any(part[0] == "." for part in path.relative_to(ROOT).parts)]
+BELOW = [
+    path for path in ROOT.glob("[!.]*/**/*.md") if not any(part[0] == "." for part in path.relative_to(ROOT).parts)
+]
+PAGES = [*ROOT.glob("*.md"), *BELOW]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

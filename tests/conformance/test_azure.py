@@ -1,4 +1,7 @@
-"""Scale sets keep the contract, uniform and flexible: the real SDK against a cloud of our own."""
+"""Scale sets keep the contract, uniform and flexible: the real SDK against a cloud of our own.
+
+Each kind is checked on one backend, and so each clause on both: the SDK runs in threads, and knows of neither.
+"""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -18,9 +21,19 @@ class TestAzure(GroupConformance):
     """The suite, with an instance there already that somebody else made."""
 
     @pytest.fixture(params=["Uniform", "Flexible"])
-    def make_harness(self, tmp_path: Path, request: pytest.FixtureRequest) -> MakeHarness:
-        """Run a cloud for each check."""
+    def mode(self, request: pytest.FixtureRequest) -> Mode:
+        """How the scale set orchestrates its machines."""
         mode: Mode = request.param
+        return mode
+
+    @pytest.fixture
+    def anyio_backend(self, mode: Mode) -> str:
+        """The one for this kind."""
+        return {"Uniform": "asyncio", "Flexible": "trio"}[mode]
+
+    @pytest.fixture
+    def make_harness(self, tmp_path: Path, mode: Mode) -> MakeHarness:
+        """Run a cloud for each check."""
 
         @asynccontextmanager
         async def make() -> AsyncIterator[Harness]:

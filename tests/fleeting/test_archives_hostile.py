@@ -332,19 +332,20 @@ def many(count: int, write: Callable[[int], bytes]) -> bytes:
     return b"".join(map(write, range(count))) + END
 
 
-HUNGRY = {
-    "name": header(b"x", b"L", size=500 << 20) + bytes(BLOCK) + END,
-    "pax": header(b"x", b"x", size=500 << 20) + bytes(BLOCK) + END,
-    "records": pax([(b"a", b"")] * 150_000) + member(b"x") + END,
-    "for all": many(40, lambda _: pax([(b"k" * 1000 + b"%d" % each, b"v" * 100) for each in range(900)], b"g")),
-    "map": pax({b"GNU.sparse.map": b"1," * 400_000 + b"1", b"GNU.sparse.size": b"9"}) + member(b"x") + END,
-    "lines": pax({b"GNU.sparse.major": b"1", b"GNU.sparse.minor": b"0", b"GNU.sparse.realsize": b"9"})
+HUNGRY: Mapping[str, Callable[[], bytes]] = {
+    "name": lambda: header(b"x", b"L", size=500 << 20) + bytes(BLOCK) + END,
+    "pax": lambda: header(b"x", b"x", size=500 << 20) + bytes(BLOCK) + END,
+    "records": lambda: pax([(b"a", b"")] * 150_000) + member(b"x") + END,
+    "for all": lambda: many(40, lambda _: pax([(b"k" * 1000 + b"%d" % each, b"v" * 100) for each in range(900)], b"g")),
+    "map": lambda: pax({b"GNU.sparse.map": b"1," * 400_000 + b"1", b"GNU.sparse.size": b"9"}) + member(b"x") + END,
+    "lines": lambda: pax({b"GNU.sparse.major": b"1", b"GNU.sparse.minor": b"0", b"GNU.sparse.realsize": b"9"})
     + member(b"x", content=b"9" * 19 + b"\n" + b"1\n" * (1 << 20))
     + END,
-    "extensions": header(b"x", b"S")[:482] + b"\1" + header(b"x", b"S")[483:] + bytes(8 << 20),
-    "links": many(1_500, lambda number: long_name(b"l" * 200 + b"%d" % number)
+    "extensions": lambda: header(b"x", b"S")[:482] + b"\1" + header(b"x", b"S")[483:] + bytes(8 << 20),
+    "links": lambda: many(1_500, lambda number: long_name(b"l" * 200 + b"%d" % number)
                   + long_name(b"t/" * 100 + b"x" * 3500, b"K") + header(b"x", b"2")),
-    "directories": many(500, lambda number: long_name(b"d/" * 120 + b"%0200d" % (number % 2)) + header(b"x", b"5")),
+    "directories": lambda: many(500, lambda number: long_name(b"d/" * 120 + b"%0200d" % (number % 2))
+                                + header(b"x", b"5")),
 }  # fmt: skip
 
 
@@ -353,7 +354,7 @@ def test_no_archive_takes_much_memory(tmp_path: Path, monkeypatch: pytest.Monkey
     """Whatever it says of itself: limits hold before anything is kept. It may be refused, or harmless."""
     monkeypatch.setattr(_unpacking, "MOST_REMEMBERED", 1 << 22)  # with the true limit it takes half a minute
     (tmp_path / "target").mkdir()
-    (tmp_path / "archive").write_bytes(HUNGRY[kind])
+    (tmp_path / "archive").write_bytes(HUNGRY[kind]())
     tracemalloc.start()
     try:
         with suppress(ArchiveRefused):
@@ -365,9 +366,9 @@ def test_no_archive_takes_much_memory(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 DEEP = b"d/" * 126
-WEARING = {
-    "members": many(200, lambda number: long_name(b"%d/" % (number % 2) + DEEP + b"x") + header(b"x")),
-    "links": long_name(DEEP + b"a") + header(b"x", b"5") + long_name(DEEP + b"b") + header(b"x", b"5")
+WEARING: Mapping[str, Callable[[], bytes]] = {
+    "members": lambda: many(200, lambda number: long_name(b"%d/" % (number % 2) + DEEP + b"x") + header(b"x")),
+    "links": lambda: long_name(DEEP + b"a") + header(b"x", b"5") + long_name(DEEP + b"b") + header(b"x", b"5")
     + many(200, lambda number: long_name(DEEP + b"l%d" % number) + long_name(b"a/../b/../" * 63 + b"x", b"K")
            + header(b"x", b"2")),
 }  # fmt: skip
@@ -380,7 +381,7 @@ def test_an_archive_that_wears_the_file_system_out_is_refused(
     """Each member is cheap to send, and opens hundreds of directories."""
     monkeypatch.setattr(_unpacking, "_STEPS", 10_000)
     with pytest.raises(ArchiveRefused, match="jumps between deep directories"):
-        unpacked(tmp_path, WEARING[kind])
+        unpacked(tmp_path, WEARING[kind]())
 
 
 def test_a_record_counts_itself() -> None:

@@ -11,10 +11,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import boto3
 from anyio import to_thread
 from attrs import define, evolve
-from botocore.config import Config
 
 from fleeting import Completed, State
 from fleeting.testing import Harness, Trouble
@@ -195,6 +193,9 @@ def run_probe(directory: Path, metadata: Mapping[str, str]) -> Completed:
 
 def other_client(port: int, service: str, **config: Any) -> Any:  # noqa: ANN401  (the SDK has no types)
     """Make a client whose requests are not counted as the group's own."""
+    import boto3
+    from botocore.config import Config
+
     return boto3.client(
         service,
         REGION,

@@ -6,6 +6,9 @@ import pytest
 
 from tests.fleeting_aws.clouds import ENVIRONMENT, Cloud, new_cloud, running_server
 from tests.fleeting_aws.policy import NEVER_ASKED_FOR, permitted
+from tests.one_backend import one_backend
+
+anyio_backend = one_backend
 
 
 @pytest.fixture(scope="session")

@@ -24,6 +24,12 @@ OF_SIZES = (
 class TestAws(GroupConformance):
     """The suite, where AWS launches when it is told to."""
 
+    @pytest.fixture(params=["asyncio", "trio"])
+    def anyio_backend(self, request: pytest.FixtureRequest) -> str:
+        """Both, unlike the other tests here."""
+        backend: str = request.param
+        return backend
+
     @pytest.fixture
     def make_harness(self, moto_port: int, monkeypatch: pytest.MonkeyPatch) -> MakeHarness:
         """Begin anew for each check, with an instance in the group that somebody else made."""

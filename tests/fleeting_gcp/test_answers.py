@@ -3,7 +3,7 @@
 import json
 import re
 from base64 import b64encode
-from importlib import import_module
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +29,10 @@ from fleeting_gcp import GcpConfig
 from fleeting_gcp import _answers as answers
 from fleeting_gcp._answers import Fault, Managed, Refused
 from tests.fleeting_gcp.clouds import run_probe
+from tests.later import Later
 
-gcp: Any = import_module("google.cloud.compute_v1")
-from_http_status: Any = import_module("google.api_core.exceptions").from_http_status
+gcp: Any = Later("google.cloud.compute_v1")
+errors_of: Any = Later("google.api_core.exceptions")
 
 ZONAL = GcpConfig(name="runners", project="acme", zone="europe-west1-b")
 REGIONAL = GcpConfig(name="runners", project="acme", region="europe-west1")
@@ -199,7 +200,7 @@ def test_answers_that_say_no_have_a_class_for_each_thing_to_do(
     status: int, reason: str, changes: str, kind: type[ProviderError]
 ) -> None:
     """One status has two meanings: 403 may be a denial, or one request too many; what Google says is not told on."""
-    error = from_http_status(status, "token ya29.secret", errors=[{"reason": reason}], response=Response())
+    error = errors_of.from_http_status(status, "token ya29.secret", errors=[{"reason": reason}], response=Response())
     chosen = answers.error_for(error, "resize", changes=changes == "changes")
     assert type(chosen) is kind
     assert str(chosen) == f"Google answers resize with {status} {reason}"
@@ -208,21 +209,21 @@ def test_answers_that_say_no_have_a_class_for_each_thing_to_do(
 @pytest.mark.parametrize("errors", [["no"], [{"reason": 5}], [{}], [None]])
 def test_an_error_of_another_form_is_one_too(errors: list[object]) -> None:
     """Something between us and Google may answer in its place."""
-    error = from_http_status(502, "", errors=errors, response=Response())
+    error = errors_of.from_http_status(502, "", errors=errors, response=Response())
     assert str(answers.error_for(error, "get", changes=False)).startswith("Google answers get with 502")
 
 
 def test_a_denial_names_the_permission() -> None:
     """It is all that is told on of a message of Google's."""
     message = "Required 'compute.instances.get' permission for 'projects/acme/zones/b/instances/x'"
-    error = from_http_status(403, message, errors=[{"reason": "forbidden"}], response=Response())
+    error = errors_of.from_http_status(403, message, errors=[{"reason": "forbidden"}], response=Response())
     assert str(answers.error_for(error, "get", changes=False)).endswith("403 forbidden; grant compute.instances.get")
 
 
 @pytest.mark.parametrize(("header", "seconds"), [("7", 7.0), ("0", None), ("", None), ("soon", None)])
 def test_googles_advice_how_long_to_wait_is_passed_on(header: str, seconds: float | None) -> None:
     """If it is advice."""
-    error = from_http_status(429, "", response=Response(**{"retry-after": header}))
+    error = errors_of.from_http_status(429, "", response=Response(**{"retry-after": header}))
     chosen = answers.error_for(error, "get", changes=False)
     assert isinstance(chosen, RateLimited)
     assert chosen.retry_after == seconds
@@ -246,18 +247,17 @@ def test_operations_that_fail_say_why(code: str, kind: type[ProviderError]) -> N
 
 # --- the group -------------------------------------------------------------------------------------------
 
-GOOD = gcp.InstanceGroupManager(
-    update_policy={"type_": "OPPORTUNISTIC", "instance_redistribution_type": "NONE"},
-    instance_lifecycle_policy={"default_action_on_failure": "DO_NOTHING"},
-    distribution_policy={"target_shape": "ANY"},
-)
-
 
 @pytest.mark.parametrize("config", [ZONAL, REGIONAL])
 def test_a_group_that_leaves_its_instances_alone_is_taken_as_it_is(config: GcpConfig) -> None:
     """Nothing to refuse, nothing to say."""
-    assert answers.refusal(GOOD, config) is None
-    assert list(answers.advice(GOOD, config)) == []
+    good = gcp.InstanceGroupManager(
+        update_policy={"type_": "OPPORTUNISTIC", "instance_redistribution_type": "NONE"},
+        instance_lifecycle_policy={"default_action_on_failure": "DO_NOTHING"},
+        distribution_policy={"target_shape": "ANY"},
+    )
+    assert answers.refusal(good, config) is None
+    assert list(answers.advice(good, config)) == []
 
 
 def test_a_group_with_an_autoscaler_is_refused() -> None:
@@ -375,30 +375,33 @@ def test_a_key_is_added_with_its_end_and_only_keys_that_are_over_go() -> None:
 def test_whatever_stands_in_the_metadata_is_borne(lines: str, output: str) -> None:
     """Others may write anything there; the serial port shows anything."""
     assert "AAAAc" in answers.with_ssh_key(lines, "ci", "ssh-ed25519 AAAAc", NOON, NOON)
-    assert answers.windows_password(output, KEY) is None
+    assert answers.windows_password(output, key()) is None
 
 
-KEY = rsa.generate_private_key(65537, 2048)
+@cache
+def key() -> rsa.RSAPrivateKey:
+    """Ours, which takes a while to make."""
+    return rsa.generate_private_key(65537, 2048)
 
 
 def test_a_windows_password_is_read_by_whom_it_was_encrypted_for() -> None:
     """Of all the answers on the port, the one to our key."""
-    asked = json.loads(answers.with_windows_key("", "ci", KEY, NOON + 60, NOON))
+    asked = json.loads(answers.with_windows_key("", "ci", key(), NOON + 60, NOON))
     assert asked["expireOn"] == "2026-01-01T12:01:00+0000"
     sha1 = hashes.SHA1()  # noqa: S303  (as the guest agent has it)
-    secret = KEY.public_key().encrypt(b"pa55", padding.OAEP(padding.MGF1(sha1), sha1, None))
+    secret = key().public_key().encrypt(b"pa55", padding.OAEP(padding.MGF1(sha1), sha1, None))
     answer = {"modulus": asked["modulus"], "passwordFound": True, "encryptedPassword": b64encode(secret).decode()}
     others = {"modulus": "other", "encryptedPassword": "AAAA"}
     output = f"\nready\n[]\n{json.dumps(others)}\n{json.dumps(answer)}\n"
-    assert answers.windows_password(output, KEY) == "pa55"
+    assert answers.windows_password(output, key()) == "pa55"
 
 
 @pytest.mark.parametrize("secret", ["AAAA", "no base64", b64encode(bytes(256)).decode()])
 def test_what_only_looks_like_a_windows_password_is_none(secret: str) -> None:
     """Whoever works on the machine may write to its port, and read there which answer we wait for."""
-    asked = json.loads(answers.with_windows_key("", "ci", KEY, NOON + 60, NOON))
+    asked = json.loads(answers.with_windows_key("", "ci", key(), NOON + 60, NOON))
     forged = json.dumps({"modulus": asked["modulus"], "encryptedPassword": secret})
-    assert answers.windows_password(f"{'[' * 100_000}\n{forged}\n", KEY) is None
+    assert answers.windows_password(f"{'[' * 100_000}\n{forged}\n", key()) is None
 
 
 # --- notices ---------------------------------------------------------------------------------------------
