@@ -205,10 +205,10 @@ def read_run(directory: Path) -> RecordedRun:
         raise NothingTold(f"there is no directory {directory}; {near or 'name the results directory'}")
     results = Results(directory)
     if results.events.exists():
-        running = _is_locked(results.events)
+        running = is_locked(results.events)
         events: Sequence[RecordedEvent] = read_events(results.events)
     elif _old_record.is_in(results):
-        running = _is_locked(_old_record.history(results))
+        running = is_locked(_old_record.history(results))
         events = _old_record.events(results)
     else:
         raise NothingTold(f"{directory} holds no results of a batch; {_elsewhere(directory)}")
@@ -242,7 +242,7 @@ def _elsewhere(directory: Path) -> str:
     return "name the directory that `taskscaler run` wrote them to"
 
 
-def _is_locked(path: Path) -> bool:
+def is_locked(path: Path) -> bool:
     """Whether a command runs the batch: it holds a lock as long as it lives."""
     with suppress(FileNotFoundError, NotADirectoryError), path.open("rb") as file:
         try:

@@ -24,8 +24,8 @@ from fleeting.plugins import open_private
 from taskscaler.batch._addresses import Addresses
 
 _GAP = b"\ntaskscaler: %20d bytes are left out here, as log_limit says\n"
-_GAP_PATTERN = re.compile(_GAP.replace(b"%20d", b"( *[0-9]+)"))
-_GAP_SIZE = len(_GAP % 0)
+GAP_PATTERN = re.compile(_GAP.replace(b"%20d", b"( *[0-9]+)"))
+GAP_SIZE = len(_GAP % 0)
 
 _MOST_COUNTED = 10**20 - 1  # what fits into the gap, which a job may have printed itself
 
@@ -87,13 +87,13 @@ class JobLog:
     @property
     def _tail(self) -> int:
         """Bytes of the end that are kept at the least."""
-        return (self._limit - self._head - _GAP_SIZE) // 2
+        return (self._limit - self._head - GAP_SIZE) // 2
 
     def _open(self, path: Path) -> None:
         try:
             self._file = open_private(path, os.O_RDWR | os.O_CREAT)
             self._size = os.fstat(self._file).st_size
-            gap = _GAP_PATTERN.fullmatch(os.pread(self._file, _GAP_SIZE, self._head))
+            gap = GAP_PATTERN.fullmatch(os.pread(self._file, GAP_SIZE, self._head))
             self._omitted = int(gap[1]) if gap else 0
             self._at_line_start = os.pread(self._file, 1, max(0, self._size - 1)) in (b"", b"\n")
         except (OSError, ValueError) as error:
@@ -130,7 +130,7 @@ class JobLog:
 
     def _make_room(self, file: int) -> None:
         """Leave out what is between the beginning and the last quarter."""
-        begin, end = self._head + _GAP_SIZE, self._size - self._tail
+        begin, end = self._head + GAP_SIZE, self._size - self._tail
         omitted = self._omitted + end - (begin if self._omitted else self._head)
         write_at(file, _GAP % min(omitted, _MOST_COUNTED), self._head)
         for done in range(0, self._tail, _BLOCK):

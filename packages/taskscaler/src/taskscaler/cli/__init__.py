@@ -121,6 +121,34 @@ def explain(directory: Path, job: str | None, instance: str | None, *, as_json: 
     sys.exit(explain_results(directory, job=job, instance=instance, as_json=as_json))
 
 
+@main.command(
+    epilog="Exit status: 0 if there is a log to show, or none yet, 2 if the directory or the arguments are wrong.",
+    short_help="Show the last lines of a job's log.",
+)
+@click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
+@click.argument("job", metavar="JOB")
+@click.option(
+    "-n",
+    "--lines",
+    metavar="LINES",
+    type=click.IntRange(min=0),
+    default=20,
+    show_default=True,
+    help="How many of the last lines to show.",
+)
+@click.option("-f", "--follow", is_flag=True, help="Also show what follows, until the job is over.")
+def logs(directory: Path, job: str, lines: int, *, follow: bool) -> None:
+    """Show the last lines of the log of JOB, of the batch whose results are in DIR.
+
+    JOB is a name, a pattern that matches one job, such as 'train-*7', or '#N' for the Nth job of the batch, from 1;
+    quote the last two. Another command may be running the batch. With -f, what the job prints is shown as it comes, in
+    all its tries, until the job is over or nothing runs the batch any more.
+    """
+    from taskscaler.cli._logs import show_log
+
+    sys.exit(show_log(directory, job, lines=lines, follow=follow))
+
+
 def _price(_: click.Context, __: click.Parameter, given: str | None) -> float | None:
     if given is None:
         return None
