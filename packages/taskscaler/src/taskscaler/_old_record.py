@@ -23,6 +23,7 @@ from attrs import define, field, frozen
 from fleeting.plugins import open_private, write_whole
 from taskscaler._errors import CannotResume, NothingTold, RecordUnreadable
 from taskscaler._jobsfile import Defaults, JobTable
+from taskscaler._jobsfile._expansion import Expansion
 from taskscaler._observe import DecisionEvent, InstanceEvent
 from taskscaler.batch import (
     Attempt,
@@ -126,7 +127,11 @@ def _retries(text: str) -> Mapping[str, int | Retries]:
     default = data.get("defaults", {}).get("retries", Defaults().retries)
     keys = ("name", "script", "copies", "retries")
     tables = [JobTable(**{key: table[key] for key in keys if key in table}) for table in data["jobs"]]
-    return {name: default if table.retries is None else table.retries for table in tables for name in table.names}
+    return {
+        name: default if table.retries is None else table.retries
+        for table in tables
+        for name in Expansion(table=table).names()
+    }
 
 
 @frozen(kw_only=True)

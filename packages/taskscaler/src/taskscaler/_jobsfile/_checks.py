@@ -17,17 +17,6 @@ OUR_VARIABLES = "TASKSCALER_"
 """What the names of variables begin with that jobs are told about themselves by."""
 
 
-def repeated_names(tables: Tables) -> Iterator[ConfigProblem]:
-    seen: dict[str, int] = {}
-    for index, table in enumerate(tables.jobs):
-        for name in table.names if table.name else ():
-            if name in seen:
-                found = f"{quoted(name)} is also the name of jobs[{seen[name]}]"
-                yield ConfigProblem(path=f"jobs[{index}].name", found=found, hint="give each job its own name")
-                break
-            seen[name] = index
-
-
 def bad_variables(tables: Tables) -> Iterator[ConfigProblem]:
     named = {"defaults": tables.defaults.env} | {f"jobs[{index}]": table.env for index, table in enumerate(tables.jobs)}
     for path, env in named.items():

@@ -14,12 +14,12 @@ from fleeting import ConfigError, InstanceGroup
 from fleeting.config import file_error, read_toml
 from fleeting.errors import ConfigProblem
 from fleeting.plugins import structure
-from taskscaler._jobsfile._checks import bad_variables, missing_files, missing_program, repeated_names
-from taskscaler._jobsfile._jobs import jobs_of
+from taskscaler._jobsfile._checks import bad_variables, missing_files, missing_program
+from taskscaler._jobsfile._expansion import expansions_of, repeated_names
+from taskscaler._jobsfile._jobs import FileJobs
 from taskscaler._jobsfile._plugins import executors_of, groups_of, observers_of, options_of, unusable_connectors
 from taskscaler._jobsfile._tables import Report, Tables
 from taskscaler._observe import ScalerObserver
-from taskscaler.batch import Job
 from taskscaler.config._autoscaler import Autoscaler
 from taskscaler.config._pools import at_home, with_inheritance
 from taskscaler.executors import Executor
@@ -37,7 +37,7 @@ class JobsFile:
     observers: Sequence[ScalerObserver]
     """Those that the fleet names; nothing is sent anywhere yet."""
 
-    jobs: Sequence[Job]
+    jobs: FileJobs
     executors: Mapping[str, Executor]
     """By the names that the jobs use."""
 
@@ -74,11 +74,12 @@ def read_jobs_file(path: Path) -> JobsFile:
     tables = structure(whole, Tables, notes=notes, problems=problems)
     groups = groups_of(fleet, problems, notes)
     executors = executors_of(tables, problems)
+    expansions = expansions_of(tables, path.parent, problems)
     options = options_of(tables, problems)
     observers = observers_of(tables.autoscaler, problems)
     problems += [
         *unusable_connectors(tables.autoscaler),
-        *repeated_names(tables),
+        *repeated_names(expansions),
         *bad_variables(tables),
         *missing_files(path.parent, tables),
         *missing_program(path.parent, tables.report),
@@ -90,11 +91,7 @@ def read_jobs_file(path: Path) -> JobsFile:
         autoscaler=tables.autoscaler,
         groups=groups,
         observers=observers,
-        jobs=[
-            job
-            for table, wishes in zip(tables.jobs, options, strict=True)
-            for job in jobs_of(table, tables.defaults, wishes, path.parent)
-        ],
+        jobs=FileJobs(expansions, tables.defaults, options, path.parent),
         executors=executors,
         report=tables.report,
         text=text,

@@ -1,45 +1,66 @@
-"""Makes of the tables of a jobs file the jobs that they stand for."""
+"""The jobs of a jobs file, made when somebody looks."""
 
-from collections.abc import Iterator, Mapping
-from pathlib import Path, PurePosixPath
-from typing import TypeVar
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from pathlib import Path
+from typing import overload
 
-from taskscaler._jobsfile._tables import Defaults, JobTable
-from taskscaler.batch import Job
-from taskscaler.executors import JobSpec
-
-T = TypeVar("T")
-D = TypeVar("D")
-
-
-def jobs_of(table: JobTable, defaults: Defaults, options: Mapping[str, object], directory: Path) -> Iterator[Job]:
-    names = table.names
-    executor = _first(table.executor, defaults.executor)
-    files = defaults.files if table.files is None else table.files
-    for index, name in enumerate(names):
-        spec = JobSpec(
-            name=name,
-            script=table.script,
-            env={
-                **defaults.env,
-                **table.env,
-                "TASKSCALER_JOB_NAME": name,
-                "TASKSCALER_JOB_INDEX": str(index),
-                "TASKSCALER_JOB_COUNT": str(len(names)),
-            },
-            files={str(PurePosixPath(file)): directory / file for file in files},
-            artifacts=_first(table.artifacts, defaults.artifacts),
-            timeout=_first(table.timeout, defaults.timeout),
-            options=options.get(executor),
-        )
-        yield Job(
-            spec=spec,
-            executor=executor,
-            retries=defaults.retries if table.retries is None else table.retries,
-            log_limit=_first(table.log_limit, defaults.log_limit),
-            expected_duration=_first(table.expected_duration, defaults.expected_duration),
-        )
+from taskscaler._jobsfile._expansion import Expansion
+from taskscaler._jobsfile._tables import Defaults
+from taskscaler.batch import Job, LazyJobs, Plan, Planned
 
 
-def _first(own: T | None, default: D) -> T | D:
-    return default if own is None else own
+class FileJobs(LazyJobs):
+    """All jobs, in the order of the tables."""
+
+    def __init__(
+        self,
+        expansions: Sequence[Expansion],
+        defaults: Defaults,
+        options: Sequence[Mapping[str, object]],
+        directory: Path,
+    ) -> None:
+        """Take over what the tables stand for, and what each wishes of executors."""
+        self._expansions = expansions
+        self._defaults = defaults
+        self._options = options
+        self._directory = directory
+        self._ends = [*accumulate(map(len, expansions))]
+        self._plan = Plan.of_groups((self._like(each), each.names()) for each in expansions)
+
+    @property
+    def plan(self) -> Plan:
+        """What is planned."""
+        return self._plan
+
+    @property
+    def executors(self) -> frozenset[str]:
+        """Names of the executors that the jobs use."""
+        return frozenset(each.table.executor or self._defaults.executor for each in self._expansions)
+
+    def __len__(self) -> int:
+        """How many there are."""
+        return len(self._plan)
+
+    @overload
+    def __getitem__(self, number: int) -> Job: ...
+    @overload
+    def __getitem__(self, number: slice) -> Sequence[Job]: ...
+    def __getitem__(self, number: int | slice) -> Job | Sequence[Job]:
+        """Make the job with a number, from 0."""
+        if isinstance(number, slice):
+            return [self[each] for each in range(*number.indices(len(self)))]
+        number = range(len(self))[number]
+        table = bisect_right(self._ends, number)
+        expansion, name = self._expansions[table], self._plan.names[number]
+        number -= self._ends[table] - len(expansion)
+        return expansion.job(number, name, self._defaults, self._options[table], self._directory)
+
+    def table_of(self, number: int) -> int:
+        """Tell which table a job is of."""
+        return bisect_right(self._ends, number)
+
+    def _like(self, expansion: Expansion) -> Planned:
+        retries = expansion.table.retries
+        return Planned(name="", retries=self._defaults.retries if retries is None else retries)

@@ -52,6 +52,10 @@ def _inside(_: object, __: "Attribute[Any]", value: Sequence[str] | None) -> Non
             raise ValueError("relative paths inside the directory", path)
 
 
+def _one_inside(instance: object, attribute: "Attribute[Any]", value: str | None) -> None:
+    _inside(instance, attribute, None if value is None else (value,))
+
+
 def _globs(instance: object, attribute: "Attribute[Any]", value: Sequence[str] | None) -> None:
     _inside(instance, attribute, value)
     if bad := [pattern for pattern in value or () if "**" in pattern]:
@@ -92,6 +96,12 @@ class JobTable:
     )
     """So many jobs, ``name-01`` and so on; each is told its number, from 0, by TASKSCALER_JOB_INDEX."""
 
+    matrix: dict[str, object] | None = None
+    """A job for each combination of values; see `_matrix`."""
+
+    for_each: str | None = field(default=None, validator=_one_inside)
+    """A job for each file that this pattern matches, relative to the jobs file."""
+
     executor: str | None = None
     timeout: Duration | None = field(default=None, validator=validators.optional(validators.gt(0)))
     """How long it may take on the instance; then it is ended."""
@@ -111,19 +121,6 @@ class JobTable:
 
     expected_duration: Duration | None = None
     options: dict[str, dict[str, object]] = field(factory=dict, repr=False)
-
-    @property
-    def names(self) -> list[str]:
-        """Names of the jobs it stands for."""
-        if self.copies is None:
-            return [self.name]
-        width = max(2, len(str(self.copies)))
-        return [f"{self.name}-{number:0{width}}" for number in range(1, self.copies + 1)]
-
-
-def _not_too_many(_: object, __: "Attribute[Any]", value: Sequence[JobTable]) -> None:
-    if (number := sum(table.copies or 1 for table in value)) > MOST_JOBS:
-        raise ValueError(f"at most {MOST_JOBS} jobs in all, copies included", number)
 
 
 @frozen(kw_only=True)
@@ -149,7 +146,7 @@ class Tables:
     """The file as it stands."""
 
     autoscaler: Autoscaler
-    jobs: tuple[JobTable, ...] = field(validator=(some("at least one job"), _not_too_many))
+    jobs: tuple[JobTable, ...] = field(validator=some("at least one job"))
     defaults: Defaults = Defaults()
     executors: dict[str, dict[str, object]] = field(factory=dict, repr=False)
     """Settings of executors, by their names."""

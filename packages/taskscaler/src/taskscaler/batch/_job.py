@@ -47,9 +47,19 @@ class LazyJobs(Sequence[Job], ABC):
     def plan(self) -> Plan:
         """What is planned, without making the jobs."""
 
+    @property
+    @abstractmethod
+    def executors(self) -> frozenset[str]:
+        """Names of the executors that the jobs use."""
+
 
 def planned(jobs: Iterable[Job]) -> Plan:
     """Tell of jobs what is planned, in their order."""
     if isinstance(jobs, LazyJobs):
         return jobs.plan
     return Plan(Planned(name=job.name, retries=job.retries) for job in jobs)
+
+
+def executors_of(jobs: Iterable[Job]) -> frozenset[str]:
+    """Tell which executors jobs use, by their names."""
+    return jobs.executors if isinstance(jobs, LazyJobs) else frozenset(job.executor for job in jobs)

@@ -48,7 +48,7 @@ class Names(Sequence[str]):
 
     def __iter__(self) -> Iterator[str]:
         """Give all of them, in order."""
-        return (self._text[start:end].decode(*_ENCODING) for start, end in pairwise(self._ends))
+        return (name.decode(*_ENCODING) for name in self._encoded())
 
     def __contains__(self, name: object) -> bool:
         """Whether there is such a name."""
@@ -74,24 +74,35 @@ class Names(Sequence[str]):
         Raises:
             ValueError: Two names are the same.
         """
-        if self._index is None:
-            self._index = self._indexed()
-        place = self._place(self._index, name.encode(*_ENCODING))
-        return self._index[place] - 1 if self._index[place] else None
+        index = self._indexed() if self._index is None else self._index
+        place = self._place(index, name.encode(*_ENCODING))
+        return index[place] - 1 if index[place] else None
+
+    def repeated(self) -> Iterator[tuple[int, int]]:
+        """Give the numbers of names that are the same: of the first one, and of each later one."""
+        index = self._empty_index()
+        for number, name in enumerate(self._encoded(), 1):
+            place = self._place(index, name)
+            if index[place]:
+                yield index[place] - 1, number - 1
+            else:
+                index[place] = number
+        self._index = index
 
     def _indexed(self) -> "array[int]":
         """Make the index: at the place of each name its number and one more; where there is none, 0."""
+        for _, number in self.repeated():
+            raise ValueError(f"it has the job {self[number]!r} twice")
+        return self._index or self._empty_index()
+
+    def _empty_index(self) -> "array[int]":
         size = 4
         while size < 2 * len(self):
             size *= 2
-        index = array("I", bytes(size * array("I").itemsize))
-        for number, (start, end) in enumerate(pairwise(self._ends), 1):
-            name = self._text[start:end]
-            place = self._place(index, name)
-            if index[place]:
-                raise ValueError(f"it has the job {name.decode(*_ENCODING)!r} twice")
-            index[place] = number
-        return index
+        return array("I", bytes(size * array("I").itemsize))
+
+    def _encoded(self) -> Iterator[bytes]:
+        return (self._text[start:end] for start, end in pairwise(self._ends))
 
     def _place(self, index: "array[int]", name: bytes) -> int:
         """Find the place of a name in an index, or the free one where it would be."""

@@ -23,7 +23,7 @@ from taskscaler._errors import LeaseLost, NoCapacity
 from taskscaler.batch._addresses import Addresses
 from taskscaler.batch._event_log import EventLog
 from taskscaler.batch._events import Ended, GivenUp, Over, Started
-from taskscaler.batch._job import Job
+from taskscaler.batch._job import Job, executors_of
 from taskscaler.batch._job_state import JobState
 from taskscaler.batch._log import JobLog
 from taskscaler.batch._results import Results
@@ -184,7 +184,7 @@ class Batch:
         Raises:
             ValueError: A job names an executor that is not among these.
         """
-        if unknown := {job.executor for job in jobs} - executors.keys():
+        if unknown := executors_of(jobs) - executors.keys():
             raise ValueError(
                 f"expected jobs for one of the executors {sorted(executors)}, found one for {min(unknown)!r}"
             )

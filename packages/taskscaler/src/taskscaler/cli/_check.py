@@ -99,7 +99,7 @@ def _read(path: Path, runner: str | None) -> _Subject:
         expected = "a GitLab Runner config.toml" + ("" if runner is not None else " or a jobs file")
         raise ConfigError([ConfigProblem(path="", found=what, expected=expected)], source=str(path))
     file = read_jobs_file(path)
-    executors = ", ".join(sorted({job.executor for job in file.jobs}))
+    executors = ", ".join(sorted(file.jobs.executors))
     rows = [("jobs", f"{len(file.jobs)}, by the executor {executors}"), *(("note", note) for note in file.notes)]
     return _Subject(fleet=file.autoscaler, groups=file.groups, rows=rows)
 

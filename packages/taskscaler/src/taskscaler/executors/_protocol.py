@@ -15,7 +15,10 @@ from fleeting.config import quoted
 from fleeting.connectors import Sink
 from fleeting.plugins import one_line
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+LONGEST_NAME = 128
+"""Characters of a job's name."""
+
+_NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{LONGEST_NAME - 1}}}")
 
 
 def check_job_name(name: str) -> None:
