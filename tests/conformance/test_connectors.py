@@ -20,7 +20,7 @@ from tests.fleeting import local_agents
 from tests.fleeting.sshd import configured, sshd
 from tests.fleeting.winrm_host import winrm_host
 
-WITHOUT_SIGNALS = [check for check in CONNECTOR_CHECKS if check.__name__ != "check_the_signal_is_told"]
+WITHOUT_SIGNALS = [check for check in CONNECTOR_CHECKS if check.__name__ != "check_the_signal_is_reported"]
 """What applies to WinRM: it tells an exit status in any case."""
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "connector"
@@ -98,8 +98,8 @@ class TestExample(ConnectorConformance):
 
 
 BREAKS = {
-    "outputs_and_status_are_told": ("process.stderr, invocation.stderr)", "process.stderr, invocation.stdout)"),
-    "the_signal_is_told": ("if status < 0", "if status is None"),
+    "outputs_and_status_are_reported": ("process.stderr, invocation.stderr)", "process.stderr, invocation.stdout)"),
+    "the_signal_is_reported": ("if status < 0", "if status is None"),
     "no_shell_touches_a_list": ("else command", 'else ["/bin/sh", "-c", " ".join(command)]'),
     "bytes_pass_unchanged": ("await sink(chunk)", "await sink(chunk.decode(errors='replace').encode())"),
     "input_is_fed_as_it_is_read": ("with feeding, suppress(anyio.BrokenResourceError):", "with feeding:"),
@@ -130,7 +130,7 @@ BREAKS = {
         'protocol = "the protocol here"',
         "protocol = property(lambda _: 1 / 0)",
     ),
-    "the_end_is_told": ('raise Unreachable("the', 'print("the'),
+    "the_end_is_reported": ('raise Unreachable("the', 'print("the'),
     "users_do_not_disturb_each_other": ("self.closed = anyio.Event()", "self.closed = SHARED"),
 }
 """What could be wrong with the example, by the check that finds it."""

@@ -53,7 +53,7 @@ def during(make: Callable[[], AbstractContextManager[None]]) -> Callable[[], Abs
 
 
 def harness_for(cloud: Cloud, credentials: Path) -> Harness:
-    """Tell the suite what it may do to the cloud."""
+    """What the suite may do to the cloud."""
 
     async def kill(instance: str) -> None:
         cloud.preempt(instance)

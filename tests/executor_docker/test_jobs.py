@@ -280,7 +280,7 @@ async def test_what_the_operator_allows_of_the_instance_a_job_has(bench: Bench) 
 
 
 def has_every_capability() -> bool:
-    """Tell whether this machine lets its root have all that the kernel knows."""
+    """Whether this machine lets its root have all that the kernel knows."""
     (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("CapBnd"))
     last = int(Path("/proc/sys/kernel/cap_last_cap").read_text())
     return int(line.split()[1], 16) == (1 << last + 1) - 1

@@ -103,7 +103,7 @@ def kill(pid: int, number: int = signal.SIGKILL) -> None:
 
 
 def is_there(pid: int) -> bool:
-    """Tell whether a process exists."""
+    """Whether a process exists."""
     return Path(f"/proc/{pid}").exists()
 
 

@@ -51,7 +51,7 @@ def there(tmp_path: Path) -> Path:
 
 
 def contents(path: Path) -> Mapping[str, object]:
-    """Tell what there is in a directory, with modes; nothing but names tells where it is."""
+    """What there is in a directory, with modes; nothing but names tells where it is."""
     return {str(each.relative_to(path)): _content(each) for each in [path, *path.rglob("*")]}
 
 

@@ -9,7 +9,7 @@ from fleeting.core._intents import CLOCK_SKEW, Intent, Intents, MatchByTime
 from tests.strategies import EPOCH
 
 times = st.sampled_from([EPOCH + each for each in (-200.0, -61.0, -60.0, -59.0, -1.0, 0.0, 1.0, 100.0)])
-INTENTS = st.lists(st.tuples(st.integers(1, 3), times, times, st.sampled_from(["asked", "accepted", "doubted"])))
+INTENTS = st.lists(st.tuples(st.integers(1, 3), times, times, st.sampled_from(["asked", "accepted", "not answered"])))
 
 
 def naive_match(intents: Intents, created_at: float | None) -> Intent | None:
@@ -27,8 +27,8 @@ def opened(drawn: list[tuple[int, float, float, str]]) -> Intents:
         intents.open(intent)
         if then == "accepted":
             intents.accepted(intent, count, asked_at)
-        elif then == "doubted":
-            intents.doubted(intent, asked_at)
+        elif then == "not answered":
+            intents.not_answered(intent, asked_at)
     return intents
 
 
@@ -50,7 +50,9 @@ def test_the_index_of_a_view_matches_as_a_search_does(
                 intents.close(intent)
 
 
-@given(INTENTS, st.lists(st.tuples(st.integers(0, 9), st.sampled_from(["ask", "accept", "doubt", "miss", "close"]))))
+@given(
+    INTENTS, st.lists(st.tuples(st.integers(0, 9), st.sampled_from(["ask", "accept", "unanswered", "miss", "close"])))
+)
 def test_the_sums_are_those_of_a_recount(
     drawn: list[tuple[int, float, float, str]], changes: list[tuple[int, str]]
 ) -> None:
@@ -65,8 +67,8 @@ def test_the_sums_are_those_of_a_recount(
                 intents.asked(intent, max(each.asked_at for each in intents))
             case "accept":
                 intents.accepted(intent, 1, intent.asked_at)
-            case "doubt":
-                intents.doubted(intent, intent.asked_at)
+            case "unanswered":
+                intents.not_answered(intent, intent.asked_at)
             case "miss":
                 intents.missed(intent)
             case "close":
@@ -84,7 +86,9 @@ def test_the_sums_are_those_of_a_recount(
 @given(
     INTENTS,
     st.lists(
-        st.tuples(st.sampled_from(["take back", "close", "match", "doubt"]), st.integers(0, 9)), min_size=1, max_size=20
+        st.tuples(st.sampled_from(["take back", "close", "match", "unanswered"]), st.integers(0, 9)),
+        min_size=1,
+        max_size=20,
     ),
 )
 def test_what_was_taken_back_may_come_in_the_place_of_any_candidate(
@@ -103,8 +107,8 @@ def test_what_was_taken_back_may_come_in_the_place_of_any_candidate(
                     intents.close(each)
         elif intent is not None and change == "close":
             intents.close(intent)
-        elif intent is not None and change == "doubt":
-            intents.doubted(intent, intent.asked_at + 1)
+        elif intent is not None and change == "unanswered":
+            intents.not_answered(intent, intent.asked_at + 1)
         elif intent is not None and intent.outstanding:
             intents.matched(intent)
         for carried in [f"intent-{each}" for each in range(len(drawn))]:

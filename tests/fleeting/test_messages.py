@@ -106,7 +106,7 @@ class ReplayMachine(PlanMachine):
         return plan
 
     def teardown(self) -> None:
-        """Tell the last life again."""
+        """Report the last life again."""
         self.replay()
 
     def replay(self) -> None:

@@ -127,7 +127,7 @@ class Asked:
     calls: int = 1
     """Under way now."""
 
-    doubt: bool = False
+    unanswered: bool = False
     """Whether some call may have been heard though nobody knows."""
 
     accepted: int | None = None
@@ -314,7 +314,7 @@ class PlanMachine(RuleBasedStateMachine):
         return bool(age) and self.now >= born + age
 
     def feed(self, fact: messages.Fact) -> Step:
-        """Tell the plan, and follow what it makes of it."""
+        """Hand it to the plan, and follow what it makes of it."""
         return self.took(self.plan.handle(fact, self.now))
 
     def took(self, step: Step) -> Step:
@@ -697,7 +697,7 @@ class PlanMachine(RuleBasedStateMachine):
             if isinstance(call.action, messages.Increase) and heard and call.accepted is None:
                 self.cloud.increase(call.action.intent, call.action.count)
         for asked in self.asked.values():
-            asked.doubt = asked.doubt or bool(asked.calls)
+            asked.unanswered = asked.unanswered or bool(asked.calls)
             asked.calls = 0
             asked.asked_at = asked.requested_at  # all that the journal tells of the time
         known, retained = set(self.plan.instances), self.plan.retained
@@ -751,10 +751,10 @@ class PlanMachine(RuleBasedStateMachine):
         if asked is not None:
             asked.calls -= 1
             if lost:
-                asked.doubt = True
-            elif call.accepted is not None and (call.accepted or not asked.doubt):
-                asked.accepted, asked.doubt, asked.asked_at = call.accepted, False, self.now
-            elif not asked.doubt:
+                asked.unanswered = True
+            elif call.accepted is not None and (call.accepted or not asked.unanswered):
+                asked.accepted, asked.unanswered, asked.asked_at = call.accepted, False, self.now
+            elif not asked.unanswered:
                 asked.accepted = asked.matched
         if lost:
             self.feed(messages.IncreaseFailed(intent, "timed out", False, retry_after))
@@ -774,7 +774,7 @@ class PlanMachine(RuleBasedStateMachine):
         asked = self.asked.get(call.action.intent)
         if asked is not None:
             asked.calls -= 1
-            if not asked.doubt:
+            if not asked.unanswered:
                 asked.accepted = asked.matched
         self.feed(messages.NotAsked(call.action.intent))
 
@@ -1061,8 +1061,8 @@ class PlanMachine(RuleBasedStateMachine):
         asked = self.asked.get(intent)
         if asked is not None:
             asked.calls -= 1
-            if call.accepted or not asked.doubt:
-                asked.accepted, asked.doubt, asked.asked_at = call.accepted, False, self.now
+            if call.accepted or not asked.unanswered:
+                asked.accepted, asked.unanswered, asked.asked_at = call.accepted, False, self.now
         assert call.accepted is not None
         self.feed(messages.Increased(intent, call.accepted))
 

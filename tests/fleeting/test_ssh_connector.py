@@ -24,7 +24,7 @@ pytestmark = pytest.mark.anyio
 
 
 def runs(pid: int) -> bool:
-    """Tell whether a process is there and no zombie."""
+    """Whether a process is there and no zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:

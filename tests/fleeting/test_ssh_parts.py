@@ -217,7 +217,7 @@ async def test_a_pin_that_cannot_be_linked_leaves_no_draft(tmp_path: Path, monke
 
 
 def names(directory: Path) -> set[str]:
-    """Tell what is in a directory."""
+    """What is in a directory."""
     return {file.name for file in directory.iterdir()}
 
 
@@ -473,7 +473,7 @@ CHANGES: dict[str, Callable[[Channel], object]] = {
     "data": lambda channel: channel.put(memoryview(b"x")),
     "eof": Channel.put_eof,
     "request": lambda channel: channel.request("exec", b"true"),
-    "notice": lambda channel: channel.tell("window-change", 80, 25, 0, 0),
+    "notice": lambda channel: channel.notify("window-change", 80, 25, 0, 0),
     "room": lambda channel: [channel.take() for _ in range(3)],
     "close": Channel.close,
 }

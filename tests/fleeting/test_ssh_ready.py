@@ -35,7 +35,7 @@ class OnServer(FakeGroup):
         self._server = server
 
     async def connect_info(self, instance: str) -> ConnectInfo:
-        """Tell of the server."""
+        """Emit a line about the server."""
         await super().connect_info(instance)
         return evolve(self._server.info, id=instance)
 

@@ -326,7 +326,7 @@ async def test_a_host_that_dies_under_a_command(tmp_path: Path) -> None:
 
 async def test_a_host_that_falls_silent_is_found_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is asked for a sign of life, given up, and with it what runs there."""
-    monkeypatch.setattr(_shells, "DOUBT_TIMEOUT", 0.2)
+    monkeypatch.setattr(_shells, "SUSPECT_TIMEOUT", 0.2)
     reasons: list[str] = []
     with winrm_host(tmp_path) as host:
         async with connected(host, keepalive=1.0, keepalive_misses=2) as connection:

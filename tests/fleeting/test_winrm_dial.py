@@ -269,7 +269,7 @@ async def test_windows_speaks_winrm_unless_somebody_says_otherwise(
 async def test_it_is_found_by_the_protocol(host: Host) -> None:
     """Like anybody else's connector."""
     async with fleeting.dial(host.info, QUICK) as connection:
-        assert isinstance(connection, fleeting.connectors.TellsSystem)
+        assert isinstance(connection, fleeting.connectors.ReportsSystem)
         assert connection.os == "windows"
 
 

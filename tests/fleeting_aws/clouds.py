@@ -100,7 +100,7 @@ class Cloud:
         return await to_thread.run_sync(lambda: self.do(what, **arguments))
 
     def calls(self) -> Mapping[str, int]:
-        """Tell what was asked of the cloud since its process began."""
+        """What was asked of the cloud since its process began."""
         calls: dict[str, int] = self.do("calls")
         return calls
 
@@ -130,7 +130,7 @@ class Cloud:
         return having
 
     def harness(self, **other: Any) -> Harness:  # noqa: ANN401  (the harness knows their types)
-        """Tell the conformance suite what it may do to the cloud."""
+        """What the conformance suite may do to the cloud."""
 
         async def notice(instance: str) -> None:
             await self.ado("state", instance=instance, written="Terminating:Wait/running")

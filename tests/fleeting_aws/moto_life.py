@@ -333,7 +333,7 @@ def _launched(asked: dict[str, Any]) -> dict[str, Any]:
 
 
 def _zone_for(group: Group, asked: dict[str, Any]) -> str | None:
-    """Tell where to launch. Source: the SDK's description of the parameters; the words are guessed."""
+    """Where to launch. Source: the SDK's description of the parameters; the words are guessed."""
     zones, ids, subnets = asked["AvailabilityZones"], asked["AvailabilityZoneIds"], asked["SubnetIds"]
     if zones and ids:
         raise ValidationError("You cannot specify both AvailabilityZones and AvailabilityZoneIds.")

@@ -52,7 +52,7 @@ def description(service: str) -> ServiceModel:
 
 
 def refusal(service: str, operation: str, parameters: Mapping[str, str]) -> Refusal | None:
-    """Tell what AWS would answer to a request that breaks a rule; None: it breaks none."""
+    """What AWS would answer to a request that breaks a rule; None: it breaks none."""
     if service == "autoscaling" and operation in description(service).operation_names:
         asked = _tree_of(parameters)
         shape = description(service).operation_model(operation).input_shape
@@ -66,7 +66,7 @@ def refusal(service: str, operation: str, parameters: Mapping[str, str]) -> Refu
 
 
 def refusal_of_key(asked: Mapping[str, Any]) -> Refusal | None:
-    """Tell what EC2 Instance Connect would answer to a key that breaks a rule; None: it breaks none."""
+    """What EC2 Instance Connect would answer to a key that breaks a rule; None: it breaks none."""
     shape = description("ec2-instance-connect").operation_model("SendSSHPublicKey").input_shape
     broken = [*_broken(shape, asked, "")]
     return (400, "InvalidArgsException", "; ".join(broken)) if broken else None  # words guessed
@@ -85,7 +85,7 @@ def _tree_of(parameters: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _broken(shape: Any, value: Any, where: str) -> Iterator[str]:  # noqa: ANN401  (a shape is what the SDK has)
-    """Tell what of a value the description forbids. What it does not know is passed over, as AWS does."""
+    """What of a value the description forbids. What it does not know is passed over, as AWS does."""
     match shape.type_name if shape is not None else "":
         case "structure":
             for name in shape.required_members:

@@ -225,11 +225,11 @@ class App:
         self._go_on()
 
     def do_calls(self) -> dict[str, int]:
-        """Tell what was asked so far."""
+        """What was asked so far."""
         return dict(self.calls)
 
     def do_alive(self) -> list[str]:
-        """Tell what is paid for."""
+        """What is paid for."""
         return [
             each.id for each in life.ec2().all_instances() if each._state.name not in {"terminated", "shutting-down"}
         ]

@@ -11,10 +11,10 @@ from tests.fleeting_aws.clouds import ENVIRONMENT, Cloud, new_cloud
 OF_SIZES = (
     "increase_brings_what_it_accepted",
     "increase_stops_at_max_size",
-    "partial_success_is_told",
+    "partial_success_is_reported",
     "lost_answer_is_an_unknown_outcome",
-    "stock_out_is_told",
-    "quota_is_told",
+    "stock_out_is_reported",
+    "quota_is_reported",
     "withdraw_spares_instances",
     "withdraw_takes_requests_back",
 )

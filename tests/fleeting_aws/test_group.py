@@ -51,7 +51,7 @@ class Clock:
     at: float = 1_000_000.0
 
     def now(self) -> float:
-        """Tell the time."""
+        """The time."""
         return self.at
 
     async def sleep_until(self, at: float) -> None:

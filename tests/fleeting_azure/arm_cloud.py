@@ -157,7 +157,7 @@ class Cloud:
         self.tick()
 
     async def announce(self, instance: str) -> None:
-        """Tell the machine itself that it will be evicted."""
+        """Announce to the machine itself that it will be evicted."""
         self.announced.append(instance)
 
     async def kill(self, instance: str) -> None:
@@ -170,7 +170,7 @@ class Cloud:
         self.capacity -= 1
 
     async def alive(self) -> set[str]:
-        """Tell which are there."""
+        """Which are there."""
         self.tick()
         return set(self.instances)
 

@@ -112,7 +112,7 @@ async def way_to(docker: Daemon, directory: Path) -> AsyncIterator[Way]:
 
 @asynccontextmanager
 async def harness(docker: Daemon, directory: Path) -> AsyncIterator[Harness]:
-    """Tell the conformance suite what it may do; in the end no container of the group may be left."""
+    """What the conformance suite may do; in the end no container of the group may be left."""
     name = f"test-{uuid4().hex[:8]}"
     async with way_to(docker, directory) as way:
         config = DockerGroupConfig(name=name, socket=way.socket, max_size=12, timeout=3)

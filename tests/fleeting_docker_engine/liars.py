@@ -65,7 +65,7 @@ Answer = Callable[[str], "bytes | None"]
 
 
 def endpoint(method: str, target: str) -> str:
-    """Tell which of the API's endpoints is asked, without version, names and query."""
+    """Which of the API's endpoints is asked, without version, names and query."""
     kind, *rest = target.partition("?")[0].split("/")[2:]
     if rest and rest[0] not in ("json", "create"):
         rest[0] = "*"

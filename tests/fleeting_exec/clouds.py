@@ -148,7 +148,7 @@ class Cloud:
 
 
 def is_alive(pid: int) -> bool:
-    """Tell whether a process runs; one that nobody has waited for yet does not."""
+    """Whether a process runs; one that nobody has waited for yet does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:

@@ -272,7 +272,7 @@ class Cloud:
             machine.since = float("inf")
 
     def alive(self) -> list[str]:
-        """Tell what is paid for."""
+        """What is paid for."""
         with self.lock:
             self.tick()
             return [each.name for each in self.machines.values() if each.number]
@@ -756,7 +756,7 @@ class Server(ThreadingHTTPServer):
         self.started.set()
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Tell of mistakes only."""
+        """Log mistakes only."""
         if not isinstance(sys.exc_info()[1], ConnectionError):
             super().handle_error(request, client_address)  # type: ignore[arg-type]
 

@@ -57,7 +57,7 @@ class Haste:
     time: float = field(factory=lambda: LoopClock().now())
 
     def now(self) -> float:
-        """Tell the time."""
+        """The time."""
         return self.time
 
     async def sleep_until(self, at: float) -> None:

@@ -246,7 +246,7 @@ class SmallScaler:
         self._give(f"i-{self.made}")
 
     async def explain(self) -> str:
-        """Tell who waits."""
+        """Who waits."""
         return f"{' and '.join(self.queue)} wait"
 
     async def stop(self) -> None:

@@ -35,9 +35,9 @@ from taskscaler.core._slots import (
     Clean,
     Closed,
     Deliver,
-    Doubt,
     LeaseId,
     LeaseRecord,
+    MarkUnhealthy,
     Node,
 )
 from taskscaler.diagnose._explain import Explanation, explain
@@ -181,7 +181,7 @@ class Dice:
 
 
 INPUTS = (
-    *("acquire", "cancel", "release", "reserve", "unreserve", "suspend", "resume", "forsake", "distrust"),
+    *("acquire", "cancel", "release", "reserve", "unreserve", "suspend", "resume", "mark_unreachable", "mark_suspect"),
     *("deliver", "check", "cleaned", "cordon", "uncordon", "retain", "unretain"),
     *("stop_handing_out", "break_all", "remove_all", "configure"),
     *("tick", "handle", "journal_failed", "journal_recovered"),
@@ -475,7 +475,7 @@ class World:
         heapq.heappush(self.events, (self.now + seconds, next(self.numbers), do))
 
     def feed(self, pool: str, fact: messages.Fact) -> None:
-        """Tell the core."""
+        """Hand it to the core."""
         self.take(self.core.handle(pool, fact, self.now))
 
     # --- performing ------------------------------------------------------------------------------------------
@@ -511,7 +511,7 @@ class World:
                     self.after(CLEANUP, lambda: self.clean(action))
             case InstanceEvent():
                 self.hear(action)
-            case Break() | messages.Forget() | InstanceLost() | Doubt() | DecisionEvent():
+            case Break() | messages.Forget() | InstanceLost() | MarkUnhealthy() | DecisionEvent():
                 pass
             case _:
                 raise AssertionError(f"{action} was not to be expected")
@@ -693,7 +693,7 @@ Thing = tuple[str, str, str]
 
 def next_actions(core: Core, now: float, *, routine: bool) -> tuple[float, list[Thing]]:
     """Let time pass for a core alone, until it does something, be it routine or not, or an instance grows too old."""
-    told, tell = [], core._tell
+    told, tell = [], core._take_event
     slept = {place: asleep(known) for place, known in all_instances(core).items()}
 
     def hear(pool: str, event: messages.Event, now: float) -> None:
@@ -706,7 +706,7 @@ def next_actions(core: Core, now: float, *, routine: bool) -> tuple[float, list[
                 told.append(("unturned", pool, known.id))
         tell(pool, event, now)
 
-    core._tell = hear  # type: ignore[method-assign]
+    core._take_event = hear  # type: ignore[method-assign]
     for _ in range(1000):
         done = [thing for action in core.tick(now).actions for thing in things_done(action)]
         turned = {thing[1:] for thing in done if thing[0] in {"suspend", "resume"}}

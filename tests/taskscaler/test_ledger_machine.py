@@ -481,11 +481,11 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.nodes)
     @rule(pick=PICKS)
-    def vouch(self, pick: int) -> None:
+    def confirm_alive(self, pick: int) -> None:
         """A node gives a sign of life: what it was asked for is delivered, once."""
         model, node = self.a_host(pick)
         asked = [self.leases[key] for key in model.taken.values() if self.leases[key].asked]
-        step = self.ledger.vouch(node)
+        step = self.ledger.confirm_alive(node)
         assert {each.lease for each in of_type(Deliver, step.actions)} == {lease.id for lease in asked}
         for lease in asked:
             lease.asked = False
@@ -493,12 +493,12 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.questions)
     @rule()
-    def ask_and_vouch(self) -> None:
+    def ask_and_confirm(self) -> None:
         """As after a quick commit, and of nodes that are well."""
         while self.questions:
             self.ask(0)
         for number in range(len(self.nodes)):
-            self.vouch(number)
+            self.confirm_alive(number)
 
     @precondition(lambda self: self.awake())
     @rule(pick=PICKS)

@@ -66,7 +66,7 @@ FACTS = st.one_of(
     st.builds(messages.ConnectionDied, IDS, st.just("reset by peer")),
 )
 
-DEMANDS = st.sampled_from(["acquire", "reserve", "distrust", "remove all", "break all", "journal fails"])
+DEMANDS = st.sampled_from(["acquire", "reserve", "mark_suspect", "remove all", "break all", "journal fails"])
 
 WAITS = st.sampled_from([0.0, 0.01, 5.0, 60.0, 1000.0])
 
@@ -99,9 +99,9 @@ class Observer:
                 with pytest.raises(NoCapacity, match="observe_only") as caught:
                     core.reserve("job", now)
                 assert not caught.value.possible
-            case "distrust":
+            case "mark_suspect":
                 for node in core.ledger.nodes.values():
-                    self.check(core.distrust(node.pool, node.instance, "it could not be reached", now))
+                    self.check(core.mark_suspect(node.pool, node.instance, "it could not be reached", now))
             case "remove all":
                 self.check(core.remove_all(now))
             case "break all":

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from taskscaler import _old_record
-from taskscaler._errors import NothingTold, RecordUnreadable
+from taskscaler._errors import NotRecorded, RecordUnreadable
 from taskscaler._recorded_run import Progress, RecordedRun, read_run
 from taskscaler.batch import BatchState, JobState, Results, fold, read_events
 from taskscaler.cli import main
@@ -186,8 +186,8 @@ def test_old_files_may_end_anywhere(name: str, file: str) -> None:
             RecordUnreadable,
             "line 2 is not a valid event",
         ),
-        ("results.json", "[", NothingTold, "no batch wrote it"),
-        ("results.json", "[]", NothingTold, "no batch wrote it"),
+        ("results.json", "[", NotRecorded, "no batch wrote it"),
+        ("results.json", "[]", NotRecorded, "no batch wrote it"),
         (
             "fleet.jsonl",
             '{"at": 1, "event": "opened", "version": 99}\n',

@@ -36,14 +36,14 @@ def taken_from(losses: Losses, pool: str, count: int, at: float = EPOCH, *, take
 
 @given(STAYS, st.floats(0.0, 4 * MEMORY))
 def test_a_pool_loses_one_place_at_the_most(stays: list[tuple[str, bool, bool, float]], after: float) -> None:
-    """The order has all pools, none that is not set back loses its place to one that is, and each has its reason."""
+    """The order has all pools, none loses its place to one that is deprioritised, and each of those has its reason."""
     losses, now = told(stays), EPOCH + after
     order = losses.order(POOLS, now)
     assert sorted(order) == sorted(POOLS)
     for place, pool in enumerate(POOLS):
         assert order.index(pool) <= place + 1
-        assert order.index(pool) <= place or losses.set_back(pool, now)
-        assert bool(losses.why(pool, now)) == losses.set_back(pool, now)
+        assert order.index(pool) <= place or losses.deprioritises(pool, now)
+        assert bool(losses.why(pool, now)) == losses.deprioritises(pool, now)
 
 
 @given(STAYS)
@@ -65,9 +65,9 @@ def test_many_that_were_given_up_make_a_few_losses_bearable() -> None:
     """It is the share that counts."""
     losses = Losses()
     taken_from(losses, "spot", FEWEST)
-    assert losses.set_back("spot", EPOCH + 1)
+    assert losses.deprioritises("spot", EPOCH + 1)
     taken_from(losses, "spot", int(FEWEST / TOO_MANY), taken=False)
-    assert not losses.set_back("spot", EPOCH + 1)
+    assert not losses.deprioritises("spot", EPOCH + 1)
 
 
 def test_two_shaky_pools_both_come_after_the_steady_one() -> None:
@@ -94,4 +94,4 @@ def test_an_instance_that_was_never_ready_counts_for_nothing() -> None:
     losses = Losses()
     losses.announced("spot", "i-1", EPOCH)
     losses.gone("spot", "i-1", EPOCH, taken=True)
-    assert not losses.set_back("spot", EPOCH + 1)
+    assert not losses.deprioritises("spot", EPOCH + 1)

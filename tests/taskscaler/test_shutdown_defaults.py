@@ -64,7 +64,7 @@ def from_config_toml(*lines: str) -> Make:
 
 
 class Asked(FakeGroup):
-    """Tells when the instance that the policy keeps was asked for; it still boots when the scaler is left."""
+    """When the instance that the policy keeps was asked for; it still boots when the scaler is left."""
 
     def __init__(self, cloud: FakeCloud) -> None:
         """Manage the cloud."""

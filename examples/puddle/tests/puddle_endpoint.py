@@ -118,7 +118,7 @@ class Puddle:
             self._fill()
 
     def has(self, kind: Trouble) -> bool:
-        """Tell whether it has a trouble now."""
+        """Whether it has a trouble now."""
         return kind in self.troubles and self.requests > self.troubles[kind].after
 
     async def listen(self, *, task_status: TaskStatus[None]) -> None:
@@ -148,7 +148,7 @@ class Puddle:
         self.instances[instance].status = "gone"
 
     async def alive(self) -> Sequence[str]:
-        """Tell which are on the bill, in this pool or in none."""
+        """Which are on the bill, in this pool or in none."""
         return [each.id for each in self.instances.values() if each.status != "gone" and each.pool != "lake"]
 
     async def set_status(self, instance: str, status: str) -> None:
@@ -349,5 +349,5 @@ def response(status: int, body: str) -> bytes:
 
 
 def now() -> str:
-    """Tell the time as the API does."""
+    """The time as the API does."""
     return datetime.now(UTC).isoformat()

@@ -4,7 +4,7 @@
     fleeting-docker-machine DRIVER [OPTION ...] list
 
 Options are those of ``docker-machine create``, as GitLab Runner's ``MachineOptions`` has them: the two dashes at their
-beginning may be left out. Docker Machine exits with 1 for nearly everything, so what a failure was is told by the
+beginning may be left out. Docker Machine exits with 1 for nearly everything, so a failure is recognised by the
 error codes of the clouds in what it said.
 
 It is started for every question, so it imports nothing but the standard library: the statuses are the ``os.EX_*`` for
@@ -136,10 +136,10 @@ def _status(name: str) -> int:
     state = _machines(name).get(name)
     if state is None:
         return os.EX_NOINPUT
-    told = _describe(name, state)
-    if told["state"] == "running":
-        told |= _way_to(name)
-    print(json.dumps(told))  # noqa: T201
+    described = _describe(name, state)
+    if described["state"] == "running":
+        described |= _way_to(name)
+    print(json.dumps(described))  # noqa: T201
     return os.EX_OK
 
 

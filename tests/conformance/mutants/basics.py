@@ -260,7 +260,7 @@ class Generous(Group):
         return min(count, await super().increase(count + 1, intent=intent))
 
 
-@found_by("partial_success_is_told")
+@found_by("partial_success_is_reported")
 class Overreporter(Group):
     """Says that all were accepted, without looking at how many were."""
 
@@ -269,7 +269,7 @@ class Overreporter(Group):
         return count
 
 
-@found_by("partial_success_is_told")
+@found_by("partial_success_is_reported")
 class AllOrNothing(Group):
     """Raises if not all were accepted, and forgets the others."""
 
@@ -279,7 +279,7 @@ class AllOrNothing(Group):
         return accepted
 
 
-@found_by("partial_success_is_told")
+@found_by("partial_success_is_reported")
 class Piecemeal(Group):
     """Asks for one after the other, and forgets those that it got if the next is refused."""
 
@@ -411,7 +411,7 @@ class Quitter(Group):
         return instances
 
 
-@found_by("refused_deletion_is_told")
+@found_by("refused_deletion_is_reported")
 class Hopeful(Group):
     """Takes a deletion that was refused for one that was accepted."""
 
@@ -431,7 +431,7 @@ class Choosy(Group):
         return instances
 
 
-@found_by("refused_deletion_is_told")
+@found_by("refused_deletion_is_reported")
 class OnceBitten(Group):
     """Does not ask again for a deletion that it asked for, though it was refused."""
 
@@ -621,7 +621,7 @@ class Misjudging(_OtherCloud):
     cloud = _Deaf
 
 
-@found_by("stock_out_is_told")
+@found_by("stock_out_is_reported")
 class Silent(Group):
     """Does not say that the cloud has no stock."""
 
@@ -629,7 +629,7 @@ class Silent(Group):
         return Observation((await super().update()).instances)
 
 
-@found_by("stock_out_is_told")
+@found_by("stock_out_is_reported")
 class Flickering(Group):
     """Says of an old problem, at each view, that it is new."""
 
@@ -645,7 +645,7 @@ class _Muddled(_Changes):
         return CapacityUnavailable("no room") if isinstance(error, QuotaExceeded) else error
 
 
-@found_by("quota_is_told")
+@found_by("quota_is_reported")
 class Muddled(_OtherCloud):
     """Takes a quota for a lack of stock, so that waiting seems to help."""
 

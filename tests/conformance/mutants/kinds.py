@@ -441,7 +441,7 @@ class Pestering(Group):
         return await super().update()
 
 
-@found_by("trouble_amid_a_call_is_told")
+@found_by("trouble_amid_a_call_is_reported")
 class ThirdPage(_Pager):
     """Gives what it has if the third page cannot be fetched."""
 
@@ -454,7 +454,7 @@ class ThirdPage(_Pager):
             return {"instances": [], "next": None}
 
 
-@found_by("trouble_amid_a_call_is_told")
+@found_by("trouble_amid_a_call_is_reported")
 class AllIfOne(Group):
     """Says that all were deleted, if the first one was."""
 
@@ -465,7 +465,7 @@ class AllIfOne(Group):
         return instances
 
 
-@found_by("trouble_amid_a_call_is_told")
+@found_by("trouble_amid_a_call_is_reported")
 class OneByOne(Group):
     """Asks for one after the other, and raises if a later one is refused."""
 
@@ -476,7 +476,7 @@ class OneByOne(Group):
         return count
 
 
-@found_by("trouble_amid_a_call_is_told")
+@found_by("trouble_amid_a_call_is_reported")
 class NameTag(Group):
     """Makes instances outside of the pool, and forgets those that cannot be put into it."""
 

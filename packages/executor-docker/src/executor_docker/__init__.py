@@ -4,7 +4,7 @@ What is where::
 
     _executor   one job from its admission to the last trace of it
     _rules      pure: what a job wishes, held against what the operator allows
-    _bodies     pure: what the Engine API is told
+    _bodies     pure: what the Engine API is asked
     _script     pure: what runs in the container, and what it reports of itself
     _owner      who made what is found on a daemon, and whether it still lives
     _images  _network  _services  _caches  _artifacts      one step each

@@ -1,4 +1,4 @@
-"""What the Engine API is told to make. Pure."""
+"""What the Engine API is asked to make. Pure."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""What keeps a job from being run in a container; of a job that ran, the outcome tells."""
+"""What keeps a job from being run in a container; of a job that ran, the outcome says it."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -56,12 +56,12 @@ async def get(engine: Engine, config: DockerConfig, image: str, instance: str) -
 
 async def _inspect(engine: Engine, image: str) -> Image | None:
     try:
-        told = await engine.ask_for(ImageInspected, "GET", f"/images/{quoted(image)}/json")
+        answer = await engine.ask_for(ImageInspected, "GET", f"/images/{quoted(image)}/json")
     except EngineRefused as error:
         if error.status == NOT_FOUND:
             return None
         raise
-    return Image(told.id, told.config.user)
+    return Image(answer.id, answer.config.user)
 
 
 async def _pull(engine: Engine, config: DockerConfig, image: str, instance: str) -> str:
@@ -96,5 +96,5 @@ async def _login(config: DockerConfig, registry: str) -> list[tuple[str, str]]:
     if known.password_file is not None:
         password = (await anyio.Path(Path(known.password_file)).read_text()).removesuffix("\n")
     server = "https://index.docker.io/v1/" if registry == "docker.io" else registry
-    told = json.dumps({"username": known.username, "password": password, "serveraddress": server})
-    return [("X-Registry-Auth", base64.urlsafe_b64encode(told.encode()).decode())]
+    login = json.dumps({"username": known.username, "password": password, "serveraddress": server})
+    return [("X-Registry-Auth", base64.urlsafe_b64encode(login.encode()).decode())]

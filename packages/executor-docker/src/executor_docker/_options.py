@@ -18,7 +18,7 @@ RESERVED = "taskscaler.", "fleeting."
 
 
 def is_inside_path(path: str) -> bool:
-    """Tell whether it may be a place in a container: absolute, no detours, not the root."""
+    """Whether it may be a place in a container: absolute, no detours, not the root."""
     parts = PurePosixPath(path).parts
     return path.startswith("/") and len(parts) > 1 and ".." not in parts and path.isprintable()
 

@@ -72,5 +72,5 @@ class Owner:
             yield Unit(id=unit, labels=labels)
 
     def is_leftover(self, found: Labels) -> bool:
-        """Tell whether something, by its labels, is our manager's, and needed no more for sure."""
+        """Whether something, by its labels, is our manager's, and needed no more for sure."""
         return self._runs.is_over(found.get(MANAGER, ""), found.get(RUN, ""), found.get(UNIT, ""))

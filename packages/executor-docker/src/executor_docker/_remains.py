@@ -10,7 +10,7 @@ _GONE = (404, 409)
 """It is not there any more, or is just being removed by somebody else."""
 
 Wanted = Callable[[Mapping[str, str]], bool]
-"""Tells by its labels whether something is to be removed."""
+"""Decides by its labels whether something is to be removed."""
 
 
 async def clear(engine: Engine, unwanted: Wanted, *, label: str = UNIT) -> None:

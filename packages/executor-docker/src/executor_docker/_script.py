@@ -2,7 +2,7 @@
 
 Both outputs of a job are one stream, in the order of writing: the container's standard output. Its standard error is
 left for a small shell around the job, which reads from the container's own control group what the job has used: once
-the container is gone, nobody can tell any more. The image needs no more for it than a POSIX shell.
+the container is gone, nobody knows any more. The image needs no more for it than a POSIX shell.
 """
 
 from collections.abc import Sequence
@@ -19,12 +19,12 @@ AROUND: Final = f"""
 (exec "$@" 2>&1)
 code=$?
 v1=/sys/fs/cgroup/memory v2=/sys/fs/cgroup
-tell() {{ [ -r "$1" ] && while read -r key value; do echo "{_MARK} ${{2:-$key}} ${{value:-$key}}"; done <"$1"; }}
+report() {{ [ -r "$1" ] && while read -r key value; do echo "{_MARK} ${{2:-$key}} ${{value:-$key}}"; done <"$1"; }}
 {{
     echo; echo "{_MARK} ended $code"
-    tell $v2/cpu.stat || tell /sys/fs/cgroup/cpuacct/cpuacct.usage usage_nsec
-    tell $v2/memory.peak memory || tell $v1/memory.max_usage_in_bytes memory
-    tell $v2/memory.events || tell $v1/memory.oom_control
+    report $v2/cpu.stat || report /sys/fs/cgroup/cpuacct/cpuacct.usage usage_nsec
+    report $v2/memory.peak memory || report $v1/memory.max_usage_in_bytes memory
+    report $v2/memory.events || report $v1/memory.oom_control
 }} >&2 2>/dev/null
 exit $code
 """
@@ -46,7 +46,7 @@ def around(entrypoint: Sequence[str], script: str) -> list[str]:
 
 @frozen(kw_only=True)
 class Report:
-    """What a container has told of itself; nothing if it was killed before it could."""
+    """What a container has reported about itself; nothing if it was killed before it could."""
 
     cpu_time: float | None = None
     """Seconds."""
@@ -55,7 +55,7 @@ class Report:
     """Bytes."""
 
     is_complete: bool = False
-    """Whether the shell around the job was there to tell, and saw the job's end."""
+    """Whether the shell around the job was there to report, and saw the job's end."""
 
     killed_for_memory: int = 0
     """So many of its processes."""
@@ -63,17 +63,17 @@ class Report:
 
 def read_report(data: bytes) -> Report:
     """Read what came on the container's standard error; a shell's own remarks there, as *Terminated*, are dropped."""
-    told = dict(filter(None, map(_told, data.splitlines())))
-    micro, nano = told.get("usage_usec"), told.get("usage_nsec")
+    found = dict(filter(None, map(_read, data.splitlines())))
+    micro, nano = found.get("usage_usec"), found.get("usage_nsec")
     return Report(
         cpu_time=micro / 1e6 if micro is not None else nano / 1e9 if nano is not None else None,
-        peak_memory=told.get("memory"),
-        is_complete="ended" in told,
-        killed_for_memory=told.get("oom_kill", 0),
+        peak_memory=found.get("memory"),
+        is_complete="ended" in found,
+        killed_for_memory=found.get("oom_kill", 0),
     )
 
 
-def _told(line: bytes) -> tuple[str, int] | None:
+def _read(line: bytes) -> tuple[str, int] | None:
     match line.decode(errors="replace").split():
         case [mark, key, value] if mark == _MARK and value.isascii() and value.isdigit() and len(value) < 20:  # noqa: PLR2004  (64 bits)
             return key, int(value)

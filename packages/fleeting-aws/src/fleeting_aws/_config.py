@@ -44,7 +44,7 @@ class AwsConfig:
 
 @define
 class Sdk:
-    """Asks AWS, in worker threads, and tells what goes wrong in the suite's words."""
+    """Asks AWS, in worker threads, and reports what goes wrong in the suite's words."""
 
     _config: AwsConfig
     offload: Offload = field(factory=lambda: Offload(limit=THREADS), init=False)

@@ -82,7 +82,7 @@ log = logging.getLogger("fleeting.aws")
 
 @define(eq=False)
 class AwsGroup:
-    """Launches into the group, ends instances of it by name, and shows what two services tell of them."""
+    """Launches into the group, ends instances of it by name, and shows what two services report about them."""
 
     _config: AwsConfig
     _sdk: Sdk = field(init=False)
@@ -139,8 +139,8 @@ class AwsGroup:
             except (NotOffered, NotPermitted) as error:
                 self._launches_at = self._now() + LAUNCH_AGAIN
                 hint = "permit " + ", ".join(TO_LAUNCH) if isinstance(error, NotPermitted) else "see the guide for AWS"
-                told = f"{error}; the desired capacity is raised instead; {hint}"
-                log.warning("launch_refused", extra={"group": self._config.name, "error": told})
+                why = f"{error}; the desired capacity is raised instead; {hint}"
+                log.warning("launch_refused", extra={"group": self._config.name, "error": why})
                 if isinstance(error, NotSupported):
                     raise OutcomeUnknown(f"{error}; it may have launched anyway") from error
         return await self._shift_desired(lambda group: min(count, room_in(group)))
@@ -175,7 +175,7 @@ class AwsGroup:
         return await self._bring(instances, State.RUNNING)
 
     async def connect_info(self, instance: str) -> ConnectInfo:
-        """Tell how to connect, with a key that the instance takes for a minute, or its Windows password."""
+        """How to connect, with a key that the instance takes for a minute, or its Windows password."""
         seen = await self._describe_one(instance)
         connector = self._settings.connector
         info = _translate.info_of(seen, connector)
@@ -196,14 +196,14 @@ class AwsGroup:
             raise ProviderError(member.words)
 
     async def notices(self) -> AsyncIterator[Notice]:
-        """Tell which instances Auto Scaling has begun to end, whoever wants it so."""
-        told: Collection[str] = ()
+        """Which instances Auto Scaling has begun to end, whoever wants it so."""
+        reported: Collection[str] = ()
         while True:
             members = members_of(await self._read_group())
             leaving = {each.id: each.lifecycle.endswith(":Proceed") for each in members if each.is_leaving}
-            for each in leaving.keys() - told:
+            for each in leaving.keys() - reported:
                 yield Notice(instance=each, deadline=self._now() + (NO_HOOK if leaving[each] else self._grace))
-            told = leaving.keys()
+            reported = leaving.keys()
             await self._settings.clock.sleep_until(self._now() + NOTICE_INTERVAL)
 
     async def mark_owner(self, until: float | None) -> None:
@@ -255,7 +255,7 @@ class AwsGroup:
         )
 
     async def _list(self, operation: str, key: str, lacking: list[str], **more: object) -> Sequence[Json]:
-        """List something about the group; what is not permitted is told among what is lacking."""
+        """List something about the group; what is not permitted is listed among what is lacking."""
         try:
             found: Sequence[Json] = (await self._sdk.read("autoscaling", operation, **self._named, **more))[key]
         except NotPermitted as error:
@@ -302,7 +302,7 @@ class AwsGroup:
         self._members, self._group = {each.id: each for each in both}, group
 
     async def _find_problems(self) -> list[Problem]:
-        """Tell which states cannot be read, and why instances do not come, if some do not; each since it was met."""
+        """Which states cannot be read, and why instances do not come, if some do not; each since it was met."""
         found, lacking = _translate.unread(self._members.values(), self._now()), list[str]()
         if missing_in(self._group) > 0:
             latest = {"PaginationConfig": {"MaxItems": ACTIVITIES}}
@@ -320,7 +320,7 @@ class AwsGroup:
         return await self._launcher.launch(count, intent, group)
 
     async def _shift_desired(self, by: Callable[[Json], int], *, sign: int = 1) -> int:
-        """Change the desired capacity by what *by* tells of the group; tells how much came of it.
+        """Change the desired capacity by what *by* makes of the group's state; returns by how much it changed.
 
         Somebody else may set it at the same time, so it is looked at once more.
         """
@@ -369,7 +369,7 @@ class AwsGroup:
 
     async def _find_host_key(self, instance: str) -> str | None:
         """Read it from the console, where it appears some time after the boot; None: it is pinned when first seen."""
-        for latest in ({"Latest": True}, {}):  # what is current is told of some types only
+        for latest in ({"Latest": True}, {}):  # what is current is known for some types only
             with suppress(NotPermitted, NotOffered):
                 answer = await self._sdk.read("ec2", "get_console_output", InstanceId=instance, **latest)
                 return ssh.printed_host_key(answer.get("Output", ""))

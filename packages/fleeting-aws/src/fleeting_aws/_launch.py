@@ -39,7 +39,7 @@ class Answer:
         """
         lots = answer.get("Instances") or []
         launched = len({instance for lot in lots for instance in lot.get("InstanceIds") or []})
-        refused = [refusal(told, "a launch") for told in answer.get("Errors") or []]
+        refused = [refusal(each, "a launch") for each in answer.get("Errors") or []]
         if launched >= asked:
             return cls(launched, None)
         if not refused:

@@ -1,6 +1,6 @@
 """Pure: what AWS answers, as states, problems, errors, advice and connection details.
 
-Two services tell of an instance: Auto Scaling knows what it intends with it, EC2 knows what it is. The one may be
+Two services describe an instance: Auto Scaling knows what it intends with it, EC2 knows what it is. The one may be
 minutes behind the other, so a state is read from both.
 """
 
@@ -74,7 +74,7 @@ to be in standby before; and it has to run before it returns to service."""
 
 @frozen(kw_only=True)
 class Member:
-    """An instance of the group, as both services tell."""
+    """An instance of the group, as both services describe it."""
 
     id: str
     lifecycle: str
@@ -89,7 +89,7 @@ class Member:
 
     @classmethod
     def of(cls, member: Json, seen: Json) -> "Member":
-        """Put together what Auto Scaling and EC2 tell; nothing, if EC2 does not know it."""
+        """Put together what Auto Scaling and EC2 report; nothing, if EC2 does not know it."""
         parts = (member.get("AvailabilityZone"), member.get("InstanceType"), seen.get("InstanceLifecycle"))
         return cls(
             id=member["InstanceId"],
@@ -133,7 +133,7 @@ class Member:
         return f"{self.id} is {health} and {self.lifecycle} at Auto Scaling, {self.ec2} at EC2{known}"
 
     def change_towards(self, wanted: State) -> str | None:
-        """Tell what to ask for next; None: nothing, or nothing yet."""
+        """What to ask for next; None: nothing, or nothing yet."""
         return _CHANGES.get((wanted, self.lifecycle, self.ec2))
 
     def observed(self, wanted: State | None) -> Observed:
@@ -143,7 +143,7 @@ class Member:
 
 
 def state_of(lifecycle: str, ec2: str | None, wanted: State | None = None) -> State | None:
-    """Tell what both services' words mean together, while an instance is being brought to *wanted*.
+    """What both services' words mean together, while an instance is being brought to *wanted*.
 
     Returns:
         None: one of them is a word that we do not know.
@@ -176,7 +176,7 @@ class NotPermitted(AuthFailed):
 
 
 class Launching(OutcomeUnknown):
-    """AWS is working on a request, and tells what came of it if that is repeated as it was."""
+    """AWS is working on a request, and answers with the outcome if that is repeated as it was."""
 
 
 class NoSuchGroup(ProviderError):
@@ -214,7 +214,7 @@ def is_refused(response: Json) -> bool:
 
 
 def failure_of(error: Exception, operation: str, *, changing: bool, lost: bool = False) -> Exception:
-    """Translate what the SDK raises, told apart by its classes' names, so that it need not be imported for this.
+    """Translate what the SDK raises, distinguished by its classes' names, so that it need not be imported for this.
 
     Args:
         error: What it raised.
@@ -240,16 +240,16 @@ def failure_of(error: Exception, operation: str, *, changing: bool, lost: bool =
     return kind(f"AWS gave an invalid answer to {operation} ({type(error).__name__})")
 
 
-def refusal(told: Json, asked: str) -> ProviderError:
-    """Make the error for something that AWS refused, by the code that it gives; a launch tells of itself as others.
+def refusal(answer: Json, asked: str) -> ProviderError:
+    """Make the error for something that AWS refused, by the code that it gives; a launch describes itself as others do.
 
     Of the message, the first line: what follows in some is the request, with its session token.
     """
-    code = told.get("Code") or told.get("ErrorCode") or "nothing"
-    message = (told.get("Message") or told.get("ErrorMessage") or "").partition("\n")[0]
+    code = answer.get("Code") or answer.get("ErrorCode") or "nothing"
+    message = (answer.get("Message") or answer.get("ErrorMessage") or "").partition("\n")[0]
     if code == "InvalidInstanceID.NotFound" or "No managed instance found" in message:
         return InstanceNotFound(_find(_INSTANCE, message))
-    where = "/".join(told[key] for key in ("AvailabilityZone", "InstanceType") if told.get(key))
+    where = "/".join(answer[key] for key in ("AvailabilityZone", "InstanceType") if answer.get(key))
     words = f"AWS says {code} to {asked}" + (f" in {where}" if where else "")
     return _CLASS_OF.get(code, ProviderError)(words + (f": {message[:LONGEST_MESSAGE]}" if message else ""))
 
@@ -273,7 +273,7 @@ _TYPE = re.compile(r"\b[a-z][a-z0-9-]*\d[a-z0-9-]*\.(?:\d*x?large|metal[a-z0-9-]
 
 
 def problems_of(activities: Iterable[Json], now: float) -> list[Problem]:
-    """Tell why instances do not come.
+    """Why instances do not come.
 
     Args:
         activities: Those of the group, newest first. A launch that went well settles what was before it in its zone.
@@ -353,7 +353,7 @@ def advice_on(group: Json, policies: Sequence[Json]) -> Iterator[str]:
 
 
 def not_launching(group: Json) -> str | None:
-    """Say why LaunchInstances does not serve a group, as far as its description tells; None: it does.
+    """Say why LaunchInstances does not serve a group, as far as its description shows; None: it does.
 
     Source: AWS's guide, "Launch instances synchronously", its notes and limitations.
     """
@@ -373,7 +373,7 @@ def _suspended_in(group: Json) -> set[str]:
 
 
 def members_of(group: Json) -> list[Member]:
-    """Tell the instances of a group, as far as Auto Scaling knows them."""
+    """The instances of a group, as far as Auto Scaling knows them."""
     return [Member.of(each, {}) for each in group["Instances"]]
 
 
@@ -398,7 +398,7 @@ def missing_in(group: Json) -> int:
 
 
 def marks_on(group: Json) -> dict[str, float]:
-    """Tell who has marked a group, by name, and when each mark expires; what cannot be read has expired."""
+    """Who has marked a group, by name, and when each mark expires; what cannot be read has expired."""
     marks = {tag["Key"]: tag["Value"] for tag in group.get("Tags", []) if tag["Key"].startswith(OWNER_TAG)}
     return {key.removeprefix(OWNER_TAG): float(at) if at.isdecimal() else 0.0 for key, at in marks.items()}
 
@@ -409,7 +409,7 @@ _ARCHITECTURES = {"x86_64": "amd64", "x86_64_mac": "amd64", "arm64_mac": "arm64"
 
 
 def info_of(seen: Json, connector: ConnectorConfig) -> ConnectInfo:
-    """Tell how to connect to an instance, as far as EC2's description and the settings tell."""
+    """How to connect to an instance, as far as EC2's description and the settings say."""
     architecture: str = seen.get("Architecture", "x86_64")
     windows = seen.get("Platform", "").lower() == "windows"
     return ConnectInfo(

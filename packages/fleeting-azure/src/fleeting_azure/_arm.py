@@ -52,7 +52,7 @@ _ERRORS: Final[dict[ProblemKind, type[ProviderError]]] = {
     ProblemKind.AUTHORISATION: AuthFailed,
 }
 _SETTLED: Final = {"succeeded", "updating", "failed", "canceled"}
-"""States of provisioning in which the power state tells how an instance is."""
+"""States of provisioning in which the power state says how an instance is."""
 
 _ARM_SIZE: Final = re.compile(r"[A-Za-z]+_[A-Z]+\d+(-\d+)?[a-z]*p[a-z]*(_|$)")
 """Sizes with an ARM processor have a p behind the number of cores. Source: Azure's naming of sizes."""
@@ -113,7 +113,7 @@ def failure_of(  # noqa: PLR0911  (a table)
 
 
 def kind_of(code: str, message: str | None) -> ProblemKind:
-    """What a code is about; one stands for quotas and for much else, which only the message tells."""
+    """What a code is about; one stands for quotas and for much else, which only the message distinguishes."""
     if code == "OperationNotAllowed" and "quota" in (message or "").lower():
         return ProblemKind.QUOTA
     return next((kind for kind, codes in _CODES.items() if code in codes.split()), ProblemKind.OTHER)
@@ -143,7 +143,7 @@ class ScaleSet:
     user: str | None
     spot: bool
     evicts_by_deallocating: bool
-    """If so, an instance that is evicted cannot be told from one that was suspended."""
+    """If so, an instance that is evicted cannot be distinguished from one that was suspended."""
 
     harm: Sequence[str]
     """What of its set-up breaks jobs, and what to do, each in a few words."""
@@ -185,7 +185,7 @@ def scale_set_of(found: "models.VirtualMachineScaleSet") -> ScaleSet:
 
 
 def _protocol(profile: "models.VirtualMachineScaleSetVMProfile") -> str:
-    """For Windows prefer https; take plain http only where Azure was told to set up nothing else."""
+    """For Windows prefer https; take plain http only where Azure was asked to set up nothing else."""
     disk = profile.storage_profile and profile.storage_profile.os_disk
     windows = profile.os_profile and profile.os_profile.windows_configuration
     if not windows and not (disk and disk.os_type == "Windows"):
@@ -214,7 +214,7 @@ def _advice(properties: "models.VirtualMachineScaleSetProperties") -> Iterator[s
 
 
 def is_autoscaled(answer: Any, scale_set: str) -> bool:  # noqa: ANN401  (JSON, for which there is another SDK)
-    """Tell from a page of autoscale settings whether an enabled one is about the scale set."""
+    """Find in a page of autoscale settings whether an enabled one is about the scale set."""
     settings = [each["properties"] for each in answer["value"]]
     targets = {(each.get("targetResourceUri") or "").lower() for each in settings if each.get("enabled")}
     return scale_set.lower() in targets
@@ -250,10 +250,10 @@ class Machine:
     """An instance, as the group sees it."""
 
     id: str | None
-    """What Azure never uses twice, see `identity_of`; None: it has not told that yet."""
+    """What Azure never uses twice, see `identity_of`; None: it has not reported that yet."""
 
     name: str
-    """What Azure wants to be told: the instance id in a uniform set, the name of the machine in a flexible one."""
+    """What Azure wants to be given: the instance id in a uniform set, the name of the machine in a flexible one."""
 
     observed: Observed
     problems: Sequence[Problem]
@@ -292,10 +292,10 @@ def identity_of(found: "models.VirtualMachine | models.VirtualMachineScaleSetVM"
     """What is the same in all states of an instance, and no other has had or will have: name and time of creation.
 
     A uniform set gives the name of an instance that is gone to another, and no two of one name are created at once.
-    ``vmId`` would do, were it not withheld while Azure creates: it stands in where no time is told, but not before the
-    instance is made, for until then the time may still come. Azure changes the case of names at will.
+    ``vmId`` would do, were it not withheld while Azure creates: it stands in where no time is reported, but not before
+    the instance is made, because until then the time may still come. Azure changes the case of names at will.
 
-    Source: Azure's pages on names and instance ids; ``timeCreated`` is told since version 2021-11-01 of the API.
+    Source: Azure's pages on names and instance ids; ``timeCreated`` is reported since version 2021-11-01 of the API.
     """
     if (properties := found.properties) is None:
         return None
@@ -349,7 +349,7 @@ def problems_of(
 
 
 def first_met(problems: Iterable[Problem], known: Mapping[Problem, float], now: float) -> Mapping[Problem, float]:
-    """Each problem once, without its time, and when it was first met: the time that Azure tells moves with each try."""
+    """Each problem once, without its time, and when it was first met: the time at Azure moves with each try."""
     found: dict[Problem, float] = {}
     for problem in problems:
         what, at = evolve(problem, since=None), now if problem.since is None else problem.since

@@ -134,7 +134,7 @@ class AzureGroup:
         return await self._switch("start", instances, State.SUSPENDED, {State.RESUMING, State.RUNNING})
 
     async def connect_info(self, instance: str) -> ConnectInfo:
-        """Look its addresses up. Credentials are the user's: Azure tells none."""
+        """Look its addresses up. Credentials are the user's: Azure has none."""
         nic = (await self._find(instance)).nic
         if nic is None:
             raise ProviderError(f"instance {instance} has no network interface; the plugin looks again later")

@@ -5,7 +5,7 @@ What is where::
 _client     requests, their answers and errors; the version is agreed on with the daemon
 _answers    pure: what a daemon answers, as values
 _wire       one HTTP/1.1 connection: h11 does the protocol, a byte stream the transport
-_frames     pure: tells a container's two outputs apart
+_frames     pure: separates a container's two outputs
 _names      pure: what image references mean
 _archives   pure: small tar archives, made here or read here
 """

@@ -198,7 +198,7 @@ class Info:
 
 @frozen
 class Progress:
-    """A line of what is told while something takes its time."""
+    """A line of progress."""
 
     error: str
 

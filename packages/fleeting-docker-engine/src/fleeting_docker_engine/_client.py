@@ -173,10 +173,10 @@ class Engine:
         return None
 
     async def progress(self, method: str, path: str, *, query: Query, body: Body = b"", headers: Headers = ()) -> None:
-        """Make a request that tells how it gets on, line by line. It takes as long as it takes: bound it.
+        """Make a request that reports its progress, line by line. It takes as long as it takes: bound it.
 
         Raises:
-            EngineRefused: Also if it fails half-way, which only a line tells.
+            EngineRefused: Also if it fails half-way, which only a line says.
         """
         endpoint = f"{method} {path}"
         async with (
@@ -184,9 +184,9 @@ class Engine:
             aclosing(_lines_of(wire, endpoint)) as lines,
         ):
             async for line in lines:
-                told = parsed(line, endpoint)
-                if (told is not None and not isinstance(told, dict)) or (told and "error" in told):
-                    raise EngineRefused(500, structured(told, Progress, endpoint).error)
+                progress = parsed(line, endpoint)
+                if (progress is not None and not isinstance(progress, dict)) or (progress and "error" in progress):
+                    raise EngineRefused(500, structured(progress, Progress, endpoint).error)
 
     @asynccontextmanager
     async def attached(self, container: str) -> AsyncIterator[Wire]:
@@ -250,20 +250,20 @@ class Engine:
     async def _ping(self) -> str:
         endpoint = "GET /_ping"
         async with self._in_time(self.patience), self._asked("GET", "/_ping") as wire:
-            told = wire.headers.get("api-version", "")
+            version = wire.headers.get("api-version", "")
             await _body_of(wire, endpoint)
-        return told
+        return version
 
-    def _choose(self, told: str) -> str:
+    def _choose(self, version: str) -> str:
         try:
-            major, minor = told.split(".")
+            major, minor = version.split(".")
             theirs = (int(major), int(minor))
         except ValueError as error:
             raise EngineUnreachable("what answers at the socket is not a Docker daemon") from error
         if theirs < OLDEST:
             raise EngineRefused(
                 400,
-                f"its API has version {one_line(told, 40)}, but at least 1.41 (Docker 20.10) is needed; upgrade Docker",
+                f"its API has version {one_line(version, 40)}; upgrade Docker to 20.10 (API 1.41) or later",
             )
         return ".".join(map(str, min(theirs, NEWEST)))
 
@@ -275,8 +275,8 @@ def quoted(part: str) -> str:
 
 def _headers(content: Body, kind: str, more: Headers) -> Headers:
     length = ("Content-Length", str(len(content))) if isinstance(content, bytes) else ("Transfer-Encoding", "chunked")
-    told = [("Content-Type", kind)] if content else []
-    return [("Host", "docker"), *told, length, *more]
+    type_ = [("Content-Type", kind)] if content else []
+    return [("Host", "docker"), *type_, length, *more]
 
 
 def _with_query(target: str, query: Query | None) -> str:
@@ -320,7 +320,7 @@ async def _lines_of(wire: Wire, endpoint: str) -> AsyncGenerator[bytes, None]:
 
 
 async def _message_of(wire: Wire, status: int) -> str:
-    """Learn why a request is refused, if that is told in reasonable length."""
+    """Learn why a request is refused, if the answer is of reasonable length."""
     body = bytearray()
     while len(body) <= LONGEST_LINE and (data := await wire.receive()):
         body += data

@@ -3,7 +3,7 @@
 What is where::
 
     _group      the group: what is asked, made and shown
-    _container  pure: what the API is told to make, and what its states mean
+    _container  pure: what the API is asked to make, and what its states mean
     _image      the instances' image: the user's own, or made from this machine's OpenSSH
 """
 

@@ -23,7 +23,7 @@ class DockerGroupConfig:
     """What ``plugin_config`` may say for ``plugin = "docker"``."""
 
     name: str = field(default="default", validator=is_group_name)
-    """Tells one group from another on a daemon; the names of its instances begin with it."""
+    """Distinguishes one group from another on a daemon; the names of its instances begin with it."""
 
     socket: str = field(default="/var/run/docker.sock", validator=is_absolute)
     """The daemon's socket on this machine, absolute."""

@@ -94,7 +94,7 @@ def files(keys: Keys) -> bytes:
 def is_instance(name: str, labels: Mapping[str, str], group: str) -> bool:
     """Whether a container is one that the group has made.
 
-    Labels alone do not tell: an image can bear them, and so can a container that somebody runs for another purpose.
+    Labels alone prove nothing: an image can have them, and so can a container that somebody runs for another purpose.
     """
     named = re.fullmatch(rf"{re.escape(group)}-[0-9a-f]{{{DIGITS}}}", name) is not None
     return named and labels.get(GROUP) == group and all(labels.get(label) for label in (OWNER, HOST_KEY))
@@ -114,9 +114,9 @@ def observed(listed: Listed, now: float) -> Observed:
     )
 
 
-def state_of(told: str, age: float) -> State:
+def state_of(status: str, age: float) -> State:
     """Translate a state; one that the API does not have yet is none to rely on."""
-    match told:
+    match status:
         case "created":
             return State.CREATING if age < START_WITHIN else State.FAILED
         case "running" | "restarting":

@@ -126,7 +126,7 @@ class DockerGroup:
         return [name for name in instances if name not in errors]
 
     async def connect_info(self, instance: str) -> ConnectInfo:
-        """Tell the port of the instance's SSH server on this host, and the key that is in the instance."""
+        """The port of the instance's SSH server on this host, and the key that is in the instance."""
         async with self._engine() as engine:
             found = await self._inspected(engine, instance)
             ports = found.networking.ports.get(SSH, ())

@@ -144,7 +144,7 @@ class Book:
 
         Args:
             listed: What the cloud lists.
-            known: Last states, for instances of which the cloud cannot tell it at the moment.
+            known: Last states, for instances whose state the cloud does not know at the moment.
         """
         view = {each.name: self._observe(each, known.get(each.name, State.CREATING)) for each in listed}
         for name in self.names(*TO_DESTROY):

@@ -30,7 +30,7 @@ class ExecConfig:
     """The program and its first arguments; what is to be done is appended. No shell touches it."""
 
     name: str = field(default="default", validator=is_group_name)
-    """Tells one group from another; the names of its instances begin with it."""
+    """Distinguishes one group from another; the names of its instances begin with it."""
 
     identity: str | None = field(default=None, validator=optional(min_len(1)))
     """The cloud resource behind the command, where it is known by a name of its own. None: this host's group `name`."""

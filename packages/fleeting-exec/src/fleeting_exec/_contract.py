@@ -72,7 +72,7 @@ _ERRORS: Mapping[int, tuple[type[ProviderError], ProblemKind]] = {
 
 
 class Said(Enum):
-    """The state of an instance, as an executable says it: one of fleeting's, or that nobody can tell at the moment."""
+    """The state of an instance, as an executable says it: one of fleeting's, or unknown at the moment."""
 
     CREATING = "creating"
     RUNNING = "running"
@@ -86,7 +86,7 @@ class Said(Enum):
 
     @property
     def state(self) -> State | None:
-        """In fleeting's terms; None if nobody can tell."""
+        """In fleeting's terms; None if it is unknown."""
         return None if self is Said.UNKNOWN else State(self.value)
 
 

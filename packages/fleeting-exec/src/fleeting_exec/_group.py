@@ -34,7 +34,7 @@ from fleeting_exec._program import NoSuchCommand, NoSuchThing, Program, environm
 from fleeting_exec._store import Store
 
 INTERFACE = "1"
-"""The version of the contract with executables, told to them as ``FLEETING_INTERFACE``."""
+"""The version of the contract with executables, passed to them as ``FLEETING_INTERFACE``."""
 
 FRESH = 1.0
 """Seconds for which one ``list`` answers all who ask about single instances."""
@@ -137,7 +137,7 @@ class ExecGroup:
         return accepted(instances, errors)
 
     async def connect_info(self, instance: str) -> ConnectInfo:
-        """Tell how to connect: as ``list`` has it if that says enough, else as ``status`` does."""
+        """How to connect: as ``list`` has it if that says enough, else as ``status`` does."""
         listed = self._listing.instances.get(instance)
         if listed is None or not listed.is_reachable or self._is_over(listed):
             listed = await self._look_at(instance)
@@ -181,11 +181,11 @@ class ExecGroup:
                 " first part of plugin_config.command, or make the file executable"
             )
         env = environment(config.pass_env, config.env)
-        told = {"FLEETING_INTERFACE": INTERFACE, "FLEETING_GROUP": config.name, "FLEETING_OWNER": owner}
+        identity = {"FLEETING_INTERFACE": INTERFACE, "FLEETING_GROUP": config.name, "FLEETING_OWNER": owner}
         allowed = (os.environ[name] for name in config.pass_env if name in os.environ)
         command = (str(Path(found).absolute()), *config.command[1:])
         secrets = frozenset((*config.env.values(), *allowed, *secrets_in(config.command[1:])))
-        return Program(command=command, env={**env, **told}, secrets=secrets)
+        return Program(command=command, env={**env, **identity}, secrets=secrets)
 
     def _find_store(self) -> Store:
         try:
@@ -214,7 +214,7 @@ class ExecGroup:
         return self._listing
 
     async def _look_at(self, name: str) -> Listed:
-        """Have one instance told of."""
+        """Ask for one instance's status."""
         if not is_name(name):
             raise InstanceNotFound(name)
         listed = await self._ask_status(name) if self._has_status else None

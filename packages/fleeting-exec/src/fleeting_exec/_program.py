@@ -96,7 +96,7 @@ def environment(names: Collection[str], added: Mapping[str, str]) -> dict[str, s
 
 
 def secrets_in(arguments: Collection[str]) -> set[str]:
-    """Tell what in a program's arguments may be secret, by itself or behind ``--token=``: all but names of files.
+    """What in a program's arguments may be secret, by itself or behind ``--token=``: all but names of files.
 
     Interpreters are given their scripts as arguments, and begin their messages with them.
     """
@@ -151,7 +151,7 @@ class _Running:
         )
 
     async def end(self) -> None:
-        """If it still runs, tell it and its whole process group to end, and kill what is left of it soon."""
+        """If it still runs, ask it and its whole process group to end, and kill what is left of it soon."""
         if self._process.returncode is None:
             self._signal(signal.SIGTERM)
             with anyio.move_on_after(GRACE):

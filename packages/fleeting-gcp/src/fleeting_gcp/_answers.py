@@ -1,6 +1,6 @@
 """Pure: what Google's answers mean here, and what is written where an instance looks for it.
 
-Google's messages may repeat what was sent, and change: only codes are told on.
+Google's messages may repeat what was sent, and change: only codes are passed on.
 """
 
 import json
@@ -59,7 +59,7 @@ _NAME = re.compile(r"fleeting-([a-z0-9](?:[-a-z0-9]{0,46}[a-z0-9])?)-([0-9]{1,3}
 
 
 def state_of(action: str, status: str) -> State:
-    """Tell what an instance is; what nobody has heard of is neither running nor gone."""
+    """What an instance is; what nobody has heard of is neither running nor gone."""
     return ACTIONS.get(action) or STATUSES.get(status, State.CREATING)
 
 
@@ -88,7 +88,7 @@ class Fault:
     code: str
     zone: str | None
     limit: str = ""
-    """Which quota is reached, as far as Google tells."""
+    """Which quota is reached, as far as Google says."""
 
 
 @frozen(kw_only=True)
@@ -166,7 +166,7 @@ KINDS: Mapping[ProblemKind, tuple[str, str, type[ProviderError] | None]] = {
 
 
 def kind_of(code: str) -> ProblemKind:
-    """Tell what an error code is about."""
+    """What an error code is about."""
     return next(kind for kind, (pattern, _, _) in KINDS.items() if re.search(pattern, code))
 
 
@@ -201,12 +201,12 @@ def error_for(error: Message, what: str, *, changes: bool) -> ProviderError:
     """Choose the error for an answer that says no.
 
     Args:
-        error: The SDK's. Of its message nothing is told on but the permission that lacks.
+        error: The SDK's. Of its message, only the missing permission is passed on.
         what: The method that was called.
         changes: Whether it would have changed something.
     """
-    told = [each for each in error.errors if isinstance(each, dict)]  # something in between may have its own idea
-    reasons = sorted({*(str(each.get("reason", "")) for each in told), error.reason or ""} - {""})
+    given = [each for each in error.errors if isinstance(each, dict)]  # something in between may have its own idea
+    reasons = sorted({*(str(each.get("reason", "")) for each in given), error.reason or ""} - {""})
     said = " ".join((f"Google answers {what} with {error.code:d}", *reasons))
     codes = said.lower().replace("_", "")
     if error.code == TOO_MANY or "limitexceeded" in codes:
@@ -270,7 +270,7 @@ def _gcloud(config: GcpConfig, verb: str) -> str:
 
 
 def max_size(group: Message, config: GcpConfig) -> int:
-    """Tell how many instances the group may have."""
+    """How many instances the group may have."""
     return 2000 if config.region or group.list_managed_instances_results == "PAGINATED" else 1000
 
 
@@ -278,15 +278,15 @@ def max_size(group: Message, config: GcpConfig) -> int:
 
 
 def platform_of(machine: Message) -> tuple[str, str]:
-    """Tell os and arch by the disk that it boots from."""
+    """Recognise os and arch by the disk that it boots from."""
     boot = [disk for disk in machine.disks if disk.boot]
-    told = [word for disk in boot for word in (*disk.licenses, *(each.type_ for each in disk.guest_os_features))]
-    windows = any("windows" in word.lower() for word in told)
+    given = [word for disk in boot for word in (*disk.licenses, *(each.type_ for each in disk.guest_os_features))]
+    windows = any("windows" in word.lower() for word in given)
     return "windows" if windows else "linux", "arm64" if any(disk.architecture == "ARM64" for disk in boot) else "amd64"
 
 
 def addresses(machine: Message) -> tuple[str | None, str | None]:
-    """Tell the internal and the external address, IPv6 where there is no other."""
+    """The internal and the external address, IPv6 where there is no other."""
     cards = machine.network_interfaces
     access = [each for card in cards for each in (*card.access_configs, *card.ipv6_access_configs)]
     inside = [address for card in cards for address in (card.network_i_p, card.ipv6_address) if address]
@@ -295,23 +295,23 @@ def addresses(machine: Message) -> tuple[str | None, str | None]:
 
 
 def started_at(machine: Message) -> float:
-    """Tell when it was started last, in seconds since the epoch."""
+    """When it was started last, in seconds since the epoch."""
     return datetime.fromisoformat(machine.last_start_timestamp or machine.creation_timestamp).timestamp()
 
 
 def is_on(machine: Message, key: str, *, otherwise: bool = False) -> bool:
-    """Tell whether a switch is on in a machine's metadata; what that does not say is as in the project's."""
+    """Whether a switch is on in a machine's metadata; what that does not say is as in the project's."""
     return _is_on(machine.metadata, key, otherwise=otherwise)
 
 
 def project_is_on(project: Message, key: str) -> bool:
-    """Tell whether a switch is on for the whole project."""
+    """Whether a switch is on for the whole project."""
     return _is_on(project.common_instance_metadata, key, otherwise=False)
 
 
 def _is_on(metadata: Message, key: str, *, otherwise: bool) -> bool:
-    told = (each.value.upper() in ("TRUE", "1", "Y", "YES") for each in metadata.items if each.key == key)
-    return next(told, otherwise)
+    given = (each.value.upper() in ("TRUE", "1", "Y", "YES") for each in metadata.items if each.key == key)
+    return next(given, otherwise)
 
 
 # --- what is written into the metadata -------------------------------------------------------------------

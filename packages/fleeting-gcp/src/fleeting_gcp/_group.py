@@ -105,7 +105,7 @@ def _credentials(config: GcpConfig) -> Message:
 
 @define(eq=False)
 class GcpGroup:
-    """Asks for instances by names that tell the intent, and deletes one by one; it never tells Google a size."""
+    """Asks for instances by names that carry the intent, and deletes one by one; it never sets a size at Google."""
 
     _config: GcpConfig
     _sdk: _Sdk = field(init=False, repr=False)
@@ -202,7 +202,7 @@ class GcpGroup:
         return await self._turn("resume_instances", instances, State.SUSPENDED, {State.RESUMING, State.RUNNING})
 
     async def connect_info(self, instance: str) -> ConnectInfo:
-        """Tell where it is, and make a way in, unless the settings have one or we only look."""
+        """Find where it is, and make a way in, unless the settings have one or we only look."""
         machine, own = await self._find(instance), self._settings.connector
         system, arch = answers.platform_of(machine)
         inside, outside = answers.addresses(machine)
@@ -286,8 +286,8 @@ class GcpGroup:
         """Learn the host key: from guest attributes where they are switched on, or as cloud-init prints it."""
         at, pause, before = self._at(instance), GUEST_PAUSE, None
         while answers.is_on(machine, "enable-guest-attributes"):
-            told = await self._glance(self._sdk.machines.get_guest_attributes, {**at, "query_path": "hostkeys/"})
-            key = best_host_key({each.key: each.value for each in told.query_value.items}) if told else None
+            attributes = await self._glance(self._sdk.machines.get_guest_attributes, {**at, "query_path": "hostkeys/"})
+            key = best_host_key({each.key: each.value for each in attributes.query_value.items}) if attributes else None
             booted = self._clock.now() > answers.started_at(machine) + BOOT
             if key and (key.startswith(BEST_KEY) or key == before or booted):
                 return key  # the agent writes them one by one, and the first that we report is pinned
@@ -433,7 +433,7 @@ def _outcome(call: Callable[[], T], what: str, *, changes: bool) -> T | Provider
 
 
 def _is_unsent(error: Exception) -> bool:
-    """Tell whether nobody was reached who could have done something."""
+    """Whether nobody was reached who could have done something."""
     unmade = import_module("urllib3.exceptions")
     reason = getattr(error.args[0] if error.args else None, "reason", None)
     return isinstance(reason, (unmade.NewConnectionError, unmade.ConnectTimeoutError))

@@ -8,7 +8,7 @@ from anyio.lowlevel import current_token
 
 
 class LoopClock:
-    """The event loop's monotonic time, told in seconds since the epoch.
+    """The event loop's monotonic time, in seconds since the epoch.
 
     Anchored when it is made, inside a running event loop, and never after: durations stay right when
     the system's clock is stepped, and under a virtual loop time it is virtual too.

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def state_home() -> Path:
-    """Tell where the user's programs keep what they must remember; absolute, need not exist.
+    """Where the user's programs keep what they must remember; absolute, need not exist.
 
     Raises:
         RuntimeError: The user has no home directory.

@@ -5,7 +5,7 @@ FleetingError
 ├── SystemRefused          see to the disk, the permissions, the path
 ├── ConfigError            fix the file or the arguments; lists every problem at once
 ├── PluginNotFound         install or correct the plugin's name
-├── PluginBroken           reinstall the plugin, or tell its author
+├── PluginBroken           reinstall the plugin, or report it to its author
 ├── InterfaceMismatch      install a plugin (or a fleeting) of a matching version
 ├── Unsupported            this group or connector cannot do that, ever
 ├── GroupRefused           the group is not in a state we may manage; says what to change

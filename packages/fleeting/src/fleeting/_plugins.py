@@ -50,7 +50,7 @@ def load_group(
 
     Raises:
         PluginNotFound: Install it, or correct the name.
-        PluginBroken: Reinstall it, or tell its author.
+        PluginBroken: Reinstall it, or report it to its author.
         InterfaceMismatch: Install a release that matches this fleeting.
         ConfigError: Correct the settings.
     """
@@ -81,7 +81,7 @@ def load_connector(protocol: str) -> Connector:
 
     Raises:
         PluginNotFound: Install it, or correct the name.
-        PluginBroken: Reinstall it, or tell its author.
+        PluginBroken: Reinstall it, or report it to its author.
     """
     entry = find_plugin(CONNECTORS, protocol.partition("+")[0])
     connector: Connector = ask_plugin(entry, "fleeting_connector")
@@ -141,7 +141,7 @@ def ask_plugin(entry: "EntryPoint", hook: str, *, project: str = "fleeting", spe
         specs: The hooks that the project knows; each has ``firstresult``. None: fleeting's own.
 
     Raises:
-        PluginBroken: Reinstall it, or tell its author.
+        PluginBroken: Reinstall it, or report it to its author.
     """
     from pluggy import PluginManager, PluginValidationError  # 10 ms that a bare ``import fleeting`` need not pay
 

@@ -44,7 +44,7 @@ class InstanceGroup(Protocol):
         """Open the group: check that it exists and may be managed. Called once, first.
 
         With ``settings.observe_only`` it is opened to be looked at, maybe while somebody else manages it. From here to
-        `shutdown` it then locks, marks, makes and clears away nothing, and tells no instance that it is there; what
+        `shutdown` it then locks, marks, makes and clears away nothing, and lets no instance know that it is there; what
         asks for a change raises `Unsupported`.
 
         If it raises or is cancelled, it has released what it took: `shutdown` is not called then.
@@ -99,7 +99,7 @@ class InstanceGroup(Protocol):
         ...
 
     async def connect_info(self, instance: str) -> ConnectInfo:
-        """Tell how to connect to a running instance.
+        """How to connect to a running instance.
 
         Raises:
             InstanceNotFound: It is gone.
@@ -107,7 +107,7 @@ class InstanceGroup(Protocol):
         ...
 
     async def heartbeat(self, instance: str) -> None:
-        """Return if the instance is healthy as far as the cloud can tell, raise if not."""
+        """Return if the instance is healthy as far as the cloud knows, raise if not."""
         ...
 
     async def shutdown(self) -> None:
@@ -179,7 +179,7 @@ class MarksOwner(Protocol):
     async def mark_owner(self, until: float | None) -> None:
         """Put this manager's mark on the group, or renew it.
 
-        Of two who ask at once, at most one gets it, as far as the cloud lets one tell.
+        Of two who ask at once, at most one gets it, as far as the cloud can guarantee that.
 
         Args:
             until: When the mark expires unless renewed, seconds since the epoch; None: take ours away, if it is there.
@@ -258,11 +258,11 @@ class Terminal(Protocol):
         ...
 
     async def resize(self, columns: int, rows: int) -> None:
-        """Tell the new size of the window."""
+        """Report the new size of the window."""
         ...
 
     async def wait(self) -> Completed:
-        """Tell how the command ended. Wait for it only once all was received.
+        """How the command ended. Wait for it only once all was received.
 
         Raises:
             Unreachable: The connection died; whether the command ended is unknown.
@@ -293,7 +293,7 @@ class OpensTerminals(Protocol):
 
 
 @runtime_checkable
-class TellsSystem(Protocol):
+class ReportsSystem(Protocol):
     """A connection that knows what kind of system it leads to; one that does not leads to a POSIX host."""
 
     @property

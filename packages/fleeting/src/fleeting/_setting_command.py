@@ -1,4 +1,4 @@
-"""Runs the commands that stand in the settings, such that what they say fills nothing and tells no secret."""
+"""Runs the commands that stand in the settings, such that what they say fills nothing up and reveals no secret."""
 
 from collections.abc import Mapping
 

@@ -78,7 +78,7 @@ def structure(
 
     Nothing is coerced, except that an integer will do for a number. Fields may be strings, integers, floats,
     booleans, `Duration`, enums and literals of strings, attrs classes, arrays and string-keyed tables of these,
-    optional, and alternatives that can be told apart, such as an integer or a table. A field's
+    optional, and alternatives that can be distinguished, such as an integer or a table. A field's
     ``metadata={"aliases": ("older",)}`` names keys that are accepted in its place.
 
     Args:
@@ -279,7 +279,7 @@ class _Reader:
         return self.zero_is_default and attribute.default is not attrs.NOTHING and type(value) is not bool and not value
 
     def _name_of(self, key: str, fields: "_Fields", table: Mapping[str, object]) -> str | None:
-        """Tell which field *key* sets, or record why it sets none."""
+        """Find which field *key* sets, or record why it sets none."""
         if key in fields:
             return key
         name = next((name for name, attribute in fields.items() if key in _aliases(attribute)), None)
@@ -323,7 +323,7 @@ class _Reader:
     def _record_what_validators_say(
         self, cls: type[Any], values: Mapping[str, Any], unread: Collection[str]
     ) -> frozenset[str]:
-        """Ask each validator by itself: attrs stops at the first, and does not tell which it was.
+        """Ask each validator by itself: attrs stops at the first, and does not say which it was.
 
         One that looks at a field that could not be read has nothing to say yet.
 

@@ -129,7 +129,7 @@ class Capability(Enum):
     """The group can carry an expiring record of who manages it (`MarksOwner`)."""
 
     PRICES = "prices"
-    """The group can tell what an offering costs (`TellsPrices`)."""
+    """The group knows what an offering costs (`ReportsPrices`)."""
 
 
 @frozen(kw_only=True)
@@ -149,7 +149,7 @@ class GroupInfo:
     """What init found that should be changed at the cloud, one sentence each."""
 
     notice_probe: str | None = None
-    """A shell command that tells, on the instance itself, what the cloud announces there; None: there is none.
+    """A shell command that prints, on the instance itself, what the cloud announces there; None: there is none.
 
     It prints a line ``KIND SECONDS`` for each notice, with the value of a `NoticeKind` and how long from now the
     instance has left, such as ``preemption 112``; nothing if nothing is announced. It exits with 0 in both cases, ends
@@ -212,7 +212,7 @@ class ConnectorConfig:
 
 @frozen(kw_only=True)
 class Settings:
-    """What a group is told when it is opened."""
+    """What a group is given when it is opened."""
 
     owner: str
     """Who manages: an id of this manager, to be put on what it creates; the same when its journal is opened again."""
@@ -294,7 +294,7 @@ class Notice:
 
 
 LAST_WORDS = 500
-"""So many characters of what a command said are enough to tell why it failed."""
+"""So many characters of what a command said are enough to show why it failed."""
 
 _BYTES_READ = 8 * LAST_WORDS
 """Bytes at the end of what it said in which they are, and the blanks behind them."""

@@ -14,7 +14,7 @@ Kind: TypeAlias = Any
 """The type of a field: a class, or a form such as ``str | None`` that typing cannot name yet."""
 
 Argv = Annotated[tuple[str, ...], "a program and its arguments"]
-"""Run without a shell, each argument a string of its own; who writes one string for all of them is told how."""
+"""Run without a shell, each argument a string of its own; one string for all of them is an error that says how."""
 
 _SHELL = re.compile(r"[|&;<>$`*?()]")
 """What only a shell understands."""
@@ -174,7 +174,7 @@ def _singular(word: str) -> str:
 
 
 def _distance(one: str, two: str) -> int:
-    """Tell how many letters have to change, come, go, or change places with the next, between two words."""
+    """How many letters have to change, come, go, or change places with the next, between two words."""
     before: list[int] = []
     last = list(range(len(two) + 1))
     for row, letter in enumerate(one, 1):
@@ -197,7 +197,7 @@ def quoting_hint(value: object, kind: type) -> str:
 
 
 def origin(kind: Kind) -> Kind:
-    """Tell what a generic type is made from: ``list`` for ``list[str]``, None for a plain class."""
+    """What a generic type is made from: ``list`` for ``list[str]``, None for a plain class."""
     return get_origin(kind)
 
 

@@ -6,11 +6,11 @@ How the parts lie on each other; each imports only from those below it:
     batch/                  many jobs over one scaler, and what they leave
     config/                 fleets as files describe them
     futures/    sync/       `concurrent.futures` over a scaler; a scaler for threads
-    executors/  observers/  run one job in one slot; tell others what happens
+    executors/  observers/  run one job in one slot; report to others what happens
     _state                  where the state of commands is kept
     _scaler     _lease      the async shell, and what it hands out
     diagnose/               answers for people: of the whole, of one instance, of one key, of what comes next
-    _observe                what observers are told
+    _observe                what observers receive
     core/                   pure: who holds which slot; how many instances there should be; plans below
     _types                  pools and policies
 """

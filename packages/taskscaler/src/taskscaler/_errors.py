@@ -6,9 +6,9 @@ FleetingError
     ├── CannotResume      there is no batch to go on with, or not for us
     ├── ReportFailed      correct the report's command; the results are there
     ├── RecordUnreadable  use the release that has written the event log of the batch
-    ├── NothingTold       name the directory of the results, and what they tell of
+    ├── NotRecorded       name the directory of the results, and what they describe
     ├── PicturesMissing   install what draws
-    ├── NoCapacity        no slot, and why; `possible` tells whether one can still come
+    ├── NoCapacity        no slot, and why; `possible` says whether one can still come
     ├── KeyInUse          use another key, or release the one that holds it
     ├── NotSuspended      no lease sleeps under the key; it may have been lost
     ├── NoSuchInstance    look at `instances()`; it may be gone, or going
@@ -83,8 +83,8 @@ class RecordUnreadable(TaskscalerError):
     )
 
 
-class NothingTold(TaskscalerError):
-    """There are no results where they were looked for, or they tell nothing of what was asked."""
+class NotRecorded(TaskscalerError):
+    """There are no results where they were looked for, or they say nothing about what was asked."""
 
     entry = CatalogueEntry(
         "TS107",

@@ -216,11 +216,11 @@ class Leases:
 
     def mark_unreachable(self, id_: LeaseId, why: str) -> None:
         """Take a slot away whose instance is unhealthy and cannot be reached: work goes on only where it can."""
-        self._runtime.take(self._core.forsake(id_, Loss(LossKind.UNHEALTHY, why), self._now()))
+        self._runtime.take(self._core.mark_unreachable(id_, Loss(LossKind.UNHEALTHY, why), self._now()))
 
     def mark_suspect(self, id_: LeaseId, why: str) -> None:
         """The instance misbehaves although the cloud shows it: it gets no new work, and is replaced."""
-        self._runtime.take(self._core.distrust(id_.pool, id_.instance, why, self._now()))
+        self._runtime.take(self._core.mark_suspect(id_.pool, id_.instance, why, self._now()))
 
     async def connect_info(self, id_: LeaseId) -> ConnectInfo:
         """How to connect.

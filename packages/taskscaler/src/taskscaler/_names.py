@@ -2,7 +2,7 @@
 
 
 def shortened(name: str, most: int) -> str:
-    """Leave the middle out of a name of more than *most* characters: both ends of an instance's id tell something."""
+    """Leave the middle out of a name of more than *most* characters: both ends of an instance's id mean something."""
     if len(name) <= most:
         return name
     tail = (most - 1) // 2

@@ -141,12 +141,12 @@ class Watch:
         """The last state seen, by pool and instance."""
 
     def begin(self, plan: Plan, now: float) -> Iterator[InstanceEvent]:
-        """Tell of the instances that an earlier manager left."""
+        """Report the instances that an earlier manager left."""
         for instance in plan.instances.values():
             yield from self._follow(plan, instance.id, now, why=_KEPT)
 
     def changes(self, plan: Plan, step: Step, now: float) -> Iterator[InstanceEvent]:
-        """Tell of the instances that the plan's step brought into another state."""
+        """Report the instances that the plan's step brought into another state."""
         losses = {event.instance: event.loss for event in step.events if isinstance(event, messages.Gone)}
         touched = (each.instance for each in step.events if isinstance(each, messages.Changed | messages.Ended))
         for instance in dict.fromkeys(touched):

@@ -21,7 +21,7 @@ from typing import Any
 from attrs import define, field, frozen
 
 from fleeting.plugins import open_private, write_whole
-from taskscaler._errors import CannotResume, NothingTold, RecordUnreadable
+from taskscaler._errors import CannotResume, NotRecorded, RecordUnreadable
 from taskscaler._jobsfile import Defaults, JobTable
 from taskscaler._jobsfile._expansion import Expansion
 from taskscaler._observe import DecisionEvent, InstanceEvent
@@ -69,7 +69,7 @@ def events(results: Results) -> Sequence[RecordedEvent]:
 
     Raises:
         RecordUnreadable: A file is damaged.
-        NothingTold: There is something else in the place of ``results.json``.
+        NotRecorded: There is something else in the place of ``results.json``.
         OSError: A file cannot be read.
     """
     record = _Record()
@@ -122,7 +122,7 @@ def _read_lines(path: Path, take: Callable[..., None], *, lenient: bool = False)
 
 
 def _retries(text: str) -> Mapping[str, int | Retries]:
-    """Tell from a jobs file which jobs there are, and how often each is retried."""
+    """Find in a jobs file which jobs there are, and how often each is retried."""
     data = tomllib.loads(text)
     default = data.get("defaults", {}).get("retries", Defaults().retries)
     keys = ("name", "script", "copies", "retries")
@@ -152,7 +152,7 @@ def _read_summary(path: Path) -> _Summary:
         }
         return _Summary(started=_time(data["started"]), ended=_time(data["ended"]), jobs=jobs)
     except (ValueError, TypeError, LookupError) as error:
-        raise NothingTold(f"{path} cannot be used: no batch wrote it") from error
+        raise NotRecorded(f"{path} cannot be used: no batch wrote it") from error
 
 
 def _attempt(attempt: Mapping[str, Any]) -> Attempt:
@@ -292,7 +292,7 @@ class _Record:
         return tuple(Planned(name=name, retries=self._retries_of(name)) for name in known)
 
     def _retries_of(self, name: str) -> int | Retries:
-        """Tell how often a job may be retried; where that is not known any more, as often as comes to what it did."""
+        """How often a job may be retried; where that is not known any more, as often as comes to what it did."""
         if name in self.retries:
             return self.retries[name]
         attempts = self._attempts.get(name, [])
@@ -325,7 +325,7 @@ def _first(timed: tuple[float, object]) -> float:
 
 
 def _given_up(summary: _Summary, state: BatchState) -> Iterator[RecordedEvent]:
-    """Tell which jobs a command gave up when it ended, as only ``results.json`` says."""
+    """Which jobs a command gave up when it ended, as only ``results.json`` says."""
     for name, (end, why, _) in summary.jobs.items():
         if end.stands or not end.final:
             continue

@@ -11,7 +11,7 @@ from attrs import define, field
 
 from fleeting.config import did_you_mean
 from taskscaler import _old_record
-from taskscaler._errors import NothingTold, RecordUnreadable
+from taskscaler._errors import NotRecorded, RecordUnreadable
 from taskscaler._observe import GONE, DecisionEvent, InstanceEvent
 from taskscaler._wording import enumerated
 from taskscaler.batch import (
@@ -165,26 +165,26 @@ class RecordedRun:
         """One job.
 
         Raises:
-            NothingTold: There is none of that name.
+            NotRecorded: There is none of that name.
         """
         if name not in self.jobs:
             near = self._copies(name) or did_you_mean(name, self.jobs)
             hint = near or f"it has {enumerated(list(self.jobs)) or 'none'}"
-            raise NothingTold(f"the batch in {self.directory} has no job {name!r}; {hint}")
+            raise NotRecorded(f"the batch in {self.directory} has no job {name!r}; {hint}")
         return self.jobs[name]
 
     def instance(self, name: str) -> RecordedInstance:
         """One instance of its fleet, by its id, or by ``pool/id``.
 
         Raises:
-            NothingTold: None of that name was recorded.
+            NotRecorded: None of that name was recorded.
         """
         for (pool, id_), instance in self.instances.items():
             if name in {id_, f"{pool}/{id_}"}:
                 return instance
         known = [id_ for _, id_ in self.instances]
         hint = did_you_mean(name, known) or (f"it had {enumerated(known)}" if known else "the fleet was not recorded")
-        raise NothingTold(f"the fleet of {self.directory} had no instance {name!r}; {hint}")
+        raise NotRecorded(f"the fleet of {self.directory} had no instance {name!r}; {hint}")
 
     def _copies(self, name: str) -> str:
         """Ask which copy was meant, if the jobs file has several under that name."""
@@ -196,13 +196,13 @@ def read_run(directory: Path) -> RecordedRun:
     """Read the run whose results are in a directory.
 
     Raises:
-        NothingTold: There are none.
+        NotRecorded: There are none.
         RecordUnreadable: They cannot be understood.
         OSError: They cannot be read.
     """
     if not directory.is_dir():
         near = did_you_mean(directory.name, (path.name for path in directory.parent.glob("*") if path.is_dir()))
-        raise NothingTold(f"there is no directory {directory}; {near or 'name the results directory'}")
+        raise NotRecorded(f"there is no directory {directory}; {near or 'name the results directory'}")
     results = Results(directory)
     if results.events.exists():
         running = is_locked(results.events)
@@ -211,7 +211,7 @@ def read_run(directory: Path) -> RecordedRun:
         running = is_locked(_old_record.history(results))
         events = _old_record.events(results)
     else:
-        raise NothingTold(f"{directory} holds no results of a batch; {_elsewhere(directory)}")
+        raise NotRecorded(f"{directory} holds no results of a batch; {_elsewhere(directory)}")
     try:
         return recorded(directory, events, running=running)
     except ValueError as error:

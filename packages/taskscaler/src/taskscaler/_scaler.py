@@ -21,7 +21,7 @@ from taskscaler._leases import Leases
 from taskscaler._observe import DecisionEvent, InstanceEvent, LeaseEvent, Observers, ScalerObserver
 from taskscaler._types import Policy, Pool
 from taskscaler.core._mediator import AllRemoved, Core, InstanceLost
-from taskscaler.core._slots import LEDGER_RECORDS, Break, Capacity, Check, Clean, Deliver, Doubt, Refuse
+from taskscaler.core._slots import LEDGER_RECORDS, Break, Capacity, Check, Clean, Deliver, MarkUnhealthy, Refuse
 from taskscaler.diagnose._explain import Explanation, InstanceView, explain, view_instances
 from taskscaler.diagnose._explain_instance import InstanceExplanation, explain_instance
 from taskscaler.diagnose._explain_key import KeyExplanation, explain_key
@@ -277,9 +277,9 @@ class Taskscaler:
         The answers are values: `str()` of them is for people, `as_dict()` for JSON. Costs O(n) in instances.
 
         Args:
-            instance: Tell of this one, by its id or, where pools use the same ids, as ``pool/id``: why it is there,
+            instance: Describe this one, by its id or, where pools use the same ids, as ``pool/id``: why it is there,
                 still there, or gone.
-            key: Tell where this job stands.
+            key: Describe where this job stands.
 
         Returns:
             Without arguments, why there is (no) capacity. What is asked for need not be known.
@@ -402,7 +402,7 @@ class Taskscaler:
         action: Check
         | Deliver
         | Break
-        | Doubt
+        | MarkUnhealthy
         | Clean
         | Refuse
         | InstanceLost
@@ -421,7 +421,7 @@ class Taskscaler:
                 self._leases.lose(lease, loss)
             case Clean():
                 self._runtime.start_soon(self._clean, action)
-            case Doubt(lease, why):
+            case MarkUnhealthy(lease, why):
                 self._leases.mark_unhealthy(lease, why)
             case Refuse(key, why):
                 self._leases.refuse(key, why)

@@ -24,7 +24,7 @@ _ELSEWHERE = "set dir in [autoscaler.state_storage] to another directory"
 
 
 def default_directory() -> Path:
-    """Tell where the user's state is kept unless the user says otherwise.
+    """Where the user's state is kept unless the user says otherwise.
 
     Raises:
         JournalError: The user has no home directory.
@@ -67,7 +67,7 @@ class StateJournal:
         return str(self.directory.absolute())
 
     def path(self, identities: Sequence[str]) -> Path:
-        """Tell where the state of these groups is kept, in whichever order they are named."""
+        """Where the state of these groups is kept, in whichever order they are named."""
         names = "\n".join(sorted(identities))
         slug = re.sub(r"[^A-Za-z0-9._-]+", "-", names).strip("-.")[:LONGEST_SLUG]
         return self.directory / f"{slug}-{sha256(names.encode()).hexdigest()[:16]}.sqlite"

@@ -92,7 +92,7 @@ def refuse_detour(link: Path, text: bytes, read: Callable[[Path], bytes | None])
     Args:
         link: Where it will be.
         text: What it points to.
-        read: Tells what the link at a path points to, None if there is no link; paths go through real directories.
+        read: Returns what the link at a path points to, None if there is no link; paths go through real directories.
     """
     at, left, passed = link[:-1], list(reversed(parts_of(text))), 0
     while left:

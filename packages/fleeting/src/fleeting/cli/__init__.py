@@ -21,7 +21,7 @@ from fleeting.cli._commandline import (
     folded,
     in_lines,
     outcome,
-    tell,
+    report_errors,
 )
 
 __all__ = [
@@ -37,7 +37,7 @@ __all__ = [
     "in_lines",
     "main",
     "outcome",
-    "tell",
+    "report_errors",
 ]
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)

@@ -1,4 +1,4 @@
-"""What the commands of the suite share: how wrong arguments and errors are told, and how a command ends."""
+"""What the commands of the suite share: how wrong arguments and errors are reported, and how a command ends."""
 
 import os
 import sys
@@ -29,7 +29,7 @@ WRONG_FILE = (ConfigError, PluginBroken, InterfaceMismatch, OSError)
 
 Expected: TypeAlias = FleetingError | OSError
 EXPECTED: tuple[type[Expected], ...] = (FleetingError, OSError)
-"""What is told in a sentence; anything else is a mistake of ours and shows where it is."""
+"""What is reported in a sentence; anything else is a mistake of ours and shows where it is."""
 
 E = TypeVar("E", bound=BaseException)
 
@@ -47,7 +47,7 @@ class _Command(click.Command):
 
 
 class Commands(click.Group):
-    """Commands whose wrong arguments are told as all errors are."""
+    """Commands whose wrong arguments are reported as all errors are."""
 
     command_class = _Command
 
@@ -75,13 +75,13 @@ def _open_what_was_closed() -> None:
 
 
 class _Wrong(click.ClickException):
-    """Wrong arguments, told as all errors are."""
+    """Wrong arguments, reported as all errors are."""
 
     exit_code = WRONG
 
     def show(self, file: IO[Any] | None = None) -> None:  # noqa: ARG002  (errors have one place to go to)
         """Print it."""
-        tell([WrongArguments(self.message)], self.exit_code)
+        report_errors([WrongArguments(self.message)], self.exit_code)
 
 
 @contextmanager
@@ -98,7 +98,7 @@ def _retold(command: str) -> Iterator[None]:
 
 
 def outcome(command: Callable[[], int], *, failed: int = FAILED) -> int:
-    """Run a command and return its exit status; expected errors are told, and end it with *failed*.
+    """Run a command and return its exit status; expected errors are reported, and end it with *failed*.
 
     Some arguments are seen to be wrong only once the group was looked at; they end it with `WRONG` as all others do.
     """
@@ -107,18 +107,18 @@ def outcome(command: Callable[[], int], *, failed: int = FAILED) -> int:
     except KeyboardInterrupt:  # before the event loop heeds signals
         return SIGNALLED + SIGINT
     except WrongArguments as error:
-        return tell([error], WRONG)
+        return report_errors([error], WRONG)
     except EXPECTED as error:
-        return tell([error], failed)
+        return report_errors([error], failed)
     except BaseExceptionGroup as group:
         expected, rest = group.split(EXPECTED)
         if expected is None or rest is not None:
             raise
         errors = [*_leaves(expected)]
-        return tell(errors, WRONG if all(isinstance(error, WrongArguments) for error in errors) else failed)
+        return report_errors(errors, WRONG if all(isinstance(error, WrongArguments) for error in errors) else failed)
 
 
-def tell(errors: Iterable[Expected], status: int) -> int:
+def report_errors(errors: Iterable[Expected], status: int) -> int:
     """Print the errors on standard error and return the exit status."""
     for error in errors:
         for line in in_lines(error):

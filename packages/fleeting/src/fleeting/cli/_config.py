@@ -63,7 +63,7 @@ def read_group_file(path: Path, runner: str | None) -> GroupFile:
 
 
 def _find(data: Mapping[str, object], path: Path, runner: str | None) -> tuple[str, Mapping[str, object]]:
-    """Tell where in the file the group's table is, and what stands there."""
+    """Where in the file the group's table is, and what stands there."""
     if runner is not None or "runners" in data:
         key, entry = find_runner(data, runner, source=str(path))
         return _table(f"{key}.autoscaler", entry["autoscaler"], path)

@@ -106,7 +106,7 @@ async def copy(group: OpenGroup, *, source: str, target: str) -> int:
 
 
 def _place(argument: str, instances: Iterable[str]) -> _There | Path:
-    """Tell whether it is on an instance; ids may have colons and slashes in them."""
+    """Whether it is on an instance; ids may have colons and slashes in them."""
     for instance in sorted(instances, key=len, reverse=True):
         if argument.startswith(f"{instance}:"):
             return _There(instance, argument.removeprefix(f"{instance}:"))
@@ -124,7 +124,7 @@ async def _up(connection: Connection, *, here: Path, there: _There) -> None:
 
 
 def _source(here: Path) -> tuple[str, str, Path]:
-    """Tell its name, what it is, and where, if it is a link."""
+    """Its name, what it is, and where, if it is a link."""
     with _here(here):
         source = here.resolve(strict=True)
     if not (source.is_dir() or source.is_file()):
@@ -169,7 +169,7 @@ async def _down(connection: Connection, *, there: _There, here: Path, into: bool
 
 
 def _target(here: Path, name: str, *, into: bool) -> Path:
-    """Tell what the copy is to be: in a directory it has the name that it has there."""
+    """What the copy is to be: in a directory it has the name that it has there."""
     if here.is_dir():
         if name in ("", ".", ".."):
             raise CopyFailed("here", f"{here} is a directory, but the copy has no name; write {here / 'NAME'}")
@@ -224,7 +224,7 @@ async def _run(
 
 @contextmanager
 def _here(path: Path) -> Iterator[None]:
-    """Tell errors of this side as such; *path* is what they are about if they do not say."""
+    """Mark errors of this side as such; *path* is what they are about if they do not say."""
     try:
         yield
     except ArchiveRefused as error:

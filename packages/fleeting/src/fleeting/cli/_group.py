@@ -1,4 +1,4 @@
-"""What is done with a group that was opened by hand, and the telling of what goes wrong."""
+"""What is done with a group that was opened by hand, and how what goes wrong is reported."""
 
 import json
 import os
@@ -19,7 +19,7 @@ from fleeting._durations import format_duration, span
 from fleeting._errors import FleetingError, InstanceNotFound, PluginNotFound, ProviderError, Unreachable
 from fleeting._types import ConnectInfo, GroupInfo, Observation, Observed, Settings, State
 from fleeting._wording import did_you_mean
-from fleeting.cli._commandline import FAILED, SIGNALLED, SUCCEEDED, WRONG, WRONG_FILE, outcome, tell
+from fleeting.cli._commandline import FAILED, SIGNALLED, SUCCEEDED, WRONG, WRONG_FILE, outcome, report_errors
 from fleeting.cli._config import GroupFile, read_group_file
 from fleeting.cli._text import print_table, remark, say
 from fleeting.connectors import dial
@@ -52,7 +52,7 @@ class OpenGroup:
             return await self.driver.group.update()
 
     async def connect_info(self, instance: str, view: Observation | None = None) -> ConnectInfo:
-        """Tell how to connect to a running instance; *view* is what was seen just now, if anything was.
+        """How to connect to a running instance; *view* is what was seen just now, if anything was.
 
         Raises:
             InstanceNotFound: It is not there.
@@ -93,7 +93,7 @@ def perform(
     try:
         file = read_group_file(config, runner)
     except (*WRONG_FILE, PluginNotFound) as error:
-        return tell([error], WRONG)
+        return report_errors([error], WRONG)
     for note in file.notes:
         remark(note)
     return outcome(partial(anyio.run, _perform, action, file, manage, arguments), failed=failed)
@@ -121,7 +121,7 @@ def _tell_problems(view: Observation) -> None:
 
 
 async def increase_group(group: OpenGroup, *, count: int) -> int:
-    """Ask for more, and tell how many the cloud accepted, and if not all, why."""
+    """Ask for more, and print how many the cloud accepted, and if not all, why."""
     with _in_time():
         accepted = await group.driver.group.increase(count, intent=f"by-hand-{os.urandom(6).hex()}")
     say(f"asked for {count}, {accepted} accepted")
@@ -136,7 +136,7 @@ async def increase_group(group: OpenGroup, *, count: int) -> int:
 
 
 async def decrease_group(group: OpenGroup, *, instances: Sequence[str]) -> int:
-    """Delete instances that are there, and tell which were accepted for deletion, and if not all, why."""
+    """Delete instances that are there, and print which were accepted for deletion, and if not all, why."""
     known = (await group.look()).instances
     for instance in instances:
         if instance not in known:

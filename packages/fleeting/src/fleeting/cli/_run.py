@@ -31,7 +31,7 @@ async def run_through(connection: Connection, command: str | Sequence[str], stdi
 
 
 def status_of(completed: Completed) -> int:
-    """Tell a command's end as a shell does."""
+    """Turn a command's end into an exit status as a shell does."""
     if completed.exit_status is not None:
         return completed.exit_status
     number = getattr(signal, completed.signal or "", signal.SIGTERM)

@@ -7,7 +7,7 @@ from attrs import evolve
 
 from fleeting._errors import LoginRejected
 from fleeting._plugins import load_connector
-from fleeting._protocols import Connection, Connector, OpensTerminals, Sink, Source, TellsSystem, Terminal
+from fleeting._protocols import Connection, Connector, OpensTerminals, ReportsSystem, Sink, Source, Terminal
 from fleeting._types import ConnectInfo, ConnectorConfig
 from fleeting.connectors._base import BaseConnection, Invocation
 from fleeting.connectors._collect import Beginning, Collector, Ending
@@ -23,9 +23,9 @@ __all__ = [
     "Invocation",
     "OpensTerminals",
     "PipeOutput",
+    "ReportsSystem",
     "Sink",
     "Source",
-    "TellsSystem",
     "Terminal",
     "arriving",
     "overridden",
@@ -71,7 +71,7 @@ async def overridden(info: ConnectInfo, config: ConnectorConfig) -> ConnectInfo:
 
 
 def _protocol(info: ConnectInfo, configured_os: str | None) -> str:
-    """Windows speaks WinRM unless somebody says otherwise; a group that tells the system tells the protocol too."""
+    """Windows speaks WinRM unless somebody says otherwise; a group that names the system names the protocol too."""
     is_news = configured_os == "windows" and info.os != "windows"
     return "winrm" if is_news and info.protocol == _SSH else info.protocol
 

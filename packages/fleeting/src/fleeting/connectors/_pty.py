@@ -59,12 +59,12 @@ class LocalTerminal:
                 rest = rest[self._end.write(rest) or 0 :]
 
     async def resize(self, columns: int, rows: int) -> None:
-        """Tell the new size of the window."""
+        """Report the new size of the window."""
         await checkpoint()
         termios.tcsetwinsize(self._end.fileno(), (rows, columns))
 
     async def wait(self) -> Completed:
-        """Tell how the command ended."""
+        """How the command ended."""
         return await self._outcome()
 
     def _read(self) -> bytes | None:

@@ -130,7 +130,7 @@ class LocalConnection(BaseConnection):
         return "it was closed locally" if self._closed else f"the agent of {self._instance} ended"
 
     def close(self) -> None:
-        """Hang up; who waits for the end is told."""
+        """Hang up; who waits for the end learns of it."""
         self._closed = True
         with suppress(OSError):
             self._held.shutdown(socket.SHUT_RDWR)
@@ -161,7 +161,7 @@ class LocalConnection(BaseConnection):
         return self._completed(outcome)
 
     def _completed(self, outcome: _client.Answer) -> Completed:
-        """Tell how a command ended.
+        """How a command ended.
 
         Raises:
             ConnectError: It was not started.
@@ -186,7 +186,7 @@ def _argv(command: str | Sequence[str]) -> list[str]:
 
 
 async def _attend(stream: UNIXSocketStream, pipes: "_Pipes") -> _client.Answer | None:
-    """Feed and drain the command until the agent tells what came of it, and all of its output was taken."""
+    """Feed and drain the command until the agent reports its end, and all of its output was taken."""
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(pipes.feed)
         for output in pipes.outputs:
@@ -197,7 +197,7 @@ async def _attend(stream: UNIXSocketStream, pipes: "_Pipes") -> _client.Answer |
 
 
 async def _hang_up(stream: UNIXSocketStream) -> None:
-    """Tell the agent to end the command's process tree, and wait until it has."""
+    """Have the agent end the command's process tree, and wait until it has."""
     with suppress(OSError, anyio.BrokenResourceError, Unreachable):
         await stream.send_eof()
         await _client.receive(stream)

@@ -206,8 +206,8 @@ class Growth:
 
     def _accepted(self, intent: Intent, accepted: int, now: float) -> None:
         """It accepted so many for it."""
-        if intent.doubtful and not accepted:  # none now; but the earlier try may still be carried out
-            self._doubt(intent, now)
+        if intent.unanswered and not accepted:  # none now; but the earlier try may still be carried out
+            self._not_answered(intent, now)
             self._backoff.failed("the cloud accepted none", now)
             return
         self.intents.accepted(intent, accepted, now)
@@ -222,18 +222,18 @@ class Growth:
         self._backoff.failed(answer.error, now, answer.retry_after)
         intent = self.intents.get(answer.intent)
         if intent is not None:
-            if answer.outcome_known and not intent.doubtful:
+            if answer.outcome_known and not intent.unanswered:
                 self.intents.accepted(intent, intent.matched, now)
                 self._settle(intent)
             else:
-                self._doubt(intent, now)
+                self._not_answered(intent, now)
         self._call_ended(now)
 
     def not_asked(self, name: str, now: float) -> None:
         """Nothing will come of it, unless an earlier try is still carried out; what is wanted now is asked for anew."""
         intent = self.intents.get(name)
-        if intent is not None and intent.doubtful:
-            self._doubt(intent, now)
+        if intent is not None and intent.unanswered:
+            self._not_answered(intent, now)
         elif intent is not None:
             self._bucket.take(-intent.outstanding, now)
             self.intents.accepted(intent, intent.matched, now)
@@ -248,9 +248,9 @@ class Growth:
         if not self.asking:
             self.request(self._unqueue(self.queued, now), now)
 
-    def _doubt(self, intent: Intent, now: float) -> None:
+    def _not_answered(self, intent: Intent, now: float) -> None:
         """Nobody knows what will come of it; ask again where that is idempotent."""
-        self.intents.doubted(intent, now)
+        self.intents.not_answered(intent, now)
         self._settle(intent)
         if self._named and intent.outstanding:
             self._ask_after_backoff(intent)
@@ -393,7 +393,7 @@ class Growth:
             record.accepted,
             record.matched,
             in_flight=False,
-            doubtful=record.accepted is None,
+            unanswered=record.accepted is None,
         )
         self.intents.open(intent)
         again = self._named and record.accepted is None
@@ -411,5 +411,5 @@ def _bucket(config: PlanConfig, now: float) -> TokenBucket:
 
 
 def _identity(problem: Problem) -> tuple[object, ...]:
-    """What tells a problem from another; its words may change while it lasts."""
+    """What distinguishes one problem from another; its words may change while it lasts."""
     return problem.kind, problem.offering, problem.since

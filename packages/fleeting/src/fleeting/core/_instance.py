@@ -159,7 +159,7 @@ class Instance:
 
     @property
     def announced(self) -> bool:
-        """Whether the consumer was told of it, awake or asleep, and is owed a `Gone`."""
+        """Whether the consumer knows of it, awake or asleep, and is owed a `Gone`."""
         match self.phase:
             case Waiting(boot) | Preparing(boot):
                 return boot.start is not Start.NEW

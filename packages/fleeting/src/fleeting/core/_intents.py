@@ -50,7 +50,7 @@ class Intent:
     overdue: bool = False
     """Whether a view did not show what it should have brought by then; one bad view decides nothing."""
 
-    doubtful: bool = False
+    unanswered: bool = False
     """Whether an earlier try was never answered, so that a later refusal does not settle it."""
 
     @property
@@ -178,11 +178,11 @@ class Intents:
         intent.asked_at = now
         self._count(intent)
 
-    def doubted(self, intent: Intent, now: float) -> None:
+    def not_answered(self, intent: Intent, now: float) -> None:
         """Nobody knows what the cloud made of it."""
         self._uncount(intent)
         intent.in_flight = intent.overdue = False
-        intent.doubtful = True
+        intent.unanswered = True
         intent.asked_at = now
         self._count(intent)
 

@@ -836,7 +836,7 @@ class Plan:
     # --- bookkeeping -------------------------------------------------------------------------------------
 
     def _restore(self, recovered: Mapping[str, Mapping[str, Any]], now: float) -> None:
-        """Take up what an earlier manager left; the first view tells what has become of it."""
+        """Take up what an earlier manager left; the first view shows what has become of it."""
         for key, intent in recovered.get(INTENT, {}).items():
             self._growth.restore(self._id(key), intent, now)
         for key, record in recovered.get(INSTANCE, {}).items():

@@ -110,7 +110,7 @@ class Power:
         self._timers.set(Timer(Due.READY, known.id), now + self._context.config.instance_ready_timeout)
 
     def time_boot(self, known: Instance) -> None:
-        """One that was to be resumed need not be lost as long as it sleeps on: which timer ends its try, views tell."""
+        """One that was to be resumed need not be lost as long as it sleeps: views decide which timer ends its try."""
         ready, resumed = Timer(Due.READY, known.id), Timer(Due.RESUMED, known.id)
         sleeps_on = self._sleeps_on(known)
         before, after = (ready, resumed) if sleeps_on else (resumed, ready)
@@ -150,7 +150,7 @@ class Power:
             self._context.table.note_change(known)
 
     def suspend_answered(self, fact: messages.SuspendAccepted | messages.SuspendFailed, now: float) -> None:
-        """Those that the cloud did not take go on running; whether those that it took fall asleep, views tell."""
+        """Those that the cloud did not take go on running; whether those that it took fall asleep, views show."""
         accepted, error, retry_after = _answer(fact)
         self._answered(fact.asked)
         for known in self._context.table.known(fact.asked):
@@ -164,7 +164,7 @@ class Power:
         self._views.expect(now)
 
     def not_suspended(self, known: Instance, error: str, now: float, retry_after: float | None = None) -> None:
-        """It goes on running, as far as is known: a view tells."""
+        """It goes on running, as far as is known: a view shows it."""
         self.suspending.failed(f"instance {known.id} could not be suspended: {error}", now, retry_after)
         self.wake_up(known, Boot(Start.WOKEN), now, unsure_since=now)
         self._views.fetch(now)

@@ -12,7 +12,7 @@ class InstanceTable:
     """All known instances. What is counted of them is changed here and nowhere else."""
 
     def __init__(self, last_view: LastView) -> None:
-        """Start with none; *last_view* is told which of them the next view has to be looked through for."""
+        """Start with none; *last_view* learns which of them the next view has to be looked through for."""
         self._last_view = last_view
         self.by_id: dict[str, Instance] = {}
         self._by_stage: Counter[Stage] = Counter()

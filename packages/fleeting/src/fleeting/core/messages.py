@@ -359,7 +359,7 @@ class Changed(NamedTuple):
 
 
 class Alive(NamedTuple):
-    """A heartbeat of the instance has passed; told only where that has to be before work is given."""
+    """A heartbeat of the instance has passed; emitted only where work is given after that alone."""
 
     instance: str
 

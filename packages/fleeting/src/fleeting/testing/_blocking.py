@@ -31,7 +31,7 @@ class _Watch:
     """How that call has held up the event loop, or would have."""
 
     def notice(self, event: str, args: tuple[Any, ...]) -> None:
-        """Look at what Python tells its auditors before it happens."""
+        """Look at what Python reports to its auditors before it happens."""
         if event == "socket.connect" and self.thread == get_ident() and args[0].gettimeout() != 0:
             self.call.append(f"it connects to {args[1]!r} with a blocking socket")
             raise _WouldBlock(self.call[-1])
@@ -50,7 +50,7 @@ class _Watch:
 
 
 async def held_up(call: Coroutine[Any, Any, object]) -> str:
-    """Run *call*, whatever comes of it, and tell how it held up the event loop; empty if it did not."""
+    """Run *call*, whatever comes of it, and return how it held up the event loop; empty if it did not."""
     seen: list[str] = []
     with suppress(Exception):
         await stepped(call, step=partial(_watch().step, seen))

@@ -74,7 +74,7 @@ class FakeCloud:
     """Seconds from an accepted resumption to running again."""
 
     notice_probe: str | None = None
-    """A command that, run on an instance, tells its notices; `on_command` is not asked then."""
+    """A command that, run on an instance, prints its notices; `on_command` is not asked then."""
 
     latency: Mapping[Method, float] = field(factory=dict)
     """Seconds that a call of the method takes; 0 where it is not named."""
@@ -257,7 +257,7 @@ class FakeCloud:
         """Let it be gone at once and without a trace, as if somebody else had terminated it."""
         machine = self.machines[instance]
         machine.gone_at = machine.forgotten_at = self.now
-        self.tell()
+        self.notify()
 
     def come_back(self, instance: str) -> None:
         """Let a gone instance exist again, as if the views without it had been wrong."""
@@ -302,7 +302,7 @@ class FakeCloud:
     def cut(self, instance: str) -> None:
         """Break every open connection to the instance, which itself lives on."""
         self.machines[instance].cuts += 1
-        self.tell()
+        self.notify()
 
     def notice(self, instance: str, *, in_seconds: float, kind: NoticeKind = NoticeKind.PREEMPTION) -> Notice:
         """Announce that the instance will go; if it is preempted, it does, then and without a trace."""
@@ -312,7 +312,7 @@ class FakeCloud:
             machine.gone_at = min(machine.gone_at, notice.deadline)
             machine.forgotten_at = min(machine.forgotten_at, notice.deadline)
         self.notices_given.append(notice)
-        self.tell()
+        self.notify()
         return notice
 
     def run_out(self, message: str = "no capacity for this offering") -> Problem:
@@ -358,7 +358,7 @@ class FakeCloud:
             await changed.wait()
             tasks.cancel_scope.cancel()
 
-    def tell(self) -> None:
+    def notify(self) -> None:
         """Wake all who wait for a change."""
         self._changed.set()
         self._changed = anyio.Event()
@@ -392,7 +392,7 @@ class FakeCloud:
         """Settle when it is gone, and wake whoever waits for that."""
         machine.gone_at = gone_at
         machine.forgotten_at = gone_at + self.linger
-        self.tell()
+        self.notify()
 
     def _observe(self, machine: Machine) -> Observed | None:
         """What is shown of it."""

@@ -32,10 +32,10 @@ from fleeting.testing._checks._closing import (
 )
 from fleeting.testing._checks._failing import (
     check_failures_are_provider_errors,
-    check_quota_is_told,
+    check_quota_is_reported,
     check_refused_credentials_are_auth_failed,
     check_silence_ends_in_time,
-    check_stock_out_is_told,
+    check_stock_out_is_reported,
     check_throttling_is_rate_limited,
 )
 from fleeting.testing._checks._growing import (
@@ -47,7 +47,7 @@ from fleeting.testing._checks._growing import (
     check_named_create_is_idempotent,
     check_named_create_outlives_its_manager,
     check_named_create_settles_a_lost_answer,
-    check_partial_success_is_told,
+    check_partial_success_is_reported,
 )
 from fleeting.testing._checks._handing import (
     check_arguments_are_left_alone,
@@ -91,7 +91,7 @@ from fleeting.testing._checks._shrinking import (
     check_decrease_goes_on_past_what_is_gone,
     check_decrease_removes_only_those_named,
     check_decrease_removes_what_does_not_run,
-    check_refused_deletion_is_told,
+    check_refused_deletion_is_reported,
 )
 from fleeting.testing._checks._sizes import (
     check_empty_page_is_not_the_last,
@@ -101,7 +101,7 @@ from fleeting.testing._checks._sizes import (
     check_view_follows_a_changing_crowd,
 )
 from fleeting.testing._checks._suspending import (
-    check_resuming_without_room_is_told,
+    check_resuming_without_room_is_reported,
     check_suspended_instances_can_be_deleted,
     check_suspended_instances_come_back,
     check_suspending_again_is_accepted,
@@ -112,7 +112,7 @@ from fleeting.testing._checks._troubles import (
     check_malformed_answers_are_provider_errors,
     check_refusals_are_told_by_every_call,
     check_throttled_calls_stop_asking,
-    check_trouble_amid_a_call_is_told,
+    check_trouble_amid_a_call_is_reported,
     check_troubles_pass,
     check_unreachable_cloud_is_a_provider_error,
 )
@@ -173,7 +173,7 @@ CHECKS: tuple[Check, ...] = (
     check_update_notices_death,
     check_increase_brings_what_it_accepted,
     check_increase_stops_at_max_size,
-    check_partial_success_is_told,
+    check_partial_success_is_reported,
     check_lost_answer_is_an_unknown_outcome,
     check_ids_are_never_reused,
     check_named_create_is_idempotent,
@@ -185,7 +185,7 @@ CHECKS: tuple[Check, ...] = (
     check_decrease_accepts_what_is_gone,
     check_decrease_goes_on_past_what_is_gone,
     check_decrease_removes_what_does_not_run,
-    check_refused_deletion_is_told,
+    check_refused_deletion_is_reported,
     check_large_numbers_are_handled,
     check_every_page_is_known_to_every_call,
     check_connect_info_is_complete,
@@ -203,10 +203,10 @@ CHECKS: tuple[Check, ...] = (
     check_refusals_are_told_by_every_call,
     check_unreachable_cloud_is_a_provider_error,
     check_malformed_answers_are_provider_errors,
-    check_trouble_amid_a_call_is_told,
+    check_trouble_amid_a_call_is_reported,
     check_troubles_pass,
-    check_stock_out_is_told,
-    check_quota_is_told,
+    check_stock_out_is_reported,
+    check_quota_is_reported,
     check_problems_end,
     check_silence_ends_in_time,
     check_late_answer_is_an_unknown_outcome,
@@ -231,7 +231,7 @@ CHECKS: tuple[Check, ...] = (
     check_suspending_again_is_accepted,
     check_suspending_goes_on_past_what_is_gone,
     check_suspended_instances_can_be_deleted,
-    check_resuming_without_room_is_told,
+    check_resuming_without_room_is_reported,
     check_owner_mark_keeps_others_out,
     check_owner_mark_is_renewed,
     check_expired_owner_mark_is_taken_over,

@@ -24,7 +24,7 @@ class FakeConnection(BaseConnection):
     def close(self) -> None:
         """End it from this side, with every command that runs over it."""
         self._left = True
-        self._cloud.tell()
+        self._cloud.notify()
 
     async def perform(self, invocation: Invocation) -> Completed:
         """Play a command."""

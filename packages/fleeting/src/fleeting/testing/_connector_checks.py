@@ -42,7 +42,7 @@ def expect(clause: str, seen: object, wanted: object) -> None:
         raise Violation(clause, f"{seen!r:.300}, not {wanted!r:.300}")
 
 
-async def check_outputs_and_status_are_told(dial: DialInstance) -> None:
+async def check_outputs_and_status_are_reported(dial: DialInstance) -> None:
     """Without sinks the result has both outputs, each by itself, and the exit status."""
     async with dial() as connection:
         completed = await connection.run("echo out; echo err >&2; exit 3")
@@ -50,7 +50,7 @@ async def check_outputs_and_status_are_told(dial: DialInstance) -> None:
     expect("the result has stdout, stderr and exit_status", completed, wanted)
 
 
-async def check_the_signal_is_told(dial: DialInstance) -> None:
+async def check_the_signal_is_reported(dial: DialInstance) -> None:
     """A command that was ended by a signal has that in place of an exit status."""
     async with dial() as connection:
         completed = await connection.run("kill -KILL $$")
@@ -104,7 +104,7 @@ async def check_unread_input_is_closed(dial: DialInstance) -> None:
 
 
 async def check_environment_and_directory(dial: DialInstance) -> None:
-    """Variables are added to the instance's own environment; the command starts where it is told to."""
+    """Variables are added to the instance's own environment; the command starts where it should."""
     async with dial() as connection:
         completed = await connection.run('echo "$A|$B|${PATH:+path}"; pwd', env={"A": "a 'b'", "B": ""}, cwd="/usr")
     expect("env is added, and cwd obeyed", completed.stdout.decode(), "a 'b'||path\n/usr\n")
@@ -261,8 +261,8 @@ async def check_tunnels_lead_somewhere_or_are_unsupported(dial: DialInstance) ->
             raise Violation("a tunnel to nowhere raises Unreachable or Unsupported", "a stream was opened")
 
 
-async def check_the_end_is_told(dial: DialInstance) -> None:
-    """Leaving the context closes the connection: who waits for that is told why, and commands are `Unreachable`."""
+async def check_the_end_is_reported(dial: DialInstance) -> None:
+    """Leaving the context closes the connection: who waits for that learns why, and commands are `Unreachable`."""
     reasons: list[str] = []
     async with anyio.create_task_group() as tasks, dial() as connection:
 
@@ -272,7 +272,9 @@ async def check_the_end_is_told(dial: DialInstance) -> None:
         tasks.start_soon(wait)
         tasks.start_soon(wait)
         expect("an open connection is not closed", ((await connection.run("true")).ok, reasons), (True, []))
-    expect("wait_closed tells everybody why, in words", [bool(reason) for reason in reasons], [True, True])
+    expect(
+        "wait_closed returns why, in words, to everybody who waits", [bool(reason) for reason in reasons], [True, True]
+    )
     try:
         await connection.run("true")
     except Unreachable:
@@ -337,8 +339,8 @@ async def _directory(connection: Connection) -> AsyncIterator[str]:
 
 
 CONNECTOR_CHECKS: tuple[ConnectorCheck, ...] = (
-    check_outputs_and_status_are_told,
-    check_the_signal_is_told,
+    check_outputs_and_status_are_reported,
+    check_the_signal_is_reported,
     check_no_shell_touches_a_list,
     check_bytes_pass_unchanged,
     check_input_is_fed_as_it_is_read,
@@ -354,7 +356,7 @@ CONNECTOR_CHECKS: tuple[ConnectorCheck, ...] = (
     check_cancelling_ends_the_process_tree_first,
     check_commands_run_side_by_side,
     check_tunnels_lead_somewhere_or_are_unsupported,
-    check_the_end_is_told,
+    check_the_end_is_reported,
     check_users_do_not_disturb_each_other,
 )
 """Every check, in the order in which a new connector is best made to pass them."""

@@ -118,7 +118,7 @@ class Harness:
     """Ends an instance behind the group's back."""
 
     alive: Callable[[], Awaitable[Collection[str]]] | None = None
-    """Tells the ids of all instances that really exist and are paid for, not by way of the group."""
+    """Returns the ids of all instances that really exist and are paid for, not by way of the group."""
 
     deadline: float = 60.0
     """Seconds within which what was asked for comes, runs, or is gone."""
@@ -157,7 +157,7 @@ class Harness:
     """Makes the cloud announce that an instance will go."""
 
     probed: Callable[[str], Awaitable[Completed]] | None = None
-    """Runs the group's `notice_probe` as on that instance, and tells what came of it."""
+    """Runs the group's `notice_probe` as on that instance, and returns the outcome."""
 
     writes: Callable[[], int] | None = None
     """Counts the requests so far that would change something at the cloud."""
@@ -203,7 +203,7 @@ class Harness:
         """Ids of the instances that really exist, not by way of the group.
 
         Raises:
-            NotChecked: It cannot be told.
+            NotChecked: It cannot be known.
         """
         return await self.need(self.alive, "alive", "returns which instances really exist")()
 
@@ -378,7 +378,7 @@ class Probe:
     async def tidy(self) -> None:
         """Delete what came since the group was opened, as far as it lets itself be deleted, and take its mark away.
 
-        Whatever a group raises here, it has raised before in the check, which tells better what is wrong.
+        Whatever a group raises here, it has raised before in the check, which says better what is wrong.
         """
         if Capability.OWNER_MARK in self.info.capabilities and isinstance(self.group, MarksOwner):
             with suppress(Exception):

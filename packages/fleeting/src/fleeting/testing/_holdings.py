@@ -172,7 +172,7 @@ def _is_idle(thread: threading.Thread) -> bool:  # noqa: TID251  (only looked at
 
 
 def _files() -> Sequence[str]:
-    """What each descriptor stands for, as far as the system tells; not the one with which we look."""
+    """What each descriptor stands for, as far as the system says; not the one with which we look."""
     directory = Path("/proc/self/fd" if Path("/proc/self/fd").is_dir() else "/dev/fd")
     return [target for entry in directory.glob("*") if (target := _target(entry))]
 
@@ -183,12 +183,12 @@ def _target(entry: Path) -> str:
         return str(entry.readlink())
     except FileNotFoundError:
         return ""
-    except OSError:  # a system that does not tell
+    except OSError:  # a system that does not say
         return f"descriptor {entry.name}"
 
 
 def _children() -> Sequence[str]:
-    """The ids of child processes, ended ones that nobody waited for included, if the system tells."""
+    """The ids of child processes, ended ones that nobody waited for included, if the system lists them."""
     lists = Path("/proc/self/task").glob("*/children")
     return [child for each in lists for child in _read(each).split()]
 

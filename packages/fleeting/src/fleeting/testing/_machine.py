@@ -89,7 +89,7 @@ class Machine:
     forgotten_at: float = math.inf
     broken: bool = False
     hangs: bool = False
-    """Whether it will hang in deleting once it is told to go."""
+    """Whether it will hang in deleting once it is asked to go."""
 
     sickness: str = ""
     cuts: int = 0

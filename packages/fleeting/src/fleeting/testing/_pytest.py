@@ -65,7 +65,7 @@ class GroupConformance:
                 pytest.skip(f"not run, because init raises: see {first.rpartition('::')[2]}")
         # Out here, because a task group in the author's fixture would wrap what is raised within it.
         if isinstance(verdict, Violation):
-            pytest.fail(_told(verdict), pytrace=False)
+            pytest.fail(_shown(verdict), pytrace=False)
         if isinstance(verdict, NotChecked):
             pytest.skip(f"not checked: {verdict}")
         if verdict is not None:
@@ -81,7 +81,7 @@ async def _verdict(check: Check, harness: Harness) -> Violation | NotApplicable 
     return None
 
 
-def _told(violation: Violation) -> str:
+def _shown(violation: Violation) -> str:
     """What an author needs: the clause and what was seen, and where in the plugin an error came from, if it was one."""
     cause = violation.__cause__
     frames = [] if cause is None else [each for each in extract_tb(cause.__traceback__) if _is_the_authors(each)]

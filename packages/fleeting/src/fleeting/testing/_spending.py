@@ -209,7 +209,7 @@ async def _emptied(account: _Account) -> Sequence[str]:
 
 
 async def _told_to_go(group: InstanceGroup, account: _Account, left: Sequence[str]) -> Sequence[str]:
-    """Delete what was not there first; returns what that was, or *left* if the cloud does not tell."""
+    """Delete what was not there first; returns what that was, or *left* if the cloud cannot list it."""
     view = await _try(group.update)
     if view is None:
         return left

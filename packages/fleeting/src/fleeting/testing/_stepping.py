@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 Resume = Callable[[], Any]
-"""Lets the call run to its next wait, and returns what it tells the event loop there."""
+"""Lets the call run to its next wait, and returns what it passes to the event loop there."""
 
 
 class GiveUp(BaseException):
@@ -26,7 +26,7 @@ def stepped(
     Args:
         call: What to run.
         step: Performs each step.
-        on_wait: Called when the call waits for the event loop, before that is told. A `GiveUp` that it raises is
+        on_wait: Called when the call waits for the event loop, before that learns of it. A `GiveUp` that it raises is
             thrown into the call; all else is raised at once.
 
     Returns:

@@ -11,7 +11,7 @@ its own that starts at 0. Without pytest: ``anyio.run(main, **virtual_run("trio"
 
 Time passes only while nothing else can happen, so what a test sees is the same on every machine. Keep
 threads, sockets and processes out of it: trio's clock does not wait for them. (asyncio's waits for anyio's
-worker threads, and tells of a deadlock; on trio a time limit of pytest's has to end it.)
+worker threads, and reports a deadlock; on trio a time limit of pytest's has to end it.)
 """
 
 import asyncio  # noqa: TID251  (an event loop of asyncio cannot be made without it)
@@ -20,7 +20,7 @@ import selectors
 import threading
 from typing import Any, Literal
 
-from anyio._backends._asyncio import WorkerThread  # nothing public tells which worker threads are busy
+from anyio._backends._asyncio import WorkerThread  # nothing public says which worker threads are busy
 
 Backend = Literal["asyncio", "trio"]
 

@@ -14,7 +14,7 @@ from taskscaler._jobsfile._tables import RESERVED, Report, Tables
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 OUR_VARIABLES = "TASKSCALER_"
-"""What the names of variables begin with that jobs are told about themselves by."""
+"""What the names of variables begin with by which jobs learn about themselves."""
 
 
 def bad_variables(tables: Tables) -> Iterator[ConfigProblem]:
@@ -45,7 +45,7 @@ def missing_program(directory: Path, report: Report | None) -> Iterator[ConfigPr
 
 
 def _may_be_run(program: str, directory: Path, files: Sequence[str]) -> bool:
-    """Tell whether a program can be found; of what is in the results, only what is copied there is known."""
+    """Whether a program can be found; of what is in the results, only what is copied there is known."""
     path = PurePosixPath(program)
     if "/" not in program or path.is_absolute():
         return shutil.which(program) is not None

@@ -94,7 +94,7 @@ class JobTable:
     copies: int | None = field(
         default=None, validator=validators.optional((validators.ge(1), validators.le(MOST_JOBS)))
     )
-    """So many jobs, ``name-01`` and so on; each is told its number, from 0, by TASKSCALER_JOB_INDEX."""
+    """So many jobs, ``name-01`` and so on; each finds its number, from 0, in TASKSCALER_JOB_INDEX."""
 
     matrix: dict[str, object] | None = None
     """A job for each combination of values; see `_matrix`."""

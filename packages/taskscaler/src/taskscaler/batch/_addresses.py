@@ -1,4 +1,4 @@
-"""Which addresses of its instance a job's log may name: whoever reads the log need not be told how to get there."""
+"""Which addresses of its instance a job's log may name: whoever reads the log need not learn how to get there."""
 
 from typing import Self
 

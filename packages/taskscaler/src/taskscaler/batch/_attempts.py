@@ -35,7 +35,7 @@ class Attempt:
     exit_code: int | None = None
     why: str = ""
     cpu_time: float | None = None
-    """Seconds of CPU that it used; None: its executor does not tell."""
+    """Seconds of CPU that it used; None: its executor does not know."""
 
     peak_memory: int | None = None
     """Bytes of memory that it had at the most at once."""
@@ -131,7 +131,7 @@ class Attempts:
         )
 
     def began(self, job: int) -> float | None:
-        """Tell when the first try at a job began; None: there was none."""
+        """When the first try at a job began; None: there was none."""
         if earlier := self._earlier.get(job):
             return earlier[0].started
         return self._columns[0][job] if self._pooled[job] else None

@@ -21,7 +21,7 @@ class Names(Sequence[str]):
         """Take names over, in their order.
 
         Raises:
-            ValueError: One comes twice; only told by the first look-up.
+            ValueError: One comes twice; only found by the first look-up.
         """
         text = bytearray()
         self._ends = array("Q", [0])
@@ -69,7 +69,7 @@ class Names(Sequence[str]):
         return f"<{len(self)} names>"
 
     def number(self, name: str) -> int | None:
-        """Tell which number a name has; None: there is none of that name.
+        """Which number a name has; None: there is none of that name.
 
         Raises:
             ValueError: Two names are the same.

@@ -1,4 +1,4 @@
-"""How much longer a batch takes, as far as the jobs that are over tell. Pure."""
+"""How much longer a batch takes, as far as the jobs that are over show it. Pure."""
 
 from typing import Self
 
@@ -11,7 +11,7 @@ from taskscaler.batch._job_state import JobState
 from taskscaler.batch._state import BatchState
 
 _MEASURED = frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.TIMED_OUT})
-"""Ends that tell how long jobs take; whoever lost its instance has only begun."""
+"""Ends that show how long jobs take; whoever lost its instance has only begun."""
 
 
 @frozen(kw_only=True)
@@ -59,7 +59,7 @@ class Pace:
             self._seconds += attempt.duration
 
     def estimate(self, state: BatchState, now: float) -> Estimate | None:
-        """Tell how long the jobs that wait or run will take if as many run at a time as do at *now*.
+        """How long the jobs that wait or run will take if as many run at a time as do at *now*.
 
         Returns:
             None as long as no job has run to its end, or none runs: there is nothing to go by.

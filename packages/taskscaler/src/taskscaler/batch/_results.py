@@ -197,7 +197,7 @@ def _written(state: BatchState, *, now: float, briefly: bool) -> Iterator[bytes]
 
 
 def _text(state: BatchState, *, now: float, briefly: bool) -> Iterator[str]:
-    """Tell what became of a batch that ended at *now*, a job on each line: times in ISO 8601, durations in seconds."""
+    """What became of a batch that ended at *now*, a job on each line: times in ISO 8601, durations in seconds."""
     head = {
         "version": SCHEMA_VERSION,
         "started": iso(state.started),
@@ -263,7 +263,7 @@ class _Use:
 
 
 def _instances(state: BatchState) -> Iterator[Mapping[str, object]]:
-    """Tell of each instance that was given a job how many, and when the first began and the last ended."""
+    """Of each instance that was given a job: how many it was given, and when the first began and the last ended."""
     uses: defaultdict[tuple[str, str], _Use] = defaultdict(_Use)
     for record in state.records:
         for attempt in record.attempts:

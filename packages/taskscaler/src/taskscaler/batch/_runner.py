@@ -69,7 +69,7 @@ class Slot(Leased, Protocol):
         ...
 
     async def connect_info(self) -> ConnectInfo:
-        """How to connect to the instance; raises `Unreachable` if that cannot be told."""
+        """How to connect to the instance; raises `Unreachable` if that is unknown."""
         ...
 
     def mark_suspect(self, why: str) -> None:
@@ -175,7 +175,7 @@ class Batch:
             executors: By the names that the jobs use.
             events: Where all that happens is written as it does; that of an earlier run of these jobs is resumed. Its
                 results are prepared by the caller, who closes it.
-            clock: What the results' times are told by.
+            clock: Where the results' times come from.
             patience: Seconds for which nothing may run while jobs wait; then these are given up.
             observer: Hears of every change.
             log_internal_ip: Whether a job's log may name the internal address of its instance; if so it does.
@@ -480,7 +480,7 @@ class Batch:
         self._take(event)
 
     def _take(self, event: Started | Ended | GivenUp) -> None:
-        """Have the event change the jobs, and tell of it."""
+        """Have the event change the jobs, and report it."""
         changes = self.state.apply(event)
         self._wake_watch()
         for change in changes:
@@ -492,7 +492,7 @@ class Batch:
         self._changed = anyio.Event()
 
     def _show(self, change: JobChanged) -> None:
-        """Tell the observer, who cannot end the batch."""
+        """Notify the observer, which cannot end the batch."""
         if self._observer:
             try:
                 self._observer(change)
@@ -513,7 +513,7 @@ class Batch:
 
 
 def _ended(job: Job, result: JobOutcome | str, *, now: float) -> Ended:
-    """Tell how a try ended: with what came of it, or why it could not be run."""
+    """How a try ended: with what came of it, or why it could not be run."""
     if isinstance(result, str):
         return Ended(at=now, job=job.name, state=JobState.FAILED, why=one_line(result))
     return Ended(

@@ -14,9 +14,9 @@ _FLEET = "autoscaler"
 
 
 def changes(before: str, after: str) -> list[str]:
-    """Tell what differs between two texts of a file that is right, in whatever runs go by but the policies.
+    """What differs between two texts of a file that is right, in whatever runs go by but the policies.
 
-    Settings of the fleet are told one by one, with their values where these are no secrets for sure; of jobs and
+    Settings of the fleet are listed one by one, with their values where these are no secrets for sure; of jobs and
     all else, which table it is.
     """
     old, new = tomllib.loads(before), tomllib.loads(after)

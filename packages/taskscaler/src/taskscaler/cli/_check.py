@@ -19,7 +19,7 @@ from fleeting import (
     State,
     dial,
 )
-from fleeting.cli import FAILED, SUCCEEDED, WRONG, WRONG_FILE, outcome, tell
+from fleeting.cli import FAILED, SUCCEEDED, WRONG, WRONG_FILE, outcome, report_errors
 from fleeting.config import read_toml
 from fleeting.errors import ConfigProblem
 from fleeting.plugins import span
@@ -66,14 +66,14 @@ def check_file(path: Path, *, runner: str | None, offline: bool) -> int:
     try:
         subject = _read(path, runner)
     except (*WRONG_FILE, PluginNotFound) as error:
-        return tell([error], WRONG)
+        return report_errors([error], WRONG)
     report = Paragraphs(PatientConsole())
     report.add(("file", f"{path} is valid"), *subject.rows)
     report.add(*fleet_rows(subject.fleet, datetime.now(UTC).timestamp()))
     if offline:
         return SUCCEEDED
     if not subject.groups:
-        return tell(filter(None, [subject.missing]), FAILED)
+        return report_errors(filter(None, [subject.missing]), FAILED)
     look = _Look(subject.fleet, subject.groups, report)
 
     def run() -> int:
@@ -135,7 +135,7 @@ class _Look:
     dial: Dial = dial
 
     async def run(self) -> int:
-        """Open the groups, tell what is there and what would be done, dial one instance of each."""
+        """Open the groups, print what is there and what would be done, dial one instance of each."""
         clock = LoopClock()
         failures: list[FleetingError] = []
         at_start: list[Row] = []
@@ -147,7 +147,7 @@ class _Look:
                 at_start += self._start_rows(view, pool)
             decision = (await scaler.explain()).decisions[-1]
             self.report.add(("would do", would_do(decision)), ("because", str(decision)), *at_start)
-        return tell(failures, FAILED) if failures else SUCCEEDED
+        return report_errors(failures, FAILED) if failures else SUCCEEDED
 
     async def _view(self, scaler: Taskscaler, pool: PoolTable, group: InstanceGroup) -> Observation:
         """See the group once more: that the scaler could not see it, it would take for a passing trouble."""

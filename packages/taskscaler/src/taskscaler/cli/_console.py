@@ -29,7 +29,7 @@ class PatientConsole(Console):
 
 @frozen
 class _HangupIsBrokenPipe:
-    """A file that tells of a terminal that is gone as of a pipe that nobody reads."""
+    """A file that reports a terminal that is gone as a pipe that nobody reads."""
 
     file: IO[str]
 

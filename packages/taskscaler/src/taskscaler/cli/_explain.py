@@ -4,7 +4,7 @@ import json
 from datetime import UTC, datetime
 from pathlib import Path
 
-from fleeting.cli import EXPECTED, SUCCEEDED, WRONG, tell
+from fleeting.cli import EXPECTED, SUCCEEDED, WRONG, report_errors
 from taskscaler._recorded_run import read_run
 from taskscaler.cli._console import PatientConsole
 from taskscaler.cli._paragraphs import Paragraphs
@@ -17,7 +17,7 @@ def explain_results(directory: Path, *, job: str | None, instance: str | None, a
     try:
         explanation = _explain(directory, job, instance)
     except EXPECTED as error:
-        return tell([error], WRONG)
+        return report_errors([error], WRONG)
     console = PatientConsole()
     if as_json:
         text = json.dumps(explanation.as_dict(), indent=2, allow_nan=False)

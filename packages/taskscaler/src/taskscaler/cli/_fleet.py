@@ -19,7 +19,7 @@ UNEXPLAINED = {
 
 
 def fleet_rows(fleet: Autoscaler, now: float) -> Iterator[Row]:
-    """Tell what the settings mean; *now*, in seconds since the epoch, is for which policy holds."""
+    """What the settings mean; *now*, in seconds since the epoch, is for which policy holds."""
     for pool in fleet.all_pools:
         yield from ([("pool", pool.name)] if fleet.pools else [])
         yield "plugin", pool.plugin
@@ -35,7 +35,7 @@ def fleet_rows(fleet: Autoscaler, now: float) -> Iterator[Row]:
 
 
 def policy_rows(policies: tuple[Policy, ...], now: float) -> Iterator[Row]:
-    """Tell every policy, in the order of the file, and which one holds."""
+    """Print every policy, in the order of the file, and which one holds."""
     holding = Schedule(policies).at(now).policy
     for policy in policies:
         yield "policy", f"{_when(policy)}: {_idle(policy)}{'; applies now' if policy is holding else ''}"

@@ -11,7 +11,7 @@ from attrs import define, field
 from rich.console import Console
 from rich.text import Text
 
-from fleeting.cli import EXPECTED, SUCCEEDED, WRONG, outcome, tell
+from fleeting.cli import EXPECTED, SUCCEEDED, WRONG, outcome, report_errors
 from fleeting.config import harmless
 from fleeting.errors import WrongArguments
 from taskscaler._recorded_run import Progress, RecordedRun, is_locked, read_run
@@ -44,9 +44,9 @@ def show_log(directory: Path, job: str, *, lines: int, follow: bool) -> int:
         run = read_run(directory)
         name = select_one(list(run.jobs), job)
     except WrongArguments as error:
-        return tell([WrongArguments(f"the batch in {directory}: {error}")], WRONG)
+        return report_errors([WrongArguments(f"the batch in {directory}: {error}")], WRONG)
     except EXPECTED as error:
-        return tell([error], WRONG)
+        return report_errors([error], WRONG)
     follow = follow and run.progress is Progress.RUNNING
     return outcome(lambda: show(run, name, lines, follow=follow))
 

@@ -48,7 +48,7 @@ _NARROWEST_CELL = 24
 _CELL_GAP = 2
 _LONGEST_ID = 32
 
-_STYLES = {  # of the ends that are told apart while the batch runs
+_STYLES = {  # of the ends that are distinguished while the batch runs
     JobState.FAILED: "red",
     JobState.TIMED_OUT: "red",
     JobState.LOST: "red",
@@ -95,7 +95,7 @@ class Picture:
     """`max_instances`; 0: none."""
 
     left: str = ""
-    """How much longer it takes, and what that rests on; empty while nothing tells."""
+    """How much longer it takes, and what that rests on; empty while nothing is known."""
 
     why: str = ""
     """Why jobs wait; empty if none does."""
@@ -103,7 +103,7 @@ class Picture:
 
 @define
 class Progress(ABC):
-    """Shows how a batch goes on: told of changes, it also looks by itself from time to time."""
+    """Shows how a batch goes on: informed of changes, it also looks by itself from time to time."""
 
     console: Console
     look: Callable[[], Awaitable[Picture]]
@@ -116,7 +116,7 @@ class Progress(ABC):
 
     @abstractmethod
     def say(self, text: str) -> None:
-        """Tell the user something."""
+        """Show the user a message."""
 
     @abstractmethod
     async def show(self) -> None:
@@ -184,7 +184,7 @@ class PlainProgress(Progress):
             tasks.cancel_scope.cancel()
 
     def _say_how_much(self, picture: Picture) -> None:
-        """Print now and then how much is done, and what is left: the lines of single jobs do not tell."""
+        """Print now and then how much is done, and what is left: which the lines of single jobs do not show."""
         done, of = picture.state.done, len(picture.state)
         steps = done * STEPS // max(1, of)
         if steps > self._steps and done < of and picture.left:
@@ -350,6 +350,6 @@ def _cell(instance: Instance) -> Text:
     """Write the id, cut to what room the state or the number of jobs leaves it."""
     busy = sum(key is not None for key in instance.slots)
     ready = instance.state == "running"
-    told = f"{busy}/{len(instance.slots)}" if ready else _WORDS.get(instance.state, instance.state)
-    id_ = shortened(one_line(instance.id), _NARROWEST_CELL - _CELL_GAP - 1 - len(told))
-    return Text.assemble(id_, " ", (told, "" if ready and busy else "dim"))
+    status = f"{busy}/{len(instance.slots)}" if ready else _WORDS.get(instance.state, instance.state)
+    id_ = shortened(one_line(instance.id), _NARROWEST_CELL - _CELL_GAP - 1 - len(status))
+    return Text.assemble(id_, " ", (status, "" if ready and busy else "dim"))

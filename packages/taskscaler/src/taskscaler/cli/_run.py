@@ -1,4 +1,4 @@
-"""``taskscaler run``: reads the file, runs the batch, shows it, and tells the outcome by the exit status."""
+"""``taskscaler run``: reads the file, runs the batch, shows it, and exits with a status that says how it went."""
 
 import signal
 from collections.abc import Iterable, Sequence
@@ -16,11 +16,11 @@ from rich.console import Console
 from rich.text import Text
 
 from fleeting import LoopClock
-from fleeting.cli import FAILED, SIGNALLED, SUCCEEDED, WRONG, WRONG_FILE, in_lines, outcome, tell
+from fleeting.cli import FAILED, SIGNALLED, SUCCEEDED, WRONG, WRONG_FILE, in_lines, outcome, report_errors
 from fleeting.config import harmless
 from fleeting.plugins import one_line
 from taskscaler import _old_record
-from taskscaler._errors import NothingTold, RecordUnreadable, ResultsInTheWay
+from taskscaler._errors import NotRecorded, RecordUnreadable, ResultsInTheWay
 from taskscaler._jobsfile import JobsFile, read_jobs_file
 from taskscaler._observe import ScalerObserver
 from taskscaler._scaler import Taskscaler
@@ -34,7 +34,7 @@ from taskscaler.cli._report import make_report
 from taskscaler.cli._summary import print_summary
 from taskscaler.cli._timeline import leave_timeline
 
-_WRONG = (*WRONG_FILE, ResultsInTheWay, CannotResume, RecordUnreadable, NothingTold)
+_WRONG = (*WRONG_FILE, ResultsInTheWay, CannotResume, RecordUnreadable, NotRecorded)
 """What is wrong with a file or an argument, before anything has begun."""
 
 MOST_DRAWN_IN_HASTE = 10_000
@@ -44,12 +44,12 @@ _HINT = "no more jobs start, running jobs finish; press Ctrl-C again to stop at 
 
 
 def run_jobs_file(path: Path, output: Path | None) -> int:
-    """Run the batch and return the exit status. What goes wrong is told on standard error."""
+    """Run the batch and return the exit status. What goes wrong is printed on standard error."""
     try:
         file = read_jobs_file(path)
         results, made = _results_in(output) if output else new_results(_named_after(path))
     except _WRONG as error:
-        return tell([error], WRONG)
+        return report_errors([error], WRONG)
     try:
         return _run_all(file, EventLog(results, pools=_facts(file), jobs_file=path, text=file.text))
     finally:
@@ -70,7 +70,7 @@ def resume_batch(directory: Path) -> int:
             _old_record.adopt(results)
         events = EventLog.reopen(results)
     except _WRONG as error:
-        return tell([error], WRONG)
+        return report_errors([error], WRONG)
     with closing(events):
         if events.past and events.past.over:
             return _tell_over(events.past, events.past.over, results)
@@ -78,7 +78,7 @@ def resume_batch(directory: Path) -> int:
             file = _read_unchanged(events)
             events.check(file.jobs)
         except _WRONG as error:
-            return tell([error], WRONG)
+            return report_errors([error], WRONG)
         events.pools = tuple(_facts(file))
         return _run_all(file, events)
 
@@ -106,9 +106,9 @@ def _read_unchanged(events: EventLog) -> JobsFile:
     if not events.text:
         raise CannotResume(f"{copy} is gone; start a new batch")
     if changed:
-        told = ", ".join(changed)
+        listed = ", ".join(changed)
         raise CannotResume(
-            f"{path} differs from what the batch was started with: {told}; {put_it_back}, or start a new batch"
+            f"{path} differs from what the batch was started with: {listed}; {put_it_back}, or start a new batch"
         )
     return file
 
@@ -262,7 +262,7 @@ class _Run:
             await self.batch.run()
 
     async def _draw(self) -> str:
-        """Leave the picture of the run, unless somebody waits for the end of very many jobs; tell where it is."""
+        """Leave the picture of the run, unless somebody waits for the end of very many jobs; print where it is."""
         if self.ended_by and len(self.batch.state) > MOST_DRAWN_IN_HASTE:
             directory = quote(str(self.events.results.directory))
             return f"none: the batch was interrupted; taskscaler report {directory} draws it"
@@ -270,13 +270,13 @@ class _Run:
             return await to_thread.run_sync(leave_timeline, self.events.results)
 
     def _tell_if_unwritten(self) -> bool:
-        """Say so if the summary could not be written; tell whether it was."""
+        """Say so if the summary could not be written; return whether it was."""
         if self.batch.summary_refused:
-            tell([self.batch.summary_refused], FAILED)
+            report_errors([self.batch.summary_refused], FAILED)
         return self.batch.summary_refused is None
 
     async def _report(self) -> bool:
-        """Make the report, if there is to be one; tell whether nothing went wrong with it."""
+        """Make the report, if there is to be one; return whether nothing went wrong with it."""
         if self.file.report is None or self.ended_by or self.batch.summary_refused:
             return True
         with self.reporting:
@@ -314,7 +314,7 @@ class _Run:
                 await self._reload()
 
     async def _reload(self) -> None:
-        """Take over the policies as they are in the file now, and tell what else has changed."""
+        """Take over the policies as they are in the file now, and report what else has changed."""
         try:
             file = await to_thread.run_sync(read_jobs_file, self.file.path)
         except _WRONG as error:

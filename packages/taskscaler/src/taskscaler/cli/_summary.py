@@ -21,7 +21,7 @@ LAST_LINES = 5
 """So many lines of a failed job's log are shown."""
 
 MOST_NAMED = 10
-"""So many failed jobs and retries are told one by one; the rest is counted."""
+"""So many failed jobs and retries are listed one by one; the rest is counted."""
 
 _LABELS = 11
 """Characters that the labels take."""
@@ -32,7 +32,7 @@ _TAIL = 64 * 1024  # bytes of a log that are read to find its last lines
 
 
 def print_summary(console: Console, state: BatchState, results: Results, *, now: float, timeline: str) -> None:
-    """Tell how it went: the sums, each retry, and each job that did not succeed.
+    """How it went: the sums, each retry, and each job that did not succeed.
 
     Args:
         console: Lines are broken between words on a terminal, and not at all elsewhere.
@@ -70,7 +70,7 @@ def _sums(state: BatchState, now: float) -> Iterator[tuple[str, str]]:
 
 
 def _retries(state: BatchState) -> list[str]:
-    """Tell which jobs were tried again, and why; those of one instance together."""
+    """Which jobs were tried again, and why; those of one instance together."""
     names: dict[str, list[str]] = {}
     for record in state.records:
         for attempt in record.retried_attempts:

@@ -1,4 +1,4 @@
-"""``taskscaler report``, and the picture that a run leaves: what the results of a batch tell, drawn and summed up."""
+"""``taskscaler report``, and the picture that a run leaves: the results of a batch, drawn and summed up."""
 
 import json
 import logging
@@ -11,9 +11,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fleeting.cli import EXPECTED, FAILED, SUCCEEDED, WRONG, tell
+from fleeting.cli import EXPECTED, FAILED, SUCCEEDED, WRONG, report_errors
 from fleeting.plugins import one_line, span, write_whole
-from taskscaler._errors import NothingTold, PicturesMissing, TaskscalerError
+from taskscaler._errors import NotRecorded, PicturesMissing, TaskscalerError
 from taskscaler._recorded_run import RecordedRun, read_run
 from taskscaler._wording import counted
 from taskscaler.batch import JobState, Results
@@ -31,14 +31,14 @@ def look_back(directory: Path, *, price_per_hour: float | None, as_json: bool) -
     try:
         run = _read(directory)
     except EXPECTED as error:
-        return tell([error], WRONG)
+        return report_errors([error], WRONG)
     timeline = lay_out(run)
     figures, status = figure_out(run, timeline, price_per_hour=price_per_hour), SUCCEEDED
     try:
         with Console(stderr=True).status("drawing the timeline …"):
             drawn = _draw(timeline, figures, Results(directory))
     except (PicturesMissing, OSError) as error:
-        drawn, status = None, tell([error], FAILED)
+        drawn, status = None, report_errors([error], FAILED)
     if as_json:
         print(json.dumps(figures_as_json(figures, drawn), indent=2))  # noqa: T201  (what was asked for)
     else:
@@ -47,9 +47,9 @@ def look_back(directory: Path, *, price_per_hour: float | None, as_json: bool) -
 
 
 def leave_timeline(results: Results) -> str:
-    """Draw the timeline of a run that has just ended; tell where it is, or why there is none.
+    """Draw the timeline of a run that has just ended; print where it is, or why there is none.
 
-    A picture is not worth a batch: whatever goes wrong with it is logged and told, and no more.
+    A picture is not worth a batch: whatever goes wrong with it is logged and reported, and no more.
     """
     try:
         run = _read(results.directory)
@@ -65,12 +65,12 @@ def leave_timeline(results: Results) -> str:
 def _read(directory: Path) -> RecordedRun:
     run = read_run(directory)
     if not run.fleet_recorded:
-        raise NothingTold(f"the fleet of {directory} was not recorded; see fleet.log and the logs there")
+        raise NotRecorded(f"the fleet of {directory} was not recorded; see fleet.log and the logs there")
     return run
 
 
 def _draw(timeline: Timeline, figures: Figures, results: Results) -> Path:
-    """Draw into the results, and tell where the picture is that can be zoomed into."""
+    """Draw into the results, and print where the picture is that can be zoomed into."""
     logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it warns of fonts and caches that are none of ours
     try:
         from taskscaler.report._draw import draw
@@ -136,7 +136,7 @@ def _shares(figures: Figures) -> str:
 
 
 def _amount(amount: float) -> str:
-    """Write two decimals of what is large enough, else what can be told from nothing."""
+    """Write two decimals of what is large enough, else enough to differ from nothing."""
     return f"{amount:,.2f}" if amount >= 1 else f"{Decimal(f'{amount:.2g}'):f}"
 
 

@@ -254,7 +254,7 @@ def _notes(fleet: object) -> Iterator[str]:
 def _ignored(file: Table, entry: Table, fleet: object) -> Iterator[str]:
     yield from (key for key in file if key not in {"runners", *fields_dict(_File)})
     yield from (f"runners.{key}" for key in entry if key not in fields_dict(_Runner))
-    ours = {"vm_isolation"} if _isolates(fleet) else set()  # told as unsupported
+    ours = {"vm_isolation"} if _isolates(fleet) else set()  # reported as unsupported
     keys = fleet if isinstance(fleet, Mapping) else {}
     yield from (f"runners.autoscaler.{key}" for key in keys if key in _NOT_OURS - ours)
 

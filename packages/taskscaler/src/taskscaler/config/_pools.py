@@ -33,7 +33,7 @@ def with_inheritance(fleet: object) -> object:
 
 
 def at_home(problems: Iterable[ConfigProblem], fleet: object, path: str) -> list[ConfigProblem]:
-    """Tell of what a pool has taken over where it stands, and that once.
+    """Report what a pool has taken over where it stands, and that once.
 
     Args:
         problems: What is wrong with the fleet that `with_inheritance` gave.
@@ -41,13 +41,13 @@ def at_home(problems: Iterable[ConfigProblem], fleet: object, path: str) -> list
         path: Key path of the fleet.
     """
     tables = fleet.get("pools") if isinstance(fleet, Mapping) else None
-    told: dict[tuple[str, str], ConfigProblem] = {}
+    reported: dict[tuple[str, str], ConfigProblem] = {}
     for problem in problems:
         found = _IN_A_POOL.fullmatch(problem.path.removeprefix(f"{path}."))
         if found and isinstance(tables, list) and _is_inherited(tables[int(found[1])], re.split(r"[.\[]", found[2])):
             problem = evolve(problem, path=f"{path}.{found[2]}")  # noqa: PLW2901  (it is the same one)
-        told.setdefault((problem.path, problem.found), problem)
-    return list(told.values())
+        reported.setdefault((problem.path, problem.found), problem)
+    return list(reported.values())
 
 
 def _inherited(fleet: Mapping[Any, object]) -> dict[str, object]:

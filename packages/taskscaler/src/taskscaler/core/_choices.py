@@ -174,8 +174,8 @@ class Choices:
         """Suspended instances to resume: for whoever waits for a lease there, and for what is missing."""
         if self.staying is not None:
             return
-        called = [node for node in self.ledger.wake_requested if self.may_wake(node, at)]
-        yield from (Wake(node.pool, node.instance, _why_called(node)) for node in called)
+        woken = [node for node in self.ledger.wake_requested if self.may_wake(node, at)]
+        yield from (Wake(node.pool, node.instance, _why_woken(node)) for node in woken)
         for pool in decision.pools:
             missing = 0 if self.ledger.over else pool.wake
             for node in self.sleepers[pool.pool].to_resume(missing, at):
@@ -205,7 +205,7 @@ def _with_its_leases(node: Node) -> Sleep:
     return Sleep(node.pool, node.instance, ONLY_SLEEPERS)
 
 
-def _why_called(node: Node) -> str:
+def _why_woken(node: Node) -> str:
     """Why it is waited for."""
     keys = [assignment.key for assignment in node.leases if assignment.resuming]
     return f"{enumerated(keys)} {'is' if len(keys) == 1 else 'are'} resuming" if keys else "to be cleaned"

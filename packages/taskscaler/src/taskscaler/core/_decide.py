@@ -65,8 +65,8 @@ class Supply:
     stranded: int = 0
     """Unfilled requests of a pool that fails to grow, as far as they can be taken back."""
 
-    set_back: str = ""
-    """Why it is asked later than its place says; empty if it is not."""
+    deprioritised: str = ""
+    """Why it is asked later than its place in the order says; empty: it is not."""
 
     @property
     def takes(self) -> int:
@@ -123,7 +123,7 @@ class PoolDecision:
     """How many of those to withdraw another pool is to have in its place: this one fails to grow."""
 
     set_back: str = ""
-    """Why it is asked later than its place says; empty if it is not."""
+    """Why it is deprioritised, see `Supply`; event logs and explanations have it under this name."""
 
 
 @frozen
@@ -313,7 +313,7 @@ def _shares(supplies: Sequence[Supply], missing: int, room: int) -> tuple[tuple[
                 withdraw=withdraw,
                 excess=supply.excess,
                 wake=wake,
-                set_back=supply.set_back,
+                set_back=supply.deprioritised,
             )
         )
     if any(supply.stranded for supply in supplies):

@@ -25,7 +25,7 @@ to fall idle is used first, so that the first can be given up.
 
 A node whose instance is suspended is *asleep*: whoever wants to resume a lease there waits until it is ready again.
 
-What only the owner of the ledger can know, it is told: how many slots could still be created, when an
+What only the owner of the ledger can know, it passes in: how many slots could still be created, when an
 instance is gone, that the journal cannot be written.
 """
 
@@ -359,10 +359,10 @@ class Ledger:
         served = self._serve(now)
         return Step((Drop(CORDON, node_id(pool, instance)), *served.writes), served.actions)
 
-    def bar(self, pool: str, why: str, now: float) -> Step:
+    def block(self, pool: str, why: str, now: float) -> Step:
         """Hand out nothing more of a whole pool, or do so again if *why* is empty. O(its nodes)."""
         pool_slots = self.pools[pool]
-        pool_slots.barred = why
+        pool_slots.why_blocked = why
         for node in pool_slots.nodes.values():
             node.pool_slots.settle(node)
         self._unfulfil()
@@ -370,7 +370,7 @@ class Ledger:
 
     def offers(self, node: Node) -> bool:
         """Whether neither its operator nor what has become of its pool keeps a node from being given work."""
-        return node.cordoned is None and not node.pool_slots.barred
+        return node.cordoned is None and not node.pool_slots.why_blocked
 
     def why_cordoned(self, pool: str, instance: str) -> str | None:
         """Why the instance gets no new work, whether or not it is a node yet; None: it is not cordoned."""
@@ -381,7 +381,7 @@ class Ledger:
         node.retained = retained
         node.pool_slots.settle(node)
 
-    def vouch(self, node: Node) -> Step:
+    def confirm_alive(self, node: Node) -> Step:
         """The node gave a sign of life: hand over those slots for which it was asked."""
         alive = [assignment for assignment in node.leases if assignment.checked]
         for assignment in alive:
@@ -396,7 +396,7 @@ class Ledger:
         """Break those leases of the node whose work is not known to be done by the deadline."""
         return self._break([assignment for assignment in node.leases if assignment.ends_by > deadline], loss, now)
 
-    def sever(self, lease: LeaseId, loss: Loss, now: float) -> Step:
+    def break_one(self, lease: LeaseId, loss: Loss, now: float) -> Step:
         """Break a single lease of a node that is closed for good, if it has not ended."""
         assignment = self.find(lease)
         return self._break([assignment] if assignment is not None else [], loss, now)
@@ -455,7 +455,7 @@ class Ledger:
     # --- closing for all ---------------------------------------------------------------------------------
 
     def shut_down(self, why: str) -> Step:
-        """Hand out nothing any more, and tell so whoever waits."""
+        """Hand out nothing any more, and refuse whoever waits."""
         self.shut = self.over = why
         refused = [Refuse(waiter.key, why) for waiter in self._waiters.values() if not waiter.reserves]
         self._waiters.clear()
@@ -672,7 +672,7 @@ class Ledger:
     def _clean(self, assignment: Assignment, now: float) -> Step:
         """Take back a slot that was used: it is cleaned first, if anybody may be given it after that."""
         node = assignment.node
-        writes = (Drop(LEASE, assignment.key), self._soil(assignment))
+        writes = (Drop(LEASE, assignment.key), self._mark_dirty(assignment))
         if node.closed in FINAL or node.uses_left <= 0:
             self._vacate(assignment, now)
             return Step(writes)
@@ -681,7 +681,7 @@ class Ledger:
         node.pool_slots.settle(node)
         return Step(writes, () if node.closed in AWAY else (clean,))  # else once it is back
 
-    def _soil(self, assignment: Assignment) -> Put:
+    def _mark_dirty(self, assignment: Assignment) -> Put:
         """Note that the slot was used."""
         record = assignment.node.dirty[assignment.slot] = DirtyRecord(
             assignment.node.id, assignment.slot, assignment.key
@@ -741,7 +741,7 @@ class Ledger:
             self._vacate(assignment, now)
             writes.append(Drop(LEASE, assignment.key))
             if assignment.delivered and assignment.node.pool_slots.cleans:
-                writes.append(self._soil(assignment))
+                writes.append(self._mark_dirty(assignment))
             if assignment.delivered and loss is not None:
                 actions.append(Break(assignment.id, loss))
                 self._note_loss(assignment, loss, now)

@@ -1,6 +1,6 @@
 """The core: one plan per pool below, the ledger on top, and the decision between them. Pure.
 
-Facts about instances go to their pool's plan, whose events tell the ledger which instances may be given
+Facts about instances go to their pool's plan, whose events let the ledger know which instances may be given
 work. Acquires, releases and reservations go to the ledger, which answers at once. Whatever changes leads to
 one decision a few milliseconds later, from the counters: how many instances to ask for, which to give up.
 """
@@ -44,8 +44,8 @@ from taskscaler.core._slots import (
     Capacity,
     Clean,
     Closed,
-    Doubt,
     LeaseId,
+    MarkUnhealthy,
     Node,
     PoolSlots,
     Refuse,
@@ -90,7 +90,7 @@ class _Inputs(NamedTuple):
 
 
 class InstanceLost(NamedTuple):
-    """To be told to whoever watches: an instance was lost that nobody gave up."""
+    """For observers: an instance was lost that nobody gave up."""
 
     node: str
     loss: Loss
@@ -123,7 +123,7 @@ class Core:
             keep_used: Whether instances that were in use when their manager stopped are used on, not removed.
             observing: Whether to decide and carry nothing out, nor hand anything out. The plans must observe, too: it
                 is they who hold back what would change anything; the core only keeps from believing it was done.
-            watched: Whether to tell, as actions, of instances that change and of decisions.
+            watched: Whether to report, as actions, instances that change and of decisions.
             max_instances: How many there may be over all pools, besides what each of them may have; 0: any number.
         """
         self.ceiling = max_instances or None
@@ -232,7 +232,7 @@ class Core:
 
         Raises:
             KeyInUse: The key holds a slot, waits for one, or is reserved.
-            NoCapacity: `possible` tells whether a slot could still be created.
+            NoCapacity: `possible` says whether a slot could still be created.
         """
         preemptive = self.policy_at(now).preemptive
         counted = 0 if preemptive else self._potential(now, heed_throttle=True)
@@ -283,21 +283,21 @@ class Core:
         self._touched = True
         return self.ledger.resume(key)
 
-    def forsake(self, lease: LeaseId, loss: Loss, now: float) -> Step:
+    def mark_unreachable(self, lease: LeaseId, loss: Loss, now: float) -> Step:
         """Break one lease, if it is still held: the node is unhealthy, and out of its holder's reach."""
         self._touched = True
         assignment = self.ledger.find(lease)
         if assignment is not None:
-            self._add(self.ledger.sever(lease, loss, now))
+            self._add(self.ledger.break_one(lease, loss, now))
             self._give_up_if_free(assignment.node, now)
         return self._end()
 
-    def distrust(self, pool: str, instance: str, why: str, now: float) -> Step:
+    def mark_suspect(self, pool: str, instance: str, why: str, now: float) -> Step:
         """Give the node no new work, and replace it once it is free: who had work there says why."""
         self._touched = True
         node = self.ledger.node(pool, instance)
         if node is not None and node.closed not in AWAY:  # else it has to become ready first
-            self._doubt(node, why, now)
+            self._mark_unhealthy(node, why, now)
         return self._end()
 
     def cordon(self, instance: str, why: str, now: float) -> Step:
@@ -532,7 +532,7 @@ class Core:
     # --- between plan and ledger -------------------------------------------------------------------------
 
     def _route(self, pool: str, step: Step, now: float) -> None:
-        """Take over a plan's step, and tell the ledger what changed."""
+        """Take over a plan's step, and let the ledger know what changed."""
         self._touched = True
         if self.removing_all or self.observing or self.plans[pool].suspends:
             self._seen += 1  # decisions read more than counters of such a pool
@@ -543,9 +543,9 @@ class Core:
         if self._watch:  # before what the changes lead to: an instance is ready, then it is given work
             self._actions += self._watch.changes(self.plans[pool], step, now)
         for event in step.events:
-            self._tell(pool, event, now)
+            self._take_event(pool, event, now)
 
-    def _tell(self, pool: str, event: messages.Event, now: float) -> None:
+    def _take_event(self, pool: str, event: messages.Event, now: float) -> None:
         """Take in what a plan says: what an instance has come to be is read where it lives, by `_sync`."""
         match event:
             case messages.Changed(instance):
@@ -553,7 +553,7 @@ class Core:
             case messages.Alive(instance):
                 node = self.ledger.pools[pool].nodes[instance]
                 offers = self.ledger.offers(node)
-                self._add(self.ledger.vouch(node) if offers else self.ledger.take_back(node, now))
+                self._add(self.ledger.confirm_alive(node) if offers else self.ledger.take_back(node, now))
             case messages.Gone(instance, cause):
                 self._lose(self.ledger.pools[pool].nodes[instance], cause, now)
             case messages.Ended(instance):
@@ -561,7 +561,7 @@ class Core:
             case messages.Refused():
                 self.refusal = refusal_of(event)
             case messages.Disowned(error):
-                self._add(self.ledger.bar(pool, error, now))
+                self._add(self.ledger.block(pool, error, now))
                 self._hold_back(now)
 
     def _sync(self, pool: str, instance: str, now: float) -> None:
@@ -603,7 +603,7 @@ class Core:
             self._sync_notice(node, known.notice, now)
         if known.stage is Stage.UNHEALTHY and place not in self._unhealthy:
             self._unhealthy.add(place)
-            self._doubt(node, level.why, now)
+            self._mark_unhealthy(node, level.why, now)
             if self.pools[node.pool].unhealthy_breaks_jobs:
                 self._add(self.ledger.break_all(node, Loss(LossKind.UNHEALTHY, level.why), now))
                 self._give_up_if_free(node, now)
@@ -662,10 +662,10 @@ class Core:
         if node.closed is Closed.LEAVING and node.rests and known is not None and known.state in RESTING:
             self._route(node.pool, self.plans[node.pool].suspend({known.id: node.why_closed}, now), now)
 
-    def _doubt(self, node: Node, why: str, now: float) -> None:
+    def _mark_unhealthy(self, node: Node, why: str, now: float) -> None:
         """No new work for the node; who has work there and waits for a connection need not wait longer."""
         self._close_for_good(node, Closed.UNHEALTHY, why, now)
-        self._actions += [Doubt(assignment.id, why) for assignment in node.leases]
+        self._actions += [MarkUnhealthy(assignment.id, why) for assignment in node.leases]
 
     def _close_for_good(self, node: Node, closed: Closed, why: str, now: float) -> None:
         """Give a node no more work, not even what is on its way there; it is replaced once it is free."""
@@ -677,8 +677,8 @@ class Core:
     def _is_news(self, now: float) -> bool:
         """Whether a decision may say something else than the last one, but for what time alone brings.
 
-        What time brings is looked at when the last decision said. Only while a pool backs off, or is set back, is that
-        not all there is to it: how much others take on changes with their tokens.
+        What time brings is looked at when the last decision said. Only while a pool backs off, or is deprioritised, is
+        that not all there is to it: how much others take on changes with their tokens.
         """
         if not self._touched:
             return False
@@ -689,7 +689,7 @@ class Core:
         """All that decisions read, or versions of it. O(pools)."""
         ledger, pools, unsettled, several = self.ledger, [], False, len(self.pools) > 1
         for pool, plan in self.plans.items():
-            unsettled = unsettled or plan.blocked(now) or (several and self.losses.set_back(pool, now))
+            unsettled = unsettled or plan.blocked(now) or (several and self.losses.deprioritises(pool, now))
             pools.append((ledger.pools[pool].version, plan.standing))
         counts = (ledger.reserved, ledger.pending, self._seen)
         return _Inputs(unsettled, tuple(pools), counts, ledger.over)
@@ -725,7 +725,7 @@ class Core:
                 self._add(plan.withdraw(pool.withdraw))
 
     def _take_everything_back(self, staying: dict[str, dict[str, None]]) -> None:
-        """Withdraw all that may still come, and tell when nothing is left but what is retained."""
+        """Withdraw all that may still come, and report when nothing is left but what is retained."""
         for pool, plan in self.plans.items():
             known = [plan.instances[id_] for id_ in staying[pool] if id_ in plan.instances]
             staying[pool] = dict.fromkeys(each.id for each in known if each.deletion is None)
@@ -754,26 +754,26 @@ class Core:
         pool_slots, plan = self.ledger.pools[pool], self.plans[pool]
         counts, rare, standing = pool_slots.counts, pool_slots.counts.rare, plan.standing
         returning = -(-rare.paused // pool_slots.per_node)
-        called = [node for node in pool_slots.lists.wake_requested.values() if self.choices.may_wake(node, now)]
-        to_come = sum(node.counts.rare.asleep for node in called)
+        woken = [node for node in pool_slots.lists.wake_requested.values() if self.choices.may_wake(node, now)]
+        to_come = sum(node.counts.rare.asleep for node in woken)
         leaving = standing.removing + rare.to_remove
         over = 0 if standing.ceiling is None else standing.total - leaving - standing.ceiling
         return Supply(
             pool=pool,
             slots=pool_slots.fresh,
             kept=counts.kept,
-            coming=standing.coming + returning + len(called),
+            coming=standing.coming + returning + len(woken),
             usable=counts.usable,
             in_use=counts.acquired + rare.cleaning + counts.blocked,
             excess=max(0, over),
             limits=plan.limits(now),
             stranded=plan.stranded(now),
-            set_back=self._why_set_back(pool, now),
-            short=(rare.returners + len(called)) * pool_slots.fresh - rare.returning - to_come,
+            deprioritised=self._why_deprioritised(pool, now),
+            short=(rare.returners + len(woken)) * pool_slots.fresh - rare.returning - to_come,
             asleep=self.choices.sleepers[pool].slots(now),
         )
 
-    def _why_set_back(self, pool: str, now: float) -> str:
+    def _why_deprioritised(self, pool: str, now: float) -> str:
         """Why it is asked later than its place says; empty if it is not, or if there is no other."""
         return self.losses.why(pool, now) if len(self.pools) > 1 else ""
 
@@ -794,7 +794,7 @@ class Core:
     def _slots_to_come(self, pool: str, now: float, *, heed: bool) -> int:
         """Slots of what is on its way, and of what sleeps; none of the latter while nothing is resumed, if heeded."""
         pool_slots, plan = self.ledger.pools[pool], self.plans[pool]
-        if pool_slots.barred:
+        if pool_slots.why_blocked:
             return 0
         rare = pool_slots.counts.rare
         coming = (plan.coming - rare.returners) * pool_slots.fresh + rare.returning

@@ -29,7 +29,7 @@ class Verdict:
     """Median seconds from when an instance was asked for until it was ready; None: too few to say."""
 
     resumes: float | None
-    """The same from when a suspended one was told to resume."""
+    """The same from when a suspended one was asked to resume."""
 
     @property
     def pays(self) -> bool:
@@ -55,7 +55,7 @@ class Payoff:
     _resumes: deque[tuple[float, float]] = field(factory=lambda: deque(maxlen=KEPT))
 
     def note(self, took: float, now: float, *, resumed: bool) -> None:
-        """An instance became ready so many seconds after it was asked for, or told to resume."""
+        """An instance became ready so many seconds after it was asked for, or asked to resume."""
         (self._resumes if resumed else self._boots).append((now, took))
 
     def verdict(self, now: float) -> Verdict:

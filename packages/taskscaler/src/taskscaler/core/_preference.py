@@ -1,8 +1,8 @@
 """In which order pools are asked: as they stand, but for those from which the cloud has taken too much lately. Pure.
 
-A pool is set back if, of the instances that left it within `MEMORY`, the cloud has taken at least `FEWEST`, and those
-were at least the share `TOO_MANY`. It is then asked after the next one that is not set back, so it loses one place and
-no more, and has it again when the memory has faded. Nothing is remembered over a restart.
+A pool is deprioritised if, of the instances that left it within `MEMORY`, the cloud has taken at least `FEWEST`, and
+those were at least the share `TOO_MANY`. It is then asked after the next one that is not, so it loses one place and no
+more, and has it again when the memory has faded. Nothing is remembered over a restart.
 """
 
 from collections import Counter, deque
@@ -74,7 +74,7 @@ class Losses:
     def _lately(self, pool: str, now: float) -> list[_Left]:
         return [left for left in self._left.get(pool, ()) if left.at > now - MEMORY]
 
-    def set_back(self, pool: str, now: float) -> bool:
+    def deprioritises(self, pool: str, now: float) -> bool:
         """Whether it is asked later than its place says."""
         if len(self._left.get(pool, ())) < FEWEST:  # as mostly; and each decision asks
             return False
@@ -83,17 +83,17 @@ class Losses:
         return taken >= FEWEST and taken >= TOO_MANY * len(lately)
 
     def order(self, pools: Sequence[str], now: float) -> list[str]:
-        """In which order they are asked; each that is set back stands at most one place behind its own."""
+        """In which order they are asked; each that is deprioritised stands at most one place behind its own."""
         order = list(pools)
         for place in reversed(range(len(order) - 1)):
             pool, following = order[place : place + 2]
-            if self.set_back(pool, now) and not self.set_back(following, now):
+            if self.deprioritises(pool, now) and not self.deprioritises(following, now):
                 order[place : place + 2] = following, pool
         return order
 
     def why(self, pool: str, now: float) -> str:
-        """Why it is set back: what was taken, in all and by offering; empty if it is not."""
-        if not self.set_back(pool, now):
+        """Why it is deprioritised: what was taken, in all and by offering; empty if it is not."""
+        if not self.deprioritises(pool, now):
             return ""
         lately = self._lately(pool, now)
         taken = sum(left.taken for left in lately)

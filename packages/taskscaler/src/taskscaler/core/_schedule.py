@@ -1,6 +1,6 @@
 """Which policy holds now, and for how long that is certain. Pure.
 
-A cron period is a span of time, not an instant: it holds in every minute that its five fields match, told
+A cron period is a span of time, not an instant: it holds in every minute that its five fields match, read
 by the wall clock of the policy's time zone. When a clock is put back, the repeated hour matches twice; when
 it is put forward, the skipped hour matches never.
 """
@@ -37,7 +37,7 @@ class Periodic(Protocol):
 
     @property
     def timezone(self) -> str:
-        """Whose wall clock the periods are told by; see `validate_timezone`."""
+        """Whose wall clock the periods follow; see `validate_timezone`."""
         ...
 
 
@@ -67,7 +67,7 @@ class Schedule(Generic[P]):
         self._spans = [_Span(policy, zone(policy.timezone), _periods(policy)) for policy in reversed(policies)]
 
     def at(self, now: float) -> Current[P]:
-        """Tell what holds at *now*, in seconds since the epoch."""
+        """What holds at *now*, in seconds since the epoch."""
         span = self._holding(now)
         return Current(span.policy if span else None, self._certain_until(span, now))
 

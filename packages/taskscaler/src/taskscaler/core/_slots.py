@@ -287,7 +287,7 @@ class Node:
 def contribution(node: Node) -> Counts:
     """What a node counts for, and in which lists it is, from what is known of it."""
     pool_slots, taken, free = node.pool_slots, len(node.awake), len(node.vacant)
-    if node.closed is None and not (node.cleaning or node.asleep or pool_slots.barred or pool_slots.cordons):
+    if node.closed is None and not (node.cleaning or node.asleep or pool_slots.why_blocked or pool_slots.cordons):
         room = node.room if pool_slots.max_uses else free
         if room or taken:  # as nearly always; the rest would come to the same
             return Counts(taken, room, 1, free - room if taken else 0)
@@ -303,7 +303,7 @@ def _uncommon_contribution(node: Node) -> Counts:
         len(node.cleaning),
     )
     cordoned = node.cordoned is not None
-    offered = 0 if cordoned or node.pool_slots.barred else room
+    offered = 0 if cordoned or node.pool_slots.why_blocked else room
     usable = offered if closed is None else 0
     paused = offered if closed is Closed.PAUSED else 0
     away, asleep = closed in AWAY, closed is Closed.ASLEEP
@@ -398,21 +398,21 @@ class Check(NamedTuple):
 
 
 class Break(NamedTuple):
-    """Tell the holder that the slot is lost."""
+    """Report to the holder that the slot is lost."""
 
     lease: LeaseId
     loss: Loss
 
 
-class Doubt(NamedTuple):
-    """Tell the holder that the instance is unhealthy: a connection that is not there yet is not worth waiting for."""
+class MarkUnhealthy(NamedTuple):
+    """Let the holder know that the instance is unhealthy: no new connection to it is worth waiting for."""
 
     lease: LeaseId
     why: str
 
 
 class Clean(NamedTuple):
-    """Clean the slot, if `Ledger.wants` that, and tell `Core.cleaned`."""
+    """Clean the slot, if `Ledger.wants` that, and report to `Core.cleaned`."""
 
     pool: str
     instance: str
@@ -425,7 +425,7 @@ class Clean(NamedTuple):
 
 
 class Refuse(NamedTuple):
-    """Tell whoever waits under the key that it will get nothing."""
+    """Refuse whoever waits under the key."""
 
     key: str
     why: str
@@ -519,7 +519,7 @@ class PoolSlots:
     checks: bool = False
     """Whether nodes are asked for a sign of life before a slot is handed over."""
 
-    barred: str = ""
+    why_blocked: str = ""
     """Why nothing of it is handed out for the moment; empty: it is."""
 
     @classmethod

@@ -45,7 +45,7 @@ class InstanceView:
     ready_since: float | None
     why: str
     """Why it gets no new work, is not ready yet, or is (or would be) removed; empty if none of it is so, or if that is
-    an operator's wish, and `holds` tells."""
+    an operator's wish, and `holds` says which."""
 
     cordoned: str | None
     """Why an operator wants it to get no new work, empty if nothing was said; None: no operator does."""
@@ -308,7 +308,7 @@ class Explanation(ScalerAnswer):
         coming = sum(pool.coming for pool in self.pools)
         if coming and not any(
             pool.limited_by in {"max_instances", OVER_ALL} for pool in self.pools
-        ):  # which tells of them too
+        ):  # which reports them too
             waited = max(pool.waited for pool in self.pools)
             since = f", requested {span(waited)} ago" if waited >= 1 else ""
             parts.append(f"{counted(coming, 'instance')} {_verb(coming, 'is', 'are')} on the way{since}")
@@ -319,7 +319,7 @@ class Explanation(ScalerAnswer):
 
 
 def explain(snapshot: Snapshot) -> Explanation:
-    """Tell of the whole scaler."""
+    """Describe the whole scaler."""
     core, now = snapshot.core, snapshot.now
     policy, decision = snapshot.foreseen
     return Explanation(

@@ -1,4 +1,4 @@
-"""Why an instance is there, still there, not there yet, or gone: what can be told of one instance."""
+"""Why an instance is there, still there, not there yet, or gone: what is known about one instance."""
 
 from collections.abc import Iterator, Mapping
 from operator import attrgetter
@@ -125,7 +125,7 @@ _BEGINNINGS = {
 
 
 def explain_instance(snapshot: Snapshot, name: str) -> InstanceExplanation:
-    """Tell of an instance by its id, or by ``pool/id`` where several pools use the same."""
+    """Describe an instance by its id, or by ``pool/id`` where several pools use the same."""
     core, now = snapshot.core, snapshot.now
     for plan in core.plans.values():
         id_ = name.removeprefix(f"{plan.pool}/")
@@ -196,7 +196,7 @@ def _why_no_work(core: Core, node: Node | None) -> str:
         return f"it is cordoned{node.cordoned and f' ({node.cordoned})'}"
     if node.closed is not None:
         return node.why_closed
-    if shut := core.ledger.shut or core.ledger.pools[node.pool].barred:
+    if shut := core.ledger.shut or core.ledger.pools[node.pool].why_blocked:
         return shut
     return "it has reached max_use_count" if node.uses_left <= 0 else ""
 
@@ -274,8 +274,8 @@ class _Reasons:
             return f"{idle}, to be removed {leaves[0].when}: {leaves[0].why}"
         if node.closed is not None:
             return f"the scaler waits for it: {node.why_closed}"
-        if barred := self.snapshot.core.ledger.pools[self.pool].barred:
-            return f"{idle}: {barred}"
+        if blocked := self.snapshot.core.ledger.pools[self.pool].why_blocked:
+            return f"{idle}: {blocked}"
         if self.snapshot.core.ledger.over:
             return f"{idle}; nothing is removed while no slots are handed out"
         return f"{idle}, but {self._needed(node)}"

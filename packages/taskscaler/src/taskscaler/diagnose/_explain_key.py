@@ -1,4 +1,4 @@
-"""Where a key stands: what can be told of a job, or of whoever else asked for a slot."""
+"""Where a key stands: what is known about a job, or whoever else asked for a slot."""
 
 from collections.abc import Iterator, Mapping
 
@@ -91,7 +91,7 @@ class KeyExplanation(ScalerAnswer):
 
 
 def explain_key(snapshot: Snapshot, key: str) -> KeyExplanation:
-    """Tell where a key stands."""
+    """Where a key stands."""
     ledger, now = snapshot.core.ledger, snapshot.now
     loss = ledger.lost.get(key)
     lost = _lost(loss, now) if loss else ""

@@ -1,4 +1,4 @@
-"""Answers about a batch, from what its results tell: of the whole, of one job, of one instance. Pure."""
+"""Answers about a batch, from its results: about the whole, of one job, of one instance. Pure."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,7 +17,7 @@ from taskscaler.diagnose._answer import Answer, Row
 from taskscaler.diagnose._explain import STATES, decision_dict
 
 MOST = 10
-"""So many jobs or instances are told of one by one; the rest is counted."""
+"""So many jobs or instances are described one by one; the rest is counted."""
 
 ON_THE_WAY = "instances on their way"
 """What jobs wait for that no limit keeps from being served."""
@@ -32,7 +32,7 @@ _ENDINGS = {
 
 
 def waits_of(run: RecordedRun, until: float) -> dict[str, float]:
-    """Tell for how many seconds jobs waited, by what kept them waiting, the longest first."""
+    """For how many seconds jobs waited, by what kept them waiting, the longest first."""
     seconds: dict[str, float] = {}
     what = ""
     for event, following in zip_longest(run.events, run.events[1:]):
@@ -130,13 +130,13 @@ class RunExplanation(RunAnswer):
 
     def data(self) -> Mapping[str, object]:
         """See `Answer.data`."""
-        told = self.run.instances.values()
+        instances = self.run.instances.values()
         return {
             "started": iso(self.run.started),
             "last": iso(self.run.last),
             "jobs": [_job_dict(job) for job in self.run.jobs.values()],
             "waits": [{"for": what, "seconds": round(seconds, 3)} for what, seconds in self.waits.items()],
-            "instances": [_instance_dict(instance) for instance in told],
+            "instances": [_instance_dict(instance) for instance in instances],
             "decision": None if self.decision is None else decision_dict(self.decision.decision),
             "next": self.next,
         }
@@ -165,11 +165,11 @@ class RunExplanation(RunAnswer):
                 yield f"{job.name} {_ending(self.run, job)}: {job.why}"
 
     def _on_instances(self) -> Iterator[str]:
-        told = self.run.instances.values()
-        fates = Counter(each.fate for each in told if each.state == GONE)
+        instances = self.run.instances.values()
+        fates = Counter(each.fate for each in instances if each.state == GONE)
         for fate, number in fates.most_common():
             yield f"{number} {fate}"
-        left = [_standing(self.run, each) for each in told if each.state != GONE]
+        left = [_standing(self.run, each) for each in instances if each.state != GONE]
         yield from _at_most(left, "more instance")
 
 
@@ -339,11 +339,11 @@ class InstanceOfRun(RunAnswer):
     @property
     def answer(self) -> str:
         """How it stands and why, in one sentence."""
-        told = self.instance
-        if told.state == GONE:
-            return f"{told.id} is gone ({told.fate or 'the reason was not recorded'})"
+        known = self.instance
+        if known.state == GONE:
+            return f"{known.id} is gone ({known.fate or 'the reason was not recorded'})"
         later = "" if self.run.progress is Progress.RUNNING else "; the next command that uses its group takes it over"
-        return f"{_standing(self.run, told)}{later}"
+        return f"{_standing(self.run, known)}{later}"
 
     def rows(self) -> Iterator[Row]:
         """See `Answer.rows`."""
@@ -399,24 +399,24 @@ def _with(words: str, why: str) -> str:
 
 
 def explain_run(run: RecordedRun, at: float) -> RunExplanation:
-    """Tell of the whole batch."""
+    """Describe the whole batch."""
     return RunExplanation(run=run, at=at)
 
 
 def explain_job(run: RecordedRun, name: str, at: float) -> JobExplanation:
-    """Tell of one job.
+    """Describe one job.
 
     Raises:
-        NothingTold: The batch has none of that name.
+        NotRecorded: The batch has none of that name.
     """
     return JobExplanation(run=run, job=run.job(name), at=at)
 
 
 def explain_instance_of(run: RecordedRun, name: str, at: float) -> InstanceOfRun:
-    """Tell of one instance, by its id, or by ``pool/id``.
+    """Describe one instance, by its id, or by ``pool/id``.
 
     Raises:
-        NothingTold: None of that name was recorded.
+        NotRecorded: None of that name was recorded.
     """
     return InstanceOfRun(run=run, instance=run.instance(name), at=at)
 

@@ -1,6 +1,6 @@
 """What will happen next if nothing else happens: the cores' own timers and decisions, read out for people.
 
-Nothing here has a model of its own: the plans tell what their timers lead to, and the core is asked what it would
+Nothing here has a model of its own: the plans say what their timers lead to, and the core is asked what it would
 decide at the moments at which it will look.
 """
 
@@ -23,7 +23,7 @@ from taskscaler.core._schedule import zone
 from taskscaler.core._slots import FINAL
 
 TOGETHER = 1.0
-"""Seconds within which things of one kind are told as one."""
+"""Seconds within which things of one kind are reported as one."""
 
 
 class Next(Enum):
@@ -101,7 +101,7 @@ _SENTENCES = {
 _HAPPEN_ANYWAY = frozenset({Next.LOOK, Next.POLICY, Next.TAKEN})
 """What a scaler that only observes does too, or what is not its doing."""
 
-_UNTOLD: Mapping[str, float] = {"scale_factor": 0.0, "scale_factor_limit": 0}
+_NOTHING_BEFORE: Mapping[str, float] = {"scale_factor": 0.0, "scale_factor_limit": 0}
 """What goes without saying of a policy."""
 
 
@@ -167,7 +167,7 @@ class Upcoming:
 
 
 def forecast(core: Core, now: float) -> list[Upcoming]:
-    """Tell all that time alone will bring, soonest first. O(n log n)."""
+    """All that time alone will bring, soonest first. O(n log n)."""
     return sorted(_Foresight(core, now).all(), key=lambda each: each.at)
 
 
@@ -185,8 +185,10 @@ def in_short(items: Iterable[Upcoming]) -> list[Upcoming]:
 def describe_policy(policy: Policy, *, before: Policy | None = None) -> str:
     """Write what a policy leads to, or what it leads to other than the one before it: ``idle_count 3``."""
     effect = policy.effect
-    told = [name for name, value in effect.items() if value != (before.effect if before else _UNTOLD).get(name)]
-    settings = [name for name in told if name != "preemptive_mode" or policy.preemptive_mode is not None]
+    changed = [
+        name for name, value in effect.items() if value != (before.effect if before else _NOTHING_BEFORE).get(name)
+    ]
+    settings = [name for name in changed if name != "preemptive_mode" or policy.preemptive_mode is not None]
     return ", ".join(f"{name} {span(effect[name]) if name == 'idle_time' else effect[name]}" for name in settings)
 
 

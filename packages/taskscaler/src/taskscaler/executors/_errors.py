@@ -9,7 +9,7 @@ from taskscaler._wording import MOST_NAMED
 
 
 def documented(error: Exception) -> ConnectError | OSError | None:
-    """Find the error that an executor has told the caller of, also if tasks have wrapped it in groups.
+    """Find the error that an executor has reported to the caller, also if tasks have wrapped it in groups.
 
     Returns:
         One that `Executor.run` documents; `Unreachable` only if there is nothing else. None: something else was raised,

@@ -41,7 +41,7 @@ def load_executor(name: str, config: Mapping[str, object], *, path: str = "", so
 
     Raises:
         PluginNotFound: Install it, or correct the name.
-        PluginBroken: Reinstall it, or tell its author.
+        PluginBroken: Reinstall it, or report it to its author.
         ConfigError: Correct the settings.
     """
     plugin = find_executor(name)
@@ -53,7 +53,7 @@ def find_executor(name: str) -> ExecutorPlugin:
 
     Raises:
         PluginNotFound: Install it, or correct the name.
-        PluginBroken: Reinstall it, or tell its author.
+        PluginBroken: Reinstall it, or report it to its author.
     """
     entry = find_plugin(EXECUTORS, name)
     plugin = ask_plugin(entry, "taskscaler_executor", project=_PROJECT, specs=_Specs)

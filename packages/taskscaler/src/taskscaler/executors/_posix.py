@@ -268,7 +268,7 @@ class _Report:
             self._progress.ended(self._completed(int(ended[1]), ended[2]))
 
     def _completed(self, status: int, signal: bytes | None) -> Completed:
-        """Tell how the job ended: by a signal if its status may mean one, and the shell says that it does."""
+        """How the job ended: by a signal if its status may mean one, and the shell says that it does."""
         if signal and self._said:
             return Completed(exit_status=None, signal=f"SIG{signal.decode()}")
         return Completed(exit_status=status)

@@ -40,7 +40,7 @@ class Wanted:
     """The try's id."""
 
     runs: Runs
-    """Tells what other tries have left that are over."""
+    """What other tries have left that are over."""
 
     script: str = field(repr=False)
     env: Mapping[str, str] = field(repr=False)

@@ -246,7 +246,7 @@ class Kind:
 
     @classmethod
     def of(cls, script: str) -> "Kind":
-        """Tell by the first line."""
+        """Decide by the first line."""
         first, _, rest = script.partition("\n")
         names = first.removeprefix("#!").strip() if first.startswith("#!") else ""
         if first.startswith("@") or _stem(names) == "cmd":

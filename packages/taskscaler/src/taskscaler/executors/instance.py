@@ -20,7 +20,7 @@ from attrs import Attribute, define, evolve, field, frozen, validators
 
 from fleeting import Completed, ConnectError, Connection, Duration, Unreachable
 from fleeting.archives import ArchiveRefused
-from fleeting.connectors import Sink, TellsSystem
+from fleeting.connectors import ReportsSystem, Sink
 from fleeting.plugins import format_duration
 from taskscaler.executors import ExecutorPlugin, JobOutcome, JobSpec, Leased, Verdict, hookimpl
 from taskscaler.executors._posix import PosixSlot
@@ -115,7 +115,7 @@ class InstanceExecutor:
             env={**job.env, "TASKSCALER_INSTANCE": lease.instance, "TASKSCALER_SLOT": str(lease.slot)},
             is_kept=bool(job.artifacts or self._config.cleanup_script),
         )
-        is_windows = isinstance(connection, TellsSystem) and connection.os == "windows"
+        is_windows = isinstance(connection, ReportsSystem) and connection.os == "windows"
         return WindowsSlot(connection, wanted) if is_windows else PosixSlot(connection, wanted)
 
     async def _run_in_time(self, slot: Slot, job: JobSpec, output: Sink) -> JobOutcome:

@@ -62,7 +62,7 @@ def load_observer(
 
     Raises:
         PluginNotFound: Install it, or correct the name.
-        PluginBroken: Reinstall it, or tell its author.
+        PluginBroken: Reinstall it, or report it to its author.
         ConfigError: Correct the settings.
     """
     entry = find_plugin(OBSERVERS, name)

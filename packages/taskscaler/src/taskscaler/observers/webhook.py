@@ -114,7 +114,7 @@ def _stays_here(address: httpx.URL) -> bool:
 
 
 class NotDelivered(Exception):
-    """A request was not accepted; tells nothing of what was sent, nor where to."""
+    """A request was not accepted; shows nothing of what was sent, nor where to."""
 
     def __init__(self, why: str, *, again: bool) -> None:
         """*again*: whether another try is worth it."""
@@ -132,7 +132,7 @@ class Webhook:
         self._dropped = 0
 
     def __repr__(self) -> str:
-        """Tell nothing of the settings."""
+        """Show nothing of the settings."""
         return "<Webhook>"
 
     def __call__(self, event: ScalerEvent) -> None:

@@ -1,4 +1,4 @@
-"""Looking back on a batch: its timeline and its figures, made from what its results tell."""
+"""Looking back on a batch: its timeline and its figures, made from its results."""
 
 from taskscaler.report._figures import Figures, Spread, figure_out
 from taskscaler.report._timeline import Bar, Phase, Row, Span, Timeline, lay_out

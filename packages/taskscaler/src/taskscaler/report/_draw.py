@@ -1,7 +1,7 @@
 """Draws a timeline, with matplotlib. The same timeline gives the same SVG, byte for byte.
 
-No kind is told by its colour alone: jobs that did not succeed are hatched, boot and removal are thinner than what is
-ready. The colours are those of Okabe and Ito, which people of any colour vision can tell apart.
+No kind is recognised by its colour alone: jobs that did not succeed are hatched, boot and removal are thinner than what
+is ready. The colours are those of Okabe and Ito, which people of any colour vision can distinguish.
 """
 
 import io

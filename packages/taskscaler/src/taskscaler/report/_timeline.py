@@ -180,7 +180,7 @@ def _is_lost(run: RecordedRun, life: "_Life") -> bool:
 
 
 def covered(intervals: Iterable[tuple[float, float]]) -> float:
-    """Tell how long at least one of the intervals lasted."""
+    """How long at least one of the intervals lasted."""
     total, until = 0.0, float("-inf")
     for began, ended in sorted(intervals):
         total += max(0.0, ended - max(began, until))

@@ -74,7 +74,7 @@ class Stream:
         self._lease.call(self._stream.send, data)
 
     def send_eof(self) -> None:
-        """Tell the other side that nothing more will be sent."""
+        """Let the other side know that nothing more will be sent."""
         self._lease.call(self._stream.send_eof)
 
     def receive(self, max_bytes: int = 65536) -> bytes:

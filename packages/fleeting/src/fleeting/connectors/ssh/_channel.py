@@ -100,7 +100,7 @@ class Channel:
     """Rung at whatever happens to it."""
 
     refused: Refused | None = field(default=None, init=False)
-    severed: bool = field(default=False, init=False)
+    broken: bool = field(default=False, init=False)
     """Whether the connection died before all was said."""
 
     failed: bool = field(default=False, init=False)
@@ -122,7 +122,7 @@ class Channel:
     """Bytes that the host may still send."""
 
     _taken: int = field(default=0, init=False)
-    """Bytes that were taken since the host was last told."""
+    """Bytes that were taken since the host was last granted room."""
 
     _remote_id: int | None = field(default=None, init=False)
     """The host's number for it; None until it was opened."""
@@ -148,10 +148,10 @@ class Channel:
             Refused: It said no.
             BrokenPipeError: It never will answer.
         """
-        await self.bell.wait_for(lambda: self.was_opened or self.refused or self.severed)
+        await self.bell.wait_for(lambda: self.was_opened or self.refused or self.broken)
         if self.refused:
             raise self.refused
-        if self.severed:
+        if self.broken:
             raise BrokenPipeError
 
     @property
@@ -163,7 +163,7 @@ class Channel:
         """Make a request; whether the host does it shows in `failed`."""
         self._send(cMSG_CHANNEL_REQUEST, kind, True, *details)
 
-    def tell(self, kind: str, *details: str | bytes | int) -> None:
+    def notify(self, kind: str, *details: str | bytes | int) -> None:
         """Make a request that nobody has to answer."""
         self._send(cMSG_CHANNEL_REQUEST, kind, False, *details)
 
@@ -296,11 +296,11 @@ class Channel:
             self._take_close()
         self._carrier.ring_soon(self.bell)
 
-    def sever(self) -> None:
+    def mark_broken(self) -> None:
         """The connection has died."""
         self._carrier.channels.pop(self.id, None)
         with self._lock:
-            self.severed = not (self._ended and self.exited)
+            self.broken = not (self._ended and self.exited)
             self.is_over = self._ended = self.unread = True
         self.bell.ring()
 

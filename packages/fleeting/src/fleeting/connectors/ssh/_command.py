@@ -1,6 +1,6 @@
 """What is sent to have a command run, and how its process group is known, so that it can be ended.
 
-Closing a channel leaves the command running, and sshd passes no signals on for root. So the command tells its process
+Closing a channel leaves the command running, and sshd passes no signals on for root. So the command reports its process
 id first, in a line on stderr that no caller sees: sshd starts each command in a session of its own, so that is the id
 of the process group as well.
 
@@ -62,9 +62,9 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def compose(command: str | Sequence[str], *, env: Mapping[str, str], cwd: str | None, mark: str) -> tuple[bytes, bytes]:
-    """Write the line that the login shell gets: it tells its process id after *mark*, then becomes the command.
+    """Write the line that the login shell gets: it prints its process id after *mark*, then becomes the command.
 
-    Without a *mark*, it tells nothing.
+    Without a *mark*, it prints nothing.
 
     Returns:
         The line, and what it reads from its standard input before the command does.
@@ -94,8 +94,8 @@ def _plain(line: str) -> str:
     """Write a line for sh such that fish can read it, to which a backslash hides another one, or a quote, in quotes."""
     if not _HIDING.search(line):
         return line
-    told = line.replace("\\", r"\0134").replace("'", r"\0047")
-    return f"exec /bin/sh -c 'eval \"$(printf %b \"$0\")\"' '{told}'"
+    escaped = line.replace("\\", r"\0134").replace("'", r"\0047")
+    return f"exec /bin/sh -c 'eval \"$(printf %b \"$0\")\"' '{escaped}'"
 
 
 def ending(pid: int) -> str:

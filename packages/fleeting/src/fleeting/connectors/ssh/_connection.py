@@ -96,7 +96,7 @@ class SshConnection(BaseConnection):
         return "it was closed locally" if self._closed else main.why_closed
 
     def close(self) -> None:
-        """Use it no more; who waits for the end is told."""
+        """Use it no more; who waits for the end learns of it."""
         self._closed = True
         self._shared.main.bell.ring()
 
@@ -105,7 +105,7 @@ class SshConnection(BaseConnection):
             raise Unreachable(f"the connection to {self._shared.instance} is closed")
 
     def _outcome(self, channel: Channel) -> dict[str, Any]:
-        """Tell how a command ended.
+        """How a command ended.
 
         Raises:
             Unreachable: Nobody knows.
@@ -114,7 +114,7 @@ class SshConnection(BaseConnection):
         name = self._shared.instance
         if channel.failed:
             raise ConnectError(f"{name} refuses to run commands for this user")
-        if channel.severed:
+        if channel.broken:
             raise self._shared.lost("it is unknown whether the command had ended")
         if not channel.exited:
             raise Unreachable(f"{name} closed the session without reporting how the command ended")
@@ -140,7 +140,7 @@ class SshConnection(BaseConnection):
             raise
 
     async def _end_group(self, pid: int) -> bool:
-        """End a process group on the host; if that fails, so it is. Tells whether the host has answered."""
+        """End a process group on the host; if that fails, so it is. Returns whether the host has answered."""
         with suppress(ConnectError):
             channel = await self._shared.session()
             try:

@@ -75,9 +75,9 @@ class MemoryHostKeys:
 class FileHostKeys:
     """Remembers in a directory, one file for each instance, so that processes may share it without a lock.
 
-    What was not looked at for `KEPT_UNUSED` is let go of: nobody tells when an instance is gone for good, least of all
-    one that a manager left behind when it was killed. The keys of hosts that outlive their instances are kept for good:
-    they are as few as those hosts.
+    What was not looked at for `KEPT_UNUSED` is let go of: nobody reports that an instance is gone for good, least of
+    all one that a manager left behind when it was killed. The keys of hosts that outlive their instances are kept for
+    good: they are as few as those hosts.
     """
 
     directory: Path
@@ -144,7 +144,7 @@ class Expected:
 
 
 async def expected(info: ConnectInfo, address: tuple[str, int], known_hosts: str | None, store: HostKeys) -> Expected:
-    """Tell what is known of an instance.
+    """What is known of an instance.
 
     Raises:
         ConnectError: What is known cannot be read.

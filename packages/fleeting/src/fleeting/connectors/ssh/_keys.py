@@ -32,7 +32,7 @@ def generate_key() -> KeyPair:
 
 
 def read_key_pair(path: str, instance: str) -> KeyPair:
-    """Read a private key from a file, and tell its public half. Blocks.
+    """Read a private key from a file, and derive its public half. Blocks.
 
     Raises:
         LoginRejected: There is none that can be read.

@@ -29,7 +29,7 @@ class Running:
 
     _channel: Channel
     _end_group: Callable[[int], Awaitable[bool]]
-    """Ends a process group on the host; tells whether that was answered."""
+    """Ends a process group on the host; returns whether that was answered."""
 
     _pid: PidReader
     _looked_at: float | None = field(default=None, init=False)

@@ -42,7 +42,7 @@ while d := s.recv(65536):
 def through_stdio(path: str) -> str:
     """Write a command that connects its stdin and stdout with a unix socket, by whatever the host has for that.
 
-    Only Python tells whether anybody answers; with the others, the stream ends at once if nobody does.
+    Only Python notices whether anybody answers; with the others, the stream ends at once if nobody does.
     """
     name = shlex.quote(path)
     return (
@@ -107,7 +107,7 @@ class ChannelStream(ByteStream):
             raise anyio.ClosedResourceError
         received = channel.take()
         if received is None:
-            raise anyio.BrokenResourceError if channel.severed else anyio.EndOfStream
+            raise anyio.BrokenResourceError if channel.broken else anyio.EndOfStream
         await self._channel.drained()
         stream, data = received
         return b"" if stream == STDERR else data

@@ -43,7 +43,7 @@ class Tap:
 
     _socket: socket.socket
     patience: Callable[[], float] = field(default=lambda: 1.0, init=False)
-    """Tells for how many seconds `recv` waits for something before it tells of the silence."""
+    """For how many seconds `recv` waits for something before it reports the silence."""
 
     on_silence: Callable[[int], None] = field(default=lambda _: None, init=False)
     """Called by the reading thread with the number of silences in a row; what it raises ends the connection."""

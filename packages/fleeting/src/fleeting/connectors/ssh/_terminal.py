@@ -29,7 +29,7 @@ class ChannelTerminal:
 
     _channel: Channel
     _outcome: Callable[[], Completed]
-    """Tells how the command ended, once that is known."""
+    """How the command ended, once that is known."""
 
     async def receive(self) -> bytes:
         """Wait for what it writes."""
@@ -46,11 +46,11 @@ class ChannelTerminal:
             await send(self._channel, data)
 
     async def resize(self, columns: int, rows: int) -> None:
-        """Tell the new size of the window."""
-        self._channel.tell("window-change", columns, rows, 0, 0)
+        """Report the new size of the window."""
+        self._channel.notify("window-change", columns, rows, 0, 0)
         await self._channel.drained()
 
     async def wait(self) -> Completed:
-        """Tell how the command ended."""
+        """How the command ended."""
         await self._channel.bell.wait_for(lambda: self._channel.exited or self._channel.is_over)
         return self._outcome()

@@ -130,7 +130,7 @@ class SshTransport(paramiko.Transport):
             self.packetizer.complete_handshake()  # else a timer of paramiko's keeps the process alive
             self.tap.release()
             for channel in list(self.channels.values()):
-                channel.sever()
+                channel.mark_broken()
             self._ring()
             self.bell.ring()
             self.known_by = None
@@ -263,7 +263,7 @@ class SshTransport(paramiko.Transport):
         self.channels[self._next_id] = channel
         channel.ask(WINDOW, MAX_PACKET, *details)
         if not self.active:
-            channel.sever()
+            channel.mark_broken()
         return channel
 
     def sessions(self) -> list[Channel]:

@@ -35,7 +35,7 @@ class Calls:
     heard_at: float = field(factory=anyio.current_time, init=False)
     """When the host last said something, by the event loop's clock."""
 
-    is_doubted: bool = field(default=False, init=False)
+    is_suspect: bool = field(default=False, init=False)
     """Whether the last that was heard of the host is that it cannot be reached."""
 
     _idle: list[Wire] = field(factory=list, init=False)
@@ -71,7 +71,7 @@ class Calls:
 
     def give_up(self) -> None:
         """Cut all requests short: the host is dead."""
-        self.is_doubted = True
+        self.is_suspect = True
         for wire in self._busy:
             wire.line.cut()
 
@@ -131,8 +131,8 @@ class Calls:
         """Remember whether the host was heard."""
         if isinstance(failure, Stale):
             return
-        self.is_doubted = isinstance(failure, Unreachable)
-        if not self.is_doubted:
+        self.is_suspect = isinstance(failure, Unreachable)
+        if not self.is_suspect:
             self.heard_at = anyio.current_time()
 
     async def _watch(self, wire: Wire, over: anyio.Event, grace: float) -> None:

@@ -83,7 +83,7 @@ def compose(command: str | Sequence[str], *, env: Mapping[str, str], cwd: str | 
 
 
 def display(command: str | Sequence[str]) -> str:
-    """Show a command as one line; an encoded script would tell nobody anything."""
+    """Show a command as one line; an encoded script would be unreadable."""
     if isinstance(command, str):
         return command
     shown = [*command[:-1], "…"] if command[-2:-1] == [_ENCODED] else command

@@ -29,7 +29,7 @@ class WinrmConnection(BaseConnection):
 
     @property
     def os(self) -> str:
-        """As `TellsSystem.os`."""
+        """As `ReportsSystem.os`."""
         return "windows"
 
     async def perform(self, invocation: Invocation) -> Completed:
@@ -50,7 +50,7 @@ class WinrmConnection(BaseConnection):
         return self._why_closed
 
     def close(self, why: str = "it was closed locally") -> None:
-        """Use it no more; who waits for the end is told."""
+        """Use it no more; who waits for the end learns of it."""
         if not self._closed.is_set():
             self._why_closed = why
             self._closed.set()

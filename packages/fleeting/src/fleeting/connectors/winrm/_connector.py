@@ -67,7 +67,7 @@ class WinrmConnector:
             patience = format_duration(target.config.timeout)
             raise Unreachable(f"{target} could not be reached within {patience}: other calls are dialling it") from None
         try:
-            if slot.shells is None or slot.shells.calls.is_doubted:
+            if slot.shells is None or slot.shells.calls.is_suspect:
                 slot.shells = await dial(target, self.shells)
             slot.shells.users += 1
             return slot.shells

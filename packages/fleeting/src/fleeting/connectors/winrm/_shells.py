@@ -32,7 +32,7 @@ LONGEST_PAUSE = 2.0
 END_TIMEOUT = 8.0
 """Seconds for the end of a command or of a shell."""
 
-DOUBT_TIMEOUT = 2.0
+SUSPECT_TIMEOUT = 2.0
 """The same where the last that was heard of the host is that it does not answer."""
 
 IDLE_TIMEOUT = 900
@@ -109,7 +109,7 @@ class Shells:
     @property
     def _patience(self) -> float:
         """Seconds for the end of what was started; a host that cannot be reached is not worth many."""
-        return min(END_TIMEOUT, DOUBT_TIMEOUT) if self.calls.is_doubted else END_TIMEOUT
+        return min(END_TIMEOUT, SUSPECT_TIMEOUT) if self.calls.is_suspect else END_TIMEOUT
 
     async def _start(self, line: Line) -> tuple[Shell, str]:
         """Start it in a shell; in a new one, if there is something wrong with one that was used before."""
@@ -210,7 +210,7 @@ class Shells:
         self._tell()
 
     async def _end_command(self, shell: Shell, command: str) -> bool:
-        """End it if it runs; else only let the host forget it. Tells whether that was answered."""
+        """End it if it runs; else only let the host forget it. Returns whether that was answered."""
         with anyio.move_on_after(self._patience / 2), suppress(OperationTimeout, ConnectError):
             with suppress(Fault):  # it is not there any more
                 await self.calls(lambda protocol: protocol.cleanup_command(shell.id, command))

@@ -19,7 +19,7 @@ from winrm.protocol import Protocol
 from winrm.transport import Transport
 
 LONGEST_ANSWER = 1 << 20
-"""Bytes of one answer; a host is told that we take 150 KiB."""
+"""Bytes of one answer; we ask hosts for at most 150 KiB."""
 
 CONNECT_TIMEOUT = 10.0
 """Seconds to connect to a host that may not even refuse."""
@@ -221,7 +221,7 @@ def prepared(session: Session, way: Way, line: Line) -> Session:
 
 
 class _Protocol(Protocol):
-    """pywinrm's, which takes an answer without anything in it for one that has nothing to tell."""
+    """pywinrm's, which takes an answer without anything in it for one that says nothing."""
 
     def send_message(self, message: str) -> bytes:
         answer = super().send_message(message)

@@ -51,17 +51,17 @@ LOG = "agent.log"
 """What the agent has to say on stderr: nothing, unless it crashes."""
 
 DELETING = "deleting"
-"""Exists once the instance was told to end; an agent that finds it ends."""
+"""Exists once the instance was asked to end; an agent that finds it ends."""
 
 SUSPENDED = "suspended"
-"""Exists from when the instance is told to sleep until it is told to wake; an agent that finds it ends and leaves the
+"""Exists from when the instance is asked to sleep until it is asked to wake; an agent that finds it ends and leaves the
 directory behind."""
 
 RESUMING = "resuming"
 """Takes its place until the next agent listens; one that is killed before that has left the instance asleep."""
 
 WORK = "work"
-"""Where commands run if they are not told otherwise."""
+"""Where commands run unless they are given another directory."""
 
 GRACE = 2.0
 """Seconds between SIGTERM and SIGKILL for a command whose client has hung up."""
@@ -79,7 +79,7 @@ _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 
 
 def is_same_user(connection: socket.socket) -> bool:
-    """Tell whether who is at the other end runs as our user; where nobody can tell, the directory's mode must do."""
+    """Whether who is at the other end runs as our user; where that is unknown, the directory's mode must do."""
     if not hasattr(socket, "SO_PEERCRED"):
         return True
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
@@ -88,7 +88,7 @@ def is_same_user(connection: socket.socket) -> bool:
 
 
 def has_hung_up(connection: socket.socket) -> bool:
-    """Tell whether nobody is at the other end any more; what came from there is thrown away, and nothing waits."""
+    """Whether nobody is at the other end any more; what came from there is thrown away, and nothing waits."""
     try:
         while connection.recv(_CHUNK):
             pass
@@ -121,7 +121,7 @@ def discard(directory: str) -> None:
 
 
 def mark_deleting(directory: str) -> None:
-    """Say that the instance is told to end; it may be gone already."""
+    """Note that the instance is to end; it may be gone already."""
     with suppress(FileNotFoundError), open(os.path.join(directory, DELETING), "w"):
         pass
 
@@ -305,7 +305,7 @@ class Runner:
             self._status = status
 
     def _report(self, code: int) -> None:
-        """Tell the client the exit status, or the signal, which *code* has as a negative number."""
+        """Send the client the exit status, or the signal, which *code* has as a negative number."""
         signals = {number.value: number.name for number in signal.Signals}
         name = signals.get(-code, f"SIG{-code}") if code < 0 else None
         send(self._client, {"exit_status": None if name else code, "signal": name})
@@ -357,7 +357,7 @@ class Client:
 
 
 class Agent:
-    """Accepts, forks, reaps; ends when it is told to, or has been without a manager for too long."""
+    """Accepts, forks, reaps; ends when it is asked to, or has been without a manager for too long."""
 
     def __init__(self, leash: socket.socket, *, boot_time: float, orphan_ttl: float) -> None:
         """Start in the current directory, with the manager at the other end of *leash*.
@@ -400,7 +400,7 @@ class Agent:
             pass
 
     def is_attended(self) -> bool:
-        """Tell whether a manager is there."""
+        """Whether a manager is there."""
         return not all(has_hung_up(client.socket) for client in self._clients if client.is_manager)
 
     def _watch(self, source: socket.socket, act: Callable[[], None]) -> None:
@@ -512,7 +512,7 @@ def main(directory: str, lock: str, leash: str, boot_time: str, orphan_ttl: str)
     agent = Agent(socket.socket(fileno=int(leash)), boot_time=float(boot_time), orphan_ttl=float(orphan_ttl))
     with open(PID, "w") as file:
         file.write(str(os.getpid()))
-    if not (os.path.exists(DELETING) or os.path.exists(SUSPENDED)):  # made before anybody could tell our process id
+    if not (os.path.exists(DELETING) or os.path.exists(SUSPENDED)):  # made before anybody could know our process id
         agent.serve()
     if os.path.exists(SUSPENDED) and not os.path.exists(DELETING):
         agent.end()

@@ -42,7 +42,7 @@ def encode(**request: object) -> bytes:
 
 
 def attach(path: str) -> socket.socket:
-    """Tell the agent that a manager is there for as long as the returned socket is open.
+    """Let the agent know that a manager is there for as long as the returned socket is open.
 
     Does not wait for the answer, so it does not block, whatever state the agent is in.
 

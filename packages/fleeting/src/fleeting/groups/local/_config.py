@@ -15,7 +15,7 @@ class LocalConfig:
     """What ``plugin_config`` may say for ``plugin = "local"``."""
 
     name: str = field(default="default", validator=is_name)
-    """Tells one group from another; instance ids begin with it."""
+    """Distinguishes one group from another; instance ids begin with it."""
 
     directory: str | None = field(default=None, validator=is_absolute)
     """Where the instances live, absolute; made if it does not exist, removed when the last instance and the
@@ -25,7 +25,7 @@ class LocalConfig:
     """Seconds from the creation of an instance until it runs."""
 
     resume_time: Duration = field(default=0.0, validator=ge(0))
-    """Seconds from when a suspended instance is told to resume until it runs."""
+    """Seconds from when a suspended instance is asked to resume until it runs."""
 
     orphan_ttl: Duration = field(default=30.0, validator=ge(0))
     """Seconds that an instance lives on without a manager; one that is suspended stays until it is deleted. Should be

@@ -41,7 +41,7 @@ class LocalGroup:
     """Agents in directories of their own; the file system is the cloud's view, their locks are the truth.
 
     All that touches files or processes goes through one thread at a time, so no method sees another's half
-    done work. For each agent a socket is kept open, which tells it that its manager is there.
+    done work. For each agent a socket is kept open, by which it knows that its manager is there.
     """
 
     _config: LocalConfig
@@ -79,13 +79,13 @@ class LocalGroup:
         return await self._offload(self._start, count, intent, self._clock.now())
 
     async def decrease(self, instances: Sequence[str]) -> Sequence[str]:
-        """Tell agents to end, with all that runs in them; those asked a second time are killed."""
+        """Ask agents to end, with all that runs in them; those asked a second time are killed."""
         self._settings.refuse_if_observing()
         await self._offload(self._end, instances)
         return instances
 
     async def suspend(self, instances: Sequence[str]) -> Sequence[str]:
-        """Tell agents to end, with all that runs in them; their directories stay."""
+        """Ask agents to end, with all that runs in them; their directories stay."""
         self._settings.refuse_if_observing()
         return await self._offload(self._put_to_sleep, instances)
 
@@ -95,7 +95,7 @@ class LocalGroup:
         return await self._offload(self._wake, instances)
 
     async def connect_info(self, instance: str) -> ConnectInfo:
-        """Tell where the instance's agent listens."""
+        """Where the instance's agent listens."""
         found = await self._offload(self._find, instance)
         return ConnectInfo(
             id=instance,

@@ -63,13 +63,13 @@ class Instance:
         return Observed(state=self._state(), created_at=self.created_at, intent=self.intent)
 
     def end(self) -> None:
-        """Tell the agent to end; the second time, kill it."""
+        """Ask the agent to end; the second time, kill it."""
         number = signal.SIGKILL if self._has(_agent.DELETING) else signal.SIGTERM
         _agent.mark_deleting(str(self.directory))
         self._signal(number)
 
     def suspend(self) -> bool:
-        """Tell the agent to end and to leave the directory; returns whether the instance sleeps, or will."""
+        """Ask the agent to end and to leave the directory; returns whether the instance sleeps, or will."""
         match self._state():
             case State.RUNNING:
                 (self.directory / _agent.SUSPENDED).touch(mode=0o600)
@@ -228,7 +228,7 @@ def _locked(directory: Path) -> Iterator[int | None]:
 
 
 def _is_locked(directory: Path) -> bool:
-    """Tell whether an agent lives there. Shared, so that two who ask do not take each other for the agent."""
+    """Whether an agent lives there. Shared, so that two who ask do not take each other for the agent."""
     try:
         lock = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     except FileNotFoundError:

@@ -69,7 +69,7 @@ class Host(Way):
 
     @property
     def place(self) -> str:
-        """Tells one machine from another."""
+        """Distinguishes one machine from another."""
         return self.address if self.port is None else f"{self.address}:{self.port}"
 
     def info(self, instance: str) -> ConnectInfo:
@@ -95,7 +95,7 @@ class StaticConfig(Way):
     hosts: tuple[Host, ...] = field()
 
     name: str = field(default="default", validator=is_name)
-    """Tells one group from another; a host belongs into one group only."""
+    """Distinguishes one group from another; a host belongs into one group only."""
 
     state_dir: str | None = field(default=None, validator=is_absolute)
     """Where it is remembered which hosts are taken, absolute; made if it does not exist. None: below the user's

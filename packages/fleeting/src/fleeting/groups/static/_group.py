@@ -77,7 +77,7 @@ class StaticGroup:
     async def init(self, settings: Settings) -> GroupInfo:
         """Read which hosts are taken, and keep other managers out; or only read."""
         self._settings = settings
-        for host in self._hosts.values():  # what is missing is best told of now
+        for host in self._hosts.values():  # what is missing is best reported now
             load_connector(settings.connector.protocol or host.info("").protocol)
             await self._check_key(host)
         root = await self._offload(self._look_in if settings.observe_only else self._take_over, self._now())
@@ -88,7 +88,7 @@ class StaticGroup:
         )
 
     async def update(self) -> Observation:
-        """Tell who has which host."""
+        """Who has which host."""
         if self._settings.observe_only:
             await self._offload(self._look_on, self._now())
         await checkpoint()
@@ -113,7 +113,7 @@ class StaticGroup:
         return [instance for instance in instances if self._takings.host_of(instance) is None]
 
     async def connect_info(self, instance: str) -> ConnectInfo:
-        """Tell what is configured for the instance's host."""
+        """What is configured for the instance's host."""
         return await self._info(self._find(instance), instance)
 
     async def heartbeat(self, instance: str) -> None:

@@ -102,10 +102,10 @@ async def check_notice_probe_tells_notices(harness: Harness) -> None:
         probed = harness.need(harness.probed, "probed", "runs the group's notice_probe as on an instance")
         (instance,) = await probe.grow(1)
         clause = "notice_probe prints a line KIND SECONDS for each notice, and nothing else"
-        if lines := await _told(probed(instance)):
+        if lines := await _printed(probed(instance)):
             raise Violation(clause, f"nothing was announced, and it printed {lines}")
         await announce(instance)
-        if not (lines := await _told(probed(instance))) or not all(map(NOTICE.fullmatch, lines)):
+        if not (lines := await _printed(probed(instance))) or not all(map(NOTICE.fullmatch, lines)):
             raise Violation(clause, f"the end of {instance} was announced, and it printed {lines}")
 
 
@@ -122,15 +122,15 @@ def _probe_of(probe: Probe) -> str:
     return probe.info.notice_probe
 
 
-async def _told(probed: Awaitable[Completed]) -> list[str]:
+async def _printed(probed: Awaitable[Completed]) -> list[str]:
     """The lines that the probe prints."""
-    told = None
+    printed = None
     with anyio.move_on_after(PROBE_TIME):
-        told = await probed
-    if told is None or not told.ok:
+        printed = await probed
+    if printed is None or not printed.ok:
         clause = f"notice_probe exits with 0 within {PROBE_TIME:g} s, whether or not anything is announced"
-        raise Violation(clause, "it did not end in time" if told is None else f"it {told.outcome}")
-    return told.stdout.decode(errors="replace").splitlines()
+        raise Violation(clause, "it did not end in time" if printed is None else f"it {printed.outcome}")
+    return printed.stdout.decode(errors="replace").splitlines()
 
 
 async def _next_notice(notices: AsyncIterator[Notice], patience: float) -> Notice | None:

@@ -31,7 +31,7 @@ REFUSALS = (Trouble.AUTH, Trouble.RATE_LIMIT)
 """Troubles that are failures too, and that have a check of their own."""
 
 CLAIMS_BY_RETURNING = {"update", "increase", "mark_owner"}
-"""Who returns from these says that the cloud has told, taken the order, or borne the mark."""
+"""Who returns from these says that the cloud has answered, accepted the order, or taken the mark."""
 
 CLAIMS_BY_VALUE = {"decrease", "withdraw", "suspend"}
 """Who returns something from these says that the cloud has done it. What runs may be said to have been resumed."""
@@ -65,12 +65,12 @@ async def check_throttling_is_rate_limited(harness: Harness) -> None:
             raise Violation("retry_after is a number of seconds from now above 0, or None", f"{advice!r}")
 
 
-async def check_stock_out_is_told(harness: Harness) -> None:
+async def check_stock_out_is_reported(harness: Harness) -> None:
     """If the cloud has no stock, `increase` raises `CapacityUnavailable`, or `update` shows a problem that says so."""
     await _tells(harness, Trouble.STOCK_OUT, CapacityUnavailable, ProblemKind.CAPACITY)
 
 
-async def check_quota_is_told(harness: Harness) -> None:
+async def check_quota_is_reported(harness: Harness) -> None:
     """If a quota is exhausted, `increase` raises `QuotaExceeded`, or `update` shows a problem that says so."""
     await _tells(harness, Trouble.QUOTA, QuotaExceeded, ProblemKind.QUOTA)
 

@@ -84,7 +84,7 @@ async def check_ids_are_never_reused(harness: Harness) -> None:
             await probe.remove(new)
 
 
-async def check_partial_success_is_told(harness: Harness) -> None:
+async def check_partial_success_is_reported(harness: Harness) -> None:
     """If the cloud accepts only a part of the request, `increase` returns the size of that part."""
     async with harness.opened() as probe:
         async with harness.trouble(Trouble.PARTIAL):

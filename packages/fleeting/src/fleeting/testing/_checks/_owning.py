@@ -1,4 +1,4 @@
-"""The mark that tells whose the group is."""
+"""The mark that says whose the group is."""
 
 from attrs import frozen
 
@@ -99,7 +99,7 @@ class _Marker:
         await self.probe.rest(harness.settle)
 
     async def _ask(self, lasting: float | None = None) -> Answer:
-        """Ask for a mark that outlasts the check, or expires as told; forgotten, it keeps nobody out for long."""
+        """Ask for a mark that outlasts the check, or expires as asked; forgotten, it keeps nobody out for long."""
         harness = self.probe.harness
         seconds = 4 * harness.deadline if lasting is None else lasting
         return await answer_of(self.group.mark_owner(harness.settings.clock.now() + seconds))

@@ -31,9 +31,9 @@ async def check_secrets_are_told_nobody(harness: Harness) -> None:
             secrets = [*harness.secrets, *(secret for secret in (info.password, info.key) if secret)]
             if not secrets:
                 raise harness.lack("secrets", "secrets, the secret values of the group's settings")
-            told: dict[str, Sequence[str]] = {"a repr": await _shown(probe, info)}
-            told |= await _provoked(probe, info)
-    for where, words in {**told, **heard.words()}.items():
+            shown: dict[str, Sequence[str]] = {"a repr": await _shown(probe, info)}
+            shown |= await _provoked(probe, info)
+    for where, words in {**shown, **heard.words()}.items():
         _look_for(secrets, where, words)
 
 

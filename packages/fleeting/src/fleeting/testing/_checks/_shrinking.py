@@ -47,7 +47,7 @@ async def check_decrease_goes_on_past_what_is_gone(harness: Harness) -> None:
         await probe.until(clause, lambda shown: alive not in shown)
 
 
-async def check_refused_deletion_is_told(harness: Harness) -> None:
+async def check_refused_deletion_is_reported(harness: Harness) -> None:
     """An instance that the cloud refuses to delete is not among those that `decrease` returns."""
     async with harness.opened() as probe:
         (instance,) = await probe.grow(1)

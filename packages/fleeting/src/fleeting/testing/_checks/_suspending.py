@@ -80,7 +80,7 @@ async def check_suspended_instances_can_be_deleted(harness: Harness) -> None:
         await second.remove([instance])
 
 
-async def check_resuming_without_room_is_told(harness: Harness) -> None:
+async def check_resuming_without_room_is_reported(harness: Harness) -> None:
     """With `SUSPEND_RESUME`, if there is no stock to resume an instance, `resume` says so, and works later."""
     async with harness.opened() as probe:
         suspend, resume = _wishes(probe)

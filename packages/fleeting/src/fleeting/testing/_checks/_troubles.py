@@ -23,7 +23,7 @@ from fleeting.testing._harness import (
 )
 
 EXPECTED = {Trouble.AUTH: AuthFailed, Trouble.RATE_LIMIT: RateLimited}
-"""The class of error that tells what to do about a trouble, where there is one of its own."""
+"""The class of error that says what to do about a trouble, where there is one of its own."""
 
 LATER = (Trouble.ERROR, Trouble.GARBAGE, Trouble.AUTH, Trouble.RATE_LIMIT, Trouble.LOST_ANSWER)
 """Troubles that may begin with any request of a call."""
@@ -138,7 +138,7 @@ async def _sooner_or_later(probe: Probe, call: Call) -> Answer:
     return answer
 
 
-async def check_trouble_amid_a_call_is_told(harness: Harness) -> None:
+async def check_trouble_amid_a_call_is_reported(harness: Harness) -> None:
     """Whichever request of a call fails, the call reports what was done and what was not."""
     after = harness.need(harness.trouble_after, "trouble_after", "lets a trouble begin after some requests")
     requests = harness.need(harness.requests, "requests", "counts all requests so far")
@@ -257,7 +257,7 @@ async def _all_fail(harness: Harness, kind: Trouble) -> None:
 
 
 def _judge(name: str, kind: Trouble, answer: Answer, since: str = "") -> None:
-    """Raise unless the call failed with an error that tells what to do about the trouble, if it failed."""
+    """Raise unless the call failed with an error that says what to do about the trouble, if it failed."""
     seen = f"the cloud {kind.value}{since}; {name} {answer}"
     error = answer.error
     if error is None:

@@ -1,4 +1,4 @@
-"""What the values mean: types, units, identities, and what tells two instances apart."""
+"""What the values mean: types, units, identities, and what distinguishes two instances."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -30,7 +30,7 @@ DETAILS = ("user", "password", "key", "host_key", "os", "arch", "protocol", "exp
 """Parts of the connection details that belong to one instance, beside its addresses."""
 
 APART = 1.1
-"""Seconds between two instances, so that a cloud that tells whole seconds tells different ones."""
+"""Seconds between two instances, so that a cloud that reports whole seconds reports different ones."""
 
 
 async def check_values_are_of_their_types(harness: Harness) -> None:
