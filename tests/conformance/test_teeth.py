@@ -78,7 +78,7 @@ class _BelowNothing(FakeGroup):
 
 
 class _Limitless(FakeGroup):
-    """Names a ceiling and does not keep to it."""
+    """Reports a ceiling and does not respect it."""
 
     async def init(self, settings: Settings) -> GroupInfo:
         return evolve(await super().init(settings), max_size=3)
@@ -238,14 +238,14 @@ class _Flattering(FakeGroup):
 
 
 class _Meddling(FakeGroup):
-    """Takes whoever only looks on for its manager."""
+    """Mistakes an observer for its manager."""
 
     async def init(self, settings: Settings) -> GroupInfo:
         return await super().init(evolve(settings, observe_only=False))
 
 
 class _Exclusive(FakeGroup):
-    """Tells an observer nothing."""
+    """Shows an observer nothing."""
 
     async def update(self) -> Observation:
         return Observation({}) if self._observing else await super().update()
@@ -269,7 +269,7 @@ class _Hushed(FakeGroup):
 
 
 class _Belated(FakeGroup):
-    """Gives the time that is left for the time at which it ends."""
+    """Returns the time that is left as the deadline."""
 
     async def notices(self) -> AsyncIterator[Notice]:
         async for notice in super().notices():
@@ -277,7 +277,7 @@ class _Belated(FakeGroup):
 
 
 class _SaidOnce(FakeGroup):
-    """Passes the first notice on, and listens no longer."""
+    """Passes on the first notice, and stops listening."""
 
     async def notices(self) -> AsyncIterator[Notice]:
         async for notice in super().notices():
@@ -304,7 +304,7 @@ class _Presumptuous(FakeGroup):
 
 
 class _Busybody(FakeGroup):
-    """Lets whoever only looks on send instances to sleep."""
+    """Lets an observer suspend instances."""
 
     async def suspend(self, instances: Sequence[str]) -> Sequence[str]:
         return self.cloud.suspend(instances, SuspendFault())
@@ -317,7 +317,7 @@ class _Drowsy(FakeGroup):
 
 
 class _Unmarked(FakeGroup):
-    """Claims to bear a mark, and cannot."""
+    """Claims OWNER_MARK, and cannot be marked."""
 
     mark_owner = None  # type: ignore[assignment]
 
@@ -345,7 +345,7 @@ class _OutOfMind(FakeGroup):
 
 
 class _Undertaker(FakeGroup):
-    """Takes what is suspended for failed."""
+    """Reports what is suspended as failed."""
 
     async def update(self) -> Observation:
         shown = (await super().update()).instances.items()
@@ -362,7 +362,7 @@ class _Soporific(FakeGroup):
 
 
 class _Reborn(FakeGroup):
-    """Makes another instance for the one that it wakes."""
+    """Replaces the instance that it should resume."""
 
     async def resume(self, instances: Sequence[str]) -> Sequence[str]:
         self.cloud.launch(len(instances))
@@ -378,14 +378,14 @@ class _Estranged(FakeGroup):
 
 
 class _Boundless(FakeGroup):
-    """Says that an instance was suspended that it was not asked about."""
+    """Reports as suspended an instance that it was not asked to suspend."""
 
     async def suspend(self, instances: Sequence[str]) -> Sequence[str]:
         return [*await super().suspend(instances), "another"]
 
 
 class _Strict(FakeGroup):
-    """Will not suspend what is suspended."""
+    """Refuses to suspend what is suspended."""
 
     async def suspend(self, instances: Sequence[str]) -> Sequence[str]:
         if any(self.cloud.machines[each].state(self.cloud.now) is State.SUSPENDED for each in instances):
@@ -394,7 +394,7 @@ class _Strict(FakeGroup):
 
 
 class _Stubborn(FakeGroup):
-    """Does not accept that what runs is to run."""
+    """Refuses to resume what runs."""
 
     async def resume(self, instances: Sequence[str]) -> Sequence[str]:
         asleep = [each for each in instances if self.cloud.machines[each].state(self.cloud.now) is not State.RUNNING]
@@ -411,14 +411,14 @@ class _Squeamish(FakeGroup):
 
 
 class _Credulous(FakeGroup):
-    """Says that it resumes what is not there."""
+    """Reports as resumed what does not exist."""
 
     async def resume(self, instances: Sequence[str]) -> Sequence[str]:
         return [*await super().resume(instances), *(each for each in instances if each not in self.cloud.alive)]
 
 
 class _AlarmClock(FakeGroup):
-    """Wakes all when it is closed."""
+    """Resumes all on shutdown."""
 
     async def shutdown(self) -> None:
         await super().resume(sorted(self.cloud.alive))
@@ -435,7 +435,7 @@ class _LetsSleep(FakeGroup):
 
 
 class _Vague(FakeGroup):
-    """Does not say why it cannot wake an instance."""
+    """Does not say why it cannot resume an instance."""
 
     async def resume(self, instances: Sequence[str]) -> Sequence[str]:
         try:
@@ -445,7 +445,7 @@ class _Vague(FakeGroup):
 
 
 class _Desperate(FakeGroup):
-    """Deletes what it cannot wake."""
+    """Deletes what it cannot resume."""
 
     async def resume(self, instances: Sequence[str]) -> Sequence[str]:
         try:
@@ -464,7 +464,7 @@ class _Unguarded(FakeGroup):
 
 
 class _Thief(FakeGroup):
-    """Takes any mark away, whose it may be."""
+    """Removes any mark, no matter whose it is."""
 
     async def mark_owner(self, until: float | None) -> None:
         if until is None:
@@ -474,7 +474,7 @@ class _Thief(FakeGroup):
 
 
 class _Discreet(FakeGroup):
-    """Does not say whose the mark is."""
+    """Does not name the mark's owner."""
 
     async def mark_owner(self, until: float | None) -> None:
         try:
@@ -484,7 +484,7 @@ class _Discreet(FakeGroup):
 
 
 class _Indelible(FakeGroup):
-    """Does not take its mark away."""
+    """Does not remove its mark."""
 
     async def mark_owner(self, until: float | None) -> None:
         if until is not None:
@@ -492,7 +492,7 @@ class _Indelible(FakeGroup):
 
 
 class _Set(FakeGroup):
-    """Puts its mark on the group once, and leaves it at that."""
+    """Marks the group once, and never renews the mark."""
 
     async def mark_owner(self, until: float | None) -> None:
         mark = self.cloud.owner_mark
@@ -501,7 +501,7 @@ class _Set(FakeGroup):
 
 
 class _Selfish(FakeGroup):
-    """Takes its own mark for another's after a restart."""
+    """Mistakes its own mark for another manager's after a restart."""
 
     async def init(self, settings: Settings) -> GroupInfo:
         return await super().init(evolve(settings, owner=f"{settings.owner}-{id(self)}"))
@@ -517,7 +517,7 @@ class _Eternal(FakeGroup):
 
 
 class _Incumbent(FakeGroup):
-    """Asks for the mark once, and renews it ever after without looking."""
+    """Checks the mark once, and renews it from then on without checking."""
 
     async def mark_owner(self, until: float | None) -> None:
         if until is not None and getattr(self, "marked", False):
@@ -528,7 +528,7 @@ class _Incumbent(FakeGroup):
 
 
 class _Unclaimed(FakeGroup):
-    """Has a probe, and does not claim that it tells notices."""
+    """Has a probe, and does not claim NOTICES."""
 
     async def init(self, settings: Settings) -> GroupInfo:
         return evolve(await super().init(settings), capabilities=frozenset())
@@ -560,19 +560,19 @@ class _Probing(FakeCloud):
 
 
 class _Talkative(_Probing):
-    """Says that there is nothing to say."""
+    """Prints a line when there is no notice."""
 
     quiet = b"404\n"
 
 
 class _Tongueless(_Probing):
-    """Prints nothing if an instance goes."""
+    """Prints nothing when an instance is about to go."""
 
     told = b""
 
 
 class _Verbatim(_Probing):
-    """Prints what the cloud says, as it is."""
+    """Prints the cloud's answer unchanged."""
 
     told = b'{"action": "terminate", "time": "2026-01-01T00:00:00Z"}\n'
 
@@ -630,9 +630,9 @@ class Wrong:
 
 
 WRONG = [
-    Wrong(CHECK["init_tells_what_the_group_is"], "identity is the cloud resource itself", _Nameless),
-    Wrong(CHECK["init_tells_what_the_group_is"], "the interface version is 1", _FromTheFuture),
-    Wrong(CHECK["init_tells_what_the_group_is"], "max_size is the cloud's own ceiling", _BelowNothing),
+    Wrong(CHECK["init_reports_what_the_group_is"], "identity is the cloud resource itself", _Nameless),
+    Wrong(CHECK["init_reports_what_the_group_is"], "the interface version is 1", _FromTheFuture),
+    Wrong(CHECK["init_reports_what_the_group_is"], "max_size is the cloud's own ceiling", _BelowNothing),
     Wrong(CHECK["claimed_capabilities_have_their_methods"], "methods of Withdraws", _Boastful),
     Wrong(CHECK["identity_is_the_resource"], "the same each time it is opened", _Renamed),
     Wrong(CHECK["first_view_is_complete"], "update shows every instance", _Sleepy),
@@ -657,8 +657,8 @@ WRONG = [
     Wrong(CHECK["connect_info_is_complete"], "about the requested instance", _Confused),
     Wrong(CHECK["connect_info_hides_secrets"], "secrets do not appear", _Indiscreet),
     Wrong(CHECK["connect_info_knows_what_is_gone"], "raises InstanceNotFound", _Gullible),
-    Wrong(CHECK["heartbeat_tells_health"], "returns if the instance is healthy", _Anxious),
-    Wrong(CHECK["heartbeat_tells_health"], "that does not exist", _Gullible),
+    Wrong(CHECK["heartbeat_reports_health"], "returns if the instance is healthy", _Anxious),
+    Wrong(CHECK["heartbeat_reports_health"], "that does not exist", _Gullible),
     Wrong(CHECK["heartbeat_notices_death"], "that is dead", _Trusting),
     Wrong(CHECK["update_notices_death"], "that died is deleted, failed or absent", _Nostalgic),
     Wrong(CHECK["update_notices_death"], "changes no other", _Panicky),
@@ -702,10 +702,10 @@ WRONG = [
     Wrong(CHECK["notice_probe_is_a_command"], "claims NOTICES", _Unclaimed),
     Wrong(CHECK["notice_probe_is_a_command"], "command line for a POSIX shell", _Ungrammatical),
     Wrong(CHECK["notice_probe_is_a_command"], "or None", _Blank),
-    Wrong(CHECK["notice_probe_tells_notices"], "nothing else", cloud=_Talkative),
-    Wrong(CHECK["notice_probe_tells_notices"], "nothing else", cloud=_Tongueless),
-    Wrong(CHECK["notice_probe_tells_notices"], "nothing else", cloud=_Verbatim),
-    Wrong(CHECK["notice_probe_tells_notices"], "exits with 0", cloud=_Failing),
+    Wrong(CHECK["notice_probe_prints_notices"], "nothing else", cloud=_Talkative),
+    Wrong(CHECK["notice_probe_prints_notices"], "nothing else", cloud=_Tongueless),
+    Wrong(CHECK["notice_probe_prints_notices"], "nothing else", cloud=_Verbatim),
+    Wrong(CHECK["notice_probe_prints_notices"], "exits with 0", cloud=_Failing),
     Wrong(CHECK["observing_changes_nothing"], "raise Unsupported", _Meddling),
     Wrong(CHECK["observing_changes_nothing"], "sees what the manager sees", _Exclusive),
     Wrong(CHECK["observing_changes_nothing"], "changes nothing", _Possessive),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import anyio
 import pytest
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from fleeting import Capability, CapacityUnavailable, ProviderError, QuotaExceeded, ScaleThrottle
 from fleeting.testing import DecreaseFault, FakeCloud, FakeGroup, Fault, IncreaseFault, virtual_time
@@ -511,6 +511,14 @@ def test_the_guide_shows_what_is_printed(golden: Golden) -> None:
 # --- the schema, as the page has it -----------------------------------------------------------------------
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "explain-json.md"
+
+
+async def test_who_is_not_ready_yet_is_named_or_counted() -> None:
+    """A sentence for each reason; one instance is named, several are counted."""
+    async with booting() as scaler:
+        (pool,) = (await scaler.explain()).pools
+    pool = evolve(pool, troubles={"no address": ["i-1", "i-3"], "login refused": ["i-2"]})
+    assert [*pool.unready()] == ["2 instances are not ready yet: no address", "i-2 is not ready yet: login refused"]
 
 
 def documented(heading: str) -> set[str]:

@@ -40,7 +40,7 @@ from tests.conformance.mutants._table import GHOSTS, OPEN, found_by
 # --- what it says of itself -----------------------------------------------------------------------------
 
 
-@found_by("init_tells_what_the_group_is")
+@found_by("init_reports_what_the_group_is")
 class NameOnly(Group):
     """Has no identity."""
 
@@ -83,7 +83,7 @@ class LateRiser(Group):
 
 @found_by("view_is_stable")
 class AlwaysNew(Group):
-    """Gives the time of asking for the time of creation."""
+    """Returns the time of the request as the creation time."""
 
     async def init(self, settings: Settings) -> GroupInfo:
         self.clock = settings.clock
@@ -104,7 +104,7 @@ class FirstPageOnly(Group):
 
 @found_by("view_is_stable")
 class FirstSight(Group):
-    """Gives the time at which it first saw an instance, which is another after a restart."""
+    """Returns the time at which it first saw an instance, which changes with a restart."""
 
     async def init(self, settings: Settings) -> GroupInfo:
         self.clock = settings.clock
@@ -134,7 +134,7 @@ class _Pager(Group):
 
 @found_by("view_is_whole_or_an_error")
 class HalfTruth(_Pager):
-    """Gives the pages that it got, if one cannot be fetched."""
+    """Returns the pages that it has if one cannot be fetched."""
 
     async def page(self, page: str) -> dict[str, Any]:
         try:
@@ -147,12 +147,12 @@ class HalfTruth(_Pager):
 
 @found_by("pages_that_loop_are_an_error")
 class Merry(_Pager):
-    """Follows pages that lead in a circle for ever."""
+    """Follows pages that lead in a circle forever."""
 
 
 @found_by("pages_that_loop_are_an_error")
 class Dizzy(_Pager):
-    """Takes the end of the first round for the end of the list."""
+    """Mistakes the end of the first round for the end of the list."""
 
     async def page(self, page: str) -> dict[str, Any]:
         listing = await super().page(page)
@@ -161,7 +161,7 @@ class Dizzy(_Pager):
 
 @found_by("failed_update_is_an_error")
 class Nostalgic(Group):
-    """Gives its last view again, if the cloud fails."""
+    """Returns its last view again if the cloud fails."""
 
     _last = Observation({})
 
@@ -173,7 +173,7 @@ class Nostalgic(Group):
 
 @found_by("failed_update_is_an_error")
 class Optimist(Group):
-    """Takes a cloud that fails for an empty one."""
+    """Mistakes a failing cloud for an empty one."""
 
     async def update(self) -> Observation:
         try:
@@ -184,7 +184,7 @@ class Optimist(Group):
 
 @found_by("every_vendor_state_is_mapped")
 class Confused(Group):
-    """Takes what is being deleted for running."""
+    """Reports as running what is being deleted."""
 
     def _observed(self, each: dict[str, str]) -> Observed:
         observed = super()._observed(each)
@@ -193,7 +193,7 @@ class Confused(Group):
 
 @found_by("every_vendor_state_is_mapped")
 class Incomplete(Group):
-    """Stumbles over a state that is seldom met."""
+    """Fails on a rare state."""
 
     def _observed(self, each: dict[str, str]) -> Observed:
         states = {status: state for status, state in STATES.items() if state is not State.FAILED}
@@ -212,7 +212,7 @@ class Blind(Group):
 
 @found_by("unknown_state_is_not_swallowed")
 class Trusting(Group):
-    """Takes a state that it does not know for running."""
+    """Reports an unknown state as running."""
 
     def _observed(self, each: dict[str, str]) -> Observed:
         return super()._observed({**each, "status": each["status"] if each["status"] in STATES else "active"})
@@ -220,7 +220,7 @@ class Trusting(Group):
 
 @found_by("creation_time_is_in_seconds")
 class Milliseconds(Group):
-    """Gives times in milliseconds."""
+    """Returns times in milliseconds."""
 
     def _observed(self, each: dict[str, str]) -> Observed:
         created = datetime.fromisoformat(each["created"]).timestamp()
@@ -229,7 +229,7 @@ class Milliseconds(Group):
 
 @found_by("creation_time_is_in_seconds")
 class Homesick(Group):
-    """Takes the cloud's times, which are in UTC, for those of its own time zone."""
+    """Reads the cloud's times, which are in UTC, in its own time zone."""
 
     def _observed(self, each: dict[str, str]) -> Observed:
         created = datetime.fromisoformat(each["created"]).replace(tzinfo=None).timestamp()
@@ -238,7 +238,7 @@ class Homesick(Group):
 
 @found_by("update_notices_death")
 class Faithful(Group):
-    """Goes on showing, from memory, what the cloud no longer lists."""
+    """Keeps showing, from memory, what the cloud no longer lists."""
 
     async def init(self, settings: Settings) -> GroupInfo:
         self.seen: dict[str, Observed] = {}
@@ -254,7 +254,7 @@ class Faithful(Group):
 
 @found_by("increase_brings_what_it_accepted")
 class Generous(Group):
-    """Asks for one more, to be on the safe side."""
+    """Requests one more, to be on the safe side."""
 
     async def increase(self, count: int, *, intent: str) -> int:
         return min(count, await super().increase(count + 1, intent=intent))
@@ -262,7 +262,7 @@ class Generous(Group):
 
 @found_by("partial_success_is_reported")
 class Overreporter(Group):
-    """Says that all were accepted, without looking at how many were."""
+    """Reports all as accepted without checking how many were."""
 
     async def increase(self, count: int, *, intent: str) -> int:
         await super().increase(count, intent=intent)
@@ -271,7 +271,7 @@ class Overreporter(Group):
 
 @found_by("partial_success_is_reported")
 class AllOrNothing(Group):
-    """Raises if not all were accepted, and forgets the others."""
+    """Raises if not all were accepted, and forgets those that were."""
 
     async def increase(self, count: int, *, intent: str) -> int:
         if (accepted := await super().increase(count, intent=intent)) < count:
@@ -281,7 +281,7 @@ class AllOrNothing(Group):
 
 @found_by("partial_success_is_reported")
 class Piecemeal(Group):
-    """Asks for one after the other, and forgets those that it got if the next is refused."""
+    """Requests one after the other, and forgets those that it got if the next is refused."""
 
     async def increase(self, count: int, *, intent: str) -> int:
         each = [await super(Piecemeal, self).increase(1, intent=f"{intent}-{number}") for number in range(count)]
@@ -300,7 +300,7 @@ class Insistent(Group):
 
 @found_by("lost_answer_is_an_unknown_outcome")
 class Resigned(Group):
-    """Takes a lost answer for a failure."""
+    """Treats a lost answer as a failure."""
 
     async def increase(self, count: int, *, intent: str) -> int:
         try:
@@ -311,7 +311,7 @@ class Resigned(Group):
 
 @found_by("named_create_is_idempotent")
 class Forgetful(Group):
-    """Asks for something new each time, whatever the intent."""
+    """Makes a new request each time, whatever the intent."""
 
     async def increase(self, count: int, *, intent: str) -> int:
         body = {"count": count, "label": intent}
@@ -329,7 +329,7 @@ class Unlabelled(Group):
 
 @found_by("named_create_settles_a_lost_answer")
 class Bookkeeper(Group):
-    """Remembers which intents were answered, and takes every other for new."""
+    """Remembers which intents were answered, and treats all others as new."""
 
     _tries: ClassVar = count_from()
 
@@ -347,7 +347,7 @@ class Bookkeeper(Group):
 
 @found_by("named_create_outlives_its_manager")
 class ShortMemory(Group):
-    """Knows an intent again only as long as it lives itself."""
+    """Recognises an intent only until it is restarted."""
 
     async def increase(self, count: int, *, intent: str) -> int:
         body = {"count": count, "label": intent}
@@ -358,7 +358,7 @@ class ShortMemory(Group):
 
 @found_by("ids_are_never_reused")
 class Slots(Group):
-    """Calls instances by the place that they take, which the next one gets."""
+    """Names instances by their slot, which the next one inherits."""
 
     async def init(self, settings: Settings) -> GroupInfo:
         self.slots: dict[str, str] = {}
@@ -382,7 +382,7 @@ class Slots(Group):
 
 @found_by("decrease_removes_only_those_named")
 class Resizer(Group):
-    """Makes the pool smaller, by whichever instances."""
+    """Shrinks the pool by any instances."""
 
     async def decrease(self, instances: Sequence[str]) -> Sequence[str]:
         newest = list((await super().update()).instances)[-len(instances) :]
@@ -413,7 +413,7 @@ class Quitter(Group):
 
 @found_by("refused_deletion_is_reported")
 class Hopeful(Group):
-    """Takes a deletion that was refused for one that was accepted."""
+    """Treats a refused deletion as accepted."""
 
     async def decrease(self, instances: Sequence[str]) -> Sequence[str]:
         with suppress(ProviderError):
@@ -423,7 +423,7 @@ class Hopeful(Group):
 
 @found_by("decrease_removes_what_does_not_run")
 class Choosy(Group):
-    """Deletes what runs, and takes anything else for gone."""
+    """Deletes what runs, and treats everything else as gone."""
 
     async def decrease(self, instances: Sequence[str]) -> Sequence[str]:
         shown = (await super().update()).instances
@@ -433,7 +433,7 @@ class Choosy(Group):
 
 @found_by("refused_deletion_is_reported")
 class OnceBitten(Group):
-    """Does not ask again for a deletion that it asked for, though it was refused."""
+    """Does not repeat a deletion request that was refused."""
 
     async def init(self, settings: Settings) -> GroupInfo:
         self.asked: set[str] = set()
@@ -459,7 +459,7 @@ class Homeless(Group):
 
 @found_by("connect_info_knows_what_is_gone")
 class Elephant(Group):
-    """Gives connection details from memory, though the instance is gone."""
+    """Returns connection details from memory after the instance is gone."""
 
     async def update(self) -> Observation:
         view = await super().update()
@@ -474,7 +474,7 @@ class Elephant(Group):
 
 @found_by("connect_info_is_complete")
 class Premature(Group):
-    """Gives what there is of the connection details of an instance that has no address yet."""
+    """Returns incomplete connection details for an instance that has no address yet."""
 
     async def connect_info(self, instance: str) -> ConnectInfo:
         info = await super().connect_info(instance)
@@ -491,9 +491,9 @@ class Chatty(Group):
         return evolve(info, user=f"{info.user}:{info.password}")
 
 
-@found_by("heartbeat_tells_health")
+@found_by("heartbeat_reports_health")
 class Carefree(Group):
-    """Takes every instance for healthy, be there one or not."""
+    """Reports every instance as healthy, whether it exists or not."""
 
     async def heartbeat(self, instance: str) -> None:
         pass
@@ -501,7 +501,7 @@ class Carefree(Group):
 
 @found_by("heartbeat_notices_death")
 class Sentimental(Group):
-    """Takes what was once healthy for healthy."""
+    """Reports as healthy what was healthy once."""
 
     async def init(self, settings: Settings) -> GroupInfo:
         self.alive: set[str] = set()
@@ -519,7 +519,7 @@ class Sentimental(Group):
 
 @found_by("heartbeat_notices_failure")
 class Lenient(Group):
-    """Takes an instance for healthy because the cloud knows it, whatever it says of it."""
+    """Reports an instance as healthy because the cloud lists it, in any state."""
 
     async def heartbeat(self, instance: str) -> None:
         await self._cloud.call("GET", f"/instances/{instance}")
@@ -566,7 +566,7 @@ class Raw(_OtherCloud):
 
 @found_by("failures_are_provider_errors")
 class Serene(Group):
-    """Says that nothing was accepted, if the cloud failed."""
+    """Returns that nothing was accepted if the cloud failed."""
 
     async def increase(self, count: int, *, intent: str) -> int:
         with suppress(ProviderError):
@@ -576,7 +576,7 @@ class Serene(Group):
 
 @found_by("failures_are_provider_errors")
 class Hasty(Group):
-    """Takes an instance for gone because the cloud did not mention it."""
+    """Treats an instance as gone because the cloud did not mention it."""
 
     async def connect_info(self, instance: str) -> ConnectInfo:
         try:
@@ -616,7 +616,7 @@ class _Deaf(_Changes):
 
 @found_by("throttling_is_rate_limited")
 class Misjudging(_OtherCloud):
-    """Takes being asked too often for a lack of stock."""
+    """Mistakes throttling for a lack of stock."""
 
     cloud = _Deaf
 
@@ -631,7 +631,7 @@ class Silent(Group):
 
 @found_by("stock_out_is_reported")
 class Flickering(Group):
-    """Says of an old problem, at each view, that it is new."""
+    """Reports an old problem as new in each view."""
 
     _numbers: ClassVar = count_from(1)
 
@@ -647,7 +647,7 @@ class _Muddled(_Changes):
 
 @found_by("quota_is_reported")
 class Muddled(_OtherCloud):
-    """Takes a quota for a lack of stock, so that waiting seems to help."""
+    """Mistakes a quota for a lack of stock, so waiting seems to help."""
 
     cloud = _Muddled
 
@@ -662,7 +662,7 @@ class Patient(Group):
 
 @found_by("silence_ends_in_time")
 class GivesUp(Group):
-    """Takes a time-out for a failure."""
+    """Treats a time-out as a failure."""
 
     async def increase(self, count: int, *, intent: str) -> int:
         try:
@@ -673,7 +673,7 @@ class GivesUp(Group):
 
 @found_by("silence_ends_in_time")
 class Dreamer(Group):
-    """Gives its last view again, if the cloud does not answer in time."""
+    """Returns its last view again if the cloud does not answer in time."""
 
     _last = Observation({})
 
@@ -685,7 +685,7 @@ class Dreamer(Group):
 
 @found_by("silence_ends_in_time")
 class Polite(Group):
-    """Takes its leave of the cloud, and waits for it to say good-bye."""
+    """Signs off from the cloud, and waits for its reply."""
 
     async def shutdown(self) -> None:
         with suppress(ProviderError):
@@ -769,7 +769,7 @@ class OpensFirst(Unfinished):
 
 @found_by("cancelled_calls_change_nothing_else")
 class Deaf(Group):
-    """Tries again whatever went wrong, be it that it was cancelled."""
+    """Retries after any failure, even a cancellation."""
 
     async def update(self) -> Observation:
         while True:
@@ -788,7 +788,7 @@ class _OnTheLoop(Cloud):
 
 @found_by("nothing_blocks_the_event_loop")
 class Blocking(_OtherCloud):
-    """Calls a blocking client right from a coroutine."""
+    """Calls a blocking client directly from a coroutine."""
 
     cloud = _OnTheLoop
 
@@ -830,9 +830,9 @@ class HalfBlocking(Group):
 # --- secrets --------------------------------------------------------------------------------------------
 
 
-@found_by("secrets_are_told_nobody")
+@found_by("secrets_are_shown_to_nobody")
 class OpenBook(Group):
-    """Shows its settings in its repr, the token too."""
+    """Shows its settings in its repr, token included."""
 
     def __repr__(self) -> str:
         return f"OpenBook({self._config.url}, {self._config.token})"
@@ -843,7 +843,7 @@ class _Echo(_Changes):
         return type(error)(f"{error} (token {self._config.token})") if type(error) is ProviderError else error
 
 
-@found_by("secrets_are_told_nobody")
+@found_by("secrets_are_shown_to_nobody")
 class Parrot(_OtherCloud):
     """Repeats in its errors what the cloud says, which repeats the token."""
 
@@ -858,16 +858,16 @@ class _Logs(Cloud):
         return await super().call(method, path, body, key=key)
 
 
-@found_by("secrets_are_told_nobody")
+@found_by("secrets_are_shown_to_nobody")
 class Logger(_OtherCloud):
     """Logs its requests, with all of their headers."""
 
     cloud = _Logs
 
 
-@found_by("secrets_are_told_nobody")
+@found_by("secrets_are_shown_to_nobody")
 class Quoting(Group):
-    """Has the request in the problems that it tells, so that one may see what is wrong."""
+    """Puts the request into the problems that it reports, to help with debugging."""
 
     def _problem(self, each: dict[str, str]) -> Problem:
         problem = super()._problem(each)
@@ -879,7 +879,7 @@ class Quoting(Group):
 
 @found_by("withdraw_spares_instances")
 class Overzealous(Group):
-    """Takes back, if there are not enough requests, instances that run."""
+    """Takes back running instances if there are not enough requests."""
 
     async def withdraw(self, count: int) -> int:
         taken = await super().withdraw(count)
@@ -890,7 +890,7 @@ class Overzealous(Group):
 
 @found_by("withdraw_takes_requests_back")
 class Pretender(Group):
-    """Says that requests were taken back, and leaves them."""
+    """Reports requests as taken back, and leaves them."""
 
     async def withdraw(self, count: int) -> int:
         shown = (await super().update()).problems
@@ -907,7 +907,7 @@ class Meddler(Group):
 
 @found_by("observing_sends_no_change")
 class Marker(Group):
-    """Leaves a mark at the cloud as soon as it is opened, even to be looked at."""
+    """Leaves a mark at the cloud as soon as it is opened, even if only to observe."""
 
     async def init(self, settings: Settings) -> GroupInfo:
         info = await super().init(settings)
@@ -949,7 +949,7 @@ class Haunted(Group):
 
 @found_by("shutdown_releases_what_was_taken")
 class Lingering(Group):
-    """Waits, when it is closed, for something that does not come."""
+    """Waits on shutdown for something that never comes."""
 
     async def shutdown(self) -> None:
         await anyio.sleep_forever()

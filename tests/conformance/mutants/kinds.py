@@ -111,7 +111,7 @@ class OneSocketMore(Group):
 
 @found_by("openings_add_nothing_up")
 class Zombies(Group):
-    """Runs a command when it is closed, and does not wait for its end."""
+    """Runs a command on shutdown, and does not wait for its end."""
 
     async def shutdown(self) -> None:
         CHILDREN.append(subprocess.Popen(["/bin/true"]))  # noqa: ASYNC220  (that is what is wrong with it)
@@ -177,7 +177,7 @@ class OneList(Group):
 
 @found_by("changes_at_once_do_not_mix")
 class OneIntent(Group):
-    """Keeps the intent in itself while it looks whether the pool is there."""
+    """Keeps the intent in itself while it checks whether the pool is there."""
 
     async def increase(self, count: int, *, intent: str) -> int:
         self.count, self.intent = count, intent
@@ -187,7 +187,7 @@ class OneIntent(Group):
 
 @found_by("changes_at_once_do_not_mix")
 class ToTarget(Group):
-    """Asks for a new size of the pool, worked out from the one that it saw before."""
+    """Requests a new size for the pool, computed from the size that it saw before."""
 
     async def increase(self, count: int, *, intent: str) -> int:
         before = len((await super().update()).instances)
@@ -221,7 +221,7 @@ class CrossedLocks(Group):
 
 @found_by("named_create_is_idempotent_at_once")
 class LooksFirst(Group):
-    """Looks whether the intent has been carried out, and asks for it if not."""
+    """Checks whether the intent has been carried out, and requests it if not."""
 
     _tries: ClassVar = count_from()
 
@@ -259,7 +259,7 @@ class SharedFlight(Group):
 
 @found_by("cancelling_one_call_spares_the_others")
 class SharedFuture(Group):
-    """Lets a second call wait for the first one of the same instance, for ever if that is cancelled."""
+    """Lets a second call wait for the first one of the same instance, forever if that is cancelled."""
 
     async def init(self, settings: Settings) -> GroupInfo:
         self.under_way: dict[str, anyio.Event] = {}
@@ -289,7 +289,7 @@ class Abandoned(Group):
 
 @found_by("shutdown_during_calls_ends")
 class WaitsForAll(Group):
-    """Waits, when it is closed, until no call is under way, and counts those that failed for ever."""
+    """Waits on shutdown until no call is under way, and never discounts those that failed."""
 
     calls = 0
 
@@ -307,7 +307,7 @@ class WaitsForAll(Group):
 
 @found_by("shutdown_during_calls_ends")
 class PullsThePlug(Group):
-    """Raises, when it is closed, if a call is under way."""
+    """Raises on shutdown if a call is under way."""
 
     calls = 0
 
@@ -334,7 +334,7 @@ class _RawConnection(Cloud):
 
 @found_by("unreachable_cloud_is_a_provider_error")
 class Exposed(_OtherCloud):
-    """Lets out what the socket raises if the cloud refuses connections."""
+    """Lets the socket's error through if the cloud refuses connections."""
 
     cloud = _RawConnection
 
@@ -346,14 +346,14 @@ class _AllUnknown(_Changes):
 
 @found_by("unreachable_cloud_is_a_provider_error")
 class Agnostic(_OtherCloud):
-    """Says that what could not be sent may have been done."""
+    """Reports that what could not be sent may have been done."""
 
     cloud = _AllUnknown
 
 
 @found_by("malformed_answers_are_provider_errors")
 class Presuming(Group):
-    """Takes every answer to have what it should have."""
+    """Assumes that every answer is complete."""
 
     async def connect_info(self, instance: str) -> ConnectInfo:
         found = dict(await self._cloud.call("GET", f"/instances/{instance}"))
@@ -362,7 +362,7 @@ class Presuming(Group):
 
 @found_by("malformed_answers_are_provider_errors")
 class Forgiving(Group):
-    """Takes what an answer lacks for none."""
+    """Treats what is missing from an answer as nothing."""
 
     async def update(self) -> Observation:
         listing = await self._cloud.call("GET", f"{self._pool}/instances?page=")
@@ -371,7 +371,7 @@ class Forgiving(Group):
 
 @found_by("late_answer_is_an_unknown_outcome")
 class Repeater(Group):
-    """Asks once more, under another key, if the answer comes too late."""
+    """Repeats the request under another key if the answer comes too late."""
 
     async def increase(self, count: int, *, intent: str) -> int:
         with suppress(OutcomeUnknown):
@@ -383,7 +383,7 @@ class Repeater(Group):
 
 @found_by("late_answer_is_an_unknown_outcome")
 class Optimistic(Group):
-    """Says that all was accepted, if the answer comes too late."""
+    """Reports all as accepted if the answer comes too late."""
 
     async def increase(self, count: int, *, intent: str) -> int:
         try:
@@ -394,9 +394,9 @@ class Optimistic(Group):
             raise
 
 
-@found_by("refusals_are_told_by_every_call")
-class TellsSome(Group):
-    """Says of refused credentials, when it deletes, that something is wrong."""
+@found_by("refusals_are_reported_by_every_call")
+class ReportsSome(Group):
+    """Reports refused credentials as an unspecific error when it deletes."""
 
     async def decrease(self, instances: Sequence[str]) -> Sequence[str]:
         try:
@@ -405,9 +405,9 @@ class TellsSome(Group):
             raise ProviderError("the deletion failed") from error
 
 
-@found_by("refusals_are_told_by_every_call")
+@found_by("refusals_are_reported_by_every_call")
 class Unwell(Group):
-    """Takes an instance for unhealthy because it asked too often."""
+    """Reports an instance as unhealthy because of throttling."""
 
     async def heartbeat(self, instance: str) -> None:
         try:
@@ -418,7 +418,7 @@ class Unwell(Group):
 
 @found_by("throttled_calls_stop_asking")
 class Hammer(Group):
-    """Goes on to the next instance if the cloud was asked too often."""
+    """Continues with the next instance if the cloud throttles it."""
 
     async def decrease(self, instances: Sequence[str]) -> Sequence[str]:
         done: list[str] = []
@@ -432,7 +432,7 @@ class Hammer(Group):
 
 @found_by("throttled_calls_stop_asking")
 class Pestering(Group):
-    """Asks ten times at once if it is refused."""
+    """Retries ten times at once if it is refused."""
 
     async def update(self) -> Observation:
         for _ in range(9):
@@ -443,7 +443,7 @@ class Pestering(Group):
 
 @found_by("trouble_amid_a_call_is_reported")
 class ThirdPage(_Pager):
-    """Gives what it has if the third page cannot be fetched."""
+    """Returns what it has if the third page cannot be fetched."""
 
     async def page(self, page: str) -> dict[str, Any]:
         try:
@@ -456,7 +456,7 @@ class ThirdPage(_Pager):
 
 @found_by("trouble_amid_a_call_is_reported")
 class AllIfOne(Group):
-    """Says that all were deleted, if the first one was."""
+    """Reports all as deleted if the first one was."""
 
     async def decrease(self, instances: Sequence[str]) -> Sequence[str]:
         await super().decrease(instances[:1])
@@ -467,7 +467,7 @@ class AllIfOne(Group):
 
 @found_by("trouble_amid_a_call_is_reported")
 class OneByOne(Group):
-    """Asks for one after the other, and raises if a later one is refused."""
+    """Requests one after the other, and raises if a later one is refused."""
 
     async def increase(self, count: int, *, intent: str) -> int:
         for number in range(count):
@@ -478,7 +478,7 @@ class OneByOne(Group):
 
 @found_by("trouble_amid_a_call_is_reported")
 class NameTag(Group):
-    """Makes instances outside of the pool, and forgets those that cannot be put into it."""
+    """Creates instances outside the pool, and forgets those that cannot be added to it."""
 
     async def increase(self, count: int, *, intent: str) -> int:
         accepted = 0
@@ -508,7 +508,7 @@ class Circuit(Group):
 
 @found_by("troubles_pass")
 class Banned(Group):
-    """Takes credentials that were refused once for wrong for ever."""
+    """Treats credentials that were refused once as wrong forever."""
 
     refused = False
 
@@ -527,7 +527,7 @@ class Banned(Group):
 
 @found_by("large_numbers_are_handled")
 class FiftyAtMost(Group):
-    """Names in a request for deletion as many as the API takes, and forgets the rest."""
+    """Deletes as many as the API takes in one request, and forgets the rest."""
 
     async def decrease(self, instances: Sequence[str]) -> Sequence[str]:
         await super().decrease(instances[:50])
@@ -536,7 +536,7 @@ class FiftyAtMost(Group):
 
 @found_by("large_numbers_are_handled")
 class TwoDigits(Group):
-    """Asks for no more than the API takes in one request, and says that all were accepted."""
+    """Requests no more than the API takes at once, and reports all as accepted."""
 
     async def increase(self, count: int, *, intent: str) -> int:
         await super().increase(min(count, 99), intent=intent)
@@ -556,7 +556,7 @@ class FirstPageOfNames(Group):
 
 @found_by("every_page_is_known_to_every_call")
 class OnlyItsOwn(Group):
-    """Deletes what it has made itself, and takes the rest for gone."""
+    """Deletes what it created itself, and treats the rest as gone."""
 
     async def decrease(self, instances: Sequence[str]) -> Sequence[str]:
         shown = (await super().update()).instances
@@ -587,7 +587,7 @@ class FullPageEnds(Group):
 
 @found_by("view_follows_a_changing_crowd")
 class TwentyAtMost(_Pager):
-    """Turns as many pages as it takes to be enough, it thinks."""
+    """Reads as many pages as it assumes to be enough."""
 
     pages = 0
 
@@ -603,7 +603,7 @@ class TwentyAtMost(_Pager):
 
 @found_by("empty_page_is_not_the_last")
 class UntilEmpty(_Pager):
-    """Takes a page without instances for the last."""
+    """Mistakes a page without instances for the last."""
 
     async def page(self, page: str) -> dict[str, Any]:
         listing = await super().page(page)
@@ -632,7 +632,7 @@ class Strict(_Pager):
 
 @found_by("values_are_of_their_types")
 class Numeric(Group):
-    """Gives the port as it came out of a file: as text."""
+    """Returns the port as it came out of a file: as text."""
 
     async def connect_info(self, instance: str) -> ConnectInfo:
         return evolve(await super().connect_info(instance), port="22")  # type: ignore[arg-type]  # that is what is wrong with it
@@ -640,7 +640,7 @@ class Numeric(Group):
 
 @found_by("values_are_of_their_types")
 class Dated(Group):
-    """Gives a datetime for a time."""
+    """Returns a datetime as a time."""
 
     def _observed(self, each: dict[str, str]) -> Observed:
         created: Any = datetime.fromisoformat(each["created"])
@@ -649,15 +649,15 @@ class Dated(Group):
 
 @found_by("values_are_of_their_types")
 class SaysYes(Group):
-    """Says that instances were accepted, and not how many."""
+    """Returns that instances were accepted, and not how many."""
 
     async def increase(self, count: int, *, intent: str) -> int:
         return await super().increase(count, intent=intent) == count
 
 
-@found_by("two_instances_are_told_apart")
+@found_by("two_instances_are_distinguished")
 class SameAge(Group):
-    """Gives the time at which the first instance of the pool was made for all of them."""
+    """Returns the creation time of the pool's first instance for all of them."""
 
     async def update(self) -> Observation:
         view = await super().update()
@@ -665,17 +665,17 @@ class SameAge(Group):
         return evolve(view, instances={name: evolve(each, created_at=first) for name, each in view.instances.items()})
 
 
-@found_by("two_instances_are_told_apart")
+@found_by("two_instances_are_distinguished")
 class OneAddress(Group):
-    """Gives the address of the pool for that of the instance."""
+    """Returns the pool's address as the instance's."""
 
     async def connect_info(self, instance: str) -> ConnectInfo:
         return evolve(await super().connect_info(instance), internal_addr=f"{self._config.pool}.pond")
 
 
-@found_by("two_instances_are_told_apart")
+@found_by("two_instances_are_distinguished")
 class OnePassword(Group):
-    """Keeps the first password that it got, and gives it for every instance."""
+    """Keeps the first password that it got, and returns it for every instance."""
 
     password: str | None = None
 
@@ -687,7 +687,7 @@ class OnePassword(Group):
 
 @found_by("times_are_in_seconds")
 class Monotonic(Group):
-    """Gives the end of the credentials by a clock that begins with the machine's start."""
+    """Returns the expiry of the credentials by a clock that starts with the machine."""
 
     async def connect_info(self, instance: str) -> ConnectInfo:
         return evolve(await super().connect_info(instance), expires_at=time.monotonic() + 3600)
@@ -695,7 +695,7 @@ class Monotonic(Group):
 
 @found_by("times_are_in_seconds")
 class InThousandths(Group):
-    """Gives the end of the credentials in milliseconds."""
+    """Returns the expiry of the credentials in milliseconds."""
 
     async def connect_info(self, instance: str) -> ConnectInfo:
         return evolve(await super().connect_info(instance), expires_at=(LoopClock().now() + 3600) * 1000)
@@ -703,7 +703,7 @@ class InThousandths(Group):
 
 @found_by("times_are_in_seconds")
 class LocalTrouble(Group):
-    """Takes the time of a problem, which is in UTC, for one of its own time zone."""
+    """Reads the time of a problem, which is in UTC, in its own time zone."""
 
     def _problem(self, each: dict[str, str]) -> Problem:
         since = datetime.fromisoformat(each["since"]).replace(tzinfo=None).timestamp()
@@ -717,7 +717,7 @@ class _Milliseconds(_Changes):
 
 @found_by("advice_of_the_cloud_is_kept")
 class TooPatient(_OtherCloud):
-    """Gives the time to wait in milliseconds."""
+    """Returns the time to wait in milliseconds."""
 
     cloud = _Milliseconds
 
@@ -736,7 +736,7 @@ class Unadvised(_OtherCloud):
 
 @found_by("identity_ignores_spelling")
 class AsWritten(Group):
-    """Is identified by its settings, as they are written."""
+    """Is identified by the spelling of its settings."""
 
     async def init(self, settings: Settings) -> GroupInfo:
         info = await super().init(settings)
@@ -745,7 +745,7 @@ class AsWritten(Group):
 
 @found_by("identity_ignores_spelling")
 class AllSettings(Group):
-    """Is identified by all of its settings, time-outs too."""
+    """Is identified by all of its settings, time-outs included."""
 
     async def init(self, settings: Settings) -> GroupInfo:
         return evolve(await super().init(settings), identity=f"puddle:{self._config!r}".lower().replace("/'", "'"))
@@ -761,8 +761,8 @@ class WholeAccount(Group):
 
 
 @found_by("two_resources_do_not_mix")
-class SharedShelf(Group):
-    """Collects what it sees where all groups of the program see it."""
+class SharedStore(Group):
+    """Stores what it sees where all groups of the program see it."""
 
     shelf: ClassVar[dict[str, Observed]] = {}
 
@@ -776,7 +776,7 @@ class SharedShelf(Group):
 
 @found_by("max_size_is_the_ceiling")
 class WhatIsLeft(Group):
-    """Gives for its ceiling what is left of it."""
+    """Returns as its ceiling what is left of it."""
 
     async def init(self, settings: Settings) -> GroupInfo:
         info = await super().init(settings)
@@ -788,7 +788,7 @@ class WhatIsLeft(Group):
 
 @found_by("states_change_back")
 class Unforgiving(Group):
-    """Takes what has failed once for failed for ever."""
+    """Reports as failed forever what failed once."""
 
     async def init(self, settings: Settings) -> GroupInfo:
         self.failed: set[str] = set()
@@ -802,7 +802,7 @@ class Unforgiving(Group):
 
 @found_by("states_change_back")
 class OnceUnwell(Group):
-    """Takes an instance that was not healthy once for unhealthy for ever."""
+    """Reports as unhealthy forever an instance that was unhealthy once."""
 
     async def init(self, settings: Settings) -> GroupInfo:
         self.unwell: set[str] = set()
@@ -850,7 +850,7 @@ class Resentful(Group):
 
 @found_by("problems_end")
 class Brooding(Group):
-    """Reports a limit of the account for ever, once it has met it."""
+    """Reports a limit of the account forever once it has met it."""
 
     limits: tuple[Problem, ...] = ()
 
@@ -869,16 +869,16 @@ class Brooding(Group):
 # --- secrets --------------------------------------------------------------------------------------------
 
 
-@found_by("secrets_are_told_nobody")
+@found_by("secrets_are_shown_to_nobody")
 class Printing(Group):
-    """Prints what it asks for, as its author did to see what is wrong."""
+    """Prints its requests, a leftover from debugging."""
 
     async def decrease(self, instances: Sequence[str]) -> Sequence[str]:
         print(f"DELETE {instances} with {self._config.token}", file=sys.stderr)  # noqa: T201  (that is what is wrong with it)
         return await super().decrease(instances)
 
 
-@found_by("secrets_are_told_nobody")
+@found_by("secrets_are_shown_to_nobody")
 class Verbose(Group):
     """Has its HTTP client print all that it sends."""
 
@@ -896,23 +896,23 @@ class _ChainsItself(_Changes):
         return error
 
 
-@found_by("secrets_are_told_nobody")
+@found_by("secrets_are_shown_to_nobody")
 class Chained(_OtherCloud):
-    """Raises a proper error from one, of which a traceback shows the context too, that has the request in it."""
+    """Raises a proper error whose traceback also shows its context, which contains the request."""
 
     cloud = _ChainsItself
 
 
-@found_by("secrets_are_told_nobody")
+@found_by("secrets_are_shown_to_nobody")
 class Warns(Group):
-    """Warns of settings that are out of date, and shows them."""
+    """Warns about deprecated settings, and shows them."""
 
     async def init(self, settings: Settings) -> GroupInfo:
         warnings.warn(f"token {self._config.token} in url", UserWarning, stacklevel=2)
         return await super().init(settings)
 
 
-@found_by("secrets_are_told_nobody")
+@found_by("secrets_are_shown_to_nobody")
 class Encoded(Group):
     """Logs its credentials in base64, as they stand in a header."""
 
@@ -922,9 +922,9 @@ class Encoded(Group):
         return await super().connect_info(instance)
 
 
-@found_by("secrets_are_told_nobody")
+@found_by("secrets_are_shown_to_nobody")
 class Attached(Group):
-    """Has the request in an attribute of its errors, if the cloud is out of stock or fails."""
+    """Keeps the request in an attribute of its errors if the cloud is out of stock or fails."""
 
     async def withdraw(self, count: int) -> int:
         try:
@@ -942,9 +942,9 @@ class _Open:
         return f"Session(token={self.token!r})"
 
 
-@found_by("secrets_are_told_nobody")
+@found_by("secrets_are_shown_to_nobody")
 class PlainSession(Group):
-    """Has a client with a repr that shows the token."""
+    """Has a client whose repr shows the token."""
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
@@ -956,7 +956,7 @@ class PlainSession(Group):
 
 @found_by("views_do_not_change_later")
 class OneView(Group):
-    """Gives the same mapping each time, and changes it."""
+    """Returns the same mapping each time, and changes it."""
 
     async def init(self, settings: Settings) -> GroupInfo:
         self.shown: dict[str, Observed] = {}
@@ -1006,7 +1006,7 @@ class HandsOutItsList(Group):
 
 @found_by("arguments_are_left_alone")
 class KeepsTheList(Group):
-    """Keeps the list that it was given, to look later whether all are gone."""
+    """Keeps the list that it was given, to check later whether all are gone."""
 
     doomed: Sequence[str] = ()
 
@@ -1064,7 +1064,7 @@ class OneLimiter(Group):
 
 @found_by("groups_work_in_any_event_loop")
 class EarlyBinder(Group):
-    """Looks for the event loop when it is made, where there need not be one."""
+    """Looks for the event loop in its constructor, where there may be none."""
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)

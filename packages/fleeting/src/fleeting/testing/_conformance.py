@@ -20,7 +20,7 @@ from fleeting.testing._checks._cancelling import (
 )
 from fleeting.testing._checks._capabilities import (
     check_notice_probe_is_a_command,
-    check_notice_probe_tells_notices,
+    check_notice_probe_prints_notices,
     check_notices_come,
     check_withdraw_spares_instances,
     check_withdraw_takes_requests_back,
@@ -59,7 +59,7 @@ from fleeting.testing._checks._instance import (
     check_connect_info_knows_what_is_gone,
     check_heartbeat_notices_death,
     check_heartbeat_notices_failure,
-    check_heartbeat_tells_health,
+    check_heartbeat_reports_health,
 )
 from fleeting.testing._checks._loop import check_nothing_blocks_the_event_loop
 from fleeting.testing._checks._loops import (
@@ -69,7 +69,7 @@ from fleeting.testing._checks._observing import check_observing_changes_nothing,
 from fleeting.testing._checks._opening import (
     check_claimed_capabilities_have_their_methods,
     check_identity_is_the_resource,
-    check_init_tells_what_the_group_is,
+    check_init_reports_what_the_group_is,
 )
 from fleeting.testing._checks._owning import (
     check_expired_owner_mark_is_taken_over,
@@ -85,7 +85,7 @@ from fleeting.testing._checks._returning import (
     check_problems_end,
     check_states_change_back,
 )
-from fleeting.testing._checks._secrets import check_connect_info_hides_secrets, check_secrets_are_told_nobody
+from fleeting.testing._checks._secrets import check_connect_info_hides_secrets, check_secrets_are_shown_to_nobody
 from fleeting.testing._checks._shrinking import (
     check_decrease_accepts_what_is_gone,
     check_decrease_goes_on_past_what_is_gone,
@@ -110,7 +110,7 @@ from fleeting.testing._checks._suspending import (
 from fleeting.testing._checks._troubles import (
     check_late_answer_is_an_unknown_outcome,
     check_malformed_answers_are_provider_errors,
-    check_refusals_are_told_by_every_call,
+    check_refusals_are_reported_by_every_call,
     check_throttled_calls_stop_asking,
     check_trouble_amid_a_call_is_reported,
     check_troubles_pass,
@@ -121,7 +121,7 @@ from fleeting.testing._checks._values import (
     check_identity_ignores_spelling,
     check_max_size_is_the_ceiling,
     check_times_are_in_seconds,
-    check_two_instances_are_told_apart,
+    check_two_instances_are_distinguished,
     check_two_resources_do_not_mix,
     check_values_are_of_their_types,
 )
@@ -149,7 +149,7 @@ CONTRACT = "docs/reference/plugin-contract.md"
 """The page on which every check has its clause."""
 
 CHECKS: tuple[Check, ...] = (
-    check_init_tells_what_the_group_is,
+    check_init_reports_what_the_group_is,
     check_claimed_capabilities_have_their_methods,
     check_identity_is_the_resource,
     check_identity_ignores_spelling,
@@ -191,8 +191,8 @@ CHECKS: tuple[Check, ...] = (
     check_connect_info_is_complete,
     check_connect_info_knows_what_is_gone,
     check_connect_info_hides_secrets,
-    check_two_instances_are_told_apart,
-    check_heartbeat_tells_health,
+    check_two_instances_are_distinguished,
+    check_heartbeat_reports_health,
     check_heartbeat_notices_death,
     check_heartbeat_notices_failure,
     check_failures_are_provider_errors,
@@ -200,7 +200,7 @@ CHECKS: tuple[Check, ...] = (
     check_throttling_is_rate_limited,
     check_advice_of_the_cloud_is_kept,
     check_throttled_calls_stop_asking,
-    check_refusals_are_told_by_every_call,
+    check_refusals_are_reported_by_every_call,
     check_unreachable_cloud_is_a_provider_error,
     check_malformed_answers_are_provider_errors,
     check_trouble_amid_a_call_is_reported,
@@ -221,12 +221,12 @@ CHECKS: tuple[Check, ...] = (
     check_views_do_not_change_later,
     check_returned_values_are_the_callers,
     check_arguments_are_left_alone,
-    check_secrets_are_told_nobody,
+    check_secrets_are_shown_to_nobody,
     check_withdraw_spares_instances,
     check_withdraw_takes_requests_back,
     check_notices_come,
     check_notice_probe_is_a_command,
-    check_notice_probe_tells_notices,
+    check_notice_probe_prints_notices,
     check_suspended_instances_come_back,
     check_suspending_again_is_accepted,
     check_suspending_goes_on_past_what_is_gone,

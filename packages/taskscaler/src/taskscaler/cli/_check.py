@@ -168,7 +168,7 @@ class _Look:
         yield from (("advice", sentence) for sentence in info.advice)
         if info.max_size is not None and info.max_size < self.fleet.max_instances:
             ceiling = f"the cloud allows the group at most {counted(info.max_size, 'instance')}"
-            yield "advice", f"{ceiling}, fewer than max_instances = {self.fleet.max_instances}; raise that"
+            yield "advice", f"{ceiling}, and max_instances is {self.fleet.max_instances}: raise the group's limit"
 
     def _start_rows(self, view: Observation, pool: PoolTable) -> Iterator[Row]:
         """What becomes of the instances when a manager starts: the decision takes them for usable."""

@@ -28,7 +28,7 @@ def fleet_rows(fleet: Autoscaler, now: float) -> Iterator[Row]:
         yield "at start", f"unknown instances {UNEXPLAINED[pool.preexisting]}"
     if fleet.pools:
         most = f"at most {counted(fleet.ceiling, 'instance')}" if fleet.ceiling else "any number of instances"
-        yield "all pools", f"{most}, asked for in this order"
+        yield "all pools", f"{most}, in this order of preference"
     yield from policy_rows(fleet.policy, now)
     yield "state", _state(fleet)
     yield "at end", f"instances {'are removed' if fleet.delete_instances_on_shutdown else 'stay'}"

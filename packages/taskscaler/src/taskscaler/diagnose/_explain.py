@@ -1,7 +1,7 @@
 """Why there is what there is: snapshots and sentences for people, never on the hot path."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from math import inf
 
 from attrs import asdict, evolve, frozen
@@ -127,8 +127,8 @@ class PoolView:
     problems: tuple[str, ...]
     """What the cloud says on why capacity is not coming."""
 
-    troubles: tuple[str, ...]
-    """What keeps instances from becoming ready, so far."""
+    troubles: Mapping[str, Sequence[str]]
+    """What keeps instances from becoming ready so far, each with the ids of those that it keeps, at least one."""
 
     sleep: str
     """What is suspended there instead of deleted, and why nothing is at the moment; empty if nothing ever is."""
@@ -162,6 +162,12 @@ class PoolView:
                 return ""
         return self.backoff
 
+    def unready(self) -> Iterator[str]:
+        """Which instances are not ready yet, a sentence for each reason: ``i-1 is not ready yet: no address``."""
+        for trouble, ids in self.troubles.items():
+            who = ids[0] if len(ids) == 1 else counted(len(ids), "instance")
+            yield f"{who} {_verb(len(ids), 'is', 'are')} not ready yet: {trouble}"
+
     def sentences(self) -> Iterator[str]:
         """One thought each."""
         ceiling = f", at most {self.ceiling}" if self.ceiling is not None else ""
@@ -180,7 +186,7 @@ class PoolView:
             yield f"pool {self.name} makes no requests{long}: {self.backoff}"
         elif self.last_failure:
             yield f"pool {self.name} failed to grow {span(self.last_failure_ago)} ago: {self.last_failure}"
-        yield from (f"pool {self.name}: one is not ready yet: {trouble}" for trouble in self.troubles)
+        yield from (f"pool {self.name}: {sentence}" for sentence in self.unready())
         yield from (f"pool {self.name}: the cloud says: {problem}" for problem in self.problems)
 
     def as_dict(self) -> dict[str, object]:
@@ -313,7 +319,7 @@ class Explanation(ScalerAnswer):
             since = f", requested {span(waited)} ago" if waited >= 1 else ""
             parts.append(f"{counted(coming, 'instance')} {_verb(coming, 'is', 'are')} on the way{since}")
         if coming:
-            parts += [f"one is not ready yet: {trouble}" for pool in self.pools for trouble in pool.troubles]
+            parts += [sentence for pool in self.pools for sentence in pool.unready()]
             parts += [f"the cloud says: {problem}" for pool in self.pools for problem in pool.problems]
         return "; ".join(part for part in parts if part)
 
@@ -438,7 +444,7 @@ def _view_pool(core: Core, decision: PoolDecision, now: float) -> PoolView:
         backoff=limits.blocked_why if limits.blocked_until is not None else "",
         backoff_left=max(0.0, (limits.blocked_until or now) - now),
         problems=tuple(problem.message for problem in plan.problems),
-        troubles=tuple(dict.fromkeys(each.trouble for each in plan.instances.values() if _is_troubled(each))),
+        troubles=_troubles(plan),
         sleep=_on_sleep(core, plan, now),
         last_failure=failure,
         last_failure_ago=now - failed_at,
@@ -463,5 +469,9 @@ def _on_sleep(core: Core, plan: Plan, now: float) -> str:
     return "; ".join(parts)
 
 
-def _is_troubled(instance: Instance) -> bool:
-    return bool(instance.trouble) and instance.stage is Stage.PREPARING
+def _troubles(plan: Plan) -> Mapping[str, Sequence[str]]:
+    troubles: dict[str, list[str]] = {}
+    for each in plan.instances.values():
+        if each.trouble and each.stage is Stage.PREPARING:
+            troubles.setdefault(each.trouble, []).append(each.id)
+    return troubles

@@ -94,7 +94,7 @@ async def check_notice_probe_is_a_command(harness: Harness) -> None:
         raise Violation("notice_probe is a command line for a POSIX shell", f"the shell says: {complaint}")
 
 
-async def check_notice_probe_tells_notices(harness: Harness) -> None:
+async def check_notice_probe_prints_notices(harness: Harness) -> None:
     """A `notice_probe` prints announcements as lines such as ``preemption 112``, and otherwise nothing."""
     async with harness.opened() as probe:
         _probe_of(probe)

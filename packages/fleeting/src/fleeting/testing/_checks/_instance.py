@@ -50,7 +50,7 @@ async def check_connect_info_knows_what_is_gone(harness: Harness) -> None:
                 raise Violation(clause, f"connect_info({instance!r}) {answer}") from answer.error
 
 
-async def check_heartbeat_tells_health(harness: Harness) -> None:
+async def check_heartbeat_reports_health(harness: Harness) -> None:
     """`heartbeat` passes for a running instance, and raises for an unknown one."""
     async with harness.opened() as probe:
         (instance,) = await probe.grow(1)

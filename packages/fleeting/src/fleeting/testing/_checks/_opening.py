@@ -5,7 +5,7 @@ from fleeting._types import SUPPORTED_INTERFACE_VERSIONS, Capability
 from fleeting.testing._harness import Harness, Violation
 
 
-async def check_init_tells_what_the_group_is(harness: Harness) -> None:
+async def check_init_reports_what_the_group_is(harness: Harness) -> None:
     """`init` names the cloud resource and a supported interface version."""
     async with harness.opened() as probe:
         info = probe.info

@@ -22,7 +22,7 @@ async def check_connect_info_hides_secrets(harness: Harness) -> None:
             raise Violation("secrets do not appear in the repr of ConnectInfo", f"its repr shows the {shown[0]}")
 
 
-async def check_secrets_are_told_nobody(harness: Harness) -> None:
+async def check_secrets_are_shown_to_nobody(harness: Harness) -> None:
     """No `repr`, log, error, warning or standard output shows a secret, even if the cloud itself repeats it."""
     with overhearing() as heard:
         async with harness.opened() as probe:

@@ -85,7 +85,7 @@ async def check_late_answer_is_an_unknown_outcome(harness: Harness) -> None:
             raise Violation(clause, f"1 was requested in addition to {kept} and {doomed}; left are {describe(added)}")
 
 
-async def check_refusals_are_told_by_every_call(harness: Harness) -> None:
+async def check_refusals_are_reported_by_every_call(harness: Harness) -> None:
     """In every call, refused credentials are `AuthFailed` and throttling is `RateLimited`."""
     async with harness.opened() as probe:
         (instance,) = await probe.grow(1)

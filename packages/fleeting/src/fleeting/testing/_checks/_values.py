@@ -117,7 +117,7 @@ def _is_text(value: object) -> bool:
     return value is None or (_is(value, str) and value != "")
 
 
-async def check_two_instances_are_told_apart(harness: Harness) -> None:
+async def check_two_instances_are_distinguished(harness: Harness) -> None:
     """Each instance has its own time, address and login, whatever was asked about before."""
     async with harness.opened(keep=True) as probe:
         (one,) = await probe.grow(1)
