@@ -12,7 +12,10 @@ from hypothesis import strategies as st
 from fleeting import (
     Capability,
     Completed,
+    ConnectInfo,
+    ConnectorConfig,
     GroupInfo,
+    LoopClock,
     Notice,
     NoticeKind,
     Provisioner,
@@ -21,6 +24,7 @@ from fleeting import (
     Unsupported,
 )
 from fleeting.core import messages
+from fleeting.runtime._instances import InstanceCalls, Upkeep
 from fleeting.runtime._notices import READ, Announced, parse_notices
 from fleeting.testing import Command, FakeCloud, FakeGroup, Fault, virtual_time
 
@@ -112,6 +116,28 @@ async def test_a_probe_that_fails_harms_nobody(caplog: pytest.LogCaptureFixture)
         await anyio.sleep(20)
         assert doomed
     assert [record.message for record in caplog.records].count("notice_probe_failed") == 1
+
+
+@pytest.mark.anyio
+async def test_an_instance_that_is_forgotten_while_it_is_made_ready_is_not_probed() -> None:
+    """Its readiness steps may end in the very moment in which it is gone, when nothing can be cancelled any more."""
+    cloud, fed = FakeCloud(notice_probe=PROBE), list[messages.Fact]()
+    group, clock = FakeGroup(cloud), LoopClock(epoch=0)
+
+    async def forget(info: ConnectInfo) -> None:
+        calls.forget(info.id)
+
+    calls = InstanceCalls(group, "default", ConnectorConfig(), group.dial, clock, Upkeep(ready_hook=forget))
+    await group.init(Settings(owner="test", clock=clock))
+    await group.increase(1, intent="one")
+    async with anyio.create_task_group() as tasks:
+        calls.start(tasks, fed.append, PROBE)
+        await anyio.sleep(5)
+        await group.update()
+        calls.prepare("i-1")
+        await anyio.sleep(100)
+        tasks.cancel_scope.cancel()
+    assert (fed, cloud.commands) == ([], [])
 
 
 @pytest.mark.anyio

@@ -154,7 +154,9 @@ async def test_one_who_lost_the_group_hands_it_over_whole() -> None:
         await anyio.sleep(10)
         cloud.owner_mark = Mark(owner="somebody else", until=cloud.now + 300)
         await anyio.sleep(MARK_LASTS / 2)
-        await FakeGroup.increase(provisioner._driver.group, 1, intent="theirs")  # type: ignore[arg-type]
+        group = provisioner._open.drivers["default"].group
+        assert isinstance(group, FakeGroup)
+        await FakeGroup.increase(group, 1, intent="theirs")
         await anyio.sleep(500)
         assert not provisioner.plan.disowned
         assert len(cloud.alive) == 1

@@ -68,6 +68,18 @@ async def provisioning(
         yield provisioner
 
 
+async def test_what_needs_an_open_group_says_so_before() -> None:
+    """Whatever is called first, the error is the same, and says what to do."""
+    group = FakeGroup(FakeCloud())
+    provisioner = Provisioner(group, dial=group.dial, on_event=lambda _: None)
+    with pytest.raises(RuntimeError, match="the provisioner is not open yet; enter it with `async with` first"):
+        await provisioner.connect_info("i-1")
+    with pytest.raises(RuntimeError, match="not open yet"):
+        provisioner.request(1)
+    with pytest.raises(RuntimeError, match="not open yet"):
+        provisioner.remove(["i-1"], "not needed")
+
+
 async def test_a_ceiling_that_is_changed_at_the_cloud_is_noticed() -> None:
     """Whoever raises the group's maximum need not restart the manager; a lower one holds for the next request."""
     cloud, log = FakeCloud(max_size=2), Log()

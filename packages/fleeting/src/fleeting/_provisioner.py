@@ -20,7 +20,7 @@ from fleeting.runtime._runtime import Runtime
 
 
 class Provisioner:
-    """The runtime of one group's plan. An async context manager; entered once.
+    """The runtime of one group's plan. An async context manager; entered once. Before, all else raises `RuntimeError`.
 
     Grows by `request`, shrinks by `remove`; everything else (readiness, health, loss, retries, ceilings)
     it does by itself, and emits events. Leaving it keeps the instances.
@@ -64,7 +64,7 @@ class Provisioner:
         self._config = config if config is not None else PlanConfig()
         self._random = random
         self._on_event = on_event
-        self._driver = GroupDriver(
+        driver = GroupDriver(
             group,
             pool=self._config.name,
             connector=connector if connector is not None else ConnectorConfig(),
@@ -77,14 +77,12 @@ class Provisioner:
                 notice_interval=notice_interval,
             ),
         )
-        self._runtime = Runtime(
-            [self._driver], self._build, self._tell, kinds=PLAN_RECORDS, journal=journal, clock=clock
-        )
+        self._runtime = Runtime([driver], self._build, self._pass_on, kinds=PLAN_RECORDS, journal=journal, clock=clock)
 
     @property
     def plan(self) -> Plan:
         """The core, to be read: instances, intents, problems, limits."""
-        return self._runtime.core.plan
+        return self._open.core.plan
 
     @property
     def instances(self) -> Mapping[str, Instance]:
@@ -93,19 +91,19 @@ class Provisioner:
 
     def now(self) -> float:
         """Seconds since the epoch, on the clock that everything here goes by."""
-        return self._runtime.clock.now()
+        return self._open.clock.now()
 
     def request(self, count: int) -> None:
         """Ask for *count* more instances, or for as many as ceiling, throttle and backoff allow now."""
-        self._runtime.take(self._runtime.core.route(self.plan.request(count, self.now())))
+        self._open.take(self._open.core.route(self.plan.request(count, self.now())))
 
     def remove(self, instances: Iterable[str], reason: str) -> None:
         """Delete these; whatever runs there is the caller's affair."""
-        self._runtime.take(self._runtime.core.route(self.plan.remove(dict.fromkeys(instances, reason), self.now())))
+        self._open.take(self._open.core.route(self.plan.remove(dict.fromkeys(instances, reason), self.now())))
 
     async def connect_info(self, instance: str) -> ConnectInfo:
         """How to connect to the instance."""
-        return await self._driver.calls.connect_info(instance)
+        return await self._open.drivers[self._config.name].calls.connect_info(instance)
 
     async def __aenter__(self) -> Self:
         """Open the group and see it once. Raises as `Runtime.__aenter__`."""
@@ -118,12 +116,18 @@ class Provisioner:
         """Finish what is under way and close the group."""
         return await self._runtime.__aexit__(kind, error, trace)
 
+    @property
+    def _open(self) -> "Runtime[_OnePlan]":
+        if not hasattr(self._runtime, "core"):
+            raise RuntimeError("the provisioner is not open yet; enter it with `async with` first")
+        return self._runtime
+
     def _build(self, infos: Mapping[str, GroupInfo], recovered: Recovered, now: float) -> "_OnePlan":
         """The core over the one plan."""
         info = infos[self._config.name]
         return _OnePlan(build_plan(self._config, info, recovered, now, random=self._random))
 
-    def _tell(self, event: Any) -> None:  # noqa: ANN401  (whatever the core puts among its actions)
+    def _pass_on(self, event: Any) -> None:  # noqa: ANN401  (whatever the core puts among its actions)
         """Pass an event on; it comes as an action, so that it comes after what led to it is durable."""
         self._on_event(event)
 

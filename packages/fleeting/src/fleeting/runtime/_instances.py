@@ -75,7 +75,7 @@ class InstanceCalls:
         """From now on calls are made: in *tasks*, their outcomes given to *feed*. None: no notices are looked for."""
         self._feed = feed
         self._cleaning = anyio.CapacityLimiter(CLEAN_UPS)
-        self._prepares = Bounded(self._prepare, PREPARES, tasks, feed, f"prepare {self._pool}")
+        self._prepares = Bounded(self._prepare, PREPARES, tasks, self._note_prepare, f"prepare {self._pool}")
         self._heartbeats = Bounded(
             self._heartbeat,
             HEARTBEATS,
@@ -181,9 +181,13 @@ class InstanceCalls:
             final = isinstance(error, FleetingError) and not isinstance(error, ProviderError | LoginRejected)
             log.warning("prepare_failed", extra={"pool": self._pool, "instance": instance, "error": words(error)})
             return messages.PrepareFailed(instance, words(error), final, retry_after(error))
-        if self._probes is not None:
-            self._probes.add(instance)
         return messages.Prepared(instance)
+
+    def _note_prepare(self, outcome: messages.Fact) -> None:
+        """Feed it back; not called for an instance that was forgotten meanwhile, which must not be probed either."""
+        if self._probes is not None and isinstance(outcome, messages.Prepared):
+            self._probes.add(outcome.instance)
+        self._feed(outcome)
 
     async def _heartbeat(self, instance: str) -> messages.Fact:
         """Ask the group, then the instance itself, whether it is healthy."""

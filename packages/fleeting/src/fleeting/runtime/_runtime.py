@@ -12,7 +12,7 @@ import logging
 import math
 import os
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from types import TracebackType
@@ -347,14 +347,14 @@ class Runtime(Generic[C]):
         writes, actions, failing = len(self._writes), len(self._waiting), self._failing
         if not await self._commit(self._writes[:writes]):
             self._retry_at = self.clock.now() + RETRY_COMMIT
-            self._ready += [action for action in self._waiting if self._is_urgent(action)]
-            self._waiting = [action for action in self._waiting if not self._is_urgent(action)]
+            urgent, self._waiting = _parted(self._waiting, self._is_urgent)
+            self._ready += urgent
         else:
             del self._writes[:writes]  # not before they are durable: a cancellation must not lose them
             durable = actions if self._writes else len(self._waiting)
             performed, self._waiting = self._waiting[:durable], self._waiting[durable:]
-            stale = [each for each in performed if failing and isinstance(each, messages.Increase)]
-            self._ready += [each for each in performed if each not in stale]
+            stale, fresh = _parted(performed, lambda each: failing and isinstance(each, messages.Increase))
+            self._ready += fresh
             for increase in stale:  # since it was decided, what it would be too many for may have appeared
                 self.feed(increase.pool, messages.NotAsked(increase.intent))
         self._perform_ready()
@@ -401,6 +401,14 @@ class Runtime(Generic[C]):
     def _is_urgent(self, action: Any) -> bool:  # noqa: ANN401  (whatever the core decides)
         """Looking at the cloud changes nothing, so it need not wait until anything is remembered."""
         return isinstance(action, messages.Update | messages.Heartbeat | messages.Forget) or self._urgent(action)
+
+
+def _parted(actions: Iterable[Any], apart: Callable[[Any], bool]) -> tuple[list[Any], list[Any]]:
+    """The actions for which *apart* holds, and the others; both in their order."""
+    parts: tuple[list[Any], list[Any]] = ([], [])
+    for action in actions:
+        parts[not apart(action)].append(action)
+    return parts
 
 
 def _token(journal: Journal | None) -> str:
