@@ -88,34 +88,16 @@ class Choices:
         own = {pool.pool: self._can_go(pool) if pool.excess else 0 for pool in decision.pools}
         over_all = max(0, decision.excess - sum(own.values()))  # what goes for its own pool's sake goes for all
         for pool in reversed(decision.pools):
-            over = [*[OVER] * pool.excess, *[OVER_ALL_CEILINGS] * over_all]
-            excess = len(over)
-            if self.sleepers[pool.pool].any:
-                stopped = self._stopped(pool.pool, over, policy, at)
-                if excess:
-                    endings = list(stopped)
-                    excess = max(0, excess - sum(due <= at for due, _ in endings))
-                    stopped = iter(endings)
-                others.append(stopped)
-            cordoned = []
-            for node in self.ledger.idle_cordoned(pool.pool):
-                due = at if excess else _due(node, policy, at)
-                cordoned.append((due, Removal(node.pool, node.instance, CORDONED)))
-                excess = max(0, excess - (due <= at))
-            others.append(iter(sorted(cordoned, key=itemgetter(0))))
-            gone = set()
-            if excess:
-                nodes = (node for node in self.ledger.longest_idle(pool.pool) if not node.retained)
-                for node in islice(nodes, excess):
-                    why = over[-excess]
-                    spare -= node.usable
-                    excess -= 1
-                    gone.add(node.instance)
-                    yield at, Removal(node.pool, node.instance, why)
-            for_all = max(0, len(over) - excess - own[pool.pool])
-            over_all = max(0, over_all - for_all)
+            over = _Over([*[OVER] * pool.excess, *[OVER_ALL_CEILINGS] * over_all])
+            others += [self._stopped(pool.pool, over, policy, at), self._cordoned(pool.pool, over, policy, at)]
+            gone = self._idle_over(pool.pool, over)
+            for node, why in gone:
+                spare -= node.usable
+                yield at, Removal(node.pool, node.instance, why)
+            over_all = max(0, over_all - max(0, over.found - own[pool.pool]))
             if decision.spare:
-                idle += [_dues(nodes, gone, policy, at) for nodes in self.ledger.idle_by_usable(pool.pool)]
+                ids = {node.instance for node, _ in gone}
+                idle += [_dues(nodes, ids, policy, at) for nodes in self.ledger.idle_by_usable(pool.pool)]
         suspendable = sorted(self._suspendable(policy, at), key=itemgetter(0))
         others.append((due, _with_its_leases(node)) for due, node in suspendable if not node.usable)
         idle += [iter([(due, node)]) for due, node in suspendable if node.usable]
@@ -163,12 +145,35 @@ class Choices:
         some = sum(1 for _ in islice(chain(cordoned, idle), pool.excess))
         return min(pool.excess, some + self.sleepers[pool.pool].stopped)
 
-    def _stopped(self, pool: str, over: Sequence[str], policy: Policy, at: float) -> Iterator[tuple[float, Removal]]:
+    def _stopped(self, pool: str, over: "_Over", policy: Policy, at: float) -> Iterator[tuple[float, Removal]]:
         """Suspended instances that hold no leases, and when they are given up; see `Sleepers.endings`."""
+        if not self.sleepers[pool].any:
+            return iter(())
         verdict = self.payoff(pool, at)
         too_many = TOO_MANY if verdict.pays else f"suspending does not pay off: {verdict}"
         places = self._places_in_all(pool, verdict)
-        return self.sleepers[pool].endings(policy, at, over=over, places=places, too_many=too_many)
+        endings = self.sleepers[pool].endings(policy, at, over=over.reasons, places=places, too_many=too_many)
+        if not over.missing:
+            return endings
+        some = list(endings)
+        over.note(sum(due <= at for due, _ in some))
+        return iter(some)
+
+    def _cordoned(self, pool: str, over: "_Over", policy: Policy, at: float) -> Iterator[tuple[float, Removal]]:
+        """Cordoned instances that are idle, and when they are given up: at once while some are over a ceiling."""
+        cordoned = []
+        for node in self.ledger.idle_cordoned(pool):
+            due = at if over.missing else _due(node, policy, at)
+            over.note(due <= at)
+            cordoned.append((due, Removal(node.pool, node.instance, CORDONED)))
+        return iter(sorted(cordoned, key=itemgetter(0)))
+
+    def _idle_over(self, pool: str, over: "_Over") -> Sequence[tuple[Node, str]]:
+        """Idle nodes that go at once for a ceiling, the longest idle first, and why. O(those)."""
+        nodes = (node for node in self.ledger.longest_idle(pool) if not node.retained)
+        gone = [(node, why) for why, node in zip(over.missing, nodes, strict=False)]
+        over.note(len(gone))
+        return gone
 
     def to_wake(self, decision: Decision, at: float) -> Iterator[Wake]:
         """Suspended instances to resume: for whoever waits for a lease there, and for what is missing."""
@@ -199,6 +204,25 @@ class Choices:
             for each in plan.instances.values():
                 if each.stage is Stage.HELD and each.state is not State.DELETING:
                     yield Removal(pool, each.id, each.removing)
+
+
+@define
+class _Over:
+    """How many instances of a pool are over ceilings, and how many of these have been found so far."""
+
+    reasons: Sequence[str]
+    """Why each of them is to go."""
+
+    found: int = 0
+
+    @property
+    def missing(self) -> Sequence[str]:
+        """Why those are to go that have not been found yet."""
+        return self.reasons[self.found :]
+
+    def note(self, found: int) -> None:
+        """So many more that go at once were found, perhaps more than are over."""
+        self.found = min(len(self.reasons), self.found + found)
 
 
 def _with_its_leases(node: Node) -> Sleep:
