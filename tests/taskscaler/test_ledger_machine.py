@@ -967,6 +967,15 @@ def test_a_lost_lease_goes_back_to_its_old_place() -> None:
     assert ledger.queue()[-1].key == "fifth"
 
 
+@pytest.mark.parametrize(("key", "is_served"), [("first", True), ("third", False)])
+def test_a_place_that_a_reservation_has_is_shared_in_the_order_of_the_queue(key: str, *, is_served: bool) -> None:
+    """A ticket of before a restart may be somebody else's by now; both wait as the queue says, slot or none."""
+    ledger = a_ledger(nodes=1)
+    ledger.reserve("second", EPOCH, 1)
+    (place,) = [waiter.ticket for waiter in ledger._fulfilled.values()]
+    assert bool(of_type(Deliver, ledger.acquire(key, EPOCH, place=place).actions)) is is_served
+
+
 def test_reservations_that_come_and_go_leave_nothing_behind() -> None:
     """A runner that reserves, finds no job and gives up, all day long, on an empty fleet, costs no memory."""
     ledger = a_ledger()

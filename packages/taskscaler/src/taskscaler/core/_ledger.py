@@ -186,7 +186,7 @@ class Ledger:
         self._wait(waiter)
         if place is None:
             return NOTHING
-        self._unfulfil(later_than=ticket)  # what is kept for a reservation that came later
+        self._unfulfil(since=ticket)  # what is kept for a reservation that came later
         return self._serve(now)
 
     def release(self, key: str, now: float) -> Step:
@@ -627,17 +627,18 @@ class Ledger:
             self._last_fulfilled = [(-each.ticket, key) for key, each in self._fulfilled.items()]
             heapq.heapify(self._last_fulfilled)
 
-    def _unfulfil(self, later_than: float = inf) -> None:
+    def _unfulfil(self, since: float = inf) -> None:
         """Where slots went away, reservations lose theirs, the last first, and queue up again.
 
-        So do those that came later than somebody who waits again.
+        So do those that came since somebody who waits again. One with the very same ticket, which a place that was
+        taken again after a restart may be, queues up, too: where both wait, the queue says who is first.
         """
         surplus = len(self._fulfilled) - self.usable
         while self._fulfilled and self._last_fulfilled:
             ticket, key = -self._last_fulfilled[0][0], self._last_fulfilled[0][1]
             waiter = self._fulfilled.get(key)
             if waiter is not None and waiter.ticket == ticket:
-                if surplus <= 0 and ticket <= later_than:
+                if surplus <= 0 and ticket < since:
                     return
                 surplus -= 1
                 del self._fulfilled[key]
@@ -757,7 +758,7 @@ class Ledger:
                         assignment.ends_by - assignment.since,
                     )
                 )
-                self._unfulfil(later_than=assignment.ticket)
+                self._unfulfil(since=assignment.ticket)
         served = self._serve(now)
         return Step((*writes, *served.writes), (*actions, *served.actions))
 
