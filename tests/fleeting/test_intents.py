@@ -78,6 +78,7 @@ def test_the_sums_are_those_of_a_recount(
         assert intents.unfilled == sum(each.outstanding for each in intents if not each.in_flight)
         unfilled = [each for each in intents if each.outstanding and not each.in_flight]
         assert intents.withdrawable == sorted(unfilled, key=lambda intent: intent.asked_at)
+        assert intents.unfilled_since == min((each.asked_at for each in unfilled), default=inf)
         assert intents.any_overdue == any(each.overdue for each in intents)
         assert (intents.asked_since is None) == (not asked)
         assert intents.asked_since is None or intents.asked_since in asked

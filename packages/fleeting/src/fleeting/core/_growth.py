@@ -356,8 +356,7 @@ class Growth:
     @property
     def _unfilled_for(self) -> float:
         """Seconds for which the oldest request had been open when the last view was fetched."""
-        asked = (each.asked_at for each in self.intents if each.outstanding and not each.in_flight)
-        return self._views.started - min(asked, default=inf)
+        return self._views.started - self.intents.unfilled_since
 
     def failed(self, why: str, now: float) -> None:
         """An instance that was asked for came to be of no use."""

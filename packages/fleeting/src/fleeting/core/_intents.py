@@ -151,6 +151,11 @@ class Intents:
         return next((intent.asked_at for intent in self._in_flight.values()), None)
 
     @property
+    def unfilled_since(self) -> float:
+        """When the cloud was asked for the oldest of those that `withdrawable` gives; infinite: for none. O(1)."""
+        return self._places[0][0] if self._places else inf
+
+    @property
     def any_overdue(self) -> bool:
         """Whether a view did not show what one of them should have brought. O(1)."""
         return bool(self._overdue)
