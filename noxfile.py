@@ -32,6 +32,16 @@ IN_PART = (
 )
 """The tests that ``pytest --full`` makes longer."""
 
+MACHINES = (
+    "tests/fleeting/test_plan_machine.py",
+    "tests/taskscaler/test_core_machine.py",
+    "tests/taskscaler/test_ledger_machine.py",
+)
+"""The state machines, whose examples in the suite are always the same."""
+
+SEEDS = range(1, 7)
+"""Those of other examples for them."""
+
 
 @nox.session
 def tests(session: nox.Session) -> None:
@@ -91,6 +101,9 @@ def chaos(session: nox.Session) -> None:
 def full(session: nox.Session) -> None:
     """Run in full what the suite has a part of; arguments after ``--`` replace ``--seeds 0:2000``."""
     session.run("pytest", *ON_ALL_CORES, "--full", *IN_PART, env=COMPILED)
+    for seed in SEEDS:
+        other = ("--hypothesis-profile=fresh", f"--hypothesis-seed={seed}")
+        session.run("pytest", *ON_ALL_CORES, *other, "-k", "Machine", *MACHINES, env=COMPILED)
     session.run("python", "-m", "tests.chaos", *(session.posargs or ["--seeds", "0:2000"]), env=COMPILED)
 
 

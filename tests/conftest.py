@@ -76,6 +76,8 @@ settings.register_profile(
     print_blob=True,
 )
 settings.load_profile("workspace")
+settings.register_profile("fresh", parent=settings.get_profile("workspace"), derandomize=False, database=None)
+"""With ``--hypothesis-seed``, other examples than the suite's, and the same each time: see ``nox -s full``."""
 
 
 def _is_roomy_memory(place: str) -> bool:

@@ -2,7 +2,7 @@
 
 import sys
 import tomllib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from fleeting.plugins import load_connector
 from fleeting.testing import CONNECTOR_CHECKS, ConnectorCheck, ConnectorConformance, DialInstance, MakeDial
 from tests.fleeting import local_agents
 from tests.fleeting.sshd import configured, sshd
-from tests.fleeting.winrm_host import winrm_host
+from tests.fleeting.winrm_host import Host, winrm_host
 
 WITHOUT_SIGNALS = [check for check in CONNECTOR_CHECKS if check.__name__ != "check_the_signal_is_reported"]
 """What applies to WinRM: it tells an exit status in any case."""
@@ -59,18 +59,25 @@ class TestSsh(ConnectorConformance):
         return make
 
 
+@pytest.fixture(scope="session")
+def windows(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
+    """Run a server for all checks, which takes longer to start than most of them."""
+    with winrm_host(tmp_path_factory.mktemp("windows")) as found:
+        yield found
+
+
 class TestWinrm(ConnectorConformance):
     """The `winrm` connector, to a server of ours whose commands are this host's."""
 
     @pytest.fixture
-    def make_dial(self, tmp_path: Path) -> MakeDial:
-        """Start a server, and leave none."""
+    def make_dial(self, windows: Host) -> MakeDial:
+        """Leave nothing running there."""
 
         @asynccontextmanager
         async def make() -> AsyncIterator[DialInstance]:
             connector = WinrmConnector()
-            with winrm_host(tmp_path) as host:
-                yield lambda: connector.dial(host.info, configured())
+            yield lambda: connector.dial(windows.info, configured())
+            assert (await windows.control())["shells"] == 0
 
         return make
 

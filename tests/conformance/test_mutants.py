@@ -4,6 +4,7 @@ import logging
 import os
 import socket
 from collections.abc import Iterator
+from itertools import cycle
 
 import pytest
 from attrs import evolve
@@ -33,9 +34,16 @@ def clear_up_after_a_mutant() -> Iterator[None]:
         CHILDREN.pop().wait()
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+@pytest.mark.parametrize(
+    ("mutant", "anyio_backend"),
+    list(zip(MUTANTS, cycle(["asyncio", "trio"]), strict=False)),
+    ids=[mutant.name for mutant in MUTANTS],
+)
 async def test_a_mutant_is_found_by_the_check_that_is_meant_for_it(mutant: Mutant) -> None:
-    """The correct plugin passes every check (examples/puddle); each mutant of it fails the one that is named."""
+    """The correct plugin passes every check (examples/puddle); each mutant of it fails the one that is named.
+
+    Each on one backend, in turn: what is wrong with a mutant is wrong on both.
+    """
     async with running() as cloud:
         await cloud.launch(1)
         # a mutant that is found by waiting takes as long as it is waited for: no more than two time-outs of a call

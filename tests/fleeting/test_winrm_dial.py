@@ -27,21 +27,21 @@ PATIENCE = 30.0
 QUICK = ConnectorConfig(timeout=20.0)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
     """Run a server as Windows is set up by default, with basic authentication switched on."""
     with winrm_host(tmp_path_factory.mktemp("host")) as found:
         yield found
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
     """Run a server that knows nothing but basic authentication, over HTTP."""
     with winrm_host(tmp_path_factory.mktemp("plain"), auth=["Basic"]) as found:
         yield found
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def authority() -> Authority:
     """Found an authority."""
     return Authority()

@@ -59,7 +59,7 @@ class Bench:
         return sorted(path.name for path in (self.there / "taskscaler").iterdir())
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
     """Run a server; its commands start in a directory of its own."""
     base = tmp_path_factory.mktemp("windows")
