@@ -38,14 +38,20 @@ from taskscaler.batch import (
     JobChanged,
     JobState,
     Over,
+    Planned,
+    Replanned,
+    Rerun,
     Results,
     ResultsInTheWay,
     Resumed,
     Retries,
     Started,
     _runner,
+    fold,
+    read_events,
     run_batch,
 )
+from taskscaler.batch._plan import Plan
 from taskscaler.executors import JobOutcome, JobSpec, Leased, Verdict
 
 INTERNAL, EXTERNAL = "10.0.0.5", "203.0.113.7"
@@ -80,6 +86,10 @@ class Bookkeeping(RuleBasedStateMachine):
         self.stands = dict.fromkeys(self.retries, JobState.QUEUED)
         self.losses = dict.fromkeys(self.retries, 0)
         self.failures = dict.fromkeys(self.retries, 0)
+        self.forgiven = dict.fromkeys(self.retries, 0)
+        """Losses before a job was run anew."""
+
+        self.added = 0
 
     def pick(self, data: st.DataObject, *states: JobState) -> str | None:
         """Choose a job that stands in one of these states."""
@@ -114,7 +124,7 @@ class Bookkeeping(RuleBasedStateMachine):
             lost = Ended(at=self.now, job=name, state=JobState.LOST, why="gone", preempted=preempted)
             self.state.apply(lost)
             self.losses[name] += not preempted
-            again = self.losses[name] <= int(self.retries[name].lost)
+            again = self.losses[name] - self.forgiven[name] <= int(self.retries[name].lost)
             self.stands[name] = JobState.QUEUED if again else JobState.LOST
 
     @rule()
@@ -125,6 +135,34 @@ class Bookkeeping(RuleBasedStateMachine):
         for name, state in self.stands.items():
             if not state.stands:
                 self.stands[name] = JobState.QUEUED
+
+    @rule(data=st.data())
+    def rerun(self, data: st.DataObject) -> None:
+        """A job that is over is run again by a later command; its tries stay, and use up no retries."""
+        self.resume()
+        if name := self.pick(data, *(state for state in JobState if state.stands)):
+            tries = self.state[name].attempts
+            self.state.apply(Rerun(at=self.now, jobs=(name,)))
+            self.stands[name] = JobState.QUEUED
+            self.failures[name], self.forgiven[name] = 0, self.losses[name]
+            assert self.state[name].attempts == tries
+
+    @rule(data=st.data())
+    def plan_anew(self, data: st.DataObject) -> None:
+        """The jobs file has changed: one job that is not over is gone, a new one has come, and others stay."""
+        self.resume()
+        gone = self.pick(data, JobState.QUEUED)
+        self.added += 1
+        self.retries[f"new-{self.added}"] = Retries()
+        known = {name: self.state[name].attempts for name in self.stands}
+        names = data.draw(st.permutations([name for name in self.retries if name != gone]))
+        jobs = [Planned(name=name, retries=self.retries[name]) for name in names]
+        self.state.apply(Replanned(at=self.now, jobs=Plan(jobs)))
+        self.retries = {name: self.retries[name] for name in names}
+        self.stands = {name: self.stands.get(name, JobState.QUEUED) for name in names}
+        for count in (self.losses, self.failures, self.forgiven):
+            count.setdefault(f"new-{self.added}", 0)
+        assert all(self.state[name].attempts == known.get(name, []) for name in names)
 
     @rule(data=st.data())
     def cancel(self, data: st.DataObject) -> None:
@@ -355,7 +393,7 @@ class Bench:
         plays: Mapping[str, Play] | None = None,
         patience: float = math.inf,
         events: EventLog | None = None,
-        **settings: bool,
+        **settings: Any,  # noqa: ANN401  (of a batch)
     ) -> Batch:
         """Make a batch of these jobs."""
         events = events or self.events()
@@ -1170,6 +1208,60 @@ async def test_being_interrupted_costs_no_retry(bench: Bench) -> None:
     (result,) = killed.summary()["jobs"]
     assert (result["state"], len(result["attempts"])) == ("lost", 5)
     assert [attempt["interrupted"] for attempt in result["attempts"]] == [False, True, True, True, False]
+
+
+@pytest.mark.anyio
+async def test_jobs_that_are_over_run_again(bench: Bench) -> None:
+    """With all their retries; the tries before stay in the results, marked by the run that made them."""
+    jobs = [job("good"), job("bad", retries=Retries(failed=1)), job("worse")]
+    with closing(bench.events()) as events:
+        async with events.writing():
+            await finished(bench.batch(*jobs, plays={"bad": exits_with(1), "worse": exits_with(2)}, events=events))
+        events.end(Over(at=1.0, well=False))
+    with closing(bench.reopened()) as events:
+        assert events.past is not None
+        assert events.past.over is not None
+        async with events.writing():
+            state = await finished(
+                bench.batch(*jobs, plays={"bad": exits_with(1)}, events=events, rerun=["bad", "worse"])
+            )
+    assert bench.states() == {"good": "succeeded", "bad": "failed", "worse": "succeeded"}
+    assert [each["run"] for each in bench.state_of("bad")["attempts"]] == [1, 1, 2, 2]
+    assert [each["run"] for each in bench.state_of("worse")["attempts"]] == [1, 2]
+    assert [*fold(read_events(bench.directory / "events.jsonl")).records] == [*state.records]
+
+
+@pytest.mark.anyio
+async def test_jobs_that_are_not_over_are_those_of_the_caller(bench: Bench) -> None:
+    """A later run has other jobs: what is over stays in the results, what is not and is gone is no part of them."""
+    with closing(bench.events()) as events:
+        await finished(bench.batch(job("over"), job("kept"), job("gone"), only={"over"}, events=events))
+    assert bench.states() == {"over": "succeeded", "kept": "cancelled", "gone": "cancelled"}
+    assert bench.state_of("kept")["why"] == "not selected in this run"
+    with closing(bench.reopened()) as events:
+        state = await finished(bench.batch(job("kept"), job("new"), events=events))
+    assert bench.states() == {"kept": "succeeded", "new": "succeeded", "over": "succeeded"}
+    assert [*fold(read_events(bench.directory / "events.jsonl")).records] == [*state.records]
+
+
+@pytest.mark.anyio
+async def test_after_enough_failures_nothing_more_is_begun(bench: Bench) -> None:
+    """Jobs that run go on to their ends; the rest has its chance later."""
+    begun = anyio.Event()
+
+    async def slow(_: JobSpec, __: Leased, ___: Sink, ____: Path) -> JobOutcome:
+        begun.set()
+        await bench.until("b", JobState.FAILED)
+        return WELL
+
+    async def fails(_: JobSpec, __: Leased, ___: Sink, ____: Path) -> JobOutcome:
+        await begun.wait()
+        return BADLY
+
+    jobs = [job("a"), job("b"), job("c"), job("d")]
+    await finished(bench.batch(*jobs, plays={"a": slow, "b": fails}, fail_fast=1))
+    assert bench.states() == {"a": "succeeded", "b": "failed", "c": "cancelled", "d": "cancelled"}
+    assert bench.state_of("d")["why"] == "not started, because 1 job failed"
 
 
 @pytest.mark.anyio

@@ -26,6 +26,8 @@ from taskscaler.batch import (
     PoolFacts,
     RecordedEvent,
     RecordUnreadable,
+    Replanned,
+    Rerun,
     Results,
     Resumed,
     Retries,
@@ -78,17 +80,20 @@ retries = st.builds(
     backoff=times,
     on_exit=st.lists(st.integers(1, 255), max_size=2).map(tuple),
 )
+planned = st.builds(Planned, name=names, retries=counts | retries)
 events: st.SearchStrategy[RecordedEvent] = st.one_of(
     st.builds(InstanceEvent, at=times, pool=names, instance=names, state=names, why=names, lost=st.booleans()),
     st.builds(DecisionEvent, at=times, decision=decisions),
     st.builds(
         Begun,
         at=times,
-        jobs=st.lists(st.builds(Planned, name=names, retries=counts | retries), max_size=4).map(tuple),
+        jobs=st.lists(planned, max_size=4).map(tuple),
         pools=st.just((POOL,)),
         jobs_file=names,
     ),
     st.builds(Resumed, at=times, pools=st.just((POOL,))),
+    st.builds(Replanned, at=times, jobs=st.lists(planned, max_size=4).map(tuple)),
+    st.builds(Rerun, at=times, jobs=st.lists(names, max_size=3).map(tuple)),
     st.builds(Started, at=times, job=names, pool=names, instance=names, slot=counts),
     st.builds(
         Ended,

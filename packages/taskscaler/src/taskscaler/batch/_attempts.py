@@ -25,6 +25,9 @@ class Attempt:
     instance: str
     slot: int
     started: float
+    run: int = 1
+    """Which command made it, of those that ran the batch one after the other, from 1."""
+
     pool: str = ""
     """Of the instance; empty if that was not written down."""
 

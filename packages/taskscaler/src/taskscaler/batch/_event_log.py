@@ -10,13 +10,14 @@ import logging
 import os
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
+from itertools import chain
 from pathlib import Path
 from typing import Self
 
 import anyio
-from attrs import define
+from attrs import define, evolve
 
-from fleeting.plugins import Offload, make_private, open_private
+from fleeting.plugins import Offload, make_private, open_private, write_whole
 from taskscaler._errors import CannotResume, RecordUnreadable
 from taskscaler._observe import DecisionEvent, InstanceEvent, ScalerEvent
 from taskscaler.batch._events import (
@@ -24,6 +25,8 @@ from taskscaler.batch._events import (
     Begun,
     PoolFacts,
     RecordedEvent,
+    Replanned,
+    Rerun,
     Resumed,
     as_line,
     header,
@@ -32,6 +35,7 @@ from taskscaler.batch._events import (
 )
 from taskscaler.batch._job import Job, planned
 from taskscaler.batch._names import Names
+from taskscaler.batch._plan import Plan
 from taskscaler.batch._results import Results, draft_of
 from taskscaler.batch._state import BatchState, fold
 
@@ -75,7 +79,10 @@ class EventLog:
         self.past: BatchState | None = None
         """What earlier commands left; None: this is the first."""
 
-        self._first: Begun | Resumed | None = None
+        self._first: list[BatchEvent] = []
+        self._kept = ""
+        """What is in the copy of the jobs file."""
+
         self._file: int | None = None
         self._size = 0
         self._closed = False
@@ -122,19 +129,27 @@ class EventLog:
         yield from (name for name in names if name not in past.jobs)
         yield from (name for name in past.jobs if name not in names)
 
-    def begin(self, jobs: Iterable[Job], *, at: float) -> BatchState:
+    def begin(self, jobs: Iterable[Job], *, at: float, rerun: Sequence[str] = ()) -> BatchState:
         """Begin the batch, or take it up; returns its jobs, where the events so far have left them.
 
         Args:
-            jobs: With names that differ; those of the log, if it is taken up.
+            jobs: With names that differ. If the log is taken up, they take the place of those in it that are not over;
+                those that are over for good stay in it.
             at: When, in seconds since the epoch.
+            rerun: Names of jobs among these that are over for good, and run again.
         """
         if self.past is None:
             origin = str(self.jobs_file.absolute()) if self.jobs_file else ""
-            self._first = Begun.of(jobs, at=at, pools=self.pools, jobs_file=origin)
-            return BatchState(self._first)
-        self._first = Resumed(at=at, pools=self.pools)
-        self.past.apply(self._first)
+            begun = Begun.of(jobs, at=at, pools=self.pools, jobs_file=origin)
+            self._first = [begun]
+            return BatchState(begun)
+        self._first = [Resumed(at=at, pools=self.pools)]
+        if (plan := with_those_over(planned(jobs), self.past)) != self.past.plan:
+            self._first.append(Replanned(at=at, jobs=plan))
+        if rerun:
+            self._first.append(Rerun(at=at, jobs=tuple(rerun)))
+        for event in self._first:
+            self.past.apply(event)
         return self.past
 
     def open(self) -> None:
@@ -143,13 +158,15 @@ class EventLog:
         Raises:
             OSError: It cannot be written.
         """
-        if self._first is None:
+        if not self._first:
             raise ValueError("nothing has started")
         gathered, self._pending = self._pending, []
-        lines = [as_line(self._first), *(entry.line for entry in gathered)]
+        lines = [*map(as_line, self._first), *(entry.line for entry in gathered)]
         if self._file is None:
             self._make([header(), *lines])
         else:
+            if self.text != self._kept:
+                self._keep_jobs_file()
             self._append(lines, durable=True)
         self._opened = True
 
@@ -266,12 +283,7 @@ class EventLog:
     def _make(self, lines: Sequence[bytes]) -> None:
         """Make the file, for our user's eyes only, and with its first lines in it at once."""
         make_private(self.results.directory, hide=True)
-        if self.jobs_file is not None:
-            make_private(self.results.resume, hide=True)
-            with open(self.results.jobs_file, "w", encoding="utf-8", opener=open_private) as file:
-                file.write(self.text)
-            _sync(self.results.jobs_file)
-            _sync(self.results.resume)
+        self._keep_jobs_file()
         draft = draft_of(self.results.events)
         self._lock(draft, os.O_CREAT)
         if self.results.events.exists():
@@ -282,6 +294,12 @@ class EventLog:
         draft.rename(self.results.events)
         _sync(self.results.directory)
         _sync(self.results.directory.parent)
+
+    def _keep_jobs_file(self) -> None:
+        """Keep a copy of what the batch is made from, until it is over."""
+        if self.jobs_file is not None:
+            make_private(self.results.resume, hide=True)
+            write_whole(self.results.jobs_file, self.text.encode())
 
     @property
     def _descriptor(self) -> int:
@@ -310,7 +328,7 @@ class EventLog:
             raise CannotResume(f"{path} is damaged: {error}; start a new batch") from error
         os.truncate(path, self._size)
         copy = self.results.jobs_file
-        self.text = copy.read_text(encoding="utf-8", errors="replace") if copy.is_file() else ""
+        self.text = self._kept = copy.read_text(encoding="utf-8", errors="replace") if copy.is_file() else ""
 
     def _counted(self, lines: Iterable[bytes]) -> Iterator[bytes]:
         """Take the size of the lines as they go by."""
@@ -339,6 +357,16 @@ class EventLog:
             os.ftruncate(file, self._size)  # half a line must not be in the way of the next one
             raise
         self._size = size
+
+
+def with_those_over(plan: Plan, past: BatchState) -> Plan:
+    """Add to a plan the jobs of a batch that it lacks and that are over for good: what became of them stays known."""
+    left = (
+        (evolve(past.plan.like(record.number), name=""), (record.name,))
+        for record in past.records
+        if record.state.stands and record.name not in plan.names
+    )
+    return Plan.of_groups(chain(plan.groups(), left))
 
 
 def _sync_all(paths: Sequence[Path]) -> None:

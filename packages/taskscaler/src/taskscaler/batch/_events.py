@@ -4,10 +4,12 @@ One JSON object on a line for each event, with the time ``at`` which it happened
 
     begun      once, first: the jobs, the pools, and where the jobs file is
     resumed    a later command takes the batch up; what ran in the one before was interrupted
+    replanned  that command has other jobs, for the jobs file has changed
+    rerun      jobs that were over wait again, because that command was asked to run them again
     started    a job was given a slot and runs
     ended      that try has ended, and how
     given_up   jobs that wait are not to be run by this command
-    over       once, last: nothing is left to do, not even for a later command
+    over       last: nothing is left to do, unless a later command runs jobs again
     instance   an instance came to be in another state
     decision   a scaling decision that differs from the last one
 
@@ -77,6 +79,23 @@ class Resumed:
 
 
 @frozen(kw_only=True)
+class Replanned:
+    """From now on these are the jobs; what is known of those that were there before stays known."""
+
+    at: float
+    jobs: Plan = field(converter=plan_of)
+    """With names that differ, in the order of the batch."""
+
+
+@frozen(kw_only=True)
+class Rerun:
+    """Jobs that were over wait again; their tries so far use up no retries."""
+
+    at: float
+    jobs: tuple[str, ...]
+
+
+@frozen(kw_only=True)
 class Started:
     """A job was given a slot and runs."""
 
@@ -114,14 +133,14 @@ class GivenUp:
 
 @frozen(kw_only=True)
 class Over:
-    """Nothing is left to do, not even for a later command."""
+    """Nothing is left to do, unless a later command is asked to run jobs again."""
 
     at: float
     well: bool
     """Whether the command was content: all jobs succeeded, and the report was made."""
 
 
-BatchEvent = Begun | Resumed | Started | Ended | GivenUp | Over
+BatchEvent = Begun | Resumed | Replanned | Rerun | Started | Ended | GivenUp | Over
 RecordedEvent = BatchEvent | InstanceEvent | DecisionEvent
 """A lease is not among them: that a job has a slot is its `Started`, that it no longer has it its `Ended`."""
 
@@ -146,13 +165,18 @@ def as_data(event: RecordedEvent) -> Mapping[str, object]:
         case InstanceEvent() | DecisionEvent():
             return event_as_data(event)
         case Begun():
-            jobs = [{"retries": like.retries.data(), "names": [*names]} for like, names in event.jobs.groups()]
-            data = {**asdict(event, recurse=False), "pools": [*map(asdict, event.pools)], "jobs": jobs}
+            data = {**asdict(event, recurse=False), "pools": [*map(asdict, event.pools)], "jobs": _groups(event.jobs)}
+        case Replanned():
+            data = {"at": event.at, "jobs": _groups(event.jobs)}
         case Ended() | GivenUp():
             data = {**asdict(event), "state": event.state.value}
         case _:
             data = asdict(event)
     return {"at": data.pop("at"), "event": _NAMES[type(event)], **data}
+
+
+def _groups(plan: Plan) -> Sequence[Mapping[str, object]]:
+    return [{"retries": like.retries.data(), "names": [*names]} for like, names in plan.groups()]
 
 
 def read_events(path: Path) -> list[RecordedEvent]:
@@ -216,8 +240,21 @@ def _reader(kind: Callable[..., RecordedEvent], names: Iterable[str]) -> Callabl
 def _begun(
     *, at: float, jobs: Sequence[Mapping[str, Any]], pools: Sequence[Mapping[str, Any]], jobs_file: str
 ) -> Begun:
-    plan = Plan.of_groups((Planned(name="", retries=retries_from(alike["retries"])), alike["names"]) for alike in jobs)
-    return Begun(at=float(at), jobs=plan, pools=_pools(pools), jobs_file=jobs_file)
+    return Begun(at=float(at), jobs=_plan(jobs), pools=_pools(pools), jobs_file=jobs_file)
+
+
+def _replanned(*, at: float, jobs: Sequence[Mapping[str, Any]]) -> Replanned:
+    return Replanned(at=float(at), jobs=_plan(jobs))
+
+
+def _plan(groups: Sequence[Mapping[str, Any]]) -> Plan:
+    return Plan.of_groups(
+        (Planned(name="", retries=retries_from(alike["retries"])), alike["names"]) for alike in groups
+    )
+
+
+def _rerun(*, at: float, jobs: Sequence[str]) -> Rerun:
+    return Rerun(at=float(at), jobs=tuple(jobs))
 
 
 def _resumed(*, at: float, pools: Sequence[Mapping[str, Any]]) -> Resumed:
@@ -254,6 +291,8 @@ def read_decision(*, at: float, decision: Mapping[str, Any]) -> DecisionEvent:
 _NAMES: Mapping[type[BatchEvent], str] = {
     Begun: "begun",
     Resumed: "resumed",
+    Replanned: "replanned",
+    Rerun: "rerun",
     Started: "started",
     Ended: "ended",
     GivenUp: "given_up",
@@ -263,6 +302,8 @@ _NAMES: Mapping[type[BatchEvent], str] = {
 _READERS: Mapping[str, Callable[[Mapping[str, Any]], RecordedEvent]] = {
     "begun": _reader(_begun, fields_dict(Begun)),
     "resumed": _reader(_resumed, fields_dict(Resumed)),
+    "replanned": _reader(_replanned, fields_dict(Replanned)),
+    "rerun": _reader(_rerun, fields_dict(Rerun)),
     "started": _reader(Started, fields_dict(Started)),
     "ended": _reader(_ended, fields_dict(Ended)),
     "given_up": _reader(_given_up, fields_dict(GivenUp)),

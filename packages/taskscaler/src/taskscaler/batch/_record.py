@@ -5,6 +5,8 @@ try, names and tries included; a record is a look at them, made when somebody lo
 """
 
 from array import array
+from collections.abc import Mapping
+from typing import TypeVar
 
 from attrs import define, field
 
@@ -12,6 +14,8 @@ from taskscaler.batch._attempts import Attempt, Attempts, Pooled
 from taskscaler.batch._job_state import JobState
 from taskscaler.batch._plan import Plan
 from taskscaler.batch._retries import Retries
+
+T = TypeVar("T")
 
 STATES = tuple(JobState)
 """By the numbers that stand in columns."""
@@ -25,7 +29,7 @@ class Known:
 
     plan: Plan
     queued: float
-    """Since when all of them wait, in seconds since the epoch."""
+    """Since when they wait that were there from the beginning, in seconds since the epoch."""
 
     states: bytearray = field(init=False)
     """Numbers of `STATES`."""
@@ -34,6 +38,12 @@ class Known:
     warnings: dict[int, tuple[str, ...]] = field(factory=dict, init=False)
     retry_at: dict[int, float] = field(factory=dict, init=False)
     """When jobs may be tried again that wait and have been tried; see `Retries.backoff`."""
+
+    since: dict[int, int] = field(factory=dict, init=False)
+    """Of jobs that were over and run again: the run in which that was asked for. Earlier tries use up no retries."""
+
+    late: dict[int, float] = field(factory=dict, init=False)
+    """Of jobs that came later: since when they wait, in seconds since the epoch."""
 
     _whys: "array[int]" = field(init=False)
     _pool: Pooled[str] = field(factory=lambda: Pooled(""), init=False)
@@ -47,6 +57,16 @@ class Known:
     def why(self, job: int) -> str:
         """Why a job stands where it stands."""
         return self._pool[self._whys[job]]
+
+    def take(self, job: int, other: "Known", number: int) -> None:
+        """Know of a job what is known elsewhere, where it has another number."""
+        self.move(job, STATES[other.states[number]], other.why(number))
+        for attempt in other.attempts.of(number):
+            self.attempts.add(job, attempt)
+        _take(self.warnings, job, other.warnings, number)
+        _take(self.retry_at, job, other.retry_at, number)
+        _take(self.since, job, other.since, number)
+        _take(self.late, job, other.late, number)
 
     def move(self, job: int, state: JobState, why: str) -> None:
         """Have a job stand elsewhere."""
@@ -94,7 +114,7 @@ class JobRecord:
     @property
     def queued(self) -> float:
         """Since when it waits, or waited for its first try, in seconds since the epoch."""
-        return self._known.queued
+        return self._known.late.get(self.number, self._known.queued)
 
     @property
     def state(self) -> JobState:
@@ -162,8 +182,15 @@ class JobRecord:
         *before, last = self.attempts
         if last.excused:
             return 0.0
-        earlier = sum(_kind(attempt) is _kind(last) and not attempt.excused for attempt in before)
+        since = self._known.since.get(self.number, 0)
+        counting = (attempt for attempt in before if attempt.run >= since and not attempt.excused)
+        earlier = sum(_kind(attempt) is _kind(last) for attempt in counting)
         return self.retries.wait(last.state, last.exit_code, earlier)
+
+
+def _take(mine: dict[int, T], job: int, others: Mapping[int, T], number: int) -> None:
+    if number in others:
+        mine[job] = others[number]
 
 
 def _kind(attempt: Attempt) -> bool:

@@ -144,7 +144,7 @@ class Results:
 
     def _refuse_unless_empty(self) -> None:
         never_begun = {self.fleet_log, draft_of(self.events)}
-        if self.resume.is_dir() and {self.jobs_file}.issuperset(self.resume.iterdir()):
+        if self.resume.is_dir() and {self.jobs_file, draft_of(self.jobs_file)}.issuperset(self.resume.iterdir()):
             never_begun.add(self.resume)
         if not never_begun.issuperset(self.directory.iterdir()):
             raise ResultsInTheWay(f"{self.directory} is not empty; name another directory, or remove this one")
@@ -230,6 +230,7 @@ def _job(record: JobRecord, *, briefly: bool) -> Mapping[str, object]:
 
 def _attempt(attempt: Attempt, most: int | None) -> Mapping[str, object]:
     return {
+        "run": attempt.run,
         "pool": attempt.pool,
         "instance": attempt.instance,
         "slot": attempt.slot,

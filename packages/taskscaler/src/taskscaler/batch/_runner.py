@@ -3,7 +3,7 @@
 import logging
 import math
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, closing, suppress
 from functools import partial
 from pathlib import Path
@@ -20,6 +20,7 @@ from fleeting.errors import SystemRefused
 from fleeting.events import LossKind
 from fleeting.plugins import format_duration, one_line
 from taskscaler._errors import LeaseLost, NoCapacity
+from taskscaler._wording import counted
 from taskscaler.batch._addresses import Addresses
 from taskscaler.batch._event_log import EventLog
 from taskscaler.batch._events import Ended, GivenUp, Over, Started
@@ -48,6 +49,11 @@ when that job is over."""
 
 COMMIT_PAUSE = 1.0
 """Seconds between."""
+
+NOT_SELECTED = "not selected in this run"
+"""Why jobs wait for a later run if this one is to run only some."""
+
+_BAD = frozenset({JobState.FAILED, JobState.TIMED_OUT, JobState.LOST})
 
 _AT_ONCE = 1000
 """Jobs that are given up between two turns of the event loop."""
@@ -166,6 +172,9 @@ class Batch:
         observer: Observer | None = None,
         log_internal_ip: bool = False,
         log_external_ip: bool = False,
+        only: Container[str] | None = None,
+        rerun: Sequence[str] = (),
+        fail_fast: int | None = None,
     ) -> None:
         """Prepare a batch; nothing starts before `run`.
 
@@ -180,6 +189,10 @@ class Batch:
             observer: Hears of every change.
             log_internal_ip: Whether a job's log may name the internal address of its instance; if so it does.
             log_external_ip: The same with the external address.
+            only: Names of the jobs that are run; the others wait for a later run. None: all are.
+            rerun: Names of jobs that are over for good in *events*, and run again.
+            fail_fast: After so many jobs, at least 1, that failed, timed out or were lost for good in this run, no more
+                are begun; those that run go on to their ends. None: however many.
 
         Raises:
             ValueError: A job names an executor that is not among these.
@@ -188,7 +201,7 @@ class Batch:
             raise ValueError(
                 f"expected jobs for one of the executors {sorted(executors)}, found one for {min(unknown)!r}"
             )
-        self.state = events.begin(jobs, at=clock.now())
+        self.state = events.begin(jobs, at=clock.now(), rerun=rerun)
         self._events = events
         self.results = events.results
         self._jobs = jobs
@@ -199,6 +212,11 @@ class Batch:
         self._observer = observer
         self._log_internal_ip = log_internal_ip
         self._log_external_ip = log_external_ip
+        self._only = only
+        self._fail_fast = fail_fast
+        self._failed = 0
+        """Jobs that ended badly in this run."""
+
         self._addresses: dict[str, Addresses] = {}
         """Of the instances that the jobs were last tried on."""
 
@@ -262,6 +280,9 @@ class Batch:
 
     async def _begin_all(self, tasks: TaskGroup) -> None:
         """Have the jobs queue for slots in the order of the batch, until no more are to begin."""
+        if self._only is not None:
+            left_out = [job for job in self._unfinished() if job.name not in self._only]
+            await self._give_up_all(left_out, NOT_SELECTED)
         jobs = self._unfinished()
         for number, job in enumerate(jobs):
             await self._room.acquire()
@@ -271,9 +292,9 @@ class Batch:
             self._first_waits.add(job.name)
             await tasks.start(self._see_through, job)
 
-    async def _give_up_all(self, jobs: Sequence[Job]) -> None:
+    async def _give_up_all(self, jobs: Sequence[Job], why: str = "the batch was stopped") -> None:
         """Give up jobs that do not wait, many at a time: nobody has to be woken for them."""
-        state, why = self._closed or (JobState.CANCELLED, "the batch was stopped")
+        state, why = self._closed or (JobState.CANCELLED, why)
         for name in [job.name for job in jobs if job.name in self.state.running]:
             self._put(Ended(at=self._clock.now(), job=name, state=state, why=why))
         waiting = [job.name for job in jobs if not self.state[job.name].state.final]
@@ -483,6 +504,10 @@ class Batch:
         """Have the event change the jobs, and report it."""
         changes = self.state.apply(event)
         self._wake_watch()
+        if isinstance(event, Ended) and self.state[event.job].state in _BAD:
+            self._failed += 1
+            if self._failed == self._fail_fast:
+                self._close(JobState.CANCELLED, f"not started, because {counted(self._failed, 'job')} failed")
         for change in changes:
             self._show(change)
 

@@ -8,7 +8,7 @@ apply the same ones, read from its event log. So all of them agree::
       │  └─ given_up ────────┼───────────────► CANCELLED, NO_CAPACITY
       └──── ended badly ─────┴─ ended badly, no retries left ──► FAILED, TIMED_OUT, LOST
 
-    resumed: RUNNING, CANCELLED, NO_CAPACITY ──► QUEUED
+    resumed: RUNNING, CANCELLED, NO_CAPACITY ──► QUEUED; rerun: SUCCEEDED, FAILED, TIMED_OUT, LOST ──► QUEUED
 """
 
 from array import array
@@ -21,9 +21,10 @@ from attrs import evolve, frozen
 
 from taskscaler._observe import DecisionEvent, InstanceEvent
 from taskscaler.batch._attempts import Attempt
-from taskscaler.batch._events import Begun, Ended, GivenUp, Over, RecordedEvent, Resumed, Started
+from taskscaler.batch._events import Begun, Ended, GivenUp, Over, RecordedEvent, Replanned, Rerun, Resumed, Started
 from taskscaler.batch._job_state import JobState
 from taskscaler.batch._names import Names
+from taskscaler.batch._plan import Plan
 from taskscaler.batch._record import CODES, STATES, JobRecord, Known
 
 T_co = TypeVar("T_co", covariant=True)
@@ -89,11 +90,8 @@ class BatchState:
         self._known = Known(begun.jobs, begun.at)
         self._counts = Counter({JobState.QUEUED: len(begun.jobs)})
         self._running: dict[str, JobRecord] = {}
-        self.jobs: Mapping[str, JobRecord] = _Jobs(begun.jobs.names, self._look)
-        """Every job by its name, in the order of the batch."""
-
-        self.records: Sequence[JobRecord] = _Made(range(len(begun.jobs)), self._look)
-        """Every job, in the order of the batch."""
+        self.run = 1
+        """Which command runs the batch, or ran it last, from 1."""
 
         self.started = begun.at
         self.last = begun.at
@@ -101,6 +99,21 @@ class BatchState:
 
         self.over: Over | None = None
         """How the batch was over; None: there may be something left to do."""
+
+    @property
+    def plan(self) -> Plan:
+        """The jobs as they are planned, in the order of the batch."""
+        return self._known.plan
+
+    @property
+    def jobs(self) -> Mapping[str, JobRecord]:
+        """Every job by its name, in the order of the batch."""
+        return _Jobs(self.plan.names, self._look)
+
+    @property
+    def records(self) -> Sequence[JobRecord]:
+        """Every job, in the order of the batch."""
+        return _Made(range(len(self.plan)), self._look)
 
     @property
     def running(self) -> Mapping[str, JobRecord]:
@@ -113,7 +126,7 @@ class BatchState:
 
     def __len__(self) -> int:
         """How many jobs the batch has."""
-        return len(self.records)
+        return len(self.plan)
 
     def count(self, *states: JobState) -> int:
         """How many jobs stand in one of these states."""
@@ -145,19 +158,27 @@ class BatchState:
             return ()
         self.last = max(self.last, event.at)  # a clock may be set back
         match event:
+            case InstanceEvent() | DecisionEvent():
+                changes: Sequence[JobChanged] = ()
             case Started():
-                return (self._start(event),)
+                changes = (self._start(event),)
             case Ended():
-                return (self._end(event),)
+                changes = (self._end(event),)
             case GivenUp():
-                return self._give_up(event)
+                changes = self._give_up(event)
             case Resumed():
-                return self._queue_again(event.at)
+                self.run += 1
+                self.over = None
+                changes = self._queue_again(event.at)
+            case Replanned():
+                changes = self._replan(event)
+            case Rerun():
+                changes = self._rerun(event)
             case Begun():
                 raise ValueError("a batch starts only once")
-            case InstanceEvent() | DecisionEvent():
-                return ()
-        assert_never(event)
+            case _:
+                assert_never(event)
+        return changes
 
     def interrupt(self) -> Sequence[JobChanged]:
         """Have the jobs that run wait again: their command was stopped, after the last that is known of it."""
@@ -168,9 +189,34 @@ class BatchState:
             changes.append(self._move(record.number, JobState.QUEUED, ended, STOPPED))
         return changes
 
+    def _replan(self, event: Replanned) -> Sequence[JobChanged]:
+        """Have other jobs; of those that were there before is known what was known."""
+        if self._running:
+            raise ValueError("its jobs change while some run")
+        before, self._known = self._known, Known(event.jobs, self._known.queued)
+        for number, name in enumerate(event.jobs.names):
+            earlier = before.plan.names.number(name)
+            if earlier is None:
+                self._known.late[number] = event.at
+            else:
+                self._known.take(number, before, earlier)
+        self._counts = Counter(STATES[code] for code in self._known.states)
+        return ()
+
+    def _rerun(self, event: Rerun) -> Sequence[JobChanged]:
+        numbers = array("I")
+        for name in event.jobs:
+            number = self._number(name)
+            if not (state := STATES[self._known.states[number]]).stands:
+                raise ValueError(f"the job {name!r} is {state.words} where it should be over")
+            numbers.append(number)
+            self._known.since[number] = self.run
+            self._move(number, JobState.QUEUED, event.at)
+        return _Made(numbers, lambda number: self._change(number, event.at))
+
     def _start(self, event: Started) -> JobChanged:
         number = self._in_state(event.job, JobState.QUEUED)
-        attempt = Attempt(pool=event.pool, instance=event.instance, slot=event.slot, started=event.at)
+        attempt = Attempt(run=self.run, pool=event.pool, instance=event.instance, slot=event.slot, started=event.at)
         self._known.attempts.add(number, attempt)
         self._known.retry_at.pop(number, None)
         self._running[event.job] = self._look(number)
@@ -224,10 +270,14 @@ class BatchState:
 
     def _in_state(self, name: str, state: JobState) -> int:
         """Give the number of a job that is to stand somewhere."""
-        if (number := self._known.plan.names.number(name)) is None:
-            raise ValueError(f"it has the unknown job {name!r}")
+        number = self._number(name)
         if (actual := STATES[self._known.states[number]]) is not state:
             raise ValueError(f"the job {name!r} is {actual.words} where it should be {state.words}")
+        return number
+
+    def _number(self, name: str) -> int:
+        if (number := self.plan.names.number(name)) is None:
+            raise ValueError(f"it has the unknown job {name!r}")
         return number
 
     def _last(self, number: int) -> Attempt:
