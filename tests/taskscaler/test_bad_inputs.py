@@ -330,8 +330,15 @@ WRONG_ARGUMENTS = {
     "resuming with another jobs file": wrong_arguments(
         *RESUME,
         code="TS104",
-        around=batch(HEADER, BEGUN, copy=FLEET + JOB.replace("true", "false")),
+        around=batch(HEADER, BEGUN, copy=FLEET + "max_instances = 7\n" + JOB),
     ),
+    "jobs that are not there": wrong_arguments(*RUN, "--only", "b", code="FL101"),
+    "a place that no job has": wrong_arguments(*RUN, "--only", "#2", code="FL101"),
+    "rerunning without results": wrong_arguments(*RUN, "--rerun", "failed", code="FL101"),
+    "rerunning what nobody knows": wrong_arguments(
+        *RESUME, "--rerun", "bad", code="FL101", around=batch(HEADER, BEGUN)
+    ),
+    "failing fast after no failure": wrong_arguments(*RUN, "--fail-fast", "0", code="FL101"),
     "resuming with a damaged copy of the jobs file": wrong_arguments(
         *RESUME,
         code="TS104",

@@ -828,6 +828,41 @@ def test_a_batch_that_is_over_is_as_it_ended(tmp_path: Path, monkeypatch: pytest
     pin("nothing to resume: none succeeded", result.stdout)
 
 
+def test_what_failed_is_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pin: Pin) -> None:
+    """Over or not; with the jobs as the file has them now, and with what never ran; the status is that of the end."""
+    monkeypatch.chdir(tmp_path)
+    fleet = fleet_in(tmp_path)
+    jobs = [f"[[jobs]]\nname = '{name}'\nscript = '{script}'\n" for name, script in (("a", "true"), ("b", "exit 3"))]
+    Path("jobs.toml").write_text(fleet + "".join([*jobs, JOB.replace('"a"', '"c"')]))
+    first = invoke("run", "jobs.toml", "--output", "results", "--only", "b", "--fail-fast")
+    assert first.exit_code == 1
+    assert "1 of 3 jobs selected" in first.stdout
+    assert states(Path("results")) == {"a": "cancelled", "b": "failed", "c": "cancelled"}
+    new = "[[jobs]]\nname = 'd'\nscript = 'true'\n"
+    Path("jobs.toml").write_text(fleet + "".join([jobs[0].replace("true", "false"), jobs[1].replace("3", "0"), new]))
+    resumed = invoke("run", "--resume", "results")
+    assert resumed.exit_code == 1
+    told = [line.partition("] ")[2] for line in resumed.stdout.splitlines() if "the jobs file: " in line]
+    pin("resumed with other jobs", "\n".join(told))
+    assert states(Path("results")) == {"a": "failed", "b": "failed", "d": "succeeded"}
+    Path("jobs.toml").write_text(fleet + "".join([jobs[0], jobs[1].replace("3", "0"), new]))
+    again = invoke("run", "--resume", "results", "--rerun", "failed")
+    assert (again.exit_code, again.stderr) == (0, "")
+    assert "running again: 2 jobs (--rerun failed)" in again.stdout
+    assert states(Path("results")) == {"a": "succeeded", "b": "succeeded", "d": "succeeded"}
+    attempts = json.loads(Path("results", "results.json").read_text())["jobs"][1]["attempts"]
+    assert [(each["run"], each["state"]) for each in attempts] == [(1, "failed"), (3, "succeeded")]
+    assert not Path("results", "resume").exists()
+    nothing = invoke("run", "--resume", "results", "--rerun", "failed")
+    assert nothing.exit_code == 0
+    pin("nothing to run again", nothing.stdout)
+
+
+def states(results: Path) -> dict[str, str]:
+    """States of all jobs, from the results."""
+    return {each["name"]: each["state"] for each in json.loads((results / "results.json").read_text())["jobs"]}
+
+
 def test_a_run_killed_at_its_very_end_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No job is left, but perhaps instances are: the fleet is opened, emptied and closed, and the results written."""
     monkeypatch.chdir(tmp_path)
@@ -839,10 +874,10 @@ def test_a_run_killed_at_its_very_end_is_ended(tmp_path: Path, monkeypatch: pyte
     assert json.loads(Path("results", "results.json").read_text())["jobs"][0]["state"] == "succeeded"
 
 
-def test_only_policies_may_have_changed_since_a_batch_was_begun(
+def test_the_fleet_of_an_interrupted_batch_stays_as_it_was_but_for_policies(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pin: Pin
 ) -> None:
-    """All else is refused, with what differs and where the file is kept as it was; comments are no difference."""
+    """Else its instances could be lost; what differs is said, and where the file is kept. A comment is no change."""
     monkeypatch.chdir(tmp_path)
     file = fleet_in(tmp_path) + JOB
     interrupted(tmp_path, file, events=2)

@@ -88,7 +88,7 @@ class LogReader:
         return reader
 
     def read(self) -> Iterator[bytes]:
-        """Read what there is by now, in pieces; what was left out meanwhile is told."""
+        """Read what there is by now, in pieces; a line says what was left out meanwhile."""
         yield from self._caught_up()
         while piece := os.pread(self._file.fileno(), _BLOCK, self._place):
             self._place += len(piece)

@@ -2,6 +2,7 @@
 
 import sys
 from contextlib import suppress
+from itertools import pairwise
 from math import inf
 from pathlib import Path
 
@@ -21,7 +22,24 @@ def main() -> None:
     """Run jobs on a fleet of instances that grows and shrinks with them."""
 
 
-@main.command(epilog=_EPILOG)
+class _Run(click.Command):
+    """A command with an option whose value may be left out, even where the name of a file follows."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read the arguments."""
+        given = [*args, ""]
+        filled = [
+            f"{arg}=1" if arg == "--fail-fast" and not following.isdigit() else arg
+            for arg, following in pairwise(given)
+        ]
+        try:
+            return super().parse_args(ctx, filled)
+        except click.UsageError as error:
+            error.ctx = error.ctx or ctx
+            raise
+
+
+@main.command(epilog=_EPILOG, cls=_Run)
 @click.argument("jobs", metavar="JOBS", type=click.Path(exists=True, dir_okay=False, path_type=Path), required=False)
 @click.option(
     "--output",
@@ -34,7 +52,35 @@ def main() -> None:
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     help="Resume the interrupted batch whose results are in DIR.",
 )
-def run(jobs: Path | None, output: Path | None, resume: Path | None) -> None:
+@click.option(
+    "--rerun",
+    type=click.Choice(["failed", "lost", "all"]),
+    multiple=True,
+    help="With --resume: also run jobs again that failed or timed out, whose instances were lost, or all jobs. May be "
+    "given several times.",
+)
+@click.option(
+    "--only",
+    metavar="JOB",
+    multiple=True,
+    help="Run only these jobs: a name, a pattern such as 'train-*', or '#N' for the Nth job, from 1. May be given "
+    "several times. The other jobs wait for --resume.",
+)
+@click.option(
+    "--fail-fast",
+    metavar="[N]",
+    type=click.IntRange(min=1),
+    help="Start no more jobs once N jobs have failed; running jobs finish.  [default if given: 1]",
+)
+def run(
+    jobs: Path | None,
+    output: Path | None,
+    resume: Path | None,
+    *,
+    rerun: tuple[str, ...],
+    only: tuple[str, ...],
+    fail_fast: int | None,
+) -> None:
     """Run every job of the file JOBS and wait for all of them.
 
     The results are one log per job, the artifacts, and results.json. Ctrl-C starts no more jobs and lets running jobs
@@ -42,21 +88,28 @@ def run(jobs: Path | None, output: Path | None, resume: Path | None) -> None:
     the policies.
 
     --resume DIR resumes a batch that was interrupted, even by kill -9 or a power failure: finished jobs stay
-    finished, jobs that were running run again, and the others run.
+    finished, jobs that were running run again, and the others run. With --rerun, also a batch that is over is resumed,
+    and jobs run again that did not end as they should; earlier attempts stay in the results. Jobs that are not over are
+    run as the jobs file has them now.
     """
+    from taskscaler.cli._choice import Wishes
+
+    wishes = Wishes(only=only, rerun=rerun, fail_fast=fail_fast)
     if resume is None:
         if jobs is None:
             raise click.UsageError("missing argument 'JOBS'; to resume an interrupted batch, use --resume DIR")
+        if rerun:
+            raise click.UsageError("--rerun needs --resume DIR, the results of the batch whose jobs run again")
         from taskscaler.cli._run import run_jobs_file
 
-        sys.exit(run_jobs_file(jobs, output))
+        sys.exit(run_jobs_file(jobs, output, wishes))
     if jobs is not None:
         raise click.UsageError("--resume takes no file; the batch keeps the file that it was started with")
     if output is not None:
         raise click.UsageError("--resume takes no --output; the results stay in the batch's own directory")
     from taskscaler.cli._run import resume_batch
 
-    sys.exit(resume_batch(resume))
+    sys.exit(resume_batch(resume, wishes))
 
 
 _CHECK_EPILOG = """

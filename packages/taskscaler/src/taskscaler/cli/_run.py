@@ -1,7 +1,7 @@
 """``taskscaler run``: reads the file, runs the batch, shows it, and exits with a status that says how it went."""
 
 import signal
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from datetime import datetime
 from itertools import chain, count
@@ -11,13 +11,14 @@ from shlex import quote
 import anyio
 from anyio import to_thread
 from anyio.abc import TaskStatus
-from attrs import define, field
+from attrs import define, evolve, field
 from rich.console import Console
 from rich.text import Text
 
 from fleeting import LoopClock
 from fleeting.cli import FAILED, SIGNALLED, SUCCEEDED, WRONG, WRONG_FILE, in_lines, outcome, report_errors
 from fleeting.config import harmless
+from fleeting.errors import WrongArguments
 from fleeting.plugins import one_line
 from taskscaler import _old_record
 from taskscaler._errors import NotRecorded, RecordUnreadable, ResultsInTheWay
@@ -25,8 +26,10 @@ from taskscaler._jobsfile import JobsFile, read_jobs_file
 from taskscaler._observe import ScalerObserver
 from taskscaler._scaler import Taskscaler
 from taskscaler.batch import Batch, BatchState, CannotResume, EventLog, JobChanged, JobState, Over, PoolFacts, Results
+from taskscaler.batch._job import planned
 from taskscaler.batch._pace import Pace
-from taskscaler.cli._changes import changes
+from taskscaler.cli._changes import changes, changes_of_fleet, changes_of_jobs, sayings
+from taskscaler.cli._choice import Choice, Wishes, choose
 from taskscaler.cli._console import PatientConsole
 from taskscaler.cli._log import logging_to
 from taskscaler.cli._progress import Picture, Progress, progress_for
@@ -34,7 +37,7 @@ from taskscaler.cli._report import make_report
 from taskscaler.cli._summary import print_summary
 from taskscaler.cli._timeline import leave_timeline
 
-_WRONG = (*WRONG_FILE, ResultsInTheWay, CannotResume, RecordUnreadable, NotRecorded)
+_WRONG = (*WRONG_FILE, WrongArguments, ResultsInTheWay, CannotResume, RecordUnreadable, NotRecorded)
 """What is wrong with a file or an argument, before anything has begun."""
 
 MOST_DRAWN_IN_HASTE = 10_000
@@ -43,15 +46,16 @@ MOST_DRAWN_IN_HASTE = 10_000
 _HINT = "no more jobs start, running jobs finish; press Ctrl-C again to stop at once"
 
 
-def run_jobs_file(path: Path, output: Path | None) -> int:
+def run_jobs_file(path: Path, output: Path | None, wishes: Wishes) -> int:
     """Run the batch and return the exit status. What goes wrong is printed on standard error."""
     try:
         file = read_jobs_file(path)
+        choice = choose(wishes, planned(file.jobs).names, None)
         results, made = _results_in(output) if output else new_results(_named_after(path))
     except _WRONG as error:
         return report_errors([error], WRONG)
     try:
-        return _run_all(file, EventLog(results, pools=_facts(file), jobs_file=path, text=file.text))
+        return _run_all(file, EventLog(results, pools=_facts(file), jobs_file=path, text=file.text), choice)
     finally:
         _remove_empty(made)  # they are, if the batch could not be begun
 
@@ -62,7 +66,7 @@ def _remove_empty(directories: Iterable[Path]) -> None:
             directory.rmdir()
 
 
-def resume_batch(directory: Path) -> int:
+def resume_batch(directory: Path, wishes: Wishes) -> int:
     """Go on with the batch whose results are in *directory*, and return the exit status, as `run_jobs_file`."""
     results = Results(directory)
     try:
@@ -72,22 +76,28 @@ def resume_batch(directory: Path) -> int:
     except _WRONG as error:
         return report_errors([error], WRONG)
     with closing(events):
-        if events.past and events.past.over:
+        if events.past and events.past.over and not wishes.rerun:
             return _tell_over(events.past, events.past.over, results)
         try:
-            file = _read_unchanged(events)
-            events.check(file.jobs)
+            file, changed = _read_again(events)
+            choice = choose(wishes, planned(file.jobs).names, events.past)
         except _WRONG as error:
             return report_errors([error], WRONG)
-        events.pools = tuple(_facts(file))
-        return _run_all(file, events)
+        if events.past and not choice.left and (wishes.rerun or wishes.only):
+            return _tell_nothing_left(choice, events.past, results)
+        said = sayings(changed, events.past, frozenset(choice.rerun))
+        events.pools, events.text = tuple(_facts(file)), file.text
+        return _run_all(file, events, evolve(choice, notes=(*choice.notes, *said)))
 
 
-def _read_unchanged(events: EventLog) -> JobsFile:
-    """Read the file that the batch was begun with, as it was then but for the policies.
+def _read_again(events: EventLog) -> tuple[JobsFile, Mapping[str, str]]:
+    """Read the file that the batch was begun with, as it is now.
+
+    Returns:
+        The file, and what became of its tables of jobs; nothing if it is not known how they were.
 
     Raises:
-        CannotResume: It is another one by now, or there never was one.
+        CannotResume: The fleet is another one by now, or there never was a file.
         ConfigError: It was right then, but something it names is gone.
         OSError: It cannot be read.
     """
@@ -95,34 +105,48 @@ def _read_unchanged(events: EventLog) -> JobsFile:
     if path is None:
         raise CannotResume("a program started the batch, not a jobs file; run the program again")
     put_it_back = f"restore it from {copy}"
+    over = events.past is not None and events.past.over is not None
     try:
         file = read_jobs_file(path)
     except FileNotFoundError as error:
-        raise CannotResume(f"{path} is no longer there; {put_it_back}") from error
+        raise CannotResume(f"{path} is no longer there; {'restore it' if over else put_it_back}") from error
+    if over:  # it was not kept any longer
+        return file, {}
     try:
-        changed = changes(events.text, file.text)
+        fleet, jobs = changes_of_fleet(events.text, file.text), changes_of_jobs(events.text, file.text)
     except ValueError as error:
         raise CannotResume(f"{copy} is damaged; start a new batch") from error
     if not events.text:
         raise CannotResume(f"{copy} is gone; start a new batch")
-    if changed:
-        listed = ", ".join(changed)
+    if fleet:
+        listed = ", ".join(fleet)
         raise CannotResume(
             f"{path} differs from what the batch was started with: {listed}; {put_it_back}, or start a new batch"
         )
-    return file
+    if events.text == file.text:
+        events.check(file.jobs)
+    return file, jobs
 
 
-def _run_all(file: JobsFile, events: EventLog) -> int:
+def _tell_nothing_left(choice: Choice, past: BatchState, results: Results) -> int:
+    """Say that no job is left to run among those that were chosen."""
+    went = f"{past.count(JobState.SUCCEEDED)} of {len(past)} jobs succeeded"
+    hint = "" if choice.only is None else "; add --rerun all to run them again"
+    which = "no job ended so" if choice.only is None else "the selected jobs are over"
+    print(f"nothing to run: {which}, {went}; see {results.summary}{hint}")  # noqa: T201  (what was asked for)
+    return SUCCEEDED if choice.content(past) else FAILED
+
+
+def _run_all(file: JobsFile, events: EventLog, choice: Choice) -> int:
     def run() -> int:
         with closing(events), logging_to(events.results.fleet_log):
-            return anyio.run(_run, file, events, PatientConsole())
+            return anyio.run(_run, file, events, PatientConsole(), choice)
 
     return outcome(run)
 
 
-async def _run(file: JobsFile, events: EventLog, console: Console) -> int:
-    return await _Run(file, events, console).run()
+async def _run(file: JobsFile, events: EventLog, console: Console, choice: Choice) -> int:
+    return await _Run(file, events, console, choice).run()
 
 
 def _tell_over(state: BatchState, over: Over, results: Results) -> int:
@@ -178,6 +202,7 @@ class _Run:
     file: JobsFile
     events: EventLog
     console: Console
+    choice: Choice = field(factory=Choice)
     ended_by: int | None = None
     """The first signal that asked for an end."""
 
@@ -207,9 +232,10 @@ class _Run:
             written = self._tell_if_unwritten()
             reported = await self._report() and written
             signals.cancel_scope.cancel()
-        well = self.batch.state.succeeded and reported
         if self.batch.state.all_stand and reported:
-            await to_thread.run_sync(self.events.end, Over(at=self.clock.now(), well=well))
+            over = Over(at=self.clock.now(), well=self.batch.state.succeeded)
+            await to_thread.run_sync(self.events.end, over)
+        well = self.choice.content(self.batch.state) and reported
         if self.ended_by:
             return SIGNALLED + self.ended_by
         return SUCCEEDED if well else FAILED
@@ -221,6 +247,7 @@ class _Run:
             state = self.batch.state
             again = sum(record.interrupted for record in state.records)
             yield f"resuming: {state.done} of {len(state)} jobs are over, {again} were running and will be retried"
+        yield from self.choice.notes
 
     def _prepare(self) -> None:
         self.clock = LoopClock()
@@ -238,6 +265,9 @@ class _Run:
             observer=self._observe,
             log_internal_ip=self.file.autoscaler.log_internal_ip,
             log_external_ip=self.file.autoscaler.log_external_ip,
+            only=self.choice.only,
+            rerun=self.choice.rerun,
+            fail_fast=self.choice.fail_fast,
         )
         self.pace = Pace.of(self.batch.state)
 
@@ -277,7 +307,7 @@ class _Run:
 
     async def _report(self) -> bool:
         """Make the report, if there is to be one; return whether nothing went wrong with it."""
-        if self.file.report is None or self.ended_by or self.batch.summary_refused:
+        if self.file.report is None or self.ended_by or self.batch.summary_refused or self._waits_for_others:
             return True
         with self.reporting:
             async with self.progress.busy(f"making the report with {one_line(self.file.report.command[0])}"):
@@ -285,6 +315,11 @@ class _Run:
             self.console.print()
             self.console.print(Text(harmless(text).rstrip("\n")), soft_wrap=True)
         return not self.reporting.cancelled_caught
+
+    @property
+    def _waits_for_others(self) -> bool:
+        """Whether the report is made by a later command, which runs the jobs that were not chosen."""
+        return self.choice.only is not None and not self.batch.state.all_stand
 
     async def _heed_signals(self, *, task_status: TaskStatus[None]) -> None:
         with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as received:

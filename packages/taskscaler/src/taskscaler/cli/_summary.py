@@ -13,6 +13,7 @@ from fleeting.config import harmless
 from fleeting.plugins import one_line, span
 from taskscaler._wording import counted
 from taskscaler.batch import BatchState, JobState, Results
+from taskscaler.cli._choice import RERUN
 from taskscaler.cli._text import broken, listed
 
 _BAD = (JobState.FAILED, JobState.TIMED_OUT, JobState.LOST, JobState.NO_CAPACITY)
@@ -48,6 +49,8 @@ def print_summary(console: Console, state: BatchState, results: Results, *, now:
     _print_row(console, "results", str(results.directory), wrap=False)
     if not state.all_stand:
         _print_row(console, "resume", f"taskscaler run --resume {quote(str(results.directory))}", wrap=False)
+    elif kinds := " ".join(f"--rerun {word}" for word in ("failed", "lost") if state.count(*RERUN[word])):
+        _print_row(console, "run again", f"taskscaler run --resume {quote(str(results.directory))} {kinds}", wrap=False)
     for line in _failures(state, results):
         console.print(line, highlight=False, soft_wrap=True)
 

@@ -1,0 +1,93 @@
+"""Which jobs a command runs: all that are left to do, or what its arguments choose among the jobs. Pure."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from attrs import frozen
+
+from taskscaler._wording import counted
+from taskscaler.batch import BatchState, JobState
+from taskscaler.batch._select import select
+
+RERUN: Mapping[str, frozenset[JobState]] = {
+    "failed": frozenset({JobState.FAILED, JobState.TIMED_OUT}),
+    "lost": frozenset({JobState.LOST}),
+    "all": frozenset(state for state in JobState if state.stands),
+}
+"""How jobs ended that are run again, by the words for it."""
+
+
+@frozen(kw_only=True)
+class Wishes:
+    """What the arguments say."""
+
+    only: tuple[str, ...] = ()
+    """Names, places and patterns, as `select` takes them; empty: all jobs."""
+
+    rerun: tuple[str, ...] = ()
+    """Words of `RERUN`."""
+
+    fail_fast: int | None = None
+    """After so many failures nothing more is begun; None: however many."""
+
+
+@frozen(kw_only=True)
+class Choice:
+    """What a command is to run."""
+
+    only: frozenset[str] | None = None
+    """The jobs that are run; None: all that are left."""
+
+    rerun: tuple[str, ...] = ()
+    """Those of them that are over, and run again."""
+
+    fail_fast: int | None = None
+    left: bool = True
+    """Whether there is anything to run."""
+
+    notes: tuple[str, ...] = ()
+    """What to say about it."""
+
+    def content(self, state: BatchState) -> bool:
+        """Whether all jobs have succeeded that matter to who chose."""
+        if self.only is None:
+            return state.succeeded
+        return all(state[name].state is JobState.SUCCEEDED for name in self.only)
+
+
+def choose(wishes: Wishes, names: Sequence[str], past: BatchState | None) -> Choice:
+    """Choose among jobs.
+
+    Args:
+        wishes: What is wished.
+        names: Those of the jobs as they are now, in the order of the batch.
+        past: What earlier commands left; None: this is the first.
+
+    Raises:
+        WrongArguments: No job is meant by one of `Wishes.only`.
+    """
+    only = frozenset(select(names, wishes.only)) if wishes.only else None
+    chosen = names if only is None else [name for name in names if name in only]
+    again = frozenset[JobState]().union(*(RERUN[word] for word in wishes.rerun))
+    rerun = [name for name in chosen if past and name in past.jobs and past[name].state in again]
+    left = [name for name in chosen if not (past and name in past.jobs and past[name].state.stands)]
+    return Choice(
+        only=only,
+        rerun=tuple(rerun),
+        fail_fast=wishes.fail_fast,
+        left=bool(left or rerun),
+        notes=tuple(_notes(wishes, len(rerun), len(chosen), len(names), _never_run(left, past))),
+    )
+
+
+def _never_run(left: Sequence[str], past: BatchState | None) -> int:
+    return sum(not (past and name in past.jobs and past[name].attempts) for name in left)
+
+
+def _notes(wishes: Wishes, rerun: int, chosen: int, of: int, never_run: int) -> Iterator[str]:
+    if wishes.only:
+        yield f"{chosen} of {counted(of, 'job')} selected; the others wait until the batch is resumed without --only"
+    if wishes.rerun:
+        kinds = " ".join(f"--rerun {word}" for word in wishes.rerun)
+        yield f"running again: {counted(rerun, 'job')} ({kinds})"
+        if never_run:
+            yield f"running, too: {counted(never_run, 'job')} that never ran"
