@@ -21,7 +21,6 @@ from fleeting import CommandFailed, Completed, ConnectInfo, Unreachable
 from fleeting._wording import ONE_LINE
 from fleeting.connectors.ssh import MemoryHostKeys, SshConnector, generate_key
 from fleeting.connectors.ssh._arrivals import CRUMBS, Arrivals
-from fleeting.connectors.ssh._bell import Bell, Signal
 from fleeting.connectors.ssh._channel import CHUNK, LARGEST_PACKET, STDERR, STDOUT, WINDOW, Channel, message
 from fleeting.connectors.ssh._command import PidReader
 from fleeting.connectors.ssh._dial import LONGEST_AGENT_ANSWER, _Agent
@@ -36,6 +35,7 @@ from fleeting.connectors.ssh._streams import (
 from fleeting.connectors.ssh._tap import GREETING, MOST_ANSWERS, Tap
 from fleeting.connectors.ssh._terminal import ChannelTerminal
 from fleeting.connectors.ssh._transport import MOST_HELD_BACK, SshTransport
+from fleeting.connectors.ssh._wakeup import Signal, Wakeup
 from tests.fleeting.sshd import PATIENCE, configured, dialled, sshd
 
 TURNS = 20
@@ -58,9 +58,9 @@ class Carrier:
     async def drained(self) -> None:
         """Nothing is left."""
 
-    def ring_soon(self, bell: Bell) -> None:
-        """Ring at once."""
-        bell.ring()
+    def wake_soon(self, wakeup: Wakeup) -> None:
+        """Wake at once."""
+        wakeup.wake()
 
 
 @define(eq=False)
@@ -275,7 +275,7 @@ async def test_a_host_that_greets_without_end_is_hung_up_on() -> None:
     """Its line, which has no end, is not kept."""
     ours, theirs = socket.socketpair()
     transport = SshTransport(ours, linger=0.0)
-    transport.start_client(event=Signal(transport.bell))  # type: ignore[arg-type]  # as good as an Event
+    transport.start_client(event=Signal(transport.wakeup))  # type: ignore[arg-type]  # as good as an Event
     theirs.setblocking(False)
     with anyio.fail_after(PATIENCE):
         async with anyio.create_task_group() as tasks:

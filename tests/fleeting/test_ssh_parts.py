@@ -30,7 +30,6 @@ from paramiko.packet import Packetizer
 
 from fleeting import ConnectError, ConnectorConfig
 from fleeting.connectors.ssh import FileHostKeys, MemoryHostKeys, generate_key
-from fleeting.connectors.ssh._bell import Bell, Signal
 from fleeting.connectors.ssh._channel import STDERR, STDOUT, WINDOW, Channel, message
 from fleeting.connectors.ssh._command import PidReader, compose, ending
 from fleeting.connectors.ssh._host_keys import HostKeys, default_host_keys, fingerprint
@@ -38,6 +37,7 @@ from fleeting.connectors.ssh._known_hosts import known_keys
 from fleeting.connectors.ssh._run import send
 from fleeting.connectors.ssh._tap import Tap
 from fleeting.connectors.ssh._transport import SshTransport
+from fleeting.connectors.ssh._wakeup import Signal, Wakeup
 from fleeting.plugins import structure
 from tests.fleeting.sshd import PATIENCE, dialled, sshd
 
@@ -279,36 +279,36 @@ def test_the_settings_of_our_own_are_read_like_gitlabs() -> None:
 
 
 @pytest.mark.anyio
-async def test_a_bell_wakes_from_any_thread() -> None:
-    """Nothing that happened before a ring is missed, however fast they follow on each other."""
-    bell, count = Bell(), 0
+async def test_a_wakeup_wakes_from_any_thread() -> None:
+    """Nothing that happened before a wakeup is missed, however fast they follow on each other."""
+    wakeup, count = Wakeup(), 0
 
     def reached(expected: int) -> bool:
         return count == expected
 
-    def ring() -> None:
+    def wake() -> None:
         nonlocal count
         for _ in range(1000):
             count += 1
-            bell.ring()
+            wakeup.wake()
 
     async with anyio.create_task_group() as tasks:
         with anyio.fail_after(PATIENCE):
             for expected in (1000, 2000):
-                tasks.start_soon(to_thread.run_sync, ring)
-                await bell.wait_for(partial(reached, expected))
+                tasks.start_soon(to_thread.run_sync, wake)
+                await wakeup.wait_for(partial(reached, expected))
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
-def test_a_bell_outlives_its_loop(backend: str) -> None:
-    """A thread that rings after the loop has ended does no harm."""
+def test_a_wakeup_outlives_its_loop(backend: str) -> None:
+    """A thread that wakes after the loop has ended does no harm."""
 
-    async def make() -> Bell:
-        return Bell()
+    async def make() -> Wakeup:
+        return Wakeup()
 
-    bell = anyio.run(make, backend=backend)
-    bell.ring()
-    Signal(bell).set()
+    wakeup = anyio.run(make, backend=backend)
+    wakeup.wake()
+    Signal(wakeup).set()
 
 
 def test_a_tap_takes_all_and_blocks_nobody(tapped: tuple[Tap, socket.socket]) -> None:
@@ -355,7 +355,7 @@ async def test_a_packet_is_not_believed_to_be_of_any_length() -> None:
     ours, theirs = socket.socketpair()
     transport = SshTransport(ours, linger=0.0)
     theirs.sendall(b"SSH-2.0-test\r\n" + (0x7FFFFFFC).to_bytes(4, "big") + bytes(4))
-    transport.start_client(event=Signal(transport.bell))  # type: ignore[arg-type]  # as good as an Event
+    transport.start_client(event=Signal(transport.wakeup))  # type: ignore[arg-type]  # as good as an Event
     with anyio.fail_after(PATIENCE):
         assert await transport.wait_closed() == f"the host announced a packet of {0x7FFFFFFC - 4} bytes"
     theirs.close()
@@ -376,9 +376,9 @@ class Wire:
     async def drained(self) -> None:
         """All is kept."""
 
-    def ring_soon(self, bell: Bell) -> None:
-        """Ring at once."""
-        bell.ring()
+    def wake_soon(self, wakeup: Wakeup) -> None:
+        """Wake at once."""
+        wakeup.wake()
 
     def kinds(self) -> list[int]:
         """What kinds of messages were posted."""
@@ -614,7 +614,7 @@ async def test_no_timer_of_paramikos_is_left() -> None:
             tasks.start_soon(to_thread.run_sync, hang_up)
             sock = socket.create_connection(server.getsockname())
             transport = SshTransport(sock, linger=0.0)
-            transport.start_client(event=Signal(transport.bell))  # type: ignore[arg-type]  # as good as an Event
+            transport.start_client(event=Signal(transport.wakeup))  # type: ignore[arg-type]  # as good as an Event
             await transport.wait_closed()
         await to_thread.run_sync(transport.join)
     left = {thread for thread in threading.enumerate() if isinstance(thread, threading.Timer)} - before

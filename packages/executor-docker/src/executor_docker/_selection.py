@@ -1,6 +1,6 @@
 """Chooses members of a tar archive while it arrives, so that only what is wanted is kept. Pure.
 
-A daemon hands out whole directories. What passes is written anew: files, directories and links, with names that are
+A daemon hands out whole directories. What passes is written again: files, directories and links, with names that are
 relative to where the caller wants them. What it is worth is for `fleeting.archives.unpack` to judge.
 """
 

@@ -2,7 +2,7 @@
 
 _group       the group: what is asked of AWS, in which order
 _launch      launching: how much is asked for where, under which client token, and what an answer means
-_config      the settings, and the clients that they make: the only door to the SDK
+_config      the settings, and the clients that they make: the only way to the SDK
 _translate   pure: what AWS answers, as states, problems, errors, advice and connection details
 """
 

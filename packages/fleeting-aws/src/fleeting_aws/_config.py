@@ -1,4 +1,4 @@
-"""The settings, and the clients that they make: the only door to the SDK."""
+"""The settings, and the clients that they make: the only way to the SDK."""
 
 import threading
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""What most plugins need: the one door through which blocking SDK calls leave the event loop, and a way back."""
+"""What most plugins need: the one place where blocking SDK calls leave the event loop, and a way back."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -21,7 +21,7 @@ class Offload:
     """
 
     def __init__(self, limit: int = 8) -> None:
-        """Make a door of its own, so that one slow group starves no other."""
+        """Have threads of its own, so that one slow group starves no other."""
         self._limit = limit
         self._limiter: anyio.CapacityLimiter | None = None
 

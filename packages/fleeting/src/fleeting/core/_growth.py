@@ -230,7 +230,7 @@ class Growth:
         self._call_ended(now)
 
     def not_asked(self, name: str, now: float) -> None:
-        """Nothing will come of it, unless an earlier try is still carried out; what is wanted now is asked for anew."""
+        """Nothing will come of it, unless an earlier try is still carried out; what is wanted now is a new request."""
         intent = self.intents.get(name)
         if intent is not None and intent.unanswered:
             self._not_answered(intent, now)

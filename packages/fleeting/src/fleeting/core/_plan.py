@@ -344,7 +344,7 @@ class Plan:
         return self.handle(messages.Tick(), now)
 
     def handle(self, message: messages.Command | messages.Fact, now: float) -> Step:
-        """Take in what is wanted, or what happened: the only door. Equal messages at equal times give equal steps."""
+        """Take in what is wanted, or what happened: the only way in. Equal messages at equal times give equal steps."""
         self._now = now
         self._standing = None
         if isinstance(message, messages.Command):

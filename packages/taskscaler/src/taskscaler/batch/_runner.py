@@ -512,7 +512,7 @@ class Batch:
             self._show(change)
 
     def _wake_watch(self) -> None:
-        """Have the patience begin anew."""
+        """Have the patience begin again."""
         self._changed.set()
         self._changed = anyio.Event()
 

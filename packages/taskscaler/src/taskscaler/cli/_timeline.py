@@ -27,7 +27,7 @@ log = logging.getLogger("taskscaler.timeline")
 
 
 def look_back(directory: Path, *, price_per_hour: float | None, as_json: bool) -> int:
-    """Draw the timeline of a batch anew, print its figures, and return the exit status."""
+    """Draw the timeline of a batch again, print its figures, and return the exit status."""
     try:
         run = _read(directory)
     except EXPECTED as error:

@@ -204,7 +204,7 @@ class Node:
 
     The plan owns most of what these three say; the ledger only that a node is returning, was not cleaned, or is given
     up. They are kept here because counters, lists and places are sorted by them: what a node is counted under has to
-    stay as it is until `settle` counts it anew. Reading the instance costs thirty times as much, too, with each lease.
+    stay as it is until `settle` counts it again. Reading the instance costs thirty times as much, too, with each lease.
     """
 
     idle_since: float = 0.0

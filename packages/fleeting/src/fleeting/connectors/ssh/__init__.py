@@ -10,7 +10,7 @@ How the parts lie on each other; each imports only from those below it:
     _connect  _host_keys  _keys    sockets; who answers; who we are
     _transport              paramiko's transport without its waits; supervision
     _channel  _tap          what tasks and the reading thread share; the socket
-    _bell                   from threads to the event loop
+    _wakeup                   from threads to the event loop
     _arrivals               pure: what has come in a channel and was not taken
     _command  _known_hosts  _printed    pure: what is sent to the shell; OpenSSH's file; what a boot prints
 """

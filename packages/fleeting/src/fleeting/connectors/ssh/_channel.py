@@ -29,7 +29,7 @@ from paramiko.common import (
 
 from fleeting._wording import one_line
 from fleeting.connectors.ssh._arrivals import Arrivals
-from fleeting.connectors.ssh._bell import Bell
+from fleeting.connectors.ssh._wakeup import Wakeup
 
 WINDOW: Final = 2 << 20
 """Bytes that the host may send ahead of who reads, and so what a channel that nobody reads holds at most."""
@@ -84,8 +84,8 @@ class Carrier(Protocol):
         """Return once all that was posted has left, or never will."""
         ...
 
-    def ring_soon(self, bell: Bell) -> None:
-        """Ring once all is dealt with that has arrived; for the reading thread."""
+    def wake_soon(self, wakeup: Wakeup) -> None:
+        """Wake once all is dealt with that has arrived; for the reading thread."""
         ...
 
 
@@ -96,7 +96,7 @@ class Channel:
     _carrier: Carrier
     id: int
     kind: str
-    bell: Bell = field(factory=Bell, init=False)
+    wakeup: Wakeup = field(factory=Wakeup, init=False)
     """Rung at whatever happens to it."""
 
     refused: Refused | None = field(default=None, init=False)
@@ -148,7 +148,7 @@ class Channel:
             Refused: It said no.
             BrokenPipeError: It never will answer.
         """
-        await self.bell.wait_for(lambda: self.was_opened or self.refused or self.broken)
+        await self.wakeup.wait_for(lambda: self.was_opened or self.refused or self.broken)
         if self.refused:
             raise self.refused
         if self.broken:
@@ -294,7 +294,7 @@ class Channel:
             self._ended = True
         elif kind == MSG_CHANNEL_CLOSE:
             self._take_close()
-        self._carrier.ring_soon(self.bell)
+        self._carrier.wake_soon(self.wakeup)
 
     def mark_broken(self) -> None:
         """The connection has died."""
@@ -302,7 +302,7 @@ class Channel:
         with self._lock:
             self.broken = not (self._ended and self.exited)
             self.is_over = self._ended = self.unread = True
-        self.bell.ring()
+        self.wakeup.wake()
 
     def _receive(self, stream: int, data: bytes) -> None:
         with self._lock:

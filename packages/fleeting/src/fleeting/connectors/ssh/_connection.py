@@ -92,13 +92,13 @@ class SshConnection(BaseConnection):
     async def wait_closed(self) -> str:
         """Wait until the connection is dead; returns why."""
         main = self._shared.main
-        await main.bell.wait_for(lambda: self._closed or not main.active)
+        await main.wakeup.wait_for(lambda: self._closed or not main.active)
         return "it was closed locally" if self._closed else main.why_closed
 
     def close(self) -> None:
         """Use it no more; who waits for the end learns of it."""
         self._closed = True
-        self._shared.main.bell.ring()
+        self._shared.main.wakeup.wake()
 
     def _check_open(self) -> None:
         if self._closed:
@@ -146,7 +146,7 @@ class SshConnection(BaseConnection):
             try:
                 await start(channel, ending(pid))
                 channel.put_eof()
-                await channel.bell.wait_for(lambda: channel.exited or channel.is_over)
+                await channel.wakeup.wait_for(lambda: channel.exited or channel.is_over)
                 return channel.exited
             finally:
                 channel.close()

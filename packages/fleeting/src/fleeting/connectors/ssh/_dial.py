@@ -23,10 +23,10 @@ from paramiko.auth_handler import AuthHandler
 from fleeting._errors import ConnectError, LoginRejected, Unreachable
 from fleeting._types import ConnectInfo, ConnectorConfig
 from fleeting._wording import one_line
-from fleeting.connectors.ssh._bell import Signal
 from fleeting.connectors.ssh._host_keys import Expected, HostKeys, expected, fingerprint, pin_name
 from fleeting.connectors.ssh._keys import load_key
 from fleeting.connectors.ssh._transport import SshTransport
+from fleeting.connectors.ssh._wakeup import Signal
 
 DIALS_PER_HOST = 8
 """Dials at once to one host: from 10 unauthenticated connections on, sshd begins to drop some (MaxStartups)."""
@@ -193,9 +193,9 @@ def _base(algorithm: str) -> str:
 
 async def _phase(transport: SshTransport, start: Callable[[Any], object]) -> None:
     """Start something in paramiko, and wait until it is over, one way or another."""
-    done = Signal(transport.bell)
+    done = Signal(transport.wakeup)
     start(done)
-    await transport.bell.wait_for(lambda: done.is_set or not transport.active)
+    await transport.wakeup.wait_for(lambda: done.is_set or not transport.active)
 
 
 # --- logging in ------------------------------------------------------------------------------------------

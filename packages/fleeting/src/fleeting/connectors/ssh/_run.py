@@ -87,7 +87,7 @@ class Running:
             await self._channel.drained()
         if rest := self._pid.rest():
             await stderr(rest)
-        await self._channel.bell.wait_for(lambda: self._channel.exited or self._channel.is_over)
+        await self._channel.wakeup.wait_for(lambda: self._channel.exited or self._channel.is_over)
 
     async def _next(self) -> tuple[int, bytes] | None:
         """Wait for output; once the command has ended, what it left behind may not keep us waiting.
@@ -96,7 +96,7 @@ class Running:
         nothing of what was written is still on its way, however slow the network is.
         """
         channel = self._channel
-        await channel.bell.wait_for(lambda: channel.readable or channel.exited)
+        await channel.wakeup.wait_for(lambda: channel.readable or channel.exited)
         if channel.exited and not channel.ended:
             await self._end_what_goes_on_writing()
             if self._left <= 0:
@@ -128,14 +128,14 @@ class Running:
         if self._channel.readable:
             return True
         with anyio.move_on_after(seconds):
-            await self._channel.bell.wait_for(lambda: self._channel.readable)
+            await self._channel.wakeup.wait_for(lambda: self._channel.readable)
         return self._channel.readable
 
     async def _until_pid_is_known(self) -> None:
         """Read on until the process id comes; nobody wants the outputs any more."""
         channel = self._channel
         while self._pid.is_looking:
-            await channel.bell.wait_for(lambda: channel.readable)
+            await channel.wakeup.wait_for(lambda: channel.readable)
             received = channel.take()
             if received is None:
                 return
@@ -152,6 +152,6 @@ async def send(channel: Channel, data: bytes) -> None:
     """
     rest = memoryview(data)
     while rest:
-        await channel.bell.wait_for(lambda: channel.writable)
+        await channel.wakeup.wait_for(lambda: channel.writable)
         rest = rest[channel.put(rest) :]
         await channel.drained()

@@ -102,7 +102,7 @@ class ChannelStream(ByteStream):
 
     async def _next(self) -> bytes:
         channel = self._channel
-        await channel.bell.wait_for(lambda: channel.readable or self._closed)
+        await channel.wakeup.wait_for(lambda: channel.readable or self._closed)
         if self._closed:
             raise anyio.ClosedResourceError
         received = channel.take()
@@ -121,7 +121,7 @@ async def until_ready(channel: Channel) -> bytes:
     """
     early, said = bytearray(), bytearray()
     while len(early) + len(said) <= MOST_BEFORE_READY:
-        await channel.bell.wait_for(lambda: channel.readable)
+        await channel.wakeup.wait_for(lambda: channel.readable)
         received = channel.take()
         if received is None:
             last = said.decode(errors="replace").strip().rpartition("\n")[2]

@@ -33,7 +33,7 @@ class ChannelTerminal:
 
     async def receive(self) -> bytes:
         """Wait for what it writes."""
-        await self._channel.bell.wait_for(lambda: self._channel.readable)
+        await self._channel.wakeup.wait_for(lambda: self._channel.readable)
         received = self._channel.take()
         if received is None:
             return b""
@@ -52,5 +52,5 @@ class ChannelTerminal:
 
     async def wait(self) -> Completed:
         """How the command ended."""
-        await self._channel.bell.wait_for(lambda: self._channel.exited or self._channel.is_over)
+        await self._channel.wakeup.wait_for(lambda: self._channel.exited or self._channel.is_over)
         return self._outcome()

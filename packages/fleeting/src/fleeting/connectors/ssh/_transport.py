@@ -1,7 +1,7 @@
 """Paramiko's transport without its waits: key exchange and encryption are paramiko's, the rest is ours.
 
 One thread per connection reads; it is paramiko's. It never blocks on a send and never waits for the event loop: what
-it learns it puts where tasks find it, and rings a bell. Tasks send by themselves, which does not block them either.
+it learns it puts where tasks find it, and wakes those. Tasks send by themselves, which does not block them either.
 The same thread sees to the connection: it pings a silent host, and hangs up on one that stays silent, or when nobody
 has used the connection for a while.
 
@@ -37,9 +37,9 @@ from paramiko.common import (
 )
 
 from fleeting._wording import one_line
-from fleeting.connectors.ssh._bell import Bell
 from fleeting.connectors.ssh._channel import WINDOW, Channel, message
 from fleeting.connectors.ssh._tap import Tap
+from fleeting.connectors.ssh._wakeup import Wakeup
 
 CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com", "aes128-ctr", "aes256-ctr")
 """Ours is the order that counts, and GCM is twice as fast; CBC and triple DES are not offered."""
@@ -89,7 +89,7 @@ class SshTransport(paramiko.Transport):
         options = self.get_security_options()
         options.ciphers = CIPHERS
         options.digests = DIGESTS
-        self.bell = Bell()
+        self.wakeup = Wakeup()
         """Rung when a phase of the dialling is over, after a key exchange, and at the end."""
 
         self.channels: dict[int, Channel] = {}
@@ -97,8 +97,8 @@ class SshTransport(paramiko.Transport):
         self.most_sessions = 0
         """How many sessions the host has had open for us at once; counted by the reading thread, which misses none."""
 
-        self._to_ring: set[Bell] = set()
-        self.tap.before_wait = self._ring
+        self._to_wake: set[Wakeup] = set()
+        self.tap.before_wait = self._wake_all
         self.tap.on_glut = self._give_up_for
         self._held_back: deque[paramiko.Message] = deque()
         self._draining: anyio.Lock | None = None
@@ -131,8 +131,8 @@ class SshTransport(paramiko.Transport):
             self.tap.release()
             for channel in list(self.channels.values()):
                 channel.mark_broken()
-            self._ring()
-            self.bell.ring()
+            self._wake_all()
+            self.wakeup.wake()
             self.known_by = None
 
     # --- who uses it -------------------------------------------------------------------------------------
@@ -167,7 +167,7 @@ class SshTransport(paramiko.Transport):
 
     async def wait_closed(self) -> str:
         """Wait for the end, and return why it came."""
-        await self.bell.wait_for(lambda: not self.active)
+        await self.wakeup.wait_for(lambda: not self.active)
         return self.why_closed
 
     # --- supervision -------------------------------------------------------------------------------------
@@ -227,7 +227,7 @@ class SshTransport(paramiko.Transport):
     async def drained(self) -> None:
         """Return once all that was posted is with the kernel, or never will be."""
         if self._held_back:
-            await self.bell.wait_for(lambda: not (self._held_back and self.active))
+            await self.wakeup.wait_for(lambda: not (self._held_back and self.active))
         if not self.tap.drained:
             self._draining = self._draining or anyio.Lock()
             async with self._draining:
@@ -252,7 +252,7 @@ class SshTransport(paramiko.Transport):
         with self.clear_to_send_lock:
             while self._held_back:
                 self._send_now(self._held_back.popleft())
-        self.bell.ring()
+        self.wakeup.wake()
 
     # --- channels ----------------------------------------------------------------------------------------
 
@@ -274,13 +274,13 @@ class SshTransport(paramiko.Transport):
         """Take down how many are open now; for the reading thread."""
         self.most_sessions = max(self.most_sessions, sum(channel.was_opened for channel in self.sessions()))
 
-    def ring_soon(self, bell: Bell) -> None:
-        """Ring once all is dealt with that has arrived: waking tasks for each packet costs more than the packet."""
-        self._to_ring.add(bell)
+    def wake_soon(self, wakeup: Wakeup) -> None:
+        """Wake once all is dealt with that has arrived: waking tasks for each packet costs more than the packet."""
+        self._to_wake.add(wakeup)
 
-    def _ring(self) -> None:
-        while self._to_ring:
-            self._to_ring.pop().ring()
+    def _wake_all(self) -> None:
+        while self._to_wake:
+            self._to_wake.pop().wake()
 
     def _log(self, level: int, msg: Any, *args: Any) -> None:  # noqa: ANN401  (paramiko's signature)
         """Keep paramiko's voice down: what matters of it is in our errors, and it logs trace-backs of each."""

@@ -7,28 +7,28 @@ import anyio
 from anyio.lowlevel import checkpoint, current_token
 
 
-class Bell:
-    """Wakes whoever waits on it; may be rung from any thread, and a loop that has ended is spared.
+class Wakeup:
+    """Wakes whoever waits on it; may be called from any thread, and a loop that has ended is spared.
 
-    It carries no news: who waits looks at what it waits for, then waits again. Rings that the loop has not heard
+    It carries no news: who waits looks at what it waits for, then waits again. Calls that the loop has not heard
     yet are one, so a fast thread does not flood it.
     """
 
     def __init__(self) -> None:
         """Belong to the running event loop."""
         self._call_soon = _call_soon()
-        self._rung = False
+        self._woken = False
         self._heard: anyio.Event | None = None
 
-    def ring(self) -> None:
+    def wake(self) -> None:
         """Wake who waits."""
-        if not self._rung:
-            self._rung = True
+        if not self._woken:
+            self._woken = True
             with suppress(RuntimeError):  # the loop has ended, and nobody waits; trio's error is one too
                 self._call_soon(self._wake)
 
     async def wait_for(self, condition: Callable[[], object]) -> None:
-        """Return once *condition* holds; it is looked at again after each ring.
+        """Return once *condition* holds; it is looked at again after each `wake`.
 
         Others run meanwhile, also if it holds at once: a host that sends faster than we take would else keep every
         loop that waits here going, and everything else waiting.
@@ -41,23 +41,23 @@ class Bell:
             await self._heard.wait()
 
     def _wake(self) -> None:
-        self._rung = False
+        self._woken = False
         if self._heard is not None:
             self._heard.set()
 
 
 class Signal:
-    """Stands where paramiko expects a `threading.Event`, and rings a bell."""
+    """Stands where paramiko expects a `threading.Event`, and wakes whoever waits."""
 
-    def __init__(self, bell: Bell) -> None:
-        """Ring *bell* when set."""
+    def __init__(self, wakeup: Wakeup) -> None:
+        """Call *wakeup* when set."""
         self.is_set = False
-        self._bell = bell
+        self._wakeup = wakeup
 
     def set(self) -> None:
         """Say that what was waited for has happened."""
         self.is_set = True
-        self._bell.ring()
+        self._wakeup.wake()
 
 
 def _call_soon() -> Callable[[Callable[[], None]], object]:
