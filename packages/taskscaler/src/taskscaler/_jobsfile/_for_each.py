@@ -21,7 +21,7 @@ def files_for(pattern: str, directory: Path, *, most: int) -> Sequence[str]:
 
 
 def short_names(pattern: str, files: Sequence[str]) -> Sequence[str]:
-    """Name files by what tells them apart: without the directories that the pattern names, and without suffixes."""
+    """Name files by what distinguishes them: without the directories that the pattern names, and without suffixes."""
     fixed = PurePosixPath(*_until_magic(PurePosixPath(pattern).parts))
     return [PurePosixPath(file).relative_to(fixed).with_suffix("").as_posix() for file in files]
 

@@ -112,7 +112,7 @@ class Combinations(Sequence[Values]):
         return {key: values[index] for (key, values), index in zip(axes, reversed(indices), strict=True)}
 
     def named_by(self, number: int) -> Values:
-        """Give the values that tell a combination from the others."""
+        """Give the values that distinguish a combination from the others."""
         return self.on_axes(number) if number < len(self._kept) else self[number]
 
     def _own(self, values: Values) -> dict[str, str]:

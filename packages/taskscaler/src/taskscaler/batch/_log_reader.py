@@ -2,7 +2,7 @@
 
 A log that has reached its limit is rewritten while it is read: the middle goes, and what follows it moves to the front
 (see `_log`). A reader notices, because the bytes before its place are others then. It finds where the text goes on by
-counting the bytes of the whole log, those that were left out included; these the mark in the middle tells.
+counting the bytes of the whole log, those that were left out included, whose number is in the mark in the middle.
 """
 
 import os

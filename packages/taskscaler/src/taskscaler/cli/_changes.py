@@ -55,7 +55,7 @@ def sayings(changed: Mapping[str, str], past: BatchState | None, rerun: Containe
     """Say what became of tables of jobs since a batch was begun, and where that comes too late.
 
     Args:
-        changed: What `changes_of_jobs` tells.
+        changed: What `changes_of_jobs` returns.
         past: What earlier commands left.
         rerun: Names of jobs that are over, and run again.
     """
