@@ -92,6 +92,13 @@ def build(session: nox.Session) -> None:
 
 
 @nox.session
+def docs(session: nox.Session) -> None:
+    """Build the site into ``site``: ``uv run --group docs nox -s docs``; a warning is an error."""
+    session.run("pytest", "-q", "tests/test_workspace.py", "-k", "pinned", env=COMPILED)
+    session.run("python", "-m", "docs.site.build", "site")
+
+
+@nox.session
 def chaos(session: nox.Session) -> None:
     """Play stories of a fleet in trouble, in virtual time; arguments after ``--`` replace ``--fresh 50000``."""
     session.run("python", "-m", "tests.chaos", *(session.posargs or ["--fresh", "50000"]), env=COMPILED)

@@ -38,7 +38,11 @@ class Registry:
     """How to log in to one registry."""
 
     username: str = field(validator=min_len(1))
+    """Whom to log in as."""
+
     password: str | None = field(default=None, repr=False)
+    """A secret; or name a file that has it."""
+
     password_file: str | None = field(default=None, validator=is_absolute)
     """A file on the manager with the password in it, absolute; its last newline does not count."""
 

@@ -111,10 +111,14 @@ class Service:
     """A container beside the job's, which the job reaches by name."""
 
     image: str = field(validator=min_len(1))
+    """What it is made of."""
+
     aliases: tuple[str, ...] = field(default=(), validator=_aliases)
     """Names that it has on the job's network; none: one made of the image's, ``redis`` for ``library/redis:7``."""
 
     env: dict[str, str] = field(factory=dict, repr=False)
+    """Its environment."""
+
     entrypoint: tuple[str, ...] = ()
     """Instead of the image's own."""
 
@@ -128,6 +132,7 @@ class Service:
     """Seconds within which it must be healthy; one without a check, running."""
 
     memory: str | None = field(default=None, validator=is_size)
+    """Memory that it may hold at once, such as ``512m``. None: as the job."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -141,6 +146,8 @@ class DockerOptions:
     """What a job wishes of the docker executor."""
 
     image: str | None = field(default=None, validator=optional(min_len(1)))
+    """What to run the job in. None: the executor's."""
+
     entrypoint: tuple[str, ...] = ()
     """A program and its arguments that is given the script's command; the image's own is not run."""
 
@@ -148,10 +155,20 @@ class DockerOptions:
     """As whom the script runs: ``name``, ``uid`` or ``uid:gid``. None: the image's user."""
 
     working_dir: str = field(default="/job", validator=_a_place)
+    """Where the script begins; its files are there."""
+
     memory: str | None = field(default=None, validator=is_size)
+    """Memory that the job may hold at once, such as ``512m``; at most, and without it, what the executor allows."""
+
     cpus: float | None = field(default=None, validator=optional(gt(0)))
+    """How many processors it may use; at most, and without it, what the executor allows."""
+
     pids: int | None = field(default=None, validator=optional(ge(1)))
+    """How many processes and threads it may have at once; at most, and without it, what the executor allows."""
+
     shm_size: str | None = field(default=None, validator=is_size)
+    """How large ``/dev/shm`` is, such as ``1g``; at most, and without it, what the executor says."""
+
     volumes: tuple[str, ...] = field(default=(), validator=_volumes)
     """``source:/target`` or ``source:/target:ro``: a directory of the instance, or a volume that is there."""
 
@@ -162,14 +179,26 @@ class DockerOptions:
     """File systems in memory: where, and mount options such as ``"size=64m"``."""
 
     services: tuple[Service, ...] = ()
+    """Containers that run beside the job."""
+
     labels: dict[str, str] = field(factory=dict)
+    """Put on the container."""
+
     init: bool = True
     """Whether process 1 is Docker's small init, which reaps what nobody waits for."""
 
     privileged: bool = False
+    """Whether it may do what the host's root may; only if the executor allows it."""
+
     devices: tuple[str, ...] = field(default=(), validator=_devices)
+    """Of the host; only those that the executor allows."""
+
     capabilities: tuple[str, ...] = field(default=(), converter=as_capabilities)
+    """Given beyond Docker's own; only those that the executor allows."""
+
     drop_capabilities: tuple[str, ...] = field(default=(), converter=as_capabilities)
+    """Taken of Docker's own."""
+
     namespaces: tuple[Namespace, ...] = ()
     """Namespaces of the instance that it shares."""
 

@@ -27,11 +27,17 @@ class AwsConfig:
     """The Auto Scaling group."""
 
     region: str | None = field(default=None, validator=optional(min_len(1)))
+    """Where the group is. None: as boto3 finds it."""
+
     profile: str | None = field(default=None, metadata={"aliases": ("credentials_profile",)})
     """Which part of the files is meant; its ``role_arn`` is obeyed, if it has one."""
 
     config_file: str | None = None
+    """Where profiles are. None: ``~/.aws/config``."""
+
     credentials_file: str | None = None
+    """Where credentials are. None: ``~/.aws/credentials``."""
+
     endpoint_url: str | None = None
     """Where all services are reached; None: at AWS."""
 

@@ -26,7 +26,10 @@ class AzureConfig:
     """The scale set."""
 
     subscription_id: str = field(validator=min_len(1))
+    """The subscription that the scale set is in."""
+
     resource_group_name: str = field(validator=min_len(1))
+    """The resource group that the scale set is in."""
 
     client_id: str | None = field(default=None, validator=optional(min_len(1)))
     """Which user-assigned managed identity to be. None: the default credential chain's own choice."""

@@ -49,6 +49,7 @@ class Created:
     """``POST /containers/create``."""
 
     id: str = field(alias="Id", validator=_is_name)
+    """What the daemon knows it by."""
 
 
 @frozen
@@ -56,14 +57,19 @@ class Listed:
     """An entry of ``GET /containers/json``."""
 
     id: str = field(alias="Id", validator=_is_name)
+    """What the daemon knows it by."""
+
     names: tuple[str, ...] = field(alias="Names", default=(), validator=_are_names)
     """Each behind a slash."""
 
     state: str = field(alias="State", default="")
+    """In the daemon's word, such as ``running`` or ``exited``."""
+
     created: float = field(alias="Created", default=0.0, validator=ge(0))
     """Seconds since the epoch."""
 
     labels: dict[str, str] = field(alias="Labels", factory=dict)
+    """All of them."""
 
 
 @frozen
@@ -78,11 +84,22 @@ class ContainerState:
     """In ``GET /containers/{id}/json``."""
 
     status: str = field(alias="Status", default="")
+    """In the daemon's word, such as ``running`` or ``exited``."""
+
     is_running: bool = field(alias="Running", default=False)
+    """Whether its main process runs."""
+
     is_paused: bool = field(alias="Paused", default=False)
+    """Whether it is frozen."""
+
     is_out_of_memory: bool = field(alias="OOMKilled", default=False)
+    """Whether it was killed for using too much memory."""
+
     exit_code: int = field(alias="ExitCode", default=0)
+    """What its main process exited with; 0 while it runs."""
+
     health: Health = field(alias="Health", default=Health())
+    """What its health check says."""
 
 
 @frozen
@@ -112,8 +129,13 @@ class Inspected:
     """``GET /containers/{id}/json``."""
 
     state: ContainerState = field(alias="State")
+    """What it is doing."""
+
     config: ContainerConfig = field(alias="Config", default=ContainerConfig())
+    """What it was made with."""
+
     networking: Networking = field(alias="NetworkSettings", default=Networking())
+    """How it is reached."""
 
 
 @frozen
@@ -121,6 +143,7 @@ class Waited:
     """``POST /containers/{id}/wait``."""
 
     exit_code: int = field(alias="StatusCode")
+    """What the container's main process exited with."""
 
 
 @frozen
@@ -151,7 +174,10 @@ class Stats:
     """``GET /containers/{id}/stats``."""
 
     cpu: CpuStats = field(alias="cpu_stats", default=CpuStats())
+    """What it has used of the processors."""
+
     memory: MemoryStats = field(alias="memory_stats", default=MemoryStats())
+    """What it holds."""
 
 
 @frozen
@@ -159,7 +185,10 @@ class ImageInspected:
     """``GET /images/{name}/json``."""
 
     id: str = field(alias="Id", validator=_is_name)
+    """The image's digest."""
+
     config: ContainerConfig = field(alias="Config", default=ContainerConfig())
+    """What it says about the containers made of it."""
 
 
 @frozen
@@ -167,7 +196,10 @@ class Network:
     """An entry of ``GET /networks``."""
 
     id: str = field(alias="Id", validator=_is_name)
+    """What the daemon knows it by."""
+
     labels: dict[str, str] = field(alias="Labels", factory=dict)
+    """All of them."""
 
 
 @frozen
@@ -183,6 +215,7 @@ class Volumes:
     """``GET /volumes``."""
 
     volumes: tuple[Volume, ...] = field(alias="Volumes", default=())
+    """All that match."""
 
 
 @frozen
@@ -190,8 +223,14 @@ class Info:
     """``GET /info``."""
 
     id: str = field(alias="ID", default="")
+    """The daemon's own."""
+
     architecture: str = field(alias="Architecture", default="")
+    """The processor's, as the kernel names it."""
+
     cpus: int = field(alias="NCPU", default=1, validator=ge(1))
+    """How many there are."""
+
     memory: int = field(alias="MemTotal", default=0, validator=ge(0))
     """Bytes."""
 

@@ -18,7 +18,11 @@ class Entry:
     """A file, or a directory if there is no content."""
 
     content: bytes | None = None
+    """The file's bytes."""
+
     mode: int = 0o644
+    """Its permissions."""
+
     owner: tuple[int, int] = (0, 0)
     """Ids of user and group."""
 

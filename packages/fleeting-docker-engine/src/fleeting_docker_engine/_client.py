@@ -77,6 +77,8 @@ class Engine:
     """Seconds that the daemon may take for an answer, where it does not stream."""
 
     version: str = field(default="", init=False)
+    """Of the API that is spoken."""
+
     _idle: list[Wire] = field(factory=list, init=False)
 
     async def __aenter__(self) -> Self:

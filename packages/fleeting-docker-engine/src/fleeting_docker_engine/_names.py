@@ -35,6 +35,8 @@ class Reference:
     """Such as ``library/python``."""
 
     tag: str = ""
+    """Empty if there is none."""
+
     digest: str = ""
     """It decides: where there is one, Docker does not look at the tag."""
 

@@ -181,6 +181,7 @@ class ConfigProblem:
     """What to do: the nearest valid key, the string to write; may be empty."""
 
     mistake: Mistake = Mistake.VALUE
+    """Which kind of mistake it is."""
 
     owner: str = ""
     """Which of several it concerns, by its name, such as ``job "train"``; empty if the path alone says it."""

@@ -19,6 +19,8 @@ class PrivateDirectory:
     """A private directory, to be held by one process; the lock is the kernel's and goes with its holder."""
 
     root: Path
+    """Where it is."""
+
     what: str
     """What lies in it, in the plural, such as ``the instances``: for the message to the process that comes second."""
 

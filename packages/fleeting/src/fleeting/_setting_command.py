@@ -17,7 +17,10 @@ class SettingCommand:
     """A command of the user's, and the setting in which it stands: that is shown where the command is not."""
 
     setting: str
+    """The key that the command is the value of, for messages."""
+
     line: str | None = field(repr=False)
+    """The command line."""
 
     async def run(
         self, connection: Connection, env: Mapping[str, str] | None = None, *, stdout: Sink | None = None

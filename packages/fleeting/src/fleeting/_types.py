@@ -57,6 +57,7 @@ class Observed:
     """One instance in the cloud's view."""
 
     state: State
+    """What the cloud says that it is doing."""
 
     created_at: float | None = None
     """When the cloud says it was created, seconds since the epoch, if it says so."""
@@ -83,7 +84,10 @@ class Problem:
     """The cloud's own word on why it does not deliver."""
 
     kind: ProblemKind
+    """What is wrong, as far as it matters to the one who asks."""
+
     message: str
+    """In the cloud's own words."""
 
     since: float | None = None
     """When it was first met, seconds since the epoch; the same problem keeps its `since`."""
@@ -100,6 +104,7 @@ class Observation:
     """By id. An instance that is not here is, as far as the cloud knows now, not there."""
 
     problems: Sequence[Problem] = ()
+    """Why what was asked for is not coming; empty if nothing is known to be wrong."""
 
     max_size: int | None = None
     """The cloud's own ceiling now, where it may be changed while the group is open; None: what `GroupInfo` says."""
@@ -143,7 +148,10 @@ class GroupInfo:
     """The cloud's own ceiling, if it has one. An `Observation` with another one takes its place."""
 
     interface_version: int = INTERFACE_VERSION
+    """Of the plugin interface that the group was written for."""
+
     capabilities: frozenset[Capability] = frozenset()
+    """What the group can do beyond the seven methods."""
 
     advice: Sequence[str] = ()
     """What init found that should be changed at the cloud, one sentence each."""
@@ -170,15 +178,28 @@ class ConnectorConfig:
     """
 
     os: str | None = None
+    """The instance's operating system. None: what the group reports."""
+
     arch: str | None = None
+    """The instance's processor. None: what the group reports."""
+
     protocol: str | None = None
+    """Which connector reaches instances. None: the one that the group reports."""
+
     protocol_port: int | None = field(default=None, validator=optional([ge(1), le(65535)]))
+    """Where it listens. None: what the group reports, or the protocol's own."""
+
     username: str | None = None
+    """Whom to log in as. None: what the group reports."""
+
     password: str | None = field(default=None, repr=False)
+    """A secret. None: what the group reports."""
+
     key_path: str | None = field(default=None, converter=_from_home)
     """The file of a private key; ``~`` is the user's home."""
 
     use_static_credentials: bool = False
+    """Whether the group makes no credentials of its own, and what is set here is all there is."""
 
     keepalive: Duration = field(default=30.0, validator=gt(0))
     """Seconds of silence on an open connection after which a sign of life is asked for."""
@@ -190,6 +211,7 @@ class ConnectorConfig:
     """Seconds that dialling may take, retries included."""
 
     use_external_addr: bool = False
+    """Whether to use the external address; an instance that has only an internal one is reached there in any case."""
 
     known_hosts: str | None = None
     """OpenSSH's file of known hosts; with it, a host that is not in there is refused. None: a host's key is pinned."""
@@ -218,7 +240,10 @@ class Settings:
     """Who manages: an id of this manager, to be put on what it creates; the same when its journal is opened again."""
 
     clock: Clock
+    """Gives the time, in seconds since the epoch."""
+
     connector: ConnectorConfig = ConnectorConfig()
+    """What the user has said about connections."""
 
     observe_only: bool = False
     """Whether the group is opened only to be looked at, maybe beside its manager; see `InstanceGroup.init`."""
@@ -238,19 +263,32 @@ class ConnectInfo:
     """All that is needed to connect to one instance. Secrets stay out of its `repr`."""
 
     id: str
+    """The instance's id."""
+
     os: str = "linux"
+    """Its operating system: ``linux``, ``darwin``, ``windows``."""
+
     arch: str = "amd64"
+    """Its processor: ``amd64``, ``arm64``."""
+
     protocol: str = "ssh"
+    """Which connector reaches it: ``ssh``, ``winrm``, ``winrm+https``, ``local``, or one of a plugin's."""
 
     internal_addr: str | None = None
     """A host name, an IP address, or a socket path, as the protocol has it."""
 
     external_addr: str | None = None
+    """As `internal_addr`, but reached from outside of the instance's network."""
+
     port: int | None = None
     """None: the protocol's own default."""
 
     user: str | None = None
+    """Whom to log in as. None: as the protocol has it."""
+
     password: str | None = field(default=None, repr=False)
+    """A secret. None: there is none, or it is not needed."""
+
     key: str | None = field(default=None, repr=False)
     """A private key in OpenSSH's or PEM's text form."""
 
@@ -282,10 +320,13 @@ class Notice:
     """The cloud says that an instance will go."""
 
     instance: str
+    """Its id."""
+
     deadline: float
     """When it goes, seconds since the epoch."""
 
     kind: NoticeKind = NoticeKind.PREEMPTION
+    """Why it will go."""
 
     @property
     def why(self) -> str:
@@ -314,6 +355,7 @@ class Completed:
     """What was collected; empty if a sink was given."""
 
     stderr: bytes = b""
+    """What the command wrote to its error output, unless that was streamed."""
 
     @property
     def ok(self) -> bool:

@@ -43,7 +43,11 @@ class InstanceEvent:
     """Seconds since the epoch."""
 
     pool: str
+    """Name of the instance's pool."""
+
     instance: str
+    """The instance's id."""
+
     state: str
     """``creating``, ``pending`` (running, not ready yet), ``running``, ``suspended`` (or about to be), ``resuming`` or
     ``deleting``, as in the metrics; ``unusable`` (it would be deleted, but is retained); ``gone``."""
@@ -63,9 +67,17 @@ class LeaseEvent:
     """Seconds since the epoch."""
 
     key: str
+    """What the slot was acquired under."""
+
     pool: str
+    """Name of the instance's pool."""
+
     instance: str
+    """The instance's id."""
+
     slot: int
+    """The number of the slot, from 0."""
+
     what: str
     """``acquired``, ``released``, ``lost``, ``suspended`` or ``resumed``."""
 
@@ -81,6 +93,7 @@ class DecisionEvent:
     """Seconds since the epoch."""
 
     decision: Decision
+    """What was decided, and why."""
 
 
 ScalerEvent = InstanceEvent | LeaseEvent | DecisionEvent

@@ -21,6 +21,7 @@ class Policy:
     """Cron expressions of five fields, each a span of time: every minute it matches. Any will do."""
 
     timezone: str = field(default="UTC")
+    """In which the periods are, by its name in the IANA database, such as ``Europe/Berlin``."""
 
     idle_count: int = field(default=0, validator=ge(0))
     """Idle slots to keep, in jobs, not instances."""
@@ -108,7 +109,10 @@ class PoolSettings(PlanConfig):
     """How long such an instance stays suspended before it is deleted."""
 
     shutdown_deletion_retries: int = field(default=3, validator=ge(0))
+    """How often deletions are asked for again while shutting down."""
+
     connector_config: ConnectorConfig = field(factory=ConnectorConfig, validator=is_a(ConnectorConfig))
+    """How to connect to instances; overrides what the group reports."""
 
     @property
     def cleans(self) -> bool:
@@ -138,6 +142,8 @@ class Pool(PoolSettings):
     """A group of instances to run jobs on, and how to use it."""
 
     group: InstanceGroup = field(kw_only=False)
+    """As `fleeting.load` returns it, or made by hand; not yet opened."""
+
     dial: Dial = field(default=dial, kw_only=True)
     """Connects to an instance."""
 

@@ -46,6 +46,8 @@ class Member:
     """At most `LONGEST_NAME` bytes, without NUL; may be empty, absolute, or contain ``..``."""
 
     kind: Kind = Kind.FILE
+    """What it is."""
+
     link: bytes = b""
     """What a link points to, with the same limits; a hard link names a member."""
 

@@ -106,6 +106,7 @@ class Reader:
 
     _records_for_all: dict[bytes, bytes] = field(factory=dict, init=False)
     is_over: bool = field(default=False, init=False)
+    """Whether the end of the archive was read."""
 
     def __attrs_post_init__(self) -> None:
         """Begin with a header."""

@@ -21,6 +21,8 @@ class Invocation:
     """What a caller of `Connection.run` asks for, with nothing left out: each field is explained there."""
 
     command: str | Sequence[str]
+    """A shell command line, or a program and its arguments."""
+
     stdin: Source | None = field(repr=False)
     """`arriving` makes chunks of either kind."""
 
@@ -28,10 +30,13 @@ class Invocation:
     """Gets the output as it arrives; so does *stderr*."""
 
     stderr: Sink
+    """Gets the error output as it arrives."""
+
     env: Mapping[str, str] = field(repr=False)
     """Not shown in messages: people put tokens here."""
 
     cwd: str | None
+    """Working directory, absolute; None: the instance's own default."""
 
 
 class BaseConnection(ABC):

@@ -16,6 +16,7 @@ class Collector:
     """The stream's, for the error."""
 
     data: bytearray = field(factory=bytearray)
+    """What has arrived so far."""
 
     async def __call__(self, chunk: bytes) -> None:
         """Keep it.
@@ -34,6 +35,7 @@ class Beginning:
 
     _most: int
     data: bytearray = field(factory=bytearray)
+    """What was kept."""
 
     async def __call__(self, chunk: bytes) -> None:
         """Keep what there is room for."""
@@ -46,6 +48,7 @@ class Ending:
 
     _most: int
     data: bytearray = field(factory=bytearray)
+    """What was kept."""
 
     async def __call__(self, chunk: bytes) -> None:
         """Keep it until more comes."""

@@ -57,7 +57,11 @@ class Availability:
     """Whether an instance may be given work, and why not."""
 
     access: Access
+    """Whether the instance may be given work."""
+
     why: str = ""
+    """In a few words, if it may not; else empty."""
+
     briefly: bool = False
     """Whether the next view is expected to show it again, so that nothing need take its place."""
 

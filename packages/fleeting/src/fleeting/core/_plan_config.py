@@ -47,19 +47,36 @@ class PlanConfig:
     """Ceiling over all that exists or may come to exist; 0: none."""
 
     update_interval: Duration = field(default=60.0, validator=gt(0))
+    """Seconds between two views of the group. After a slow view the next one waits at least four times as long as that
+    took, but no longer than this."""
+
     update_interval_when_expecting: Duration = field(default=2.0, validator=gt(0))
+    """The same while a change is expected."""
+
     deletion_retry_interval: Duration = field(default=60.0, validator=gt(0))
+    """Seconds after which a deletion that had no effect is asked for again."""
+
     shutdown_deletion_interval: Duration = field(default=10.0, validator=gt(0))
+    """The same while shutting down."""
+
     failure_threshold: int = field(default=3, validator=ge(1))
+    """After so many failed heartbeats in a row an instance is unhealthy."""
+
     heartbeat_interval: Duration = field(default=60.0, validator=gt(0))
+    """Seconds between two heartbeats of an instance."""
+
     heartbeat_on_acquire: bool = False
     """Whether a heartbeat has to pass each time before an instance is given work."""
 
     scale_throttle: ScaleThrottle = field(default=ScaleThrottle(), validator=is_a(ScaleThrottle))
+    """How fast new instances may be asked for."""
+
     preexisting: Preexisting = field(default=Preexisting.REFUSE, converter=Preexisting)
-    """The word that a file has for it will do."""
+    """What to do with instances that are there and that nothing of ours explains; the word for it will do."""
 
     unhealthy_breaks_jobs: bool = False
+    """Whether the jobs on an unhealthy instance are broken and run elsewhere. Otherwise they go on for as long as their
+    connections live."""
 
     max_instance_age: Duration = field(default=0.0, validator=ge(0))
     """An older instance takes no more work and is replaced when free; 0: it may be of any age."""
@@ -71,4 +88,7 @@ class PlanConfig:
     """What an instance may take from its first sight to being ready; then it is replaced."""
 
     backoff_initial: Duration = field(default=5.0, validator=gt(0))
+    """Seconds to wait after the cloud has refused; twice as long after each further refusal."""
+
     backoff_cap: Duration = field(default=300.0, validator=gt(0))
+    """Seconds that such a wait takes at the most."""

@@ -50,11 +50,17 @@ class FakeCloud:
     """The cloud that `FakeGroup` manages: how it behaves, what it holds, and what a test does to it."""
 
     identity: str = "fake/group"
+    """What the group says that it is."""
+
     max_size: int | None = None
+    """The cloud's own ceiling."""
+
     capabilities: frozenset[Capability] = frozenset({Capability.NAMED_CREATE})
     """The fake knows all but `PRICES`."""
 
     offering: str | None = "zone-a/small"
+    """What new instances are bought as."""
+
     boot_time: float = 0.0
     """Seconds from existing to running."""
 
@@ -86,6 +92,8 @@ class FakeCloud:
     """What goes wrong with which call."""
 
     calls: list[Call] = field(factory=list, init=False)
+    """Every call so far, in order."""
+
     commands: list[tuple[str, Command]] = field(factory=list, init=False)
     """Every command that was run, with its instance, oldest first."""
 

@@ -114,6 +114,8 @@ class Harness:
     At most two are open at once: one to observe beside its manager's, or with `OWNER_MARK` another manager's."""
 
     settings: Settings = field(factory=_settings)
+    """What the group is opened with."""
+
     kill: Callable[[str], Awaitable[None]] | None = None
     """Ends an instance behind the group's back."""
 
@@ -271,8 +273,14 @@ class Probe:
     """An open group, and the questions that checks ask of it."""
 
     harness: Harness
+    """What the author has said about the cloud."""
+
     group: InstanceGroup
+    """The group that is looked at."""
+
     info: GroupInfo
+    """What it said when it was opened."""
+
     owner: str
     """By whom it was opened."""
 

@@ -29,10 +29,13 @@ class Call:
     """One call that a group made to the cloud."""
 
     method: Method
+    """The method's name."""
+
     at: float
     """Seconds since the epoch, when the call began."""
 
     arguments: Mapping[str, object]
+    """What it was called with, in order."""
 
 
 @frozen(kw_only=True)
@@ -40,9 +43,16 @@ class Command:
     """One command that was run on an instance, as `Connection.run` took it."""
 
     command: str | Sequence[str]
+    """As it was given to `Connection.run`."""
+
     stdin: bytes | None = None
+    """Everything that the command was given to read."""
+
     env: Mapping[str, str] = field(factory=dict)
+    """As it was given to `Connection.run`."""
+
     cwd: str | None = None
+    """As it was given to `Connection.run`."""
 
 
 @frozen(kw_only=True)
@@ -50,7 +60,11 @@ class Bill:
     """One instance that existed, for as long as it did."""
 
     instance: str
+    """Its id."""
+
     offering: str | None
+    """What it was bought as."""
+
     intent: str | None
     """The intent that asked for it, whether or not the cloud shows it; None: nobody asked."""
 
@@ -66,6 +80,8 @@ class Mark:
     """Who manages the group, as it stands on the group itself."""
 
     owner: str
+    """Whose group it is."""
+
     until: float
     """Seconds since the epoch; it expires then."""
 
@@ -75,23 +91,53 @@ class Machine:
     """One instance, from being asked for to being forgotten; times are seconds since the epoch."""
 
     id: str
+    """Its id."""
+
     intent: str | None
+    """Of the request that it came from; None if it was put there."""
+
     offering: str | None
+    """What it was bought as."""
+
     exists_at: float
+    """When it begins to exist."""
+
     shown_at: float
+    """When views begin to show it."""
+
     runs_at: float
+    """When it is running."""
+
     suspend_at: float = math.inf
+    """When it was asked to suspend."""
+
     suspended_at: float = math.inf
+    """When it is suspended."""
+
     resume_at: float = math.inf
+    """When it was asked to resume."""
+
     resumed_at: float = math.inf
+    """When it runs again."""
+
     told_at: float = math.inf
+    """When its deletion was asked for."""
+
     gone_at: float = math.inf
+    """When it no longer exists."""
+
     forgotten_at: float = math.inf
+    """When views no longer show it."""
+
     broken: bool = False
+    """Whether it fails instead of running."""
+
     hangs: bool = False
     """Whether it will hang in deleting once it is asked to go."""
 
     sickness: str = ""
+    """Why its heartbeats fail; empty if they pass."""
+
     cuts: int = 0
     """How often its connections were cut."""
 

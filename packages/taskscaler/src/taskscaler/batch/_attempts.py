@@ -23,8 +23,14 @@ class Attempt:
     """One try at a job on one slot. Times are seconds since the epoch."""
 
     instance: str
+    """Id of the instance on which it ran."""
+
     slot: int
+    """The number of the slot, from 0."""
+
     started: float
+    """When it began, in seconds since the epoch."""
+
     run: int = 1
     """Which command made it, of those that ran the batch one after the other, from 1."""
 
@@ -32,11 +38,17 @@ class Attempt:
     """Of the instance; empty if that was not written down."""
 
     ended: float | None = None
+    """When it ended; None while it runs."""
+
     state: JobState = JobState.RUNNING
     """How this try ended; also if another one followed."""
 
     exit_code: int | None = None
+    """What the script exited with; None if it did not get so far."""
+
     why: str = ""
+    """Why it ended as it did, in a few words; empty if there is nothing to say."""
+
     cpu_time: float | None = None
     """Seconds of CPU that it used; None: its executor does not know."""
 

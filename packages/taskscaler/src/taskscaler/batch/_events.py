@@ -43,8 +43,14 @@ class PoolFacts:
     """How one pool is set, as far as it helps to understand what happened."""
 
     name: str
+    """The pool's name."""
+
     plugin: str
+    """Which plugin its group is of."""
+
     capacity_per_instance: int
+    """Jobs at once on one instance."""
+
     max_instances: int
     """0: any number."""
 
@@ -57,10 +63,14 @@ class Begun:
     """A batch was begun. Times, of all events, are seconds since the epoch."""
 
     at: float
+    """When."""
+
     jobs: Plan = field(converter=plan_of)
     """With names that differ, in the order of the batch."""
 
     pools: tuple[PoolFacts, ...] = ()
+    """How the fleet is set."""
+
     jobs_file: str = ""
     """Absolute path of what it was made from; empty if that was a program, which alone can resume it."""
 
@@ -75,7 +85,10 @@ class Resumed:
     """A later command has taken the batch up."""
 
     at: float
+    """When."""
+
     pools: tuple[PoolFacts, ...] = ()
+    """How the fleet is set now."""
 
 
 @frozen(kw_only=True)
@@ -83,6 +96,8 @@ class Replanned:
     """From now on these are the jobs; what is known of those that were there before stays known."""
 
     at: float
+    """When."""
+
     jobs: Plan = field(converter=plan_of)
     """With names that differ, in the order of the batch."""
 
@@ -92,7 +107,10 @@ class Rerun:
     """Jobs that were over wait again; their tries so far use up no retries."""
 
     at: float
+    """When."""
+
     jobs: tuple[str, ...]
+    """Names of the jobs that run again."""
 
 
 @frozen(kw_only=True)
@@ -100,10 +118,19 @@ class Started:
     """A job was given a slot and runs."""
 
     at: float
+    """When."""
+
     job: str
+    """Name of the job."""
+
     pool: str
+    """Name of the instance's pool."""
+
     instance: str
+    """The instance's id."""
+
     slot: int
+    """The number of the slot, from 0."""
 
 
 @frozen(kw_only=True)
@@ -111,14 +138,31 @@ class Ended:
     """What a job was doing on its slot has ended. The job waits again while its `Retries` allow another try."""
 
     at: float
+    """When."""
+
     job: str
+    """Name of the job."""
+
     state: JobState
+    """How it ended."""
+
     exit_code: int | None = None
+    """What the script exited with; None if it did not get so far."""
+
     why: str = ""
+    """In a few words; empty if there is nothing to say."""
+
     cpu_time: float | None = None
+    """Seconds of CPU that it used; None if that is not known."""
+
     peak_memory: int | None = None
+    """Bytes of memory that it held at once; None if that is not known."""
+
     preempted: bool = False
+    """Whether the cloud had announced to take the instance away."""
+
     warnings: tuple[str, ...] = ()
+    """What went wrong without failing the job, in order."""
 
 
 @frozen(kw_only=True)
@@ -126,9 +170,16 @@ class GivenUp:
     """Jobs that wait are not to be run by this command."""
 
     at: float
+    """When."""
+
     jobs: tuple[str, ...]
+    """Names of the jobs."""
+
     state: JobState
+    """What is recorded as their end."""
+
     why: str
+    """In a few words."""
 
 
 @frozen(kw_only=True)
@@ -136,6 +187,8 @@ class Over:
     """Nothing is left to do, unless a later command is asked to run jobs again."""
 
     at: float
+    """When."""
+
     well: bool
     """Whether the command was content: all jobs succeeded, and the report was made."""
 

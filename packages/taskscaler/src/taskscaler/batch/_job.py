@@ -21,6 +21,8 @@ class Job:
     """What to run, and how."""
 
     spec: JobSpec
+    """What to run."""
+
     executor: str = "instance"
     """Name of the executor that runs it."""
 

@@ -16,6 +16,8 @@ class Planned:
     """One job that is to be run."""
 
     name: str
+    """Of the job."""
+
     retries: Retries = field(converter=as_retries)
     """How often it is tried again, and when."""
 

@@ -40,6 +40,7 @@ class Results:
     """Where everything is."""
 
     directory: Path
+    """Where they are."""
 
     def log(self, name: str) -> Path:
         """One job's log: what it printed, in all its tries.

@@ -41,6 +41,7 @@ class JobChanged:
     """Seconds since the epoch."""
 
     record: JobRecord
+    """How it stands now."""
 
 
 class _Made(Sequence[T_co], Generic[T_co]):

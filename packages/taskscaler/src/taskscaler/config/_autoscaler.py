@@ -61,7 +61,10 @@ class PoolTable(PoolSettings):
     """What the tables ``autoscaler`` and ``autoscaler.pools`` have in common: one pool."""
 
     plugin: str = field(validator=some("the name of a plugin"))
+    """Which instance group: ``local``, ``static``, or the name of an installed plugin."""
+
     plugin_config: dict[str, object] = field(factory=dict, repr=False)
+    """The plugin's own settings."""
 
     def pool(self, group: InstanceGroup) -> Pool:
         """Make a pool of a group with these settings."""
@@ -83,7 +86,10 @@ class Autoscaler(PoolTable):
     """In order of preference. None: the fleet itself is the only one."""
 
     policy: tuple[Policy, ...] = ()
+    """What to keep idle, and when; the last that matches holds."""
+
     state_storage: StateStorage = StateStorage()
+    """What outlives the process, and where."""
 
     instance_acquire_timeout: Duration = field(default=900.0, validator=gt(0))
     """How long an acquire may wait; in a jobs file: how long nothing may run while jobs wait."""

@@ -63,6 +63,8 @@ class RunnerConfig:
     """Key path of the entry in the file, such as ``runners[0]``."""
 
     name: str = ""
+    """The runner's name."""
+
     executor: str = ""
     """What GitLab Runner would run jobs with: ``docker-autoscaler`` or ``instance``."""
 
@@ -73,6 +75,8 @@ class RunnerConfig:
     """Jobs at once of this runner; 0: any number."""
 
     autoscaler: Autoscaler
+    """Its fleet."""
+
     notes: tuple[str, ...] = ()
     """What the file leaves unsaid, and what GitLab means by that, one sentence each."""
 

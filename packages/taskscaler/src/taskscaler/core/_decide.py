@@ -131,8 +131,13 @@ class Choice:
     """An instance with which something is to be done, and why."""
 
     pool: str
+    """Name of the instance's pool."""
+
     instance: str
+    """The instance's id."""
+
     why: str
+    """In a few words."""
 
 
 class Removal(Choice):
@@ -152,7 +157,11 @@ class Decision:
     """One scaling decision, with all that led to it."""
 
     at: float = field(eq=False)
+    """When it was made, in seconds since the epoch."""
+
     demand: Demand
+    """How many slots were in use, wanted and reserved."""
+
     idle_target: int
     """Slots that the policy wants idle."""
 

@@ -459,13 +459,23 @@ class Capacity:
     """Slots by state, and who waits. The first six add up to all slots there are."""
 
     idle: int
+    """Slots that are free."""
+
     reserved: int
     """Slots kept for reservations."""
 
     acquired: int
+    """Slots that leases hold."""
+
     suspended: int
+    """Slots kept for suspended leases."""
+
     unavailable: int
+    """Slots that nobody may use now: being cleaned, or free on an instance that is used up, paused, asleep, cordoned or
+    leaving."""
+
     unhealthy: int
+    """Slots of unhealthy instances."""
 
     pending: int
     """Acquires that wait."""

@@ -24,7 +24,11 @@ class InstanceView:
     """One instance, for people to look at."""
 
     id: str
+    """The instance's id."""
+
     pool: str
+    """Name of its pool."""
+
     state: str
     """``creating``, ``pending`` (running, not ready yet), ``running``, ``suspended`` (or about to be), ``resuming`` or
     ``deleting``, as in the metrics; or ``unusable``: it would be removed, but is retained, or the scaler only
@@ -43,6 +47,8 @@ class InstanceView:
     """When it was first seen, seconds since the epoch."""
 
     ready_since: float | None
+    """Since when it is ready, in seconds since the epoch; None if it is not."""
+
     why: str
     """Why it gets no new work, is not ready yet, or is (or would be) removed; empty if none of it is so, or if that is
     an operator's wish, and `holds` says which."""
@@ -78,6 +84,8 @@ class PoolView:
     """What stands between one pool and more capacity."""
 
     name: str
+    """The pool's name."""
+
     instances: Mapping[str, int]
     """Known instances, counted by their states; see `InstanceView.state`."""
 
@@ -223,6 +231,8 @@ class Explanation(ScalerAnswer):
     about = "scaler"
 
     capacity: Capacity
+    """Slots by state, and who waits."""
+
     shut: str
     """Why no slots are handed out at all; empty if they are."""
 
@@ -233,6 +243,8 @@ class Explanation(ScalerAnswer):
     """The one that holds."""
 
     pools: tuple[PoolView, ...]
+    """How each pool stands, in order of preference."""
+
     holds: tuple[InstanceView, ...]
     """Instances that an operator has cordoned or retained."""
 

@@ -24,11 +24,16 @@ class JobOnInstance:
     """A slot of an instance that is held."""
 
     key: str
+    """What its slot was acquired under."""
+
     slot: int
+    """The number of the slot, from 0."""
+
     since: float
     """Seconds since the epoch."""
 
     suspended: bool
+    """Whether it sleeps."""
 
     def as_dict(self) -> dict[str, object]:
         """Plain data for JSON."""
@@ -42,6 +47,8 @@ class InstanceExplanation(ScalerAnswer):
     about = "instance"
 
     id: str
+    """The instance's id."""
+
     pool: str
     """Empty if the instance is not known."""
 
@@ -52,10 +59,14 @@ class InstanceExplanation(ScalerAnswer):
     """When it was first seen, or went if it is gone; None if that is not known."""
 
     ready_since: float | None
+    """Since when it is ready, in seconds since the epoch; None if it is not."""
+
     slots: int
     """How many it has; 0 until it is ready."""
 
     jobs: tuple[JobOnInstance, ...]
+    """What runs on it."""
+
     uses: int
     """How often it was given work."""
 

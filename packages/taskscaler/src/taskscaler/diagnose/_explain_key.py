@@ -21,6 +21,8 @@ class KeyExplanation(ScalerAnswer):
     about = "key"
 
     key: str
+    """The key that was asked about."""
+
     state: str
     """``waiting``, ``reserved``, ``assigned`` (a slot, not handed over yet), ``holding``, ``suspended``, ``lost`` or
     ``unknown``."""
@@ -38,7 +40,11 @@ class KeyExplanation(ScalerAnswer):
     """Which holds, or held, its slot."""
 
     pool: str | None = None
+    """Name of the pool that its instance belongs to."""
+
     slot: int | None = None
+    """The number of its slot, from 0."""
+
     why: str
     """Why it stands there."""
 

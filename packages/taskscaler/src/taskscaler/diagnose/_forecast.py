@@ -116,10 +116,14 @@ class Upcoming:
     """Seconds from the moment of asking."""
 
     what: Next
+    """What will happen."""
+
     pool: str = ""
     """Empty for what concerns all pools."""
 
     instances: tuple[str, ...] = ()
+    """To which instances; empty if to none in particular."""
+
     keys: tuple[str, ...] = ()
     """Whose work is broken."""
 
@@ -127,6 +131,8 @@ class Upcoming:
     """How many instances are asked for, or requests taken back."""
 
     why: str = ""
+    """What it rests on."""
+
     observed: bool = False
     """Whether it would happen if the scaler did not only observe."""
 

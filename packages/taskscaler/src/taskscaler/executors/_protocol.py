@@ -45,6 +45,8 @@ class JobSpec:
     name a file; ``ValueError`` if not."""
 
     script: str
+    """What to run: lines for the shell, or on Windows for PowerShell."""
+
     env: Mapping[str, str] = field(factory=dict, repr=False)
     """Added to the instance's own environment. Not shown in messages: people put tokens here."""
 
@@ -84,6 +86,8 @@ class JobOutcome:
     """What came of one job on one instance."""
 
     verdict: Verdict
+    """How it ended."""
+
     exit_code: int | None = None
     """What the script exited with; None if it was ended by a signal or never started."""
 

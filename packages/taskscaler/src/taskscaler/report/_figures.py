@@ -20,10 +20,13 @@ class Spread:
     """How some durations lie, in seconds."""
 
     median: float
+    """Half take no longer."""
+
     p95: float
     """19 of 20 were no longer than this: one of the durations themselves."""
 
     max: float
+    """None takes longer."""
 
     @classmethod
     def of(cls, durations: Iterable[float]) -> Self | None:
@@ -69,6 +72,8 @@ class Figures:
     """All instances' existence, which is the sum of the next six."""
 
     boot_time: float
+    """From when an instance is first seen until it is ready."""
+
     busy_time: float
     """With at least one job."""
 
@@ -76,6 +81,8 @@ class Figures:
     """Ready, without a job."""
 
     leaving_time: float
+    """From when a deletion is asked for until the instance is gone."""
+
     held_time: float
     """Of no more use, but to be kept."""
 

@@ -47,8 +47,13 @@ class Span:
     """A time in the life of an instance. Times are seconds since the epoch."""
 
     phase: Phase
+    """What the instance was doing."""
+
     began: float
+    """From when on."""
+
     ended: float
+    """Until when."""
 
     @property
     def duration(self) -> float:
@@ -61,9 +66,17 @@ class Bar:
     """A job on a slot: one try. Times are seconds since the epoch."""
 
     job: str
+    """Name of the job."""
+
     slot: int
+    """The number of the slot, from 0."""
+
     began: float
+    """When it began."""
+
     ended: float
+    """When it ended."""
+
     number: int
     """Which try of the job it was, from 1."""
 
@@ -71,6 +84,7 @@ class Bar:
     """How the try ended; `RUNNING` if it did not, or nobody knows."""
 
     why: str = ""
+    """Why it ended as it did, in a few words; empty if there is nothing to say."""
 
     @property
     def duration(self) -> float:
@@ -83,7 +97,11 @@ class Row:
     """One instance."""
 
     pool: str
+    """Name of the instance's pool."""
+
     instance: str
+    """The instance's id."""
+
     slots: int
     """How many jobs at once; at least 1."""
 
@@ -134,6 +152,8 @@ class Timeline:
     """A whole run."""
 
     name: str
+    """Of the batch."""
+
     began: float
     """When the first manager opened the fleet, in seconds since the epoch; nothing lies before it."""
 

@@ -26,6 +26,7 @@ class SshConnector:
     """Where the key of a host that is seen for the first time is pinned."""
 
     linger: float = LINGER
+    """Seconds for which a connection that nobody uses is kept for the next one."""
 
     @asynccontextmanager
     async def dial(

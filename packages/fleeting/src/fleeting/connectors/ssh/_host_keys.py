@@ -81,6 +81,7 @@ class FileHostKeys:
     """
 
     directory: Path
+    """Where the pinned keys are."""
 
     async def get(self, instance: str) -> str | None:
         """See `HostKeys.get`."""

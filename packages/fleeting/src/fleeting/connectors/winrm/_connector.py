@@ -31,7 +31,10 @@ class WinrmConnector:
     """Shells at once on one host as one user; more commands wait for their turn."""
 
     operation_timeout: float = OPERATION_TIMEOUT
+    """Seconds after which the host answers a question for output that has not come."""
+
     patience: float = PATIENCE
+    """Seconds to wait for any one answer."""
 
     @asynccontextmanager
     async def dial(self, info: ConnectInfo, config: ConnectorConfig) -> AsyncIterator[Connection]:

@@ -34,9 +34,17 @@ class Way:
     """How to connect to a host. None: as the whole group says, and if that says nothing, as `Host.info` has it."""
 
     protocol: str | None = None
+    """Which connector reaches the host. None: SSH, or WinRM where `os` is ``windows``."""
+
     port: int | None = field(default=None, validator=_is_port, metadata={"aliases": ("protocol_port",)})
+    """Where it listens. None: the protocol's own."""
+
     username: str | None = None
+    """Whom to log in as. None: what `connector_config` says."""
+
     password: str | None = field(default=None, repr=False)
+    """A secret. None: what `connector_config` says."""
+
     key_path: str | None = None
     """File with the private key; a leading ``~`` is the manager's home directory."""
 
@@ -44,7 +52,10 @@ class Way:
     """The host's public key as one ``type base64`` line."""
 
     os: str | None = field(default=None, validator=optional(min_len(1)))
+    """The host's operating system. None: ``linux``."""
+
     arch: str | None = field(default=None, validator=optional(min_len(1)))
+    """The host's processor. None: ``amd64``."""
 
 
 @frozen(kw_only=True)
@@ -93,6 +104,7 @@ class StaticConfig(Way):
     """What ``plugin_config`` may say for ``plugin = "static"``; what it says of a `Way` holds for all hosts."""
 
     hosts: tuple[Host, ...] = field()
+    """The hosts; each has an address, and its own values for what is set above."""
 
     name: str = field(default="default", validator=is_name)
     """Distinguishes one group from another; a host belongs into one group only."""
