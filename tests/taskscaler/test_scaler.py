@@ -991,12 +991,16 @@ async def test_no_pool_or_two_of_one_name_are_refused() -> None:
 @pytest.mark.parametrize(
     ("settings", "error", "says"),
     [
-        ({"idle_time": "5m"}, TypeError, "'idle_time' must be float seconds: \"5m\""),
-        ({"idle_count": "5"}, TypeError, "'idle_count' must be a number: \"5\""),
-        ({"idle_count": -1}, ValueError, "'idle_count' must be >= 0: -1"),
-        ({"timezone": "Berlin"}, ValueError, "'timezone' must be the name of a time zone such as UTC or .*: Berlin"),
-        ({"periods": "* * * * *"}, ValueError, r"'periods' must be a tuple or list of cron expressions: \* .*"),
-        ({"periods": ["* *"]}, ValueError, r"'periods' must be cron expressions .*: \* \*, which has 2"),
+        ({"idle_time": "5m"}, TypeError, 'idle_time: expected a number of seconds, found "5m"'),
+        ({"idle_count": "5"}, TypeError, 'idle_count: expected an integer, found "5"'),
+        ({"idle_count": -1}, ValueError, "idle_count: expected at least 0, found -1"),
+        (
+            {"timezone": "Berlin"},
+            ValueError,
+            'timezone: expected the name of a time zone such as UTC or .*, found "Berlin"',
+        ),
+        ({"periods": "* * * * *"}, TypeError, r"periods: expected a sequence of strings, found \"\* .*\""),
+        ({"periods": ["* *"]}, ValueError, r"periods: expected cron expressions .*, found \"\* \*\", which has 2"),
     ],
 )
 async def test_a_wrong_setting_is_told_in_words(settings: dict[str, Any], error: type[Exception], says: str) -> None:
@@ -1010,17 +1014,17 @@ async def test_what_is_to_become_of_instances_may_be_said_as_in_a_file(word: Pre
     """The error that asks for it names the word; one that is no such word must not pass for one of them."""
     group = FakeGroup(FakeCloud())
     assert Pool(group, preexisting=word.value).preexisting is word
-    with pytest.raises(ValueError, match="'adpot' is not a valid Preexisting"):
+    with pytest.raises(ValueError, match='preexisting: expected one of "refuse", "remove", "adopt", found "adpot"'):
         Pool(group, preexisting="adpot")
 
 
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
-        ({"pools": FakeGroup(FakeCloud())}, "pools: expected a sequence of Pool, found FakeGroup"),
-        ({"pools": "local"}, "pools: expected a sequence of Pool, found str"),
-        ({"pools": ["local"]}, "pools: expected a sequence of Pool, found a sequence that holds something else"),
-        ({"policies": Policy()}, "policies: expected a sequence of Policy, found Policy"),
+        ({"pools": FakeGroup(FakeCloud())}, "pools: expected a sequence of Pool, found a FakeGroup"),
+        ({"pools": "local"}, 'pools: expected a sequence of Pool, found "local"'),
+        ({"pools": ["local"]}, r'pools\[0\]: expected a Pool, found "local"'),
+        ({"policies": Policy()}, "policies: expected a sequence of Policy, found a Policy"),
     ],
 )
 async def test_a_scaler_of_something_else_is_refused_at_once(wrong: dict[str, Any], says: str) -> None:
@@ -1032,8 +1036,8 @@ async def test_a_scaler_of_something_else_is_refused_at_once(wrong: dict[str, An
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
-        ({"connector_config": {"password": "s3cret"}}, "'connector_config' must be a ConnectorConfig, not dict"),
-        ({"scale_throttle": 5}, "'scale_throttle' must be a ScaleThrottle, not int"),
+        ({"connector_config": {"password": "s3cret"}}, "connector_config: expected a ConnectorConfig, found a dict"),
+        ({"scale_throttle": 5}, "scale_throttle: expected a ScaleThrottle, found 5"),
     ],
 )
 async def test_a_table_of_a_pool_is_a_value_of_its_class(wrong: dict[str, Any], says: str) -> None:
@@ -1044,9 +1048,11 @@ async def test_a_table_of_a_pool_is_a_value_of_its_class(wrong: dict[str, Any], 
 
 async def test_the_name_of_a_plugin_is_no_group() -> None:
     """It is in a file, so it will be tried; the mistake is found where it was made."""
-    with pytest.raises(TypeError, match=r'^expected an instance group, such as fleeting.load returns, found "local"'):
+    with pytest.raises(
+        TypeError, match=r'^group: expected an instance group, such as fleeting.load returns, found "local"'
+    ):
         Pool("local")  # type: ignore[arg-type]  # on purpose
-    with pytest.raises(TypeError, match=r"^'heartbeat_interval' must be float seconds: \"1m\"$"):
+    with pytest.raises(TypeError, match=r"^heartbeat_interval: expected a number of seconds, found \"1m\"$"):
         Pool(FakeGroup(FakeCloud()), heartbeat_interval="1m")  # type: ignore[arg-type]  # on purpose
 
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
+from fleeting._arguments import check
 from fleeting._protocols import InstanceGroup
 from fleeting._types import Clock, ConnectInfo, ConnectorConfig, GroupInfo
 from fleeting.core import messages
@@ -95,6 +96,7 @@ class Provisioner:
 
     def request(self, count: int) -> None:
         """Ask for *count* more instances, or for as many as ceiling, throttle and backoff allow now."""
+        check("count", count, int, least=0)
         self._open.take(self._open.core.route(self.plan.request(count, self.now())))
 
     def remove(self, instances: Iterable[str], reason: str) -> None:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args
 import attrs
 from attrs import define, field
 
+from fleeting._arguments import allowed, own_validator
 from fleeting._durations import Duration, format_duration, parse_duration
 from fleeting._errors import ConfigError, ConfigProblem, Mistake
 from fleeting._problems import file_error
@@ -52,10 +53,6 @@ BareNumbers = Literal["refuse", "nanoseconds"]
 """What a number without a unit is, where a duration belongs: a mistake, or nanoseconds as Go has them."""
 
 _LARGEST = 2**63 - 1
-
-_IN_WORDS = {">=": "at least", ">": "more than", "<=": "at most", "<": "less than"}
-_LENGTH = re.compile("Length of '.*' must be (>=|<=) ([0-9]+): [0-9]+")
-_PLURAL = {"character": "characters", "entry": "entries"}
 
 _SHORT_LIST = 8
 """A message lists up to so many known keys."""
@@ -459,9 +456,8 @@ _Refusal = tuple[str, object, ValueError]
 
 def _refused_parts(draft: object, attribute: "attrs.Attribute[Any]", value: Any) -> Iterator[_Refusal]:  # noqa: ANN401  (of a field)
     """Find what a validator refuses: each such part of an array, if it names a part, and else the whole."""
-    validate = attribute.validator or _accept
     try:
-        validate(draft, attribute, value)
+        own_validator(attribute)(draft, attribute, value)
     except ValueError as error:
         refused = list(_parts(draft, attribute, value)) if _names_a_part(error, value) else []
         yield from refused or [("", value, error)]
@@ -471,20 +467,14 @@ def _parts(draft: object, attribute: "attrs.Attribute[Any]", value: Sequence[obj
     """Have a validator look at arrays of one: attrs, and most validators, stop at the first part that is wrong."""
     for index, part in enumerate(value):
         try:
-            (attribute.validator or _accept)(draft, attribute, (part,))
+            own_validator(attribute)(draft, attribute, (part,))
         except ValueError as error:
             if _names_a_part(error, (part,)):
                 yield f"[{index}]", part, error
 
 
 def _names_a_part(error: ValueError, value: object) -> bool:
-    args = _original(error).args
-    return isinstance(value, tuple | list) and len(args) > 1 and args[1] in value
-
-
-def _original(error: ValueError) -> ValueError:
-    """What a validator has said, also in a class whose fields are `in_words`."""
-    return error.__cause__ if isinstance(error.__cause__, ValueError) else error
+    return isinstance(value, tuple | list) and len(error.args) > 1 and error.args[1] in value
 
 
 def _draft(cls: type[Any], values: Mapping[str, Any], unread: Collection[str]) -> object:
@@ -511,10 +501,6 @@ def _same(value: object) -> object:
     return value
 
 
-def _accept(*_: object) -> None:
-    """Stand for the validator of a field that has none."""
-
-
 def _found_and_rule(error: ValueError, attribute: "attrs.Attribute[Any]", value: object) -> tuple[str, str]:
     """Say what was found and what is allowed; attrs' own ``'x' must be >= 0: -1`` is ``-1`` and ``at least 0``."""
     is_duration = Duration in (attribute.type, *get_args(attribute.type))
@@ -522,17 +508,9 @@ def _found_and_rule(error: ValueError, attribute: "attrs.Attribute[Any]", value:
     def written(value: object) -> str:
         return quoted(format_duration(value)) if is_duration and isinstance(value, int | float) else describe(value)
 
-    subject = f"'{attribute.name}' must be "
-    error = _original(error) if str(error.args[0]).startswith(subject) else error
-    message, part, *added = (*error.args, value) if len(error.args) == 1 else error.args
-    rule = str(message).removeprefix(subject).removesuffix(f": {value}")
-    if found := _LENGTH.fullmatch(rule):
-        unit = "character" if isinstance(value, str) else "entry"
-        rule = f"{_IN_WORDS[found[1]]} {found[2]} {unit if found[2] == '1' else _PLURAL[unit]}"
-    sign, _, bound = rule.partition(" ")
-    if sign in _IN_WORDS:
-        rule = f"{_IN_WORDS[sign]} {written(float(bound)) if is_duration else bound}"
-    return "".join([written(part), *map(str, added)]), rule
+    bound = (lambda text: written(float(text))) if is_duration else str
+    rule, part, added = allowed(error, attribute.name, value, written=bound)
+    return f"{written(part)}{added}", rule
 
 
 def is_group_name(_: object, __: "attrs.Attribute[str]", value: str) -> None:

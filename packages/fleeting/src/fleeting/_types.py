@@ -6,14 +6,16 @@ epoch on the injected `Clock`, durations are float seconds.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from enum import Enum
 from os.path import expanduser
 from typing import Protocol
 
-from attrs import field, frozen
-from attrs.validators import ge, gt, le, matches_re, optional
+from attrs import Attribute, field, frozen
+from attrs.validators import ge, gt, le, optional
 
+from fleeting._arguments import in_words
 from fleeting._durations import Duration
 from fleeting._errors import Unsupported
 from fleeting._wording import one_line
@@ -24,7 +26,7 @@ INTERFACE_VERSION = 1
 SUPPORTED_INTERFACE_VERSIONS = (1,)
 """The current version and, once there is one, the previous."""
 
-_FINGERPRINT = "[0-9A-Fa-f]{2}(:?[0-9A-Fa-f]{2}){31}"
+_FINGERPRINT = re.compile("[0-9A-Fa-f]{2}(:?[0-9A-Fa-f]{2}){31}")
 
 
 class Clock(Protocol):
@@ -169,7 +171,12 @@ def _from_home(path: str | None) -> str | None:
     return path and expanduser(path)  # noqa: PTH111  (a Path raises where there is no home)
 
 
-@frozen(kw_only=True)
+def _is_fingerprint(_: object, __: Attribute[str | None], value: str | None) -> None:
+    if value is not None and not _FINGERPRINT.fullmatch(value):
+        raise ValueError("a SHA-256 fingerprint: 64 hexadecimal digits, with colons or without")
+
+
+@frozen(kw_only=True, field_transformer=in_words)
 class ConnectorConfig:
     """How to connect: overrides what the plugin reports, or fills what it cannot know.
 
@@ -207,7 +214,7 @@ class ConnectorConfig:
     keepalive_misses: int = field(default=3, validator=ge(2))
     """How many such silences in a row end the connection."""
 
-    timeout: Duration = 600.0
+    timeout: Duration = field(default=600.0, validator=gt(0))
     """Seconds that dialling may take, retries included."""
 
     use_external_addr: bool = False
@@ -225,7 +232,7 @@ class ConnectorConfig:
     ca_file: str | None = None
     """PEM file of the authorities that may vouch for a WinRM host's certificate; None: those that the public trusts."""
 
-    certificate: str | None = field(default=None, validator=optional(matches_re(_FINGERPRINT)))
+    certificate: str | None = field(default=None, validator=_is_fingerprint)
     """SHA-256 of the certificate that a WinRM host shows, in hexadecimal; with it, no authority is asked."""
 
     allow_plaintext: bool = False

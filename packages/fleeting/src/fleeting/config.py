@@ -1,7 +1,7 @@
 """TOML, fields, plugins by name, the words of messages. For taskscaler; may change with any minor version."""
 
+from fleeting._arguments import all_are, as_given, check, in_words, path_like
 from fleeting._durations import parse_duration
-from fleeting._fields import all_are, in_words, is_a
 from fleeting._files import find_runner, read_toml
 from fleeting._plugins import ask_plugin, available_groups, available_plugins, find_plugin
 from fleeting._problems import file_error
@@ -10,17 +10,19 @@ from fleeting._wording import did_you_mean, quoted
 
 __all__ = [
     "all_are",
+    "as_given",
     "ask_plugin",
     "available_groups",
     "available_plugins",
+    "check",
     "did_you_mean",
     "file_error",
     "find_plugin",
     "find_runner",
     "harmless",
     "in_words",
-    "is_a",
     "parse_duration",
+    "path_like",
     "quoted",
     "read_toml",
 ]

@@ -6,15 +6,16 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
 from types import TracebackType
-from typing import Self, overload
+from typing import NoReturn, Self, overload
 
 import anyio
 
-from fleeting import Clock, GroupInfo, Journal
-from fleeting.config import all_are
+from fleeting import Clock, Duration, GroupInfo, Journal
+from fleeting.config import all_are, as_given, check
 from fleeting.core import PLAN_RECORDS, Step, build_plan
 from fleeting.journal import Recovered
 from fleeting.runtime import GroupDriver, Runtime, Upkeep
+from taskscaler._arguments import check_settings, check_wait, refuse_with
 from taskscaler._errors import NoCapacity, TaskscalerError
 from taskscaler._lease import Lease
 from taskscaler._leases import Leases
@@ -78,15 +79,23 @@ class Taskscaler:
                 left last of all.
             random: Gives numbers from 0 to 1, for jitter. None: as they come.
         """
+        check_settings(
+            max_instances=max_instances,
+            acquire_timeout=acquire_timeout,
+            delete_instances_on_shutdown=delete_instances_on_shutdown,
+            keep_instance_with_acquisitions=keep_instance_with_acquisitions,
+            observe_only=observe_only,
+        )
         self._pools = [pools] if isinstance(pools, Pool) else all_are(Pool, pools, "pools")
         names = [pool.name for pool in self._pools]
         if not names or len(set(names)) < len(names):
-            raise ValueError(f"expected at least one pool, each with its own name, found {names}")
-        if max_instances < 0:
-            raise ValueError(f"max_instances: expected at least 0 (0: any number), found {max_instances}")
+            raise ValueError(f"pools: expected at least one pool, each with its own name, found {names}")
         self._max_instances = max_instances
         if observe_only and journal is not None:
-            raise ValueError("observe_only takes no journal, which belongs to the manager of the groups")
+            raise ValueError("journal: expected None with observe_only, since it belongs to the groups' manager")
+        for observer in (observers := list(observers)):
+            if not callable(observer):
+                raise TypeError(f"observers: expected functions that take an event, found {as_given(observer)}")
         self._observe_only = observe_only
         self._policies = all_are(Policy, policies, "policies")
         self._acquire_timeout = acquire_timeout
@@ -153,6 +162,7 @@ class Taskscaler:
             KeyInUse: The key holds a slot, or waits for one.
             NoCapacity: There was no slot in time, or there will be none.
         """
+        check_wait(key, timeout, expected_duration)
         if self._runtime.ended:
             raise NoCapacity("the scaler has ended")
         step = self._core.acquire(key, self._now(), expected_duration, place)
@@ -190,6 +200,7 @@ class Taskscaler:
             LeaseLost: Its instance was lost meanwhile.
             NoCapacity: The instance was not ready in time; the lease stays suspended.
         """
+        check_wait(key, timeout)
         step = self._core.resume(key)
         sleeper = self._core.ledger.leases[key].id
         return await self._leases.wait(key, step, timeout, sleeper=sleeper)
@@ -202,10 +213,12 @@ class Taskscaler:
             NoCapacity: All is taken. `possible`: more slots are coming or could come, ask again soon; else
                 one has to be given back first.
         """
+        check("key", key, str)
         self._take(self._core.reserve(key, self._now()))
 
     async def unreserve(self, key: str) -> None:
         """Give a reservation up; nothing happens if there is none."""
+        check("key", key, str)
         self._take(self._core.unreserve(key, self._now()))
 
     async def cordon(self, instance: str, why: str = "") -> None:
@@ -221,10 +234,13 @@ class Taskscaler:
         Raises:
             NoSuchInstance: It is not known, or is being removed already.
         """
+        check("instance", instance, str)
+        check("why", why, str)
         self._take(self._core.cordon(instance, why, self._now()))
 
     async def uncordon(self, instance: str) -> None:
         """Give it work again; nothing happens if it is not cordoned. Arguments and errors as `cordon`."""
+        check("instance", instance, str)
         self._take(self._core.uncordon(instance, self._now()))
 
     async def retain(self, instance: str, why: str = "") -> None:
@@ -234,10 +250,13 @@ class Taskscaler:
         work as long as it would be, counts towards `max_instances`, and may still be lost. Arguments and errors as
         `cordon`.
         """
+        check("instance", instance, str)
+        check("why", why, str)
         self._take(self._core.retain(instance, why, self._now()))
 
     async def unretain(self, instance: str) -> None:
         """Let it be deleted: at once, if there was a reason meanwhile. Arguments and errors as `cordon`."""
+        check("instance", instance, str)
         self._take(self._core.unretain(instance, self._now()))
 
     async def configure(self, *, policies: Sequence[Policy]) -> None:
@@ -305,6 +324,7 @@ class Taskscaler:
         Returns:
             Whether all leases have ended.
         """
+        check("timeout", timeout, Duration, least=0, endless=True)
         self._take(self._core.stop_handing_out("the scaler is draining"))
         with anyio.move_on_after(timeout):
             await self._leases.wait_while(self._in_use)
@@ -322,6 +342,13 @@ class Taskscaler:
         """
         self._take(self._core.stop_handing_out("the scaler was stopped"))
         self._take(self._core.break_all("the scaler was stopped", self._now(), asleep_too=self._delete_on_shutdown))
+
+    def __enter__(self) -> NoReturn:
+        """Refuse: this scaler is for coroutines."""
+        refuse_with("with", "async with", "taskscaler.sync.Taskscaler")
+
+    def __exit__(self, *_: object) -> None:
+        """Belong to `__enter__`, which is never left."""
 
     async def __aenter__(self) -> Self:
         """Open groups and journal, and see each group once. Raises as `fleeting.runtime.Runtime`."""

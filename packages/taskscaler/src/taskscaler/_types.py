@@ -7,8 +7,7 @@ from attrs import field, frozen
 from attrs.validators import ge, gt
 
 from fleeting import ConnectInfo, ConnectorConfig, Duration, InstanceGroup, PlanConfig, dial
-from fleeting.config import in_words, is_a
-from fleeting.plugins import describe
+from fleeting.config import as_given, in_words
 from fleeting.runtime import Dial, ReadyHook
 from taskscaler.core._schedule import ALWAYS, validate_period, validate_timezone
 
@@ -40,8 +39,6 @@ class Policy:
 
     @periods.validator
     def _check_periods(self, _: object, periods: tuple[str, ...]) -> None:
-        if isinstance(periods, str):  # of which each character would be one
-            raise ValueError("a tuple or list of cron expressions")
         if not periods:
             raise ValueError("at least one cron expression, such as * 8-15 * * mon-fri")
         for period in periods:
@@ -111,7 +108,7 @@ class PoolSettings(PlanConfig):
     shutdown_deletion_retries: int = field(default=3, validator=ge(0))
     """How often deletions are asked for again while shutting down."""
 
-    connector_config: ConnectorConfig = field(factory=ConnectorConfig, validator=is_a(ConnectorConfig))
+    connector_config: ConnectorConfig = field(factory=ConnectorConfig)
     """How to connect to instances; overrides what the group reports."""
 
     @property
@@ -137,7 +134,7 @@ class CleanupHook(Protocol):
         ...
 
 
-@frozen
+@frozen(field_transformer=in_words)
 class Pool(PoolSettings):
     """A group of instances to run jobs on, and how to use it."""
 
@@ -156,7 +153,8 @@ class Pool(PoolSettings):
     @group.validator
     def _check_group(self, _: object, group: InstanceGroup) -> None:
         if not callable(getattr(group, "increase", None)):
-            raise TypeError(f"expected an instance group, such as fleeting.load returns, found {describe(group)}")
+            expected = "an instance group, such as fleeting.load returns"
+            raise TypeError(f"group: expected {expected}, found {as_given(group)}")
 
     @property
     def cleans(self) -> bool:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, ClassVar, final
 
 from attrs import evolve, field, frozen
 
+from fleeting._arguments import as_given
+from fleeting._arguments import check as check_argument
 from fleeting._errors import CommandFailed, Unsupported
 from fleeting._protocols import Sink, Source
 from fleeting._types import Completed
@@ -60,6 +62,12 @@ class BaseConnection(ABC):
         check: bool = False,
     ) -> Completed:
         """Run a command, as `Connection.run` says."""
+        if not isinstance(command, str | Sequence):
+            raise TypeError(f"command: expected a string or a sequence of strings, found {as_given(command)}")
+        check_argument("command", command, str if isinstance(command, str) else Sequence[str])
+        check_argument("env", env, Mapping[str, str] | None, secret=True)
+        check_argument("cwd", cwd, str | None)
+        check_argument("check", check, bool)
         out, err = Collector("stdout"), Collector("stderr")
         ended = await self.perform(
             Invocation(command=command, stdin=stdin, stdout=stdout or out, stderr=stderr or err, env=env or {}, cwd=cwd)

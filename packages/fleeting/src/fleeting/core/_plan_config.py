@@ -5,8 +5,9 @@ from enum import Enum
 from attrs import field, frozen
 from attrs.validators import ge, gt, optional
 
+from fleeting._arguments import as_given, in_words
 from fleeting._durations import Duration
-from fleeting._fields import in_words, is_a
+from fleeting._wording import quoted
 
 
 class Preexisting(Enum):
@@ -18,6 +19,15 @@ class Preexisting(Enum):
     REMOVE = "remove"
     ADOPT = "adopt"
     """Use them, as if they had never been used."""
+
+
+def _preexisting(given: Preexisting | str) -> Preexisting:
+    """Take the word that a file has for it, too."""
+    try:
+        return Preexisting(given)
+    except ValueError:
+        words = ", ".join(quoted(choice.value) for choice in Preexisting)
+        raise ValueError(f"preexisting: expected one of {words}, found {as_given(given)}") from None
 
 
 @frozen(kw_only=True, field_transformer=in_words)
@@ -68,10 +78,10 @@ class PlanConfig:
     heartbeat_on_acquire: bool = False
     """Whether a heartbeat has to pass each time before an instance is given work."""
 
-    scale_throttle: ScaleThrottle = field(default=ScaleThrottle(), validator=is_a(ScaleThrottle))
+    scale_throttle: ScaleThrottle = ScaleThrottle()
     """How fast new instances may be asked for."""
 
-    preexisting: Preexisting = field(default=Preexisting.REFUSE, converter=Preexisting)
+    preexisting: Preexisting = field(default=Preexisting.REFUSE, converter=_preexisting)
     """What to do with instances that are there and that nothing of ours explains; the word for it will do."""
 
     unhealthy_breaks_jobs: bool = False

@@ -5,6 +5,8 @@ from collections.abc import Iterable, Sequence
 
 from attrs import field, frozen, validators
 
+from fleeting import Duration
+from fleeting.config import in_words
 from taskscaler.batch._plan import Plan, Planned
 from taskscaler.batch._retries import Retries, as_retries
 from taskscaler.executors import JobSpec
@@ -16,7 +18,7 @@ LEAST_LOG_LIMIT = 4096
 """Bytes: room for the beginning, the end, and what stands between them."""
 
 
-@frozen(kw_only=True)
+@frozen(kw_only=True, field_transformer=in_words)
 class Job:
     """What to run, and how."""
 
@@ -29,7 +31,7 @@ class Job:
     retries: Retries = field(default=Retries(), converter=as_retries)
     """How often it is tried again, and when; a number is that of retries after its instance was lost."""
 
-    expected_duration: float | None = None
+    expected_duration: Duration | None = field(default=None, validator=validators.optional(validators.ge(0)))
     """Seconds it is expected to take, so that it is not begun where it could not end."""
 
     log_limit: int = field(default=LOG_LIMIT, validator=validators.ge(LEAST_LOG_LIMIT))

@@ -6,6 +6,7 @@ from typing import Any, Literal
 from attrs import asdict, field, frozen, validators
 
 from fleeting import Duration
+from fleeting.config import check, in_words
 from taskscaler.batch._job_state import JobState
 
 LONGEST_BACKOFF = 600.0
@@ -15,7 +16,7 @@ _MOST_DOUBLED = 40
 """Times: enough for any wait to reach the longest one, and few enough for a float."""
 
 
-@frozen(kw_only=True)
+@frozen(kw_only=True, field_transformer=in_words)
 class Retries:
     """How often a job is tried again; each kind of end is counted apart.
 
@@ -81,9 +82,13 @@ def as_retries(given: int | Retries) -> Retries:
     """Take a number for that of retries after losses, as a jobs file does.
 
     Raises:
+        TypeError: It is neither.
         ValueError: It is negative.
     """
-    return given if isinstance(given, Retries) else Retries(lost=given)
+    if isinstance(given, Retries):
+        return given
+    check("retries", given, int, least=0)
+    return Retries(lost=given)
 
 
 def retries_from(data: Any) -> Retries:  # noqa: ANN401  (JSON)

@@ -16,15 +16,17 @@ from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
 from attrs import evolve
 
 from fleeting import Clock, ConnectInfo, Unreachable
+from fleeting.config import path_like
 from fleeting.errors import SystemRefused
 from fleeting.events import LossKind
 from fleeting.plugins import format_duration, one_line
 from taskscaler._errors import LeaseLost, NoCapacity
 from taskscaler._wording import counted
 from taskscaler.batch._addresses import Addresses
+from taskscaler.batch._arguments import check_batch
 from taskscaler.batch._event_log import EventLog
 from taskscaler.batch._events import Ended, GivenUp, Over, Started
-from taskscaler.batch._job import Job, executors_of
+from taskscaler.batch._job import Job
 from taskscaler.batch._job_state import JobState
 from taskscaler.batch._log import JobLog
 from taskscaler.batch._results import Results
@@ -126,10 +128,13 @@ async def run_batch(
     See `Batch` for the other arguments, and for a batch that can be drained and stopped.
 
     Raises:
+        TypeError, ValueError: The jobs or the arguments cannot be used.
         ResultsInTheWay: The directory is not empty.
         OSError: The results could not be written.
     """
-    results = Results(output)
+    path_like("output", output)
+    check_batch(jobs, executors, patience)
+    results = Results(Path(output))
     await to_thread.run_sync(results.prepare)
     with closing(EventLog(results)) as events:
         batch = Batch(
@@ -195,12 +200,9 @@ class Batch:
                 are begun; those that run go on to their ends. None: however many.
 
         Raises:
-            ValueError: A job names an executor that is not among these.
+            TypeError, ValueError: As `check_batch`.
         """
-        if unknown := executors_of(jobs) - executors.keys():
-            raise ValueError(
-                f"expected jobs for one of the executors {sorted(executors)}, found one for {min(unknown)!r}"
-            )
+        check_batch(jobs, executors, patience)
         self.state = events.begin(jobs, at=clock.now(), rerun=rerun)
         self._events = events
         self.results = events.results

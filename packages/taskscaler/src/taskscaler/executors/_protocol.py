@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from attrs import Attribute, field, frozen
+from attrs.validators import gt, optional
 
-from fleeting import Connection
-from fleeting.config import quoted
+from fleeting import Connection, Duration
+from fleeting.config import in_words, quoted
 from fleeting.connectors import Sink
 from fleeting.plugins import one_line
 
@@ -19,6 +20,7 @@ LONGEST_NAME = 128
 """Characters of a job's name."""
 
 _NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{LONGEST_NAME - 1}}}")
+_A_NAME = f"1 to {LONGEST_NAME} letters, digits, dots, hyphens and underscores, starting with a letter or digit"
 
 
 def check_job_name(name: str) -> None:
@@ -28,15 +30,15 @@ def check_job_name(name: str) -> None:
         ValueError: It may not.
     """
     if not _NAME.fullmatch(name):
-        expected = "1 to 128 letters, digits, dots, hyphens and underscores, starting with a letter or digit,"
-        raise ValueError(f"expected {expected} as the name of a job, found {quoted(name)}")
+        raise ValueError(f"expected {_A_NAME}, as the name of a job, found {quoted(name)}")
 
 
 def _names_a_job(_: object, __: "Attribute[str]", value: str) -> None:
-    check_job_name(value)
+    if not _NAME.fullmatch(value):
+        raise ValueError(f"{_A_NAME}, as the name of a job")
 
 
-@frozen(kw_only=True)
+@frozen(kw_only=True, field_transformer=in_words)
 class JobSpec:
     """One job, with nothing left to look up."""
 
@@ -56,7 +58,7 @@ class JobSpec:
     artifacts: tuple[str, ...] = ()
     """Files, directories and globs to bring back, relative to the working directory and inside it."""
 
-    timeout: float | None = None
+    timeout: Duration | None = field(default=None, validator=optional(gt(0)))
     """Seconds that the job may take on the instance; None: no limit."""
 
     options: object = None

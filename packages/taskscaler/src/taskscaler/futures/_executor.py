@@ -21,7 +21,9 @@ import anyio
 from anyio import to_thread
 from attrs import asdict, define, field
 
-from fleeting import Unreachable
+import taskscaler
+from fleeting import Duration, Unreachable
+from fleeting.config import as_given, check, path_like
 from fleeting.connectors import Sink
 from fleeting.plugins import make_private
 from taskscaler._errors import LeaseLost, TaskscalerError
@@ -67,12 +69,20 @@ class FleetExecutor(Executor):
             artifacts: Directory for what jobs leave, by the jobs' names. What another program has put there under
                 such a name is never replaced; the job's future raises `FileExistsError` then.
         """
+        if not isinstance(scaler, Taskscaler):
+            hint = "make one with taskscaler.sync.Taskscaler(…) and enter it with `with`"
+            found = "one for coroutines" if isinstance(scaler, taskscaler.Taskscaler) else as_given(scaler)
+            raise TypeError(f"scaler: expected a taskscaler.sync.Taskscaler, found {found}; {hint}")
+        check("retries", retries, int, least=0)
+        check("acquire_timeout", acquire_timeout, Duration, least=0, endless=True)
+        if artifacts is not None:
+            path_like("artifacts", artifacts)
         self._scaler = scaler
         self._portal = scaler.portal
         self._executor = executor if executor is not None else load_executor("instance", {})
         self._retries = retries
         self._acquire_timeout = acquire_timeout
-        self._artifacts = artifacts
+        self._artifacts = None if artifacts is None else Path(artifacts)
         self._prefix = f"futures-{token_hex(4)}"
         self._numbers = count(1)
         self._lock = Lock()

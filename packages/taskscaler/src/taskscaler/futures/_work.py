@@ -10,6 +10,8 @@ from typing import Any, Self
 
 from attrs import evolve, field, frozen, validators
 
+from fleeting import Duration
+from fleeting.config import in_words
 from taskscaler._errors import CallFailed, ScriptFailed
 from taskscaler.executors import JobOutcome, JobSpec, Verdict
 from taskscaler.futures import _remote
@@ -19,13 +21,20 @@ RESULT_LIMIT = 64 << 20
 
 _REFERENCE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 
+_PROGRAM = re.compile(r"[\w./+-]+")
+
 
 def _is_reference(_: object, __: object, value: str) -> None:
     if not _REFERENCE.fullmatch(value):
-        raise ValueError(f"expected module:function, such as statistics:mean, found {value!r}")
+        raise ValueError("module:function, such as statistics:mean")
 
 
-@frozen
+def _is_program(_: object, __: object, value: str) -> None:
+    if not _PROGRAM.fullmatch(value):
+        raise ValueError("the name or path of a Python, without arguments")
+
+
+@frozen(field_transformer=in_words)
 class Call:
     """A Python function by reference, to be called on an instance with what is submitted as its arguments.
 
@@ -37,7 +46,7 @@ class Call:
     function: str = field(validator=_is_reference)
     """As ``module:function``; the function may be an attribute of something, ``module:Class.method``."""
 
-    python: str = field(default="python3", kw_only=True, validator=validators.matches_re(r"[\w./+-]+"))
+    python: str = field(default="python3", kw_only=True, validator=_is_program)
     """The instance's Python, 3.8 or later: a name to be found there, or an absolute path."""
 
     env: Mapping[str, str] = field(factory=dict, kw_only=True, repr=False)
@@ -46,7 +55,7 @@ class Call:
     files: Mapping[str, Path] = field(factory=dict, kw_only=True)
     """What it needs: where that goes, relative to its working directory, which is first in its module path."""
 
-    timeout: float | None = field(default=None, kw_only=True)
+    timeout: Duration | None = field(default=None, kw_only=True, validator=validators.optional(validators.gt(0)))
     """Seconds that it may take on the instance; None: no limit."""
 
 

@@ -4,12 +4,13 @@ import math
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Any, Concatenate, ParamSpec, Self, overload
+from typing import Any, Concatenate, NoReturn, ParamSpec, Self, overload
 
 from anyio.from_thread import start_blocking_portal
 
 import taskscaler
 from fleeting import GroupInfo
+from taskscaler._arguments import refuse_with
 from taskscaler._errors import TaskscalerError
 from taskscaler._types import Policy
 from taskscaler.core._slots import Capacity
@@ -173,6 +174,13 @@ class Taskscaler:
     def stop(self) -> None:
         """Hand out no more slots, refuse those who wait, and break every lease."""
         self.portal.call(self.scaler.stop)
+
+    async def __aenter__(self) -> NoReturn:
+        """Refuse: this scaler is for threads."""
+        refuse_with("async with", "with", "taskscaler.Taskscaler")
+
+    async def __aexit__(self, *_: object) -> None:
+        """Belong to `__aenter__`, which is never left."""
 
     def __enter__(self) -> Self:
         """Open groups and journal, and see each group once. Raises as the asynchronous one."""
