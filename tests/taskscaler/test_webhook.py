@@ -22,7 +22,7 @@ from taskscaler import Pool, Taskscaler
 from taskscaler._jobsfile import read_jobs_file
 from taskscaler._observe import LeaseEvent
 from taskscaler.observers import available_observers, load_observer
-from taskscaler.observers.webhook import FAREWELL, MOST_AT_ONCE, Webhook, WebhookConfig
+from taskscaler.observers.webhook import FAREWELL, FAREWELL_IN_TROUBLE, MOST_AT_ONCE, Webhook, WebhookConfig
 from tests.taskscaler.scaling import virtual_clock
 
 pytestmark = pytest.mark.anyio
@@ -122,6 +122,13 @@ class Server:
         return [event["key"] for body in self.bodies for event in body["events"]]
 
 
+def told(caplog: pytest.LogCaptureFixture) -> list[tuple[str, Any]]:
+    """What the webhook has logged: each event's name, and why it fails or how many events were lost."""
+    keys = {"webhook_fails": "why", "webhook_recovered": "events_lost", "webhook_events_lost": "events"}
+    ours = [record for record in caplog.records if record.name == "taskscaler.webhook"]
+    return [(record.message, vars(record)[keys[record.message]]) for record in ours]
+
+
 def lease(key: str) -> LeaseEvent:
     """Something that happened."""
     return LeaseEvent(at=1.0, key=key, pool="spot", instance="i-1", slot=0, what="acquired")
@@ -180,10 +187,49 @@ async def test_what_a_server_will_not_have_is_given_up(caplog: pytest.LogCapture
                 await anyio.sleep(200)
     assert server.keys == ["c"]
     assert server.tries == 5
-    told = [
-        (record.message, vars(record)["events"]) for record in caplog.records if record.name == "taskscaler.webhook"
-    ]
-    assert told == [("webhook_events_lost", 1)] * 2
+    assert told(caplog) == [("webhook_fails", "the server answers 403 Forbidden"), ("webhook_recovered", 2)]
+
+
+async def test_a_server_that_is_down_is_two_lines_however_often_it_is_tried(caplog: pytest.LogCaptureFixture) -> None:
+    """One when it begins and one when it is over, and none of the libraries' own."""
+    server = Server([500] * 25)
+    with caplog.at_level(logging.INFO):
+        async with server.hook(attempts=6) as hook:
+            for number in range(100):
+                hook(lease(f"{number}"))
+                await anyio.sleep(10)
+            await anyio.sleep(100)
+    assert server.tries > 25
+    (_, why), (recovered, lost) = told(caplog)
+    assert (why, recovered) == ("the server answers 500 Internal Server Error", "webhook_recovered")
+    assert lost + len(server.keys) == 100
+    assert [record.name for record in caplog.records if record.levelno >= logging.WARNING] == ["taskscaler.webhook"] * 2
+
+
+async def test_leaving_hardly_waits_for_a_server_that_is_down(caplog: pytest.LogCaptureFixture) -> None:
+    """It is tried once more at once, though the next try was due in a minute."""
+    server = Server([httpx.ConnectError("refused")] * 1000)
+    with caplog.at_level(logging.INFO):
+        async with server.hook(attempts=100) as hook:
+            for key in ("a", "b"):
+                hook(lease(key))
+                await anyio.sleep(300)
+            tries, begun = server.tries, anyio.current_time()
+    assert server.tries > tries
+    assert anyio.current_time() - begun <= FAREWELL_IN_TROUBLE
+    assert told(caplog) == [("webhook_fails", "ConnectError"), ("webhook_events_lost", 2)]
+
+
+async def test_one_that_came_back_meanwhile_hears_the_last_events() -> None:
+    """The end of a batch is what people wait for."""
+    server = Server([500] * 8)
+    async with server.hook(attempts=100) as hook:
+        hook(lease("a"))
+        await anyio.sleep(20)
+        assert server.keys == []
+        hook(lease("b"))
+        server.answers.clear()
+    assert server.keys == ["a", "b"]
 
 
 @pytest.mark.parametrize("status", [200, 403])
@@ -225,8 +271,7 @@ async def test_a_try_takes_no_longer_than_it_may(caplog: pytest.LogCaptureFixtur
     async with server.hook(attempts=2, timeout=5.0) as hook:
         hook(lease("a"))
         await anyio.sleep(60)
-    whys = [vars(record)["why"] for record in caplog.records if record.name == "taskscaler.webhook"]
-    assert whys == ["the server did not answer within 5s"]
+    assert told(caplog) == [("webhook_fails", "the server did not answer within 5s"), ("webhook_events_lost", 1)]
 
 
 async def test_no_log_line_names_a_secret(caplog: pytest.LogCaptureFixture) -> None:
@@ -254,7 +299,7 @@ async def test_a_full_queue_loses_events_and_delays_nobody(caplog: pytest.LogCap
         await anyio.sleep(100)
         hook(lease("last"))
     assert server.keys == ["first", "0", "1", "2", "3", "4", "last"]
-    assert [(vars(record)["events"], vars(record)["why"]) for record in caplog.records] == [(3, "the queue was full")]
+    assert told(caplog) == [("webhook_fails", "the queue was full"), ("webhook_recovered", 3)]
 
 
 async def test_many_go_in_few_requests() -> None:
@@ -275,7 +320,8 @@ async def test_leaving_waits_for_a_server_that_hangs_only_so_long(caplog: pytest
             hook(lease("a"))
             await anyio.sleep_forever()
     assert anyio.current_time() - begun == pytest.approx(1 + FAREWELL)
-    assert [vars(record)["events"] for record in caplog.records] == [1]
+    why = "there was no time left to send the last events"
+    assert told(caplog) == [("webhook_fails", why), ("webhook_events_lost", 1)]
 
 
 async def test_an_error_of_the_body_is_raised_as_it_is() -> None:

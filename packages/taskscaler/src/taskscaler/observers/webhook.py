@@ -2,19 +2,21 @@
 
 What happened meanwhile goes in one request, in order, each event once: a body ``{"version": 1, "events": […]}`` whose
 events are those of the scaler. A server that cannot be reached, that fails or that asks for patience is tried
-again for a while; then these events are given up, with a line in the log. A scaler never waits for a server: events
-that find the queue full are lost, and counted in the log. Address and headers may hold secrets, and are never shown.
+again for a while; then these events are given up. A scaler never waits for a server: events that find the queue full
+are lost. The log has a line when this begins and one when it is over, with how many events were lost, however often
+the server was tried. Address and headers may hold secrets, and are never shown.
 """
 
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager, suppress
 from ipaddress import ip_address
+from random import random
 from types import TracebackType
 from typing import Literal, Self
 
 import anyio
-from attrs import field, frozen
+from attrs import define, field, frozen
 from attrs.validators import ge, gt
 
 from fleeting import Duration
@@ -24,7 +26,6 @@ from taskscaler.observers._hooks import ObserverPlugin, hookimpl
 
 try:
     import httpx
-    import stamina
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(f"{error}: pip install 'taskscaler[webhook]'") from error
 
@@ -34,8 +35,16 @@ SCHEMA_VERSION = 1
 MOST_AT_ONCE = 100
 """Events in one request."""
 
-FAREWELL = 10.0
+FAREWELL = 5.0
 """Seconds that are left at the end to send what happened last."""
+
+FAREWELL_IN_TROUBLE = 2.0
+"""Seconds that are left if the server fails: nobody is to wait for it."""
+
+FIRST_PAUSE = 0.1
+LONGEST_PAUSE = 60.0
+"""Seconds before another try; the pause doubles each time, and up to a second is added, so that not all come at once.
+"""
 
 LONGEST_LENGTH = 5
 """Digits of the length, in bytes, of an answer that is received; a server that has more to say is hung up on."""
@@ -122,6 +131,35 @@ class NotDelivered(Exception):
         self.again = again
 
 
+@define
+class _Health:
+    """Whether what happens arrives: each change of that is logged, not each try."""
+
+    trouble: str = ""
+    """Why it does not; empty if it does."""
+
+    lost: int = 0
+    """Events, since it does not."""
+
+    def fail(self, why: str, *, lost: int = 0) -> None:
+        """Something did not arrive, and may yet."""
+        self.lost += lost
+        if not self.trouble:
+            self.trouble = why
+            log.warning("webhook_fails", extra={"why": why})
+
+    def recover(self) -> None:
+        """Things arrive."""
+        if self.trouble:
+            log.warning("webhook_recovered", extra={"events_lost": self.lost})
+            self.trouble, self.lost = "", 0
+
+    def end(self) -> None:
+        """Nothing more is sent."""
+        if self.lost:
+            log.warning("webhook_events_lost", extra={"events": self.lost, "why": self.trouble})
+
+
 class Webhook:
     """The observer; an async context manager, entered once."""
 
@@ -130,6 +168,7 @@ class Webhook:
         self._config = config
         self._transport = transport
         self._dropped = 0
+        self._health = _Health()
 
     def __repr__(self) -> str:
         """Show nothing of the settings."""
@@ -157,7 +196,7 @@ class Webhook:
                 trust_env=address.scheme == "https" or not _stays_here(address),
             )
         )
-        self._sending = anyio.CancelScope(shield=True)
+        self._sending, self._leaving = anyio.CancelScope(shield=True), anyio.Event()
         tasks = await self._stack.enter_async_context(anyio.create_task_group())
         tasks.start_soon(self._deliver, name="webhook")
         return self
@@ -167,7 +206,8 @@ class Webhook:
     ) -> bool | None:
         """Send what is left, within a bound, and end."""
         self._send.close()
-        self._sending.deadline = anyio.current_time() + FAREWELL
+        self._leaving.set()
+        self._hasten(FAREWELL_IN_TROUBLE if self._health.trouble else FAREWELL)
         if isinstance(error, Exception):  # the body's own, which a task group would wrap
             await self._stack.__aexit__(None, None, None)
             return False
@@ -175,15 +215,22 @@ class Webhook:
 
     async def _deliver(self) -> None:
         """Send what comes, one request after the other, until there is nothing more to come."""
-        left = 0
+        left, in_hand = 0, list[ScalerEvent]()
         with self._sending, self._waiting:
-            async for first in self._waiting:
-                events = [first, *self._take(MOST_AT_ONCE - 1)]
-                left = len(events) + self._waiting.statistics().current_buffer_used
-                await self._post(events)
-                left = 0
+            try:
+                async for first in self._waiting:
+                    in_hand = [first, *self._take(MOST_AT_ONCE - 1)]
+                    await self._post(in_hand)
+                    in_hand = []
+            finally:
+                left = len(in_hand) + self._waiting.statistics().current_buffer_used
         if self._sending.cancelled_caught:
-            log.warning("webhook_events_lost", extra={"events": left, "why": "there was no time left to send them"})
+            self._health.fail("there was no time left to send the last events", lost=left)
+        self._health.end()
+
+    def _hasten(self, seconds: float) -> None:
+        """Leave no more time than that to send what is left."""
+        self._sending.deadline = min(self._sending.deadline, anyio.current_time() + seconds)
 
     def _take(self, most: int) -> Sequence[ScalerEvent]:
         """What waits by now."""
@@ -195,16 +242,31 @@ class Webhook:
         """Send them, or give them up."""
         dropped, self._dropped = self._dropped, 0
         if dropped:
-            log.warning("webhook_events_lost", extra={"events": dropped, "why": "the queue was full"})
+            self._health.fail("the queue was full", lost=dropped)
         body = {"version": SCHEMA_VERSION, "events": [event_as_data(event) for event in events]}
-        try:
-            async for attempt in stamina.retry_context(
-                on=_is_worth_another, attempts=self._config.attempts, timeout=None, wait_max=60.0
-            ):
-                with attempt:
-                    await self._try(body)
-        except NotDelivered as error:
-            log.warning("webhook_events_lost", extra={"events": len(events), "why": str(error)})
+        for attempt in range(1, self._config.attempts + 1):
+            try:
+                await self._try(body)
+            except NotDelivered as error:
+                is_last = attempt == self._config.attempts or not error.again
+                self._health.fail(str(error), lost=len(events) if is_last else 0)
+                if is_last:
+                    return
+                await self._pause(attempt)
+            else:
+                if not self._dropped and self._waiting.statistics().current_buffer_used <= self._config.queue // 2:
+                    self._health.recover()
+                return
+
+    async def _pause(self, attempt: int) -> None:
+        """Wait before the next try; who leaves cuts that short once, and then has little time."""
+        pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** (attempt - 1)) + random()  # noqa: S311  (no secret)
+        if self._leaving.is_set():
+            self._hasten(FAREWELL_IN_TROUBLE)
+            await anyio.sleep(pause)
+        else:
+            with anyio.move_on_after(pause):
+                await self._leaving.wait()
 
     async def _try(self, body: object) -> None:
         """Post once.
@@ -240,10 +302,6 @@ async def _receive_rest(response: httpx.Response) -> None:
         with suppress(httpx.HTTPError):
             async for _ in response.aiter_raw():
                 pass
-
-
-def _is_worth_another(error: Exception) -> bool:
-    return isinstance(error, NotDelivered) and error.again
 
 
 @contextmanager
