@@ -3,11 +3,14 @@
 import math
 from fractions import Fraction
 
+import pytest
 from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleeting.core import Limits
+from fleeting import GroupInfo, PlanConfig
+from fleeting.core import Limits, build_plan
+from fleeting.journal import Recovered
 from taskscaler._types import Policy
 from taskscaler.core._decide import OVER_ALL, Supply, decide, idle_slots
 from tests.taskscaler.strategies import policies, supplies
@@ -103,6 +106,25 @@ def test_the_second_pool_takes_what_the_first_may_not() -> None:
     decision = decide([a_supply(limits=full), a_supply(pool="q", slots=4)], 0, 7, Policy(), NOW)
     assert [pool.increase for pool in decision.pools] == [1, 2]
     assert decision.pools[0].limited_by == "max_instances"
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "words"),
+    [
+        (2, 3, "max_instances"),
+        (3, 3, "max_instances"),
+        (4, 3, "the number of hosts"),
+        (0, 3, "the number of hosts"),
+        (3, None, "max_instances"),
+    ],
+)
+def test_the_limit_that_holds_is_named(ours: int, theirs: int | None, words: str) -> None:
+    """That a group has three hosts is no setting of ours, and no cloud's."""
+    info = GroupInfo(identity="x", max_size=theirs, max_size_is="the number of hosts")
+    plan = build_plan(PlanConfig(max_instances=ours), info, Recovered(epoch=1), 0.0, random=lambda: 0.5)
+    limits = evolve(FREE, room=0, room_is=plan.ceiling_is)
+    assert plan.ceiling_is == words
+    assert decide([a_supply(limits=limits)], 0, 2, Policy(), NOW).pools[0].limited_by == words
 
 
 def test_the_least_preferred_pool_withdraws_first() -> None:

@@ -339,7 +339,7 @@ TABLE = [
     Asked(at_the_ceiling, {"state": "unknown", "instance": None}, key="job-5"),
     Asked(at_the_ceiling, {"state": "running", "uses": 1, "slots": 1}, instance="i-1"),
     Asked(at_the_ceiling, {"state": "unknown"}, instance="i-11"),
-    Asked(at_the_clouds_ceiling, {"pools.0.limited_by": "max_instances", "pools.0.ceiling": 1}),
+    Asked(at_the_clouds_ceiling, {"pools.0.limited_by": "the cloud's own limit", "pools.0.ceiling": 1}),
     Asked(booting, {"pools.0.coming": 1, "pools.0.instances.creating": 1}),
     Asked(booting, {"state": "creating"}, {"overdue": 882}, instance="i-1"),
     Asked(not_ready, {"pools.0.coming": 1, "pools.0.troubles.0": "no address assigned"}),

@@ -81,7 +81,11 @@ class DockerGroup:
             if not self._observing:
                 self._image = await _image.ensure(engine, self._config)
         self._arch = ARCHITECTURES.get(info.architecture, info.architecture)
-        return GroupInfo(identity=f"docker:{info.id}:{self._config.name}", max_size=self._config.max_size)
+        return GroupInfo(
+            identity=f"docker:{info.id}:{self._config.name}",
+            max_size=self._config.max_size,
+            max_size_is="max_size in plugin_config",
+        )
 
     async def update(self) -> Observation:
         """List the group's containers."""

@@ -101,6 +101,7 @@ class ExecGroup:
         return GroupInfo(
             identity=self._config.identity or here,
             max_size=self._config.max_size,
+            max_size_is="max_size in plugin_config",
             capabilities=frozenset({Capability.NAMED_CREATE}),
         )
 

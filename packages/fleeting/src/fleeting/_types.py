@@ -149,6 +149,9 @@ class GroupInfo:
     max_size: int | None = None
     """The cloud's own ceiling, if it has one. An `Observation` with another one takes its place."""
 
+    max_size_is: str = "the cloud's own limit"
+    """What `max_size` is, in words for users, where it is set elsewhere: ``the number of hosts``."""
+
     interface_version: int = INTERFACE_VERSION
     """Of the plugin interface that the group was written for."""
 

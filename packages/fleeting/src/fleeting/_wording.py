@@ -155,7 +155,7 @@ def _is_part(word: str, name: str) -> bool:
 
 def _slips(word: str, other: str) -> int | None:
     """Count the slips of the hand between two names: letters wrong, missing, too many or exchanged. None: unrelated."""
-    words, others = (_WORDS.split(name[:_LONGEST_NAME].lower()) for name in (word, other))
+    words, others = (_words(name) for name in (word, other))
     if (joined := "".join(words)) == "".join(others):
         return 0
     if len(words) != len(others):
@@ -167,6 +167,12 @@ def _slips(word: str, other: str) -> int | None:
             return None
         total += slips
     return total if total <= _MOST_SLIPS else None
+
+
+def _words(name: str) -> list[str]:
+    """The words of a name, and its numbers without zeros before them."""
+    words = _WORDS.split(name[:_LONGEST_NAME].lower())
+    return [word.lstrip("0") or "0" if word.isdecimal() else word for word in words]
 
 
 def _singular(word: str) -> str:

@@ -39,6 +39,7 @@ def build_plan(
         token=f"{int(chance() * 2**40):010x}",
         chance=Chance(int(chance() * 2**53)),
         max_size=info.max_size,
+        max_size_is=info.max_size_is,
         named=Capability.NAMED_CREATE in info.capabilities,
         withdraws=Capability.WITHDRAW in info.capabilities,
         suspends=Capability.SUSPEND_RESUME in info.capabilities,

@@ -16,7 +16,7 @@ from fleeting.core._chance import Chance
 from fleeting.core._context import Context
 from fleeting.core._due import Due, Timer
 from fleeting.core._intents import Intent, IntentRecord, Intents, MatchByTime, Numbered
-from fleeting.core._pacing import UNANSWERED, Backoffs, Limits, TokenBucket
+from fleeting.core._pacing import OURS, UNANSWERED, Backoffs, Limits, TokenBucket
 from fleeting.core._plan_config import PlanConfig
 from fleeting.core._views import Views
 
@@ -36,6 +36,7 @@ class Growth:
         token: str,
         chance: Chance,
         max_size: int | None,
+        max_size_is: str,
         named: bool,
         withdraws: bool,
     ) -> None:
@@ -46,6 +47,7 @@ class Growth:
         self._ids = Numbered(token)
         self._named = named
         self._withdraws = withdraws
+        self._max_size_is = max_size_is
         self.limit_to(max_size)
         config = context.config
         self._bucket = _bucket(config, now)
@@ -69,8 +71,10 @@ class Growth:
 
     def limit_to(self, max_size: int | None) -> None:
         """Set the ceiling: the lower one of ours and the cloud's own."""
-        ceilings = [each for each in (self._context.config.max_instances or None, max_size) if each is not None]
-        self.ceiling = min(ceilings, default=None)
+        ours = self._context.config.max_instances or None
+        self.ceiling = min((each for each in (ours, max_size) if each is not None), default=None)
+        self.ceiling_is = OURS if ours == self.ceiling else self._max_size_is
+        """Which of the two it is, in words."""
 
     # --- what may be asked for ---------------------------------------------------------------------------
 
@@ -131,6 +135,7 @@ class Growth:
         blocked_until, blocked_why = self._blocked(now)
         return Limits(
             room=self.room,
+            room_is=self.ceiling_is,
             tokens=self._bucket.available(now),
             tokens_at=self._bucket.next_at(now),
             blocked_until=blocked_until,

@@ -149,12 +149,19 @@ class Backoffs:
             each.succeeded()
 
 
+OURS = "max_instances"
+"""The limit that is a setting of ours."""
+
+
 @frozen(kw_only=True)
 class Limits:
     """What stands between a wish for more instances and asking for them."""
 
     room: int | None
     """How many more the ceiling allows; None: any number."""
+
+    room_is: str = OURS
+    """What sets the ceiling, in words: `OURS`, or as `GroupInfo.max_size_is`."""
 
     tokens: int | None
     """How many more the throttle allows now; None: any number."""

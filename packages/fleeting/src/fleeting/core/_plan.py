@@ -101,6 +101,7 @@ class Plan:
         token: str,
         chance: Chance,
         max_size: int | None = None,
+        max_size_is: str = "",
         named: bool = False,
         withdraws: bool = False,
         suspends: bool = False,
@@ -115,6 +116,7 @@ class Plan:
             token: What intents are named after, with a number; another one for each life of a manager.
             chance: Gives the numbers for jitter.
             max_size: The cloud's own ceiling, if it has one.
+            max_size_is: What that is, in words.
             named: Whether a repeated increase is idempotent per intent (`NAMED_CREATE`).
             withdraws: Whether unfilled requests can be taken back (`WITHDRAW`).
             suspends: Whether instances can be suspended and resumed (`SUSPEND_RESUME`).
@@ -140,6 +142,7 @@ class Plan:
             token=token,
             chance=chance,
             max_size=max_size,
+            max_size_is=max_size_is,
             named=named,
             withdraws=withdraws,
         )
@@ -178,6 +181,11 @@ class Plan:
     def ceiling(self) -> int | None:
         """How many instances there may be: the lower one of our limit and the cloud's own; None: any number."""
         return self._growth.ceiling
+
+    @property
+    def ceiling_is(self) -> str:
+        """Which of the two that is, in words: ``max_instances``, or as `GroupInfo.max_size_is`."""
+        return self._growth.ceiling_is
 
     @property
     def disowned(self) -> str:

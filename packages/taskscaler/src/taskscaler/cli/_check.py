@@ -167,8 +167,8 @@ class _Look:
         yield "group", info.identity + (f", at most {counted(info.max_size, 'instance')}" if info.max_size else "")
         yield from (("advice", sentence) for sentence in info.advice)
         if info.max_size is not None and info.max_size < self.fleet.max_instances:
-            ceiling = f"the cloud allows the group at most {counted(info.max_size, 'instance')}"
-            yield "advice", f"{ceiling}, and max_instances is {self.fleet.max_instances}: raise the group's limit"
+            most = f"the group may have at most {counted(info.max_size, 'instance')} ({info.max_size_is})"
+            yield "advice", f"{most}, and max_instances is {self.fleet.max_instances}: raise the group's limit"
 
     def _start_rows(self, view: Observation, pool: PoolTable) -> Iterator[Row]:
         """What becomes of the instances when a manager starts: the decision takes them for usable."""

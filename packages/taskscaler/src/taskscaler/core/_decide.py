@@ -108,7 +108,7 @@ class PoolDecision:
     """How many more to ask for now."""
 
     limited_by: str
-    """What stands between `wanted` and `increase`; empty if nothing does."""
+    """What stands between `wanted` and `increase`, by the names that `PoolView.limit` explains; empty: nothing."""
 
     withdraw: int
     """Instances on their way that nothing calls for any more."""
@@ -377,5 +377,5 @@ def limit(limits: Limits) -> tuple[str, float]:
         why = limits.blocked_why if limits.blocked_until == math.inf else f"backoff ({limits.blocked_why})"
         return why, limits.blocked_until
     if limits.room is not None and (limits.tokens is None or limits.room <= limits.tokens):
-        return "max_instances", math.inf
+        return limits.room_is, math.inf
     return "scale_throttle", limits.tokens_at if limits.tokens_at is not None else math.inf

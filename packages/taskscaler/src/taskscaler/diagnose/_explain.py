@@ -104,8 +104,8 @@ class PoolView:
     ceiling: int | None
     """How many there may be, all of the above counted; None: any number."""
 
-    ceiling_is_ours: bool
-    """Whether it is `max_instances`, not the cloud's own."""
+    ceiling_is: str
+    """What sets it, in words: ``max_instances``, ``the number of hosts``, ``the cloud's own limit``."""
 
     ceiling_over_all: int | None
     """How many there may be over all pools; None: any number."""
@@ -120,8 +120,8 @@ class PoolView:
     """How many of these are asked for at once."""
 
     limited_by: str
-    """What stands between the two: ``max_instances``, ``max_instances over all pools``, ``scale_throttle``,
-    ``backoff``, ``unknown``; empty: nothing."""
+    """What stands between the two: `ceiling_is`, ``max_instances over all pools``, ``scale_throttle``, ``backoff``,
+    ``unknown``; empty: nothing."""
 
     limit_left: float
     """Seconds until that no longer does; infinite if time alone does not bring that about."""
@@ -157,9 +157,6 @@ class PoolView:
         """What keeps it from growing, in words; empty if nothing does."""
         soon = f" in {span(self.limit_left)}" if self.limit_left < inf else ""
         match self.limited_by:
-            case "max_instances":
-                whose, setting = ("the", " (max_instances)") if self.ceiling_is_ours else ("the cloud's own", "")
-                return f"{whose} limit of {counted(self.ceiling or 0, 'instance')}{setting} is reached: {self.counts()}"
             case word if word == OVER_ALL:
                 return f"the limit of {counted(self.ceiling_over_all or 0, 'instance')} ({OVER_ALL}) is reached"
             case "scale_throttle":
@@ -168,7 +165,14 @@ class PoolView:
                 return f"the last request for instances failed ({self.backoff})" + (soon and f", retrying{soon}")
             case "":
                 return ""
-        return self.backoff
+            case "unknown":
+                return self.backoff
+        return f"the limit of {counted(self.ceiling or 0, 'instance')} ({self.ceiling_is}) is reached: {self.counts()}"
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it is a ceiling that keeps it from growing."""
+        return self.limited_by in {self.ceiling_is, OVER_ALL}
 
     def unready(self) -> Iterator[str]:
         """Which instances are not ready yet, a sentence for each reason: ``i-1 is not ready yet: no address``."""
@@ -207,6 +211,7 @@ class PoolView:
             "coming": self.coming,
             "cleaning": self.cleaning,
             "ceiling": self.ceiling,
+            "ceiling_is": self.ceiling_is if self.ceiling is not None else "",
             "ceiling_over_all": self.ceiling_over_all,
             "set_back": self.set_back,
             "wanted": self.wanted,
@@ -324,9 +329,7 @@ class Explanation(ScalerAnswer):
         if asked:
             parts.append(f"{counted(asked, 'instance')} {_verb(asked, 'is', 'are')} being requested")
         coming = sum(pool.coming for pool in self.pools)
-        if coming and not any(
-            pool.limited_by in {"max_instances", OVER_ALL} for pool in self.pools
-        ):  # which reports them too
+        if coming and not any(pool.is_full for pool in self.pools):  # which reports them too
             waited = max(pool.waited for pool in self.pools)
             since = f", requested {span(waited)} ago" if waited >= 1 else ""
             parts.append(f"{counted(coming, 'instance')} {_verb(coming, 'is', 'are')} on the way{since}")
@@ -428,7 +431,7 @@ def _limit(decision: PoolDecision, limits: Limits, now: float) -> tuple[str, flo
     if decision.limited_by in {"", OVER_ALL}:
         return decision.limited_by, inf if decision.limited_by else now
     limited_by, lifted_at = limit(limits)
-    if limited_by not in {"max_instances", "scale_throttle"}:
+    if limited_by not in {limits.room_is, "scale_throttle"}:
         limited_by = "unknown" if lifted_at == inf else "backoff"
     return limited_by, lifted_at
 
@@ -448,7 +451,7 @@ def _view_pool(core: Core, decision: PoolDecision, now: float) -> PoolView:
         ceiling=plan.ceiling,
         ceiling_over_all=core.ceiling,
         set_back=decision.set_back,
-        ceiling_is_ours=plan.ceiling == plan.config.max_instances,
+        ceiling_is=plan.ceiling_is,
         wanted=decision.wanted,
         asked=decision.increase,
         limited_by=limited_by,

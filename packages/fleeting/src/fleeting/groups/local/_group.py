@@ -66,6 +66,7 @@ class LocalGroup:
         return GroupInfo(  # without another await: cancelled there, the directory would stay locked
             identity=f"local:{socket.gethostname()}:{root}",
             max_size=self._config.max_size,
+            max_size_is="max_size in plugin_config",
             capabilities=frozenset({Capability.NAMED_CREATE, Capability.SUSPEND_RESUME}),
         )
 

@@ -84,6 +84,7 @@ class StaticGroup:
         return GroupInfo(  # without another await: cancelled there, the store would stay locked
             identity=f"static:{socket.gethostname()}:{root}",
             max_size=len(self._hosts),
+            max_size_is="the number of hosts",
             capabilities=frozenset({Capability.NAMED_CREATE}),
         )
 
