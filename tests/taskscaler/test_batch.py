@@ -65,9 +65,9 @@ BADLY = JobOutcome(verdict=Verdict.FAILED, exit_code=3, why="exited with 3")
 LATE = JobOutcome(verdict=Verdict.TIMED_OUT, why="took longer than 1s")
 
 
-def job(name: str, *, retries: int | Retries = 2) -> Job:
-    """Make a job of which only the name matters."""
-    return Job(spec=JobSpec(name=name, script="true"), executor="scripted", retries=retries)
+def job(name: str, *, retries: int | Retries = 2, **others: Any) -> Job:  # noqa: ANN401  (fields of `Job`)
+    """Make a job of which only the name matters, and what is given."""
+    return Job(spec=JobSpec(name=name, script="true"), executor="scripted", retries=retries, **others)
 
 
 # --- the bookkeeping -------------------------------------------------------------------------------------
@@ -462,6 +462,77 @@ async def finished(batch: Batch) -> BatchState:
     """Run a batch to its end."""
     with anyio.fail_after(PATIENCE):
         return await batch.run()
+
+
+# --- what needs what ------------------------------------------------------------------------------------
+
+
+@pytest.mark.anyio
+async def test_a_job_begins_once_what_it_needs_has_succeeded(bench: Bench) -> None:
+    """Jobs and groups; what needs a job that failed is skipped, and so is what needs that, unless it always runs."""
+    jobs = [
+        job("deploy", needs=("test",)),
+        job("notify", needs=("deploy", "build"), when="always"),
+        job("test", needs=("build",)),
+        job("build-1", group="build"),
+        job("build-2", group="build"),
+        job("docs", needs=("build-1",)),
+    ]
+    state = await finished(bench.batch(*jobs, plays={"build-2": exits_with(1)}))
+    began = [name for name, state in bench.seen if state is JobState.RUNNING]
+    assert sorted(began[:2]) == ["build-1", "build-2"]
+    assert sorted(began[2:]) == ["docs", "notify"]
+    assert {record.name: record.why for record in state.records if record.state is JobState.SKIPPED} == {
+        "deploy": "needs test, which was skipped",
+        "test": "needs build-2, which failed",
+    }
+    assert (state.all_stand, state.succeeded) == (True, False)
+
+
+@pytest.mark.anyio
+async def test_no_more_jobs_of_a_group_are_under_way_than_may_be(bench: Bench) -> None:
+    """Those held back ask for no slot, and others go ahead of them."""
+    limited = [job(f"limited-{number}", group="limited", max_parallel=1) for number in range(3)]
+    await finished(bench.batch(*limited, job("free")))
+    limited_only = [(name, state) for name, state in bench.seen if name != "free"]
+    assert limited_only == [
+        (f"limited-{number}", state) for number in range(3) for state in (JobState.RUNNING, JobState.SUCCEEDED)
+    ]
+    order = [name for name, state in bench.seen if state is JobState.RUNNING]
+    assert order.index("free") < order.index("limited-2")
+
+
+@pytest.mark.anyio
+async def test_what_waits_for_others_goes_on_where_it_was(bench: Bench) -> None:
+    """A batch that was stopped meanwhile has cancelled it; resumed, it waits again, or is skipped."""
+    jobs = [job("a"), job("b", needs=("a",)), job("c"), job("d", needs=("c",))]
+    hanging = Hanging()
+    batch = bench.batch(*jobs, plays={"a": hanging, "c": exits_with(1)})
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(batch.run)
+        await hanging.begun.wait()
+        await bench.until("d", JobState.SKIPPED)
+        assert batch.held_back == "jobs wait for a"
+        await batch.stop()
+    assert {name: record.state.value for name, record in batch.state.jobs.items()} == {
+        "a": "cancelled",
+        "b": "cancelled",
+        "c": "failed",
+        "d": "skipped",
+    }
+    batch._events.close()
+    state = await finished(Bench(bench.directory).batch(*jobs, events=bench.reopened()))
+    assert [record.state.value for record in state.records] == ["succeeded", "succeeded", "failed", "skipped"]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("needs", "message"), [(("x",), "the job 'a' needs 'x', which is not a job"), (("b",), "a needs b needs a")]
+)
+async def test_needs_that_nobody_can_meet_are_refused(bench: Bench, needs: tuple[str, ...], message: str) -> None:
+    """When a program asks for them; a jobs file was checked before."""
+    with pytest.raises(ValueError, match=message):
+        bench.batch(job("a", needs=needs), job("b", needs=("a",)))
 
 
 # --- how a batch goes ------------------------------------------------------------------------------------

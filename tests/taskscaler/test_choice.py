@@ -3,7 +3,7 @@
 import pytest
 from click.testing import CliRunner
 
-from taskscaler.batch import BatchState, Begun, Ended, GivenUp, JobState, Planned, Retries, Started
+from taskscaler.batch import BatchState, Begun, Ended, GivenUp, JobState, Plan, Planned, Retries, Started
 from taskscaler.cli import main
 from taskscaler.cli._changes import changes_of_jobs, sayings
 from taskscaler.cli._choice import Choice, Wishes, choose
@@ -13,9 +13,12 @@ ENDS = {
     "bad": JobState.FAILED,
     "late": JobState.TIMED_OUT,
     "lost": JobState.LOST,
+    "skipped": JobState.SKIPPED,
     "given-up": JobState.NO_CAPACITY,
 }
-NAMES = [*ENDS, "new"]
+JOBS = Plan(
+    Planned(name=name, retries=0, needs=("given-up", "good") if name == "new" else ()) for name in [*ENDS, "new"]
+)
 
 
 @pytest.fixture
@@ -23,7 +26,7 @@ def past() -> BatchState:
     """A batch in which everything has happened."""
     state = BatchState(Begun(at=1.0, jobs=tuple(Planned(name=name, retries=Retries(lost=0)) for name in ENDS)))
     for name, end in ENDS.items():
-        if end is JobState.NO_CAPACITY:
+        if end in (JobState.NO_CAPACITY, JobState.SKIPPED):
             state.apply(GivenUp(at=2.0, jobs=(name,), state=end, why="full"))
         else:
             state.apply(Started(at=2.0, job=name, pool="", instance="i", slot=0))
@@ -35,36 +38,44 @@ def past() -> BatchState:
     ("rerun", "expected"),
     [
         ((), ()),
-        (("failed",), ("bad", "late")),
-        (("lost",), ("lost",)),
-        (("lost", "failed"), ("bad", "late", "lost")),
-        (("all",), ("good", "bad", "late", "lost")),
+        (("failed",), ("bad", "late", "skipped")),
+        (("lost",), ("lost", "skipped")),
+        (("lost", "failed"), ("bad", "late", "lost", "skipped")),
+        (("all",), ("good", "bad", "late", "lost", "skipped")),
     ],
 )
 def test_what_is_run_again_is_what_ended_so(
     past: BatchState, rerun: tuple[str, ...], expected: tuple[str, ...]
 ) -> None:
     """And what never ran is run in any case, and said."""
-    choice = choose(Wishes(rerun=rerun), NAMES, past)
+    choice = choose(Wishes(rerun=rerun), JOBS, past)
     assert (choice.rerun, choice.only, choice.left) == (expected, None, True)
     assert ("running, too: 2 jobs that never ran" in choice.notes) == bool(rerun)
 
 
 def test_only_some_are_run_again(past: BatchState) -> None:
     """Those that are chosen and ended so."""
-    choice = choose(Wishes(rerun=("failed",), only=("b*", "good")), NAMES, past)
+    choice = choose(Wishes(rerun=("failed",), only=("b*", "good")), JOBS, past)
     assert (choice.rerun, choice.only) == (("bad",), frozenset({"bad", "good"}))
     assert choice.notes == (
-        "2 of 6 jobs selected; the others wait until the batch is resumed without --only",
+        "2 of 7 jobs selected; the others wait until the batch is resumed without --only",
         "running again: 1 job (--rerun failed)",
     )
 
 
+def test_what_is_chosen_brings_what_it_needs(past: BatchState) -> None:
+    """Unless that is over."""
+    choice = choose(Wishes(only=("new",)), JOBS, past)
+    assert choice.only == frozenset({"new", "given-up"})
+    (note,) = choice.notes
+    assert note.startswith("1 of 7 jobs selected, and 1 job that they need; ")
+
+
 def test_what_is_over_is_not_left(past: BatchState) -> None:
     """Unless it is to be run again."""
-    assert not choose(Wishes(only=("good", "bad")), NAMES, past).left
-    assert choose(Wishes(only=("good", "bad"), rerun=("failed",)), NAMES, past).left
-    assert choose(Wishes(only=("given-up",)), NAMES, past).left
+    assert not choose(Wishes(only=("good", "bad")), JOBS, past).left
+    assert choose(Wishes(only=("good", "bad"), rerun=("failed",)), JOBS, past).left
+    assert choose(Wishes(only=("given-up",)), JOBS, past).left
 
 
 def test_who_chose_some_is_content_with_them(past: BatchState) -> None:

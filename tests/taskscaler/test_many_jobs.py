@@ -204,3 +204,26 @@ def test_the_examples_of_the_reference_are_these_jobs(tmp_path: Path) -> None:
         "count-tue",
     ]
     assert [job.spec.env.get("flags") for job in jobs[4:8]] == ["-O2", "-O2", None, None]
+
+
+@pytest.mark.parametrize(
+    ("needs", "found"),
+    [
+        (("b", "", ""), []),
+        (("b-01", "", ""), []),
+        (("b-3", "", ""), ['jobs[0].needs: "b-3", which is not a job']),
+        (("a", "", ""), ['jobs[0].needs: "a" needs itself']),
+        (("b", "c", "a"), ['jobs[0].needs: a cycle: "a" needs "b", "b" needs "c", "c" needs "a"']),
+        (("b-02", "a", ""), ['jobs[0].needs: a cycle: "a" needs "b-02", "b-02" needs "a"']),
+    ],
+)
+def test_needs_are_of_tables_and_jobs(tmp_path: Path, needs: tuple[str, ...], found: list[str]) -> None:
+    """A cycle is one error, which shows it."""
+    text = "".join(
+        f"[[jobs]]\nname = '{name}'\nscript = 'true'\nneeds = {[need] if need else []}\n{more}"
+        for name, need, more in zip("abc", needs, ("", "copies = 2\n", ""), strict=True)
+    )
+    if found:
+        assert wrong(tmp_path, text) == found
+    else:
+        assert read(tmp_path, text).jobs.plan[0].needs == (needs[0],)

@@ -17,6 +17,7 @@ from fleeting.plugins import structure
 from taskscaler._jobsfile._checks import bad_variables, missing_files, missing_program
 from taskscaler._jobsfile._expansion import expansions_of, repeated_names
 from taskscaler._jobsfile._jobs import FileJobs
+from taskscaler._jobsfile._needs import wrong_needs
 from taskscaler._jobsfile._plugins import executors_of, groups_of, observers_of, options_of, unusable_connectors
 from taskscaler._jobsfile._tables import Report, Tables
 from taskscaler._observe import ScalerObserver
@@ -79,11 +80,13 @@ def read_jobs_file(path: Path) -> JobsFile:
     observers = observers_of(tables.autoscaler, problems)
     problems += [
         *unusable_connectors(tables.autoscaler),
-        *repeated_names(expansions),
         *bad_variables(tables),
         *missing_files(path.parent, tables),
         *missing_program(path.parent, tables.report),
     ]
+    jobs = FileJobs(expansions, tables.defaults, options, path.parent)
+    repeated = [*repeated_names(expansions)]
+    problems += repeated or wrong_needs(jobs.plan, {table.name: f"jobs[{n}]" for n, table in enumerate(tables.jobs)})
     if problems:
         raise file_error(at_home(problems, data.get("autoscaler"), "autoscaler"), data, source=str(path))
     return JobsFile(
@@ -91,7 +94,7 @@ def read_jobs_file(path: Path) -> JobsFile:
         autoscaler=tables.autoscaler,
         groups=groups,
         observers=observers,
-        jobs=FileJobs(expansions, tables.defaults, options, path.parent),
+        jobs=jobs,
         executors=executors,
         report=tables.report,
         text=text,

@@ -57,10 +57,13 @@ class FileJobs(LazyJobs):
         number -= self._ends[table] - len(expansion)
         return expansion.job(number, name, self._defaults, self._options[table], self._directory)
 
-    def table_of(self, number: int) -> int:
-        """Tell which table a job is of."""
-        return bisect_right(self._ends, number)
-
     def _like(self, expansion: Expansion) -> Planned:
-        retries = expansion.table.retries
-        return Planned(name="", retries=self._defaults.retries if retries is None else retries)
+        table = expansion.table
+        return Planned(
+            name="",
+            retries=self._defaults.retries if table.retries is None else table.retries,
+            group=table.name,
+            needs=table.needs,
+            when=table.when,
+            max_parallel=table.max_parallel or 0,
+        )

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 from pathlib import PurePosixPath
-from typing import Any
+from typing import Any, Literal
 
 from attrs import Attribute, field, frozen, validators
 
@@ -101,6 +101,15 @@ class JobTable:
 
     for_each: str | None = field(default=None, validator=_one_inside)
     """A job for each file that this pattern matches, relative to the jobs file."""
+
+    max_parallel: int | None = field(default=None, validator=validators.optional(validators.ge(1)))
+    """How many of its jobs may be under way at once."""
+
+    needs: tuple[str, ...] = ()
+    """Tables and jobs, by their names, that have to be over before it begins."""
+
+    when: Literal["on_success", "always"] = "on_success"
+    """Whether it begins only if all that it needs has succeeded, or always."""
 
     executor: str | None = None
     timeout: Duration | None = field(default=None, validator=validators.optional(validators.gt(0)))

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Self
 
 import anyio
-from attrs import define, evolve
+from attrs import define
 
 from fleeting.plugins import Offload, make_private, open_private, write_whole
 from taskscaler._errors import CannotResume, RecordUnreadable
@@ -35,7 +35,7 @@ from taskscaler.batch._events import (
 )
 from taskscaler.batch._job import Job, planned
 from taskscaler.batch._names import Names
-from taskscaler.batch._plan import Plan
+from taskscaler.batch._plan import Plan, Planned
 from taskscaler.batch._results import Results, draft_of
 from taskscaler.batch._state import BatchState, fold
 
@@ -362,7 +362,7 @@ class EventLog:
 def with_those_over(plan: Plan, past: BatchState) -> Plan:
     """Add to a plan the jobs of a batch that it lacks and that are over for good: what became of them stays known."""
     left = (
-        (evolve(past.plan.like(record.number), name=""), (record.name,))
+        (Planned(name="", retries=past.plan.like(record.number).retries), (record.name,))
         for record in past.records
         if record.state.stands and record.name not in plan.names
     )

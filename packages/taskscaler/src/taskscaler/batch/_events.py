@@ -29,7 +29,6 @@ from taskscaler._observe import DecisionEvent, InstanceEvent, event_as_data
 from taskscaler.batch._job import Job, planned
 from taskscaler.batch._job_state import JobState
 from taskscaler.batch._plan import Plan, Planned, plan_of
-from taskscaler.batch._retries import retries_from
 from taskscaler.core._decide import Decision, Demand, PoolDecision, Removal, Sleep, Wake
 
 FORMAT = "taskscaler events"
@@ -229,7 +228,7 @@ def as_data(event: RecordedEvent) -> Mapping[str, object]:
 
 
 def _groups(plan: Plan) -> Sequence[Mapping[str, object]]:
-    return [{"retries": like.retries.data(), "names": [*names]} for like, names in plan.groups()]
+    return [{**like.data(), "names": [*names]} for like, names in plan.groups()]
 
 
 def read_events(path: Path) -> list[RecordedEvent]:
@@ -301,9 +300,7 @@ def _replanned(*, at: float, jobs: Sequence[Mapping[str, Any]]) -> Replanned:
 
 
 def _plan(groups: Sequence[Mapping[str, Any]]) -> Plan:
-    return Plan.of_groups(
-        (Planned(name="", retries=retries_from(alike["retries"])), alike["names"]) for alike in groups
-    )
+    return Plan.of_groups((Planned.read(alike), alike["names"]) for alike in groups)
 
 
 def _rerun(*, at: float, jobs: Sequence[str]) -> Rerun:

@@ -7,7 +7,7 @@ from attrs import field, frozen, validators
 
 from fleeting import Duration
 from fleeting.config import in_words
-from taskscaler.batch._plan import Plan, Planned
+from taskscaler.batch._plan import Plan, Planned, When
 from taskscaler.batch._retries import Retries, as_retries
 from taskscaler.executors import JobSpec
 
@@ -30,6 +30,18 @@ class Job:
 
     retries: Retries = field(default=Retries(), converter=as_retries)
     """How often it is tried again, and when; a number is that of retries after its instance was lost."""
+
+    needs: tuple[str, ...] = ()
+    """Names of the jobs, and of the groups of jobs, that have to be over before it begins."""
+
+    when: When = "on_success"
+    """Whether it begins only if all that it needs has succeeded, or always."""
+
+    group: str = ""
+    """Name of the jobs that it is one of; a job that needs a group needs all of it. Empty: it is in none."""
+
+    max_parallel: int = field(default=0, validator=validators.ge(0))
+    """How many of its group may be under way at once, the same for each of them; 0: any number."""
 
     expected_duration: Duration | None = field(default=None, validator=validators.optional(validators.ge(0)))
     """Seconds it is expected to take, so that it is not begun where it could not end."""
@@ -61,7 +73,17 @@ def planned(jobs: Iterable[Job]) -> Plan:
     """Tell of jobs what is planned, in their order."""
     if isinstance(jobs, LazyJobs):
         return jobs.plan
-    return Plan(Planned(name=job.name, retries=job.retries) for job in jobs)
+    return Plan(
+        Planned(
+            name=job.name,
+            retries=job.retries,
+            group=job.group,
+            needs=job.needs,
+            when=job.when,
+            max_parallel=job.max_parallel,
+        )
+        for job in jobs
+    )
 
 
 def executors_of(jobs: Iterable[Job]) -> frozenset[str]:

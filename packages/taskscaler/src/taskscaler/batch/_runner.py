@@ -21,11 +21,12 @@ from fleeting.errors import SystemRefused
 from fleeting.events import LossKind
 from fleeting.plugins import format_duration, one_line
 from taskscaler._errors import LeaseLost, NoCapacity
-from taskscaler._wording import counted
+from taskscaler._wording import MOST_NAMED, counted, enumerated
 from taskscaler.batch._addresses import Addresses
 from taskscaler.batch._arguments import check_batch
 from taskscaler.batch._event_log import EventLog
 from taskscaler.batch._events import Ended, GivenUp, Over, Started
+from taskscaler.batch._graph import Front
 from taskscaler.batch._job import Job
 from taskscaler.batch._job_state import JobState
 from taskscaler.batch._log import JobLog
@@ -207,6 +208,10 @@ class Batch:
         self._events = events
         self.results = events.results
         self._jobs = jobs
+        self._front = self._front_of(self.state)
+        self._under_way: set[int] = set()
+        """Numbers of the jobs that have begun, or wait for a slot to do so, and are not over."""
+
         self._scaler = scaler
         self._executors = executors
         self._clock = clock
@@ -258,6 +263,7 @@ class Batch:
         try:
             async with anyio.create_task_group() as watch:
                 watch.start_soon(self._watch_patience)
+                watch.start_soon(self._skip_doomed)
                 async with anyio.create_task_group() as jobs:
                     await self._begin_all(jobs)
                 watch.cancel_scope.cancel()
@@ -270,6 +276,13 @@ class Batch:
         """Begin no more jobs; those that run go on to their ends."""
         self._close(JobState.CANCELLED, "the batch was interrupted")
 
+    @property
+    def held_back(self) -> str:
+        """What jobs wait for that cannot begin because of others; empty if none does."""
+        names = self._front.waits_for(MOST_NAMED + 1)
+        others = " and others" if len(names) > MOST_NAMED else ""
+        return f"jobs wait for {enumerated(names[:MOST_NAMED])}{others}" if names else ""
+
     async def stop(self) -> None:
         """End all jobs at once."""
         self._stopped = True
@@ -280,33 +293,82 @@ class Batch:
         self._events.open()
         self.results.begin(len(self._jobs))
 
+    def _front_of(self, state: BatchState) -> Front:
+        """See what may be begun of what is left of the batch."""
+        front = Front(state.plan, state.is_over)
+        for number, name in front.graph.unknown:
+            if not state.is_over(number):
+                raise ValueError(
+                    f"the job {state.plan.names[number]!r} needs {name!r}, which is not a job of the batch"
+                )
+        if cycle := front.graph.cycle():
+            raise ValueError(f"jobs need each other in a cycle: {' needs '.join([*cycle, cycle[0]])}")
+        for number in state.numbers(*(each for each in JobState if each.final)):
+            front.over(number, state.records[number].state)
+        return front
+
     async def _begin_all(self, tasks: TaskGroup) -> None:
-        """Have the jobs queue for slots in the order of the batch, until no more are to begin."""
+        """Have the jobs queue for slots, in the order of the batch, as soon as they may, until no more are to begin."""
         if self._only is not None:
-            left_out = [job for job in self._unfinished() if job.name not in self._only]
-            await self._give_up_all(left_out, NOT_SELECTED)
-        jobs = self._unfinished()
-        for number, job in enumerate(jobs):
-            await self._room.acquire()
-            if self._closed:
-                await self._give_up_all(jobs[number:])
-                return
+            names = self.state.plan.names
+            left_out = [number for number in self.state.numbers(JobState.QUEUED) if names[number] not in self._only]
+            await self._give_up_numbers(left_out, JobState.CANCELLED, NOT_SELECTED)
+        while (number := await self._next()) is not None:
+            job = self._jobs[number]
+            self._under_way.add(number)
             self._first_waits.add(job.name)
             await tasks.start(self._see_through, job)
+        if self._closed:
+            await self._give_up_all()
 
-    async def _give_up_all(self, jobs: Sequence[Job], why: str = "the batch was stopped") -> None:
-        """Give up jobs that do not wait, many at a time: nobody has to be woken for them."""
-        state, why = self._closed or (JobState.CANCELLED, why)
-        for name in [job.name for job in jobs if job.name in self.state.running]:
-            self._put(Ended(at=self._clock.now(), job=name, state=state, why=why))
-        waiting = [job.name for job in jobs if not self.state[job.name].state.final]
-        for start in range(0, len(waiting), _AT_ONCE):
-            self._give_up(waiting[start : start + _AT_ONCE], state, why)
+    async def _next(self) -> int | None:
+        """Wait until one more job may be begun, and there is a place for it; None: no more are to begin."""
+        await self._room.acquire()
+        while not self._closed and self._are_left:
+            changed = self._changed
+            if (number := self._front.next()) is not None:
+                return number
+            await changed.wait()
+        self._room.release()
+        return None
+
+    @property
+    def _are_left(self) -> bool:
+        """Whether there are jobs that neither are over nor have begun."""
+        return self.state.count(JobState.QUEUED, JobState.RUNNING) > len(self._under_way)
+
+    async def _skip_doomed(self) -> None:
+        """Give up, as long as the batch goes on, the jobs that need one that did not succeed."""
+        while True:
+            changed = self._changed
+            while self._front.doomed and not self._closed:
+                doomed = self._front.doomed.popleft()
+                needed = self.state.records[doomed.needed]
+                state = JobState.SKIPPED if needed.state.stands else JobState.CANCELLED
+                waiting = [number for number in doomed.jobs if not self.state.is_over(number)]
+                await self._give_up_numbers(waiting, state, f"needs {needed.name}, which {needed.state.said}")
+            await changed.wait()
+
+    async def _give_up_all(self) -> None:
+        """Give up what no task sees through; nobody has to be woken for these jobs."""
+        state, why = self._closed or (JobState.CANCELLED, "the batch was stopped")
+        waiting = [number for number in self.state.numbers(JobState.QUEUED) if number not in self._under_way]
+        await self._give_up_numbers(waiting, state, why)
+
+    async def _give_up_numbers(self, numbers: Sequence[int], state: JobState, why: str) -> None:
+        """Give up jobs that wait, many at a time."""
+        for start in range(0, len(numbers), _AT_ONCE):
+            names = [self.state.plan.names[number] for number in numbers[start : start + _AT_ONCE]]
+            self._give_up(names, state, why)
             await checkpoint()
 
     async def _finish(self) -> None:
         """Give up what is not over, and write the summary of what the event log has by then."""
-        await self._give_up_all(self._unfinished())
+        state, why = self._closed or (JobState.CANCELLED, "the batch was stopped")
+        for name in [*self.state.running]:
+            self._put(Ended(at=self._clock.now(), job=name, state=state, why=why))
+        self._under_way.clear()  # no task is left
+        await self._give_up_all()
         await self._events.flush()
         try:
             await to_thread.run_sync(partial(self.results.write_summary, self.state, now=self._clock.now()))
@@ -314,13 +376,11 @@ class Batch:
             self.summary_refused = error
             log.warning("summary_not_written", extra={"error": str(error)})
 
-    def _unfinished(self) -> list[Job]:
-        return [job for job in self._jobs if not self.state[job.name].state.final]
-
     def _close(self, state: JobState, why: str) -> None:
         self._closed = self._closed or (state, why)
         for scope in (*self._waiting.values(), *self._resting.values()):
             scope.cancel()
+        self._wake()
 
     async def _see_through(self, job: Job, *, task_status: TaskStatus[None]) -> None:
         task_status.started()  # whoever started this goes on once it waits for its slot
@@ -344,12 +404,12 @@ class Batch:
         self._waits_no_more(job)
         with anyio.CancelScope() as scope:
             self._resting[job.name] = scope
-            self._wake_watch()
+            self._wake()
             try:
                 await self._clock.sleep_until(self.state[job.name].retry_at)
             finally:
                 del self._resting[job.name]
-                self._wake_watch()
+                self._wake()
 
     async def _try(self, job: Job) -> None:
         """Wait for a slot and run the job there; afterwards it is over, or waits again."""
@@ -505,16 +565,19 @@ class Batch:
     def _take(self, event: Started | Ended | GivenUp) -> None:
         """Have the event change the jobs, and report it."""
         changes = self.state.apply(event)
-        self._wake_watch()
         if isinstance(event, Ended) and self.state[event.job].state in _BAD:
             self._failed += 1
             if self._failed == self._fail_fast:
                 self._close(JobState.CANCELLED, f"not started, because {counted(self._failed, 'job')} failed")
         for change in changes:
+            if (state := change.record.state).final:
+                self._under_way.discard(change.record.number)
+                self._front.over(change.record.number, state)
             self._show(change)
+        self._wake()
 
-    def _wake_watch(self) -> None:
-        """Have the patience begin again."""
+    def _wake(self) -> None:
+        """Have those look again that wait for a change; patience begins anew."""
         self._changed.set()
         self._changed = anyio.Event()
 

@@ -5,7 +5,7 @@ apply the same ones, read from its event log. So all of them agree::
 
     QUEUED ── started ──► RUNNING ── ended ──► SUCCEEDED, CANCELLED
       ▲  │                   │
-      │  └─ given_up ────────┼───────────────► CANCELLED, NO_CAPACITY
+      │  └─ given_up ────────┼───────────────► CANCELLED, NO_CAPACITY, SKIPPED
       └──── ended badly ─────┴─ ended badly, no retries left ──► FAILED, TIMED_OUT, LOST
 
     resumed: RUNNING, CANCELLED, NO_CAPACITY ──► QUEUED; rerun: SUCCEEDED, FAILED, TIMED_OUT, LOST ──► QUEUED
@@ -115,6 +115,15 @@ class BatchState:
     def records(self) -> Sequence[JobRecord]:
         """Every job, in the order of the batch."""
         return _Made(range(len(self.plan)), self._look)
+
+    def numbers(self, *states: JobState) -> Sequence[int]:
+        """Give the numbers of the jobs that stand in one of these states, in their order."""
+        codes = bytes(CODES[state] for state in states)
+        return array("I", (number for number, code in enumerate(self._known.states) if code in codes))
+
+    def is_over(self, number: int) -> bool:
+        """Whether the job with a number has nothing left to do for this command."""
+        return STATES[self._known.states[number]].final
 
     @property
     def running(self) -> Mapping[str, JobRecord]:
@@ -255,12 +264,10 @@ class BatchState:
     def _queue_again(self, at: float) -> Sequence[JobChanged]:
         """Have the jobs wait that ran, or were not given their chance."""
         interrupted = {change.record.number: change.at for change in self.interrupt()}
-        given_up = bytes(CODES[state] for state in STATES if state.final and not state.stands)
-        numbers = array("I", interrupted)
-        for number, code in enumerate(self._known.states):
-            if code in given_up:
-                numbers.append(number)
-                self._move(number, JobState.QUEUED, at)
+        given_up = self.numbers(*(state for state in STATES if state.final and not state.stands))
+        for number in given_up:
+            self._move(number, JobState.QUEUED, at)
+        numbers = array("I", [*interrupted, *given_up])
         return _Made(numbers, lambda number: self._change(number, interrupted.get(number, at)))
 
     def _look(self, number: int) -> JobRecord:

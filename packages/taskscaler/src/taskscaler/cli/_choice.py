@@ -5,15 +5,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from attrs import frozen
 
 from taskscaler._wording import counted
-from taskscaler.batch import BatchState, JobState
+from taskscaler.batch import BatchState, JobState, Plan
+from taskscaler.batch._graph import with_needs
 from taskscaler.batch._select import select
 
 RERUN: Mapping[str, frozenset[JobState]] = {
-    "failed": frozenset({JobState.FAILED, JobState.TIMED_OUT}),
-    "lost": frozenset({JobState.LOST}),
+    "failed": frozenset({JobState.FAILED, JobState.TIMED_OUT, JobState.SKIPPED}),
+    "lost": frozenset({JobState.LOST, JobState.SKIPPED}),
     "all": frozenset(state for state in JobState if state.stands),
 }
-"""How jobs ended that are run again, by the words for it."""
+"""How jobs ended that are run again, by the words for it; those that were skipped are, if what they need succeeds."""
 
 
 @frozen(kw_only=True)
@@ -54,28 +55,33 @@ class Choice:
         return all(state[name].state is JobState.SUCCEEDED for name in self.only)
 
 
-def choose(wishes: Wishes, names: Sequence[str], past: BatchState | None) -> Choice:
+def choose(wishes: Wishes, plan: Plan, past: BatchState | None) -> Choice:
     """Choose among jobs.
 
     Args:
         wishes: What is wished.
-        names: Those of the jobs as they are now, in the order of the batch.
+        plan: The jobs as they are now, in the order of the batch.
         past: What earlier commands left; None: this is the first.
 
     Raises:
         WrongArguments: No job is meant by one of `Wishes.only`.
     """
-    only = frozenset(select(names, wishes.only)) if wishes.only else None
+    names = plan.names
+    selected = frozenset(select(names, wishes.only)) if wishes.only else None
+    only = None if selected is None else selected | {name for name in with_needs(plan, selected) if _waits(name, past)}
     chosen = names if only is None else [name for name in names if name in only]
     again = frozenset[JobState]().union(*(RERUN[word] for word in wishes.rerun))
     rerun = [name for name in chosen if past and name in past.jobs and past[name].state in again]
-    left = [name for name in chosen if not (past and name in past.jobs and past[name].state.stands)]
+    left = [name for name in chosen if _waits(name, past)]
     return Choice(
         only=only,
         rerun=tuple(rerun),
         fail_fast=wishes.fail_fast,
         left=bool(left or rerun),
-        notes=tuple(_notes(wishes, len(rerun), len(chosen), len(names), _never_run(left, past))),
+        notes=(
+            *_notes_on_selection(len(selected or ()), len(only or ()), len(names)),
+            *_notes_on_reruns(wishes.rerun, len(rerun), _never_run(left, past)),
+        ),
     )
 
 
@@ -83,11 +89,23 @@ def _never_run(left: Sequence[str], past: BatchState | None) -> int:
     return sum(not (past and name in past.jobs and past[name].attempts) for name in left)
 
 
-def _notes(wishes: Wishes, rerun: int, chosen: int, of: int, never_run: int) -> Iterator[str]:
-    if wishes.only:
-        yield f"{chosen} of {counted(of, 'job')} selected; the others wait until the batch is resumed without --only"
-    if wishes.rerun:
-        kinds = " ".join(f"--rerun {word}" for word in wishes.rerun)
+def _waits(name: str, past: BatchState | None) -> bool:
+    """Whether a job is not over for good."""
+    return not (past and name in past.jobs and past[name].state.stands)
+
+
+def _notes_on_selection(selected: int, run: int, of: int) -> Iterator[str]:
+    if selected:
+        needed = f", and {counted(run - selected, 'job')} that they need" if run > selected else ""
+        yield (
+            f"{selected} of {counted(of, 'job')} selected{needed}; "
+            "the others wait until the batch is resumed without --only"
+        )
+
+
+def _notes_on_reruns(words: Sequence[str], rerun: int, never_run: int) -> Iterator[str]:
+    if words:
+        kinds = " ".join(f"--rerun {word}" for word in words)
         yield f"running again: {counted(rerun, 'job')} ({kinds})"
         if never_run:
             yield f"running, too: {counted(never_run, 'job')} that never ran"

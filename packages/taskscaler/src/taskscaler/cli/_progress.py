@@ -54,6 +54,7 @@ _STYLES = {  # of the ends that are distinguished while the batch runs
     JobState.LOST: "red",
     JobState.NO_CAPACITY: "red",
     JobState.CANCELLED: "yellow",
+    JobState.SKIPPED: "yellow",
 }
 
 

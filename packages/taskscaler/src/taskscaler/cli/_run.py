@@ -50,7 +50,7 @@ def run_jobs_file(path: Path, output: Path | None, wishes: Wishes) -> int:
     """Run the batch and return the exit status. What goes wrong is printed on standard error."""
     try:
         file = read_jobs_file(path)
-        choice = choose(wishes, planned(file.jobs).names, None)
+        choice = choose(wishes, planned(file.jobs), None)
         results, made = _results_in(output) if output else new_results(_named_after(path))
     except _WRONG as error:
         return report_errors([error], WRONG)
@@ -80,7 +80,7 @@ def resume_batch(directory: Path, wishes: Wishes) -> int:
             return _tell_over(events.past, events.past.over, results)
         try:
             file, changed = _read_again(events)
-            choice = choose(wishes, planned(file.jobs).names, events.past)
+            choice = choose(wishes, planned(file.jobs), events.past)
         except _WRONG as error:
             return report_errors([error], WRONG)
         if events.past and not choice.left and (wishes.rerun or wishes.only):
@@ -380,4 +380,4 @@ class _Run:
     async def _why(self) -> str:
         """Why jobs wait; looked at several times a second, so nothing is explained while none does."""
         waiting = (await self.scaler.capacity()).pending
-        return (await self.scaler.explain()).answer if waiting else ""
+        return (await self.scaler.explain()).answer if waiting else self.batch.held_back

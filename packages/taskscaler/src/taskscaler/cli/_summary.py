@@ -18,6 +18,8 @@ from taskscaler.cli._text import broken, listed
 
 _BAD = (JobState.FAILED, JobState.TIMED_OUT, JobState.LOST, JobState.NO_CAPACITY)
 
+_SKIPPED = {JobState.SKIPPED}
+
 LAST_LINES = 5
 """So many lines of a failed job's log are shown."""
 
@@ -49,7 +51,7 @@ def print_summary(console: Console, state: BatchState, results: Results, *, now:
     _print_row(console, "results", str(results.directory), wrap=False)
     if not state.all_stand:
         _print_row(console, "resume", f"taskscaler run --resume {quote(str(results.directory))}", wrap=False)
-    elif kinds := " ".join(f"--rerun {word}" for word in ("failed", "lost") if state.count(*RERUN[word])):
+    elif kinds := " ".join(f"--rerun {word}" for word in ("failed", "lost") if state.count(*RERUN[word] - _SKIPPED)):
         _print_row(console, "run again", f"taskscaler run --resume {quote(str(results.directory))} {kinds}", wrap=False)
     for line in _failures(state, results):
         console.print(line, highlight=False, soft_wrap=True)

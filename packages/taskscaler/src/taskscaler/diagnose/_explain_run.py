@@ -12,6 +12,7 @@ from taskscaler._observe import GONE, DecisionEvent
 from taskscaler._recorded_run import Progress, RecordedInstance, RecordedRun
 from taskscaler._wording import counted, enumerated, iso
 from taskscaler.batch import Attempt, JobRecord, JobState, Resumed
+from taskscaler.batch._graph import lacking
 from taskscaler.core._decide import Decision
 from taskscaler.diagnose._answer import Answer, Row
 from taskscaler.diagnose._explain import STATES, decision_dict
@@ -21,14 +22,6 @@ MOST = 10
 
 ON_THE_WAY = "instances on their way"
 """What jobs wait for that no limit keeps from being served."""
-
-
-_ENDINGS = {
-    JobState.LOST: "was lost",
-    JobState.CANCELLED: "was cancelled",
-    JobState.NO_CAPACITY: "got no slot",
-}
-"""How it is said that a job ended so, where the state's own words will not do."""
 
 
 def waits_of(run: RecordedRun, until: float) -> dict[str, float]:
@@ -218,7 +211,7 @@ def _standing_of(run: RecordedRun, job: JobRecord) -> str:
 
 def _ending(run: RecordedRun, job: JobRecord) -> str:
     """How it ended, to follow its name."""
-    return "was interrupted" if _is_interrupted(run, job) else _ENDINGS.get(job.state, job.state.words)
+    return "was interrupted" if _is_interrupted(run, job) else job.state.said
 
 
 def _at_most(lines: Sequence[str], noun: str) -> Iterator[str]:
@@ -252,7 +245,7 @@ class JobExplanation(RunAnswer):
             case JobState.QUEUED if tries:
                 return f"{name} is waiting to be retried: {tries[-1].why}"
             case JobState.QUEUED:
-                return f"{name} is waiting for its first slot"
+                return f"{name} is waiting for {self._awaited}"
             case JobState.RUNNING:
                 number = f" (try {len(tries)})" if often else ""
                 return f"{name} is running on {tries[-1].instance}{number}{self._again}"
@@ -263,6 +256,31 @@ class JobExplanation(RunAnswer):
     def _rests(self) -> float:
         """Seconds until it may be tried again, if a command waits for that."""
         return max(0.0, self.job.retry_at - self.at) if self.run.progress is Progress.RUNNING else 0.0
+
+    @property
+    def _awaited(self) -> str:
+        """What it waits for that has not been tried yet."""
+        if self._has_no_room:
+            return f"other jobs of its table, of which {self._at_once} may run at once"
+        return enumerated(self._needed) or "its first slot"
+
+    @property
+    def _needed(self) -> Sequence[str]:
+        """Names of what it needs that is not over."""
+        return lacking(self.run.state.plan, self.job.number, self.run.state.is_over)
+
+    @property
+    def _at_once(self) -> int:
+        """How many jobs of its table may run at once; 0: any number."""
+        return self.run.state.plan.like(self.job.number).max_parallel
+
+    @property
+    def _has_no_room(self) -> bool:
+        """Whether as many jobs of its table run as may."""
+        plan = self.run.state.plan
+        group = plan.like(self.job.number).group
+        running = sum(plan.like(each.number).group == group for each in self.run.state.running.values())
+        return 0 < self._at_once <= running
 
     @property
     def _again(self) -> str:
@@ -281,6 +299,9 @@ class JobExplanation(RunAnswer):
             return "it runs to its end; if its instance is lost, it is retried while it has retries left"
         if self._rests:
             return f"it waits {span(self._rests)}, as its `backoff` says, and then for a slot"
+        if self._needed:
+            succeeded = "is over" if self.run.state.plan.like(self.job.number).when == "always" else "has succeeded"
+            return f"it waits for a slot once all that it needs {succeeded}"
         return "it gets the next free slot after the jobs ahead of it"
 
     def rows(self) -> Iterator[Row]:

@@ -95,6 +95,7 @@ _BARS = {
     JobState.LOST: _LOST,
     JobState.CANCELLED: _CANCELLED,
     JobState.NO_CAPACITY: _CANCELLED,
+    JobState.SKIPPED: _CANCELLED,
 }
 _WAITING = "#E69F00"
 
