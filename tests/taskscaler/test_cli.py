@@ -42,6 +42,7 @@ from taskscaler.batch import (
     Job,
     JobChanged,
     JobState,
+    Planned,
     Results,
     Started,
     read_events,
@@ -49,11 +50,12 @@ from taskscaler.batch import (
 from taskscaler.cli import main
 from taskscaler.cli._changes import changes
 from taskscaler.cli._console import PatientConsole
+from taskscaler.cli._last_lines import last_lines
 from taskscaler.cli._paragraphs import Paragraphs
 from taskscaler.cli._progress import LiveProgress, Picture, PlainProgress, paint, progress_for
 from taskscaler.cli._report import make_report
 from taskscaler.cli._run import _Run
-from taskscaler.cli._summary import last_lines, print_summary
+from taskscaler.cli._summary import print_summary
 from taskscaler.executors import JobSpec
 from tests.golden import Golden
 
@@ -534,6 +536,27 @@ def test_on_a_terminal_the_summary_is_broken_between_words(tmp_path: Path) -> No
         "           i-000000000000000000000000000002 (1",
     ]
     assert f"results    {results.directory}" in lines
+
+
+def test_each_of_many_failures_is_one_line_with_its_last_line(tmp_path: Path) -> None:
+    """At most fifty; the rest is counted, and it is said where more of their output is."""
+    names = [f"job-{number}" for number in range(60)]
+    state = BatchState(Begun(at=0.0, jobs=tuple(Planned(name=name, retries=0) for name in names)))
+    results = Results(tmp_path)
+    results.log(names[0]).parent.mkdir(parents=True)
+    for name in names:
+        state.apply(Started(at=1.0, job=name, pool="", instance="i-1", slot=0))
+        state.apply(Ended(at=2.0, job=name, state=JobState.FAILED, exit_code=3, why="exited with 3"))
+        results.log(name).write_text("\x1b[31mfirst\nlast: \x1b[31mno disk\ntaskscaler: exited with 3\n")
+    output = io.StringIO()
+    print_summary(Console(file=output), state, results, now=83.0, timeline="none")
+    lines = output.getvalue().splitlines()
+    assert sum("no disk" in line for line in lines) == 50
+    assert "job-0 failed: exited with 3 · last: no disk" in lines
+    assert lines[-2:] == [
+        f"and 10 more jobs; see {results.summary}",
+        f"for more of what a job printed: taskscaler logs {tmp_path} JOB",
+    ]
 
 
 def test_last_lines_of_a_long_log_are_read_from_its_end(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ RESERVED = frozenset(
         "artifacts",
         "events.jsonl",
         "fleet.log",
+        "gl-code-quality-report.json",
         "logs",
         "report.txt",
         "results.json",

@@ -88,6 +88,11 @@ class Results:
         return self.directory / f"timeline.{format_}"
 
     @property
+    def annotations(self) -> Path:
+        """Which jobs ended badly, for GitLab; only there if it was asked for."""
+        return self.directory / "gl-code-quality-report.json"
+
+    @property
     def resume(self) -> Path:
         """The directory of what is kept only until the batch is over, and for nobody else's eyes."""
         return self.directory / "resume"

@@ -22,6 +22,12 @@ def main() -> None:
     """Run jobs on a fleet of instances that grows and shrinks with them."""
 
 
+def _new_file(_: click.Context, __: click.Parameter, given: Path | None) -> Path | None:
+    if given is not None and not given.parent.is_dir():
+        raise click.BadParameter(f"there is no directory {given.parent}")
+    return given
+
+
 class _Run(click.Command):
     """A command with an option whose value may be left out, even where the name of a file follows."""
 
@@ -37,6 +43,15 @@ class _Run(click.Command):
         except click.UsageError as error:
             error.ctx = error.ctx or ctx
             raise
+
+
+_JUNIT = click.option(
+    "--junit",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, path_type=Path),
+    callback=_new_file,
+    help="Write JUnit XML: each job is a test case.",
+)
 
 
 @main.command(epilog=_EPILOG, cls=_Run)
@@ -72,6 +87,13 @@ class _Run(click.Command):
     type=click.IntRange(min=1),
     help="Start no more jobs once N jobs have failed; running jobs finish.  [default if given: 1]",
 )
+@_JUNIT
+@click.option(
+    "--annotations",
+    type=click.Choice(["github", "gitlab"]),
+    help="For each failed job, print an annotation for GitHub Actions, or write a code quality report for GitLab into "
+    "the results.",
+)
 def run(
     jobs: Path | None,
     output: Path | None,
@@ -80,6 +102,8 @@ def run(
     rerun: tuple[str, ...],
     only: tuple[str, ...],
     fail_fast: int | None,
+    junit: Path | None,
+    annotations: str | None,
 ) -> None:
     """Run every job of the file JOBS and wait for all of them.
 
@@ -93,8 +117,10 @@ def run(
     run as the jobs file has them now.
     """
     from taskscaler.cli._choice import Wishes
+    from taskscaler.cli._for_ci import ForCI
 
     wishes = Wishes(only=only, rerun=rerun, fail_fast=fail_fast)
+    for_ci = ForCI(junit=junit, annotations=annotations)
     if resume is None:
         if jobs is None:
             raise click.UsageError("missing argument 'JOBS'; to resume an interrupted batch, use --resume DIR")
@@ -102,14 +128,14 @@ def run(
             raise click.UsageError("--rerun needs --resume DIR, the results of the batch whose jobs run again")
         from taskscaler.cli._run import run_jobs_file
 
-        sys.exit(run_jobs_file(jobs, output, wishes))
+        sys.exit(run_jobs_file(jobs, output, wishes, for_ci))
     if jobs is not None:
         raise click.UsageError("--resume takes no file; the batch keeps the file that it was started with")
     if output is not None:
         raise click.UsageError("--resume takes no --output; the results stay in the batch's own directory")
     from taskscaler.cli._run import resume_batch
 
-    sys.exit(resume_batch(resume, wishes))
+    sys.exit(resume_batch(resume, wishes, for_ci))
 
 
 _CHECK_EPILOG = """
@@ -226,12 +252,14 @@ are wrong.
     help="What one instance costs an hour, in any currency.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
-def report(results: Path, price_per_hour: float | None, *, as_json: bool) -> None:
+@_JUNIT
+def report(results: Path, price_per_hour: float | None, *, as_json: bool, junit: Path | None) -> None:
     """Summarise the batch whose results are in the directory RESULTS.
 
     Draws the timeline again, and prints how long jobs waited and ran, how well the instances were used, how many
     instance-hours they took and, with a price, what they cost. The batch may be over, interrupted, or running.
     """
+    from taskscaler.cli._for_ci import ForCI
     from taskscaler.cli._timeline import look_back
 
-    sys.exit(look_back(results, price_per_hour=price_per_hour, as_json=as_json))
+    sys.exit(look_back(results, ForCI(junit=junit), price_per_hour=price_per_hour, as_json=as_json))

@@ -4,6 +4,7 @@ import signal
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from datetime import datetime
+from functools import partial
 from itertools import chain, count
 from pathlib import Path
 from shlex import quote
@@ -31,6 +32,7 @@ from taskscaler.batch._pace import Pace
 from taskscaler.cli._changes import changes, changes_of_fleet, changes_of_jobs, sayings
 from taskscaler.cli._choice import Choice, Wishes, choose
 from taskscaler.cli._console import PatientConsole
+from taskscaler.cli._for_ci import ForCI
 from taskscaler.cli._log import logging_to
 from taskscaler.cli._progress import Picture, Progress, progress_for
 from taskscaler.cli._report import make_report
@@ -46,7 +48,7 @@ MOST_DRAWN_IN_HASTE = 10_000
 _HINT = "no more jobs start, running jobs finish; press Ctrl-C again to stop at once"
 
 
-def run_jobs_file(path: Path, output: Path | None, wishes: Wishes) -> int:
+def run_jobs_file(path: Path, output: Path | None, wishes: Wishes, for_ci: ForCI) -> int:
     """Run the batch and return the exit status. What goes wrong is printed on standard error."""
     try:
         file = read_jobs_file(path)
@@ -55,7 +57,7 @@ def run_jobs_file(path: Path, output: Path | None, wishes: Wishes) -> int:
     except _WRONG as error:
         return report_errors([error], WRONG)
     try:
-        return _run_all(file, EventLog(results, pools=_facts(file), jobs_file=path, text=file.text), choice)
+        return _run_all(file, EventLog(results, pools=_facts(file), jobs_file=path, text=file.text), choice, for_ci)
     finally:
         _remove_empty(made)  # they are, if the batch could not be begun
 
@@ -66,7 +68,7 @@ def _remove_empty(directories: Iterable[Path]) -> None:
             directory.rmdir()
 
 
-def resume_batch(directory: Path, wishes: Wishes) -> int:
+def resume_batch(directory: Path, wishes: Wishes, for_ci: ForCI) -> int:
     """Go on with the batch whose results are in *directory*, and return the exit status, as `run_jobs_file`."""
     results = Results(directory)
     try:
@@ -87,7 +89,7 @@ def resume_batch(directory: Path, wishes: Wishes) -> int:
             return _tell_nothing_left(choice, events.past, results)
         said = sayings(changed, events.past, frozenset(choice.rerun))
         events.pools, events.text = tuple(_facts(file)), file.text
-        return _run_all(file, events, evolve(choice, notes=(*choice.notes, *said)))
+        return _run_all(file, events, evolve(choice, notes=(*choice.notes, *said)), for_ci)
 
 
 def _read_again(events: EventLog) -> tuple[JobsFile, Mapping[str, str]]:
@@ -137,16 +139,15 @@ def _tell_nothing_left(choice: Choice, past: BatchState, results: Results) -> in
     return SUCCEEDED if choice.content(past) else FAILED
 
 
-def _run_all(file: JobsFile, events: EventLog, choice: Choice) -> int:
+def _run_all(file: JobsFile, events: EventLog, choice: Choice, for_ci: ForCI) -> int:
+    async def run_batch() -> int:
+        return await _Run(file, events, PatientConsole(), choice, for_ci).run()
+
     def run() -> int:
         with closing(events), logging_to(events.results.fleet_log):
-            return anyio.run(_run, file, events, PatientConsole(), choice)
+            return anyio.run(run_batch)
 
     return outcome(run)
-
-
-async def _run(file: JobsFile, events: EventLog, console: Console, choice: Choice) -> int:
-    return await _Run(file, events, console, choice).run()
 
 
 def _tell_over(state: BatchState, over: Over, results: Results) -> int:
@@ -203,6 +204,7 @@ class _Run:
     events: EventLog
     console: Console
     choice: Choice = field(factory=Choice)
+    for_ci: ForCI = field(factory=ForCI)
     ended_by: int | None = None
     """The first signal that asked for an end."""
 
@@ -228,14 +230,16 @@ class _Run:
                 await self._run_batch()
             now = self.clock.now()
             timeline = await self._draw()
-            print_summary(self.console, self.batch.state, self.events.results, now=now, timeline=timeline)
-            written = self._tell_if_unwritten()
-            reported = await self._report() and written
+            with self.for_ci.nothing_obeyed(self.console):
+                print_summary(self.console, self.batch.state, self.events.results, now=now, timeline=timeline)
+                written = self._tell_if_unwritten()
+                reported = await self._report() and written
+            left = await self._leave_for_ci()
             signals.cancel_scope.cancel()
         if self.batch.state.all_stand and reported:
             over = Over(at=self.clock.now(), well=self.batch.state.succeeded)
             await to_thread.run_sync(self.events.end, over)
-        well = self.choice.content(self.batch.state) and reported
+        well = self.choice.content(self.batch.state) and reported and left
         if self.ended_by:
             return SIGNALLED + self.ended_by
         return SUCCEEDED if well else FAILED
@@ -315,6 +319,16 @@ class _Run:
             self.console.print()
             self.console.print(Text(harmless(text).rstrip("\n")), soft_wrap=True)
         return not self.reporting.cancelled_caught
+
+    async def _leave_for_ci(self) -> bool:
+        """Leave what a CI system reads; return whether nothing went wrong with it."""
+        leave = partial(self.for_ci.leave, self.batch.state, self.events.results, self.file.path, self.console)
+        try:
+            await to_thread.run_sync(leave)
+        except OSError as error:
+            report_errors([error], FAILED)
+            return False
+        return True
 
     @property
     def _waits_for_others(self) -> bool:

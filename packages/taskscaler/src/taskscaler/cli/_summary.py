@@ -1,37 +1,39 @@
 """What is shown when a batch is over."""
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from shlex import quote
 from statistics import median
 
 from rich.console import Console
 from rich.text import Text
 
-from fleeting.config import harmless
 from fleeting.plugins import one_line, span
 from taskscaler._wording import counted
-from taskscaler.batch import BatchState, JobState, Results
+from taskscaler.batch import BatchState, JobRecord, JobState, Results
 from taskscaler.cli._choice import RERUN
+from taskscaler.cli._last_lines import last_lines
 from taskscaler.cli._text import broken, listed
 
 _BAD = (JobState.FAILED, JobState.TIMED_OUT, JobState.LOST, JobState.NO_CAPACITY)
 
 _SKIPPED = {JobState.SKIPPED}
 
-LAST_LINES = 5
-"""So many lines of a failed job's log are shown."""
-
 MOST_NAMED = 10
-"""So many failed jobs and retries are listed one by one; the rest is counted."""
+"""So many retries are listed one by one; the rest is counted."""
+
+MOST_IN_DETAIL = 3
+"""Of so many failed jobs the last lines are shown; of more, each is one line with its last one."""
+
+MOST_IN_LINES = 50
+"""So many failed jobs have a line; the rest is counted."""
 
 _LABELS = 11
 """Characters that the labels take."""
 
-_LONGEST = 16 * 1024  # bytes of a row: a path, or the names of ten jobs and why they were tried again
+_LONGEST_LAST = 200  # bytes of a last line of output
 
-_TAIL = 64 * 1024  # bytes of a log that are read to find its last lines
+_LONGEST = 16 * 1024  # bytes of a row: a path, or the names of ten jobs and why they were tried again
 
 
 def print_summary(console: Console, state: BatchState, results: Results, *, now: float, timeline: str) -> None:
@@ -79,6 +81,8 @@ def _retries(state: BatchState) -> list[str]:
     names: dict[str, list[str]] = {}
     for record in state.records:
         for attempt in record.retried_attempts:
+            if attempt.state is JobState.SUCCEEDED:  # it was run again because somebody wanted it
+                continue
             names.setdefault(attempt.why, []).append(record.name)
     return [f"{', '.join(_at_most(jobs))}: {why}" for why, jobs in names.items()]
 
@@ -101,28 +105,31 @@ def _instances(state: BatchState) -> str:
 
 def _failures(state: BatchState, results: Results) -> Iterator[Text]:
     failed = [record for record in state.records if record.state in _BAD]
-    for record in failed[:MOST_NAMED]:
-        log = results.log(record.name)
-        yield Text.assemble("\n", (record.name, "bold"), " ", (record.state.words, "red"), f": {one_line(record.why)}")
-        if tail := last_lines(log):
-            yield Text("\n".join(f"  {line}" for line in tail), style="dim")
-            yield Text(f"  {one_line(str(log), _LONGEST)}")
-    if len(failed) > MOST_NAMED:
-        yield Text(
-            f"\nand {counted(len(failed) - MOST_NAMED, 'more job')}; see {one_line(str(results.summary), _LONGEST)}"
+    if len(failed) <= MOST_IN_DETAIL:
+        for record in failed:
+            log = results.log(record.name)
+            yield Text.assemble(
+                "\n", (record.name, "bold"), " ", (record.state.words, "red"), f": {one_line(record.why)}"
+            )
+            if tail := last_lines(log):
+                yield Text("\n".join(f"  {line}" for line in tail), style="dim")
+                yield Text(f"  {one_line(str(log), _LONGEST)}")
+        return
+    yield Text()
+    for record in failed[:MOST_IN_LINES]:
+        last = "".join(last_lines(results.log(record.name), 1))
+        said = [one_line(record.why), one_line(last, _LONGEST_LAST)]
+        yield Text.assemble(
+            (record.name, "bold"), " ", (record.state.words, "red"), f": {' · '.join(filter(None, said))}"
         )
+    if len(failed) > MOST_IN_LINES:
+        more = counted(len(failed) - MOST_IN_LINES, "more job")
+        yield Text(f"and {more}; see {one_line(str(results.summary), _LONGEST)}")
+    yield Text(f"for more of what a job printed: taskscaler logs {quote(str(results.directory))} JOB", style="dim")
 
 
-def last_lines(log: Path) -> list[str]:
-    """Read the last lines of what a job printed, made harmless; none if there is no log to read."""
-    try:
-        with log.open("rb") as file:
-            file.seek(max(0, log.stat().st_size - _TAIL))
-            text = file.read().decode(errors="replace")
-    except OSError:
-        return []
-    lines = (line for line in harmless(text).splitlines() if line.strip() and not line.startswith("taskscaler: "))
-    return list(deque(lines, maxlen=LAST_LINES))
+def _ended(record: JobRecord, why: str) -> Text:
+    return Text.assemble((record.name, "bold"), " ", (record.state.words, "red"), f": {why}")
 
 
 def _at_most(lines: Sequence[str]) -> Iterator[str]:

@@ -16,7 +16,8 @@ from fleeting.plugins import one_line, span, write_whole
 from taskscaler._errors import NotRecorded, PicturesMissing, TaskscalerError
 from taskscaler._recorded_run import RecordedRun, read_run
 from taskscaler._wording import counted
-from taskscaler.batch import JobState, Results
+from taskscaler.batch import Begun, JobState, Results
+from taskscaler.cli._for_ci import ForCI
 from taskscaler.cli._text import listed
 from taskscaler.report import Figures, Spread, Timeline, figure_out, lay_out
 
@@ -26,10 +27,14 @@ VERSION = 1
 log = logging.getLogger("taskscaler.timeline")
 
 
-def look_back(directory: Path, *, price_per_hour: float | None, as_json: bool) -> int:
+def look_back(directory: Path, for_ci: ForCI, *, price_per_hour: float | None, as_json: bool) -> int:
     """Draw the timeline of a batch again, print its figures, and return the exit status."""
     try:
-        run = _read(directory)
+        run = read_run(directory)
+        begun = run.events[0]
+        jobs_file = Path(begun.jobs_file) if isinstance(begun, Begun) else Path()
+        for_ci.leave(run.state, Results(directory), jobs_file, Console())
+        _check_recorded(run)
     except EXPECTED as error:
         return report_errors([error], WRONG)
     timeline = lay_out(run)
@@ -64,9 +69,13 @@ def leave_timeline(results: Results) -> str:
 
 def _read(directory: Path) -> RecordedRun:
     run = read_run(directory)
-    if not run.fleet_recorded:
-        raise NotRecorded(f"the fleet of {directory} was not recorded; see fleet.log and the logs there")
+    _check_recorded(run)
     return run
+
+
+def _check_recorded(run: RecordedRun) -> None:
+    if not run.fleet_recorded:
+        raise NotRecorded(f"the fleet of {run.directory} was not recorded; see fleet.log and the logs there")
 
 
 def _draw(timeline: Timeline, figures: Figures, results: Results) -> Path:

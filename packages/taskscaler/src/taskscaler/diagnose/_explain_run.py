@@ -199,9 +199,10 @@ def _is_interrupted(run: RecordedRun, job: JobRecord) -> bool:
 
 
 def _followed(run: RecordedRun, job: JobRecord) -> Sequence[Attempt]:
-    """The tries that were followed by another, or will be."""
+    """The tries that were followed by another, or will be, because they did not end well."""
     waits_again = job.state is JobState.QUEUED and not _is_interrupted(run, job)
-    return job.attempts if waits_again else job.retried_attempts
+    followed = job.attempts if waits_again else job.retried_attempts
+    return [attempt for attempt in followed if attempt.state is not JobState.SUCCEEDED]
 
 
 def _standing_of(run: RecordedRun, job: JobRecord) -> str:
