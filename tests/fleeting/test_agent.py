@@ -153,6 +153,18 @@ async def test_nothing_follows_a_run(tmp_path: Path) -> None:
             assert json.loads(await everything(stream)) == {"exit_status": None, "signal": "SIGTERM"}
 
 
+async def test_a_run_may_follow_once_there_is_an_answer(tmp_path: Path) -> None:
+    """Whatever else comes then is refused."""
+    request = b'{"op": "run", "argv": ["sh", "-c", "exit 3"]}\n'
+    with pipe() as (stdin, stdout):
+        async with talking(tmp_path) as (stream, _):
+            for _ in range(2):
+                await stream.send_fds(request, [stdin, stdout, stdout])
+                assert json.loads(await stream.receive()) == {"exit_status": 3, "signal": None}
+            await stream.send(b'{"op": "attach"}\n')
+            assert json.loads(await everything(stream)) == {"error": "op must be run after a run, not 'attach'"}
+
+
 @pytest.fixture
 def public_directory() -> Iterator[Path]:
     """A directory that every user of this machine can reach."""

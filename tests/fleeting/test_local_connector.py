@@ -25,6 +25,7 @@ from fleeting.connectors._pipe_output import CHUNK
 from fleeting.groups.local import _agent
 from tests.fleeting.local_agents import (
     DETACHED,
+    PATIENCE,
     Heard,
     Watched,
     agent_of,
@@ -390,6 +391,55 @@ async def test_commands_run_side_by_side(tmp_path: Path) -> None:
         tasks.start_soon(run, f"cat {go}")
         tasks.start_soon(run, f"echo met > {go}")
     assert sorted(results) == [b"", b"met\n"]
+
+
+async def test_commands_that_follow_each_other_are_strangers(tmp_path: Path) -> None:
+    """They share a process that watches over them, and nothing else: not directory, environment, or what was left."""
+    async with opened(tmp_path) as group:
+        (instance,) = await started(group)
+        async with dialled(group, instance) as connection:
+            first = await connection.run(f"{DETACHED} env; pwd", cwd="/", env={"A": "b", "PATH": "/bin"})
+            watching = children_of(agent_of(tmp_path, instance))
+            second = await connection.run("env; pwd")
+            assert (await connection.run(["no-such-program"])).exit_status == 127
+            assert (await connection.run("exit 3")).exit_status == 3
+            assert children_of(agent_of(tmp_path, instance)) == watching
+    assert "A=b" in first.stdout.decode().splitlines()
+    assert first.stdout.endswith(b"\n/\n")
+    assert "A=b" not in second.stdout.decode().splitlines()
+    assert "PATH=/bin" not in second.stdout.decode().splitlines()
+    assert second.stdout.endswith(f"{tmp_path / instance}/work\n".encode())
+
+
+async def test_connections_to_one_instance_are_one(tmp_path: Path) -> None:
+    """While somebody uses it, dialling again costs nothing; the last one closes it, and nobody else's end does."""
+    async with opened(tmp_path) as group:
+        (instance,) = await started(group)
+        before = open_descriptors()
+        async with dialled(group, instance) as one:
+            async with dialled(group, instance) as other:
+                assert open_descriptors() == before + 1
+                await other.run("true")
+            with pytest.raises(Unreachable, match="is closed"):
+                await other.run("true")
+            with anyio.fail_after(PATIENCE):
+                assert await other.wait_closed() == "it was closed locally"
+            await one.run("true")
+            assert open_descriptors() == before + 2
+        assert open_descriptors() == before
+
+
+async def test_a_runner_that_was_killed_while_it_waited_is_no_loss(tmp_path: Path) -> None:
+    """The next command gets another one."""
+    async with opened(tmp_path) as group:
+        (instance,) = await started(group)
+        async with dialled(group, instance) as connection:
+            await connection.run("true")
+            (runner,) = children_of(agent_of(tmp_path, instance))
+            with anyio.fail_after(PATIENCE), watched(runner) as processes:
+                kill(runner)
+                await all_ended(processes)
+            assert (await connection.run("true")).ok
 
 
 async def test_wait_closed_tells_of_the_agents_end(tmp_path: Path) -> None:

@@ -1,19 +1,25 @@
-"""The connector of the `local` group: commands on pipes that the client and the command share directly."""
+"""The connector of the `local` group: commands on pipes that the client and the command share directly.
+
+All who are connected to an agent at one time share what they need for that: a connection whose end is the agent's end,
+and one for each command at a time, on which others follow.
+"""
 
 import os
 import socket
 from collections.abc import AsyncIterable, AsyncIterator, Iterator, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from io import FileIO
+from weakref import WeakValueDictionary
 
 import anyio
 from anyio.abc import ByteStream, SocketAttribute, UNIXSocketStream
+from anyio.lowlevel import RunVar
 from attrs import define, field, frozen
 
 from fleeting._durations import format_duration
 from fleeting._errors import ConnectError, Unreachable
 from fleeting._hooks import hookimpl
-from fleeting._protocols import Connection, Connector, Terminal
+from fleeting._protocols import Connection, Connector, Source, Terminal
 from fleeting._types import Completed, ConnectInfo, ConnectorConfig
 from fleeting._wording import one_line
 from fleeting.connectors._base import BaseConnection, Invocation
@@ -28,6 +34,10 @@ END_TIMEOUT = 5.0
 """Seconds that a cancelled command is waited for; the agent kills what is left after `_agent.GRACE`."""
 
 
+PIPE_ROOM = 4096
+"""Bytes that an empty pipe takes at once on every system: POSIX's least is 512, but Linux's and BSD's are a page."""
+
+
 @hookimpl
 def fleeting_connector() -> Connector:
     """Hand the connector to the loader."""
@@ -39,22 +49,111 @@ class LocalConnector:
 
     @asynccontextmanager
     async def dial(self, info: ConnectInfo, config: ConnectorConfig) -> AsyncIterator[Connection]:
-        """Connect to the agent that listens at ``info.internal_addr``."""
+        """Connect to the agent that listens at ``info.internal_addr``, or share what others have of it."""
         path = info.internal_addr
         if path is None:
             raise Unreachable(f"{info.id} has no address; the group's connect_info must return one")
         try:
             with anyio.fail_after(config.timeout):
-                stream = await _reach(path)
+                shared = await _shared(path)
         except TimeoutError as error:
             patience = format_duration(config.timeout)
             raise Unreachable(f"the agent of {info.id} did not answer within {patience}") from error
-        connection = LocalConnection(info.id, path, stream.extra(SocketAttribute.raw_socket))
+        connection = LocalConnection(info.id, shared)
         try:
             yield connection
         finally:
             connection.close()
+            await shared.let_go()
+
+
+@define(eq=False)
+class _Shared:
+    """What all share who are connected to one agent."""
+
+    path: str
+    held: UNIXSocketStream
+    """Ends when the agent does."""
+
+    known_by: object
+    """Lives for as long as this: weak references to it find this."""
+
+    _users: int = field(default=1, init=False)
+    _idle: list[UNIXSocketStream] = field(factory=list, init=False)
+    """Each leads to a runner that waits for another command."""
+
+    def hold(self) -> bool:
+        """Use it as well; False if that is too late."""
+        if not self._users or _has_ended(self.held):
+            return False
+        self._users += 1
+        return True
+
+    async def let_go(self) -> None:
+        """Use it no more; the last one closes it."""
+        self._users -= 1
+        if not self._users:
+            self.known_by = None
+            with anyio.CancelScope(shield=True):
+                for stream in (self.held, *self._idle):
+                    await stream.aclose()
+
+    async def take(self) -> UNIXSocketStream:
+        """Get hold of somebody who runs a command.
+
+        Raises:
+            Unreachable: There is no agent.
+        """
+        while self._idle:
+            stream = self._idle.pop()
+            if not _has_ended(stream):
+                return stream
             await stream.aclose()
+        return await _client.connect(self.path)
+
+    async def give_back(self, stream: UNIXSocketStream) -> None:
+        """Let others have one whose command has ended."""
+        if self._users:
+            self._idle.append(stream)
+        else:
+            await stream.aclose()
+
+
+@define(eq=False, weakref_slot=True)
+class _Place:
+    """The place of one agent among those that are connected."""
+
+    lock: anyio.Lock = field(factory=anyio.Lock)
+    """Held by the one who connects; the others wait for that."""
+
+    shared: _Shared | None = None
+
+
+_PLACES: RunVar["WeakValueDictionary[str, _Place]"] = RunVar("shared connections to local agents")
+
+
+async def _shared(path: str) -> _Shared:
+    """Use what others have of an agent; connect to it if there is nothing."""
+    try:
+        places = _PLACES.get()
+    except LookupError:
+        _PLACES.set(places := WeakValueDictionary())
+    place = places.setdefault(path, _Place())
+    async with place.lock:
+        if place.shared is None or not place.shared.hold():
+            place.shared = _Shared(path, await _reach(path), place)
+        return place.shared
+
+
+def _has_ended(stream: UNIXSocketStream) -> bool:
+    """Whether the other side has hung up, though it had nothing to say."""
+    try:
+        stream.extra(SocketAttribute.raw_socket).recv(1, socket.MSG_PEEK)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    return True
 
 
 async def _reach(path: str) -> UNIXSocketStream:
@@ -70,14 +169,15 @@ async def _reach(path: str) -> UNIXSocketStream:
 
 @define(eq=False)
 class LocalConnection(BaseConnection):
-    """A held connection, whose end is the agent's end, and one more for each command."""
+    """One user's view of what is shared."""
 
     protocol = "the local protocol"
 
     _instance: str
-    _path: str
-    _held: socket.socket
+    _shared: _Shared
     _closed: bool = field(default=False, init=False)
+    _waiting: set[anyio.CancelScope] = field(factory=set, init=False)
+    """Those who wait for the end."""
 
     async def perform(self, invocation: Invocation) -> Completed:
         """Run a command; a program that cannot be started exits with 127 or 126, as in a shell."""
@@ -98,7 +198,7 @@ class LocalConnection(BaseConnection):
         with pty(columns, rows) as (ours, theirs):
             argv = on_terminal(os.ttyname(theirs.fileno()), _argv(LOGIN_SHELL if command is None else command))
             request = _client.encode(op="run", argv=argv, env={"TERM": term}, cwd=None)
-            async with await _client.connect(self._path) as stream:
+            async with await _client.connect(self._shared.path) as stream:
                 try:
                     await stream.send_fds(request, [theirs] * 3)
                     theirs.close()
@@ -124,31 +224,44 @@ class LocalConnection(BaseConnection):
 
     async def wait_closed(self) -> str:
         """Wait for the agent's end."""
-        if not self._closed:
-            with self._held.dup() as watched:  # each who waits needs a descriptor of its own
-                await anyio.wait_readable(watched)
+        held = self._shared.held.extra(SocketAttribute.raw_socket)
+        with anyio.CancelScope() as waiting:
+            self._waiting.add(waiting)
+            try:
+                if not self._closed:
+                    with held.dup() as watched:  # each who waits needs a descriptor of its own
+                        await anyio.wait_readable(watched)
+            finally:
+                self._waiting.discard(waiting)
         return "it was closed locally" if self._closed else f"the agent of {self._instance} ended"
 
     def close(self) -> None:
-        """Hang up; who waits for the end learns of it."""
+        """Use it no more; who waits for the end learns of it."""
         self._closed = True
-        with suppress(OSError):
-            self._held.shutdown(socket.SHUT_RDWR)
+        for waiting in self._waiting:
+            waiting.cancel()
 
     async def _perform(self, request: bytes, pipes: "_Pipes") -> _client.Answer:
         """Have the agent run it, and see it through; whatever goes wrong here, the command is ended first."""
         self._check_open()
-        async with await _client.connect(self._path) as stream:
-            try:
-                await stream.send_fds(request, pipes.theirs)
-                pipes.close_theirs()
-                outcome = await _attend(stream, pipes)
-            except anyio.BrokenResourceError as error:
-                raise self._lost() from error
-            except BaseException:
-                with anyio.move_on_after(END_TIMEOUT, shield=True):
+        stream = await self._shared.take()
+        try:
+            await stream.send_fds(request, pipes.theirs)
+            pipes.close_theirs()
+            outcome = await _attend(stream, pipes)
+        except anyio.BrokenResourceError as error:
+            await stream.aclose()
+            raise self._lost() from error
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                with anyio.move_on_after(END_TIMEOUT):
                     await _hang_up(stream)
-                raise
+                await stream.aclose()
+            raise
+        if outcome is None or outcome.error:  # it has hung up, or will
+            await stream.aclose()
+        else:
+            await self._shared.give_back(stream)
         if outcome is None:
             raise self._lost()
         return outcome
@@ -188,7 +301,8 @@ def _argv(command: str | Sequence[str]) -> list[str]:
 async def _attend(stream: UNIXSocketStream, pipes: "_Pipes") -> _client.Answer | None:
     """Feed and drain the command until the agent reports its end, and all of its output was taken."""
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(pipes.feed)
+        if not pipes.is_fed:
+            tasks.start_soon(pipes.feed)
         for output in pipes.outputs:
             tasks.start_soon(output.pump)
         outcome = await _client.receive(stream)
@@ -214,6 +328,17 @@ class _Pipes:
     _input: FileIO
     _stdin: AsyncIterable[bytes]
     _feeding: anyio.CancelScope = field(factory=anyio.CancelScope, init=False)
+
+    def feed_at_once(self, stdin: Source | None) -> None:
+        """Write all of its input if there is so little that a pipe with nothing in it has room for it."""
+        if stdin is None or (isinstance(stdin, bytes) and len(stdin) <= PIPE_ROOM):
+            self._input.write(stdin or b"")
+            self._input.close()
+
+    @property
+    def is_fed(self) -> bool:
+        """Whether all of its input is written."""
+        return self._input.closed
 
     async def feed(self) -> None:
         """Write its input, as fast as it reads, for as long as it reads."""
@@ -258,4 +383,6 @@ def _pipes(invocation: Invocation) -> Iterator[_Pipes]:
         for end in (feed, out, err):
             os.set_blocking(end.fileno(), False)
         outputs = (PipeOutput(out, invocation.stdout), PipeOutput(err, invocation.stderr))
-        yield _Pipes((their_in, their_out, their_err), outputs, feed, arriving(invocation.stdin))
+        pipes = _Pipes((their_in, their_out, their_err), outputs, feed, arriving(invocation.stdin))
+        pipes.feed_at_once(invocation.stdin)
+        yield pipes

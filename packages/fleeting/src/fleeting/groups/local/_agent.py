@@ -5,8 +5,8 @@ the group imports it only for the names it shares with it.
 
 Who answers for whom::
 
-    agent           accepts, forks a runner for each command, reaps; removes its directory when it ends
-    └── runner      starts the command, outlives it, then kills all that is left of its process tree
+    agent           accepts, forks a runner for each client's commands, reaps; removes its directory when it ends
+    └── runner      starts a command, outlives it, then kills all that is left of its process tree; and the next one
         └── command, in a session of its own, on the very pipes that the client sent
 
 A runner ends its tree when the command has ended, when its client hangs up, or when the agent is gone, which it
@@ -20,8 +20,9 @@ The agent's directory is locked for as long as it lives. That is the one proof o
 that clear away old temporary files.
 
 The protocol is one JSON object on a line, each way: ``ping``, ``attach`` (a manager is there, for as long as this
-connection lasts) and ``run`` (with stdin, stdout and stderr as descriptors), answered when all has ended. Whoever
-hangs up cancels. What cannot be understood gets one line that says why, and the connection is closed.
+connection lasts) and ``run`` (with stdin, stdout and stderr as descriptors), answered when all has ended. Then there
+may be another ``run``, as often as wanted. Whoever hangs up cancels, and whoever says anything before the answer. What
+cannot be understood gets one line that says why, and the connection is closed.
 """
 
 # Importing pathlib would cost a third of the boot.
@@ -76,6 +77,7 @@ _CHUNK = 65536
 _STDIO = 3
 _ADOPTS = os.path.exists(f"/proc/self/task/{os.getpid()}/children")
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
+_NAMES_OF_SIGNALS = {number.value: number.name for number in signal.Signals}
 
 
 def is_same_user(connection: socket.socket) -> bool:
@@ -223,17 +225,23 @@ class Command:
 
     def start(self, stdio: Sequence[int]) -> int:
         """Start it in a session of its own, on these descriptors, and return its process id."""
-        os.environ.update(self.env)
-        os.chdir(self.cwd)
-        return os.posix_spawnp(
-            self.argv[0],
-            self.argv,
-            os.environ,
-            file_actions=[(os.POSIX_SPAWN_DUP2, descriptor, target) for target, descriptor in enumerate(stdio)],
-            setsid=True,
-            setsigmask=(),
-            setsigdef=CATCHABLE,
-        )
+        around = dict(os.environ) if self.env else {}
+        os.environ.update(self.env)  # not only for the command: its program is looked for in this PATH
+        try:
+            os.chdir(self.cwd)
+            return os.posix_spawnp(
+                self.argv[0],
+                self.argv,
+                os.environ,
+                file_actions=[(os.POSIX_SPAWN_DUP2, descriptor, target) for target, descriptor in enumerate(stdio)],
+                setsid=True,
+                setsigmask=(),
+                setsigdef=CATCHABLE,
+            )
+        finally:
+            if self.env:
+                os.environ.clear()
+                os.environ.update(around)
 
 
 def _are_strings(values: Iterable[object]) -> bool:
@@ -241,9 +249,9 @@ def _are_strings(values: Iterable[object]) -> bool:
 
 
 class Runner:
-    """Runs one command, in a process of its own, and leaves none behind."""
+    """Runs a client's commands, one after the other, in a process of its own, and leaves none behind."""
 
-    def __init__(self, client: socket.socket, agent: int) -> None:
+    def __init__(self, client: Client, agent: int) -> None:
         """Serve *client* for as long as the pipe *agent* is open at its other end."""
         os.setsid()  # whoever kills the agent's whole process group must not get us as well
         adopt_orphans()
@@ -251,25 +259,58 @@ class Runner:
         self._signals = Signals(signal.SIGCHLD)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._signals.receiver, selectors.EVENT_READ, "child")
-        self._selector.register(client, selectors.EVENT_READ, "client")
+        self._selector.register(client.socket, selectors.EVENT_READ, "client")
         self._selector.register(agent, selectors.EVENT_READ, "agent")
         self._client = client
+        self._home = os.open(".", os.O_RDONLY)
         self._pid = 0
         self._status: int | None = None
 
-    def run(self, command: Command, stdio: Sequence[int]) -> None:
-        """Start the command, wait for its end or for a reason to end it, and report when nothing is left of it."""
+    def serve(self, command: Command | None) -> None:
+        """Run this command and all that follow, until the client has no more or there is no agent."""
+        try:
+            while command is not None and self._run(command):
+                command = self._next()
+        except (OSError, ValueError, RecursionError) as error:
+            send(self._client.socket, {"error": str(error)})
+
+    def _next(self) -> Command | None:
+        """Wait for the next request; None: there will be none."""
+        while True:
+            events = {key.data for key, _ in self._selector.select()}
+            if "child" in events:  # of the last command
+                self._signals.take()
+            if "agent" in events or ("client" in events and not self._client.receive()):
+                return None
+            for request in self._client.requests():
+                if request.get("op") != "run":
+                    raise ValueError(f"op must be run after a run, not {request.get('op')!r}")
+                self._status = None
+                return self._client.command(request)
+
+    def _run(self, command: Command) -> bool:
+        """Start it, wait for its end or for a reason to end it, and report when nothing is left of it.
+
+        Returns:
+            Whether the client is there for more.
+        """
+        stdio = self._client.descriptors
+        os.fchdir(self._home)
         try:
             self._pid = command.start(stdio)
         except (OSError, ValueError) as error:
             self._report_failure(command, error, stdio[2])
-            return
-        for descriptor in stdio:
-            os.close(descriptor)
-        self._wait({"client", "agent"}, inf)
+            self._client.close_descriptors()
+            return not self._client.has_more
+        self._client.close_descriptors()
+        if not self._client.has_more:
+            self._wait({"client", "agent"}, inf)
+        has_ended = self._status is not None
         self._end()
-        if not self._happened("agent"):  # its death is what the client must learn of, and does when we hang up
-            self._report(os.waitstatus_to_exitcode(self._status or 0))
+        if self._happened("agent"):  # its death is what the client must learn of, and does when we hang up
+            return False
+        self._report(os.waitstatus_to_exitcode(self._status or 0))
+        return has_ended
 
     def _wait(self, reasons: set[str], patience: float) -> None:
         """Wait for the command's own end, one of these *reasons*, or the end of our *patience*, in seconds."""
@@ -292,7 +333,7 @@ class Runner:
         if self._status is None:
             with suppress(PermissionError):
                 os.killpg(self._pid, signal.SIGTERM)
-            self._selector.unregister(self._client)
+            self._selector.unregister(self._client.socket)
             self._wait({"agent"}, GRACE)
         if not _ADOPTS:
             with suppress(ProcessLookupError, PermissionError):
@@ -306,9 +347,8 @@ class Runner:
 
     def _report(self, code: int) -> None:
         """Send the client the exit status, or the signal, which *code* has as a negative number."""
-        signals = {number.value: number.name for number in signal.Signals}
-        name = signals.get(-code, f"SIG{-code}") if code < 0 else None
-        send(self._client, {"exit_status": None if name else code, "signal": name})
+        name = _NAMES_OF_SIGNALS.get(-code, f"SIG{-code}") if code < 0 else None
+        send(self._client.socket, {"exit_status": None if name else code, "signal": name})
 
     def _report_failure(self, command: Command, error: Exception, stderr: int) -> None:
         """Say it as a shell does: a line on stderr, 127 for what was not found and 126 for the rest."""
@@ -348,10 +388,26 @@ class Client:
                 raise ValueError("a request must be an object")
             yield request
 
+    def command(self, request: dict[str, Any]) -> Command:
+        """Take a request to run something."""
+        command = Command(request)
+        if len(self.descriptors) != _STDIO:
+            raise ValueError("run needs stdin, stdout and stderr as descriptors")
+        return command
+
+    @property
+    def has_more(self) -> bool:
+        """Whether something has come after the last request."""
+        return bool(self._buffer)
+
     def close(self) -> None:
         """Close the connection and the descriptors that came over it."""
         self.socket.close()
         self._buffer.clear()
+        self.close_descriptors()
+
+    def close_descriptors(self) -> None:
+        """Close those that came over it."""
         while self.descriptors:
             os.close(self.descriptors.pop())
 
@@ -469,7 +525,7 @@ class Agent:
     def _answer(self, client: Client, request: dict[str, Any]) -> None:
         operation = request.get("op")
         if operation == "run":
-            self._run(client, Command(request))
+            self._run(client, client.command(request))
         elif operation in ("ping", "attach"):
             if operation == "attach":
                 self._attach(client)
@@ -479,8 +535,6 @@ class Agent:
 
     def _run(self, client: Client, command: Command) -> None:
         """Hand the client over to a runner."""
-        if len(client.descriptors) != _STDIO:
-            raise ValueError("run needs stdin, stdout and stderr as descriptors")
         pid = os.fork()
         if pid == 0:
             self._become_runner(client, command)
@@ -490,7 +544,7 @@ class Agent:
     def _become_runner(self, client: Client, command: Command) -> NoReturn:
         try:
             close_all_but({client.socket.fileno(), *client.descriptors, self._runners_end})
-            Runner(client.socket, self._runners_end).run(command, client.descriptors)
+            Runner(client, self._runners_end).serve(command)
         except BaseException:  # noqa: BLE001  (nothing may return into the agent's own loop)
             sys.excepthook(*sys.exc_info())
         finally:

@@ -99,17 +99,22 @@ async def receive(stream: UNIXSocketStream) -> Answer | None:
     Raises:
         Unreachable: It is no answer of an agent's: a job, which runs as our user too, may have taken its place.
     """
-    line = bytearray()
+    line, source = bytearray(), stream.extra(SocketAttribute.raw_socket)
     while not line.endswith(b"\n"):
         if len(line) > LONGEST_ANSWER:
             raise Unreachable(f"the agent answers with more than {LONGEST_ANSWER >> 10} KiB")
-        # A receive of anyio's that is cancelled on asyncio while data arrives ends in an InvalidStateError that
-        # nobody can catch (as in https://github.com/agronholm/anyio/issues/1267); waiting like this does not.
-        await anyio.wait_readable(stream.extra(SocketAttribute.raw_socket))
+        # Not the stream's own: cancelled on asyncio while data arrives, that ends in an InvalidStateError which
+        # nobody can catch (as in https://github.com/agronholm/anyio/issues/1267).
+        await anyio.wait_readable(source)
         try:
-            line += await stream.receive()
-        except (anyio.EndOfStream, anyio.BrokenResourceError):
+            data = source.recv(LONGEST_ANSWER)
+        except BlockingIOError:
+            continue
+        except OSError:
             return None
+        if not data:
+            return None
+        line += data
     return _read(bytes(line))
 
 
