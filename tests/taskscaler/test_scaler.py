@@ -37,6 +37,7 @@ from fleeting.testing import (
     virtual_time,
 )
 from taskscaler import KeyInUse, LeaseLost, NoCapacity, NotSuspended, Policy, Pool, Taskscaler
+from taskscaler._kept import KEPT
 from taskscaler.core._mediator import COALESCE
 from tests.taskscaler.scaling import FullDisk, asked, scaling, virtual_clock, work
 
@@ -259,6 +260,55 @@ async def test_dialling_a_sick_instance_is_given_up(*, before: bool) -> None:
         assert anyio.current_time() - started < 100
         assert str(caught.value.__cause__) == "i-1 is unhealthy and cannot be reached"
         assert (await scaler.capacity()).acquired == 0
+
+
+async def test_a_connection_is_kept_from_one_job_to_the_next() -> None:
+    """Connectors share it, so all that follow each other closely are quick; a while after the last it is closed."""
+    cloud = FakeCloud()
+    group, connected, changes = FakeGroup(cloud), 0, []
+
+    @asynccontextmanager
+    async def dial(info: ConnectInfo, config: ConnectorConfig) -> AsyncIterator[Connection]:
+        nonlocal connected
+        async with group.dial(info, config) as connection:
+            connected += 1
+            try:
+                yield connection
+            finally:
+                connected -= 1
+                changes.append((anyio.current_time(), connected))
+
+    async with scaling(cloud, dial=dial, max_instances=1, policies=[Policy(idle_time=100 * KEPT)]) as scaler:
+        for number in range(3):
+            async with scaler.acquire(f"job-{number}") as lease, lease.dial():
+                await anyio.sleep(KEPT / 2)
+                assert connected == 2
+            await anyio.sleep(KEPT / 2)
+            assert connected == 1
+        ended = anyio.current_time() - KEPT / 2
+        await anyio.sleep(KEPT)
+        assert changes[-1] == (ended + KEPT, 0)
+        assert [left for _, left in changes] == [1, 1, 1, 0]
+
+
+async def test_a_connection_that_cannot_be_kept_is_no_loss() -> None:
+    """Whatever the connector raises, who uses the instance does so over a connection of their own."""
+    cloud = FakeCloud()
+    group, dialled = FakeGroup(cloud), 0
+
+    @asynccontextmanager
+    async def dial(info: ConnectInfo, config: ConnectorConfig) -> AsyncIterator[Connection]:
+        nonlocal dialled
+        dialled += 1
+        if dialled > 1:
+            raise ZeroDivisionError
+        async with group.dial(info, config) as connection:
+            yield connection
+
+    async with scaling(cloud, dial=dial) as scaler, scaler.acquire("job") as lease, lease.dial() as connection:
+        await anyio.sleep(10 * KEPT)
+        assert (await connection.run("true")).ok
+        assert dialled == 2
 
 
 async def test_a_cancellation_from_outside_stays_one() -> None:

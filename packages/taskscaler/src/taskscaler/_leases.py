@@ -14,6 +14,7 @@ from fleeting.events import Loss, LossKind
 from fleeting.plugins import format_duration
 from fleeting.runtime import Runtime
 from taskscaler._errors import LeaseLost, NoCapacity
+from taskscaler._kept import KeptConnections
 from taskscaler._lease import VERDICT_TIMEOUT, Lease, LeaseState, only_unreachable
 from taskscaler._observe import LeaseEvent, Observers
 from taskscaler.core._mediator import Core
@@ -79,6 +80,7 @@ class Leases:
         self._ended: anyio.Event | None = None
         """Made by those who wait for leases to end, which hardly anybody does."""
 
+        self._kept = KeptConnections(runtime.start_soon)
         self._explanation: Explanation | None = None
         """The last one that somebody got who waited in vain."""
 
@@ -238,14 +240,15 @@ class Leases:
     async def dial(self, state: LeaseState) -> AsyncIterator[Connection]:
         """Connect. When the connection dies, the cloud is asked for the instance at once."""
         info = await self.connect_info(state.id)
+        calls = self._runtime.drivers[state.id.pool].calls
         async with _unless_unhealthy(state) as connected, AsyncExitStack() as stack:
             try:
-                dialled = self._runtime.drivers[state.id.pool].calls.dial(info)
-                connection = await stack.enter_async_context(dialled)
+                connection = await stack.enter_async_context(calls.dial(info))
             except Unreachable as error:
                 self._note_death(state, str(error))
                 raise
             connected()
+            stack.enter_context(self._kept.used(state.id.pool, info, calls.dial))
             watch = anyio.CancelScope()
             self._runtime.start_soon(self._watch, watch, state, connection)
             stack.callback(watch.cancel)
