@@ -476,6 +476,20 @@ async def test_a_job_without_artifacts_is_one_command_that_shows_no_secret(bench
     assert names_in(bench.remote()) == []
 
 
+async def test_jobs_side_by_side_are_one_command_each(bench: Bench) -> None:
+    """One that ends while another begins is seen there by that, and has left nothing all the same."""
+    async with counted(bench) as commands, anyio.create_task_group() as tasks:
+        for slot in range(4):
+
+            async def several(slot: int = slot) -> None:
+                for _ in range(5):
+                    await bench.run("true", slot=slot)
+
+            tasks.start_soon(several)
+    assert len(commands) == 20
+    assert names_in(bench.remote()) == []
+
+
 @pytest.mark.parametrize("files", [False, True])
 async def test_environment_and_script_arrive_byte_for_byte(bench: Bench, files: bool) -> None:  # noqa: FBT001
     """Line ends, quotes and backslashes in both, and a script without a line end, or with bytes that no text has."""

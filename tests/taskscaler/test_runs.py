@@ -44,6 +44,8 @@ def test_a_run_that_lives_is_not_over_and_one_without_a_lock_is(tmp_path: Path) 
     with ours.at_work() as unit:
         assert not ours.is_over(ours.manager, ours.id, unit)
     assert ours.is_over(ours.manager, ours.id, unit)
+    ours.left_nothing(unit)
+    assert not ours.is_over(ours.manager, ours.id, unit)
 
 
 @pytest.mark.parametrize("run", ["", "..", "0" * 300, "0" * 11, "../" + "0" * 12, "A" * 12])

@@ -130,7 +130,8 @@ class PosixSlot:
     connection: Connection
     wanted: Wanted
     is_there: bool = field(default=False, init=False)
-    _leftovers: Sequence[str] = field(default=(), init=False)
+    _left: Sequence[str] = field(default=(), init=False)
+    """Names of directories of our manager's other tries."""
 
     @property
     def directory(self) -> str:
@@ -159,7 +160,7 @@ class PosixSlot:
                 raise
             return  # what is left to do there is for those to try who come later
         finally:
-            self._leftovers = [f"{wanted.base}/{name}" for name in wanted.leftovers(report.left)]
+            self._left = report.left
         if not self.is_there:
             account = report.account(completed)
             raise ConnectError(f"cannot prepare {self.directory} on {wanted.instance}: {account}")
@@ -168,7 +169,7 @@ class PosixSlot:
         if not report.has_ended:
             progress.ended(completed)  # the job has ended its shell as well
         elif completed.ok and not wanted.is_kept:
-            self.is_there = False
+            self._note_removal()
 
     async def run_cleanup(self, script: str, output: Sink) -> Completed:
         """See `Slot.run_cleanup`."""
@@ -181,12 +182,19 @@ class PosixSlot:
 
     async def remove(self) -> Completed:
         """See `Slot.remove`."""
-        return await self._remove([self.directory])
+        removed = await self._remove([self.directory])
+        if removed.ok:
+            self._note_removal()
+        return removed
 
     async def remove_leftovers(self) -> None:
         """See `Slot.remove_leftovers`."""
-        if self._leftovers:
-            await self._remove(self._leftovers)
+        if leftovers := self.wanted.leftovers(self._left):
+            await self._remove([f"{self.wanted.base}/{name}" for name in leftovers])
+
+    def _note_removal(self) -> None:
+        self.is_there = False
+        self.wanted.runs.left_nothing(self.wanted.unit)
 
     async def _remove(self, directories: Sequence[str]) -> Completed:
         return await self.connection.run(("/bin/sh", "-c", _REMOVE, "sh", *directories))

@@ -130,8 +130,8 @@ class WindowsSlot:
     wanted: Wanted
     directory: str = field(init=False)
     is_there: bool = field(default=False, init=False)
-    _leftovers: Sequence[str] = field(default=(), init=False)
-    """Names of directories of tries that are over."""
+    _left: Sequence[str] = field(default=(), init=False)
+    """Names of directories of our manager's other tries."""
 
     @directory.default
     def _as_wanted(self) -> str:
@@ -158,7 +158,7 @@ class WindowsSlot:
         self.directory, *names = text_of(wanted.instance, completed.stdout).split("\n")
         self.is_there = True
         content.compare(names.pop() if names else "", "the job's script")
-        self._leftovers = wanted.leftovers(names)
+        self._left = names
 
     async def _upload(self, files: Mapping[str, Path]) -> None:
         archive = f"{self.directory}.files.tar"
@@ -183,12 +183,16 @@ class WindowsSlot:
 
     async def remove(self) -> Completed:
         """See `Slot.remove`."""
-        return await self._remove([self.wanted.name])
+        removed = await self._remove([self.wanted.name])
+        if removed.ok:
+            self.is_there = False
+            self.wanted.runs.left_nothing(self.wanted.unit)
+        return removed
 
     async def remove_leftovers(self) -> None:
         """See `Slot.remove_leftovers`."""
-        if self._leftovers:
-            await self._remove(self._leftovers)
+        if leftovers := self.wanted.leftovers(self._left):
+            await self._remove(leftovers)
 
     async def _remove(self, names: Sequence[str]) -> Completed:
         base = self.directory.removesuffix(self.wanted.name)

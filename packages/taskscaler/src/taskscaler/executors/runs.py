@@ -25,6 +25,9 @@ from fleeting.plugins import make_private, open_private, state_home
 
 _ID: Final = re.compile("[0-9a-f]{12}")
 
+MOST_GONE: Final = 10_000
+"""Tries that are known to have left nothing: many more than end while an instance lists what is there."""
+
 
 def _new_id() -> str:
     return uuid.uuid4().hex[:12]
@@ -49,6 +52,9 @@ class Runs:
     _active: set[str] = field(factory=set, init=False)
     """Ids of the tries that are at work."""
 
+    _gone: dict[str, None] = field(factory=dict, init=False)
+    """Ids of the last tries that have left nothing, the latest last."""
+
     _claiming: Lock = field(factory=Lock, init=False)
 
     def claim(self) -> None:
@@ -71,13 +77,22 @@ class Runs:
         finally:
             self._active.discard(unit)
 
+    def left_nothing(self, unit: str) -> None:
+        """Note that nothing is left of a try, though somebody may have seen something of it just before."""
+        self._gone[unit] = None
+        if len(self._gone) > MOST_GONE:
+            del self._gone[next(iter(self._gone))]
+
     def is_at_work(self, unit: str) -> bool:
         """Whether a try of this run still is."""
         return unit in self._active
 
     def is_over(self, manager: str, run: str, unit: str) -> bool:
-        """Whether a try is over for sure: it is one of our manager's, and has ended, or its run has."""
-        if manager != self.manager or not manager or not _ID.fullmatch(run):
+        """Whether a try is over for sure, and may have left something.
+
+        It is one of our manager's, and has ended, or its run has.
+        """
+        if manager != self.manager or not manager or not _ID.fullmatch(run) or unit in self._gone:
             return False
         return not (self.is_at_work(unit) if run == self.id else _is_held(self._lock_file(run)))
 
