@@ -353,6 +353,45 @@ def test_plain_lines_tell_every_event_with_its_time(pin: Pin) -> None:
 
 
 @pytest.mark.anyio
+async def test_lines_about_jobs_are_printed_together_and_in_order() -> None:
+    """Each print costs; none is later than a moment, what is said otherwise comes after them, and none is lost."""
+
+    class Output(io.StringIO):
+        writes, written = 0, anyio.Event()
+
+        def write(self, text: str) -> int:
+            self.writes += bool(text)
+            self.written.set()
+            return super().write(text)
+
+    output = Output()
+    state = BatchState(Begun.of([job(f"j{number}") for number in range(12)], at=0.0))
+    progress = PlainProgress(Console(file=output), looking_at(picture(0)), lambda: 83.0)
+
+    def begin(numbers: range) -> None:
+        for number in numbers:
+            progress.changed(begins(state, f"j{number}", "i-1", 0, at=1.0))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(progress.show)
+        await anyio.wait_all_tasks_blocked()
+        before = output.writes
+        begin(range(4))
+        assert output.writes == before
+        progress.say("said")
+        assert output.writes == before + 1
+        output.written = anyio.Event()
+        begin(range(4, 8))
+        with anyio.fail_after(10):
+            await output.written.wait()
+        assert output.writes == before + 2
+        begin(range(8, 12))
+        tasks.cancel_scope.cancel()
+    words = [line.split("] ")[1].split()[0] for line in output.getvalue().splitlines() if "fleet" not in line]
+    assert words == ["j0", "j1", "j2", "j3", "said", *(f"j{number}" for number in range(4, 12))]
+
+
+@pytest.mark.anyio
 async def test_plain_lines_tell_when_the_fleet_changes() -> None:
     """It is looked at from time to time, and a line is printed if it is not as before."""
     output = io.StringIO()

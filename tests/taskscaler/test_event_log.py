@@ -303,6 +303,41 @@ async def test_a_full_disk_harms_nobody(results: Results, caplog: pytest.LogCapt
     assert [each.getMessage() for each in caplog.records] == ["events_not_written"]
 
 
+async def test_what_is_asked_for_together_is_made_durable_together(
+    results: Results, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Twenty jobs that end cost three syncs of the log at most, and of their directory; empty logs need none.
+
+    One write may be under way when they come. What a job has left is there before its line is, and what was to follow
+    has been done when its caller goes on.
+    """
+    results.begin(20)
+    synced: list[str] = []
+    followed: list[int] = []
+
+    def fsync(descriptor: int) -> None:
+        synced.append(Path(f"/proc/self/fd/{descriptor}").readlink().name)
+
+    async def end(number: int) -> None:
+        path = results.log(f"job-{number}")
+        path.write_text("said" if number == 0 else "")
+        event = GivenUp(at=4.0, jobs=(str(number),), state=JobState.CANCELLED, why="enough")
+        await log.commit(event, leaves=[path, results.artifacts(f"job-{number}")], then=lambda: followed.append(number))
+        assert number in followed
+
+    with closing(EventLog(results, pools=[POOL])) as log:
+        log.begin(JOBS, at=1.0)
+        log.open()
+        monkeypatch.setattr(os, "fsync", fsync)
+        async with anyio.create_task_group() as tasks:
+            for number in range(20):
+                tasks.start_soon(end, number)
+    assert sorted(followed) == [*range(20)]
+    assert 1 <= synced.count("events.jsonl") == synced.count("logs") <= 3
+    assert [*{*synced} - {"events.jsonl", "logs"}] == ["job-0.log"]
+    assert synced.index("job-0.log") < len(synced) - synced[::-1].index("events.jsonl") - 1
+
+
 async def test_nothing_is_written_of_a_batch_that_never_begins(results: Results) -> None:
     """The directory may be used again, also if its command was killed just before it began."""
     with closing(EventLog(results)) as log:

@@ -31,7 +31,7 @@ LEFT_OUT = re.compile(rb"\ntaskscaler: +([0-9]+) bytes (?:are|were) left out[^\n
 def job_log(path: Path, limit: int = LEAST_LOG_LIMIT) -> JobLog:
     """Open a log as a batch does."""
     log = JobLog(limit, Addresses())
-    log._open(path)
+    log.open_at(path)
     return log
 
 

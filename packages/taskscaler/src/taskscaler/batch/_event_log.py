@@ -8,13 +8,14 @@ on the event loop. A command that is killed while it writes leaves a line withou
 import fcntl
 import logging
 import os
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from itertools import chain
 from pathlib import Path
 from typing import Self
 
 import anyio
+from anyio.lowlevel import checkpoint
 from attrs import define
 
 from fleeting.plugins import Offload, make_private, open_private, write_whole
@@ -54,6 +55,10 @@ class _Entry:
     """Whether it is kept where it cannot be written, until it can; what became of the fleet is not."""
 
     awaited: bool = False
+    directories: frozenset[Path] = frozenset()
+    """In which something was made that must be found there if the line is."""
+
+    then: Callable[[], object] | None = None
     durable: bool = False
     refused: OSError | None = None
 
@@ -179,16 +184,24 @@ class EventLog:
         """Have an event written soon."""
         self._gather(_Entry(as_line(event), about_jobs=True))
 
-    async def commit(self, event: RecordedEvent, *, leaves: Sequence[Path] = ()) -> None:
+    async def commit(
+        self, event: RecordedEvent, *, leaves: Sequence[Path] = (), then: Callable[[], object] | None = None
+    ) -> None:
         """Make durable an event, all before it, and before that what it *leaves*. Not cut short.
+
+        Args:
+            event: What has happened.
+            leaves: Files and directories that may be there.
+            then: Called when it is durable, in the same thread, and does not raise.
 
         Raises:
             OSError: It cannot be written, and will not be.
         """
-        entry = _Entry(as_line(event), about_jobs=True, awaited=True)
+        directories, contents = _left_in(leaves)
+        entry = _Entry(as_line(event), about_jobs=True, awaited=True, directories=directories, then=then)
         with anyio.CancelScope(shield=True):
-            if leaves:
-                await self._offload(_sync_all, leaves)
+            if contents:
+                await self._offload(_sync_all, contents)
             if self._closed or not self._opened:
                 raise ValueError("the event log is not open")
             self._gather(entry)
@@ -253,6 +266,7 @@ class EventLog:
                 await self._write_gathered(durable=durable)
 
     async def _write_gathered(self, *, durable: bool) -> None:
+        await checkpoint()  # whoever is about to gather something joins in
         if not self._opened:
             return
         entries, self._pending, self._gathered = self._pending, [], anyio.Event()
@@ -260,7 +274,7 @@ class EventLog:
             return
         awaited = durable or any(entry.awaited for entry in entries)
         try:
-            await self._offload(self._append, [entry.line for entry in entries], durable=awaited)
+            await self._offload(self._append_all, entries, durable=awaited)
         except OSError as error:
             self._refuse(entries, error)
             raise
@@ -344,6 +358,15 @@ class EventLog:
                 self.jobs_file = Path(event.jobs_file) if event.jobs_file else None
             yield event
 
+    def _append_all(self, entries: Sequence[_Entry], *, durable: bool) -> None:
+        """Append the lines of entries, and do what is to be done before and after that."""
+        for directory in frozenset[Path]().union(*(entry.directories for entry in entries)):
+            _sync(directory)
+        self._append([entry.line for entry in entries], durable=durable)
+        for entry in entries:
+            if entry.then is not None:
+                entry.then()
+
     def _append(self, lines: Sequence[bytes], *, durable: bool) -> None:
         """Append lines whole, or not at all."""
         file, rest = self._descriptor, b"".join(lines)
@@ -369,11 +392,17 @@ def with_those_over(plan: Plan, past: BatchState) -> Plan:
     return Plan.of_groups(chain(plan.groups(), left))
 
 
+def _left_in(paths: Iterable[Path]) -> tuple[frozenset[Path], Sequence[Path]]:
+    """Find the directories in which something is there of these, and which of them have contents."""
+    there = [path for path in paths if os.path.lexists(path)]
+    contents = [path for path in there if not path.is_file() or path.stat().st_size]
+    return frozenset(path.parent for path in there), contents
+
+
 def _sync_all(paths: Sequence[Path]) -> None:
-    """Make durable what is there, and that it is there."""
+    """Make durable what is there."""
     for path in paths:
         _sync_tree(path)
-        _sync(path.parent)
 
 
 def _sync_tree(path: Path) -> None:

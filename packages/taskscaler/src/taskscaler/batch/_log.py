@@ -11,7 +11,7 @@ each byte is moved at most once for each byte that is written.
 import os
 import re
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from threading import Lock
 from typing import Self
@@ -41,7 +41,9 @@ class JobLog:
     """
 
     _limit: int
-    _addresses: Addresses
+    addresses: Addresses
+    """What must not be in a remark."""
+
     _file: int | None = None
     _size: int = 0
     _omitted: int = 0
@@ -62,12 +64,26 @@ class JobLog:
     async def open(cls, path: Path, limit: int, addresses: Addresses) -> AsyncIterator[Self]:
         """Open a log to append to it; never fails."""
         log = cls(limit, addresses)
-        await to_thread.run_sync(log._open, path)
-        try:
+        await to_thread.run_sync(log.open_at, path)
+        with closing(log):
             yield log
-        finally:
-            if log._file is not None:
-                os.close(log._file)
+
+    def open_at(self, path: Path) -> None:
+        """Open it, in a thread; never fails."""
+        try:
+            self._file = open_private(path, os.O_RDWR | os.O_CREAT)
+            self._size = os.fstat(self._file).st_size
+            gap = GAP_PATTERN.fullmatch(os.pread(self._file, GAP_SIZE, self._head))
+            self._omitted = int(gap[1]) if gap else 0
+            self._at_line_start = os.pread(self._file, 1, max(0, self._size - 1)) in (b"", b"\n")
+        except (OSError, ValueError) as error:
+            self._note(error)
+
+    def close(self) -> None:
+        """Take no more."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
 
     async def write(self, chunk: bytes) -> None:
         """Append, in a thread; never fails."""
@@ -76,7 +92,7 @@ class JobLog:
     async def remark(self, *remarks: str) -> None:
         """Append lines of ours; empty ones are left out."""
         for remark in filter(None, remarks):
-            line = f"taskscaler: {self._addresses.hide(remark)}\n"
+            line = f"taskscaler: {self.addresses.hide(remark)}\n"
             await self.write((b"" if self._at_line_start else b"\n") + line.encode(errors="replace"))
 
     @property
@@ -88,16 +104,6 @@ class JobLog:
     def _tail(self) -> int:
         """Bytes of the end that are kept at the least."""
         return (self._limit - self._head - GAP_SIZE) // 2
-
-    def _open(self, path: Path) -> None:
-        try:
-            self._file = open_private(path, os.O_RDWR | os.O_CREAT)
-            self._size = os.fstat(self._file).st_size
-            gap = GAP_PATTERN.fullmatch(os.pread(self._file, GAP_SIZE, self._head))
-            self._omitted = int(gap[1]) if gap else 0
-            self._at_line_start = os.pread(self._file, 1, max(0, self._size - 1)) in (b"", b"\n")
-        except (OSError, ValueError) as error:
-            self._note(error)
 
     def _write(self, chunk: bytes) -> None:
         with self._lock:

@@ -450,13 +450,18 @@ class Batch:
     async def _run_on(self, lease: Slot, job: Job) -> None:
         """Run the job; whatever goes wrong with that is this try's own."""
         event = Started(at=self._clock.now(), job=job.name, pool=lease.pool, instance=lease.instance, slot=lease.slot)
+        with closing(JobLog(job.log_limit, Addresses())) as output:
+            try:
+                await self._commit(event, then=partial(output.open_at, self.results.log(job.name)))
+            except OSError as error:
+                self._give_up([job.name], JobState.CANCELLED, _unwritten("begun", error))
+            else:
+                await self._run_recorded(lease, job, output)
+
+    async def _run_recorded(self, lease: Slot, job: Job, output: JobLog) -> None:
+        """Run a job whose start was written down."""
         try:
-            await self._commit(event)
-        except OSError as error:
-            self._give_up([job.name], JobState.CANCELLED, _unwritten("begun", error))
-            return
-        try:
-            await self._run_begun(lease, job)
+            await self._run_begun(lease, job, output)
         except Unreachable:
             raise
         except Exception as error:
@@ -472,20 +477,19 @@ class Batch:
             await checkpoint_if_cancelled()
             raise
 
-    async def _run_begun(self, lease: Slot, job: Job) -> None:
+    async def _run_begun(self, lease: Slot, job: Job, output: JobLog) -> None:
         record = self.state[job.name]
         artifacts, earlier = self.results.artifacts(job.name), record.retried_attempts
         if earlier:
             await to_thread.run_sync(partial(shutil.rmtree, artifacts, ignore_errors=True))
-        addresses = await self._look_up_addresses(lease, job)
-        async with self._open_log(job) as output:
-            if earlier and earlier[-1].interrupted:  # nobody was there to say it in time
-                await output.remark(earlier[-1].why)
-            if addresses.shown:
-                await output.remark(f"runs on {lease.instance} ({', '.join(addresses.shown)})")
-            result = await self._execute(lease, job, output, artifacts)
-            await self._end(_ended(job, result, now=self._clock.now()))
-            await output.remark(*record.warnings, record.why)
+        addresses = output.addresses = await self._look_up_addresses(lease, job)
+        if earlier and earlier[-1].interrupted:  # nobody was there to say it in time
+            await output.remark(earlier[-1].why)
+        if addresses.shown:
+            await output.remark(f"runs on {lease.instance} ({', '.join(addresses.shown)})")
+        result = await self._execute(lease, job, output, artifacts)
+        await self._end(_ended(job, result, now=self._clock.now()))
+        await output.remark(*record.warnings, record.why)
 
     async def _execute(self, lease: Slot, job: Job, output: JobLog, artifacts: Path) -> JobOutcome | str:
         """Run it; returns what came of it, or why it could not be run."""
@@ -538,20 +542,22 @@ class Batch:
             why = _unwritten("ended", error)
             self._put(Ended(at=event.at, job=event.job, state=JobState.CANCELLED, why=why))
 
-    async def _commit(self, event: Started | Ended, *, leaves: Sequence[Path] = ()) -> None:
-        """Let nobody know of a change to a try that a later run would not know of.
+    async def _commit(
+        self, event: Started | Ended, *, leaves: Sequence[Path] = (), then: Callable[[], object] | None = None
+    ) -> None:
+        """Let nobody know of a change to a try that a later run would not know of; see `EventLog.commit`.
 
         Raises:
             OSError: It cannot be written, though the disk was given time to have room again.
         """
         for _ in range(COMMIT_RETRIES):
             with suppress(OSError):
-                await self._events.commit(event, leaves=leaves)
+                await self._events.commit(event, leaves=leaves, then=then)
                 break
             await anyio.sleep(COMMIT_PAUSE)
         else:
             try:
-                await self._events.commit(event, leaves=leaves)
+                await self._events.commit(event, leaves=leaves, then=then)
             except OSError as error:
                 log.warning("try_not_recorded", extra={"job": event.job, "error": str(error)})
                 raise

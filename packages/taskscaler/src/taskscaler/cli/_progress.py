@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Protocol
 
@@ -23,6 +23,9 @@ from taskscaler.cli._text import broken, listed
 
 LIVE_INTERVAL = 0.25
 """Seconds between two pictures: quick enough to look alive."""
+
+GATHERING = 0.1
+"""Seconds for which lines about jobs are gathered, to be printed at once."""
 
 PLAIN_INTERVAL = 1.0
 """Seconds between two looks at the fleet where every change becomes a line."""
@@ -144,18 +147,52 @@ class PlainProgress(Progress):
 
     _quiet_until: float = field(default=QUIET, init=False)
     _quiet: float = field(default=QUIET, init=False)
+    _gathered: list[str] = field(factory=list, init=False)
+    _has_gathered: anyio.Event | None = field(default=None, init=False)
+    """Set when something was gathered; None: nobody would print it, so that nothing is."""
 
     def changed(self, change: JobChanged) -> None:
-        """Print what became of the job, unless it never began."""
+        """Print soon what became of the job, unless it never began."""
         self._be_quiet(QUIET)
         if change.record.attempts:
-            self.say(describe(change))
+            self._gathered += self._lines(describe(change))
+            if self._has_gathered is None:
+                self._print_gathered()
+            else:
+                self._has_gathered.set()
 
     def say(self, text: str) -> None:
         """Print it with the time."""
-        _print_lines(self.console, f"[{span(self.time()):>7}] ", text)
+        self._gathered += self._lines(text)
+        self._print_gathered()
 
     async def show(self) -> None:
+        """Print what has changed."""
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._print_on)
+                await self._look_on()
+        finally:
+            self._has_gathered = None
+            self._print_gathered()
+
+    def _lines(self, text: str) -> list[str]:
+        return _broken_up(self.console, f"[{span(self.time()):>7}] ", text)
+
+    def _print_gathered(self) -> None:
+        lines, self._gathered = self._gathered, []
+        if lines:
+            _print(self.console, lines)
+
+    async def _print_on(self) -> None:
+        """Print what is gathered, again and again."""
+        while True:
+            self._has_gathered = anyio.Event()
+            await self._has_gathered.wait()
+            await anyio.sleep(GATHERING)
+            self._print_gathered()
+
+    async def _look_on(self) -> None:
         """Print a line whenever the fleet has changed, and now and then why nothing runs."""
         while True:
             picture = await self.look()
@@ -209,7 +246,7 @@ class LiveProgress(Progress):
 
     def say(self, text: str) -> None:
         """Print one line above the picture."""
-        _print_lines(self.console, "", text)
+        _print(self.console, _broken_up(self.console, "", text))
 
     @asynccontextmanager
     async def busy(self, work: str) -> AsyncIterator[None]:
@@ -226,16 +263,19 @@ class LiveProgress(Progress):
                 await anyio.sleep(LIVE_INTERVAL)
 
 
-def _print_lines(console: Console, prefix: str, text: str) -> None:
-    """Print a text behind a prefix; what is below its first line is indented, and cannot be taken for a line of ours.
+def _broken_up(console: Console, prefix: str, text: str) -> list[str]:
+    """Put a text behind a prefix; what is below its first line is indented, and cannot be taken for a line of ours.
 
     On a terminal it is broken between words; elsewhere it is not, so that it can be searched for.
     """
     lines = harmless(text).splitlines()
     if console.is_terminal:
         lines = [piece for line in lines for piece in broken(line, console.width - len(_INDENT))]
-    for number, line in enumerate(lines):
-        console.print(Text.assemble(_INDENT if number else prefix, line), highlight=False, soft_wrap=True)
+    return [f"{_INDENT if number else prefix}{line}" for number, line in enumerate(lines)]
+
+
+def _print(console: Console, lines: Iterable[str]) -> None:
+    console.print(Text("\n".join(lines)), highlight=False, soft_wrap=True)
 
 
 def describe(change: JobChanged) -> str:
