@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import select
 import signal
 import subprocess
@@ -61,6 +62,13 @@ def most_at_once(jobs: list[dict[str, Any]]) -> int:
     return max(sum(first <= start < last for first, last in spans.values()) for start in starts)
 
 
+def one_of_the_tutorial(home: Path) -> int:
+    """The process that the tutorial kills: one of this batch's instances, and never another batch's."""
+    page = (Path(__file__).parents[2] / "docs/tutorials/first-batch.md").read_text()
+    (found,) = re.findall(r"^kill -9 \$\((.*)\)$", page, flags=re.MULTILINE)
+    return int(subprocess.run(["/bin/sh", "-c", found], env=environment(home), check=True, capture_output=True).stdout)
+
+
 @pytest.mark.usefixtures("pictures")
 def test_all_forty_jobs_succeed_within_the_ceiling(home: Path, tmp_path: Path, quickstart: Path) -> None:
     """40 of 40, on at most max_instances at once, each used at most max_use_count times, and a report at the end."""
@@ -87,6 +95,7 @@ def test_killing_an_instance_costs_no_job(home: Path, tmp_path: Path, quickstart
     *_, runs = lines_until(process, "stdlib-21 runs on ")
     victim = runs.split(" runs on ")[1].split()[0].rstrip(",")
     pid = int((next(each for each in instances(home) if each.name == victim) / "agent.pid").read_text())
+    assert one_of_the_tutorial(home) in {int((each / "agent.pid").read_text()) for each in instances(home)}
     os.kill(pid, signal.SIGKILL)
     go.touch()
     said, _ = process.communicate()

@@ -4,6 +4,7 @@ import math
 import traceback
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import anyio
@@ -757,6 +758,112 @@ async def test_reservations_in_preemptive_mode_need_a_ready_slot() -> None:
         await scaler.reserve("in time")
         async with scaler.acquire("in time"):
             pass
+
+
+async def test_a_reservation_waits_for_a_slot_as_long_as_it_is_asked_to() -> None:
+    """Until a slot is given back; a refusal comes when the time is up, with why."""
+    cloud = FakeCloud(boot_time=10)
+    async with scaling(cloud, max_instances=1) as scaler:
+        lease = await scaler.acquire_lease("one")
+        began = anyio.current_time()
+        with pytest.raises(NoCapacity, match="no slot could be reserved within 30s: every possible slot") as refused:
+            await scaler.reserve("two", timeout=30)
+        assert anyio.current_time() == began + 30
+        assert not refused.value.possible
+        async with anyio.create_task_group() as waiting:
+            waiting.start_soon(partial(scaler.reserve, "two", timeout=math.inf))
+            await anyio.sleep(5)
+            assert (await scaler.capacity()).promised == 0
+            lease.release()
+        assert (await scaler.capacity()).reserved == 1
+        async with scaler.acquire("two", timeout=0):
+            pass
+
+
+async def test_a_reservation_in_preemptive_mode_waits_until_a_slot_is_ready() -> None:
+    """Nobody gives a slot back; an instance that boots is enough."""
+    cloud = FakeCloud(boot_time=10)
+    async with scaling(cloud, policies=[Policy(idle_count=1)]) as scaler:
+        await scaler.reserve("early", timeout=60)
+        assert 10 <= anyio.current_time() < 30
+        assert (await scaler.capacity()).reserved == 1
+
+
+@pytest.mark.parametrize("how", ["drain", "leave"])
+async def test_a_reservation_does_not_wait_for_what_cannot_come(how: str) -> None:
+    """A scaler that drains or is left hands nothing out any more."""
+    cloud = FakeCloud()
+    refused: list[str] = []
+
+    async def reserve(scaler: Taskscaler) -> None:
+        with pytest.raises(NoCapacity) as error:
+            await scaler.reserve("two", timeout=math.inf)
+        refused.append(str(error.value))
+
+    async with anyio.create_task_group() as waiting, scaling(cloud, max_instances=1) as scaler:
+        await scaler.acquire_lease("one")
+        waiting.start_soon(reserve, scaler)
+        await anyio.sleep(1)
+        if how == "drain":
+            await scaler.drain(timeout=1)
+            assert refused == ["the scaler is draining"]
+    assert len(refused) == 1
+
+
+# --- tries ----------------------------------------------------------------------------------------------
+
+
+async def test_a_body_is_tried_again_on_another_instance() -> None:
+    """Each time that its instance is lost, as often as allowed; the loop ends with the try that succeeds."""
+    cloud, seen = FakeCloud(), []
+    async with scaling(cloud) as scaler:
+        async for attempt in scaler.attempts("job"):
+            async with attempt as lease:
+                seen.append((attempt.number, lease.instance))
+                if attempt.number < 3:
+                    cloud.vanish(lease.instance)
+                    await anyio.sleep_forever()
+        assert [number for number, _ in seen] == [1, 2, 3]
+        assert len({instance for _, instance in seen}) == 3
+        assert (await scaler.capacity()).acquired == 0
+
+
+async def test_the_last_loss_is_raised_and_so_is_any_other_error_at_once() -> None:
+    """No try follows that nobody has asked for."""
+    cloud, tries = FakeCloud(), 0
+    async with scaling(cloud) as scaler:
+        with pytest.raises(LeaseLost):
+            async for attempt in scaler.attempts("job", tries=2):
+                async with attempt as lease:
+                    tries += 1
+                    cloud.vanish(lease.instance)
+                    await anyio.sleep_forever()
+        assert tries == 2
+        with pytest.raises(KeyError):
+            async for attempt in scaler.attempts("job"):
+                async with attempt:
+                    tries += 1
+                    raise KeyError
+        assert tries == 3
+        with pytest.raises(LeaseLost, match="other"):  # which is for the body to deal with
+            async for attempt in scaler.attempts("job"):
+                async with attempt, scaler.acquire("other") as lease:
+                    tries += 1
+                    cloud.vanish(lease.instance)
+                    await anyio.sleep_forever()
+        assert tries == 4
+        with pytest.raises(ValueError, match="tries: expected at least 1, found 0"):
+            scaler.attempts("job", tries=0)
+
+
+async def test_a_try_that_is_left_out_or_ended_early_is_the_last() -> None:
+    """Who does not enter it, or breaks the loop off, has what was wanted."""
+    async with scaling(FakeCloud()) as scaler:
+        assert [attempt.number async for attempt in scaler.attempts("job")] == [1]
+        async for attempt in scaler.attempts("job"):
+            async with attempt:
+                break
+        assert (await scaler.capacity()).acquired == 0
 
 
 # --- trouble --------------------------------------------------------------------------------------------

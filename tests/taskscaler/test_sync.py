@@ -78,6 +78,40 @@ def test_a_script_runs_commands_on_an_instance(scaler: Taskscaler) -> None:
     assert scaler.capacity().acquired == 0
 
 
+def test_a_command_that_takes_too_long_is_ended(scaler: Taskscaler) -> None:
+    """With all that it has started; the connection is good for more."""
+    with scaler.acquire("job") as lease, lease.dial() as connection:
+        with pytest.raises(TimeoutError, match="the command took longer than 100ms, and was ended"):
+            connection.run("sleep 300 & wait", timeout=0.1)
+        assert connection.run("echo on", timeout=PATIENCE).stdout == b"on\n"
+
+
+def test_a_body_is_tried_again_on_another_instance(scaler: Taskscaler, tmp_path: Path) -> None:
+    """As with the asynchronous scaler."""
+    seen = []
+    for attempt in scaler.attempts("job", tries=2):
+        with attempt as lease, lease.dial() as connection:
+            seen.append(lease.instance)
+            if attempt.number == 1:
+                kill(tmp_path, lease.instance)
+                connection.wait_closed()
+            assert connection.run("echo on").stdout == b"on\n"
+    assert len(set(seen)) == 2
+
+
+def test_a_reservation_waits(scaler: Taskscaler) -> None:
+    """As long as it is asked to."""
+    leases = [scaler.acquire_lease(f"job-{number}") for number in range(4)]
+    with pytest.raises(NoCapacity, match="no slot could be reserved within 10ms"):
+        scaler.reserve("next", timeout=0.01)
+    with ThreadPoolExecutor() as threads:
+        reserved = threads.submit(scaler.reserve, "next", timeout=PATIENCE)
+        leases[0].release()
+        reserved.result()
+    for lease in leases[1:]:
+        lease.release()
+
+
 def test_a_sink_gets_the_output_as_it_comes(scaler: Taskscaler) -> None:
     """In order and while the command runs; it may call back into the scaler, and its error ends the command."""
     heard = bytearray()

@@ -15,6 +15,7 @@ How the parts lie on each other; each imports only from those below it:
     _types                  pools and policies
 """
 
+from taskscaler._attempts import Attempt, Attempts
 from taskscaler._errors import KeyInUse, LeaseLost, NoCapacity, NoSuchInstance, NotSuspended, TaskscalerError
 from taskscaler._lease import Lease
 from taskscaler._observe import DecisionEvent, InstanceEvent, LeaseEvent, ScalerEvent, ScalerObserver
@@ -28,6 +29,8 @@ from taskscaler.diagnose._explain_key import KeyExplanation
 from taskscaler.diagnose._forecast import Next, Upcoming
 
 __all__ = [
+    "Attempt",
+    "Attempts",
     "Capacity",
     "CleanupHook",
     "Decision",

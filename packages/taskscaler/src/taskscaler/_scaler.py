@@ -14,8 +14,10 @@ from fleeting import Clock, Duration, GroupInfo, Journal
 from fleeting.config import all_are, as_given, check
 from fleeting.core import PLAN_RECORDS, Step, build_plan
 from fleeting.journal import Recovered
+from fleeting.plugins import format_duration
 from fleeting.runtime import GroupDriver, Runtime, Upkeep
 from taskscaler._arguments import check_settings, check_wait, refuse_with
+from taskscaler._attempts import Attempt, Attempts, Tries
 from taskscaler._errors import NoCapacity, TaskscalerError
 from taskscaler._lease import Lease
 from taskscaler._leases import Leases
@@ -205,16 +207,69 @@ class Taskscaler:
         sleeper = self._core.ledger.leases[key].id
         return await self._leases.wait(key, step, timeout, sleeper=sleeper)
 
-    async def reserve(self, key: str) -> None:
+    def attempts(
+        self, key: str, *, tries: int = 3, timeout: float | None = None, expected_duration: float = math.inf
+    ) -> Attempts:
+        """Try a body on another instance each time that it loses one.
+
+        ::
+
+            async for attempt in scaler.attempts("job-1"):
+                async with attempt as lease:
+                    ...
+
+        What the body did before its instance was lost has happened: it must be fit to begin again. The loop ends with
+        the first try that keeps its instance to the end, and with any error but `LeaseLost`.
+
+        Args:
+            key: Names the work, the same for all tries.
+            tries: How many at the most, at least 1.
+            timeout: Seconds that each try waits for a slot, as `acquire_lease` has it.
+            expected_duration: Seconds that a try takes at the most, as `acquire_lease` has it.
+
+        Raises:
+            LeaseLost: From the last try, if that lost its instance, too.
+        """
+        check_wait(key, timeout, expected_duration)
+
+        def make(number: int, is_last: bool) -> Attempt:  # noqa: FBT001  (for `Tries` alone)
+            acquired = self.acquire(key, timeout=timeout, expected_duration=expected_duration)
+            return Attempt(key, number, acquired, is_last=is_last)
+
+        return Attempts(Tries(make, tries))
+
+    async def reserve(self, key: str, *, timeout: float | None = None) -> None:
         """Keep a slot for an acquire to come under *key*; give it up with `unreserve`.
+
+        Args:
+            key: What the acquire will be made under.
+            timeout: Seconds to wait until there is a slot to keep, infinite: for ever. None: answer at once.
 
         Raises:
             KeyInUse: The key holds a slot, waits for one, or is reserved.
-            NoCapacity: All is taken. `possible`: more slots are coming or could come, ask again soon; else
-                one has to be given back first.
+            NoCapacity: All is taken, and was for as long as that. `possible`: more slots are coming or could come, ask
+                again soon; else one has to be given back first.
         """
-        check("key", key, str)
-        self._take(self._core.reserve(key, self._now()))
+        check_wait(key, timeout)
+        if timeout is None:
+            self._take(self._core.reserve(key, self._now()))
+            return
+        refusal: NoCapacity | None = None
+        with anyio.move_on_after(timeout):
+            while not self._runtime.ended:
+                try:
+                    self._take(self._core.reserve(key, self._now()))
+                except NoCapacity as error:
+                    if self._core.ledger.shut:
+                        raise
+                    refusal = error
+                else:
+                    return
+                await self._runtime.wait_for_change()
+            raise NoCapacity("the scaler has ended")
+        if refusal is not None:
+            why = f"no slot could be reserved within {format_duration(timeout)}: {refusal}"
+            raise NoCapacity(why, possible=refusal.possible)
 
     async def unreserve(self, key: str) -> None:
         """Give a reservation up; nothing happens if there is none."""

@@ -140,6 +140,9 @@ class Runtime(Generic[C]):
         """Actions that wait for nothing, but for those before them."""
 
         self._performing = False
+        self._change: anyio.Event | None = None
+        """Made by those who wait for a change, which hardly anybody does."""
+
         self._defect: Exception | None = None
         self._changed = False
         """Whether the core has changed since its last tick."""
@@ -242,6 +245,7 @@ class Runtime(Generic[C]):
         finally:
             self.ended = True
             self._on_end()
+            self._note_change()
 
     async def _end(self) -> None:
         """Let changes at the clouds come to their ends and what they led to be done; then end all tasks."""
@@ -294,6 +298,17 @@ class Runtime(Generic[C]):
         if self._wakeup is not None and self._is_due:
             self._wakeup.set()
 
+    async def wait_for_change(self) -> None:
+        """Wait until the core has heard or decided something, or nothing more will happen."""
+        if not self.ended:
+            self._change = self._change or anyio.Event()
+            await self._change.wait()
+
+    def _note_change(self) -> None:
+        if self._change is not None:
+            self._change.set()
+            self._change = None
+
     def start_soon(self, call: Callable[..., Any], *args: object) -> None:
         """Run a task of the owner's for as long as the runtime lives."""
         self._tasks.start_soon(call, *args)
@@ -339,6 +354,7 @@ class Runtime(Generic[C]):
             (self._waiting if waits else self._ready).append(action)
         if self._ready:
             self._perform_ready()
+        self._note_change()
 
     # --- committing --------------------------------------------------------------------------------------
 

@@ -12,8 +12,9 @@ Behind it runs the very scaler of `taskscaler`, on an event loop in a thread of 
 from several threads at once.
 """
 
+from taskscaler.sync._attempts import Attempt, Attempts
 from taskscaler.sync._connection import Connection, Sink, Stream
 from taskscaler.sync._lease import Lease
 from taskscaler.sync._scaler import Taskscaler
 
-__all__ = ["Connection", "Lease", "Sink", "Stream", "Taskscaler"]
+__all__ = ["Attempt", "Attempts", "Connection", "Lease", "Sink", "Stream", "Taskscaler"]

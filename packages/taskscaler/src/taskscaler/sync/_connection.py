@@ -10,6 +10,7 @@ from attrs import frozen
 
 import fleeting
 from fleeting import Completed, connectors
+from fleeting.plugins import format_duration
 
 if TYPE_CHECKING:
     from anyio.abc import ByteStream
@@ -40,14 +41,25 @@ class Connection:
         env: Mapping[str, str] | None = None,
         cwd: str | None = None,
         check: bool = False,
+        timeout: float | None = None,
     ) -> Completed:
         """Run a command and wait for it; an interrupt ends its whole process tree first.
 
-        Arguments and errors are those of `fleeting.Connection.run`.
+        Arguments and errors are those of `fleeting.Connection.run`. *timeout* is how many seconds it may take, None:
+        as long as it likes; then its process tree is ended, too.
+
+        Raises:
+            TimeoutError: It took longer than that.
         """
         out, err = _asynchronous(stdout), _asynchronous(stderr)
         run = partial(self._connection.run, stdin=stdin, stdout=out, stderr=err, env=env, cwd=cwd, check=check)
-        return self._lease.call(run, command)
+
+        async def bounded() -> Completed:
+            with anyio.move_on_after(timeout):
+                return await run(command)
+            raise TimeoutError(f"the command took longer than {format_duration(timeout or 0.0)}, and was ended")
+
+        return self._lease.call(bounded)
 
     def open_unix(self, path: str) -> "Stream":
         """Open a stream to a unix socket on the instance. Raises as `fleeting.Connection.open_unix`."""

@@ -11,12 +11,14 @@ from anyio.from_thread import start_blocking_portal
 import taskscaler
 from fleeting import GroupInfo
 from taskscaler._arguments import refuse_with
+from taskscaler._attempts import Tries
 from taskscaler._errors import TaskscalerError
 from taskscaler._types import Policy
 from taskscaler.core._slots import Capacity
 from taskscaler.diagnose._explain import Explanation, InstanceView
 from taskscaler.diagnose._explain_instance import InstanceExplanation
 from taskscaler.diagnose._explain_key import KeyExplanation
+from taskscaler.sync._attempts import Attempt, Attempts
 from taskscaler.sync._lease import Lease
 from taskscaler.sync._portal import Portal
 
@@ -105,9 +107,29 @@ class Taskscaler:
 
         return self.portal.call(resume, undo=Lease.suspend)
 
-    def reserve(self, key: str) -> None:
-        """Keep a slot for an acquire to come. Raises as `taskscaler.Taskscaler.reserve`."""
-        self.portal.call(self.scaler.reserve, key)
+    def attempts(
+        self, key: str, *, tries: int = 3, timeout: float | None = None, expected_duration: float = math.inf
+    ) -> Attempts:
+        """Try a body on another instance each time that it loses one.
+
+        ::
+
+            for attempt in scaler.attempts("job-1"):
+                with attempt as lease:
+                    ...
+
+        Arguments and errors are those of `taskscaler.Taskscaler.attempts`.
+        """
+
+        def make(number: int, is_last: bool) -> Attempt:  # noqa: FBT001  (for `Tries` alone)
+            acquired = self.acquire(key, timeout=timeout, expected_duration=expected_duration)
+            return Attempt(key, number, acquired, is_last=is_last)
+
+        return Attempts(Tries(make, tries))
+
+    def reserve(self, key: str, *, timeout: float | None = None) -> None:
+        """Keep a slot for an acquire to come. Arguments and errors are those of `taskscaler.Taskscaler.reserve`."""
+        self.portal.call(partial(self.scaler.reserve, key, timeout=timeout), undo=lambda _: self.unreserve(key))
 
     def unreserve(self, key: str) -> None:
         """Give a reservation up; nothing happens if there is none."""
