@@ -15,6 +15,8 @@ T = TypeVar("T")
 class InOrder(dict[T, None]):
     """As much of a set as cancel scopes use; it is gone through in the order in which things came."""
 
+    __slots__ = ()
+
     def add(self, item: T) -> None:
         """Put it last, unless it is there."""
         self.setdefault(item)

@@ -59,6 +59,8 @@ class _JumpingSelector(selectors.DefaultSelector):
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         """Take what is ready; if nothing is, make the time of the next timer come."""
+        if timeout == 0 and len(self.get_map()) == 1:  # no file is watched, and there is something else to do first
+            return []
         ready = super().select(0)
         if ready or (timeout is not None and timeout <= 0):
             return ready
