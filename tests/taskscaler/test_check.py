@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from attrs import evolve
+from attrs import evolve, fields_dict
 from click.testing import CliRunner, Result
 from rich.console import Console
 
@@ -103,6 +103,9 @@ def test_a_file_is_told_without_its_cloud(monkeypatch: pytest.MonkeyPatch, pin: 
         ("policy", 1),
         ("state", 1),
         ("at end", 1),
+        ("in the file", 10),
+        ("as in GitLab", 5),
+        ("by default", 1),
     ]
     assert said["runner"][0].startswith("macOS on AWS, 8 ")
     assert said["unsupported"][0].startswith("vm_isolation: ")
@@ -117,9 +120,8 @@ def test_the_guide_shows_what_is_printed(monkeypatch: pytest.MonkeyPatch) -> Non
     """Line for line, of one of our examples of a config.toml."""
     hide_clouds(monkeypatch)
     said = check(FILES / "aws-docker.toml", "--offline").stdout
-    assert (
-        f"```\n{said.replace(str(FILES / 'aws-docker.toml'), '/etc/gitlab-runner/config.toml')}```" in GUIDE.read_text()
-    )
+    said = said.replace(str(FILES / "aws-docker.toml"), "/etc/gitlab-runner/config.toml")
+    assert f"```\n{said.replace(str(FILES), '/etc/gitlab-runner')}```" in GUIDE.read_text()
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in FILES.glob("*.toml")))
@@ -140,6 +142,44 @@ def test_a_jobs_file_is_told_too(pin: Pin) -> None:
     assert {"at start", "at end"} <= said.keys()
     assert "runner" not in said
     pin("quickstart", result.stdout.replace(str(QUICKSTART), "jobs.toml"))
+
+
+def test_every_setting_is_shown_with_where_it_comes_from(tmp_path: Path) -> None:
+    """Each once; what a pool takes over comes from the fleet, and what may be secret is not shown."""
+    (tmp_path / "jobs.toml").write_text(
+        """
+        [autoscaler]
+        plugin = "local"
+        capacity_per_instance = 2
+        connector_config = { password = "s3cret", keepalive = "10s" }
+        [[autoscaler.pools]]
+        name = "a"
+        connector_config = { username = "me" }
+        [[autoscaler.policy]]
+        idle_time = "5m"
+        [[jobs]]
+        name = "x"
+        script = "true"
+        """
+    )
+    result = check(tmp_path / "jobs.toml", "--offline", "--settings")
+    assert (result.exit_code, result.stderr) == (0, "")
+    said = rows(result.stdout)
+    assert "s3cret" not in result.output
+    of_file, of_fleet, by_default = said["in the file"], said["of the fleet"], said["by default"]
+    assert {'policy[0].idle_time = "5m0s"', "connector_config.password = (not shown)"} <= set(of_file)
+    assert 'pools[0].connector_config.username = "me"' in of_file
+    assert {"pools[0].capacity_per_instance = 2", 'pools[0].connector_config.keepalive = "10s"'} <= set(of_fleet)
+    assert {"pools[0].max_instances = 0", "delete_instances_on_shutdown = true"} <= set(by_default)
+    names = [setting.partition(" = ")[0] for setting in (*of_file, *of_fleet, *by_default)]
+    assert len(set(names)) == len(names)
+    assert set(fields_dict(Autoscaler)) <= {re.split(r"[.[]", name)[0] for name in names}
+
+
+def test_a_price_makes_a_cost() -> None:
+    """It is in no file of ours."""
+    said = rows(check(QUICKSTART, "--offline", "--price-per-hour", "0.25").stdout)
+    assert said["first minute"][-1] == "they cost 1.00 per hour"
 
 
 WRONG_RUNNERS: Sequence[tuple[Sequence[str], Sequence[str]]] = [
@@ -423,7 +463,7 @@ def test_the_whole_command(state_home: Path) -> None:
     """A group that is not there yet is looked at, and not made."""
     result = check(QUICKSTART)
     assert (result.exit_code, result.stderr) == (0, "")
-    assert list(rows(result.stdout))[-2:] == ["would do", "because"]
+    assert list(rows(result.stdout))[-3:] == ["would do", "because", "first minute"]
     assert not state_home.exists()
 
 

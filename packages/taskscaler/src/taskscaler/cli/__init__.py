@@ -138,6 +138,15 @@ def run(
     sys.exit(resume_batch(resume, wishes, for_ci))
 
 
+def _price(_: click.Context, __: click.Parameter, given: str | None) -> float | None:
+    if given is None:
+        return None
+    with suppress(ValueError):
+        if 0 <= (price := float(given)) < inf:
+            return price
+    raise click.BadParameter(f"{given!r} is not a price such as 0.12")
+
+
 _CHECK_EPILOG = """
 Exit status: 0 if all is well, 1 if the cloud or the instance cannot be reached, 2 if the file or the arguments
 are wrong.
@@ -148,15 +157,22 @@ are wrong.
 @click.argument("config", metavar="CONFIG", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--runner", metavar="NAME", help="Which runner, if the config.toml has several.")
 @click.option("--offline", is_flag=True, help="Contact neither the cloud nor an instance.")
-def check(config: Path, runner: str | None, *, offline: bool) -> None:
+@click.option(
+    "--price-per-hour", metavar="X", callback=_price, help="What one instance costs an hour, in any currency."
+)
+@click.option("--settings", is_flag=True, help="Show the settings that have their defaults, too.")
+def check(config: Path, runner: str | None, *, offline: bool, settings: bool, price_per_hour: float | None) -> None:
     """Show what CONFIG means and what would happen now; change nothing.
 
     CONFIG is a jobs file, or the config.toml of GitLab Runner. The group is opened only to look at it, even while a
     manager runs it. If an instance is running, one is dialled.
+
+    Of a jobs file, its jobs are shown, and what the first minute of the batch would be: how many instances are
+    requested, why so many, and what they cost if you say what one costs.
     """
     from taskscaler.cli._check import check_file
 
-    sys.exit(check_file(config, runner=runner, offline=offline))
+    sys.exit(check_file(config, runner=runner, offline=offline, settings=settings, price_per_hour=price_per_hour))
 
 
 @main.command()
@@ -226,15 +242,6 @@ def logs(directory: Path, job: str, lines: int, *, follow: bool) -> None:
     from taskscaler.cli._logs import show_log
 
     sys.exit(show_log(directory, job, lines=lines, follow=follow))
-
-
-def _price(_: click.Context, __: click.Parameter, given: str | None) -> float | None:
-    if given is None:
-        return None
-    with suppress(ValueError):
-        if 0 <= (price := float(given)) < inf:
-            return price
-    raise click.BadParameter(f"{given!r} is not a price such as 0.12")
 
 
 _REPORT_EPILOG = """

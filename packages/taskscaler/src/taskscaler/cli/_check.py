@@ -1,7 +1,8 @@
 """``taskscaler check``: says what a file means, what the cloud shows, and what would be done now; does nothing."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import groupby, islice
 from pathlib import Path
 
 import anyio
@@ -11,6 +12,7 @@ from fleeting import (
     ConfigError,
     ConnectError,
     FleetingError,
+    GroupInfo,
     InstanceGroup,
     LoopClock,
     Observation,
@@ -22,24 +24,30 @@ from fleeting import (
 from fleeting.cli import FAILED, SUCCEEDED, WRONG, WRONG_FILE, outcome, report_errors
 from fleeting.config import read_toml
 from fleeting.errors import ConfigProblem
-from fleeting.plugins import span
+from fleeting.plugins import format_duration, span
 from fleeting.runtime import Dial, InstanceCalls
 from taskscaler import config
 from taskscaler._jobsfile import read_jobs_file
 from taskscaler._scaler import Taskscaler
-from taskscaler._wording import counted
+from taskscaler._wording import counted, enumerated
+from taskscaler.batch import Job
 from taskscaler.cli._console import PatientConsole
 from taskscaler.cli._fleet import UNEXPLAINED, fleet_rows
 from taskscaler.cli._log import logging_to
 from taskscaler.cli._paragraphs import Paragraphs, Row
+from taskscaler.cli._settings import settings_rows
 from taskscaler.config import Autoscaler, PoolTable
 from taskscaler.core._decide import Decision
+from taskscaler.diagnose._first_minute import first_minute
 
 PATIENCE = 30.0
 """Seconds that the cloud may take to show the group, and the instance to answer, whatever the file says."""
 
 FEW = 10
-"""So many instances are named."""
+"""So many instances, and kinds of jobs, are named."""
+
+MANY = 10_000
+"""So many jobs are looked at for that."""
 
 
 @frozen(kw_only=True)
@@ -54,14 +62,27 @@ class _Subject:
     rows: list[Row]
     """What the file says beside its fleet."""
 
+    written: object
+    """The fleet's table as it stands in the file."""
 
-def check_file(path: Path, *, runner: str | None, offline: bool) -> int:
+    meant: object
+    """The same, with what GitLab means by keys that are missing, if the file is GitLab's."""
+
+    jobs: int = 0
+    """How many the file has."""
+
+
+def check_file(
+    path: Path, *, runner: str | None, offline: bool, settings: bool = False, price_per_hour: float | None = None
+) -> int:
     """Check a jobs file or a runner of a ``config.toml``; return the exit status.
 
     Args:
         path: The file.
         runner: The name of the runner, in a ``config.toml`` with several.
         offline: Whether neither the cloud nor an instance is asked.
+        settings: Whether settings are shown that have their defaults.
+        price_per_hour: What one instance costs an hour, if that is known.
     """
     try:
         subject = _read(path, runner)
@@ -69,12 +90,15 @@ def check_file(path: Path, *, runner: str | None, offline: bool) -> int:
         return report_errors([error], WRONG)
     report = Paragraphs(PatientConsole())
     report.add(("file", f"{path} is valid"), *subject.rows)
-    report.add(*fleet_rows(subject.fleet, datetime.now(UTC).timestamp()))
+    now = datetime.now(UTC).timestamp()
+    report.add(*fleet_rows(subject.fleet, now))
+    report.add(*settings_rows(subject.fleet, subject.written, subject.meant, defaults=settings))
     if offline:
+        report.add_if(*first_minute_rows(subject.fleet, {}, subject.jobs, now, price_per_hour))
         return SUCCEEDED
     if not subject.groups:
         return report_errors(filter(None, [subject.missing]), FAILED)
-    look = _Look(subject.fleet, subject.groups, report)
+    look = _Look(subject.fleet, subject.groups, report, jobs=subject.jobs, price_per_hour=price_per_hour)
 
     def run() -> int:
         with logging_to(None):  # what matters of it is in the report
@@ -100,8 +124,15 @@ def _read(path: Path, runner: str | None) -> _Subject:
         raise ConfigError([ConfigProblem(path="", found=what, expected=expected)], source=str(path))
     file = read_jobs_file(path)
     executors = ", ".join(sorted(file.jobs.executors))
-    rows = [("jobs", f"{len(file.jobs)}, by the executor {executors}"), *(("note", note) for note in file.notes)]
-    return _Subject(fleet=file.autoscaler, groups=file.groups, rows=rows)
+    rows = [
+        ("jobs", f"{len(file.jobs)}, by the executor {executors}"),
+        *job_rows(file.jobs),
+        *(("note", note) for note in file.notes),
+    ]
+    written = data.get("autoscaler")
+    return _Subject(
+        fleet=file.autoscaler, groups=file.groups, rows=rows, written=written, meant=written, jobs=len(file.jobs)
+    )
 
 
 def _read_runner(path: Path, name: str | None) -> _Subject:
@@ -122,7 +153,14 @@ def _read_runner(path: Path, name: str | None) -> _Subject:
         *(("note", note) for note in (*runner.notes, *notes)),
         *([("ignored", ", ".join(runner.ignored))] if runner.ignored else []),
     ]
-    return _Subject(fleet=runner.autoscaler, groups=groups, missing=missing, rows=rows)
+    return _Subject(
+        fleet=runner.autoscaler,
+        groups=groups,
+        missing=missing,
+        rows=rows,
+        written=runner.written,
+        meant=runner.meant,
+    )
 
 
 @frozen
@@ -133,6 +171,10 @@ class _Look:
     groups: Sequence[InstanceGroup]
     report: Paragraphs
     dial: Dial = dial
+    jobs: int = 0
+    """How many would wait from the start."""
+
+    price_per_hour: float | None = None
 
     async def run(self) -> int:
         """Open the groups, print what is there and what would be done, dial one instance of each."""
@@ -147,6 +189,9 @@ class _Look:
                 at_start += self._start_rows(view, pool)
             decision = (await scaler.explain()).decisions[-1]
             self.report.add(("would do", would_do(decision)), ("because", str(decision)), *at_start)
+            self.report.add_if(
+                *first_minute_rows(self.fleet, scaler.groups, self.jobs, clock.now(), self.price_per_hour)
+            )
         return report_errors(failures, FAILED) if failures else SUCCEEDED
 
     async def _view(self, scaler: Taskscaler, pool: PoolTable, group: InstanceGroup) -> Observation:
@@ -203,6 +248,41 @@ def _instance_rows(view: Observation) -> Iterable[Row]:
     more = [f"{len(view.instances) - FEW} more"] if len(view.instances) > FEW else []
     yield "instances", f"{len(view.instances)}: {', '.join([*shown, *more])}" if shown else "none"
     yield from (("problem", problem.message) for problem in view.problems)
+
+
+def job_rows(jobs: Sequence[Job]) -> Iterator[Row]:
+    """Tell what the first jobs need and leave, and how long they may take; of neighbours that are alike, once."""
+    shown = 0
+    for description, group in islice(groupby(islice(jobs, MANY), _describe_job), FEW):
+        names = [job.name for job in group]
+        shown += len(names)
+        yield "", f"{names[0]}{f' to {names[-1]}' if len(names) > 1 else ''}: {description}"
+    if len(jobs) > shown:
+        yield "", f"and {counted(len(jobs) - shown, 'more job')}"
+
+
+def _describe_job(job: Job) -> str:
+    spec = job.spec
+    parts = [
+        f"by {job.executor}",
+        f"at most {format_duration(spec.timeout)}" if spec.timeout is not None else "without a time-out",
+        *([f"needs {enumerated(list(spec.files))}"] if spec.files else []),
+        *([f"leaves {enumerated(spec.artifacts)}"] if spec.artifacts else []),
+    ]
+    return ", ".join(parts)
+
+
+def first_minute_rows(
+    fleet: Autoscaler, infos: Mapping[str, GroupInfo], jobs: int, now: float, price_per_hour: float | None
+) -> Iterator[Row]:
+    """Tell what a batch of so many jobs would ask for in its first minute; nothing of a file without jobs."""
+    if jobs:
+        pools = fleet.all_pools
+        ceiling = fleet.max_instances if fleet.pools else 0
+        minute = first_minute(
+            pools, fleet.policy, infos, jobs=jobs, now=now, max_instances=ceiling, price_per_hour=price_per_hour
+        )
+        yield from (("first minute", sentence) for sentence in minute.sentences())
 
 
 def would_do(decision: Decision) -> str:

@@ -31,6 +31,11 @@ class Paragraphs:
         self.begun = True
         self.go_on(*rows)
 
+    def add_if(self, *rows: Row) -> None:
+        """Show a paragraph if there is anything in it."""
+        if rows:
+            self.add(*rows)
+
     def go_on(self, *rows: Row) -> None:
         """Show more rows of the same paragraph."""
         before = ""

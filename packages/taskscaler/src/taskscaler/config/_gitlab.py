@@ -77,6 +77,12 @@ class RunnerConfig:
     autoscaler: Autoscaler
     """Its fleet."""
 
+    written: object = field(default=None, repr=False)
+    """The table ``autoscaler`` as it stands in the file; may hold secrets."""
+
+    meant: object = field(default=None, repr=False)
+    """The same, with what GitLab means by keys that are missing."""
+
     notes: tuple[str, ...] = ()
     """What the file leaves unsaid, and what GitLab means by that, one sentence each."""
 
@@ -206,6 +212,8 @@ def load(path: str | PathLike[str], *, runner: str | None = None) -> RunnerConfi
         concurrent=top.concurrent,
         limit=own.limit,
         autoscaler=own.autoscaler,
+        written=fleet,
+        meant=meant,
         notes=tuple(_notes(fleet)),
         ignored=tuple(_ignored(file, entry, fleet)),
         unsupported=(_NO_ISOLATION,) if _isolates(fleet) else (),
