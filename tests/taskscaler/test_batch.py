@@ -562,7 +562,9 @@ async def test_a_job_that_waits_for_its_next_try_is_cancelled_at_once(bench: Ben
             tasks.start_soon(batch.run)
             await bench.until("a", JobState.QUEUED)
             await anyio.wait_all_tasks_blocked()
+            assert batch.resting == "1 job pauses for 1h before it is retried"
             batch.drain()
+    assert batch.resting == ""
     assert bench.states() == {"a": "cancelled"}
     assert len(bench.state_of("a")["attempts"]) == 1
 

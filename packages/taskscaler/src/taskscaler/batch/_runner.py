@@ -19,7 +19,7 @@ from fleeting import Clock, ConnectInfo, Unreachable
 from fleeting.config import path_like
 from fleeting.errors import SystemRefused
 from fleeting.events import LossKind
-from fleeting.plugins import format_duration, one_line
+from fleeting.plugins import format_duration, one_line, span
 from taskscaler._errors import LeaseLost, NoCapacity
 from taskscaler._wording import MOST_NAMED, counted, enumerated
 from taskscaler.batch._addresses import Addresses
@@ -282,6 +282,16 @@ class Batch:
         names = self._front.waits_for(MOST_NAMED + 1)
         others = " and others" if len(names) > MOST_NAMED else ""
         return f"jobs wait for {enumerated(names[:MOST_NAMED])}{others}" if names else ""
+
+    @property
+    def resting(self) -> str:
+        """Which jobs pause before they are retried; empty if none does."""
+        if not self._resting:
+            return ""
+        left = span(min(self.state[name].retry_at for name in self._resting) - self._clock.now())
+        if len(self._resting) == 1:
+            return f"1 job pauses for {left} before it is retried"
+        return f"{len(self._resting)} jobs pause before they are retried, the first for {left}"
 
     async def stop(self) -> None:
         """End all jobs at once."""

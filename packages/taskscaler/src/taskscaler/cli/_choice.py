@@ -71,22 +71,23 @@ def choose(wishes: Wishes, plan: Plan, past: BatchState | None) -> Choice:
     only = None if selected is None else selected | {name for name in with_needs(plan, selected) if _waits(name, past)}
     chosen = names if only is None else [name for name in names if name in only]
     again = frozenset[JobState]().union(*(RERUN[word] for word in wishes.rerun))
-    rerun = [name for name in chosen if past and name in past.jobs and past[name].state in again]
-    left = [name for name in chosen if _waits(name, past)]
+    rerun = [name for name in chosen if name in past.jobs and past[name].state in again] if past and again else []
+    # Of a million jobs, the names are not kept.
+    never_run = sum(_waits(name, past) and _never_ran(name, past) for name in chosen) if again else 0
     return Choice(
         only=only,
         rerun=tuple(rerun),
         fail_fast=wishes.fail_fast,
-        left=bool(left or rerun),
+        left=bool(rerun) or any(_waits(name, past) for name in chosen),
         notes=(
             *_notes_on_selection(len(selected or ()), len(only or ()), len(names)),
-            *_notes_on_reruns(wishes.rerun, len(rerun), _never_run(left, past)),
+            *_notes_on_reruns(wishes.rerun, len(rerun), never_run),
         ),
     )
 
 
-def _never_run(left: Sequence[str], past: BatchState | None) -> int:
-    return sum(not (past and name in past.jobs and past[name].attempts) for name in left)
+def _never_ran(name: str, past: BatchState | None) -> bool:
+    return not (past and name in past.jobs and past[name].attempts)
 
 
 def _waits(name: str, past: BatchState | None) -> bool:

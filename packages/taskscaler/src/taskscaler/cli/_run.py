@@ -394,4 +394,5 @@ class _Run:
     async def _why(self) -> str:
         """Why jobs wait; looked at several times a second, so nothing is explained while none does."""
         waiting = (await self.scaler.capacity()).pending
-        return (await self.scaler.explain()).answer if waiting else self.batch.held_back
+        why = (await self.scaler.explain()).answer if waiting else self.batch.held_back
+        return "; ".join(filter(None, [why, self.batch.resting]))
