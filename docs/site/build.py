@@ -18,9 +18,10 @@ def main(target: Path) -> int:
     with TemporaryDirectory() as directory:
         pages = Path(directory) / "pages"
         lay_out(pages)
-        return build_main(
+        status: int = build_main(
             ["-b", "html", "-W", "--keep-going", "-q", "-d", str(Path(directory) / "trees"), str(pages), str(target)]
         )
+        return status
 
 
 def lay_out(target: Path) -> None:
