@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fleeting.archives import ArchiveRefused, _unpacking, unpack
-from fleeting.cli._copy import _put
+from fleeting.connectors._files import _put
 from fleeting.errors import CopyFailed
 from tests.fleeting.raw_archives import BLOCK, END, Spec, header, long_name, member, padded, pax, record
 

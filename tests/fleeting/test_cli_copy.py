@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fleeting.archives import ArchiveRefused, pack
-from fleeting.cli._copy import _TAKE, _put
+from fleeting.connectors._files import _TAKE, _put
 from fleeting.errors import CopyFailed
 from tests.fleeting.fleets import COMMAND, PATIENCE, Fleet, local_fleet, ssh_fleet
 from tests.fleeting.sshd import only_root

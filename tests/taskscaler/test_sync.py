@@ -19,6 +19,7 @@ from anyio.lowlevel import cancel_shielded_checkpoint
 
 import taskscaler
 from fleeting import CommandFailed, GroupRefused, Unreachable, load
+from fleeting.errors import CopyFailed
 from fleeting.events import LossKind
 from taskscaler import KeyInUse, LeaseLost, NoCapacity, NoSuchInstance, NotSuspended, Policy, Pool, TaskscalerError
 from taskscaler.sync import Taskscaler
@@ -76,6 +77,22 @@ def test_a_script_runs_commands_on_an_instance(scaler: Taskscaler) -> None:
         assert scaler.explain(instance=lease.instance).jobs[0].key == lease.key
         assert scaler.explain(key=lease.key).instance == lease.instance
     assert scaler.capacity().acquired == 0
+
+
+def test_files_are_copied_there_and_back(scaler: Taskscaler, tmp_path: Path) -> None:
+    """To where commands start, and into a directory; what is wrong is said with its side."""
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "file").write_text("content")
+    with scaler.acquire("job") as lease, lease.dial() as connection:
+        connection.put(tmp_path / "in", "there")
+        assert connection.run("cat there/file; cp -r there back", check=True).stdout == b"content"
+        connection.get("back", tmp_path / "out")
+        connection.get("back/file", f"{tmp_path}/in/")
+        assert (tmp_path / "out" / "file").read_text() == (tmp_path / "in" / "file").read_text() == "content"
+        with pytest.raises(CopyFailed, match="the copy failed on the instance: there is no nothing"):
+            connection.get("nothing", tmp_path)
+        with pytest.raises(CopyFailed, match="the copy failed here: "):
+            connection.put(tmp_path / "nothing", "there")
 
 
 def test_a_command_that_takes_too_long_is_ended(scaler: Taskscaler) -> None:

@@ -6,6 +6,7 @@ protocol of its own; a group that lists the capability in its `GroupInfo` has th
 
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from os import PathLike
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from attrs import frozen
@@ -222,6 +223,29 @@ class Connection(Protocol):
 
         Raises:
             Unreachable: The connection died; whether the command ended is unknown.
+        """
+        ...
+
+    async def put(self, source: str | PathLike[str], target: str) -> None:
+        """Copy a file or a directory to the instance, which needs a shell and tar.
+
+        Nothing is at its place before all of it has come; only a directory that is copied over one that exists gets
+        there file by file. Names, contents, modes and links are kept.
+
+        Args:
+            source: On this machine.
+            target: Where it is to be, or a directory to put it into; relative to where commands start.
+
+        Raises:
+            CopyFailed: On which side, and why.
+            Unreachable: The connection died.
+        """
+        ...
+
+    async def get(self, source: str, target: str | PathLike[str]) -> None:
+        """Copy a file or a directory from the instance; as `put`, the other way round.
+
+        What comes stays within its place: an archive with links or names that lead out of it is refused.
         """
         ...
 

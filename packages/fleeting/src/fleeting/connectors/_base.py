@@ -3,6 +3,8 @@
 import shlex
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, final
 
 from attrs import evolve, field, frozen
@@ -76,6 +78,20 @@ class BaseConnection(ABC):
         if check and not completed.ok:
             raise CommandFailed(self.display(command), completed)
         return completed
+
+    @final
+    async def put(self, source: str | PathLike[str], target: str) -> None:
+        """Copy to the instance, as `Connection.put` says."""
+        from fleeting.connectors._files import put
+
+        await put(self, Path(source), target)
+
+    @final
+    async def get(self, source: str, target: str | PathLike[str]) -> None:
+        """Copy from the instance, as `Connection.get` says."""
+        from fleeting.connectors._files import get
+
+        await get(self, source, Path(target), into=str(target).endswith("/"))
 
     @abstractmethod
     async def perform(self, invocation: Invocation) -> Completed:

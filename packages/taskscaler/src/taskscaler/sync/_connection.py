@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from os import PathLike
 from typing import TYPE_CHECKING, Self
 
 import anyio
@@ -60,6 +61,14 @@ class Connection:
             raise TimeoutError(f"the command took longer than {format_duration(timeout or 0.0)}, and was ended")
 
         return self._lease.call(bounded)
+
+    def put(self, source: str | PathLike[str], target: str) -> None:
+        """Copy a file or a directory to the instance. Arguments and errors are those of `fleeting.Connection.put`."""
+        self._lease.call(self._connection.put, source, target)
+
+    def get(self, source: str, target: str | PathLike[str]) -> None:
+        """Copy one from the instance. Arguments and errors are those of `fleeting.Connection.get`."""
+        self._lease.call(self._connection.get, source, target)
 
     def open_unix(self, path: str) -> "Stream":
         """Open a stream to a unix socket on the instance. Raises as `fleeting.Connection.open_unix`."""
