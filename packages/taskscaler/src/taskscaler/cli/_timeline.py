@@ -2,6 +2,7 @@
 
 import json
 import logging
+import sys
 from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from pathlib import Path
@@ -42,7 +43,10 @@ def look_back(directory: Path, for_ci: ForCI, *, price_per_hour: float | None, a
     try:
         with Console(stderr=True).status("drawing the timeline …"):
             drawn = _draw(timeline, figures, Results(directory))
-    except (PicturesMissing, OSError) as error:
+    except PicturesMissing as error:  # who wants figures need not want pictures
+        drawn = None
+        print(f"note: {error} [{error.entry.code}]", file=sys.stderr)  # noqa: T201
+    except OSError as error:
         drawn, status = None, report_errors([error], FAILED)
     if as_json:
         print(json.dumps(figures_as_json(figures, drawn), indent=2))  # noqa: T201  (what was asked for)
