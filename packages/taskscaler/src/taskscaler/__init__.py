@@ -20,6 +20,7 @@ from taskscaler._errors import KeyInUse, LeaseLost, NoCapacity, NoSuchInstance, 
 from taskscaler._lease import Lease
 from taskscaler._observe import DecisionEvent, InstanceEvent, LeaseEvent, ScalerEvent, ScalerObserver
 from taskscaler._scaler import Taskscaler
+from taskscaler._sigterm import ExitOnSigterm, exit_on_sigterm
 from taskscaler._types import CleanupHook, Policy, Pool, PoolSettings
 from taskscaler.core._decide import Decision, Removal
 from taskscaler.core._slots import Capacity
@@ -35,6 +36,7 @@ __all__ = [
     "CleanupHook",
     "Decision",
     "DecisionEvent",
+    "ExitOnSigterm",
     "Explanation",
     "InstanceEvent",
     "InstanceExplanation",
@@ -59,4 +61,5 @@ __all__ = [
     "Taskscaler",
     "TaskscalerError",
     "Upcoming",
+    "exit_on_sigterm",
 ]
