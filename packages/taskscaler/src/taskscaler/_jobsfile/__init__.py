@@ -1,6 +1,8 @@
-"""Jobs files: a fleet and what to run on it, in TOML."""
+"""Jobs files: a fleet and what to run on it, in TOML; and jobs that come as a stream."""
 
-from taskscaler._jobsfile._file import JobsFile, read_jobs_file
+from taskscaler._jobsfile._file import JobsFile, Source, read_jobs_file
+from taskscaler._jobsfile._records import Format
+from taskscaler._jobsfile._stream import StreamJobs, keep
 from taskscaler._jobsfile._tables import Defaults, JobTable, Report
 
-__all__ = ["Defaults", "JobTable", "JobsFile", "Report", "read_jobs_file"]
+__all__ = ["Defaults", "Format", "JobTable", "JobsFile", "Report", "Source", "StreamJobs", "keep", "read_jobs_file"]

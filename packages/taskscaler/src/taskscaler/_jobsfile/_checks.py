@@ -3,7 +3,7 @@
 import os
 import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
 from fleeting.config import quoted
@@ -18,24 +18,32 @@ OUR_VARIABLES = "TASKSCALER_"
 
 
 def bad_variables(tables: Tables) -> Iterator[ConfigProblem]:
-    named = {"defaults": tables.defaults.env} | {f"jobs[{index}]": table.env for index, table in enumerate(tables.jobs)}
-    for path, env in named.items():
-        for name in env:
-            if not _VARIABLE.fullmatch(name):
-                expected = "names of letters, digits and underscores that do not start with a digit"
-                yield ConfigProblem(path=f"{path}.env", found=quoted(name), expected=expected)
-            elif name.startswith(OUR_VARIABLES):
-                expected = f"names that do not start with {OUR_VARIABLES}"
-                yield ConfigProblem(path=f"{path}.env", found=quoted(name), expected=expected)
+    yield from wrong_variables(tables.defaults.env, "defaults.")
+    for index, table in enumerate(tables.jobs):
+        yield from wrong_variables(table.env, f"jobs[{index}].")
+
+
+def wrong_variables(env: Mapping[str, str], path: str) -> Iterator[ConfigProblem]:
+    for name in env:
+        if not _VARIABLE.fullmatch(name):
+            expected = "names of letters, digits and underscores that do not start with a digit"
+            yield ConfigProblem(path=f"{path}env", found=quoted(name), expected=expected)
+        elif name.startswith(OUR_VARIABLES):
+            expected = f"names that do not start with {OUR_VARIABLES}"
+            yield ConfigProblem(path=f"{path}env", found=quoted(name), expected=expected)
 
 
 def missing_files(directory: Path, tables: Tables) -> Iterator[ConfigProblem]:
-    named = {"defaults": tables.defaults.files, "report": tables.report.files if tables.report else ()}
-    named |= {f"jobs[{index}]": table.files or () for index, table in enumerate(tables.jobs)}
-    for path, files in named.items():
-        for index, file in enumerate(files):
-            if not os.path.exists(directory / file):  # noqa: PTH110  (a Path raises for long names)
-                yield missing(f"{path}.files[{index}]", describe(file), f"a file or directory in {directory}")
+    yield from absent_files(tables.defaults.files, "defaults.", directory)
+    yield from absent_files(tables.report.files if tables.report else (), "report.", directory)
+    for index, table in enumerate(tables.jobs):
+        yield from absent_files(table.files or (), f"jobs[{index}].", directory)
+
+
+def absent_files(files: Sequence[str], path: str, directory: Path) -> Iterator[ConfigProblem]:
+    for index, file in enumerate(files):
+        if not os.path.exists(directory / file):  # noqa: PTH110  (a Path raises for long names)
+            yield missing(f"{path}files[{index}]", describe(file), f"a file or directory in {directory}")
 
 
 def missing_program(directory: Path, report: Report | None) -> Iterator[ConfigProblem]:

@@ -61,35 +61,17 @@ class Expansion:
 
     def job(self, number: int, name: str, defaults: Defaults, options: Mapping[str, object], directory: Path) -> Job:
         """Make one of the jobs."""
-        table = self.table
-        executor = _first(table.executor, defaults.executor)
-        place = number // (table.copies or 1)
-        file = self.files[place % len(self.files)] if self.files else None
-        values = self.combinations[place // (len(self.files) or 1)]
-        files = [*_first(table.files, defaults.files), *([file] if file else [])]
-        spec = JobSpec(
+        place = number // (self.table.copies or 1)
+        return job_from(
+            self.table,
+            defaults,
+            options,
+            directory,
             name=name,
-            script=filled_in(table.script, values),
-            env={
-                **defaults.env,
-                **table.env,
-                **values,
-                **({f"{OUR_VARIABLES}JOB_FILE": file} if file else {}),
-                f"{OUR_VARIABLES}JOB_NAME": name,
-                f"{OUR_VARIABLES}JOB_INDEX": str(number),
-                f"{OUR_VARIABLES}JOB_COUNT": str(len(self)),
-            },
-            files={str(PurePosixPath(each)): directory / each for each in files},
-            artifacts=_first(table.artifacts, defaults.artifacts),
-            timeout=_first(table.timeout, defaults.timeout),
-            options=options.get(executor),
-        )
-        return Job(
-            spec=spec,
-            executor=executor,
-            retries=defaults.retries if table.retries is None else table.retries,
-            log_limit=_first(table.log_limit, defaults.log_limit),
-            expected_duration=_first(table.expected_duration, defaults.expected_duration),
+            number=number,
+            count=len(self),
+            file=self.files[place % len(self.files)] if self.files else "",
+            values=self.combinations[place // (len(self.files) or 1)],
         )
 
     def _by_values(self) -> Iterator[str]:
@@ -112,6 +94,61 @@ class Expansion:
     def _by_numbers(self) -> Iterator[str]:
         width = max(2, len(str(len(self))))
         return (f"{self.table.name}-{number:0{width}}" for number in range(1, len(self) + 1))
+
+
+def job_from(
+    table: JobTable,
+    defaults: Defaults,
+    options: Mapping[str, object],
+    directory: Path,
+    *,
+    name: str,
+    number: int,
+    count: int,
+    file: str = "",
+    values: Values = _NO_VALUES,
+) -> Job:
+    """Make a job of a table.
+
+    Args:
+        table: What it says itself.
+        defaults: What it has otherwise.
+        options: What it wishes of executors, by their names.
+        directory: What its files are relative to.
+        name: What it is called.
+        number: Its number among those that are like it, from 0.
+        count: How many these are.
+        file: The one that it is for; empty: it is for none.
+        values: Its combination of those of a matrix.
+    """
+    executor = _first(table.executor, defaults.executor)
+    files = [*_first(table.files, defaults.files), *([file] if file else [])]
+    spec = JobSpec(
+        name=name,
+        script=filled_in(table.script, values) if values else table.script,
+        env={
+            **defaults.env,
+            **table.env,
+            **values,
+            **({f"{OUR_VARIABLES}JOB_FILE": file} if file else {}),
+            f"{OUR_VARIABLES}JOB_NAME": name,
+            f"{OUR_VARIABLES}JOB_INDEX": str(number),
+            f"{OUR_VARIABLES}JOB_COUNT": str(count),
+        },
+        files={str(PurePosixPath(each)): directory / each for each in files},
+        artifacts=_first(table.artifacts, defaults.artifacts),
+        timeout=_first(table.timeout, defaults.timeout),
+        options=options.get(executor),
+    )
+    return Job(
+        spec=spec,
+        executor=executor,
+        retries=defaults.retries if table.retries is None else table.retries,
+        log_limit=_first(table.log_limit, defaults.log_limit),
+        expected_duration=_first(table.expected_duration, defaults.expected_duration),
+        needs=table.needs,
+        when=table.when,
+    )
 
 
 def expansions_of(tables: Tables, directory: Path, problems: list[ConfigProblem]) -> Sequence[Expansion]:

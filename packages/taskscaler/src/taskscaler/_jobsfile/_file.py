@@ -5,7 +5,10 @@ All mistakes are reported together: those of form, of the settings of plugins, a
 tables, what could not be read is empty; each of them passes over that, as `fleeting._structure` says.
 """
 
-from collections.abc import Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import accumulate
 from pathlib import Path
 
 from attrs import field, frozen
@@ -18,9 +21,17 @@ from taskscaler._jobsfile._checks import bad_variables, missing_files, missing_p
 from taskscaler._jobsfile._expansion import expansions_of, repeated_names
 from taskscaler._jobsfile._jobs import FileJobs
 from taskscaler._jobsfile._needs import wrong_needs
-from taskscaler._jobsfile._plugins import executors_of, groups_of, observers_of, options_of, unusable_connectors
-from taskscaler._jobsfile._tables import Report, Tables
+from taskscaler._jobsfile._plugins import (
+    executors_of,
+    groups_of,
+    load_one,
+    observers_of,
+    options_of,
+    unusable_connectors,
+)
+from taskscaler._jobsfile._tables import Defaults, FleetTables, Report, Tables
 from taskscaler._observe import ScalerObserver
+from taskscaler.batch import LazyJobs
 from taskscaler.config._autoscaler import Autoscaler
 from taskscaler.config._pools import at_home, with_inheritance
 from taskscaler.executors import Executor
@@ -38,7 +49,7 @@ class JobsFile:
     observers: Sequence[ScalerObserver]
     """Those that the fleet names; nothing is sent anywhere yet."""
 
-    jobs: FileJobs
+    jobs: LazyJobs
     executors: Mapping[str, Executor]
     """By the names that the jobs use."""
 
@@ -58,8 +69,17 @@ _GITLABS = ConfigProblem(
 )
 
 
-def read_jobs_file(path: Path) -> JobsFile:
+Source = Callable[[Defaults, Path, Callable[[str], ConfigProblem | None]], LazyJobs]
+"""Gives the jobs of a fleet whose file has none: made from defaults, the directory that files are relative to, and what
+says what is wrong with the name of an executor; may raise what `read_jobs_file` does."""
+
+
+def read_jobs_file(path: Path, source: Source | None = None) -> JobsFile:
     """Read and check a jobs file.
+
+    Args:
+        path: Of the file.
+        source: Where the jobs come from, if they are not in the file; asked once all else is right.
 
     Raises:
         ConfigError: With every mistake.
@@ -72,7 +92,7 @@ def read_jobs_file(path: Path) -> JobsFile:
         raise ConfigError([_GITLABS], source=str(path))
     fleet = with_inheritance(data.get("autoscaler"))
     whole = {**data, "autoscaler": fleet} if fleet is not None else data
-    tables = structure(whole, Tables, notes=notes, problems=problems)
+    tables = structure(whole, FleetTables if source else Tables, notes=notes, problems=problems)
     groups = groups_of(fleet, problems, notes)
     executors = executors_of(tables, problems)
     expansions = expansions_of(tables, path.parent, problems)
@@ -84,11 +104,15 @@ def read_jobs_file(path: Path) -> JobsFile:
         *missing_files(path.parent, tables),
         *missing_program(path.parent, tables.report),
     ]
-    jobs = FileJobs(expansions, tables.defaults, options, path.parent)
+    jobs: LazyJobs = FileJobs(expansions, tables.defaults, options, path.parent)
     repeated = [*repeated_names(expansions)]
-    problems += repeated or wrong_needs(jobs.plan, {table.name: f"jobs[{n}]" for n, table in enumerate(tables.jobs)})
+    ends = [*accumulate(map(len, expansions))]
+    groups_named = [table.name for table in tables.jobs]
+    problems += repeated or wrong_needs(jobs.plan, lambda job: f"jobs[{bisect_right(ends, job)}].needs", groups_named)
     if problems:
         raise file_error(at_home(problems, data.get("autoscaler"), "autoscaler"), data, source=str(path))
+    if source is not None:
+        jobs = source(tables.defaults, path.parent, partial(load_one, executors, tables.executors))
     return JobsFile(
         path=path,
         autoscaler=tables.autoscaler,

@@ -1,6 +1,6 @@
 """What is wrong with the needs of the tables of a jobs file: names of nothing, and cycles."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from fleeting.config import did_you_mean, quoted
 from fleeting.errors import ConfigProblem
@@ -11,27 +11,22 @@ _MOST_NEAR = 10_000  # names that are compared with one that is not there
 _MOST_SHOWN = 10  # of a cycle
 
 
-def wrong_needs(plan: Plan, paths: Mapping[str, str]) -> Iterator[ConfigProblem]:
+def wrong_needs(plan: Plan, where: Callable[[int], str], groups: Iterable[str]) -> Iterator[ConfigProblem]:
     """Find needs that name nothing, and the first cycle.
 
     Args:
         plan: All jobs, with names that differ.
-        paths: Where each group stands, by its name.
+        where: Tells where the needs of a job stand, by its number.
+        groups: Names of groups of jobs.
     """
     graph = Graph(plan)
     for job, name in graph.unknown:
-        path = paths[plan.likes[graph.run_of(job)].group]
-        near = did_you_mean(name, _known(plan, paths))
-        hint = near or "name a table, or one of the jobs that it stands for"
-        yield ConfigProblem(path=f"{path}.needs", found=f"{quoted(name)}, which is not a job", hint=hint)
+        near = did_you_mean(name, [*groups, *plan.names[:_MOST_NEAR]])
+        hint = near or "name a table, or a job"
+        yield ConfigProblem(path=where(job), found=f"{quoted(name)}, which is not a job", hint=hint)
     if cycle := graph.cycle():
-        first = plan.names.number(cycle[0])
-        path = paths[cycle[0] if first is None else plan.likes[graph.run_of(first)].group]
-        yield ConfigProblem(path=f"{path}.needs", found=_said(cycle), hint="remove one of these needs")
-
-
-def _known(plan: Plan, paths: Mapping[str, str]) -> Sequence[str]:
-    return [*paths, *plan.names[:_MOST_NEAR]]
+        first = graph.first(cycle[0])
+        yield ConfigProblem(path=where(first), found=_said(cycle), hint="remove one of these needs")
 
 
 def _said(cycle: Sequence[str]) -> str:

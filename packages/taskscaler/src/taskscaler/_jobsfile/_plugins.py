@@ -43,17 +43,32 @@ def _group(path: str, table: object, problems: list[ConfigProblem], notes: list[
         problems.append(not_installed(f"{path}.plugin", error))
 
 
-def executors_of(tables: Tables, problems: list[ConfigProblem]) -> Mapping[str, Executor]:
+def executors_of(tables: Tables, problems: list[ConfigProblem]) -> dict[str, Executor]:
     """Load the executors that jobs use, and those with settings, so that these are checked."""
     executors: dict[str, Executor] = {}
     for name, path in _executors_named(tables).items():
-        try:
-            executors[name] = load_executor(name, tables.executors.get(name, {}), path=f"executors.{name}")
-        except ConfigError as error:
-            problems += error.problems
-        except PluginNotFound as error:
-            problems.append(not_installed(path, error))
+        problems += _loaded(executors, tables.executors, name, path)
     return executors
+
+
+def load_one(
+    executors: dict[str, Executor], settings: Mapping[str, Mapping[str, object]], name: str
+) -> ConfigProblem | None:
+    """Load one more executor, unless it is there; returns what is wrong with its name."""
+    return next(iter(_loaded(executors, settings, name, "executor")), None)
+
+
+def _loaded(
+    executors: dict[str, Executor], settings: Mapping[str, Mapping[str, object]], name: str, path: str
+) -> Sequence[ConfigProblem]:
+    try:
+        if name not in executors:
+            executors[name] = load_executor(name, settings.get(name, {}), path=f"executors.{name}")
+    except ConfigError as error:
+        return error.problems
+    except PluginNotFound as error:
+        return [not_installed(path, error)]
+    return ()
 
 
 def options_of(tables: Tables, problems: list[ConfigProblem]) -> Sequence[Mapping[str, object]]:
@@ -63,17 +78,18 @@ def options_of(tables: Tables, problems: list[ConfigProblem]) -> Sequence[Mappin
         _read_options(name, wishes, f"defaults.options.{name}", problems)
     if len(problems) > before:  # every job would repeat it
         return []
-    return [_options_of_job(index, table, tables.defaults, problems) for index, table in enumerate(tables.jobs)]
+    return [
+        options_of_job(f"jobs[{index}].", table, tables.defaults, problems) for index, table in enumerate(tables.jobs)
+    ]
 
 
-def _options_of_job(
-    index: int, table: JobTable, defaults: Defaults, problems: list[ConfigProblem]
+def options_of_job(
+    path: str, table: JobTable, defaults: Defaults, problems: list[ConfigProblem]
 ) -> Mapping[str, object]:
+    """Read what a job wishes of executors; *path* is what stands before the key."""
     named = {**defaults.options, **table.options}
     merged = {name: {**defaults.options.get(name, {}), **table.options.get(name, {})} for name in named}
-    return {
-        name: _read_options(name, wishes, f"jobs[{index}].options.{name}", problems) for name, wishes in merged.items()
-    }
+    return {name: _read_options(name, wishes, f"{path}options.{name}", problems) for name, wishes in merged.items()}
 
 
 def _read_options(name: str, wishes: Mapping[str, object], path: str, problems: list[ConfigProblem]) -> object:

@@ -162,3 +162,15 @@ class Tables:
     """Settings of executors, by their names."""
 
     report: Report | None = None
+
+
+def _none_here(_: object, __: "Attribute[Any]", value: Sequence[JobTable]) -> None:
+    if value:
+        raise ValueError("no jobs, because they come from standard input; remove them, or run without -")
+
+
+@frozen(kw_only=True)
+class FleetTables(Tables):
+    """The file as it stands, if the jobs are elsewhere."""
+
+    jobs: tuple[JobTable, ...] = field(default=(), validator=_none_here)

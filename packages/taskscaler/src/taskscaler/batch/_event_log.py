@@ -67,7 +67,13 @@ class EventLog:
     """The file, open and locked: one command runs a batch at a time. An observer of a `Taskscaler`, too."""
 
     def __init__(
-        self, results: Results, *, pools: Sequence[PoolFacts] = (), jobs_file: Path | None = None, text: str = ""
+        self,
+        results: Results,
+        *,
+        pools: Sequence[PoolFacts] = (),
+        jobs_file: Path | None = None,
+        text: str = "",
+        streamed: bool = False,
     ) -> None:
         """Prepare the log of a new batch; nothing is written before `open`.
 
@@ -76,11 +82,13 @@ class EventLog:
             pools: How the pools of its fleet are set.
             jobs_file: What the batch is made from; None: a program makes it, so that no command can resume it.
             text: What is in that file; kept beside the log until the batch is over.
+            streamed: Whether the jobs are not in that file, but came as a stream; `Results.jobs_stream` has them.
         """
         self.results = results
         self.pools = tuple(pools)
         self.jobs_file = jobs_file
         self.text = text
+        self.streamed = streamed
         self.past: BatchState | None = None
         """What earlier commands left; None: this is the first."""
 
@@ -145,7 +153,7 @@ class EventLog:
         """
         if self.past is None:
             origin = str(self.jobs_file.absolute()) if self.jobs_file else ""
-            begun = Begun.of(jobs, at=at, pools=self.pools, jobs_file=origin)
+            begun = Begun.of(jobs, at=at, pools=self.pools, jobs_file=origin, streamed=self.streamed)
             self._first = [begun]
             return BatchState(begun)
         self._first = [Resumed(at=at, pools=self.pools)]
@@ -235,6 +243,7 @@ class EventLog:
         """
         self._append([as_line(event)], durable=True)
         self.results.jobs_file.unlink(missing_ok=True)
+        self.results.jobs_stream.unlink(missing_ok=True)
         with suppress(OSError):  # there is something that is not ours
             self.results.resume.rmdir()
 
@@ -356,6 +365,7 @@ class EventLog:
         for event in events:
             if isinstance(event, Begun):
                 self.jobs_file = Path(event.jobs_file) if event.jobs_file else None
+                self.streamed = event.streamed
             yield event
 
     def _append_all(self, entries: Sequence[_Entry], *, durable: bool) -> None:

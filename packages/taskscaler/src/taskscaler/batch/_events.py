@@ -73,10 +73,21 @@ class Begun:
     jobs_file: str = ""
     """Absolute path of what it was made from; empty if that was a program, which alone can resume it."""
 
+    streamed: bool = False
+    """Whether its jobs are not in that file, but came as a stream."""
+
     @classmethod
-    def of(cls, jobs: Iterable[Job], *, at: float, pools: Sequence[PoolFacts] = (), jobs_file: str = "") -> Self:
+    def of(
+        cls,
+        jobs: Iterable[Job],
+        *,
+        at: float,
+        pools: Sequence[PoolFacts] = (),
+        jobs_file: str = "",
+        streamed: bool = False,
+    ) -> Self:
         """Begin a batch of these jobs."""
-        return cls(at=at, jobs=planned(jobs), pools=tuple(pools), jobs_file=jobs_file)
+        return cls(at=at, jobs=planned(jobs), pools=tuple(pools), jobs_file=jobs_file, streamed=streamed)
 
 
 @frozen(kw_only=True)
@@ -290,9 +301,14 @@ def _reader(kind: Callable[..., RecordedEvent], names: Iterable[str]) -> Callabl
 
 
 def _begun(
-    *, at: float, jobs: Sequence[Mapping[str, Any]], pools: Sequence[Mapping[str, Any]], jobs_file: str
+    *,
+    at: float,
+    jobs: Sequence[Mapping[str, Any]],
+    pools: Sequence[Mapping[str, Any]],
+    jobs_file: str,
+    streamed: bool = False,
 ) -> Begun:
-    return Begun(at=float(at), jobs=_plan(jobs), pools=_pools(pools), jobs_file=jobs_file)
+    return Begun(at=float(at), jobs=_plan(jobs), pools=_pools(pools), jobs_file=jobs_file, streamed=streamed)
 
 
 def _replanned(*, at: float, jobs: Sequence[Mapping[str, Any]]) -> Replanned:

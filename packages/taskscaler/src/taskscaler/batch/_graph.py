@@ -66,6 +66,12 @@ class Graph:
                     on_path.add(needed)
         return ()
 
+    def first(self, name: str) -> int:
+        """Give the number of the first job that a name means."""
+        starts = (start for start, like in zip(self.plan.starts, self.plan.likes, strict=True) if like.group == name)
+        job = self.plan.names.number(name)
+        return next(starts, 0) if job is None else job
+
     def named(self, need: int) -> range:
         """Give the jobs that are needed."""
         return range(need, need + 1) if need < len(self.plan) else self.jobs_of(need - len(self.plan))

@@ -102,6 +102,11 @@ class Results:
         """The jobs file as it was when the batch was begun, until the batch is over."""
         return self.resume / "jobs.toml"
 
+    @property
+    def jobs_stream(self) -> Path:
+        """The jobs that came as a stream, until the batch is over; there only if they did."""
+        return self.resume / "jobs.jsonl"
+
     def prepare(self) -> Sequence[Path]:
         """Make the directory, or see that it is ours and empty but for traces of a fleet that never had a job.
 

@@ -5,10 +5,14 @@ from contextlib import suppress
 from itertools import pairwise
 from math import inf
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from fleeting.cli import Commands
+
+if TYPE_CHECKING:
+    from taskscaler._jobsfile import Format
 
 _EPILOG = """
 Exit status: 0 if every job succeeded, 1 if a job failed or the fleet could not be opened, 2 if the file or the
@@ -25,6 +29,12 @@ def main() -> None:
 def _new_file(_: click.Context, __: click.Parameter, given: Path | None) -> Path | None:
     if given is not None and not given.parent.is_dir():
         raise click.BadParameter(f"there is no directory {given.parent}")
+    return given
+
+
+def _a_hyphen(_: click.Context, __: click.Parameter, given: str | None) -> str | None:
+    if given not in (None, "-"):
+        raise click.UsageError(f"got unexpected extra argument ({given})")
     return given
 
 
@@ -56,6 +66,13 @@ _JUNIT = click.option(
 
 @main.command(epilog=_EPILOG, cls=_Run)
 @click.argument("jobs", metavar="JOBS", type=click.Path(exists=True, dir_okay=False, path_type=Path), required=False)
+@click.argument("stdin", metavar="[-]", callback=_a_hyphen, required=False)
+@click.option(
+    "--format",
+    "format_",
+    type=click.Choice(["jsonl", "csv"]),
+    help="With -: what standard input is.  [default: JSON Lines if it begins with {, else CSV]",
+)
 @click.option(
     "--output",
     type=click.Path(file_okay=False, path_type=Path),
@@ -96,9 +113,11 @@ _JUNIT = click.option(
 )
 def run(
     jobs: Path | None,
+    stdin: str | None,
     output: Path | None,
     resume: Path | None,
     *,
+    format_: "Format | None",
     rerun: tuple[str, ...],
     only: tuple[str, ...],
     fail_fast: int | None,
@@ -110,6 +129,9 @@ def run(
     The results are one log per job, the artifacts, and results.json. Ctrl-C starts no more jobs and lets running jobs
     finish; a second Ctrl-C stops at once, and so does SIGTERM. Either way no instance is left behind. SIGHUP reloads
     the policies.
+
+    With -, JOBS has the fleet and its defaults, and the jobs are read from standard input: a JSON object on each line,
+    or CSV with a header. Each has a name, and a script or a command; other columns of CSV are variables.
 
     --resume DIR resumes a batch that was interrupted, even by kill -9 or a power failure: finished jobs stay
     finished, jobs that were running run again, and the others run. With --rerun, also a batch that is over is resumed,
@@ -126,8 +148,12 @@ def run(
             raise click.UsageError("missing argument 'JOBS'; to resume an interrupted batch, use --resume DIR")
         if rerun:
             raise click.UsageError("--rerun needs --resume DIR, the results of the batch whose jobs run again")
-        from taskscaler.cli._run import run_jobs_file
+        if format_ and not stdin:
+            raise click.UsageError("--format needs -, which reads the jobs from standard input")
+        from taskscaler.cli._run import run_jobs_file, run_stream
 
+        if stdin:
+            sys.exit(run_stream(jobs, output, wishes, for_ci, format_))
         sys.exit(run_jobs_file(jobs, output, wishes, for_ci))
     if jobs is not None:
         raise click.UsageError("--resume takes no file; the batch keeps the file that it was started with")

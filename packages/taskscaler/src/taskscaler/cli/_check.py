@@ -265,6 +265,7 @@ def _describe_job(job: Job) -> str:
     spec = job.spec
     parts = [
         f"by {job.executor}",
+        *([f"waits for {enumerated(job.needs)}"] if job.needs else []),
         f"at most {format_duration(spec.timeout)}" if spec.timeout is not None else "without a time-out",
         *([f"needs {enumerated(list(spec.files))}"] if spec.files else []),
         *([f"leaves {enumerated(spec.artifacts)}"] if spec.artifacts else []),

@@ -1,7 +1,8 @@
 """``taskscaler run``: reads the file, runs the batch, shows it, and exits with a status that says how it went."""
 
 import signal
-from collections.abc import Iterable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from datetime import datetime
 from functools import partial
@@ -16,17 +17,28 @@ from attrs import define, evolve, field
 from rich.console import Console
 from rich.text import Text
 
-from fleeting import LoopClock
+from fleeting import ConfigError, LoopClock
 from fleeting.cli import FAILED, SIGNALLED, SUCCEEDED, WRONG, WRONG_FILE, in_lines, outcome, report_errors
 from fleeting.config import harmless
-from fleeting.errors import WrongArguments
-from fleeting.plugins import one_line
+from fleeting.errors import ConfigProblem, WrongArguments
+from fleeting.plugins import make_private, one_line
 from taskscaler import _old_record
 from taskscaler._errors import NotRecorded, RecordUnreadable, ResultsInTheWay
-from taskscaler._jobsfile import JobsFile, read_jobs_file
+from taskscaler._jobsfile import Defaults, Format, JobsFile, Source, StreamJobs, keep, read_jobs_file
 from taskscaler._observe import ScalerObserver
 from taskscaler._scaler import Taskscaler
-from taskscaler.batch import Batch, BatchState, CannotResume, EventLog, JobChanged, JobState, Over, PoolFacts, Results
+from taskscaler.batch import (
+    Batch,
+    BatchState,
+    CannotResume,
+    EventLog,
+    JobChanged,
+    JobState,
+    LazyJobs,
+    Over,
+    PoolFacts,
+    Results,
+)
 from taskscaler.batch._job import planned
 from taskscaler.batch._pace import Pace
 from taskscaler.cli._changes import changes, changes_of_fleet, changes_of_jobs, sayings
@@ -60,6 +72,40 @@ def run_jobs_file(path: Path, output: Path | None, wishes: Wishes, for_ci: ForCI
         return _run_all(file, EventLog(results, pools=_facts(file), jobs_file=path, text=file.text), choice, for_ci)
     finally:
         _remove_empty(made)  # they are, if the batch could not be begun
+
+
+def run_stream(path: Path, output: Path | None, wishes: Wishes, for_ci: ForCI, format_: Format | None) -> int:
+    """Run the jobs of standard input on the fleet of a file; returns the exit status, as `run_jobs_file`."""
+
+    def source(defaults: Defaults, directory: Path, is_executor: Callable[[str], ConfigProblem | None]) -> LazyJobs:
+        make_private(results.resume, hide=True)
+        return keep(
+            sys.stdin.buffer,
+            format_,
+            results.jobs_stream,
+            defaults=defaults,
+            directory=directory,
+            is_executor=is_executor,
+        )
+
+    def run() -> int:
+        file = read_jobs_file(path, source)
+        choice = choose(wishes, file.jobs.plan, None)
+        events = EventLog(results, pools=_facts(file), jobs_file=path, text=file.text, streamed=True)
+        return _run_all(file, events, choice, for_ci)
+
+    try:
+        results, made = _results_in(output) if output else new_results(_named_after(path))
+    except _WRONG as error:
+        return report_errors([error], WRONG)
+    try:
+        return run()
+    except _WRONG as error:
+        return report_errors([error], WRONG)
+    finally:
+        if not results.events.exists():  # nothing was begun, and nothing is to be resumed
+            results.jobs_stream.unlink(missing_ok=True)
+            _remove_empty([results.resume, *made])
 
 
 def _remove_empty(directories: Iterable[Path]) -> None:
@@ -108,8 +154,13 @@ def _read_again(events: EventLog) -> tuple[JobsFile, Mapping[str, str]]:
         raise CannotResume("a program started the batch, not a jobs file; run the program again")
     put_it_back = f"restore it from {copy}"
     over = events.past is not None and events.past.over is not None
+    stream = events.results.jobs_stream
+    if events.streamed and not stream.exists():
+        raise CannotResume(
+            "its jobs came from standard input, and were kept only until the batch was over; run them again"
+        )
     try:
-        file = read_jobs_file(path)
+        file = read_jobs_file(path, _kept(stream) if events.streamed else None)
     except FileNotFoundError as error:
         raise CannotResume(f"{path} is no longer there; {'restore it' if over else put_it_back}") from error
     if over:  # it was not kept any longer
@@ -128,6 +179,21 @@ def _read_again(events: EventLog) -> tuple[JobsFile, Mapping[str, str]]:
     if events.text == file.text:
         events.check(file.jobs)
     return file, jobs
+
+
+def _kept(stream: Path) -> Source:
+    """Give the jobs that came from standard input, from where they are kept."""
+
+    def source(defaults: Defaults, directory: Path, is_executor: Callable[[str], ConfigProblem | None]) -> LazyJobs:
+        try:
+            jobs = StreamJobs(stream, defaults, directory)
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            raise CannotResume(f"{stream} is damaged; start a new batch") from error
+        if problems := [problem for name in sorted(jobs.executors) if (problem := is_executor(name))]:
+            raise ConfigError(problems, source=str(stream))
+        return jobs
+
+    return source
 
 
 def _tell_nothing_left(choice: Choice, past: BatchState, results: Results) -> int:
@@ -365,7 +431,7 @@ class _Run:
     async def _reload(self) -> None:
         """Take over the policies as they are in the file now, and report what else has changed."""
         try:
-            file = await to_thread.run_sync(read_jobs_file, self.file.path)
+            file = await to_thread.run_sync(self._read_again)
         except _WRONG as error:
             for line in in_lines(error):
                 self.progress.say(line)
@@ -375,6 +441,11 @@ class _Run:
         self.progress.say(f"the policies were reloaded ({len(file.autoscaler.policy)} in all)")
         for change in changes(self.file.text, file.text):
             self.progress.say(f"{change}: takes effect with the next run")
+
+    def _read_again(self) -> JobsFile:
+        """Read the file again, and leave jobs that came as a stream as they are."""
+        jobs = self.file.jobs
+        return read_jobs_file(self.file.path, (lambda *_: jobs) if isinstance(jobs, StreamJobs) else None)
 
     def _time(self) -> float:
         return self.clock.now() - self.started
