@@ -39,8 +39,10 @@ TOGETHER = {
     "aws": ("tests/fleeting_aws/",),
     "azure": ("tests/conformance/test_azure.py", "tests/fleeting_azure/"),
     "gcp": ("tests/conformance/test_gcp.py", "tests/fleeting_gcp/"),
+    "generated": ("tests/conformance/test_tutorial.py", "tests/fleeting/test_new_plugin.py"),
 }
-"""Where the tests are that share something expensive; moto's server and the clouds' SDKs take seconds to start."""
+"""Where the tests are that share something expensive; moto's server and the clouds' SDKs take seconds to start, and
+mypy takes them for what a generated package imports."""
 
 COMPUTING = ("tests/chaos/",)
 """Where the tests are that wait for nothing."""
@@ -48,7 +50,6 @@ COMPUTING = ("tests/chaos/",)
 LONG = (
     WITH_WHEELS,
     "tests/taskscaler/test_core_machine.py::TestCoreMachine",
-    "tests/conformance/test_tutorial.py",
     "tests/taskscaler/test_ledger_machine.py::TestLedgerMachine",
     "tests/fleeting_exec/test_book.py::TestBookkeeping",
 )
@@ -133,6 +134,12 @@ def state_of_our_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state", numbered=False)))
         yield
+
+
+@pytest.fixture
+def what_mypy_knows(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let mypy keep what it learns of all that is installed, for other tests of this worker."""
+    monkeypatch.setenv("MYPY_CACHE_DIR", str(tmp_path_factory.getbasetemp() / "mypy"))
 
 
 @pytest.fixture(scope="session")

@@ -59,6 +59,7 @@ def test_the_page_has_the_harness_word_for_word() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(200)
+@pytest.mark.usefixtures("what_mypy_knows")
 def test_who_does_what_the_page_says_arrives(tmp_path: Path) -> None:
     """Generated, with the files of the page in their places, the package passes lint, types and every check."""
     for path, text in files_of("puddle").items():

@@ -33,6 +33,7 @@ def run(package: Path, *command: str) -> str:
 
 @pytest.mark.slow
 @pytest.mark.timeout(200)
+@pytest.mark.usefixtures("what_mypy_knows")
 @pytest.mark.parametrize(("name", "module"), NAMES)
 def test_what_is_written_passes_as_it_is(tmp_path: Path, name: str, module: str) -> None:
     """Lint, format, types and the conformance suite; no check fails, and what is not checked is told."""
