@@ -16,6 +16,7 @@ import fleeting
 from fleeting import CommandFailed, ConnectError, Unreachable, Unsupported
 from fleeting.connectors import ssh
 from fleeting.connectors.ssh import MemoryHostKeys, SshConnector
+from fleeting.connectors.ssh._connection import SshConnection
 from fleeting.plugins import load_connector
 from tests.fleeting.local_agents import Heard, watched
 from tests.fleeting.sshd import PATIENCE, configured, connected, dialled, sshd
@@ -391,6 +392,20 @@ async def test_a_session_that_has_just_ended_is_no_limit(tmp_path: Path) -> None
             assert len(server.connections) < 6
 
 
+async def test_the_channel_of_a_command_that_follows_another_is_there(tmp_path: Path) -> None:
+    """That saves it a round trip. For one that comes alone none is opened in vain."""
+    async with connected(tmp_path) as connection:
+        assert isinstance(connection, SshConnection)
+        shared, channels = connection._shared, []
+        for _ in range(4):
+            await connection.run("true")
+            channels.append(shared._spare and shared._spare[1])
+        await connection.run("echo here")
+        assert channels[0] is None
+        assert [channel.id for channel in channels[1:] if channel] == [3, 4, 5]
+        assert all(channel.exited for channel in channels[1:] if channel)
+
+
 async def test_leases_of_an_instance_share_one_connection(tmp_path: Path) -> None:
     """Whoever dials at once waits for the one who dials; who comes shortly after finds the connection."""
     connector = SshConnector(MemoryHostKeys())
@@ -447,6 +462,7 @@ async def test_nobody_keeps_a_connection_for_ever(tmp_path: Path, linger: float)
         with ExitStack() as stack:
             async with dialled(server.info, connector, keepalive=0.02, keepalive_misses=50) as connection:
                 assert (await connection.run("sleep 0.3; echo here")).stdout == b"here\n"
+                await connection.run("true")  # from here on a channel is there for the next command
                 (served,) = stack.enter_context(watched(*server.connections))
             with anyio.fail_after(PATIENCE):
                 await served.ended()

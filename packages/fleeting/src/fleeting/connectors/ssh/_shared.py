@@ -1,6 +1,9 @@
 """One connection per instance, shared by all who use it: dialled by the first, kept for a while after the last.
 
 Where the host allows fewer sessions on a connection than are wanted, there is a second one, and so on.
+
+A command takes three round trips with OpenSSH: one to open a channel, one to start it there, and one until the host
+takes what it is to read. So the channel for the next command is opened in advance, if one command has followed another.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Hashable
@@ -33,6 +36,10 @@ class Shared:
 
     _growing: anyio.Lock = field(factory=anyio.Lock, init=False)
 
+    _commands: int = field(default=0, init=False)
+    _spare: tuple[SshTransport, Channel] | None = field(default=None, init=False)
+    """What was opened in advance, or is about to be."""
+
     async def session(self) -> Channel:
         """Open a channel that can run a command, on whichever connection has room for it; the caller closes it.
 
@@ -40,6 +47,41 @@ class Shared:
             Unreachable: The connection died.
             ConnectError: The host allows no sessions at all.
         """
+        channel = await self._opened_in_advance() or await self._new_session()
+        self._open_in_advance()
+        return channel
+
+    async def _opened_in_advance(self) -> Channel | None:
+        """Take what was; None if there is nothing, or the host has no room for it."""
+        spare, self._spare = self._spare, None
+        if spare is None:
+            return None
+        try:
+            return await self._opened(*spare)
+        except Refused:
+            self._limit = self._most_sessions
+            return None
+
+    def _open_in_advance(self) -> None:
+        """Ask for the channel of the next command, unless this is the only one."""
+        self._commands += 1
+        if self._commands > 1 and self._spare is None:
+            roomy = (each for each in (self.main, *self._more) if each.active and len(each.sessions()) < self._limit)
+            if (transport := next(roomy, None)) is not None:
+                self._spare = transport, transport.new_channel("session")
+
+    def let_go(self) -> None:
+        """Use it no more; a channel that waits for a command would keep the connection open."""
+        if self.main.let_go() and self._spare is not None:
+            self._spare[1].close()
+            self._spare = None
+
+    @property
+    def _most_sessions(self) -> int:
+        """How many sessions the host has had open on one connection at once."""
+        return max(each.most_sessions for each in (self.main, *self._more))
+
+    async def _new_session(self) -> Channel:
         refusing: set[SshTransport] = set()
         while True:
             transport = await self._with_room(refusing)
@@ -48,7 +90,7 @@ class Shared:
             except Refused as refused:
                 if not transport.most_sessions:
                     raise ConnectError(f"{self.instance} runs no commands: {refused}") from refused
-                self._limit = max(each.most_sessions for each in (self.main, *self._more))
+                self._limit = self._most_sessions
                 refusing.add(transport)
             finally:
                 transport.let_go()
@@ -91,7 +133,9 @@ class Shared:
             return transport
 
     async def _open(self, transport: SshTransport, kind: str, *details: str | int) -> Channel:
-        channel = transport.new_channel(kind, *details)
+        return await self._opened(transport, transport.new_channel(kind, *details))
+
+    async def _opened(self, transport: SshTransport, channel: Channel) -> Channel:
         try:
             with anyio.fail_after(OPEN_TIMEOUT):
                 await transport.drained()
@@ -142,7 +186,7 @@ async def shared(key: Hashable, make: Callable[[], Awaitable[Shared]], timeout: 
     try:
         yield used
     finally:
-        used.main.let_go()
+        used.let_go()
 
 
 def _slot(key: Hashable) -> _Slot:

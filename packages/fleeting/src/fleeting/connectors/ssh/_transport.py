@@ -145,13 +145,15 @@ class SshTransport(paramiko.Transport):
             self._holders += 1
             return True
 
-    def let_go(self) -> None:
-        """Take a hold back."""
+    def let_go(self) -> bool:
+        """Take a hold back; returns whether that was the last one."""
         with self._holding:
             self._holders -= 1
             self._used_at = monotonic()
-        if not self._holders:
+            is_last = not self._holders
+        if is_last:
             self.ping()  # the answer wakes the reading thread, which then waits no longer than the connection lingers
+        return is_last
 
     def give_up(self, why: str) -> None:
         """Close it now."""
