@@ -5,6 +5,7 @@ import shutil
 import socket
 import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,7 @@ DOCKER = Need("Docker daemon", "apt-get install docker.io busybox-static, as roo
 SSHD = Need("OpenSSH server", "apt-get install openssh-server", Path("/usr/sbin/sshd").exists)
 SSH = Need("OpenSSH client", "apt-get install openssh-client", lambda: shutil.which("ssh") is not None)
 NAMESPACES = Need("right to make namespaces", "run it as root", lambda: os.geteuid() == 0)
+HYPERQUEUE = Need("HyperQueue", "uv sync, on Linux", lambda: find_spec("hyperqueue") is not None)
 PROC = Need("/proc file system", "run it on Linux", Path("/proc/self/statm").exists)
 
 
