@@ -50,6 +50,14 @@ def test_a_job_s_own_wishes_are_added_to_those_of_all(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
+        (
+            '[defaults]\nexecutor = "docker"\n[jobs.options.docker]\nimage = "x"',
+            'jobs[0].options.docker (job "a"): the job may not use the image x; to allow it, add it to allowed_images',
+        ),
+        (
+            '[defaults]\nexecutor = "docker"',
+            'jobs[0].executor (job "a"): the job names no image; set image in [executors.docker]',
+        ),
         ('[defaults.options.docker]\nimag = "x"', "unknown key `imag` in [defaults.options.docker]"),
         ('[jobs.options.docker]\nmemory = "much"', 'jobs[0].options.docker.memory (job "a"): expected a '),
         ("[jobs.options.docke]\nx = 1", 'jobs[0].options.docke (job "a"): "docke" is '),

@@ -15,7 +15,7 @@ from executor_docker import _caches, _images, _network, _services
 from executor_docker._artifacts import fetch
 from executor_docker._bodies import Place, job_container
 from executor_docker._config import DockerConfig
-from executor_docker._errors import told_of
+from executor_docker._errors import DockerError, told_of
 from executor_docker._options import DockerOptions
 from executor_docker._owner import UNIT, Owner, Unit
 from executor_docker._remains import clear
@@ -68,6 +68,14 @@ class DockerExecutor:
         """Take the settings, and whose containers they are; None: those of this user's managers."""
         self._config = config
         self._owner = owner or Owner()
+
+    def refusal(self, options: object) -> str:
+        """See `taskscaler.executors.ForeseesRefusal`."""
+        try:
+            admit(self._config, options if isinstance(options, DockerOptions) else DockerOptions())
+        except DockerError as error:
+            return str(error)
+        return ""
 
     async def run(self, job: JobSpec, lease: Leased, *, output: Sink, artifacts: Path) -> JobOutcome:
         """See `Executor.run`. The time-out covers the upload of the files and the script, not what precedes it."""

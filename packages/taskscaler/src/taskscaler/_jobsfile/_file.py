@@ -27,6 +27,7 @@ from taskscaler._jobsfile._plugins import (
     load_one,
     observers_of,
     options_of,
+    refused_wishes,
     unusable_connectors,
 )
 from taskscaler._jobsfile._tables import Defaults, FleetTables, Report, Tables
@@ -100,6 +101,7 @@ def read_jobs_file(path: Path, source: Source | None = None) -> JobsFile:
     observers = observers_of(tables.autoscaler, problems)
     problems += [
         *unusable_connectors(tables.autoscaler),
+        *refused_wishes(tables, executors, options),
         *bad_variables(tables),
         *missing_files(path.parent, tables),
         *missing_program(path.parent, tables.report),

@@ -11,7 +11,7 @@ from taskscaler._jobsfile._checks import missing
 from taskscaler._jobsfile._tables import Defaults, JobTable, Tables
 from taskscaler._observe import ScalerObserver
 from taskscaler.config._autoscaler import Autoscaler
-from taskscaler.executors import Executor, find_executor, load_executor
+from taskscaler.executors import Executor, ForeseesRefusal, find_executor, load_executor
 from taskscaler.observers import load_observer
 
 
@@ -104,6 +104,21 @@ def _read_options(name: str, wishes: Mapping[str, object], path: str, problems: 
     except PluginNotFound as error:
         problems.append(not_installed(path, error))
     return None
+
+
+def refused_wishes(
+    tables: Tables, executors: Mapping[str, Executor], options: Sequence[Mapping[str, object]]
+) -> Iterator[ConfigProblem]:
+    """What an executor would refuse once there is an instance for it, which costs money."""
+    for index, (table, wishes) in enumerate(zip(tables.jobs, options, strict=False)):  # none if defaults are wrong
+        name = table.executor or tables.defaults.executor
+        executor = executors.get(name)
+        if name in wishes and wishes[name] is None:  # which is reported already
+            continue
+        if isinstance(executor, ForeseesRefusal) and (why := executor.refusal(wishes.get(name))):
+            found, _, hint = why.partition("; ")
+            key = f"options.{name}" if name in table.options else "executor"
+            yield ConfigProblem(path=f"jobs[{index}].{key}", found=found, hint=hint)
 
 
 def observers_of(fleet: Autoscaler, problems: list[ConfigProblem]) -> list[ScalerObserver]:

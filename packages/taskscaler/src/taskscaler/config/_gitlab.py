@@ -77,10 +77,10 @@ class RunnerConfig:
     autoscaler: Autoscaler
     """Its fleet."""
 
-    written: object = field(default=None, repr=False)
+    written: object = field(default=None, repr=False, eq=False)
     """The table ``autoscaler`` as it stands in the file; may hold secrets."""
 
-    meant: object = field(default=None, repr=False)
+    meant: object = field(default=None, repr=False, eq=False)
     """The same, with what GitLab means by keys that are missing."""
 
     notes: tuple[str, ...] = ()

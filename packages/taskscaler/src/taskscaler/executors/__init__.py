@@ -14,6 +14,7 @@ from taskscaler.executors._hooks import available_executors, find_executor, hook
 from taskscaler.executors._protocol import (
     Executor,
     ExecutorPlugin,
+    ForeseesRefusal,
     JobOutcome,
     JobSpec,
     Leased,
@@ -24,6 +25,7 @@ from taskscaler.executors._protocol import (
 __all__ = [
     "Executor",
     "ExecutorPlugin",
+    "ForeseesRefusal",
     "JobOutcome",
     "JobSpec",
     "Leased",

@@ -6,7 +6,7 @@ from contextlib import AbstractAsyncContextManager
 from enum import Enum
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from attrs import Attribute, field, frozen
 from attrs.validators import gt, optional
@@ -149,6 +149,22 @@ class Executor(Protocol):
 
         Anything else that it raises is taken for a mistake, of the executor's or of the instance's: it is logged,
         the try has failed, and the instance gets no new work.
+        """
+        ...
+
+
+@runtime_checkable
+class ForeseesRefusal(Protocol):
+    """An executor that knows beforehand, from its settings alone, which jobs it will not run."""
+
+    def refusal(self, options: object) -> str:
+        """Say why a job that wishes for this cannot be run; empty if it can, as far as is known here.
+
+        Args:
+            options: An instance of the plugin's `ExecutorPlugin.options`, or None. Nothing is connected to.
+
+        Returns:
+            What is wrong and, behind a semicolon, what to do.
         """
         ...
 
