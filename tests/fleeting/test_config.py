@@ -241,7 +241,7 @@ def test_a_long_list_of_problems_ends_with_their_number() -> None:
 
 
 def test_a_key_in_the_wrong_table_is_sent_to_the_right_one() -> None:
-    """One too high or too low; if it could be one of several, nothing is said."""
+    """Too high or too low; if it could be one of several, nothing is said."""
     data = {"plugin": "aws", "idle_time": "5s", "username": "x", "policy": [{"max_instances": 1, "login": {}}]}
     assert [problem.hint for problem in refused(data, path="fleet").problems] == [
         "it belongs in [[fleet.policy]]",

@@ -204,7 +204,7 @@ class _Reader:
 
     def _array(self, value: object, kind: Kind) -> object:
         if not isinstance(value, list | tuple):
-            return self._refused(value, kind, self._array_hint(value))
+            return self._refused(value, kind, self._array_hint(value, get_args(kind)[0]))
         items = []
         for index, item in enumerate(value):
             with self.at(f"[{index}]"):
@@ -224,9 +224,9 @@ class _Reader:
                 return ()
         return result
 
-    def _array_hint(self, value: object) -> str:
+    def _array_hint(self, value: object, element: Kind) -> str:
         """What was probably meant: one table of several, or an array of one."""
-        if isinstance(value, Mapping):
+        if isinstance(value, Mapping) or attrs.has(element):
             return f"write [[{self.path}]]"
         return f'write ["{value}"]' if isinstance(value, str) else ""
 
@@ -293,12 +293,14 @@ class _Reader:
         return name
 
     def _home(self, key: str) -> str:
-        """Say to which table a key belongs that stands one too high or too low; empty if that is open."""
+        """Say to which table a key belongs that stands too high or too low; empty if it could be one of several."""
         *around, (path, cls) = self.tables
         above = [f"[{where}]" if where else "the top of the file" for where, outer in around if key in _fields(outer)]
-        below = list(_tables_with(key, cls, path))
-        homes = above[-1:] or below
-        return f"it belongs in {homes[0]}" if len(homes) == 1 else ""
+        below = [heading for heading, _ in _tables_with(key, cls, path)]
+        top, schema = self.tables[0]
+        is_clear = len({kind for _, kind in _tables_with(key, schema, top)}) == 1
+        homes = above[-1:] or (sorted(below, key=len)[:1] if is_clear else [])
+        return f"it belongs in {homes[0]}" if homes else ""
 
     def _build(self, cls: type[Any], values: Mapping[str, Any]) -> object:
         """Make the instance; what its validators and rules refuse becomes problems."""
@@ -409,15 +411,15 @@ def _instead_of(value: object) -> str:
     return "an integer of at most 64 bits" if isinstance(value, int) and abs(value) > _LARGEST else ""
 
 
-def _tables_with(key: str, cls: type[Any], path: str) -> Iterator[str]:
-    """Find the tables below a table that have a key, and write their headings."""
+def _tables_with(key: str, cls: type[Any], path: str) -> Iterator[tuple[str, type[Any]]]:
+    """Find the tables below a table that have a key: how they are headed, and their schemas."""
     for name, attribute in _fields(cls).items():
         for kind in get_args(attribute.type) or (attribute.type,):  # of an array, and of what is optional, the parts
             if not attrs.has(kind):
                 continue
             inner = dotted(path, name)
             if key in _fields(kind):
-                yield f"[[{inner}]]" if _is_array(attribute.type) else f"[{inner}]"
+                yield (f"[[{inner}]]" if _is_array(attribute.type) else f"[{inner}]"), kind
             yield from _tables_with(key, kind, inner)
 
 

@@ -18,6 +18,7 @@ from fleeting.config import file_error, read_toml
 from fleeting.errors import ConfigProblem
 from fleeting.plugins import structure
 from taskscaler._jobsfile._checks import bad_variables, missing_files, missing_program
+from taskscaler._jobsfile._combinations import impossible_combinations
 from taskscaler._jobsfile._expansion import expansions_of, repeated_names
 from taskscaler._jobsfile._jobs import FileJobs
 from taskscaler._jobsfile._needs import wrong_needs
@@ -102,6 +103,7 @@ def read_jobs_file(path: Path, source: Source | None = None) -> JobsFile:
     problems += [
         *unusable_connectors(tables.autoscaler),
         *refused_wishes(tables, executors, options),
+        *impossible_combinations(tables),
         *bad_variables(tables),
         *missing_files(path.parent, tables),
         *missing_program(path.parent, tables.report),

@@ -126,6 +126,8 @@ def observers_of(fleet: Autoscaler, problems: list[ConfigProblem]) -> list[Scale
     observers = []
     for name, settings in fleet.observers.items():
         path = f"autoscaler.observers.{name}"
+        if any(problem.path == path for problem in problems):  # it is no table
+            continue
         try:
             observers.append(load_observer(name, settings, path=path))
         except ConfigError as error:
