@@ -5,8 +5,9 @@ from click.testing import CliRunner
 
 from taskscaler.batch import BatchState, Begun, Ended, GivenUp, JobState, Plan, Planned, Retries, Started
 from taskscaler.cli import main
-from taskscaler.cli._changes import changes_of_jobs, sayings
+from taskscaler.cli._changes import changes_of_jobs
 from taskscaler.cli._choice import Choice, Wishes, choose
+from taskscaler.cli._since_begun import depends_on_disk, sayings
 
 ENDS = {
     "good": JobState.SUCCEEDED,
@@ -101,17 +102,34 @@ script = "three"
 def test_what_changed_is_said_and_where_it_comes_too_late(past: BatchState) -> None:
     """Jobs are named; at most ten."""
     after = BEFORE.replace("one", "1").replace("two", "2").replace("bad", "new")
-    changed = changes_of_jobs(BEFORE, after)
-    assert changed == {"good": "changed", "given-up": "changed", "bad": "is gone", "new": "is new"}
-    assert [*sayings(changed, past, frozenset())] == [
+    plan = past.plan
+    assert changes_of_jobs(BEFORE, after) == {
+        "good": "changed",
+        "given-up": "changed",
+        "bad": "is gone",
+        "new": "is new",
+    }
+    assert [*sayings(BEFORE, after + "[defaults]\nretries = 1\n", plan, past, frozenset())] == [
         "the jobs file: job good changed, but is over and stays as it is",
         "the jobs file: job given-up changed",
         "the jobs file: job bad is gone, but is over and stays as it is",
         "the jobs file: job new is new",
+        "the jobs file: defaults changed",
     ]
-    assert next(sayings(changed, past, {"good"})) == "the jobs file: job good changed"
-    many = {f"job-{number}": "is new" for number in range(12)}
-    assert [*sayings(many, past, frozenset())][-1] == "the jobs file: 2 more jobs differ"
+    assert next(sayings(BEFORE, after, plan, past, {"good"})) == "the jobs file: job good changed"
+    many = "".join(f"[[jobs]]\nname = 'job-{number}'\n" for number in range(12))
+    assert [*sayings("[autoscaler]", many, plan, past, frozenset())][-1] == "the jobs file: 2 more jobs differ"
+
+
+def test_what_no_text_tells_is_counted(past: BatchState) -> None:
+    """The directory of `for_each` has other files, or the batch is over and its text was not kept."""
+    plan = Plan(Planned(name=name, retries=0) for name in ("good", "new", "newer"))
+    text = "[[jobs]]\nname = 'x'\nfor_each = '*'\n"
+    told = ["the jobs file: 2 jobs are new", "the jobs file: 1 job is gone"]
+    assert [*sayings(text, text, plan, past, frozenset())] == [*sayings("", text, plan, past, frozenset())] == told
+    assert [*sayings(text, text, past.plan, past, frozenset())] == []
+    assert depends_on_disk(text)
+    assert not depends_on_disk(BEFORE)
 
 
 def test_failing_fast_takes_a_number_or_none() -> None:

@@ -2,19 +2,13 @@
 
 import json
 import tomllib
-from collections.abc import Container, Iterator, Mapping
-from itertools import islice
+from collections.abc import Iterator, Mapping
 
 from fleeting import ConfigError
 from fleeting.config import parse_duration
-from taskscaler._wording import counted
-from taskscaler.batch import BatchState
 
 RELOADED = "autoscaler.policy"
 """What may change while a batch runs, or between two runs of it."""
-
-MOST_CHANGES = 10
-"""So many jobs are named that differ from what a batch was begun with."""
 
 _FLEET = "autoscaler"
 _JOBS = "jobs"
@@ -26,11 +20,10 @@ def changes(before: str, after: str) -> list[str]:
     Settings of the fleet are listed one by one, with their values where these are no secrets for sure; jobs by their
     names; of all else, which table it is.
     """
-    old, new = tomllib.loads(before), tomllib.loads(after)
     return [
         *changes_of_fleet(before, after),
-        *(f"{_the_job(name)} {what}" for name, what in changes_of_jobs(before, after).items()),
-        *(f"{key} changed" for key in _differing(old, new) if key not in (_FLEET, _JOBS)),
+        *(f"{the_job(name)} {what}" for name, what in changes_of_jobs(before, after).items()),
+        *changes_beside_jobs(before, after),
     ]
 
 
@@ -38,6 +31,12 @@ def changes_of_fleet(before: str, after: str) -> list[str]:
     """Tell what differs in the settings of the fleet, but for its policies."""
     old, new = tomllib.loads(before), tomllib.loads(after)
     return list(_of_the_fleet(old.get(_FLEET, {}), new.get(_FLEET, {})))
+
+
+def changes_beside_jobs(before: str, after: str) -> list[str]:
+    """Tell which tables differ, but for the fleet's and those of jobs."""
+    old, new = tomllib.loads(before), tomllib.loads(after)
+    return [f"{key} changed" for key in _differing(old, new) if key not in (_FLEET, _JOBS)]
 
 
 def changes_of_jobs(before: str, after: str) -> Mapping[str, str]:
@@ -51,25 +50,8 @@ def changes_of_jobs(before: str, after: str) -> Mapping[str, str]:
     }
 
 
-def sayings(changed: Mapping[str, str], past: BatchState | None, rerun: Container[str]) -> Iterator[str]:
-    """Say what became of tables of jobs since a batch was begun, and where that comes too late.
-
-    Args:
-        changed: What `changes_of_jobs` returns.
-        past: What earlier commands left.
-        rerun: Names of jobs that are over, and run again.
-    """
-    known = past.jobs if past else {}
-    for name in islice(changed, MOST_CHANGES):
-        mine = [record for job, record in known.items() if job == name or job.startswith(f"{name}-")]
-        too_late = mine and all(record.state.stands and record.name not in rerun for record in mine)
-        what = f"{changed[name]}, but is over and stays as it is" if too_late else changed[name]
-        yield f"the jobs file: {_the_job(name)} {what}"
-    if (more := len(changed) - MOST_CHANGES) > 0:
-        yield f"the jobs file: {counted(more, 'more job')} differ"
-
-
-def _the_job(name: str) -> str:
+def the_job(name: str) -> str:
+    """Name a table of jobs."""
     return f"job {name}" if name else "a job without a name"
 
 

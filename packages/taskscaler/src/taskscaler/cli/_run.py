@@ -2,7 +2,7 @@
 
 import signal
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing, suppress
 from datetime import datetime
 from functools import partial
@@ -41,13 +41,14 @@ from taskscaler.batch import (
 )
 from taskscaler.batch._job import planned
 from taskscaler.batch._pace import Pace
-from taskscaler.cli._changes import changes, changes_of_fleet, changes_of_jobs, sayings
+from taskscaler.cli._changes import changes, changes_of_fleet
 from taskscaler.cli._choice import Choice, Wishes, choose
 from taskscaler.cli._console import PatientConsole
 from taskscaler.cli._for_ci import ForCI
 from taskscaler.cli._log import logging_to
 from taskscaler.cli._progress import Picture, Progress, progress_for
 from taskscaler.cli._report import make_report
+from taskscaler.cli._since_begun import depends_on_disk, sayings
 from taskscaler.cli._summary import print_summary
 from taskscaler.cli._timeline import leave_timeline
 
@@ -127,22 +128,22 @@ def resume_batch(directory: Path, wishes: Wishes, for_ci: ForCI) -> int:
         if events.past and events.past.over and not wishes.rerun:
             return _tell_over(events.past, events.past.over, results)
         try:
-            file, changed = _read_again(events)
-            choice = choose(wishes, planned(file.jobs), events.past)
+            file = _read_again(events)
+            plan = planned(file.jobs)
+            choice = choose(wishes, plan, events.past)
         except _WRONG as error:
             return report_errors([error], WRONG)
         if events.past and not choice.left and (wishes.rerun or wishes.only):
             return _tell_nothing_left(choice, events.past, results)
-        said = sayings(changed, events.past, frozenset(choice.rerun))
+        if events.past:
+            said = sayings(events.text, file.text, plan, events.past, frozenset(choice.rerun))
+            choice = evolve(choice, notes=(*choice.notes, *said))
         events.pools, events.text = tuple(_facts(file)), file.text
-        return _run_all(file, events, evolve(choice, notes=(*choice.notes, *said)), for_ci)
+        return _run_all(file, events, choice, for_ci)
 
 
-def _read_again(events: EventLog) -> tuple[JobsFile, Mapping[str, str]]:
+def _read_again(events: EventLog) -> JobsFile:
     """Read the file that the batch was begun with, as it is now.
-
-    Returns:
-        The file, and what became of its tables of jobs; nothing if it is not known how they were.
 
     Raises:
         CannotResume: The fleet is another one by now, or there never was a file.
@@ -164,9 +165,9 @@ def _read_again(events: EventLog) -> tuple[JobsFile, Mapping[str, str]]:
     except FileNotFoundError as error:
         raise CannotResume(f"{path} is no longer there; {'restore it' if over else put_it_back}") from error
     if over:  # it was not kept any longer
-        return file, {}
+        return file
     try:
-        fleet, jobs = changes_of_fleet(events.text, file.text), changes_of_jobs(events.text, file.text)
+        fleet = changes_of_fleet(events.text, file.text)
     except ValueError as error:
         raise CannotResume(f"{copy} is damaged; start a new batch") from error
     if not events.text:
@@ -176,9 +177,9 @@ def _read_again(events: EventLog) -> tuple[JobsFile, Mapping[str, str]]:
         raise CannotResume(
             f"{path} differs from what the batch was started with: {listed}; {put_it_back}, or start a new batch"
         )
-    if events.text == file.text:
+    if events.text == file.text and not depends_on_disk(file.text):
         events.check(file.jobs)
-    return file, jobs
+    return file
 
 
 def _kept(stream: Path) -> Source:
