@@ -20,6 +20,9 @@ FRONT = "docs/README.md"
 _LINK = re.compile(r"(?<!\\)\]\(([^)\s]+)\)")
 _BLOCK = re.compile(r"^(```+).*?^\1$", re.MULTILINE | re.DOTALL)
 _DIAGRAM = re.compile(r"^```mermaid\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_PLAIN = re.compile(r"^```(?:csv|jsonl)$", re.MULTILINE)
+"""Languages that repositories know and the site does not."""
+
 _TARGET = re.compile(r'<a id="([^"]+)"></a>')
 _SECTION = re.compile(r"^## ([^\n:]+).*?(?=^## |\Z)", re.MULTILINE | re.DOTALL)
 _CHANGE = re.compile(r"^ *(\S+) --> (\S+)(?:: (.*))?$", re.MULTILINE)
@@ -45,6 +48,7 @@ def stage(text: str, source: str, pages: Mapping[str, str]) -> str:
     """
     text = _outside_of_blocks(text, lambda prose: _LINK.sub(lambda link: f"]({lead(link[1], source, pages)})", prose))
     text = _TARGET.sub(lambda target: f"[]{{#{target[1].lower()}}}", text)
+    text = _PLAIN.sub("```text", text)
     return _DIAGRAM.sub(lambda block: as_table(block[1]), text)
 
 
