@@ -60,7 +60,14 @@ _BANNED = [(part, re.compile(rf"\b{words}\b", re.IGNORECASE), instead) for part,
 
 PAGES = sorted(
     page
-    for pattern in ("*.md", "docs/**/*.md", "examples/**/*.md", "packages/*/README.md", "packages/*/changelog.d/*.md")
+    for pattern in (
+        "*.md",
+        "docs/**/*.md",
+        "examples/**/*.md",
+        "packages/*/README.md",
+        "packages/*/changelog.d/*.md",
+        "packages/*/CHANGELOG.md",
+    )
     for page in ROOT.glob(pattern)
 )
 SOURCES = sorted(ROOT.glob("packages/*/src/**/*.py"))
