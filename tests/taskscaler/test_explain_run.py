@@ -9,6 +9,7 @@ from math import inf
 from pathlib import Path
 
 import pytest
+from attrs import evolve
 from click.testing import CliRunner, Result
 
 from taskscaler import Decision, DecisionEvent, InstanceEvent
@@ -55,13 +56,18 @@ def told(*arguments: object) -> dict[str, object]:
 # --- results as commands leave them ------------------------------------------------------------------------------
 
 
-def tell(directory: Path, *events: RecordedEvent | Sequence[RecordedEvent]) -> Path:
+def tell(directory: Path, *events: RecordedEvent | Sequence[RecordedEvent], begun: Begun = BEGUN) -> Path:
     """Write an event log, in the order in which things happened."""
     directory.mkdir()
     flat = [event for each in events for event in (each if isinstance(each, Sequence) else [each])]
-    lines = map(as_line, [BEGUN, *sorted(flat, key=lambda event: event.at)])
+    lines = map(as_line, [begun, *sorted(flat, key=lambda event: event.at)])
     (directory / "events.jsonl").write_bytes(header() + b"".join(lines))
     return directory
+
+
+def begun_with(names: Sequence[str], *, retries: int) -> Begun:
+    """A batch of other jobs."""
+    return evolve(BEGUN, jobs=tuple(Planned(name=name, retries=retries) for name in names))
 
 
 def tried(
@@ -189,6 +195,42 @@ def test_why_an_instance_went(pin: Pin, finished: Path) -> None:
     assert pin("over: a removed instance", finished, "--instance", "default/i-2")["why"] == "removed: not needed"
 
 
+def test_a_job_may_be_named_by_its_place_or_a_pattern(finished: Path) -> None:
+    """As for `taskscaler logs` and `taskscaler run --only`."""
+    assert said(finished, "--job", "#2") == said(finished, "--job", "*-01") == said(finished, "--job", "b-01")
+    for several_or_none in ("b-*", "#4"):
+        assert explain(finished, "--job", several_or_none).exit_code == 2
+
+
+def test_jobs_that_one_instance_took_with_it_share_a_line(tmp_path: Path) -> None:
+    """The reason is as long for one of them as for all."""
+    results = tell(
+        tmp_path / "results",
+        *(tried(job, "i-1", 10, 40, state="lost", why=LOST) for job in "xyz"),
+        *(tried(job, "i-2", 50, 60) for job in "xyz"),
+        begun=begun_with("xyz", retries=1),
+    )
+    assert f"retried x, y and z: {LOST}" in said(results)
+
+
+def test_of_a_long_life_the_middle_is_left_out_but_not_what_is_unusual(tmp_path: Path) -> None:
+    """An instance that ran hundreds of jobs would fill the screen with slots; JSON has them all."""
+    names = [str(after) for after in range(2, 400, 2)]
+    results = tell(
+        tmp_path / "results",
+        *(tried(name, "i-1", int(name), int(name) + 1) for name in names),
+        came(1, "i-1", "running"),
+        came(200.5, "i-1", "unusable", "it is sick"),
+        begun=begun_with(names, retries=0),
+    )
+    _, jobs, *lines = said(results, "--instance", "i-1")
+    assert jobs.startswith("jobs 199: ")
+    assert len(lines) == 22
+    assert lines[10] == "… and 379 times that a slot was acquired or released; --json has them all"
+    assert "it is sick" in lines[11]
+    assert len(told(results, "--instance", "i-1")["history"]) == 400  # type: ignore[arg-type]
+
+
 def test_of_a_batch_that_runs(pin: Pin, unfinished: Path) -> None:
     """The last decision, and the state of each instance; jobs that were not tried yet are known too."""
     with being_run(unfinished):
@@ -213,6 +255,16 @@ def test_a_lost_job_waits_again_only_if_it_may_be_retried(pin: Pin, tmp_path: Pa
     with being_run(directory):
         assert pin("running: a job with retries", directory, "--job", "a")["state"] == "queued"
         assert pin("running: a job without", directory, "--job", "b-01")["state"] == "lost"
+
+
+def test_a_job_that_is_over_waits_for_nothing(tmp_path: Path) -> None:
+    """Whether or not its batch still runs, one that was cancelled gets no slot by itself."""
+    directory = tell(tmp_path / "results", GivenUp(at=EPOCH + 9, jobs=("a",), state=JobState.CANCELLED, why="stopped"))
+    with being_run(directory):
+        assert said(directory, "--job", "a") == [
+            "job a was cancelled: stopped",
+            f"next nothing by itself; run it with taskscaler run --resume {directory}",
+        ]
 
 
 def test_of_a_batch_that_was_killed(pin: Pin, unfinished: Path) -> None:
@@ -366,6 +418,6 @@ def test_the_page_has_every_key(finished: Path) -> None:
     """What is in the JSON is documented, and what is documented is in the JSON."""
     command = "taskscaler explain DIR"
     assert documented(f"`run`: `{command} --json`") == told(finished).keys()
-    assert documented(f"`run_job`: `{command} --job NAME --json`") == told(finished, "--job", "a").keys()
+    assert documented(f"`run_job`: `{command} --job JOB --json`") == told(finished, "--job", "a").keys()
     instance = told(finished, "--instance", "i-1")
     assert documented(f"`run_instance`: `{command} --instance ID --json`") == instance.keys()

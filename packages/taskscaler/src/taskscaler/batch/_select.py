@@ -42,10 +42,15 @@ def select_one(names: Sequence[str], wanted: str) -> str:
     return found[0]
 
 
+def is_name(wanted: str) -> bool:
+    """Whether what is wanted is a name, and neither a place nor a pattern."""
+    return not wanted.startswith("#") and _WILD.isdisjoint(wanted)
+
+
 def _matching(names: Sequence[str], wanted: str) -> Sequence[int]:
     if wanted.startswith("#"):
         return [_place(names, wanted)]
-    if _WILD.isdisjoint(wanted):
+    if is_name(wanted):
         found = [number for number, name in enumerate(names) if name == wanted]
     else:
         match = re.compile(translate(wanted)).match

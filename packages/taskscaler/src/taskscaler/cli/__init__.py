@@ -226,7 +226,9 @@ def errors(code: str | None) -> None:
     short_help="Explain why a batch went as it did, or why it waits.",
 )
 @click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
-@click.option("--job", metavar="NAME", help="Explain one job: what it waits for, and why it was retried.")
+@click.option(
+    "--job", metavar="JOB", help="Explain one job, as `logs` takes it: what it waits for, and why it was retried."
+)
 @click.option("--instance", metavar="ID", help="Explain one instance: why it is there, or why it went.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 def explain(directory: Path, job: str | None, instance: str | None, *, as_json: bool) -> None:

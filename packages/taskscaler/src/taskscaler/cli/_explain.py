@@ -6,6 +6,7 @@ from pathlib import Path
 
 from fleeting.cli import EXPECTED, SUCCEEDED, WRONG, report_errors
 from taskscaler._recorded_run import read_run
+from taskscaler.batch._select import is_name, select_one
 from taskscaler.cli._console import PatientConsole
 from taskscaler.cli._paragraphs import Paragraphs
 from taskscaler.diagnose._answer import Answer
@@ -30,7 +31,7 @@ def explain_results(directory: Path, *, job: str | None, instance: str | None, a
 def _explain(directory: Path, job: str | None, instance: str | None) -> Answer:
     run, now = read_run(directory), datetime.now(UTC).timestamp()
     if job is not None:
-        return explain_job(run, job, now)
+        return explain_job(run, job if is_name(job) else select_one(list(run.jobs), job), now)
     if instance is not None:
         return explain_instance_of(run, instance, now)
     return explain_run(run, now)

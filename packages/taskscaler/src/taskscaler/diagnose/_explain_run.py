@@ -20,6 +20,9 @@ from taskscaler.diagnose._explain import STATES, decision_dict
 MOST = 10
 """So many jobs or instances are described one by one; the rest is counted."""
 
+_USUAL = frozenset({"acquired", "released"})
+"""What happens to an instance with each job."""
+
 ON_THE_WAY = "instances on their way"
 """What jobs wait for that no limit keeps from being served."""
 
@@ -148,9 +151,12 @@ class RunExplanation(RunAnswer):
             yield f"jobs waited {span(seconds)} {'for' if what == ON_THE_WAY else 'because of'} {what}"
 
     def _retries(self) -> Iterator[str]:
+        """Which jobs were tried again, and why; those with one reason together, as an instance takes many with it."""
+        names: dict[str, list[str]] = {}
         for job in self.run.jobs.values():
             if followed := _followed(self.run, job):
-                yield f"{job.name}: {'; then '.join(each.why for each in followed)}"
+                names.setdefault("; then ".join(each.why for each in followed), []).append(job.name)
+        yield from (f"{enumerated(jobs, most=MOST)}: {why}" for why, jobs in names.items())
 
     def _failures(self) -> Iterator[str]:
         for job in self.run.jobs.values():
@@ -287,14 +293,14 @@ class JobExplanation(RunAnswer):
     def _again(self) -> str:
         """Why it was tried more than once, to follow a sentence."""
         whys = dict.fromkeys(each.why for each in _followed(self.run, self.job))
-        return f"; it was retried because {', and because '.join(whys)}" if whys else ""
+        return f"; it was retried: {'; then: '.join(whys)}" if whys else ""
 
     @property
     def next(self) -> str:
         """What will happen to it next, as far as can be known from outside."""
         if self.run.progress is Progress.OVER or self.job.state.stands:
             return "nothing, the job is over"
-        if self.run.progress is Progress.INTERRUPTED:
+        if self.run.progress is Progress.INTERRUPTED or self.job.state.final:  # it was cancelled, say
             return f"nothing by itself; run it with taskscaler run --resume {self.run.directory}"
         if self.job.state is JobState.RUNNING:
             return "it runs to its end; if its instance is lost, it is retried while it has retries left"
@@ -310,7 +316,7 @@ class JobExplanation(RunAnswer):
         yield "job", self.answer
         if self.job.attempts:
             yield "waited", f"{span(self.job.attempts[0].started - self.run.started)} for its first slot"
-        else:
+        elif not self.job.state.final:
             yield "waits", f"for {span(self._until - self.run.started)} so far"
         for number, attempt in enumerate(self.job.attempts, 1):
             yield f"try {number}", self._on_try(attempt)
@@ -372,7 +378,11 @@ class InstanceOfRun(RunAnswer):
         yield "instance", self.answer
         jobs = [job for job, _ in self.instance.attempts]
         yield "jobs", f"{len(jobs)}: {enumerated(jobs, most=MOST)}" if jobs else "none"
-        for moment in _history(self.instance):
+        history = _history(self.instance)
+        shown = _worth_a_line(history)
+        for number, moment in enumerate(shown):
+            if number == MOST and (left_out := len(history) - len(shown)):
+                yield "", f"… and {counted(left_out, 'time')} that a slot was acquired or released; --json has them all"
             yield span(moment.at - self.run.started), moment.words
 
     def data(self) -> Mapping[str, object]:
@@ -411,6 +421,12 @@ def _history(instance: RecordedInstance) -> list[_Moment]:
             words = _with(f"slot {attempt.slot} {what} by {job}", why)
             moments.append(_Moment(at=attempt.ended, what=what, why=why, words=words, key=job))
     return sorted(moments, key=lambda moment: moment.at)
+
+
+def _worth_a_line(history: Sequence[_Moment]) -> Sequence[_Moment]:
+    """Leave out the middle of a long history, but not what tells more than that jobs came and went."""
+    middle = [each for each in history[MOST:-MOST] if each.what not in _USUAL]
+    return history if len(history) <= 2 * MOST else [*history[:MOST], *middle, *history[-MOST:]]
 
 
 def _with(words: str, why: str) -> str:
