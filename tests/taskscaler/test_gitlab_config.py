@@ -628,6 +628,22 @@ def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
     assert paths(tmp_path, text) == ["concurrent", f"{HERE}.max_instances", f"{HERE}.policy[0].idle_time"]
 
 
+def test_the_plugins_own_are_told_with_them(tmp_path: Path) -> None:
+    """If they are installed; one that is not says nothing."""
+    lines = (
+        "max_instances = -1",
+        "plugin_config = { boot = '2s' }",
+        "observers = { webhook = { urk = 'x' }, no = {} }",
+    )
+    config_, observers = f"{HERE}.plugin_config", f"{HERE}.observers.webhook"
+    assert paths(tmp_path, fleet(*lines)) == [
+        f"{HERE}.max_instances",
+        f"{config_}.boot",
+        f"{observers}.urk",
+        f"{observers}.url",
+    ]
+
+
 def test_another_runner_s_mistakes_are_its_own(tmp_path: Path) -> None:
     """Only what is asked for is judged."""
     text = TWO.replace('plugin = "local"', "plugin = 3", 1)

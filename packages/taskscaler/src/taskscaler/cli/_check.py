@@ -142,6 +142,7 @@ def _read_runner(path: Path, name: str | None) -> _Subject:
     missing = None
     try:
         groups = runner.groups(notes=notes)
+        runner.observers()
     except PluginNotFound as error:
         if not error.distribution:
             raise

@@ -5,7 +5,8 @@ machines. What it says of anything else is GitLab Runner's business: listed as i
 """
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -13,7 +14,7 @@ from typing import Any, Final, TypeVar
 from attrs import field, fields_dict, frozen
 from attrs.validators import ge
 
-from fleeting import Clock, ConfigError, InstanceGroup
+from fleeting import Clock, ConfigError, FleetingError, InstanceGroup
 from fleeting import load as load_group
 from fleeting.config import file_error, find_runner, read_toml
 from fleeting.errors import ConfigProblem
@@ -189,7 +190,9 @@ def load(path: str | PathLike[str], *, runner: str | None = None) -> RunnerConfi
         runner: The ``name`` of the entry. None: the only one with ``[runners.autoscaler]``.
 
     Raises:
-        ConfigError: With every mistake; or the file leaves open which runner is meant, with the names there are.
+        ConfigError: With every mistake, those in the settings of plugins that are installed included; or the file
+            leaves open which runner is meant, with the names there are. A file whose only mistakes are a plugin's is
+            loaded: `RunnerConfig.groups` and `RunnerConfig.observers` refuse these.
         OSError: It cannot be read.
     """
     path = Path(path)
@@ -201,9 +204,9 @@ def load(path: str | PathLike[str], *, runner: str | None = None) -> RunnerConfi
     meant = _as_meant(fleet, path)
     entries = {**_known(entry, _Runner), "autoscaler": with_inheritance(meant)}
     own = _read(_Runner, entries, key, problems, zero_is_default=True)
-    problems = at_home(problems, meant, f"{key}.autoscaler")
     if top is None or own is None:
-        raise file_error(problems, file, source=str(path))
+        problems += _plugin_problems(entries["autoscaler"], f"{key}.autoscaler")
+        raise file_error(at_home(problems, meant, f"{key}.autoscaler"), file, source=str(path))
     return RunnerConfig(
         path=path,
         key=key,
@@ -230,6 +233,33 @@ def _read(cls: type[T], table: Table, path: str, problems: list[ConfigProblem], 
     except ConfigError as error:
         problems += error.problems
         return None
+
+
+def _plugin_problems(fleet: object, path: str) -> Iterator[ConfigProblem]:
+    """Find what plugins say of their settings, whatever else is wrong; those that cannot be loaded say nothing."""
+    table = fleet if isinstance(fleet, Mapping) else {}
+    pools = table.get("pools")
+    tables = {f"{path}.pools[{index}]": pool for index, pool in enumerate(pools)} if isinstance(pools, list) else {}
+    for where, each in (tables or {path: table}).items():
+        match each:
+            case {"plugin": str(plugin), "plugin_config": Mapping() as settings}:
+                make = partial(load_group, plugin, settings, path=f"{where}.plugin_config")
+                yield from _problems_of(make)
+    match table.get("observers"):
+        case Mapping() as observers:
+            for name, settings in observers.items():
+                if isinstance(settings, Mapping):
+                    yield from _problems_of(partial(load_observer, name, settings, path=f"{path}.observers.{name}"))
+
+
+def _problems_of(make: Callable[..., object]) -> Sequence[ConfigProblem]:
+    try:
+        make(bare_numbers="nanoseconds")
+    except ConfigError as error:
+        return error.problems
+    except FleetingError:  # it is not installed, or broken: another mistake than those of the file
+        return ()
+    return ()
 
 
 def _as_meant(fleet: object, path: Path) -> object:
