@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleeting import ConfigError, ConnectorConfig, ScaleThrottle
+from fleeting import ConfigError, ConnectorConfig, GroupInfo, ScaleThrottle
 from fleeting.plugins import structure
 from taskscaler import config
 from taskscaler._jobsfile import JobsFile, read_jobs_file
@@ -181,6 +181,27 @@ def test_what_is_wrong_is_told_once_where_it_stands(tmp_path: Path, fleet: str, 
     """Not again for each pool that takes it over."""
     (told,) = problems(tmp_path, f"[autoscaler]\n{fleet}\n")
     assert said in told
+
+
+@pytest.mark.parametrize(
+    ("ours", "over_all", "sizes", "ceiling"),
+    [
+        ((0, 0), 0, {}, 0),
+        ((2, 3), 0, {}, 5),
+        ((0, 3), 0, {"a": 3, "b": None}, 6),
+        ((9, 3), 0, {"a": 3, "b": 4}, 6),
+        ((0, 3), 4, {"a": 3}, 4),
+        ((0, 3), 0, {"b": 1}, 0),
+    ],
+)
+def test_the_ceiling_is_that_of_all_that_limits(
+    ours: tuple[int, int], over_all: int, sizes: dict[str, int | None], ceiling: int
+) -> None:
+    """Of a fleet of fixed hosts, their number."""
+    pools = tuple(config.NamedPool(name=n, plugin="x", max_instances=most) for n, most in zip("ab", ours, strict=True))
+    fleet = config.Autoscaler(plugin="x", max_instances=over_all, pools=pools)
+    infos = {name: GroupInfo(identity=name, max_size=size) for name, size in sizes.items()}
+    assert fleet.ceiling_with(infos) == ceiling
 
 
 KEYS = st.sampled_from(

@@ -458,7 +458,7 @@ class _Run:
             time=self._time(),
             state=self.batch.state,
             instances=() if self.starting else await self.scaler.instances(),
-            ceiling=self.file.autoscaler.ceiling,
+            ceiling=self.file.autoscaler.ceiling_with({} if self.starting else self.scaler.groups),
             left=str(estimate or ""),
             why="" if self.starting else await self._why(),
         )

@@ -3,14 +3,14 @@
 Names, meanings and defaults are GitLab's unless said otherwise.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attrs import Attribute, field, fields_dict, frozen
 from attrs.validators import gt
 
-from fleeting import Clock, Duration, InstanceGroup, Journal
+from fleeting import Clock, Duration, GroupInfo, InstanceGroup, Journal
 from fleeting.plugins import is_absolute
 from taskscaler._observe import ScalerObserver
 from taskscaler._scaler import Taskscaler
@@ -120,7 +120,16 @@ class Autoscaler(PoolTable):
     @property
     def ceiling(self) -> int:
         """Instances that there may be over all pools; 0: any number."""
-        each = [pool.max_instances for pool in self.all_pools]
+        return self.ceiling_with({})
+
+    def ceiling_with(self, infos: Mapping[str, GroupInfo]) -> int:
+        """Instances that there may be over all pools, with what their groups allow; 0: any number.
+
+        Args:
+            infos: What the groups say of themselves, by the names of the pools; may lack some.
+        """
+        sizes = {name: info.max_size for name, info in infos.items()}
+        each = [min(filter(None, (pool.max_instances, sizes.get(pool.name))), default=0) for pool in self.all_pools]
         ceilings = [self.max_instances] if self.max_instances else []
         return min([*ceilings, *([sum(each)] if all(each) else [])], default=0)
 
