@@ -1,6 +1,7 @@
 """What a fleet has left on this machine: nothing, if all is well."""
 
 import os
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 
@@ -15,8 +16,8 @@ def instances(home: Path) -> list[Path]:
 
 
 def agents(home: Path) -> list[int]:
-    """Processes whose command line names a directory below *home*; what they have forked is not counted."""
-    found = {}
+    """Processes whose command line names a directory below *home*; what they have started is not counted."""
+    found, parents = set(), {}
     for directory in Path("/proc").iterdir():
         if directory.name.isdigit():
             try:
@@ -24,6 +25,13 @@ def agents(home: Path) -> list[int]:
                 parent = int((directory / "stat").read_text().rpartition(")")[2].split()[1])
             except OSError:
                 continue  # it ended while we looked
+            parents[int(directory.name)] = parent
             if os.fsencode(home) in command:
-                found[int(directory.name)] = parent
-    return [process for process, parent in found.items() if parent not in found]
+                found.add(int(directory.name))
+    return [process for process in found if found.isdisjoint(_above(process, parents))]
+
+
+def _above(process: int, parents: Mapping[int, int]) -> Iterator[int]:
+    """Yield the processes that it comes from, the nearest first."""
+    while (process := parents.get(process, 0)) != 0:
+        yield process
