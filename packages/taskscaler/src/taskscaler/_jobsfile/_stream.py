@@ -60,6 +60,7 @@ class StreamJobs(LazyJobs):
         self._defaults = defaults
         self._directory = directory
         self._path = path
+        self._retries = as_retries(defaults.retries)
         self._ends = array("Q")
         self._executors = set[str]()
         with path.open("rb") as lines:
@@ -100,7 +101,7 @@ class StreamJobs(LazyJobs):
         self._ends.append((self._ends[-1] if self._ends else 0) + len(line))
         data = json.loads(line)
         self._executors.add(data.get("executor", self._defaults.executor))
-        retries = retries_from(data["retries"]) if "retries" in data else as_retries(self._defaults.retries)
+        retries = retries_from(data["retries"]) if "retries" in data else self._retries
         like = Planned(
             name="", retries=retries, needs=tuple(data.get("needs", ())), when=data.get("when", "on_success")
         )

@@ -59,14 +59,14 @@ class Plan(Sequence[Planned]):
 
     def __init__(self, jobs: Iterable[Planned] = ()) -> None:
         """Take jobs over, with names that differ."""
-        groups = ((evolve(job, name=""), (job.name,)) for job in jobs)
+        groups = ((_unnamed(job), (job.name,)) for job in jobs)
         self._fill(groups)
 
     @classmethod
     def of_groups(cls, groups: Iterable[tuple[Planned, Iterable[str]]]) -> Self:
         """Make a plan of names in groups, each with a job that all of the group are like."""
         plan = cls()
-        plan._fill((evolve(like, name=""), names) for like, names in groups)
+        plan._fill((_unnamed(like), names) for like, names in groups)
         return plan
 
     def groups(self) -> Iterator[tuple[Planned, Iterator[str]]]:
@@ -131,3 +131,7 @@ class Plan(Sequence[Planned]):
 def plan_of(jobs: Iterable[Planned]) -> Plan:
     """Make a plan of jobs, unless they are one."""
     return jobs if isinstance(jobs, Plan) else Plan(jobs)
+
+
+def _unnamed(job: Planned) -> Planned:
+    return evolve(job, name="") if job.name else job

@@ -3,9 +3,10 @@
 import logging
 import math
 import shutil
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, closing, suppress
 from functools import partial
+from itertools import chain, islice
 from pathlib import Path
 from typing import Protocol
 
@@ -57,6 +58,9 @@ NOT_SELECTED = "not selected in this run"
 """Why jobs wait for a later run if this one is to run only some."""
 
 _BAD = frozenset({JobState.FAILED, JobState.TIMED_OUT, JobState.LOST})
+
+_ENDED_AT_ONCE = 200
+"""Waits that are ended between two turns of the event loop."""
 
 _AT_ONCE = 1000
 """Jobs that are given up between two turns of the event loop."""
@@ -249,6 +253,8 @@ class Batch:
 
         self._stopped = False
         self._changed = anyio.Event()
+        self._doomed = anyio.Event()
+        """Set while there are jobs to skip."""
 
     async def run(self) -> BatchState:
         """Run all jobs to their ends and write ``results.json``, also if this is cancelled.
@@ -264,6 +270,7 @@ class Batch:
             async with anyio.create_task_group() as watch:
                 watch.start_soon(self._watch_patience)
                 watch.start_soon(self._skip_doomed)
+                watch.start_soon(self._call_off)
                 async with anyio.create_task_group() as jobs:
                     await self._begin_all(jobs)
                 watch.cancel_scope.cancel()
@@ -350,14 +357,14 @@ class Batch:
     async def _skip_doomed(self) -> None:
         """Give up, as long as the batch goes on, the jobs that need one that did not succeed."""
         while True:
-            changed = self._changed
             while self._front.doomed and not self._closed:
                 doomed = self._front.doomed.popleft()
                 needed = self.state.records[doomed.needed]
                 state = JobState.SKIPPED if needed.state.stands else JobState.CANCELLED
                 waiting = [number for number in doomed.jobs if not self.state.is_over(number)]
                 await self._give_up_numbers(waiting, state, f"needs {needed.name}, which {needed.state.said}")
-            await changed.wait()
+            self._doomed = anyio.Event()
+            await self._doomed.wait()
 
     async def _give_up_all(self) -> None:
         """Give up what no task sees through; nobody has to be woken for these jobs."""
@@ -388,9 +395,21 @@ class Batch:
 
     def _close(self, state: JobState, why: str) -> None:
         self._closed = self._closed or (state, why)
-        for scope in (*self._waiting.values(), *self._resting.values()):
-            scope.cancel()
         self._wake()
+
+    async def _call_off(self) -> None:
+        """Once no more jobs are to begin, end their waits: a few at a time, for ten thousand tasks end with them."""
+        while not self._closed:
+            await self._changed.wait()
+        while scopes := [*islice(self._waits(), _ENDED_AT_ONCE)]:
+            for scope in scopes:
+                scope.cancel()
+            await checkpoint()
+
+    def _waits(self) -> Iterator[anyio.CancelScope]:
+        """Give the waits that nobody has ended."""
+        waits = chain(self._waiting.values(), self._resting.values())
+        return (scope for scope in waits if not scope.cancel_called)
 
     async def _see_through(self, job: Job, *, task_status: TaskStatus[None]) -> None:
         task_status.started()  # whoever started this goes on once it waits for its slot
@@ -399,6 +418,7 @@ class Batch:
         finally:
             self._waits_no_more(job)
             self._places.pop(job.name, None)
+            self._addresses.pop(job.name, None)
 
     async def _try_until_over(self, job: Job) -> None:
         while not self.state[job.name].state.final:
@@ -437,7 +457,8 @@ class Batch:
                     self._places[name] = lease.place
                     self._waits_no_more(job)
                     await checkpoint_if_cancelled()
-                    await self._run_on(lease, job)
+                    if not self._closed:  # else its wait was to end, and a slot was quicker
+                        await self._run_on(lease, job)
             except LeaseLost as error:
                 preempted = error.loss.kind is LossKind.PREEMPTED
                 await self._lost(job, f"instance {error.instance} was lost ({error.loss})", preempted=preempted)
@@ -590,6 +611,8 @@ class Batch:
                 self._under_way.discard(change.record.number)
                 self._front.over(change.record.number, state)
             self._show(change)
+        if self._front.doomed:
+            self._doomed.set()
         self._wake()
 
     def _wake(self) -> None:

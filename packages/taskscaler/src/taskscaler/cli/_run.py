@@ -58,6 +58,9 @@ _WRONG = (*WRONG_FILE, WrongArguments, ResultsInTheWay, CannotResume, RecordUnre
 MOST_DRAWN_IN_HASTE = 10_000
 """Jobs: reading what became of more of them takes seconds, which who has pressed Ctrl-C does not have."""
 
+MOST_DRAWN = 100_000
+"""Jobs: of more, a picture needs more memory than the batch did."""
+
 _HINT = "no more jobs start, running jobs finish; press Ctrl-C again to stop at once"
 
 
@@ -367,6 +370,9 @@ class _Run:
         if self.ended_by and len(self.batch.state) > MOST_DRAWN_IN_HASTE:
             directory = quote(str(self.events.results.directory))
             return f"none: the batch was interrupted; taskscaler report {directory} draws it"
+        if len(self.batch.state) > MOST_DRAWN:
+            directory = quote(str(self.events.results.directory))
+            return f"none: it would take minutes; taskscaler report {directory} draws it"
         async with self.progress.busy("drawing the timeline"):
             return await to_thread.run_sync(leave_timeline, self.events.results)
 
