@@ -152,6 +152,7 @@ def test_every_setting_is_shown_with_where_it_comes_from(tmp_path: Path) -> None
         plugin = "local"
         capacity_per_instance = 2
         connector_config = { password = "s3cret", keepalive = "10s" }
+        instance_ready_command = "login s3cret"
         [[autoscaler.pools]]
         name = "a"
         connector_config = { username = "me" }
@@ -167,6 +168,7 @@ def test_every_setting_is_shown_with_where_it_comes_from(tmp_path: Path) -> None
     said = rows(result.stdout)
     assert "s3cret" not in result.output
     of_file, of_fleet, by_default = said["in the file"], said["of the fleet"], said["by default"]
+    assert "instance_ready_command = (not shown)" in of_file
     assert {'policy[0].idle_time = "5m0s"', "connector_config.password = (not shown)"} <= set(of_file)
     assert 'pools[0].connector_config.username = "me"' in of_file
     assert {"pools[0].capacity_per_instance = 2", 'pools[0].connector_config.keepalive = "10s"'} <= set(of_fleet)

@@ -70,7 +70,7 @@ _OWN = frozenset({"name", "max_instances", "pools", "policy"})
 
 def _written(value: object, attribute: "attrs.Attribute[Any]") -> str:
     """Write a value as the file would have it; of what may be secret, only whether it is there."""
-    if not attribute.repr:
+    if not attribute.repr or attribute.name.endswith("_command"):  # people put secrets into commands, too
         return _HIDDEN if value else "none"
     if value is None or (isinstance(value, tuple | Mapping) and not value):
         return "none"
