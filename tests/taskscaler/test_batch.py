@@ -844,6 +844,9 @@ async def test_results_are_never_mixed(bench: Bench) -> None:
         executors = {"scripted": Scripted()}
         await run_batch(bench.scaler, [job("a")], executors=executors, output=bench.directory, clock=LoopClock())
     assert bench.directory.stat().st_mode & 0o777 == 0o755
+    (bench.directory / "events.jsonl").touch()
+    with pytest.raises(ResultsInTheWay, match="has the results of a batch; resume it with --resume"):
+        Results(bench.directory).prepare()
 
 
 @pytest.mark.anyio

@@ -327,6 +327,28 @@ def test_a_large_fleet_counts_its_slots() -> None:
     assert lines[-1].split()[-2:] == ["i-0059", "booting"]
 
 
+@given(busy=st.integers(0, 200), width=st.integers(60, 200))
+def test_instances_can_be_distinguished_however_much_they_run(busy: int, width: int) -> None:
+    """Ids that begin alike are all that sets two lines apart: the names of jobs are cut, not they."""
+    ids = ["default-15816e4fd295", "default-4742b6562773"]
+    jobs = tuple(f"job-{number}" for number in range(busy))
+    instances = [Machine(id_, "running", jobs) for id_ in ids]
+    lines = painted(evolve(picture(0), instances=instances), width, 24)
+    assert [line.split()[0] for line in lines[-2:]] == ids
+
+
+def test_a_message_uses_the_width_of_the_terminal() -> None:
+    """Its first line has a prefix or none; what follows is below its text, and cannot be taken for another message."""
+    output, message = io.StringIO(), "no more jobs start, running jobs finish; press Ctrl-C again to stop at once"
+    console = Console(file=output, force_terminal=True, width=80, color_system=None, _environ={"TERM": "xterm"})
+    LiveProgress(console, looking_at(picture(3)), lambda: 83.0).say(message)
+    assert output.getvalue() == f"{message}\n"
+    PlainProgress(console, looking_at(picture(3)), lambda: 83.0).say(message)
+    _, first, second = output.getvalue().splitlines()
+    assert first.startswith("[  1m23s] no more")
+    assert second == f"{' ' * 10}once"
+
+
 def test_a_terminal_gets_the_live_picture_and_a_pipe_gets_lines() -> None:
     """It depends on where the output goes."""
     terminal = Console(force_terminal=True, file=io.StringIO(), _environ={"TERM": "xterm"})
@@ -539,7 +561,7 @@ def test_the_summary_tells_what_a_person_asks(tmp_path: Path, pin: Pin) -> None:
     output = io.StringIO()
     print_summary(Console(file=output, width=40), state, results, now=83.0, timeline="timeline.svg")
     heads, bad, unlucky_too = output.getvalue().strip().split("\n\n")
-    labels = ["jobs", "time", "instances", "retried", "warning", "timeline", "results", "resume"]
+    labels = ["jobs", "time", "instances", "retried", "warning", "timeline", "results", "resume", "run"]
     assert [line.split()[0] for line in heads.splitlines()] == labels
     jobs, time, instances, retried, *_ = heads.splitlines()
     assert re.findall(r"\d+", jobs) == ["4", "1", "1", "1", "1"]
@@ -551,6 +573,21 @@ def test_the_summary_tells_what_a_person_asks(tmp_path: Path, pin: Pin) -> None:
     ]
     assert "\n" not in unlucky_too
     pin("summary", output.getvalue())
+
+
+def test_a_job_that_was_retried_for_one_reason_is_named_once(tmp_path: Path) -> None:
+    """With how often; and the instance that jobs were lost with can be found among all of them."""
+    state = BatchState(Begun.of([job("a"), job("b")], at=0.0))
+    for _ in range(2):
+        begins(state, "a", "i-1", 0, at=2.0)
+        ends(state, "a", JobState.LOST, why="preempted", at=4.0)
+    for name in ("a", "b"):
+        begins(state, name, "i-2", 0, at=6.0)
+        ends(state, name, JobState.SUCCEEDED, exit_code=0, at=8.0)
+    output = io.StringIO()
+    print_summary(Console(file=output), state, Results(tmp_path), now=83.0, timeline="timeline.svg")
+    assert "retried    a (2 times): preempted\n" in output.getvalue()
+    assert "instances  2: i-1 (2 jobs, 2 lost), i-2 (2 jobs)\n" in output.getvalue()
 
 
 def test_on_a_terminal_the_summary_is_broken_between_words(tmp_path: Path) -> None:
@@ -568,11 +605,10 @@ def test_on_a_terminal_the_summary_is_broken_between_words(tmp_path: Path) -> No
         "time       1m23s in all; jobs waited 2s in the",
         "           median, 2s at most",
     ]
-    assert lines[4:8] == [
+    assert lines[4:7] == [
         "instances  3: i-000000000000000000000000000000 (1",
-        "           job), i-000000000000000000000000000001",
-        "           (1 job),",
-        "           i-000000000000000000000000000002 (1",
+        "           job, 1 lost),",
+        "           i-000000000000000000000000000001 (1",
     ]
     assert f"results    {results.directory}" in lines
 
@@ -603,6 +639,10 @@ def test_last_lines_of_a_long_log_are_read_from_its_end(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text("x" * 200_000 + "\nlast\n\n\ntaskscaler: exited with 3\n")
     assert last_lines(log)[-1] == "last"
+    log.write_text("once\ntaskscaler: exited with 3\ntwice\nagain\ntaskscaler: exited with 3\n")
+    assert last_lines(log) == ["twice", "again"], "what earlier tries printed is not repeated"
+    log.write_text("once\ntaskscaler: exited with 3\ntaskscaler: exited with 3\n")
+    assert last_lines(log) == ["once"], "unless the last one printed nothing"
     assert last_lines(tmp_path / "nowhere") == []
 
 

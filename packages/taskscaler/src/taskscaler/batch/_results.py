@@ -157,8 +157,13 @@ class Results:
         never_begun = {self.fleet_log, draft_of(self.events)}
         if self.resume.is_dir() and {self.jobs_file, draft_of(self.jobs_file)}.issuperset(self.resume.iterdir()):
             never_begun.add(self.resume)
-        if not never_begun.issuperset(self.directory.iterdir()):
-            raise ResultsInTheWay(f"{self.directory} is not empty; name another directory, or remove this one")
+        if never_begun.issuperset(there := list(self.directory.iterdir())):
+            return
+        if self.events in there:
+            raise ResultsInTheWay(
+                f"{self.directory} has the results of a batch; resume it with --resume, or name another directory"
+            )
+        raise ResultsInTheWay(f"{self.directory} is not empty; name another directory, or remove this one")
 
     def _hide(self) -> None:
         try:

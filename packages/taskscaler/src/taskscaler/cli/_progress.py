@@ -43,7 +43,9 @@ _FLEET_STATES = ("running", "pending", "creating", "deleting")
 _WORDS = {"running": "ready", "pending": "booting"}
 """Where our words for people differ from those of the metrics."""
 
-_INDENT = " " * 10
+_INDENT = 2
+"""Columns at least by which what is below the first line of a message is indented."""
+
 _LEFT = "left   "
 _WHY = "why    "
 _MOST_LINES_OF_WHY = 3
@@ -268,10 +270,10 @@ def _broken_up(console: Console, prefix: str, text: str) -> list[str]:
 
     On a terminal it is broken between words; elsewhere it is not, so that it can be searched for.
     """
-    lines = harmless(text).splitlines()
+    lines, indent = harmless(text).splitlines(), " " * max(_INDENT, len(prefix))
     if console.is_terminal:
-        lines = [piece for line in lines for piece in broken(line, console.width - len(_INDENT))]
-    return [f"{_INDENT if number else prefix}{line}" for number, line in enumerate(lines)]
+        lines = [piece for line in lines for piece in broken(line, console.width - len(indent))]
+    return [f"{indent if number else prefix}{line}" for number, line in enumerate(lines)]
 
 
 def _print(console: Console, lines: Iterable[str]) -> None:
@@ -356,7 +358,7 @@ def _instances(picture: Picture, width: int, room: int) -> RenderableType:
     """Give each instance a line with the names of its jobs or, where lines are too few, a cell with their number."""
     room = max(1, room)
     if len(picture.instances) <= room:
-        return _lines(picture.instances)
+        return _lines(picture.instances, width)
     columns = max(1, width // _NARROWEST_CELL)
     shown = picture.instances[: columns * (room - 1)]
     grid = Table.grid(padding=(0, _CELL_GAP), expand=True)
@@ -368,12 +370,13 @@ def _instances(picture: Picture, width: int, room: int) -> RenderableType:
     return Group(grid, Text(f"and {counted(hidden, 'more instance')}", style="dim")) if hidden else grid
 
 
-def _lines(instances: Sequence[Instance]) -> RenderableType:
+def _lines(instances: Sequence[Instance], width: int) -> RenderableType:
+    ids = [shortened(one_line(instance.id), min(_LONGEST_ID, width // 2)) for instance in instances]
     grid = Table.grid(padding=(0, 2))
-    grid.add_column(no_wrap=True)
+    grid.add_column(no_wrap=True, min_width=max(map(len, ids), default=0))  # long rows of jobs would cut ids short
     grid.add_column(no_wrap=True, overflow="ellipsis")
-    for instance in instances:
-        grid.add_row(shortened(one_line(instance.id), _LONGEST_ID), _slots(instance))
+    for id_, instance in zip(ids, instances, strict=True):
+        grid.add_row(id_, _slots(instance))
     return grid
 
 

@@ -320,7 +320,8 @@ class _Run:
         if self.events.past:
             state = self.batch.state
             again = sum(record.interrupted for record in state.records)
-            yield f"resuming: {state.done} of {len(state)} jobs are over, {again} were running and will be retried"
+            retried = f", {again} {'was' if again == 1 else 'were'} running and will be retried" if again else ""
+            yield f"resuming: {state.done} of {len(state)} jobs are over{retried}"
         yield from self.choice.notes
 
     def _prepare(self) -> None:

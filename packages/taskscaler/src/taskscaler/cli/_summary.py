@@ -53,7 +53,7 @@ def print_summary(console: Console, state: BatchState, results: Results, *, now:
     _print_row(console, "results", str(results.directory), wrap=False)
     if not state.all_stand:
         _print_row(console, "resume", f"taskscaler run --resume {quote(str(results.directory))}", wrap=False)
-    elif kinds := " ".join(f"--rerun {word}" for word in ("failed", "lost") if state.count(*RERUN[word] - _SKIPPED)):
+    if kinds := " ".join(f"--rerun {word}" for word in ("failed", "lost") if state.count(*RERUN[word] - _SKIPPED)):
         _print_row(console, "run again", f"taskscaler run --resume {quote(str(results.directory))} {kinds}", wrap=False)
     for line in _failures(state, results):
         console.print(line, highlight=False, soft_wrap=True)
@@ -78,13 +78,17 @@ def _sums(state: BatchState, now: float) -> Iterator[tuple[str, str]]:
 
 def _retries(state: BatchState) -> list[str]:
     """Which jobs were tried again, and why; those of one instance together."""
-    names: dict[str, list[str]] = {}
+    tries: dict[str, Counter[str]] = {}
     for record in state.records:
         for attempt in record.retried_attempts:
             if attempt.state is JobState.SUCCEEDED:  # it was run again because somebody wanted it
                 continue
-            names.setdefault(attempt.why, []).append(record.name)
-    return [f"{', '.join(_at_most(jobs))}: {why}" for why, jobs in names.items()]
+            tries.setdefault(attempt.why, Counter())[record.name] += 1
+    return [f"{', '.join(_at_most(_with_numbers(jobs)))}: {why}" for why, jobs in tries.items()]
+
+
+def _with_numbers(jobs: Counter[str]) -> list[str]:
+    return [f"{name} ({times} times)" if times > 1 else name for name, times in jobs.items()]
 
 
 def _counts(state: BatchState) -> str:
@@ -98,8 +102,13 @@ def _waiting(state: BatchState) -> str:
 
 
 def _instances(state: BatchState) -> str:
-    used = Counter(attempt.place for record in state.records for attempt in record.attempts)
-    named = [f"{instance} ({counted(tries, 'job')})" for instance, tries in used.most_common()]
+    attempts = [attempt for record in state.records for attempt in record.attempts]
+    used = Counter(attempt.place for attempt in attempts)
+    lost = Counter(attempt.place for attempt in attempts if attempt.state is JobState.LOST)
+    named = [
+        f"{instance} ({counted(tries, 'job')}{f', {lost[instance]} lost' if lost[instance] else ''})"
+        for instance, tries in used.most_common()
+    ]
     return f"{len(named)}: {', '.join(named)}" if 0 < len(named) <= MOST_NAMED else f"{len(named)}"
 
 
