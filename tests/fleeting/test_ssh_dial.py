@@ -417,7 +417,7 @@ async def test_a_booting_host_is_waited_for(tmp_path: Path) -> None:
 async def test_what_never_answers_is_given_up() -> None:
     """When the time is up, the error says what happened last."""
     info = ConnectInfo(id="i-1", internal_addr="127.0.0.1", port=free_port(), user="me", key=generate_key().private)
-    with pytest.raises(Unreachable, match=r"i-1 \(127\.0\.0\.1 port \d+\) .* within 0\.1 s: .*Connection refused"):
+    with pytest.raises(Unreachable, match=r"i-1 \(127\.0\.0\.1 port \d+\) .* within 0\.1 s: Connection refused"):
         await works(info, timeout=0.1)
     with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(Unreachable, match="within"):
         await works(evolve(info, port=silent.getsockname()[1]), timeout=0.1)

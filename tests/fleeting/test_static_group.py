@@ -33,6 +33,7 @@ from fleeting import (
 from fleeting.connectors import Sink
 from fleeting.connectors._collect import Collector
 from fleeting.groups.static import Host, StaticConfig, StaticGroup
+from fleeting.groups.static._group import _about
 from tests.fleeting import static_hosts
 from tests.fleeting.static_hosts import Hosts
 
@@ -148,6 +149,13 @@ async def test_a_heartbeat_connects_to_the_host(hosts: Hosts) -> None:
         hosts.kill(1)
         with pytest.raises(ProviderError, match="host-1 cannot be reached: "):
             await group.heartbeat("host-1.1")
+
+
+def test_a_host_that_cannot_be_reached_is_named_once() -> None:
+    """Whether or not the connector's error does."""
+    ssh = "host-1 (10.0.0.1 port 22) could not be reached within 8 s: Connection refused"
+    assert _about("host-1", ssh) == ssh
+    assert _about("host-1", "the agent hung up") == "host-1 cannot be reached: the agent hung up"
 
 
 @frozen
@@ -393,6 +401,9 @@ async def test_a_key_that_cannot_be_read_is_told_of_at_once(hosts: Hosts, tmp_pa
     """Not only when a job is waiting."""
     with pytest.raises(GroupRefused, match=r"the key of host host-1 cannot be read: .*/missing: .*correct key_path"):
         async with hosts.opened(hosts=(hosts.host(1, key_path=str(tmp_path / "missing")),)):
+            pass
+    with pytest.raises(GroupRefused, match=r"the key of host host-1 cannot be read: /.*/missing: "):
+        async with hosts.opened(hosts=(hosts.host(1, key_path="missing"),)):
             pass
     (tmp_path / "binary").write_bytes(b"\xff")
     with pytest.raises(GroupRefused, match=r"it is not a text file"):

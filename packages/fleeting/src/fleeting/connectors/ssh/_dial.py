@@ -132,7 +132,7 @@ class _Dialling:
             async with _turns(self._target):
                 return await self._attempt(credentials)
         except (_TryAgain, OSError, Unreachable, paramiko.SSHException, EOFError) as error:
-            self.last, self.refusal = one_line(str(error)) or "it hung up", None
+            self.last, self.refusal = one_line(_in_words(error)) or "it hung up", None
         except LoginRejected as error:
             if not self._may_be_early():
                 raise
@@ -169,6 +169,11 @@ class _Dialling:
         if not known.keys:
             pinned = await self._store.pin(pin_name(self._target.info), shown)
             Expected(frozenset({pinned}), known.source).check(self._target.info.id, shown)
+
+
+def _in_words(error: BaseException) -> str:
+    """Say what happened, as people do: without the number that Python puts before it."""
+    return (isinstance(error, OSError) and error.strerror) or str(error)
 
 
 async def _shake_hands(transport: SshTransport, target: Target, known: Expected) -> str:

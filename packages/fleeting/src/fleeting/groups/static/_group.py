@@ -123,7 +123,7 @@ class StaticGroup:
         try:
             await self._contact(name)
         except ConnectError as error:
-            raise ProviderError(f"{name} cannot be reached: {error}") from error
+            raise ProviderError(_about(name, str(error))) from error
 
     async def shutdown(self) -> None:
         """Let the next manager have the hosts; those that are taken stay so."""
@@ -261,7 +261,7 @@ class StaticGroup:
             await self._info(host.id, host.id)
         except OSError as error:
             raise GroupRefused(
-                f"the key of host {host.id} cannot be read: {host.key_path}: {error.strerror}; correct key_path"
+                f"the key of host {host.id} cannot be read: {error.filename}: {error.strerror}; correct key_path"
             ) from error
 
     def _find(self, instance: str) -> str:
@@ -282,8 +282,13 @@ class StaticGroup:
         return self._settings.clock.now()
 
 
+def _about(name: str, trouble: str) -> str:
+    """Say which host cannot be reached, unless its connector has; SSH's does."""
+    return trouble if trouble.startswith(f"{name} ") else f"{name} cannot be reached: {trouble}"
+
+
 def _read_key(path: str) -> str:
     try:
-        return Path(path).expanduser().read_text()
+        return Path(path).expanduser().absolute().read_text()  # whoever reads the error sees relative to what
     except (UnicodeDecodeError, RuntimeError) as error:  # the latter if there is no such user
         raise OSError(EINVAL, "it is not a text file", path) from error
