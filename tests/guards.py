@@ -15,12 +15,12 @@ LIST = TESTS / "guards.txt"
 
 def found() -> dict[str, list[str]]:
     """Every guard that the tests have, sorted, by kind."""
-    from fleeting.testing import CHECKS, CONNECTOR_CHECKS, name_of
+    from fleeting.testing import CHECKS, CONNECTOR_CHECKS, DETACHED_CHECKS, name_of
     from tests.chaos.test_crash_points import PLACES
     from tests.chaos.troubles import KINDS
     from tests.chaos.witness import REQUIRED
     from tests.conformance.mutants import MUTANTS
-    from tests.conformance.test_connectors import BREAKS
+    from tests.conformance.test_connectors import BREAKS, BREAKS_OF_DETACHED
     from tests.conformance.test_teeth import WRONG
 
     kinds = {
@@ -33,7 +33,11 @@ def found() -> dict[str, list[str]]:
         "checks of connectors": (check.__name__.removeprefix("check_") for check in CONNECTOR_CHECKS),
         "mutants of a correct plugin": (f"{mutant.name}, found by {name_of(mutant.check)}" for mutant in MUTANTS),
         "groups that are wrong in one way": (f"{wrong}, found by {name_of(wrong.check)}" for wrong in WRONG),
+        "checks of detached commands": (check.__name__.removeprefix("check_") for check in DETACHED_CHECKS),
         "breaks of a connector": (f"{old} -> {new}, found by {check}" for check, (old, new) in BREAKS.items()),
+        "breaks of detached commands": (
+            f"{old} -> {new}, found by {check}".replace("\n", " ") for check, (old, new) in BREAKS_OF_DETACHED.items()
+        ),
     }
     return {kind: sorted(set(names)) for kind, names in kinds.items()}
 

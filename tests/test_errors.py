@@ -19,8 +19,9 @@ from click.testing import CliRunner, Result
 
 import fleeting
 import taskscaler
-from fleeting import Completed, FleetingError, LoopClock, Settings
+from fleeting import Completed, Connection, FleetingError, LoopClock, Settings
 from fleeting.cli import main as by_hand
+from fleeting.connectors import Collector, RunsDetached
 from fleeting.errors import CatalogueEntry, Mistake, catalogue
 from fleeting.groups.local import LocalGroup
 from fleeting.groups.local._config import LocalConfig
@@ -269,13 +270,13 @@ def lost_answer(_: Place) -> set[str]:
 @provokes("FL400")
 def more_output_than_is_kept(place: Place) -> set[str]:
     """Collect the output of a command that never ends writing."""
-    return caught_on_an_instance(place, "yes")
+    return caught_on_an_instance(place, lambda connection: connection.run("yes"))
 
 
 @provokes("FL404")
 def failing_command(place: Place) -> set[str]:
     """Run a command that fails."""
-    return caught_on_an_instance(place, "exit 3")
+    return caught_on_an_instance(place, lambda connection: connection.run("exit 3", check=True))
 
 
 @provokes("FL405")
@@ -298,8 +299,43 @@ def copy_of_nothing(place: Place) -> set[str]:
     return set(CODE.findall(copied.stderr))
 
 
-def caught_on_an_instance(place: Place, command: str) -> set[str]:
-    """Run a command on a real instance."""
+@provokes("FL406")
+def name_that_is_taken(place: Place) -> set[str]:
+    """Start two detached commands of one name."""
+
+    async def start_twice(connection: Connection) -> None:
+        assert isinstance(connection, RunsDetached)
+        await connection.start("a", "true")
+        await connection.start("a", "true")
+
+    return caught_on_an_instance(place, start_twice)
+
+
+@provokes("FL407")
+def name_that_is_unknown(place: Place) -> set[str]:
+    """Attach to a detached command that was never started."""
+
+    async def attach(connection: Connection) -> None:
+        assert isinstance(connection, RunsDetached)
+        await connection.attach("a", output=Collector("the output"))
+
+    return caught_on_an_instance(place, attach)
+
+
+@provokes("FL408")
+def command_that_removes_what_is_kept_of_it(place: Place) -> set[str]:
+    """Attach to a detached command that removes its own files."""
+
+    async def attach(connection: Connection) -> None:
+        assert isinstance(connection, RunsDetached)
+        await connection.start("a", "sleep 0.3; rm -r ../detached; exec sleep 1000")
+        await connection.attach("a", output=Collector("the output"))
+
+    return caught_on_an_instance(place, attach)
+
+
+def caught_on_an_instance(place: Place, act: Callable[[Connection], Awaitable[object]]) -> set[str]:
+    """Do something with a connection to a real instance."""
 
     async def program() -> None:
         config = LocalConfig(directory=str(place.directory / "fleet"), orphan_ttl=0)
@@ -309,7 +345,7 @@ def caught_on_an_instance(place: Place, command: str) -> set[str]:
             scaler.acquire("job") as lease,
             lease.dial() as connection,
         ):
-            await connection.run(command, check=True)
+            await act(connection)
 
     return caught_in_real_time(program)
 

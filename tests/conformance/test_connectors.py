@@ -15,7 +15,15 @@ from fleeting import ConnectInfo
 from fleeting.connectors.ssh import MemoryHostKeys, SshConnector
 from fleeting.connectors.winrm import WinrmConnector
 from fleeting.plugins import load_connector
-from fleeting.testing import CONNECTOR_CHECKS, ConnectorCheck, ConnectorConformance, DialInstance, MakeDial
+from fleeting.testing import (
+    CONNECTOR_CHECKS,
+    DETACHED_CHECKS,
+    ConnectorCheck,
+    ConnectorConformance,
+    DetachedCheck,
+    DialInstance,
+    MakeDial,
+)
 from tests.fleeting import local_agents
 from tests.fleeting.sshd import configured, sshd
 from tests.fleeting.winrm_host import Host, winrm_host
@@ -160,6 +168,54 @@ async def test_a_check_finds_what_is_wrong(tmp_path: Path, check: ConnectorCheck
     exec(source.replace(line, wrong), broken)  # noqa: S102  (our own example)
     with pytest.raises(Exception), anyio.fail_after(20):  # noqa: B017, PT011  (whatever the break leads to)
         await check(lambda: broken["HereConnector"]().dial(info, configured()))
+
+
+DETACHING = Path(fleeting.connectors.__file__).with_name("_detached_posix.py")
+
+BREAKS_OF_DETACHED = {
+    "output_and_outcome_are_kept": ("status=$?\n    exec >", "status=0\n    exec >"),
+    "input_environment_and_directory": ('eval "$_fleeting_env"', ":"),
+    "secrets_are_nobodys_argument": ("_SUPERVISE, self", "_SUPERVISE + exports.decode(), self"),
+    "it_outlives_its_connection": ("_fleeting_session=setsid", "_fleeting_session="),
+    "a_name_is_used_once": ("raise NameTaken(name)", "return"),
+    "output_is_kept_up_to_a_limit": ('ulimit -f "$7"', ":"),
+    "killing_ends_the_process_tree": ('kill -s KILL -- "-$group"; state', "state"),
+    "commands_are_listed_until_they_are_forgotten": ('[ "$_born" = "$since" ] || state', "state"),
+    "unknown_and_impossible_names_are_refused": ("(checked_name(name), mark", "(name, mark"),
+}
+"""What could be wrong with how POSIX hosts run detached commands, by the check that finds it."""
+
+
+def test_every_check_of_detached_commands_has_teeth() -> None:
+    """Each is shown a connection that does not keep its clause."""
+    assert {f"check_{name}" for name in BREAKS_OF_DETACHED} == {check.__name__ for check in DETACHED_CHECKS}
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("check", DETACHED_CHECKS, ids=lambda check: check.__name__.removeprefix("check_"))
+async def test_a_check_finds_what_is_wrong_with_detached_commands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, check: DetachedCheck
+) -> None:
+    """The example passes it once its connections are those for POSIX hosts, and does not once a line is changed."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    line, wrong = BREAKS_OF_DETACHED[check.__name__.removeprefix("check_")]
+    source = DETACHING.read_text()
+    assert line in source
+    with anyio.fail_after(20):
+        await check(_detaching_example(source, tmp_path))
+    with pytest.raises(Exception), anyio.fail_after(20):  # noqa: B017, PT011  (whatever the break leads to)
+        await check(_detaching_example(source.replace(line, wrong), tmp_path))
+
+
+def _detaching_example(source: str, directory: Path) -> DialInstance:
+    """The example's connector, whose connections run detached commands as *source* does it."""
+    posix: dict[str, Any] = {"__name__": "posix"}
+    exec(source, posix)  # noqa: S102  (our own)
+    example = (EXAMPLE / "src" / "fleeting_here" / "__init__.py").read_text()
+    here: dict[str, Any] = {"PosixConnection": posix["PosixConnection"]}
+    exec(example.replace("HereConnection(BaseConnection)", "HereConnection(PosixConnection)"), here)  # noqa: S102
+    info = ConnectInfo(id="here", protocol="here", internal_addr=str(directory))
+    return lambda: here["HereConnector"]().dial(info, configured())
 
 
 def install(package: Path, site: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -82,8 +82,8 @@ async def everything(stream: UNIXSocketStream) -> bytes:
         (b"\xff\xfe\x00", "codec can't decode"),
         (b"[]", "a request must be an object"),
         (b"[" * 100_000, "recursion"),
-        (b"{}", "op must be ping, attach or run, not None"),
-        (b'{"op": "explode"}', "op must be ping, attach or run, not 'explode'"),
+        (b"{}", "op must be ping, attach, run or launch, not None"),
+        (b'{"op": "explode"}', "op must be ping, attach, run or launch, not 'explode'"),
         (b'{"op": "run"}', "argv must be a list of strings"),
         (b'{"op": "run", "argv": []}', "argv must be a list of strings"),
         (b'{"op": "run", "argv": "ls"}', "argv must be a list of strings"),
@@ -91,7 +91,7 @@ async def everything(stream: UNIXSocketStream) -> bytes:
         (b'{"op": "run", "argv": ["ls"], "env": ["A=b"]}', "env must be an object of strings"),
         (b'{"op": "run", "argv": ["ls"], "env": {"A": 1}}', "env must be an object of strings"),
         (b'{"op": "run", "argv": ["ls"], "cwd": 1}', "cwd must be a string"),
-        (b'{"op": "run", "argv": ["ls"]}', "run needs stdin, stdout and stderr"),
+        (b'{"op": "run", "argv": ["ls"]}', "a command needs stdin, stdout and stderr"),
     ],
 )
 async def test_garbage_gets_one_line_and_harms_nobody(tmp_path: Path, request_line: bytes, complaint: str) -> None:

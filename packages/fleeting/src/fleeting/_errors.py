@@ -22,7 +22,10 @@ FleetingError
     ├── HostKeyMismatch        never retried: somebody else answers
     ├── LoginRejected          credentials refused
     ├── CommandFailed          the command ran and exited non-zero (only with `check=True`)
-    └── CopyFailed             a file or directory could not be copied to or from an instance
+    ├── CopyFailed             a file or directory could not be copied to or from an instance
+    ├── NameTaken              a detached command of this name was started before: attach to it
+    ├── NameUnknown            there is no detached command of this name: it was never started, or is forgotten
+    └── CommandLost            a detached command is over, and nobody knows how it ended
 
 Each class has an entry in the catalogue of errors, ``docs/reference/errors.md``; CONTRIBUTING says how to add one.
 """
@@ -518,6 +521,52 @@ class CopyFailed(ConnectError):
     def __init__(self, side: str, why: str) -> None:
         """Take on which side it went wrong, such as ``here`` or ``on i-1``, and what is wrong there."""
         super().__init__(f"the copy failed {side}: {why}")
+
+
+class NameTaken(ConnectError):
+    """A detached command of this name was started before. Attach to it."""
+
+    entry = CatalogueEntry(
+        "FL406",
+        "A detached command of this name was started on the instance before.",
+        "Attach to it, or choose another name; a name is used once.",
+    )
+
+    def __init__(self, name: str) -> None:
+        """Take the command's name."""
+        self.name = name
+        super().__init__(f"a detached command named {name!r} was started before; attach to it, or use another name")
+
+
+class NameUnknown(ConnectError):
+    """The instance has no detached command of this name: it was never started there, or is forgotten."""
+
+    entry = CatalogueEntry(
+        "FL407",
+        "The instance has no detached command of this name.",
+        "Check the name and the instance; a command that was forgotten is not there any more.",
+    )
+
+    def __init__(self, name: str) -> None:
+        """Take the command's name."""
+        self.name = name
+        super().__init__(f"the instance has no detached command named {name!r}")
+
+
+class CommandLost(ConnectError):
+    """A detached command is over, and nobody knows how it ended."""
+
+    entry = CatalogueEntry(
+        "FL408",
+        "A detached command is over, and nobody knows how it ended: the host rebooted, for example.",
+        "Start it again under another name, if it may run twice.",
+    )
+
+    def __init__(self, name: str, why: str) -> None:
+        """Take the command's name and what happened to it."""
+        self.name = name
+        self.why = why
+        super().__init__(f"it is unknown how the detached command {name!r} ended: {why}")
 
 
 def catalogue() -> Mapping[str, CatalogueEntry]:

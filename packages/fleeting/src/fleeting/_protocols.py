@@ -7,7 +7,7 @@ protocol of its own; a group that lists the capability in its `GroupInfo` has th
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from os import PathLike
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
 from attrs import frozen
 
@@ -312,6 +312,105 @@ class OpensTerminals(Protocol):
 
         Raises:
             Unreachable: The connection died.
+        """
+        ...
+
+
+KEPT_OUTPUT: Final = 256 << 20
+"""Bytes of a detached command's output that are kept on its instance, unless somebody says otherwise."""
+
+
+@frozen(kw_only=True)
+class Detached:
+    """A command that was started and not forgotten."""
+
+    name: str
+    """As it was started."""
+
+    completed: Completed | None = None
+    """How it ended; None if it runs, or is lost."""
+
+    lost: str = ""
+    """Why nobody knows how it ended; empty if it runs, or that is known."""
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it has not ended."""
+        return self.completed is None and not self.lost
+
+
+@runtime_checkable
+class RunsDetached(Protocol):
+    """A connection whose instance can run commands that outlive it; not all can.
+
+    A name is the caller's, of at most 100 letters, digits, ``_``, ``-`` and ``.``. It is used once: so a caller who
+    does not know whether a command was started, after a crash or a broken connection, starts it again, and attaches
+    to it if the name is taken. Any number of callers may be attached to one command.
+    """
+
+    async def start(
+        self,
+        name: str,
+        command: str | Sequence[str],
+        *,
+        stdin: Source | None = None,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        keep: int = KEPT_OUTPUT,
+    ) -> None:
+        """Start a command; it runs once this returns.
+
+        Args:
+            name: Names the command, on this instance.
+            command: As `Connection.run` takes it; what cannot be started ends with status 127 or 126.
+            stdin: What it reads. All of it is taken to the instance before the command begins.
+            env: Added to the instance's own environment.
+            cwd: Working directory, absolute; None: the instance's own default.
+            keep: Bytes of its output, standard and error output together, that are kept at least, in steps of
+                512; the command goes on when it writes more, and `Completed.cut` says how much that was.
+
+        Raises:
+            NameTaken: A command of this name was started before; this one was not.
+            ConnectError: It was not started.
+            Unreachable: The connection died; whether it was started is unknown, as when this is cancelled.
+        """
+        ...
+
+    async def attach(self, name: str, *, offset: int = 0, output: Sink) -> Completed:
+        """Wait for a command that runs or has ended; cancelling leaves it running.
+
+        Args:
+            name: As it was started.
+            offset: How many bytes of its output not to pass on, because they are known.
+            output: Gets the rest of it as it arrives. What is not taken yet does not hold the command up.
+
+        Returns:
+            How it ended, once all of its output that was kept has been passed on.
+
+        Raises:
+            NameUnknown: No such command was started, or it was forgotten.
+            CommandLost: Nobody will know how it ended: the host rebooted, or what watched over it was killed.
+            Unreachable: The connection died; attach again, from where the output broke off.
+        """
+        ...
+
+    async def list_detached(self) -> Sequence[Detached]:
+        """Every command that was started here and not forgotten, in no order."""
+        ...
+
+    async def kill(self, name: str) -> None:
+        """End a command with its whole process tree, as cancelling `Connection.run` does; one that has ended stays so.
+
+        Raises:
+            NameUnknown: There is no such command.
+        """
+        ...
+
+    async def forget(self, name: str) -> None:
+        """Remove what is kept of a command that has ended, its output and its name; nothing if there is none.
+
+        Raises:
+            ConnectError: It still runs.
         """
         ...
 

@@ -367,6 +367,9 @@ class Completed:
     stderr: bytes = b""
     """What the command wrote to its error output, unless that was streamed."""
 
+    cut: int = 0
+    """Bytes at the end of a detached command's output that the instance did not keep; 0: it kept all."""
+
     @property
     def ok(self) -> bool:
         """Whether it exited with 0."""

@@ -5,10 +5,13 @@ What plugins raise and most programs catch is in `fleeting` itself.
 
 from fleeting._errors import (
     CatalogueEntry,
+    CommandLost,
     ConfigProblem,
     CopyFailed,
     InterfaceMismatch,
     Mistake,
+    NameTaken,
+    NameUnknown,
     PluginBroken,
     SystemRefused,
     WrongArguments,
@@ -17,10 +20,13 @@ from fleeting._errors import (
 
 __all__ = [
     "CatalogueEntry",
+    "CommandLost",
     "ConfigProblem",
     "CopyFailed",
     "InterfaceMismatch",
     "Mistake",
+    "NameTaken",
+    "NameUnknown",
     "PluginBroken",
     "SystemRefused",
     "WrongArguments",

@@ -7,23 +7,39 @@ from attrs import evolve
 
 from fleeting._errors import LoginRejected
 from fleeting._plugins import load_connector
-from fleeting._protocols import Connection, Connector, OpensTerminals, ReportsSystem, Sink, Source, Terminal
+from fleeting._protocols import (
+    KEPT_OUTPUT,
+    Connection,
+    Connector,
+    Detached,
+    OpensTerminals,
+    ReportsSystem,
+    RunsDetached,
+    Sink,
+    Source,
+    Terminal,
+)
 from fleeting._types import ConnectInfo, ConnectorConfig
 from fleeting.connectors._base import BaseConnection, Invocation
 from fleeting.connectors._collect import Beginning, Collector, Ending
+from fleeting.connectors._detached_posix import PosixConnection
 from fleeting.connectors._pipe_output import PipeOutput
 from fleeting.connectors._stdin import arriving, reading
 
 __all__ = [
+    "KEPT_OUTPUT",
     "BaseConnection",
     "Beginning",
     "Collector",
     "Connector",
+    "Detached",
     "Ending",
     "Invocation",
     "OpensTerminals",
     "PipeOutput",
+    "PosixConnection",
     "ReportsSystem",
+    "RunsDetached",
     "Sink",
     "Source",
     "Terminal",

@@ -22,11 +22,13 @@ from fleeting._hooks import hookimpl
 from fleeting._protocols import Connection, Connector, Source, Terminal
 from fleeting._types import Completed, ConnectInfo, ConnectorConfig
 from fleeting._wording import one_line
-from fleeting.connectors._base import BaseConnection, Invocation
+from fleeting.connectors._base import Invocation
+from fleeting.connectors._detached_posix import PosixConnection
 from fleeting.connectors._pipe_output import PipeOutput
 from fleeting.connectors._pty import LocalTerminal, on_terminal, pty
 from fleeting.connectors._stdin import arriving, reading
 from fleeting.groups.local import _client
+from fleeting.groups.local._agent import DETACHED
 
 LOGIN_SHELL = 'exec "${SHELL:-/bin/sh}" -l'
 
@@ -168,7 +170,7 @@ async def _reach(path: str) -> UNIXSocketStream:
 
 
 @define(eq=False)
-class LocalConnection(BaseConnection):
+class LocalConnection(PosixConnection):
     """One user's view of what is shared."""
 
     protocol = "the local protocol"
@@ -181,10 +183,23 @@ class LocalConnection(BaseConnection):
 
     async def perform(self, invocation: Invocation) -> Completed:
         """Run a command; a program that cannot be started exits with 127 or 126, as in a shell."""
-        request = _client.encode(op="run", argv=_argv(invocation.command), env=dict(invocation.env), cwd=invocation.cwd)
+        return await self._run("run", invocation)
+
+    async def launch(self, invocation: Invocation) -> Completed:
+        """Run a command whose agent lets go on what it leaves running."""
+        return await self._run("launch", invocation)
+
+    @property
+    def detached_directory(self) -> str:
+        """In that of the instance, with which it goes."""
+        return os.path.join(os.path.dirname(self._shared.path), DETACHED)  # noqa: PTH118, PTH120  (as the agent has it)
+
+    async def _run(self, operation: str, invocation: Invocation) -> Completed:
+        argv, env = _argv(invocation.command), dict(invocation.env)
+        request = _client.encode(op=operation, argv=argv, env=env, cwd=invocation.cwd)
         with _pipes(invocation) as pipes:
             try:
-                outcome = await self._perform(request, pipes)
+                outcome = await self._perform(request, pipes, is_alone=operation == "launch")
             except ExceptionGroup as group:
                 raise group.exceptions[0] from None  # what a sink has raised
         return self._completed(outcome)
@@ -241,10 +256,16 @@ class LocalConnection(BaseConnection):
         for waiting in self._waiting:
             waiting.cancel()
 
-    async def _perform(self, request: bytes, pipes: "_Pipes") -> _client.Answer:
-        """Have the agent run it, and see it through; whatever goes wrong here, the command is ended first."""
+    async def _perform(self, request: bytes, pipes: "_Pipes", *, is_alone: bool) -> _client.Answer:
+        """Have the agent run it, and see it through; whatever goes wrong here, the command is ended first.
+
+        Args:
+            request: For the agent, or for who runs a command.
+            pipes: Go with it.
+            is_alone: Whether who runs this runs nothing else, neither before nor after it.
+        """
         self._check_open()
-        stream = await self._shared.take()
+        stream = await (_client.connect(self._shared.path) if is_alone else self._shared.take())
         try:
             await stream.send_fds(request, pipes.theirs)
             pipes.close_theirs()
@@ -258,7 +279,7 @@ class LocalConnection(BaseConnection):
                     await _hang_up(stream)
                 await stream.aclose()
             raise
-        if outcome is None or outcome.error:  # it has hung up, or will
+        if is_alone or outcome is None or outcome.error:  # it has hung up, or will
             await stream.aclose()
         else:
             await self._shared.give_back(stream)

@@ -10,6 +10,7 @@ from fleeting.testing._cloud import FakeCloud, OnCommand
 from fleeting.testing._conformance import CHECKS, Check, anchor_of, judge, name_of
 from fleeting.testing._connection import FakeConnection
 from fleeting.testing._connector_checks import CONNECTOR_CHECKS, ConnectorCheck, DialInstance, MakeDial
+from fleeting.testing._detached_checks import DETACHED_CHECKS, DetachedCheck
 from fleeting.testing._fake import FakeGroup
 from fleeting.testing._faults import DecreaseFault, Fault, IncreaseFault, SuspendFault, UpdateFault
 from fleeting.testing._harness import (
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CHECKS",
     "CONNECTOR_CHECKS",
+    "DETACHED_CHECKS",
     "Bill",
     "Call",
     "Check",
@@ -40,6 +42,7 @@ __all__ = [
     "ConnectorConformance",
     "Deadlock",
     "DecreaseFault",
+    "DetachedCheck",
     "DialInstance",
     "FakeCloud",
     "FakeConnection",

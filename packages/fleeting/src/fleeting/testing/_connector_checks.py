@@ -143,7 +143,7 @@ async def check_check_raises_for_a_failure_only(dial: DialInstance) -> None:
 
 async def check_output_is_heard_while_the_command_runs(dial: DialInstance) -> None:
     """A sink gets output at once, while others use the connection; the result has no copy of it."""
-    async with dial() as connection, _directory(connection) as directory:
+    async with dial() as connection, directory_on(connection) as directory:
         heard = b""
 
         async def answer(chunk: bytes) -> None:
@@ -159,7 +159,7 @@ async def check_output_is_heard_while_the_command_runs(dial: DialInstance) -> No
 
 async def check_a_slow_sink_holds_the_command_up(dial: DialInstance) -> None:
     """Awaiting the sink is the back-pressure: what is under way is bounded, and nothing is lost."""
-    async with dial() as connection, _directory(connection) as directory, anyio.create_task_group() as tasks:
+    async with dial() as connection, directory_on(connection) as directory, anyio.create_task_group() as tasks:
         taken, full, go_on = 0, anyio.Event(), anyio.Event()
 
         async def slow(chunk: bytes) -> None:
@@ -207,7 +207,7 @@ async def check_a_failing_sink_ends_the_command(dial: DialInstance) -> None:
         try:
             await connection.run("echo $$; exec sleep 1000", stdout=fail, stdin=b"some")
         except LookupError:
-            await _expect_ended(connection, heard.split())
+            await expect_ended(connection, heard.split())
         except ExceptionGroup as group:
             raise Violation("what a sink raises is raised unchanged", f"it came in {group!r}") from group
 
@@ -232,7 +232,7 @@ async def check_cancelling_ends_the_process_tree_first(dial: DialInstance) -> No
             tasks.start_soon(cancel)
             deaf = ["sh", "-c", "trap '' TERM; echo $$; while :; do sleep 0.05; done"]
             await connection.run(f"{shlex.join(deaf)} & echo $$; wait", stdout=hear)
-        await _expect_ended(connection, heard.split())
+        await expect_ended(connection, heard.split())
 
 
 async def check_commands_run_side_by_side(dial: DialInstance) -> None:
@@ -301,7 +301,7 @@ class _Lines:
         return b"y\n"
 
 
-async def _expect_ended(connection: Connection, pids: Sequence[bytes]) -> None:
+async def expect_ended(connection: Connection, pids: Sequence[bytes]) -> None:
     """Ask the instance; a zombie, whose parent has not looked yet, has ended.
 
     What was killed is shown until a busy instance gives it its last turn: hence several looks, which nothing outlives
@@ -327,7 +327,7 @@ async def _settled(connection: Connection, command: str) -> int:
 
 
 @asynccontextmanager
-async def _directory(connection: Connection) -> AsyncIterator[str]:
+async def directory_on(connection: Connection) -> AsyncIterator[str]:
     """A new directory on the instance."""
     made = await connection.run(["mktemp", "-d"], check=True)
     directory = made.stdout.decode().strip()

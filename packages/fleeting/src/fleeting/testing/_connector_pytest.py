@@ -3,7 +3,9 @@
 import anyio
 import pytest
 
+from fleeting.connectors import RunsDetached
 from fleeting.testing._connector_checks import CONNECTOR_CHECKS, ConnectorCheck, MakeDial
+from fleeting.testing._detached_checks import DETACHED_CHECKS, DetachedCheck
 
 PATIENCE = 60.0
 """Seconds that one check may take."""
@@ -37,4 +39,14 @@ class ConnectorConformance:
         """The connector keeps the clause of the contract that the check is about."""
         with anyio.fail_after(PATIENCE):
             async with make_dial() as dial:
+                await check(dial)
+
+    @pytest.mark.parametrize("check", DETACHED_CHECKS, ids=lambda check: check.__name__.removeprefix("check_"))
+    async def test_contract_of_detached_commands(self, check: DetachedCheck, make_dial: MakeDial) -> None:
+        """So do its connections if they run detached commands."""
+        with anyio.fail_after(PATIENCE):
+            async with make_dial() as dial:
+                async with dial() as connection:
+                    if not isinstance(connection, RunsDetached):
+                        pytest.skip("its connections run no detached commands")
                 await check(dial)

@@ -14,7 +14,8 @@ from attrs import define, field
 from fleeting._errors import ConnectError, Unreachable, Unsupported
 from fleeting._protocols import Terminal
 from fleeting._types import Completed
-from fleeting.connectors._base import BaseConnection, Invocation
+from fleeting.connectors._base import Invocation
+from fleeting.connectors._detached_posix import PosixConnection
 from fleeting.connectors._stdin import preceded
 from fleeting.connectors.ssh._channel import Channel, Refused
 from fleeting.connectors.ssh._command import PidReader, compose, ending
@@ -28,7 +29,7 @@ _PROHIBITED = 1
 
 
 @define(eq=False)
-class SshConnection(BaseConnection):
+class SshConnection(PosixConnection):
     """One user's view of a connection; closing it closes the connection only if nobody else uses that."""
 
     protocol = "SSH"

@@ -61,6 +61,9 @@ directory behind."""
 RESUMING = "resuming"
 """Takes its place until the next agent listens; one that is killed before that has left the instance asleep."""
 
+DETACHED = "detached"
+"""Where commands that outlive their connections are kept."""
+
 WORK = "work"
 """Where commands run unless they are given another directory."""
 
@@ -75,6 +78,7 @@ CATCHABLE = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
 _REQUEST_LIMIT = 4 << 20
 _CHUNK = 65536
 _STDIO = 3
+_BEGAN = 19  # of the fields behind the name: see proc(5)
 _ADOPTS = os.path.exists(f"/proc/self/task/{os.getpid()}/children")
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 _NAMES_OF_SIGNALS = {number.value: number.name for number in signal.Signals}
@@ -158,13 +162,23 @@ def adopt_orphans() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
+def children() -> list[int]:
+    """Process ids of our children; none where the system cannot list them."""
+    if not _ADOPTS:
+        return []
+    with open(f"/proc/self/task/{os.getpid()}/children") as listing:
+        return [int(child) for child in listing.read().split()]
+
+
+def age(pid: int) -> tuple[int, int]:
+    """By what our children are sorted, the eldest first: clocks tick more slowly than processes are started."""
+    with open(f"/proc/{pid}/stat", "rb") as file:
+        return int(file.read().rpartition(b")")[2].split()[_BEGAN]), pid
+
+
 def kill_children(spare: Collection[int] = ()) -> None:
     """Kill our children; those that they leave behind become ours, so do it again after each that is reaped."""
-    if not _ADOPTS:
-        return
-    with open(f"/proc/self/task/{os.getpid()}/children") as listing:
-        children = [int(child) for child in listing.read().split()]
-    for child in children:
+    for child in children():
         if child not in spare:
             with suppress(PermissionError):  # it became somebody else's; then it ends when it likes
                 os.kill(child, signal.SIGKILL)
@@ -213,6 +227,7 @@ class Command:
 
     def __init__(self, request: dict[str, Any]) -> None:
         """Raise ValueError for what cannot be a command."""
+        self.launches = request.get("op") == "launch"
         self.argv: Any = request.get("argv")
         self.env: Any = request.get("env", {})
         self.cwd: Any = request.get("cwd") or WORK
@@ -306,6 +321,9 @@ class Runner:
         if not self._client.has_more:
             self._wait({"client", "agent"}, inf)
         has_ended = self._status is not None
+        if command.launches and has_ended:
+            self._attend_launched()
+            return False
         self._end()
         if self._happened("agent"):  # its death is what the client must learn of, and does when we hang up
             return False
@@ -324,6 +342,22 @@ class Runner:
                     self._note(*ended)
             if events & reasons:
                 return
+
+    def _attend_launched(self) -> None:
+        """Report, wait for the eldest that it has left, or for the agent's end, then kill what is left of that.
+
+        That one watches over the others, some of which may be ours already, for they left their parents too.
+        """
+        left = set(sorted(children(), key=age)[:1])
+        self._report(os.waitstatus_to_exitcode(self._status or 0))
+        self._selector.unregister(self._client.socket)
+        self._client.close()
+        while left and not self._happened("agent"):
+            if "child" in {key.data for key, _ in self._selector.select()}:
+                self._signals.take()
+                left -= {pid for pid, _ in reap()}
+        for _ in end_children(spare=set()):
+            pass
 
     def _happened(self, reason: str) -> bool:
         return any(key.data == reason for key, _ in self._selector.select(0))
@@ -392,7 +426,7 @@ class Client:
         """Take a request to run something."""
         command = Command(request)
         if len(self.descriptors) != _STDIO:
-            raise ValueError("run needs stdin, stdout and stderr as descriptors")
+            raise ValueError("a command needs stdin, stdout and stderr as descriptors")
         return command
 
     @property
@@ -524,14 +558,14 @@ class Agent:
 
     def _answer(self, client: Client, request: dict[str, Any]) -> None:
         operation = request.get("op")
-        if operation == "run":
+        if operation in ("run", "launch"):
             self._run(client, client.command(request))
         elif operation in ("ping", "attach"):
             if operation == "attach":
                 self._attach(client)
             send(client.socket, {"ok": True})
         else:
-            raise ValueError(f"op must be ping, attach or run, not {operation!r}")
+            raise ValueError(f"op must be ping, attach, run or launch, not {operation!r}")
 
     def _run(self, client: Client, command: Command) -> None:
         """Hand the client over to a runner."""

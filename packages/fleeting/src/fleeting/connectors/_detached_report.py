@@ -1,0 +1,81 @@
+"""What is said of detached commands: their names, and the words in which a host reports how they are.
+
+The host names a file after the end of a command, so that this needs no room on a full disk: ``ended.0..0``, with the
+exit status, the signal if there was one, and how many bytes of output were not kept.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from fleeting._errors import CommandLost, ConnectError, NameUnknown
+from fleeting._protocols import Detached
+from fleeting._types import Completed
+
+LONGEST_NAME: Final = 100
+"""Characters; a file system allows 255 bytes."""
+
+_NAME: Final = re.compile(rf"[A-Za-z0-9_][A-Za-z0-9_.-]{{0,{LONGEST_NAME - 1}}}")
+_ENDED: Final = re.compile(r"ended ([0-9]{1,3})\.([A-Z][A-Z0-9+-]{0,15})?\.([0-9]{1,18})")
+
+_LOST: Final = {
+    "rebooted": "the host has rebooted since it began",
+    "killed": "what watched over it was killed",
+    "removed": "what was kept of it was removed while it ran",
+    "unborn": "it was never begun",
+}
+"""Why nobody knows how a command ended, by the word for it."""
+
+
+def checked_name(name: str) -> str:
+    """Return the name of a detached command.
+
+    Raises:
+        ConnectError: It cannot be one.
+    """
+    if not _NAME.fullmatch(name):
+        raise ConnectError(
+            f"a detached command cannot be named {name!r:.120}; use at most {LONGEST_NAME} letters, digits, '_', '-'"
+            " and '.', and begin with none of the last two"
+        )
+    return name
+
+
+def ended(name: str, state: str) -> Completed:
+    """How a command ended, as its host reports it.
+
+    Raises:
+        NameUnknown: There is no such command.
+        CommandLost: Nobody knows.
+        ConnectError: No host of ours reports such a thing.
+    """
+    if state == "absent":
+        raise NameUnknown(name)
+    if state in _LOST:
+        raise CommandLost(name, _LOST[state])
+    if not (found := _ENDED.fullmatch(state)):
+        raise ConnectError(
+            f"the instance reports something else than the state of the command {name!r}: {state!r:.200}"
+        )
+    status, signal, cut = found.groups()
+    if signal:
+        return Completed(exit_status=None, signal=f"SIG{signal}", cut=int(cut))
+    return Completed(exit_status=int(status), cut=int(cut))
+
+
+def listed(report: str) -> Iterator[Detached]:
+    """Read a line for each command: its name, and its state.
+
+    Raises:
+        ConnectError: As `ended`.
+    """
+    for line in report.splitlines():
+        name, _, state = line.partition(" ")
+        if state in ("absent", "unborn"):
+            continue  # it was forgotten meanwhile, or is just about to begin
+        if state == "running":
+            yield Detached(name=checked_name(name))
+        elif state in _LOST:
+            yield Detached(name=checked_name(name), lost=_LOST[state])
+        else:
+            yield Detached(name=checked_name(name), completed=ended(name, state))
