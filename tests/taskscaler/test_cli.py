@@ -491,6 +491,22 @@ async def test_plain_lines_tell_why_nothing_runs(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.anyio
+async def test_what_a_terminal_echoes_finds_an_empty_line() -> None:
+    """After a full one, ``^C`` would begin a line of its own, of which the display knows nothing."""
+    output = io.StringIO()
+    console = Console(file=output, force_terminal=True, width=80, height=24, _environ={"TERM": "xterm"})
+    full = [Machine("i-1", "running", tuple(f"job-{number}" for number in range(50)))]
+    progress = LiveProgress(console, looking_at(evolve(picture(0), instances=full)), lambda: 83.0)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(progress.show)
+        await anyio.wait_all_tasks_blocked()
+        *_, row, last = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", output.getvalue()).split("\n")
+        tasks.cancel_scope.cancel()
+    assert len(row) == 80
+    assert not last
+
+
+@pytest.mark.anyio
 async def test_the_live_picture_is_painted_and_goes() -> None:
     """What should stay is printed above it."""
     output = io.StringIO()

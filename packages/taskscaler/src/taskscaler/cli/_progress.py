@@ -43,6 +43,10 @@ _FLEET_STATES = ("running", "pending", "creating", "deleting")
 _WORDS = {"running": "ready", "pending": "booting"}
 """Where our words for people differ from those of the metrics."""
 
+_ECHO = Text()
+"""An empty line for the ``^C`` that a terminal writes where the cursor is: at the end of a full line it would begin
+another, and the picture's first line would stay for good."""
+
 _INDENT = 2
 """Columns at least by which what is below the first line of a message is indented."""
 
@@ -261,7 +265,7 @@ class LiveProgress(Progress):
         with Live(console=self.console, auto_refresh=False, transient=True, vertical_overflow="crop") as live:
             while True:
                 picture = await self.look()
-                live.update(paint(picture, self.console.width, self.console.height), refresh=True)
+                live.update(Group(paint(picture, self.console.width, self.console.height - 1), _ECHO), refresh=True)
                 await anyio.sleep(LIVE_INTERVAL)
 
 
