@@ -46,6 +46,7 @@ from taskscaler.batch import (
     Resumed,
     Retries,
     Started,
+    _history,
     _runner,
     fold,
     read_events,
@@ -1009,7 +1010,7 @@ async def test_an_outcome_that_is_none_fails_that_try(bench: Bench) -> None:
 async def test_an_observer_that_raises_ends_nothing(bench: Bench) -> None:
     """What shows the batch is not what runs it."""
     batch = bench.batch(job("a"), job("b"))
-    batch._observer = lambda _: (_ for _ in ()).throw(ZeroDivisionError)
+    batch._history._observer = lambda _: (_ for _ in ()).throw(ZeroDivisionError)
     assert (await finished(batch)).succeeded
 
 
@@ -1092,7 +1093,7 @@ class Disk:
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
     """A disk, which is not full yet; nobody waits for it for long."""
-    monkeypatch.setattr(_runner, "COMMIT_PAUSE", 0.001)
+    monkeypatch.setattr(_history, "COMMIT_PAUSE", 0.001)
     return Disk(monkeypatch)
 
 

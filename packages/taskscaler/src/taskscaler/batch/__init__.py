@@ -17,13 +17,14 @@ from taskscaler.batch._events import (
     Started,
     read_events,
 )
+from taskscaler.batch._history import Observer
 from taskscaler.batch._job import Job, LazyJobs
 from taskscaler.batch._job_state import JobState
 from taskscaler.batch._plan import Plan, Planned
 from taskscaler.batch._record import JobRecord
 from taskscaler.batch._results import Results
 from taskscaler.batch._retries import Retries
-from taskscaler.batch._runner import Batch, Observer, Scaler, run_batch
+from taskscaler.batch._runner import Batch, Scaler, run_batch
 from taskscaler.batch._state import BatchState, JobChanged, fold
 
 __all__ = [

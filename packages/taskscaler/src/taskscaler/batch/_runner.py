@@ -2,9 +2,8 @@
 
 import logging
 import math
-import shutil
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, closing, suppress
+from collections.abc import Container, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, closing
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
@@ -14,30 +13,24 @@ import anyio
 from anyio import to_thread
 from anyio.abc import TaskGroup, TaskStatus
 from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
-from attrs import evolve
 
-from fleeting import Clock, ConnectInfo, Unreachable
+from fleeting import Clock, Unreachable
 from fleeting.config import path_like
-from fleeting.errors import SystemRefused
 from fleeting.events import LossKind
-from fleeting.plugins import format_duration, one_line, span
+from fleeting.plugins import format_duration, span
 from taskscaler._errors import LeaseLost, NoCapacity
 from taskscaler._wording import MOST_NAMED, counted, enumerated
-from taskscaler.batch._addresses import Addresses
 from taskscaler.batch._arguments import check_batch
 from taskscaler.batch._event_log import EventLog
-from taskscaler.batch._events import Ended, GivenUp, Over, Started
+from taskscaler.batch._events import Ended, GivenUp, Over
 from taskscaler.batch._graph import Front
+from taskscaler.batch._history import History, Observer
 from taskscaler.batch._job import Job
 from taskscaler.batch._job_state import JobState
-from taskscaler.batch._log import JobLog
 from taskscaler.batch._results import Results
 from taskscaler.batch._state import BatchState, JobChanged
-from taskscaler.executors import Executor, JobOutcome, Leased
-from taskscaler.executors._errors import documented, named
-
-Observer = Callable[[JobChanged], None]
-"""Hears of every change as it happens; must be quick. What it raises is logged."""
+from taskscaler.batch._tries import Slot, Tries
+from taskscaler.executors import Executor
 
 PATIENCE = 900.0
 """Seconds for which nothing at all may run while jobs wait, as GitLab's `instance_acquire_timeout`."""
@@ -46,13 +39,6 @@ PATIENCE = 900.0
 MOST_WAITING = 10_000
 """Jobs that wait at the scaler at once; the next ones follow as these are given slots. So many are more than a fleet is
 asked to grow for in one step, and few enough to be cancelled at once."""
-
-COMMIT_RETRIES = 30
-"""How often it is tried again to write down what became of a try: a disk that one job has filled may have room again
-when that job is over."""
-
-COMMIT_PAUSE = 1.0
-"""Seconds between."""
 
 NOT_SELECTED = "not selected in this run"
 """Why jobs wait for a later run if this one is to run only some."""
@@ -66,28 +52,6 @@ _AT_ONCE = 1000
 """Jobs that are given up between two turns of the event loop."""
 
 log = logging.getLogger("taskscaler.batch")
-
-
-class Slot(Leased, Protocol):
-    """The part of a lease that a batch needs: what its executors do, and the instance's pool and addresses."""
-
-    @property
-    def pool(self) -> str:
-        """Name of the instance's pool."""
-        ...
-
-    @property
-    def place(self) -> int:
-        """Where in the scaler's queue it was served from."""
-        ...
-
-    async def connect_info(self) -> ConnectInfo:
-        """How to connect to the instance; raises `Unreachable` if that is unknown."""
-        ...
-
-    def mark_suspect(self, why: str) -> None:
-        """Say that something is wrong with the instance: it is to get no new work."""
-        ...
 
 
 class Scaler(Protocol):
@@ -209,27 +173,22 @@ class Batch:
         """
         check_batch(jobs, executors, patience)
         self.state = events.begin(jobs, at=clock.now(), rerun=rerun)
-        self._events = events
         self.results = events.results
+        self._events = events
+        self._history = History(self.state, events, observer, self._changes)
+        self._tries = Tries(self._history, self.results, executors, clock, log_internal_ip, log_external_ip)
         self._jobs = jobs
         self._front = self._front_of(self.state)
         self._under_way: set[int] = set()
         """Numbers of the jobs that have begun, or wait for a slot to do so, and are not over."""
 
         self._scaler = scaler
-        self._executors = executors
         self._clock = clock
         self._patience = patience
-        self._observer = observer
-        self._log_internal_ip = log_internal_ip
-        self._log_external_ip = log_external_ip
         self._only = only
         self._fail_fast = fail_fast
         self._failed = 0
         """Jobs that ended badly in this run."""
-
-        self._addresses: dict[str, Addresses] = {}
-        """Of the instances that the jobs were last tried on."""
 
         self._room = anyio.Semaphore(MOST_WAITING)
         self._resting: dict[str, anyio.CancelScope] = {}
@@ -251,7 +210,6 @@ class Batch:
         self.summary_refused: OSError | None = None
         """Why ``results.json`` could not be written; None if it was, or is still to be."""
 
-        self._stopped = False
         self._changed = anyio.Event()
         self._doomed = anyio.Event()
         """Set while there are jobs to skip."""
@@ -302,7 +260,7 @@ class Batch:
 
     async def stop(self) -> None:
         """End all jobs at once."""
-        self._stopped = True
+        self._tries.stopped = True
         self._close(JobState.CANCELLED, "the batch was stopped")
         await self._scaler.stop()
 
@@ -383,7 +341,7 @@ class Batch:
         """Give up what is not over, and write the summary of what the event log has by then."""
         state, why = self._closed or (JobState.CANCELLED, "the batch was stopped")
         for name in [*self.state.running]:
-            self._put(Ended(at=self._clock.now(), job=name, state=state, why=why))
+            self._history.put(Ended(at=self._clock.now(), job=name, state=state, why=why))
         self._under_way.clear()  # no task is left
         await self._give_up_all()
         await self._events.flush()
@@ -418,7 +376,7 @@ class Batch:
         finally:
             self._waits_no_more(job)
             self._places.pop(job.name, None)
-            self._addresses.pop(job.name, None)
+            self._tries.forget(job)
 
     async def _try_until_over(self, job: Job) -> None:
         while not self.state[job.name].state.final:
@@ -458,13 +416,13 @@ class Batch:
                     self._waits_no_more(job)
                     await checkpoint_if_cancelled()
                     if not self._closed:  # else its wait was to end, and a slot was quicker
-                        await self._run_on(lease, job)
+                        await self._tries.run(lease, job)
             except LeaseLost as error:
                 preempted = error.loss.kind is LossKind.PREEMPTED
-                await self._lost(job, f"instance {error.instance} was lost ({error.loss})", preempted=preempted)
+                await self._tries.lost(job, f"instance {error.instance} was lost ({error.loss})", preempted=preempted)
             except Unreachable as error:
                 instance = self.state[name].attempts[-1].instance  # only what runs there can meet this
-                await self._lost(job, f"the connection to instance {instance} broke ({error})")
+                await self._tries.lost(job, f"the connection to instance {instance} broke ({error})")
             except NoCapacity as error:
                 if not self._closed:
                     self._give_up([job.name], JobState.NO_CAPACITY, str(error))
@@ -478,139 +436,21 @@ class Batch:
             self._first_waits.remove(job.name)
             self._room.release()
 
-    async def _run_on(self, lease: Slot, job: Job) -> None:
-        """Run the job; whatever goes wrong with that is this try's own."""
-        event = Started(at=self._clock.now(), job=job.name, pool=lease.pool, instance=lease.instance, slot=lease.slot)
-        with closing(JobLog(job.log_limit, Addresses())) as output:
-            try:
-                await self._commit(event, then=partial(output.open_at, self.results.log(job.name)))
-            except OSError as error:
-                self._give_up([job.name], JobState.CANCELLED, _unwritten("begun", error))
-            else:
-                await self._run_recorded(lease, job, output)
-
-    async def _run_recorded(self, lease: Slot, job: Job, output: JobLog) -> None:
-        """Run a job whose start was written down."""
-        try:
-            await self._run_begun(lease, job, output)
-        except Unreachable:
-            raise
-        except Exception as error:
-            why = f"the try on instance {lease.instance} failed unexpectedly ({named(error)})"
-            log.exception("try_failed", extra={"job": job.name, "instance": lease.instance})
-            await checkpoint_if_cancelled()  # what fails because the slot was taken away is no fault of the instance
-            lease.mark_suspect(f"a job failed there unexpectedly: {named(error)}")
-            await self._lost(job, why)
-        except BaseExceptionGroup as group:  # trio's tasks raise what fails together with the cancellation
-            if not isinstance(group.split(anyio.get_cancelled_exc_class())[1], ExceptionGroup):
-                raise
-            log.exception("try_failed", extra={"job": job.name, "instance": lease.instance})
-            await checkpoint_if_cancelled()
-            raise
-
-    async def _run_begun(self, lease: Slot, job: Job, output: JobLog) -> None:
-        record = self.state[job.name]
-        artifacts, earlier = self.results.artifacts(job.name), record.retried_attempts
-        if earlier:
-            await to_thread.run_sync(partial(shutil.rmtree, artifacts, ignore_errors=True))
-        addresses = output.addresses = await self._look_up_addresses(lease, job)
-        if earlier and earlier[-1].interrupted:  # nobody was there to say it in time
-            await output.remark(earlier[-1].why)
-        if addresses.shown:
-            await output.remark(f"runs on {lease.instance} ({', '.join(addresses.shown)})")
-        result = await self._execute(lease, job, output, artifacts)
-        await self._end(_ended(job, result, now=self._clock.now()))
-        await output.remark(*record.warnings, record.why)
-
-    async def _execute(self, lease: Slot, job: Job, output: JobLog, artifacts: Path) -> JobOutcome | str:
-        """Run it; returns what came of it, or why it could not be run."""
-        try:
-            outcome = await self._executors[job.executor].run(job.spec, lease, output=output.write, artifacts=artifacts)
-        except Exception as raised:
-            match documented(raised):
-                case None:
-                    raise
-                case Unreachable() as error:
-                    raise error from raised.__cause__
-                case OSError() as error:
-                    return str(SystemRefused(error))
-                case error:
-                    return str(error)
-        if output.problem:
-            return evolve(outcome, warnings=(*outcome.warnings, f"its log is incomplete: {output.problem}"))
-        return outcome
-
-    async def _lost(self, job: Job, why: str, *, preempted: bool = False) -> None:
-        """Take the loss of the job's slot or try, unless the job was over by then, or had not begun."""
-        if self.state[job.name].state is not JobState.RUNNING:
-            return
-        event = Ended(at=self._clock.now(), job=job.name, state=JobState.LOST, why=one_line(why), preempted=preempted)
-        if self._stopped:
-            event = evolve(event, state=JobState.CANCELLED, why="the batch was stopped", preempted=False)
-        await self._end(event)
-        async with self._open_log(job) as output:
-            await output.remark(self.state[job.name].attempts[-1].why)
-
-    async def _look_up_addresses(self, lease: Slot, job: Job) -> Addresses:
-        info = await lease.connect_info()
-        addresses = Addresses.of(info, internal=self._log_internal_ip, external=self._log_external_ip)
-        self._addresses[job.name] = addresses
-        return addresses
-
-    def _open_log(self, job: Job) -> AbstractAsyncContextManager[JobLog]:
-        return JobLog.open(self.results.log(job.name), job.log_limit, self._addresses.get(job.name, Addresses()))
-
     def _give_up(self, names: Sequence[str], state: JobState, why: str) -> None:
         """Begin no more tries at these jobs, which wait."""
-        self._put(GivenUp(at=self._clock.now(), jobs=tuple(names), state=state, why=why))
+        self._history.put(GivenUp(at=self._clock.now(), jobs=tuple(names), state=state, why=why))
 
-    async def _end(self, event: Ended) -> None:
-        """End a try. If that cannot be written, the job is cancelled: it has its chance when the batch is resumed."""
-        leaves = (self.results.log(event.job), self.results.artifacts(event.job))
-        try:
-            await self._commit(event, leaves=leaves)
-        except OSError as error:
-            why = _unwritten("ended", error)
-            self._put(Ended(at=event.at, job=event.job, state=JobState.CANCELLED, why=why))
-
-    async def _commit(
-        self, event: Started | Ended, *, leaves: Sequence[Path] = (), then: Callable[[], object] | None = None
-    ) -> None:
-        """Let nobody know of a change to a try that a later run would not know of; see `EventLog.commit`.
-
-        Raises:
-            OSError: It cannot be written, though the disk was given time to have room again.
-        """
-        for _ in range(COMMIT_RETRIES):
-            with suppress(OSError):
-                await self._events.commit(event, leaves=leaves, then=then)
-                break
-            await anyio.sleep(COMMIT_PAUSE)
-        else:
-            try:
-                await self._events.commit(event, leaves=leaves, then=then)
-            except OSError as error:
-                log.warning("try_not_recorded", extra={"job": event.job, "error": str(error)})
-                raise
-        self._take(event)
-
-    def _put(self, event: Ended | GivenUp) -> None:
-        """Have it written soon: a later command that does not know of it does no harm."""
-        self._events.put(event)
-        self._take(event)
-
-    def _take(self, event: Started | Ended | GivenUp) -> None:
-        """Have the event change the jobs, and report it."""
-        changes = self.state.apply(event)
-        if isinstance(event, Ended) and self.state[event.job].state in _BAD:
-            self._failed += 1
-            if self._failed == self._fail_fast:
-                self._close(JobState.CANCELLED, f"not started, because {counted(self._failed, 'job')} failed")
+    def _changes(self, changes: Sequence[JobChanged]) -> None:
+        """See what may begin, or need not, after jobs have changed."""
         for change in changes:
-            if (state := change.record.state).final:
-                self._under_way.discard(change.record.number)
-                self._front.over(change.record.number, state)
-            self._show(change)
+            number, state = change.record.number, change.record.state
+            if state in _BAD:
+                self._failed += 1
+                if self._failed == self._fail_fast:
+                    self._close(JobState.CANCELLED, f"not started, because {counted(self._failed, 'job')} failed")
+            if state.final:
+                self._under_way.discard(number)
+                self._front.over(number, state)
         if self._front.doomed:
             self._doomed.set()
         self._wake()
@@ -619,14 +459,6 @@ class Batch:
         """Have those look again that wait for a change; patience begins anew."""
         self._changed.set()
         self._changed = anyio.Event()
-
-    def _show(self, change: JobChanged) -> None:
-        """Notify the observer, which cannot end the batch."""
-        if self._observer:
-            try:
-                self._observer(change)
-            except Exception:
-                log.exception("observer_failed", extra={"job": change.record.name})
 
     async def _watch_patience(self) -> None:
         """Give up what waits once nothing has run, begun or ended for too long."""
@@ -639,23 +471,3 @@ class Batch:
                 self.why_given_up = str(await self._scaler.explain())  # while they still wait: afterwards nobody does
                 within = f"within {format_duration(self._patience)} (instance_acquire_timeout)"
                 self._close(JobState.NO_CAPACITY, f"no slot became free {within}")
-
-
-def _ended(job: Job, result: JobOutcome | str, *, now: float) -> Ended:
-    """How a try ended: with what came of it, or why it could not be run."""
-    if isinstance(result, str):
-        return Ended(at=now, job=job.name, state=JobState.FAILED, why=one_line(result))
-    return Ended(
-        at=now,
-        job=job.name,
-        state=JobState(result.verdict.value),
-        exit_code=result.exit_code,
-        why=result.why,
-        cpu_time=result.cpu_time,
-        peak_memory=result.peak_memory,
-        warnings=tuple(result.warnings),
-    )
-
-
-def _unwritten(what: str, error: OSError) -> str:
-    return f"that it has {what} could not be written down: {SystemRefused(error)}"
