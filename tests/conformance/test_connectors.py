@@ -1,9 +1,11 @@
 """Every connector keeps the contract: those of ours, and the example's, which is found as one that was installed."""
 
+import os
+import signal
 import sys
 import tomllib
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -203,8 +205,19 @@ async def test_a_check_finds_what_is_wrong_with_detached_commands(
     assert line in source
     with anyio.fail_after(20):
         await check(_detaching_example(source, tmp_path))
-    with pytest.raises(Exception), anyio.fail_after(20):  # noqa: B017, PT011  (whatever the break leads to)
-        await check(_detaching_example(source.replace(line, wrong), tmp_path))
+    try:
+        with pytest.raises(Exception), anyio.fail_after(20):  # noqa: B017, PT011  (whatever the break leads to)
+            await check(_detaching_example(source.replace(line, wrong), tmp_path))
+    finally:
+        _end_detached(tmp_path)
+
+
+def _end_detached(home: Path) -> None:
+    """End what a broken connection has started and did not kill, whose files it may have removed all the same."""
+    for arguments in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):  # it has ended
+            if arguments.read_bytes().startswith(b"/bin/sh\0-s\0") and os.fsencode(home) in arguments.read_bytes():
+                os.killpg(int(arguments.parent.name), signal.SIGKILL)
 
 
 def _detaching_example(source: str, directory: Path) -> DialInstance:
