@@ -23,6 +23,7 @@ from fleeting.testing import (
     ConnectorCheck,
     ConnectorConformance,
     DetachedCheck,
+    DetachedConformance,
     DialInstance,
     MakeDial,
 )
@@ -36,7 +37,7 @@ WITHOUT_SIGNALS = [check for check in CONNECTOR_CHECKS if check.__name__ != "che
 EXAMPLE = Path(__file__).parents[2] / "examples" / "connector"
 
 
-class TestLocal(ConnectorConformance):
+class TestLocal(DetachedConformance):
     """The `local` connector, to a real agent."""
 
     @pytest.fixture
@@ -53,7 +54,7 @@ class TestLocal(ConnectorConformance):
         return make
 
 
-class TestSsh(ConnectorConformance):
+class TestSsh(DetachedConformance):
     """The `ssh` connector, to OpenSSH's own server."""
 
     @pytest.fixture

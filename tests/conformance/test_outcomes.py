@@ -44,7 +44,7 @@ class TestIt(GroupConformance):
 def test_task_groups_of_the_harness_hide_nothing(pytester: pytest.Pytester) -> None:
     """A violation is raised, and what is not checked is skipped, as they are: not in groups of exceptions."""
     suite: Path = pytester.makepyfile(SUITE)
-    chosen = "accepts_what_is_gone or heartbeat_notices_death or withdraw_spares or tells_health"
+    chosen = "accepts_what_is_gone or heartbeat_notices_death or withdraw_spares or reports_health"
     result = pytester.runpytest_subprocess(suite, "-k", chosen, "-rfs", "-p", "no:cacheprovider")
     result.assert_outcomes(passed=4, skipped=2, failed=2)
     said = result.stdout.str()

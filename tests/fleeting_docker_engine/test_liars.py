@@ -139,7 +139,7 @@ async def _use_executor(socket: str, directory: Path) -> None:
     )
     executor = DockerExecutor(config, Owner(directory / "owner"))
     slot = Slot("i-1", Dialled)  # type: ignore[arg-type]  # no more of a connection is used
-    for timeout in (5.0, 0.0):
+    for timeout in (5.0, 1e-9):
         job = JobSpec(name="job", script="true", artifacts=("out",), timeout=timeout, options=options)
         with anyio.fail_after(30):
             await _ending_well(partial(executor.run, job, slot, output=output, artifacts=directory / "artifacts"))

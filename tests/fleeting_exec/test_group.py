@@ -187,7 +187,7 @@ async def test_a_failure_to_open_releases_the_group(tmp_path: Path) -> None:
     ("settings", "said"),
     [
         ({}, "missing key `command` in [plugin_config]"),
-        ({"command": "./provision"}, "an array"),
+        ({"command": "./provision"}, 'write ["./provision"]'),
         ({"command": []}, "plugin_config.command: expected at least 1 entry, found an empty array"),
         ({"command": ["x"], "name": "Ci"}, "1 to 32 lower-case letters"),
         ({"command": ["x"], "list_timeout": "5m"}, 'expected at most "1m40s", found "5m0s"'),

@@ -102,7 +102,7 @@ def test_an_old_loss_is_told() -> None:
     """The instance that vanished, and why its jobs were tried again."""
     text = invoke("explain", "over").stdout
     assert "1 lost: the cloud reports it as deleted" in text
-    assert "good-03: instance default-181645a98ad9 was lost (the cloud reports it as deleted)" in text
+    assert "good-03 and good-04: instance default-181645a98ad9 was lost (the cloud reports it as deleted)" in text
 
 
 @pytest.mark.slow

@@ -1,7 +1,7 @@
 """For tests: a cloud in memory, virtual time, and the conformance suites for plugins.
 
-Needs ``fleeting[testing]``: trio for virtual time on trio; pytest for `virtual_time`, `GroupConformance` and
-`ConnectorConformance`, which are loaded when they are first asked for.
+Needs ``fleeting[testing]``: trio for virtual time on trio; pytest for `virtual_time`, `GroupConformance`,
+`ConnectorConformance` and `DetachedConformance`, which are loaded when they are first asked for.
 """
 
 from typing import TYPE_CHECKING
@@ -27,7 +27,7 @@ from fleeting.testing._machine import Bill, Call, Command, Machine, Mark
 from fleeting.testing._virtual_time import Deadlock, virtual_backend, virtual_run
 
 if TYPE_CHECKING:
-    from fleeting.testing._connector_pytest import ConnectorConformance
+    from fleeting.testing._connector_pytest import ConnectorConformance, DetachedConformance
     from fleeting.testing._pytest import GroupConformance, virtual_time
 
 __all__ = [
@@ -43,6 +43,7 @@ __all__ = [
     "Deadlock",
     "DecreaseFault",
     "DetachedCheck",
+    "DetachedConformance",
     "DialInstance",
     "FakeCloud",
     "FakeConnection",
@@ -75,10 +76,10 @@ __all__ = [
 
 def __getattr__(name: str) -> object:
     """Load what needs pytest when it is asked for."""
-    if name == "ConnectorConformance":
-        from fleeting.testing._connector_pytest import ConnectorConformance
+    if name in {"ConnectorConformance", "DetachedConformance"}:
+        from fleeting.testing import _connector_pytest
 
-        return ConnectorConformance
+        return getattr(_connector_pytest, name)
     if name in {"GroupConformance", "virtual_time"}:
         from fleeting.testing import _pytest
 
