@@ -42,7 +42,8 @@ def wrong(directory: Path, text: str | bytes) -> list[str]:
     with pytest.raises(ConfigError) as caught:
         read(directory, text)
     assert caught.value.source == "standard input"
-    return [f"{problem.path}: {problem.found}" for problem in caught.value.problems]
+    problems = caught.value.problems
+    return [": ".join([*filter(None, [each.record, each.path]), each.found]) for each in problems]
 
 
 def test_a_line_says_what_a_table_says(tmp_path: Path) -> None:
@@ -97,8 +98,8 @@ def test_cells_may_be_lists_and_numbers(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "found"),
     [
-        ("", [": no jobs"]),
-        ('{"name": "a", "script": "true"}\n[1]\n{"x"', ["line 2: an array", "line 3: no JSON"]),
+        ("", ["no jobs"]),
+        ('{"name": "a", "script": "true"}\n[1]\n{"x"', ["line 2: an array", "line 3: JSON with a mistake"]),
         ('{"name": "a", "script": 1, "timout": "1m"}', ['line 1 (job "a"): script', 'line 1 (job "a"): timout']),
         ('{"script": "true", "copies": 2}', ['line 1 (job "job-1"): copies: a key that makes several jobs']),
         ('{"script": "true", "command": "true"}', ['line 1 (job "job-1"): command: script, too']),
@@ -124,6 +125,38 @@ def test_each_bad_line_is_named(tmp_path: Path, text: str | bytes, found: list[s
     assert len(problems) == len(found)
     for problem, beginning in zip(problems, found, strict=True):
         assert problem.startswith(beginning)
+
+
+@pytest.mark.parametrize(
+    ("line", "sentences"),
+    [
+        (b'{"name": "a", "script": "x", "timout": 1}', ['(job "a"): unknown key `timout`; did you mean `timeout`?']),
+        (b'{"name": "a"}', ['(job "a"): it has nothing to run; give `script` or `command`']),
+        (
+            b'{"name": "a", "scrip": "x"}',
+            [
+                '(job "a"): it has nothing to run; give `script` or `command`',
+                '(job "a"): unknown key `scrip`; did you mean `script`?',
+            ],
+        ),
+        (b'{"script": "true", "retries": {"faild": 1}}', ['(job "job-1"): unknown key `faild` in [retries]']),
+        (b"{'name': 'a'}", ["JSON with a mistake at character 2"]),
+        (b"{" + b'"a":[' * 3 + b"0" * 2, ["JSON with a mistake at character"]),
+        (b'{"a":' * 100_000, ["brackets that are nested too deeply"]),
+        (b'{"a": "\xff"}', ["bytes that are not UTF-8"]),
+        (b'{"a": ' + b"1" * 5_000 + b"}", ["a number with too many digits"]),
+    ],
+)
+def test_sentences_about_a_line_are_whole(tmp_path: Path, line: bytes, sentences: list[str]) -> None:
+    """A key is named as a key, with what it may have been; what is no JSON, without the parser's words."""
+    with pytest.raises(ConfigError) as caught:
+        read(tmp_path, line)
+    said = [str(problem) for problem in caught.value.problems]
+    assert len(said) == len(sentences)
+    for text, sentence in zip(said, sentences, strict=True):
+        assert text.startswith("line 1")
+        assert sentence in text
+        assert "line 1 column" not in text
 
 
 def test_only_so_many_mistakes_are_reported(tmp_path: Path) -> None:
@@ -167,7 +200,7 @@ def test_nothing_is_left_of_a_bad_stream(fleet: Path) -> None:
     """Neither results nor what was read before the mistake; and the file's own jobs are refused."""
     result = CliRunner().invoke(main, ["run", str(fleet), "-"], input='{"script": "true"}\n{}\n')
     assert result.exit_code == 2
-    assert 'standard input: line 2 (job "job-2"): expected one of them, found no script' in result.stderr
+    assert 'standard input: line 2 (job "job-2"): it has nothing to run; give `script` or `command`' in result.stderr
     assert not Path("taskscaler-results").exists()
     fleet.write_text(fleet.read_text() + '[[jobs]]\nname = "a"\nscript = "true"\n')
     result = CliRunner().invoke(main, ["run", str(fleet), "-"], input='{"script": "true"}\n')

@@ -189,10 +189,13 @@ class ConfigProblem:
     owner: str = ""
     """Which of several it concerns, by its name, such as ``job "train"``; empty if the path alone says it."""
 
+    record: str = ""
+    """Which record of a stream the path is in, such as ``line 3 (job "train")``; empty if it is not in one."""
+
     def __str__(self) -> str:
         """One line: what is wrong, where, what is expected, what to do."""
         hint = f"; {self.hint}" if self.hint else ""
-        return f"{self._sentence()}{hint}"
+        return f"{f'{self.record}: ' if self.record else ''}{self._sentence()}{hint}"
 
     def _sentence(self) -> str:
         table, key = _PARENT_AND_KEY.fullmatch(self.path or "-").groups()  # type: ignore[union-attr]  # always matches

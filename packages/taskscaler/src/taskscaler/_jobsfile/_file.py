@@ -11,11 +11,11 @@ from functools import partial
 from itertools import accumulate
 from pathlib import Path
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from fleeting import ConfigError, InstanceGroup
 from fleeting.config import file_error, read_toml
-from fleeting.errors import ConfigProblem
+from fleeting.errors import ConfigProblem, Mistake
 from fleeting.plugins import structure
 from taskscaler._jobsfile._checks import bad_variables, missing_files, missing_program
 from taskscaler._jobsfile._combinations import impossible_combinations
@@ -71,6 +71,13 @@ _GITLABS = ConfigProblem(
 )
 
 
+def _with_way_out(problem: ConfigProblem) -> ConfigProblem:
+    """A file without jobs may be what was meant: then they come from elsewhere."""
+    if problem.path == "jobs" and problem.mistake is Mistake.MISSING_KEY:
+        return evolve(problem, hint="`taskscaler run FILE -` reads jobs from standard input")
+    return problem
+
+
 Source = Callable[[Defaults, Path, Callable[[str], ConfigProblem | None]], LazyJobs]
 """Gives the jobs of a fleet whose file has none: made from defaults, the directory that files are relative to, and what
 says what is wrong with the name of an executor; may raise what `read_jobs_file` does."""
@@ -95,6 +102,7 @@ def read_jobs_file(path: Path, source: Source | None = None) -> JobsFile:
     fleet = with_inheritance(data.get("autoscaler"))
     whole = {**data, "autoscaler": fleet} if fleet is not None else data
     tables = structure(whole, FleetTables if source else Tables, notes=notes, problems=problems)
+    problems[:] = map(_with_way_out, problems)
     groups = groups_of(fleet, problems, notes)
     executors = executors_of(tables, problems)
     expansions = expansions_of(tables, path.parent, problems)

@@ -23,6 +23,7 @@ _LISTS = frozenset({"files", "artifacts", "needs"})
 _NUMBERS = frozenset({"retries", "log_limit"})
 _TEXTS = frozenset({"name", "script", "command", "executor", "timeout", "expected_duration", "when"})
 _VARIABLE = "env."
+_AN_OBJECT = 'an object such as {"name": "a", "script": "true"}'
 
 Record = tuple[int, Mapping[str, object] | ConfigProblem]
 """The number of its line, from 1, and the record, or what is wrong with it."""
@@ -65,12 +66,20 @@ def _object(line: bytes) -> Mapping[str, object] | ConfigProblem:
     try:
         data = json.loads(line)
     except (ValueError, RecursionError) as error:
-        return ConfigProblem(
-            path="", found=f"no JSON ({error})", expected='an object such as {"name": "a", "script": "true"}'
-        )
-    if isinstance(data, dict):
-        return data
-    return ConfigProblem(path="", found=describe(data), expected='an object such as {"name": "a", "script": "true"}')
+        return ConfigProblem(path="", found=_no_json(error), expected=_AN_OBJECT)
+    return data if isinstance(data, dict) else ConfigProblem(path="", found=describe(data), expected=_AN_OBJECT)
+
+
+def _no_json(error: Exception) -> str:
+    """Say what stands there in our own words: a parser's are for whoever wrote a parser."""
+    match error:
+        case json.JSONDecodeError(pos=place):
+            return f"JSON with a mistake at character {place + 1}" if place else "text that is not JSON"
+        case UnicodeDecodeError():
+            return "bytes that are not UTF-8"
+        case RecursionError():
+            return "brackets that are nested too deeply"
+    return "a number with too many digits"
 
 
 def _csv(lines: Iterator[tuple[int, bytes | ConfigProblem]]) -> Iterator[Record]:

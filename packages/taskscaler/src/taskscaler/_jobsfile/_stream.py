@@ -190,7 +190,7 @@ def _with_script(data: dict[str, Any], problems: list[ConfigProblem]) -> Mapping
                 ConfigProblem(path=key, found="a key that makes several jobs", hint="write a line for each job")
             )
     if "command" not in data and "script" not in data:
-        problems.append(ConfigProblem(path="", found="no script and no command", expected="one of them"))
+        problems.append(ConfigProblem(path="", found="it has nothing to run", hint="give `script` or `command`"))
         data["script"] = _STAND_IN
     if "command" in data:
         command = data.pop("command")
@@ -232,8 +232,7 @@ def _wrong_together(plan: Plan, numbers: Sequence[int]) -> Iterator[ConfigProble
 def _at(number: int, name: str, problem: ConfigProblem) -> ConfigProblem:
     """Say at which line a problem is, and with which job."""
     job = f" (job {quoted(name)})" if name else ""
-    key = f": {problem.path.lstrip('.')}" if problem.path.strip(".") else ""
-    return evolve(problem, path=f"line {number}{job}{key}")
+    return evolve(problem, path=problem.path.lstrip("."), record=f"line {number}{job}")
 
 
 def _stopped(number: int, jobs: int) -> ConfigProblem:
