@@ -213,6 +213,19 @@ def test_jobs_that_one_instance_took_with_it_share_a_line(tmp_path: Path) -> Non
     assert f"retried x, y and z: {LOST}" in said(results)
 
 
+def test_jobs_that_came_to_the_same_end_share_a_line(tmp_path: Path) -> None:
+    """Ctrl-C cancels all that wait, and ten lines of that would hide the one job that failed."""
+    results = tell(
+        tmp_path / "results",
+        tried("x", "i-1", 10, 40, state="failed", why="exited with 3"),
+        GivenUp(at=EPOCH + 50, jobs=("y", "z"), state=JobState.CANCELLED, why="the batch was interrupted"),
+        begun=begun_with("xyz", retries=1),
+    )
+    lines = said(results)
+    assert "trouble x failed: exited with 3" in lines
+    assert "y and z were cancelled: the batch was interrupted" in lines
+
+
 def test_of_a_long_life_the_middle_is_left_out_but_not_what_is_unusual(tmp_path: Path) -> None:
     """An instance that ran hundreds of jobs would fill the screen with slots; JSON has them all."""
     names = [str(after) for after in range(2, 400, 2)]

@@ -117,8 +117,8 @@ class RunExplanation(RunAnswer):
         """See `Answer.rows`."""
         yield "batch", self.answer
         yield from (("capacity", line) for line in self._on_capacity())
-        yield from (("retried", line) for line in _at_most([*self._retries()], "more job"))
-        yield from (("trouble", line) for line in _at_most([*self._failures()], "more job"))
+        yield from (("retried", line) for line in _at_most([*self._retries()], "more reason"))
+        yield from (("trouble", line) for line in _at_most([*self._failures()], "more reason"))
         yield from (("instances", line) for line in self._on_instances())
         if self.decision is not None:
             yield "decided last", f"{self._when(self.decision.at)}: {self.decision.decision}"
@@ -159,9 +159,14 @@ class RunExplanation(RunAnswer):
         yield from (f"{enumerated(jobs, most=MOST)}: {why}" for why, jobs in names.items())
 
     def _failures(self) -> Iterator[str]:
+        """Which jobs did not succeed, and why; those with one reason together, as Ctrl-C cancels all that wait."""
+        names: dict[tuple[str, str], list[str]] = {}
         for job in self.run.jobs.values():
             if _is_interrupted(self.run, job) or (job.state.final and job.state is not JobState.SUCCEEDED):
-                yield f"{job.name} {_ending(self.run, job)}: {job.why}"
+                names.setdefault((_ending(self.run, job), job.why), []).append(job.name)
+        for (ending, why), jobs in names.items():
+            said = ending if len(jobs) == 1 else ending.replace("was ", "were ", 1)
+            yield f"{enumerated(jobs, most=MOST)} {said}: {why}"
 
     def _on_instances(self) -> Iterator[str]:
         instances = self.run.instances.values()
