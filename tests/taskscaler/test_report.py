@@ -162,24 +162,24 @@ def test_the_table_reads_well() -> None:
     """Every figure in the unit that people think in, and none that there is not."""
     output = io.StringIO()
     print_figures(Console(file=output, width=100), figures(), Path("results/timeline.svg"))
-    assert [line.rstrip() for line in output.getvalue().splitlines()] == [
-        "jobs      36: 35 succeeded · 1 failed, 2 retried",
-        "time      13m13s",
-        "fleet     6 instances, 1 lost",
-        "in use    85.7% of the ready slots; 75.0% with boot and removal",
-        "paid for  1.00 instance-hours: busy 80% · idle 8% · boot 10% · removal 2%",
-        "cost      0.12 at 0.12 an hour, 0.0034 a job that succeeded",
+    assert output.getvalue().splitlines() == [
+        "jobs       36: 35 succeeded · 1 failed, 2 retried",
+        "time       13m13s",
+        "fleet      6 instances, 1 lost",
+        "in use     85.7% of the ready slots; 75.0% with boot and removal",
+        "paid for   1.00 instance-hours: busy 80% · idle 8% · boot 10% · removal 2%",
+        "cost       0.12 at 0.12 an hour, 0.0034 a job that succeeded",
         "",
-        "            median       95%   longest",
-        "waited       3m26s     7m32s      8m9s",
-        "ran          2m23s     4m48s     4m54s",
-        "booted         44s       44s       44s",
+        "             median       95%   longest",
+        "waited        3m26s     7m32s      8m9s",
+        "ran           2m23s     4m48s     4m54s",
+        "booted          44s       44s       44s",
         "",
-        "timeline  results/timeline.svg",
+        "timeline   results/timeline.svg",
     ]
     output = io.StringIO()
     print_figures(Console(file=output, width=100), figures(instance_time=8.0), None)
-    assert "paid for  0.0022 instance-hours" in output.getvalue()
+    assert "paid for   0.0022 instance-hours" in output.getvalue()
     output = io.StringIO()
     nothing = figures(waited=None, ran=None, booted=None, utilisation=None, instance_time=0.0, price_per_hour=None)
     print_figures(Console(file=output, width=100), nothing, None)

@@ -28,7 +28,7 @@ MOST_IN_DETAIL = 3
 MOST_IN_LINES = 50
 """So many failed jobs have a line; the rest is counted."""
 
-_LABELS = 11
+LABELS = 11
 """Characters that the labels take."""
 
 _LONGEST_LAST = 200  # bytes of a last line of output
@@ -48,22 +48,22 @@ def print_summary(console: Console, state: BatchState, results: Results, *, now:
     """
     console.print()
     for label, text in _sums(state, now):
-        _print_row(console, label, text, wrap=console.is_terminal)
-    _print_row(console, "timeline", timeline, wrap=False)
-    _print_row(console, "results", str(results.directory), wrap=False)
+        print_row(console, label, text, wrap=console.is_terminal)
+    print_row(console, "timeline", timeline, wrap=False)
+    print_row(console, "results", str(results.directory), wrap=False)
     if not state.all_stand:
-        _print_row(console, "resume", f"taskscaler run --resume {quote(str(results.directory))}", wrap=False)
+        print_row(console, "resume", f"taskscaler run --resume {quote(str(results.directory))}", wrap=False)
     if kinds := " ".join(f"--rerun {word}" for word in ("failed", "lost") if state.count(*RERUN[word] - _SKIPPED)):
-        _print_row(console, "run again", f"taskscaler run --resume {quote(str(results.directory))} {kinds}", wrap=False)
+        print_row(console, "run again", f"taskscaler run --resume {quote(str(results.directory))} {kinds}", wrap=False)
     for line in _failures(state, results):
         console.print(line, highlight=False, soft_wrap=True)
 
 
-def _print_row(console: Console, label: str, text: str, *, wrap: bool) -> None:
+def print_row(console: Console, label: str, text: str, *, wrap: bool) -> None:
     """Print a label and what belongs to it; a path is not broken, so that it can be copied."""
     text = one_line(text, _LONGEST)
-    for line in broken(text, console.width - _LABELS) if wrap else [text]:
-        console.print(Text.assemble((f"{label:<{_LABELS}}", "dim"), line), highlight=False, soft_wrap=True)
+    for line in broken(text, console.width - LABELS) if wrap else [text]:
+        console.print(Text.assemble((f"{label:<{LABELS}}", "dim"), line), highlight=False, soft_wrap=True)
         label = ""
 
 

@@ -3,22 +3,22 @@
 import json
 import logging
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from decimal import Decimal
 from pathlib import Path
 
 from attrs import asdict
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from fleeting.cli import EXPECTED, FAILED, SUCCEEDED, WRONG, report_errors
-from fleeting.plugins import one_line, span, write_whole
+from fleeting.plugins import span, write_whole
 from taskscaler._errors import NotRecorded, PicturesMissing, TaskscalerError
 from taskscaler._recorded_run import RecordedRun, read_run
 from taskscaler._wording import counted
 from taskscaler.batch import Begun, JobState, Results
 from taskscaler.cli._for_ci import ForCI
+from taskscaler.cli._summary import LABELS, print_row
 from taskscaler.cli._text import listed
 from taskscaler.report import Figures, Spread, Timeline, figure_out, lay_out
 
@@ -99,24 +99,23 @@ def _draw(timeline: Timeline, figures: Figures, results: Results) -> Path:
 
 def print_figures(console: Console, figures: Figures, timeline: Path | None) -> None:
     """Print the figures for people."""
-    durations = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    for heading in ("", "median", "95%", "longest"):
-        durations.add_column(heading, justify="right" if heading else "left", min_width=8)
-    for label, spread in (("waited", figures.waited), ("ran", figures.ran), ("booted", figures.booted)):
-        if spread is not None:
-            durations.add_row(Text(label, "dim"), *map(span, (spread.median, spread.p95, spread.max)))
-    sums = Table.grid(padding=(0, 2, 0, 0))
-    sums.add_column(style="dim", no_wrap=True, min_width=8)
-    sums.add_column()
     for label, text in _sums(figures):
-        sums.add_row(label, text)
-    console.print(sums)
-    if durations.row_count:
+        print_row(console, label, text, wrap=console.is_terminal)
+    spreads = {"waited": figures.waited, "ran": figures.ran, "booted": figures.booted}
+    rows = [(label, map(span, (each.median, each.p95, each.max))) for label, each in spreads.items() if each]
+    if rows:
         console.print()
-        console.print(durations)
+        _print_columns(console, "", ("median", "95%", "longest"), "dim")
+    for label, durations in rows:
+        _print_columns(console, label, durations)
     if timeline is not None:
         console.print()
-        console.print(Text.assemble((f"{'timeline':<10}", "dim"), one_line(str(timeline))), soft_wrap=True)
+        print_row(console, "timeline", str(timeline), wrap=False)
+
+
+def _print_columns(console: Console, label: str, cells: Iterable[str], style: str = "") -> None:
+    line = "  ".join(f"{cell:>8}" for cell in cells)
+    console.print(Text.assemble((f"{label:<{LABELS}}", "dim"), (line, style)), highlight=False, soft_wrap=True)
 
 
 def _sums(figures: Figures) -> Iterator[tuple[str, str]]:
