@@ -1383,6 +1383,21 @@ def test_what_growth_makes_surplus_is_taken_back_at_once() -> None:
     assert len(world.clouds["b"].unfilled) == 1
 
 
+def test_a_resumption_that_is_tried_again_is_foreseen() -> None:
+    """The first try was refused; the lease that waits there is named, and the next try happens when it is due."""
+    world = World([PoolSettings(name="a", scale_throttle=NO_THROTTLE)], Policy(), 0, suspends=True)
+    key = world.submit(90.0)
+    world.pass_time(15)
+    world.suspend(key)
+    world.pass_time(10)
+    world.clouds["a"].bad_turns = 1
+    world.resume(key)
+    world.pass_time(0.5)
+    foreseen = [item for item in forecast(world.core, world.now) if item.what is Next.RESUME]
+    assert [(item.instances, item.why) for item in foreseen] == [(("a1",), f"{key} is resuming")]
+    assert next_actions(deepcopy(world.core), world.now, routine=False) == (foreseen[0].at, [("resume", "a", "a1")])
+
+
 def test_what_is_cordoned_goes_first_where_one_is_over_the_ceiling() -> None:
     """It is of no use to anybody; then no idle instance that is goes before its time."""
     world = a_world(Policy(idle_count=2, idle_time=1000.0), max_instances=2)

@@ -186,6 +186,13 @@ class Choices:
             for node in self.sleepers[pool.pool].to_resume(missing, at):
                 yield Wake(node.pool, node.instance, "more slots are needed")
 
+    def to_wake_later(self, at: float) -> Iterator[tuple[float, Wake]]:
+        """Suspended instances whose leases wait for the end of a backoff, and when that is."""
+        for node in self.ledger.wake_requested if self.staying is None else ():
+            until = self.plans[node.pool].resuming.until
+            if until > at and self.may_wake(node, until):
+                yield until, Wake(node.pool, node.instance, _why_woken(node))
+
     def may_wake(self, node: Node, at: float) -> bool:
         """Whether its instance can be resumed then, as far as is known."""
         return node.closed is Closed.ASLEEP and self.sleepers[node.pool].may_wake(node, at)

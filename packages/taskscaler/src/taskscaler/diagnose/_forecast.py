@@ -284,6 +284,8 @@ class _Foresight:
         given_up: set[Choice] = set()
         for wake in decision.wakes:
             yield self._item(at, Next.RESUME, wake.pool, wake.instance, why=wake.why)
+        for later, wake in core.choices.to_wake_later(at):
+            yield self._item(later, Next.RESUME, wake.pool, wake.instance, why=wake.why)
         for due, removal in core.choices.to_give_up(decision, policy, at):
             if change is None or due < change[0]:
                 given_up.add(removal)
