@@ -46,6 +46,14 @@ def with_ready(plan: Plan, instance: str = "i", now: float = EPOCH) -> None:
     plan.handle(messages.Prepared(instance), now)
 
 
+def test_what_falls_short_names_no_cloud() -> None:
+    """A group may be a list of hosts."""
+    plan = started()
+    intent = one_intent(plan.request(2, EPOCH))
+    plan.handle(messages.Increased(intent, 1), EPOCH)
+    assert plan.last_failure == (EPOCH, "the group accepted 1 of 2")
+
+
 def access(plan: Plan) -> Access:
     """Whether the one instance may be given work."""
     return plan.instances["i"].availability.access

@@ -213,11 +213,11 @@ class Growth:
         """It accepted so many for it."""
         if intent.unanswered and not accepted:  # none now; but the earlier try may still be carried out
             self._not_answered(intent, now)
-            self._backoff.failed("the cloud accepted none", now)
+            self._backoff.failed("the group accepted none", now)
             return
         self.intents.accepted(intent, accepted, now)
         if accepted < intent.count:
-            self._backoff.failed(f"the cloud accepted {accepted} of {intent.count}", now)
+            self._backoff.failed(f"the group accepted {accepted} of {intent.count}", now)
         self._timers.set(Timer(Due.APPEARED, intent.id), now + self._context.config.intent_timeout)
         self._settle(intent)
         self._views.expect(now)
