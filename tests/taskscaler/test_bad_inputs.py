@@ -289,6 +289,9 @@ WRONG_FILES = {
     "fixed hosts without hosts": wrong_file(
         f'[autoscaler]\nplugin = "static"\nplugin_config = {{ hosts = [] }}\n{JOB}', "FL110"
     ),
+    "hosts that are addresses": wrong_file(
+        f'[autoscaler]\nplugin = "static"\nplugin_config = {{ hosts = ["10.0.0.1"] }}\n{JOB}', "FL114"
+    ),
     "fixed host without an address": wrong_file(
         f'[autoscaler]\nplugin = "static"\nplugin_config = {{ hosts = [{{ name = "a" }}] }}\n{JOB}', "FL113"
     ),

@@ -244,7 +244,7 @@ class _Reader:
 
     def _table(self, value: object, cls: type[Any]) -> object:
         if not isinstance(value, Mapping):
-            return self._refused(value, cls)
+            return self._refused(value, cls, _table_hint(value, cls))
         before, fields, values = len(self.problems), _fields(cls), {}
         unread: dict[str, object] = {}
         if self.foreign:
@@ -375,6 +375,15 @@ _Fields = Mapping[str, "attrs.Attribute[Any]"]
 def _fields(cls: type[Any]) -> _Fields:
     """Fields that data may set, by key."""
     return {attribute.alias: attribute for attribute in attrs.fields(attrs.resolve_types(cls)) if attribute.init}
+
+
+def _table_hint(value: object, cls: type[Any]) -> str:
+    """Write a string as the one thing that a table has to say, if that is a string, and no secret."""
+    needed = [key for key, attribute in _fields(cls).items() if attribute.default is attrs.NOTHING]
+    match value, needed:
+        case str(), [key] if _fields(cls)[key].type is str and _fields(cls)[key].repr:
+            return f"write {{ {key} = {quoted(value)} }}"
+    return ""
 
 
 def _aliases(attribute: "attrs.Attribute[Any]") -> tuple[str, ...]:
