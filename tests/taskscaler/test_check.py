@@ -272,6 +272,19 @@ def test_policies_are_told_with_the_one_that_holds(golden: Golden, name: str) ->
     golden(f"check_policies/{name}", "\n".join(told))
 
 
+def test_fixed_hosts_are_given_back() -> None:
+    """They are not removed, and the file need not say how many there are."""
+
+    def told(fleet: Autoscaler) -> Mapping[str, str]:
+        return dict(fleet_rows(fleet, NOON))
+
+    static = told(Autoscaler(plugin="static"))
+    assert static["at end"] == "hosts are given back"
+    assert static["fleet"].startswith("as many instances as the group allows; ")
+    assert told(Autoscaler(plugin="fake"))["at end"] == "instances are removed"
+    assert told(Autoscaler(plugin="static", delete_instances_on_shutdown=False))["at end"] == "instances stay"
+
+
 # --- clouds ----------------------------------------------------------------------------------------------
 
 

@@ -31,7 +31,7 @@ def fleet_rows(fleet: Autoscaler, now: float) -> Iterator[Row]:
         yield "all pools", f"{most}, in this order of preference"
     yield from policy_rows(fleet.policy, now)
     yield "state", _state(fleet)
-    yield "at end", f"instances {'are removed' if fleet.delete_instances_on_shutdown else 'stay'}"
+    yield "at end", _at_end(fleet)
 
 
 def policy_rows(policies: tuple[Policy, ...], now: float) -> Iterator[Row]:
@@ -45,7 +45,7 @@ def policy_rows(policies: tuple[Policy, ...], now: float) -> Iterator[Row]:
 
 def _size(fleet: PoolTable) -> str:
     ceiling = fleet.max_instances
-    most = f"at most {counted(ceiling, 'instance')}" if ceiling else "any number of instances"
+    most = f"at most {counted(ceiling, 'instance')}" if ceiling else "as many instances as the group allows"
     life = str(fleet.max_use_count) if fleet.max_use_count else "any number"
     return f"{most}; each runs {counted(fleet.capacity_per_instance, 'job')} at once, {life} in all"
 
@@ -74,6 +74,14 @@ def _kept(policy: Policy) -> str:
     least = f", at least {policy.idle_count}" if policy.idle_count else ""
     most = f", at most {policy.scale_factor_limit}" if policy.scale_factor_limit else ""
     return f"{policy.scale_factor:g} times the slots in use{least}{most}"
+
+
+def _at_end(fleet: Autoscaler) -> str:
+    """Say what becomes of the instances: fixed hosts were there before, and will be."""
+    if not fleet.delete_instances_on_shutdown:
+        return "instances stay"
+    ends = {"hosts are given back" if pool.plugin == "static" else "instances are removed" for pool in fleet.all_pools}
+    return ", ".join(sorted(ends, reverse=True))
 
 
 def _state(fleet: Autoscaler) -> str:
