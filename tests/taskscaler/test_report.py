@@ -134,6 +134,7 @@ def figures(**changed: object) -> Figures:
     """Of a run of moderate size."""
     values: dict[str, object] = {
         "duration": 793.0,
+        "paused": 0.0,
         "jobs": 36,
         "states": {"succeeded": 35, "failed": 1},
         "retried": 2,
@@ -164,7 +165,7 @@ def test_the_table_reads_well() -> None:
     print_figures(Console(file=output, width=100), figures(), Path("results/timeline.svg"))
     assert output.getvalue().splitlines() == [
         "jobs       36: 35 succeeded · 1 failed, 2 retried",
-        "time       13m13s",
+        "time       13m13s in all",
         "fleet      6 instances, 1 lost",
         "in use     85.7% of the ready slots; 75.0% with boot and removal",
         "paid for   1.00 instance-hours: busy 80% · idle 8% · boot 10% · removal 2%",

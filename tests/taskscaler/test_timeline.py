@@ -10,6 +10,7 @@ from taskscaler.batch import (
     RecordedEvent,
     Started,
 )
+from taskscaler.cli._summary import time_taken
 from taskscaler.report import Phase, Row, Spread, figure_out, lay_out
 from tests.taskscaler.recorded import START, begun, ends, instance, records, resumed, run, starts, waiting
 
@@ -87,6 +88,16 @@ def test_the_small_runs_figures_are_those_worked_out_by_hand() -> None:
     assert figures.utilisation_overall == 150 / (2 * 150 + 2 * 70)
     assert figures.cost == pytest.approx(2.2)  # a cent a second
     assert figures.cost_per_job == pytest.approx(1.1)
+
+
+def test_the_time_between_two_commands_is_no_work() -> None:
+    """It was killed at 20 s, and resumed half a minute later."""
+    told_run = run(begun("a"), starts(10, "a", "i-1", 0), waiting(20, 0), resumed(50), starts(60, "a", "i-1", 0))
+    figures = figure_out(told_run, lay_out(told_run))
+    assert (figures.duration, figures.paused) == (60, 30)
+    assert time_taken(figures.duration, figures.paused) == "1m in all, 30s of it at work"
+    assert figure_out(SMALL, lay_out(SMALL)).paused == 0
+    assert time_taken(60, 0) == "1m in all"
 
 
 def test_without_a_price_there_is_no_cost() -> None:

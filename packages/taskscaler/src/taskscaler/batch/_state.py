@@ -98,6 +98,9 @@ class BatchState:
         self.last = begun.at
         """When the last thing happened, in seconds since the epoch; that all was over is none."""
 
+        self.paused = 0.0
+        """Seconds between the commands that ran it: from the last thing that happened in one until the next began."""
+
         self.over: Over | None = None
         """How the batch was over; None: there may be something left to do."""
 
@@ -166,7 +169,7 @@ class BatchState:
         if isinstance(event, Over):
             self.over = event
             return ()
-        self.last = max(self.last, event.at)  # a clock may be set back
+        before, self.last = self.last, max(self.last, event.at)  # a clock may be set back
         match event:
             case InstanceEvent() | DecisionEvent():
                 changes: Sequence[JobChanged] = ()
@@ -178,6 +181,7 @@ class BatchState:
                 changes = self._give_up(event)
             case Resumed():
                 self.run += 1
+                self.paused += self.last - before
                 self.over = None
                 changes = self._queue_again(event.at)
             case Replanned():

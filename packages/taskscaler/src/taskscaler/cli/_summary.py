@@ -69,11 +69,16 @@ def print_row(console: Console, label: str, text: str, *, wrap: bool) -> None:
 
 def _sums(state: BatchState, now: float) -> Iterator[tuple[str, str]]:
     yield "jobs", _counts(state)
-    yield "time", f"{span(now - state.started)} in all{_waiting(state)}"
+    yield "time", f"{time_taken(now - state.started, state.paused)}{_waiting(state)}"
     yield "instances", _instances(state)
     yield from (("retried", line) for line in _at_most(_retries(state)))
     warnings = [f"{record.name}: {warning}" for record in state.records for warning in record.warnings]
     yield from (("warning", line) for line in _at_most(warnings))
+
+
+def time_taken(seconds: float, paused: float) -> str:
+    """Say how long a batch took, and how much of it some command ran it, if there were times when none did."""
+    return f"{span(seconds)} in all" + (f", {span(seconds - paused)} of it at work" if paused else "")
 
 
 def _retries(state: BatchState) -> list[str]:

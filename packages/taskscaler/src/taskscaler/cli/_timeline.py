@@ -18,7 +18,7 @@ from taskscaler._recorded_run import RecordedRun, read_run
 from taskscaler._wording import counted
 from taskscaler.batch import Begun, JobState, Results
 from taskscaler.cli._for_ci import ForCI
-from taskscaler.cli._summary import LABELS, print_row
+from taskscaler.cli._summary import LABELS, print_row, time_taken
 from taskscaler.cli._text import listed
 from taskscaler.report import Figures, Spread, Timeline, figure_out, lay_out
 
@@ -122,7 +122,7 @@ def _sums(figures: Figures) -> Iterator[tuple[str, str]]:
     states = (f"{figures.states[each.value]} {each.words}" for each in JobState if each.value in figures.states)
     again = f", {figures.retried} retried" if figures.retried else ""
     yield "jobs", f"{figures.jobs}: {listed(states)}{again}"
-    yield "time", span(figures.duration)
+    yield "time", time_taken(figures.duration, figures.paused)
     yield "fleet", f"{counted(figures.instances, 'instance')}, {figures.lost} lost"
     if figures.utilisation is not None and figures.utilisation_overall is not None:
         ready, overall = f"{figures.utilisation:.1%}", f"{figures.utilisation_overall:.1%}"
@@ -157,6 +157,7 @@ def figures_as_json(figures: Figures, timeline: Path | None) -> Mapping[str, obj
     return {
         "version": VERSION,
         "duration": figures.duration,
+        "paused": figures.paused,
         "jobs": {"total": figures.jobs, "states": dict(figures.states), "retried": figures.retried},
         "waited": _spread(figures.waited),
         "ran": _spread(figures.ran),

@@ -44,6 +44,9 @@ class Figures:
     duration: float
     """From the opening of the fleet until it was last heard of, whoever watched."""
 
+    paused: float
+    """How much of that lies between two commands that ran the batch."""
+
     jobs: int
     """As many as are known of."""
 
@@ -125,6 +128,7 @@ def figure_out(run: RecordedRun, timeline: Timeline, *, price_per_hour: float | 
     slot_time = sum(row.slot_time for row in rows)
     return Figures(
         duration=timeline.duration,
+        paused=run.state.paused,
         jobs=len(run.jobs),
         states=Counter(job.state.value for job in run.jobs.values()),
         retried=sum(len(job.attempts) > 1 for job in tried),
