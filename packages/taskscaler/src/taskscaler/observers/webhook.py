@@ -11,7 +11,6 @@ import logging
 from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager, suppress
 from ipaddress import ip_address
-from random import random
 from types import TracebackType
 from typing import Literal, Self
 
@@ -26,6 +25,7 @@ from taskscaler.observers._hooks import ObserverPlugin, hookimpl
 
 try:
     import httpx
+    import tenacity
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(f"{error}: pip install 'taskscaler[webhook]'") from error
 
@@ -43,8 +43,10 @@ FAREWELL_IN_TROUBLE = 2.0
 
 FIRST_PAUSE = 0.1
 LONGEST_PAUSE = 60.0
-"""Seconds before another try; the pause doubles each time, and up to a second is added, so that not all come at once.
-"""
+"""Seconds before another try; the pause doubles each time."""
+
+MOST_JITTER = 1.0
+"""Seconds that are added at random, so that not all who failed together come again together."""
 
 LONGEST_LENGTH = 5
 """Digits of the length, in bytes, of an answer that is received; a server that has more to say is hung up on."""
@@ -244,28 +246,34 @@ class Webhook:
         if dropped:
             self._health.fail("the queue was full", lost=dropped)
         body = {"version": SCHEMA_VERSION, "events": [event_as_data(event) for event in events]}
-        for attempt in range(1, self._config.attempts + 1):
-            try:
-                await self._try(body)
-            except NotDelivered as error:
-                is_last = attempt == self._config.attempts or not error.again
-                self._health.fail(str(error), lost=len(events) if is_last else 0)
-                if is_last:
-                    return
-                await self._pause(attempt)
-            else:
-                if not self._dropped and self._waiting.statistics().current_buffer_used <= self._config.queue // 2:
-                    self._health.recover()
-                return
+        tries = tenacity.AsyncRetrying(
+            stop=tenacity.stop_after_attempt(self._config.attempts),
+            wait=tenacity.wait_exponential(FIRST_PAUSE, LONGEST_PAUSE) + tenacity.wait_random(0, MOST_JITTER),
+            retry=tenacity.retry_if_exception(_is_worth_another),
+            sleep=self._pause,
+            after=self._note_failure,
+            reraise=True,
+        )
+        try:
+            await tries(self._try, body)
+        except NotDelivered as error:
+            self._health.fail(str(error), lost=len(events))
+        else:
+            if not self._dropped and self._waiting.statistics().current_buffer_used <= self._config.queue // 2:
+                self._health.recover()
 
-    async def _pause(self, attempt: int) -> None:
+    def _note_failure(self, state: tenacity.RetryCallState) -> None:
+        """Log that a server fails at its first failure, not at the end of the last try."""
+        if state.outcome is not None:
+            self._health.fail(str(state.outcome.exception()))
+
+    async def _pause(self, seconds: float) -> None:
         """Wait before the next try; who leaves cuts that short once, and then has little time."""
-        pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** (attempt - 1)) + random()  # noqa: S311  (no secret)
         if self._leaving.is_set():
             self._hasten(FAREWELL_IN_TROUBLE)
-            await anyio.sleep(pause)
+            await anyio.sleep(seconds)
         else:
-            with anyio.move_on_after(pause):
+            with anyio.move_on_after(seconds):
                 await self._leaving.wait()
 
     async def _try(self, body: object) -> None:
@@ -302,6 +310,10 @@ async def _receive_rest(response: httpx.Response) -> None:
         with suppress(httpx.HTTPError):
             async for _ in response.aiter_raw():
                 pass
+
+
+def _is_worth_another(error: BaseException) -> bool:
+    return isinstance(error, NotDelivered) and error.again
 
 
 @contextmanager
