@@ -509,16 +509,14 @@ async def test_a_job_has_nothing_of_its_shell_s(bench: Bench) -> None:
     assert bench.output.data == b"0\n0\n1\n10\n2\n"  # 10 is the script
 
 
-@pytest.mark.parametrize("shell", ["dash", "bash", "busybox"])
-@pytest.mark.parametrize(
-    ("script", "expected"), [("kill -9 $$", (None, "was ended by SIGKILL")), ("exit 137", (137, "exited with 137"))]
-)
-async def test_a_signal_is_no_exit_status(
-    bench: Bench, tmp_path: Path, shell: str, script: str, expected: tuple[int | None, str]
-) -> None:
-    """To a shell both are one number; whichever shell the instance has tells them apart all the same."""
-    if (found := shutil.which(shell)) is None:
-        pytest.skip(f"there is no {shell}")
+SHELLS = [shell for shell in ("dash", "bash", "busybox") if shutil.which(shell)]
+
+
+@asynccontextmanager
+async def with_shell(bench: Bench, tmp_path: Path, shell: str) -> AsyncIterator[None]:
+    """Let the bench's instance have another shell."""
+    found = shutil.which(shell)
+    assert found is not None
 
     class Exchanging(Counting):
         async def run(self, command: tuple[str, ...], **how: Any) -> Completed:  # noqa: ANN401
@@ -529,9 +527,67 @@ async def test_a_signal_is_no_exit_status(
     (tmp_path / "sh").symlink_to(found)
     async with bench.slot.dial() as connection:
         bench.slot.connect = Exchanging(connection).dial
+        yield
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize(
+    ("script", "expected"),
+    [
+        ("kill -9 $$", (None, "was ended by SIGKILL")),
+        *((f"exit {status}", (status, f"exited with {status}")) for status in (1, 128, 129, 137, 160, 192, 193, 255)),
+    ],
+)
+async def test_a_signal_is_no_exit_status(
+    bench: Bench, tmp_path: Path, shell: str, script: str, expected: tuple[int | None, str]
+) -> None:
+    """To a shell both are one number; whichever shell the instance has tells them apart, and what is no signal's."""
+    async with with_shell(bench, tmp_path, shell):
         outcome = await bench.run(script)
-    assert (outcome.exit_code, outcome.why) == expected
+    assert (outcome.verdict, outcome.exit_code, outcome.why) == (Verdict.FAILED, *expected)
     assert names_in(bench.remote()) == []
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+async def test_an_environment_may_be_large_and_the_mark_is_in_nobody_s(
+    bench: Bench, tmp_path: Path, shell: str
+) -> None:
+    """Two variables that would not fit into one; and jobs of one user can read each other's shells' environments."""
+    async with with_shell(bench, tmp_path, shell):
+        script = "echo ${#A} ${#B}; tr '\\0' '\\n' </proc/$PPID/environ | grep -c '^_taskscaler' || true"
+        outcome = await bench.run(script, env={"A": "x" * 100_000, "B": "y" * 100_000})
+    assert outcome.verdict is Verdict.SUCCEEDED
+    assert bench.output.data == b"100000 100000\n0\n"
+
+
+async def test_a_shell_that_ends_without_a_word_is_no_success(bench: Bench) -> None:
+    """Whatever its exit status is: what became of the job is unknown."""
+
+    class Silent(Counting):
+        async def run(self, command: tuple[str, ...], **how: Any) -> Completed:  # noqa: ANN401
+            parts = [part.replace('echo "$_taskscaler_mark ended', ': "') for part in command]
+            return await super().run(tuple(parts), **how)
+
+    async with bench.slot.dial() as connection:
+        bench.slot.connect = Silent(connection).dial
+        with pytest.raises(ConnectError, match="ended without saying how the job did: exited with 0"):
+            await bench.run("true")
+
+
+async def test_a_job_that_is_not_begun_holds_its_slot_only_so_long(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An instance whose disk hangs, or that says nothing, is given up, whatever time the job may take."""
+    monkeypatch.setattr("taskscaler.executors.instance.PREPARE_TIMEOUT", 0.05)
+
+    class Hanging(Counting):
+        async def run(self, command: tuple[str, ...], **how: Any) -> Completed:  # noqa: ANN401
+            await anyio.sleep_forever()
+            raise AssertionError(command, how)
+
+    bench.slot.connect = Hanging(None).dial
+    with pytest.raises(Unreachable, match="the job was not begun within 50ms"):
+        await bench.run("true", timeout=1000)
 
 
 async def test_a_job_that_ends_the_shell_above_it_has_ended(bench: Bench) -> None:

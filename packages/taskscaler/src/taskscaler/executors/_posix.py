@@ -61,13 +61,21 @@ else
     [ "$6" = sh ] || chmod 700 "$2.script" || exit
     printf '%s\\n' "$_taskscaler_n$_taskscaler_mark began" >&2
 fi
-[ "${BASH_VERSION-}" ] || eval "$8"
-export _taskscaler_mark _taskscaler_env
+_taskscaler_l="_taskscaler_export() {
+:
+$_taskscaler_env}
+_taskscaler_mark=$_taskscaler_mark
+$8"
+[ "${BASH_VERSION-}" ] || eval "$_taskscaler_l"
 exec /bin/sh -s -- "$@" <<END
-$8
+$_taskscaler_l
 END
 """
-"""It ends as `_RUN`; bash is exchanged for one that reads commands, as only that one says which signal ended a job."""
+"""It ends as `_RUN`; bash is exchanged for one that reads commands, as only that one says which signal ended a job.
+
+The other shell reads the mark and the job's environment: its own environment, which other jobs of the same user can
+read, has neither, and is not too large for the system.
+"""
 
 # The job has its time to end after SIGTERM, so the shell waits for it. A status above 128 is that of a script which
 # exits with it, or a signal's: shells then write a line of their own, but for SIGINT and SIGPIPE.
@@ -75,13 +83,16 @@ _RUN: Final = f"""
 trap : TERM
 (
     cd "./$2" && set -- "$PWD.script" "$6" || exit
-    eval "$_taskscaler_env"
-    unset _taskscaler_env _taskscaler_mark _taskscaler_n _taskscaler_l
+    _taskscaler_export
     [ "$2" = sh ] || exec "$1"
     exec /bin/sh -e "$1"
 ) 2>&1 </dev/null
 _taskscaler_n=$?
-[ $_taskscaler_n -le 128 ] || _taskscaler_n="$_taskscaler_n $(kill -l $_taskscaler_n)"
+if [ $_taskscaler_n -gt 128 ]; then
+    case $(kill -l $_taskscaler_n 2>/dev/null) in
+        [A-Z]*) _taskscaler_n="$_taskscaler_n $(kill -l $_taskscaler_n)" ;;
+    esac
+fi
 echo "$_taskscaler_mark ended $_taskscaler_n" >&2
 [ "$7" = keep ] && exit
 {_EMPTY}
@@ -117,7 +128,7 @@ shift "$asked"
 """
 
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_ENDED: Final = re.compile(rb"ended ([0-9]{1,3})(?: ([A-Z][A-Z0-9+-]{0,15}))?")
+_ENDED: Final = re.compile(rb"ended ([0-9]{1,3})(?: ([A-Z][A-Z0-9+-]{0,15})?.*)?")
 _LONGEST_LINE: Final = 1 << 14  # bytes
 _LAST_WORDS: Final = 1 << 12  # bytes
 _SECOND: Final = 10**9  # nanoseconds: tar complains of a file that is older
@@ -167,6 +178,9 @@ class PosixSlot:
         if report.refused is not None:
             raise ConnectError(f"cannot upload the job's files: {report.refused}")
         if not report.has_ended:
+            if completed.signal is None:
+                account = report.account(completed)
+                raise ConnectError(f"its shell ended without saying how the job did: {account}")
             progress.ended(completed)  # the job has ended its shell as well
         elif completed.ok and not wanted.is_kept:
             self._note_removal()

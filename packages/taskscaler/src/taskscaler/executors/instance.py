@@ -37,6 +37,9 @@ COLLECT_TIMEOUT = 600.0
 TAR_OVERHEAD = 2**27
 """Bytes that a tar archive may have beyond its contents: headers and padding of very many small files."""
 
+PREPARE_TIMEOUT = 600.0
+"""Seconds after which a job counts as lost whose directory and script are not there: its instance hangs."""
+
 HASTY_CLEANUP = 10.0
 """Seconds for which the clean-up after a cancelled job may hold up the cancellation."""
 
@@ -120,11 +123,13 @@ class InstanceExecutor:
 
     async def _run_in_time(self, slot: Slot, job: JobSpec, output: Sink) -> JobOutcome:
         """Run it, for as long as it may take from when its directory is there; so much for removing that, too."""
-        with anyio.CancelScope() as scope:
+        with anyio.move_on_after(PREPARE_TIMEOUT) as scope:
             watch = _Watch(scope, math.inf if job.timeout is None else job.timeout, self._config.cleanup_timeout)
             await slot.run(job.files, output, watch)
         if watch.completed is not None:
             return _outcome(watch.completed)
+        if not watch.has_begun:
+            raise Unreachable(f"the job was not begun within {format_duration(PREPARE_TIMEOUT)}")
         return JobOutcome(verdict=Verdict.TIMED_OUT, why=f"took longer than {format_duration(job.timeout or 0)}")
 
     async def _collect(self, slot: Slot, job: JobSpec, outcome: JobOutcome, artifacts: Path) -> JobOutcome:
@@ -170,11 +175,13 @@ class _Watch:
     _scope: anyio.CancelScope
     _timeout: float
     _cleanup_timeout: float
+    has_begun: bool = field(default=False, init=False)
     completed: Completed | None = field(default=None, init=False)
     """How the job has ended; None: it has not, or has taken too long."""
 
     def began(self) -> None:
         """See `Progress.began`."""
+        self.has_begun = True
         self._scope.deadline = anyio.current_time() + self._timeout
 
     def ended(self, completed: Completed) -> None:
