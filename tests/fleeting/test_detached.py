@@ -217,3 +217,14 @@ def test_no_other_report_is_believed(text: str) -> None:
     for name in ("../a", f"{text}/", f"/{text}", f"{text}\n", f".{text}"):
         with pytest.raises(ConnectError):
             checked_name(name)
+
+
+def test_what_somebody_else_left_among_the_commands_hides_none_of_them() -> None:
+    """A directory with a space, an end that no shell writes, a signal without a name: each is one line's own."""
+    report = "a running\nstray b running\n.x running\nb ended x.y\nc ended 160.32.0\nd rebooted\n"
+    assert [(each.name, each.completed, bool(each.lost)) for each in listed(report)] == [
+        ("a", None, False),
+        ("b", None, True),
+        ("c", Completed(exit_status=160), False),
+        ("d", None, True),
+    ]

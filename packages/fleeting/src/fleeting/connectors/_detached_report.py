@@ -16,7 +16,8 @@ LONGEST_NAME: Final = 100
 """Characters; a file system allows 255 bytes."""
 
 _NAME: Final = re.compile(rf"[A-Za-z0-9_][A-Za-z0-9_.-]{{0,{LONGEST_NAME - 1}}}")
-_ENDED: Final = re.compile(r"ended ([0-9]{1,3})\.([A-Z][A-Z0-9+-]{0,15})?\.([0-9]{1,18})")
+_ENDED: Final = re.compile(r"ended ([0-9]{1,3})\.(?:([A-Z][A-Z0-9+-]{0,15})|[0-9]{1,3})?\.([0-9]{1,18})")
+"""A shell that has no name for a signal may write its number."""
 
 _LOST: Final = {
     "rebooted": "the host has rebooted since it began",
@@ -25,6 +26,8 @@ _LOST: Final = {
     "unborn": "it was never begun",
 }
 """Why nobody knows how a command ended, by the word for it."""
+
+UNREADABLE: Final = "what was kept of its end cannot be read"
 
 
 def checked_name(name: str) -> str:
@@ -64,18 +67,16 @@ def ended(name: str, state: str) -> Completed:
 
 
 def listed(report: str) -> Iterator[Detached]:
-    """Read a line for each command: its name, and its state.
-
-    Raises:
-        ConnectError: As `ended`.
-    """
+    """Read a line for each command: its name, and its state. What cannot be one of ours is passed over."""
     for line in report.splitlines():
         name, _, state = line.partition(" ")
-        if state in ("absent", "unborn"):
+        if not _NAME.fullmatch(name) or state in ("absent", "unborn"):
             continue  # it was forgotten meanwhile, or is just about to begin
         if state == "running":
-            yield Detached(name=checked_name(name))
+            yield Detached(name=name)
         elif state in _LOST:
-            yield Detached(name=checked_name(name), lost=_LOST[state])
-        else:
-            yield Detached(name=checked_name(name), completed=ended(name, state))
+            yield Detached(name=name, lost=_LOST[state])
+        elif _ENDED.fullmatch(state):
+            yield Detached(name=name, completed=ended(name, state))
+        elif state.startswith("ended "):
+            yield Detached(name=name, lost=UNREADABLE)
