@@ -165,6 +165,21 @@ async def test_a_run_may_follow_once_there_is_an_answer(tmp_path: Path) -> None:
             assert json.loads(await everything(stream)) == {"error": "op must be run after a run, not 'attach'"}
 
 
+async def test_an_environment_that_is_refused_half_way_leaves_nothing(tmp_path: Path) -> None:
+    """The next command may be of another job, and what was taken before the refusal is perhaps a secret."""
+    with pipe() as (stdin, stdout):
+        async with talking(tmp_path) as (stream, _):
+            for refused in ("A=B", "A\0", "\ud800", ""):
+                for env, status in (({"SECRET": "hush", refused: ""}, 126), ({}, 0)):
+                    request = json.dumps({"op": "run", "argv": ["env"], "env": env}).encode()
+                    await stream.send_fds(request + b"\n", [stdin, stdout, stdout])
+                    assert json.loads(await stream.receive()) == {"exit_status": status, "signal": None}
+                written = os.read(stdin.fileno(), 65536)
+                assert written.startswith(b"cannot start env: ")
+                assert b"PATH=" in written
+                assert b"SECRET" not in written
+
+
 @pytest.fixture
 def public_directory() -> Iterator[Path]:
     """A directory that every user of this machine can reach."""

@@ -241,8 +241,8 @@ class Command:
     def start(self, stdio: Sequence[int]) -> int:
         """Start it in a session of its own, on these descriptors, and return its process id."""
         around = dict(os.environ) if self.env else {}
-        os.environ.update(self.env)  # not only for the command: its program is looked for in this PATH
-        try:
+        try:  # the system may refuse a variable after it has taken others
+            os.environ.update(self.env)  # not only for the command: its program is looked for in this PATH
             os.chdir(self.cwd)
             return os.posix_spawnp(
                 self.argv[0],
