@@ -164,6 +164,8 @@ BAD: dict[str, Callable[[], object]] = {
     "executor: a place that is a number": lambda: executor(artifacts=3),
     "job: a name that is a path": lambda: spec(name="../a"),
     "job: a script that is a list": lambda: spec(script=["make", "test"]),
+    "job: a script with half a character": lambda: spec(script="echo \ud800"),
+    "job: a variable with half a character": lambda: spec(env={"TOKEN": "\ud800"}),
     "job: a variable that is a number": lambda: spec(env={"A": 3}),
     "job: variables as a list": lambda: spec(env=["A=3"]),
     "job: a file by its name": lambda: spec(files={"a.txt": "a.txt"}),

@@ -1,5 +1,6 @@
 """Many jobs from one table: matrices, files and copies."""
 
+import os
 from itertools import product
 from pathlib import Path
 from textwrap import dedent
@@ -131,6 +132,13 @@ def test_each_job_has_its_file_alone(tmp_path: Path) -> None:
     assert [job.spec.files for job in jobs] == [
         {"tool": tmp_path / "tool", name: tmp_path / name} for name in ("a b.csv", "b.csv")
     ]
+
+
+def test_a_file_that_no_variable_can_name_is_refused(tmp_path: Path) -> None:
+    """Its name is not UTF-8."""
+    Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff.csv")).touch()
+    found = 'jobs[0].for_each: the file "?.csv"'
+    assert wrong(tmp_path, "[[jobs]]\nname = 'a'\nscript = 'true'\nfor_each = '*.csv'\n") == [found]
 
 
 def test_the_product_is_bounded_before_it_is_made(tmp_path: Path) -> None:

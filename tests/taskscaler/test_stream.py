@@ -104,6 +104,11 @@ def test_cells_may_be_lists_and_numbers(tmp_path: Path) -> None:
         ('{"script": "true", "copies": 2}', ['line 1 (job "job-1"): copies: a key that makes several jobs']),
         ('{"script": "true", "command": "true"}', ['line 1 (job "job-1"): command: script, too']),
         ('{"script": "true", "env": {"a b": ""}}', ['line 1 (job "job-1"): env: "a b"']),
+        ('{"script": "echo \\ud800"}', ['line 1 (job "job-1"): script: "echo \\ud800"']),
+        ('{"command": ["echo", "\\u0000"]}', ['line 1 (job "job-1"): script: "echo']),
+        ('{"script": "true", "env": {"A": "\\udfff"}}', ['line 1 (job "job-1"): env.A: a string']),
+        ('{"script": "true", "env": {"A\\u0000": ""}}', ['line 1 (job "job-1"): env: "A']),
+        ("script,A\ntrue,\0\n", ['line 2 (job "job-1"): env.A: a string']),
         ('{"script": "true", "files": ["x"]}', ['line 1 (job "job-1"): files[0]: "x"']),
         ('{"script": "true", "executor": "none"}', ['line 1 (job "job-1"): executor: none']),
         (

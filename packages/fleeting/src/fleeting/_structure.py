@@ -36,6 +36,7 @@ from fleeting._wording import (
     did_you_mean,
     dotted,
     expectation,
+    has_surrogates,
     is_choice,
     origin,
     quoted,
@@ -414,9 +415,11 @@ def _is_finite(value: Any) -> bool:  # noqa: ANN401  (an integer or a float, as 
 
 
 def _instead_of(value: object) -> str:
-    """Say what could be used in place of a scalar that TOML can write but no program use; empty if it is not such."""
+    """Say what could be used in place of a scalar that can be written but not be used; empty if it is not such."""
     if isinstance(value, str) and "\0" in value:
         return "a string without NUL characters"
+    if isinstance(value, str) and has_surrogates(value):
+        return "a string without lone surrogates"
     return "an integer of at most 64 bits" if isinstance(value, int) and abs(value) > _LARGEST else ""
 
 

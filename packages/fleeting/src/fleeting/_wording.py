@@ -90,7 +90,18 @@ def quoted(text: str) -> str:
     """Quote as TOML does, on one line, cut if it is long."""
     from json import dumps  # only errors need it
 
-    return dumps(_cut(text), ensure_ascii=False)
+    return dumps(_cut(text), ensure_ascii=False).encode(errors="backslashreplace").decode()
+
+
+def has_surrogates(text: str) -> bool:
+    """Whether a text has halves of surrogate pairs in it, as JSON and names of files may: it has no bytes as UTF-8."""
+    if text.isascii():
+        return False
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return True
+    return False
 
 
 def one_line(text: str, limit: int = ONE_LINE) -> str:

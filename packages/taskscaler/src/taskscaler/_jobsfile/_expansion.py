@@ -14,7 +14,7 @@ from attrs import field, frozen
 
 from fleeting.config import did_you_mean, quoted
 from fleeting.errors import ConfigProblem, Mistake
-from fleeting.plugins import describe
+from fleeting.plugins import describe, has_surrogates, one_line
 from taskscaler._jobsfile._checks import OUR_VARIABLES
 from taskscaler._jobsfile._for_each import files_for, short_names
 from taskscaler._jobsfile._matrix import Combinations, Matrix, Values, filled_in, matrix_of, references
@@ -214,6 +214,9 @@ def _files(index: int, table: JobTable, directory: Path, problems: list[ConfigPr
         found, expected = f"{describe(table.for_each)}, which matches no file", f"a pattern of files in {directory}"
         path, mistake = f"jobs[{index}].for_each", Mistake.MISSING_FILE
         problems.append(ConfigProblem(path=path, found=found, expected=expected, mistake=mistake))
+    if strange := next(filter(has_surrogates, files), None):  # its job finds it in a variable
+        found, expected = f"the file {describe(one_line(strange))}", "names that are UTF-8"
+        problems.append(ConfigProblem(path=f"jobs[{index}].for_each", found=found, expected=expected))
     return files
 
 

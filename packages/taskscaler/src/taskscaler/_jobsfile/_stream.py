@@ -18,7 +18,7 @@ from attrs import asdict, evolve, fields_dict
 from fleeting import ConfigError
 from fleeting.config import quoted
 from fleeting.errors import ConfigProblem
-from fleeting.plugins import open_private, structure
+from fleeting.plugins import has_surrogates, open_private, structure
 from taskscaler._jobsfile._checks import absent_files, wrong_variables
 from taskscaler._jobsfile._expansion import job_from
 from taskscaler._jobsfile._needs import wrong_needs
@@ -211,7 +211,9 @@ def _plain(data: Mapping[str, Any]) -> JobTable | None:
     """Make a job that says no more than most do, fifty times as fast; None: it needs a closer look."""
     env = data.get("env", {})
     texts = (data.get("name"), data.get("script"), *(env.values() if isinstance(env, dict) else (None,)))
-    if data.keys() <= _PLAIN and all(isinstance(text, str) for text in texts):
+    if data.keys() <= _PLAIN and all(
+        isinstance(text, str) and "\0" not in text and not has_surrogates(text) for text in texts
+    ):
         try:
             return JobTable(**data)
         except ValueError:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from enum import Enum
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -14,7 +14,7 @@ from attrs.validators import gt, optional
 from fleeting import Connection, Duration
 from fleeting.config import in_words, quoted
 from fleeting.connectors import Sink
-from fleeting.plugins import one_line
+from fleeting.plugins import has_surrogates, one_line
 
 LONGEST_NAME = 128
 """Characters of a job's name."""
@@ -38,6 +38,16 @@ def _names_a_job(_: object, __: "Attribute[str]", value: str) -> None:
         raise ValueError(f"{_A_NAME}, as the name of a job")
 
 
+def _can_be_sent(_: object, __: "Attribute[str]", value: str) -> None:
+    if has_surrogates(value):
+        raise ValueError("text without lone surrogates")
+
+
+def _all_can_be_sent(_: object, __: "Attribute[Any]", value: Mapping[str, str]) -> None:
+    if any(map(has_surrogates, chain(value, value.values()))):
+        raise ValueError("names and values without lone surrogates")
+
+
 @frozen(kw_only=True, field_transformer=in_words)
 class JobSpec:
     """One job, with nothing left to look up."""
@@ -46,11 +56,12 @@ class JobSpec:
     """Unique in its batch; at most 128 letters, digits, ``.``, ``_`` and ``-``, a letter or digit first, so that it can
     name a file; ``ValueError`` if not."""
 
-    script: str
-    """What to run: lines for the shell, or on Windows for PowerShell."""
+    script: str = field(validator=_can_be_sent)
+    """What to run: lines for the shell, or on Windows for PowerShell; ``ValueError`` if it has lone surrogates."""
 
-    env: Mapping[str, str] = field(factory=dict, repr=False)
-    """Added to the instance's own environment. Not shown in messages: people put tokens here."""
+    env: Mapping[str, str] = field(factory=dict, repr=False, validator=_all_can_be_sent)
+    """Added to the instance's own environment; ``ValueError`` if it has lone surrogates. Not shown in messages: people
+    put tokens here."""
 
     files: Mapping[str, Path] = field(factory=dict)
     """Files and directories the job needs: where they go, relative to its working directory, and where they are."""
