@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -11,12 +12,16 @@ import anyio
 import pytest
 from anyio.abc import ByteStream, SocketAttribute
 from attrs import evolve
+from paramiko import Message
+from paramiko.common import MSG_CHANNEL_CLOSE
 
 import fleeting
 from fleeting import CommandFailed, ConnectError, Unreachable, Unsupported
 from fleeting.connectors import ssh
 from fleeting.connectors.ssh import MemoryHostKeys, SshConnector
+from fleeting.connectors.ssh._channel import Channel
 from fleeting.connectors.ssh._connection import SshConnection
+from fleeting.connectors.ssh._shared import Shared
 from fleeting.plugins import load_connector
 from tests.fleeting.local_agents import Heard, watched
 from tests.fleeting.sshd import PATIENCE, configured, connected, dialled, sshd
@@ -404,6 +409,89 @@ async def test_the_channel_of_a_command_that_follows_another_is_there(tmp_path: 
         assert channels[0] is None
         assert [channel.id for channel in channels[1:] if channel] == [3, 4, 5]
         assert all(channel.exited for channel in channels[1:] if channel)
+
+
+@pytest.fixture(params=["before it is used", "just when it is used"])
+def closing(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the host close each channel that was opened in advance, as one does that closes what is idle."""
+    use, take, ask = request.param, Shared._opened_in_advance, Channel.request
+
+    async def taken(shared: Shared) -> Channel | None:
+        if shared._spare and use == "before it is used":
+            await shared._spare[1].opened()
+            shared._spare[1].handle(MSG_CHANNEL_CLOSE, Message())
+        return await take(shared)
+
+    def asked(channel: Channel, kind: str, *details: str | bytes | int) -> None:
+        if channel.in_advance:
+            channel.handle(MSG_CHANNEL_CLOSE, Message())
+        ask(channel, kind, *details)
+
+    monkeypatch.setattr(Shared, "_opened_in_advance", taken)
+    monkeypatch.setattr(Channel, "request", asked)
+
+
+@pytest.mark.usefixtures("closing")
+async def test_a_channel_that_the_host_closed_meanwhile_is_none(tmp_path: Path) -> None:
+    """A command runs once all the same, with all of its input and its environment; nobody takes it for lost."""
+
+    async def arriving() -> AsyncIterator[bytes]:
+        for number in range(3):
+            yield b"%d " % number
+
+    ran = tmp_path / "ran"
+    async with connected(tmp_path) as connection:
+        for _ in range(3):
+            assert (await connection.run(f"echo here | tee -a {ran}")).stdout == b"here\n"
+        completed = await connection.run('cat; echo "$A"', stdin=arriving(), env={"A": "b"})
+        assert completed.stdout == b"0 1 2 b\n"
+        assert ran.read_text() == "here\n" * 3
+
+
+@pytest.mark.parametrize("end", [lambda spare: spare.handle(MSG_CHANNEL_CLOSE, Message()), Channel.mark_broken])
+async def test_a_terminal_opens_though_the_channel_in_advance_is_over(
+    tmp_path: Path, end: Callable[[Channel], None]
+) -> None:
+    """What is known to be over is not even tried, so this holds for whatever is done with a session."""
+    async with connected(tmp_path) as connection:
+        assert isinstance(connection, SshConnection)
+        for _ in range(2):
+            await connection.run("true")
+        assert connection._shared._spare
+        spare = connection._shared._spare[1]
+        await spare.opened()
+        end(spare)
+        async with connection.open_terminal("exit 3", term="dumb", columns=80, rows=25) as terminal:
+            assert (await terminal.wait()).exit_status == 3
+
+
+@pytest.mark.usefixtures("closing")
+async def test_a_cancelled_command_ends_though_the_host_closes_what_is_idle(tmp_path: Path) -> None:
+    """What ends it takes the next channel, which was open for as long as it ran."""
+    heard = Heard()
+    async with connected(tmp_path) as connection:
+        for _ in range(2):
+            await connection.run("true")
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(partial(connection.run, "echo $$; exec sleep 1000", stdout=heard))
+            pids = await heard.pids(1)
+            tasks.cancel_scope.cancel()
+        assert not any(map(runs, pids))
+
+
+@pytest.mark.usefixtures("closing")
+async def test_a_unix_socket_is_reached_though_the_host_closes_what_is_idle(tmp_path: Path) -> None:
+    """Also where a command moves the stream."""
+    async with (
+        connected(tmp_path, "AllowStreamLocalForwarding no") as connection,
+        await anyio.create_unix_listener(tmp_path / "socket") as listener,
+        anyio.create_task_group() as tasks,
+    ):
+        for _ in range(2):
+            await connection.run("true")
+        tasks.start_soon(listener.serve, echo)
+        await exchange(await connection.open_unix(str(tmp_path / "socket")))
+        tasks.cancel_scope.cancel()
 
 
 async def test_leases_of_an_instance_share_one_connection(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import base64
 import errno
 import hmac
+import itertools
 import logging
 import os
 import shutil
@@ -14,7 +15,7 @@ import tracemalloc
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FuturesTimeoutError
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
 
@@ -30,7 +31,7 @@ from paramiko.packet import Packetizer
 
 from fleeting import ConnectError, ConnectorConfig
 from fleeting.connectors.ssh import FileHostKeys, MemoryHostKeys, generate_key
-from fleeting.connectors.ssh._channel import STDERR, STDOUT, WINDOW, Channel, message
+from fleeting.connectors.ssh._channel import STDERR, STDOUT, WINDOW, Channel, NeverBegun, message
 from fleeting.connectors.ssh._command import PidReader, compose, ending
 from fleeting.connectors.ssh._host_keys import HostKeys, default_host_keys, fingerprint
 from fleeting.connectors.ssh._known_hosts import known_keys
@@ -502,6 +503,41 @@ async def test_nothing_is_said_about_a_channel_after_it_was_closed(change: str) 
         for again in CHANGES.values():
             again(channel)
     assert wire.kinds().index(common.MSG_CHANNEL_CLOSE) == len(wire.posted) - 1
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("said", "never"),
+    [
+        ([], True),
+        ([(common.MSG_CHANNEL_REQUEST, "keepalive@openssh.com", True)], True),
+        ([(common.MSG_CHANNEL_SUCCESS,)], False),
+        ([(common.MSG_CHANNEL_FAILURE,)], False),
+        ([(common.MSG_CHANNEL_DATA, b"x")], False),
+        ([(common.MSG_CHANNEL_REQUEST, "exit-status", False, 0)], False),
+    ],
+)
+async def test_a_command_that_may_have_begun_is_not_taken_for_one_that_never_did(
+    said: Sequence[tuple[int, *tuple[str | bytes | int, ...]]],
+    never: bool,  # noqa: FBT001  (an example's outcome)
+) -> None:
+    """It would run twice: only a host that closes an idle channel before it says anything has begun nothing."""
+    for in_advance, ends in itertools.product((True, False), (Channel.mark_broken, closed_by_host)):
+        _, channel = opened()
+        channel.in_advance = in_advance
+        channel.request("exec", b"true")
+        for kind, *fields in said:
+            channel.handle(kind, incoming(*fields))
+        channel.check_begun()
+        ends(channel)
+        expected = pytest.raises(NeverBegun) if never and in_advance and not channel.broken else nullcontext()
+        with expected:
+            channel.check_begun()
+
+
+def closed_by_host(channel: Channel) -> None:
+    """Let the host close it."""
+    channel.handle(common.MSG_CHANNEL_CLOSE, incoming())
 
 
 @pytest.mark.anyio

@@ -17,6 +17,7 @@ from paramiko.common import (
     MSG_CHANNEL_OPEN_FAILURE,
     MSG_CHANNEL_OPEN_SUCCESS,
     MSG_CHANNEL_REQUEST,
+    MSG_CHANNEL_SUCCESS,
     MSG_CHANNEL_WINDOW_ADJUST,
     cMSG_CHANNEL_CLOSE,
     cMSG_CHANNEL_DATA,
@@ -39,6 +40,9 @@ CHUNK: Final = 1 << 18
 
 LARGEST_PACKET: Final = 1 << 18
 """Bytes that are sent in one packet at most, whatever the host would take: each is copied on its way."""
+
+_ANSWERS: Final = (MSG_CHANNEL_SUCCESS, MSG_CHANNEL_FAILURE, MSG_CHANNEL_DATA, MSG_CHANNEL_EXTENDED_DATA)
+"""What a host sends once it has begun or refused a command, and not before."""
 
 _LONGEST_SIGNAL: Final = 32
 """Bytes of a signal's name."""
@@ -68,6 +72,10 @@ def message(kind: bytes, *fields: str | bytes | int) -> paramiko.Message:
         else:
             made.add_string(value)
     return made
+
+
+class NeverBegun(Exception):
+    """The host closed a channel that was opened in advance, before anything was begun in it."""
 
 
 class Carrier(Protocol):
@@ -114,6 +122,12 @@ class Channel:
     is_over: bool = field(default=False, init=False)
     """Whether nothing more will come, not even how the command ended."""
 
+    in_advance: bool = field(default=False, init=False)
+    """Whether it was open before there was a use for it: a host may close what is idle."""
+
+    _answered: bool = field(default=False, init=False)
+    """Whether the host has begun what was asked for in it, or refused."""
+
     _ended: bool = field(default=False, init=False)
     """Whether no more data will come."""
 
@@ -158,6 +172,24 @@ class Channel:
     def was_opened(self) -> bool:
         """Whether the host has opened it."""
         return self._remote_id is not None
+
+    def check_begun(self) -> None:
+        """Find out about one that is over; what died with its connection may have been begun.
+
+        Raises:
+            NeverBegun: The host had closed it before it could begin what was asked for.
+        """
+        if self.in_advance and self.is_over and not (self._answered or self.exited or self.broken):
+            raise NeverBegun
+
+    async def begun(self) -> None:
+        """Wait until the host has begun what was asked for, or never will.
+
+        Raises:
+            NeverBegun: As `check_begun`.
+        """
+        await self.wakeup.wait_for(lambda: self._answered or self.is_over)
+        self.check_begun()
 
     def request(self, kind: str, *details: str | bytes | int) -> None:
         """Make a request; whether the host does it shows in `failed`."""
@@ -273,6 +305,7 @@ class Channel:
 
     def handle(self, kind: int, data: paramiko.Message) -> None:
         """Take in a message of the host's."""
+        self._answered = self._answered or kind in _ANSWERS
         if kind == MSG_CHANNEL_DATA:
             self._receive(STDOUT, data.get_binary())
         elif kind == MSG_CHANNEL_EXTENDED_DATA:

@@ -5,6 +5,7 @@ import secrets
 import shlex
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import Any
 
 import anyio
@@ -40,19 +41,23 @@ class SshConnection(PosixConnection):
     async def perform(self, invocation: Invocation) -> Completed:
         """Run a command; what cannot be started exits with 127 or 126."""
         self._check_open()
-        pid = PidReader(f"fleeting-{secrets.token_hex(8)}")
-        line, first = compose(invocation.command, env=invocation.env, cwd=invocation.cwd, mark=pid.mark)
-        channel = await self._shared.session()
-        running = Running(channel, self._end_group, pid)
-        try:
-            await running.attend(line, preceded(first, invocation.stdin), invocation.stdout, invocation.stderr)
-        except BaseException:
-            with anyio.move_on_after(END_TIMEOUT, shield=True):
-                await running.end()
-            raise
-        finally:
-            channel.close()
-        return Completed(**self._outcome(channel))
+        mark = f"fleeting-{secrets.token_hex(8)}"
+        line, first = compose(invocation.command, env=invocation.env, cwd=invocation.cwd, mark=mark)
+        stdin = preceded(first, invocation.stdin)
+
+        async def perform_in(channel: Channel) -> Completed:
+            running = Running(channel, self._end_group, PidReader(mark))
+            try:
+                await running.attend(line, stdin, invocation.stdout, invocation.stderr)
+            except BaseException:
+                with anyio.move_on_after(END_TIMEOUT, shield=True):
+                    await running.end()
+                raise
+            finally:
+                channel.close()
+            return Completed(**self._outcome(channel))
+
+        return await self._shared.in_session(perform_in)
 
     @asynccontextmanager
     async def open_terminal(
@@ -77,7 +82,7 @@ class SshConnection(PosixConnection):
         try:
             return ChannelStream(await self._shared.tunnel("direct-streamlocal@openssh.com", path, "", 0))
         except Refused:  # sshd does not say whether it may not, or nobody answers
-            return await self._open_through_stdio(path)
+            return await self._shared.in_session(partial(self._open_through_stdio, path))
 
     async def open_tcp(self, host: str, port: int) -> ByteStream:
         """Open a stream to a TCP port as seen from the instance."""
@@ -127,8 +132,7 @@ class SshConnection(PosixConnection):
             raise ConnectError(f"{name} opens no terminal for this user; check PermitTTY in its sshd settings")
         return Completed(**self._outcome(channel))
 
-    async def _open_through_stdio(self, path: str) -> ChannelStream:
-        channel = await self._shared.session()
+    async def _open_through_stdio(self, path: str, channel: Channel) -> ChannelStream:
         try:
             with anyio.fail_after(OPEN_TIMEOUT):
                 await start(channel, through_stdio(path))
@@ -136,6 +140,7 @@ class SshConnection(PosixConnection):
         except BaseException as error:
             channel.close()
             if isinstance(error, NotConnected | TimeoutError):
+                channel.check_begun()
                 why = str(error) or f"it took more than {OPEN_TIMEOUT:g} s to connect"
                 raise Unreachable(f"nothing answers at {path} on {self._shared.instance}: {why}") from None
             raise
@@ -143,15 +148,20 @@ class SshConnection(PosixConnection):
     async def _end_group(self, pid: int) -> bool:
         """End a process group on the host; if that fails, so it is. Returns whether the host has answered."""
         with suppress(ConnectError):
-            channel = await self._shared.session()
-            try:
-                await start(channel, ending(pid))
-                channel.put_eof()
-                await channel.wakeup.wait_for(lambda: channel.exited or channel.is_over)
-                return channel.exited
-            finally:
-                channel.close()
+            return await self._shared.in_session(partial(_run_to_its_end, ending(pid)))
         return False
+
+
+async def _run_to_its_end(script: str, channel: Channel) -> bool:
+    """Run a script that says nothing of use. Returns whether it ended by itself."""
+    try:
+        await start(channel, script)
+        channel.put_eof()
+        await channel.wakeup.wait_for(lambda: channel.exited or channel.is_over)
+        channel.check_begun()
+        return channel.exited
+    finally:
+        channel.close()
 
 
 async def start(channel: Channel, script: str) -> None:

@@ -39,12 +39,17 @@ class Running:
     """Bytes that may still be the command's."""
 
     async def attend(self, line: bytes, stdin: Source | None, stdout: Sink, stderr: Sink) -> None:
-        """Start it, and see it through; raises what a sink raises."""
+        """Start it, and see it through; raises what a sink raises.
+
+        Raises:
+            NeverBegun: It was not started, and nothing was taken from its input.
+        """
         self._channel.request("exec", line)
         if not stdin:
             self._channel.put_eof()
             await self._channel.drained()
             await self._pump(stdout, stderr)
+            self._channel.check_begun()
             return
         try:
             async with anyio.create_task_group() as tasks:
@@ -53,6 +58,7 @@ class Running:
                 tasks.cancel_scope.cancel()
         except ExceptionGroup as group:
             raise group.exceptions[0] from None
+        self._channel.check_begun()
 
     async def end(self) -> None:
         """End it, with all of its process group."""
@@ -61,7 +67,8 @@ class Running:
             await self._end_group(self._pid.pid)
 
     async def _feed(self, stdin: Source) -> None:
-        """Send its input, as fast as it reads, for as long as it reads."""
+        """Send its input, as fast as it reads, for as long as it reads; what is taken cannot be given back."""
+        await self._channel.begun()
         async with reading(arriving(stdin)) as chunks:
             async for chunk in chunks:
                 if not await self._write(chunk):

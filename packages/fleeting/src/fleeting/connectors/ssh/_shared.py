@@ -9,6 +9,7 @@ takes what it is to read. So the channel for the next command is opened in advan
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Hashable
 from contextlib import asynccontextmanager
 from math import inf
+from typing import TypeVar
 from weakref import WeakValueDictionary
 
 import anyio
@@ -16,11 +17,14 @@ from anyio.lowlevel import RunVar
 from attrs import define, field
 
 from fleeting._errors import ConnectError, Unreachable
-from fleeting.connectors.ssh._channel import Channel, Refused
+from fleeting.connectors.ssh._channel import Channel, NeverBegun, Refused
 from fleeting.connectors.ssh._transport import SshTransport
 
 OPEN_TIMEOUT = 60.0
 """Seconds that a host may take to open a channel; a dead one is noticed without this, one that is stuck is not."""
+
+
+_T = TypeVar("_T")
 
 
 @define(eq=False)
@@ -40,6 +44,20 @@ class Shared:
     _spare: tuple[SshTransport, Channel] | None = field(default=None, init=False)
     """What was opened in advance, or is about to be."""
 
+    async def in_session(self, use: Callable[[Channel], Awaitable[_T]]) -> _T:
+        """Run a command in a channel, and in a new one where the host closed the first before it began anything.
+
+        Args:
+            use: Takes the channel over; raises `NeverBegun`.
+
+        Raises:
+            ConnectError: As `session`, and what *use* raises.
+        """
+        try:
+            return await use(await self.session())
+        except NeverBegun:
+            return await use(await self._new_session())
+
     async def session(self) -> Channel:
         """Open a channel that can run a command, on whichever connection has room for it; the caller closes it.
 
@@ -52,15 +70,20 @@ class Shared:
         return channel
 
     async def _opened_in_advance(self) -> Channel | None:
-        """Take what was; None if there is nothing, or the host has no room for it."""
+        """Take what was; None if there is nothing, the host has no room for it, or has closed it by now.
+
+        Hosts close what is idle: OpenSSH with ChannelTimeout, and some appliances.
+        """
         spare, self._spare = self._spare, None
-        if spare is None:
+        if spare is None or spare[1].is_over:
             return None
         try:
-            return await self._opened(*spare)
+            channel = await self._opened(*spare)
         except Refused:
             self._limit = self._most_sessions
             return None
+        channel.in_advance = True
+        return None if channel.is_over else channel
 
     def _open_in_advance(self) -> None:
         """Ask for the channel of the next command, unless this is the only one."""
