@@ -303,6 +303,44 @@ async def test_a_full_disk_harms_nobody(results: Results, caplog: pytest.LogCapt
     assert [each.getMessage() for each in caplog.records] == ["events_not_written"]
 
 
+async def test_the_last_event_is_never_without_those_before_it(results: Results) -> None:
+    """Where the disk was full there is no end, and the jobs file stays; with room again, all is there in its order."""
+    given_up = GivenUp(at=4.0, jobs=("a",), state=JobState.CANCELLED, why="enough")
+    over = Over(at=5.0, well=False)
+    with closing(EventLog(results, jobs_file=Path("jobs.toml"), text="secret")) as log:
+        log.begin(JOBS, at=1.0)
+        log.open()
+        begun = [*read_events(results.events)]
+        before = limited(results.events, len(as_line(over)))  # room for the last alone
+        try:
+            log.put(given_up)
+            await log.flush()
+            with pytest.raises(OSError, match="too large"):
+                log.end(over)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        assert read_events(results.events) == begun
+        assert results.jobs_file.exists()
+        log.end(over)
+    assert read_events(results.events) == [*begun, given_up, over]
+    assert not results.jobs_file.exists()
+
+
+async def test_what_is_written_is_made_durable_once(results: Results, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if nothing has come since: what became of jobs may be in the file and not on the disk."""
+    syncs: list[int] = []
+    with closing(EventLog(results, pools=[POOL])) as log:
+        log.begin(JOBS, at=1.0)
+        log.open()
+        monkeypatch.setattr(os, "fsync", syncs.append)
+        log.put(GivenUp(at=4.0, jobs=("a",), state=JobState.CANCELLED, why="enough"))
+        await log._write(durable=False)
+        assert not syncs
+        await log.flush()
+        await log.flush()
+    assert len(syncs) == 1
+
+
 async def test_what_is_asked_for_together_is_made_durable_together(
     results: Results, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -98,6 +98,9 @@ class EventLog:
 
         self._file: int | None = None
         self._size = 0
+        self._unsynced = False
+        """Whether there are lines in the file that a power failure may take."""
+
         self._closed = False
         self._opened = False
         self._failing = False
@@ -220,7 +223,7 @@ class EventLog:
             raise entry.refused
 
     async def flush(self) -> None:
-        """Make durable what was gathered, as far as the disk has room."""
+        """Make durable what was gathered, also what is written already, as far as the disk has room."""
         with suppress(OSError):
             await self._write(durable=True)
 
@@ -236,12 +239,14 @@ class EventLog:
         await self.flush()
 
     def end(self, event: BatchEvent) -> None:
-        """Write the last event, and forget the jobs file: there may be secrets in it.
+        """Write what is gathered and the last event, and forget the jobs file: there may be secrets in it.
 
         Raises:
-            OSError: It cannot be written.
+            OSError: They cannot be written, so that a later command can resume the batch.
         """
-        self._append([as_line(event)], durable=True)
+        entries = [*self._pending, _Entry(as_line(event), about_jobs=True)]
+        self._append_all(entries, durable=True)
+        self._pending = []
         self.results.jobs_file.unlink(missing_ok=True)
         self.results.jobs_stream.unlink(missing_ok=True)
         with suppress(OSError):  # there is something that is not ours
@@ -279,7 +284,7 @@ class EventLog:
         if not self._opened:
             return
         entries, self._pending, self._gathered = self._pending, [], anyio.Event()
-        if not entries:
+        if not entries and not (durable and self._unsynced):
             return
         awaited = durable or any(entry.awaited for entry in entries)
         try:
@@ -390,6 +395,7 @@ class EventLog:
             os.ftruncate(file, self._size)  # half a line must not be in the way of the next one
             raise
         self._size = size
+        self._unsynced = not durable
 
 
 def with_those_over(plan: Plan, past: BatchState) -> Plan:
