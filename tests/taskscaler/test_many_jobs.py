@@ -1,7 +1,8 @@
 """Many jobs from one table: matrices, files and copies."""
 
 import os
-from itertools import product
+from glob import glob
+from itertools import product, repeat
 from pathlib import Path
 from textwrap import dedent
 
@@ -10,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleeting import ConfigError
-from taskscaler._jobsfile import JobsFile, read_jobs_file
+from taskscaler._jobsfile import JobsFile, _expansion, read_jobs_file
+from taskscaler._jobsfile._for_each import TooManyToLookAt, files_for
 from taskscaler._jobsfile._matrix import Combinations, Matrix, Values, filled_in
 
 FLEET = '[autoscaler]\nplugin = "local"\n'
@@ -132,6 +134,64 @@ def test_each_job_has_its_file_alone(tmp_path: Path) -> None:
     assert [job.spec.files for job in jobs] == [
         {"tool": tmp_path / "tool", name: tmp_path / name} for name in ("a b.csv", "b.csv")
     ]
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "*",
+        "**",
+        "**/*",
+        "**/x",
+        "in/**/x",
+        "**/deep/**/*",
+        "**/**/x",
+        "in/*",
+        "in",
+        "in/x",
+        "none",
+        "*/x",
+        "*/",
+        ".*",
+        "[.]*",
+    ],
+)
+def test_a_pattern_matches_what_a_shell_s_does(tmp_path: Path, pattern: str) -> None:
+    """Of files without links, those that Python's own `glob` finds."""
+    for name in ("x", ".x", "in/x", "in/.hidden/x", "in/deep/x", "in/deep/er/x.y", "deep/in/x"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    expected = {each for each in glob(pattern, root_dir=tmp_path, recursive=True) if (tmp_path / each).is_file()}  # noqa: PTH207
+    assert files_for(pattern, tmp_path, most=100, looks=repeat(0)) == sorted(expected)
+
+
+def test_no_link_leads_round_in_circles(tmp_path: Path) -> None:
+    """Two to their own directory have 2^40 paths; where links are named one by one, the looks end."""
+    (tmp_path / "x").touch()
+    for name in ("a", "b"):
+        (tmp_path / name).symlink_to(".")
+    assert files_for("**/*", tmp_path, most=100, looks=iter(range(1, 20))) == ["x"]
+    assert files_for("a/b/x", tmp_path, most=100, looks=iter(range(1, 20))) == ["a/b/x"]
+    with pytest.raises(TooManyToLookAt):
+        files_for("*/" * 39 + "none", tmp_path, most=100, looks=iter(range(1, 1000)))
+
+
+def test_a_search_without_an_end_is_one_mistake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many tables search."""
+    monkeypatch.setattr(_expansion, "MOST_LOOKED_AT", 5)
+    for number in range(10):
+        (tmp_path / str(number)).touch()
+    tables = "".join(f"[[jobs]]\nname = '{name}'\nscript = 'true'\nfor_each = '*'\n" for name in "ab")
+    assert wrong(tmp_path, tables) == ['jobs[0].for_each: "*", with too many files and directories to look at']
+
+
+def test_comparisons_with_exceptions_are_bounded(tmp_path: Path) -> None:
+    """A million combinations and a thousand tables of `include` would take an hour."""
+    axes = ", ".join(f"{key} = {[*range(50)]}" for key in "abc")
+    include = ", ".join(f"{{ d = {number} }}" for number in range(1000))
+    table = f"[[jobs]]\nname = 'x'\nscript = 'true'\nmatrix = {{ {axes}, include = [{include}] }}\n"
+    found = "jobs: 125000000 comparisons of combinations with tables of include and exclude"
+    assert wrong(tmp_path, table) == [found]
 
 
 def test_a_file_that_no_variable_can_name_is_refused(tmp_path: Path) -> None:

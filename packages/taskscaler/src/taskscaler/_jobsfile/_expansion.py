@@ -16,8 +16,16 @@ from fleeting.config import did_you_mean, quoted
 from fleeting.errors import ConfigProblem, Mistake
 from fleeting.plugins import describe, has_surrogates, one_line
 from taskscaler._jobsfile._checks import OUR_VARIABLES
-from taskscaler._jobsfile._for_each import files_for, short_names
-from taskscaler._jobsfile._matrix import Combinations, Matrix, Values, filled_in, matrix_of, references
+from taskscaler._jobsfile._for_each import MOST_LOOKED_AT, TooManyToLookAt, files_for, short_names
+from taskscaler._jobsfile._matrix import (
+    MOST_COMPARISONS,
+    Combinations,
+    Matrix,
+    Values,
+    filled_in,
+    matrix_of,
+    references,
+)
 from taskscaler._jobsfile._tables import MOST_JOBS, Defaults, JobTable, Tables
 from taskscaler.batch import Job
 from taskscaler.batch._names import Names
@@ -154,7 +162,11 @@ def job_from(
 def expansions_of(tables: Tables, directory: Path, problems: list[ConfigProblem]) -> Sequence[Expansion]:
     """Tell which jobs the tables stand for; none if they would be too many, which is seen before any is made."""
     matrices = [_matrix(index, table, problems) for index, table in enumerate(tables.jobs)]
-    files = [_files(index, table, directory, problems) for index, table in enumerate(tables.jobs)]
+    try:
+        looks = iter(range(1, MOST_LOOKED_AT + 1))
+        files = [_files(index, table, directory, looks, problems) for index, table in enumerate(tables.jobs)]
+    except TooManyToLookAt:
+        return []
     number = sum(
         (matrix.bound if matrix else 1) * (len(matched) or 1) * (table.copies or 1)
         for table, matrix, matched in zip(tables.jobs, matrices, files, strict=True)
@@ -162,6 +174,10 @@ def expansions_of(tables: Tables, directory: Path, problems: list[ConfigProblem]
     if number > MOST_JOBS:
         expected = f"at most {MOST_JOBS} jobs in all, copies included"
         problems.append(ConfigProblem(path="jobs", found=str(number), expected=expected))
+        return []
+    if (comparisons := sum(matrix.comparisons for matrix in matrices if matrix)) > MOST_COMPARISONS:
+        found = f"{comparisons} comparisons of combinations with tables of include and exclude"
+        problems.append(ConfigProblem(path="jobs", found=found, expected=f"at most {MOST_COMPARISONS} in all"))
         return []
     expansions = [
         Expansion(table=table, files=matched, combinations=Combinations(matrix) if matrix else (_NO_VALUES,))
@@ -206,10 +222,18 @@ def _matrix(index: int, table: JobTable, problems: list[ConfigProblem]) -> Matri
     return matrix
 
 
-def _files(index: int, table: JobTable, directory: Path, problems: list[ConfigProblem]) -> Sequence[str]:
+def _files(
+    index: int, table: JobTable, directory: Path, looks: Iterator[object], problems: list[ConfigProblem]
+) -> Sequence[str]:
     if not table.for_each:
         return ()
-    files = files_for(table.for_each, directory, most=MOST_JOBS)
+    try:
+        files = files_for(table.for_each, directory, most=MOST_JOBS, looks=looks)
+    except TooManyToLookAt:
+        found = f"{describe(table.for_each)}, with too many files and directories to look at"
+        expected = f"at most {MOST_LOOKED_AT} for all patterns together"
+        problems.append(ConfigProblem(path=f"jobs[{index}].for_each", found=found, expected=expected))
+        raise
     if not files:
         found, expected = f"{describe(table.for_each)}, which matches no file", f"a pattern of files in {directory}"
         path, mistake = f"jobs[{index}].for_each", Mistake.MISSING_FILE

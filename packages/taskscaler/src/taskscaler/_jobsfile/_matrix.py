@@ -30,6 +30,9 @@ Values = Mapping[str, str]
 MOST_ENTRIES = 1000
 """Tables in ``include``, and in ``exclude``: each is compared with combinations."""
 
+MOST_COMPARISONS = 20_000_000
+"""Of combinations with these tables, in one file: some ten seconds."""
+
 KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 """What may be a key: it is the name of a variable."""
 
@@ -49,6 +52,11 @@ class Matrix:
     def bound(self) -> int:
         """How many combinations it has at the most; known without making one."""
         return self.product + len(self.include)
+
+    @property
+    def comparisons(self) -> int:
+        """How often a combination is compared with an entry at the most, until all combinations are known."""
+        return self.product * (len(self.include) + len(self.exclude))
 
     @property
     def keys(self) -> frozenset[str]:
