@@ -135,9 +135,12 @@ def test_what_the_contract_has_is_understood(instances: dict[str, tuple[str, flo
             "it lists a twice",
         ),
         *(
-            (json.dumps({"instances": [{"name": "a", "state": "running", key: value}]}), "one line of printable")
+            (json.dumps({"instances": [{"name": "a", "state": "running", key: value}]}), expected)
             for key in ("internal_addr", "external_addr", "protocol", "user", "host_key", "os", "arch")
-            for value in ("", "a\nb", "\x1b[2J", "\ud800")
+            for value, expected in {
+                **dict.fromkeys(("", "a\nb", "\x1b[2J"), "one line of printable"),
+                "\ud800": "without lone surrogates",
+            }.items()
         ),
         ('{"instances": [], "problems": [{"kind": "weather", "message": "rain"}]}', 'expected one of "capacity"'),
     ],
