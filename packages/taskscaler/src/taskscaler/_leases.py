@@ -1,8 +1,7 @@
 """The leases of one scaler: who waits for a slot, who holds one, and what becomes of both."""
 
-import math
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 
 import anyio
 from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
@@ -13,17 +12,14 @@ from fleeting.core import Step, messages
 from fleeting.events import Loss, LossKind
 from fleeting.plugins import format_duration
 from fleeting.runtime import Runtime
+from taskscaler._connections import Connections
 from taskscaler._errors import LeaseLost, NoCapacity
-from taskscaler._kept import KeptConnections
-from taskscaler._lease import VERDICT_TIMEOUT, Lease, LeaseState, only_unreachable
+from taskscaler._lease import Lease, LeaseState
 from taskscaler._observe import LeaseEvent, Observers
 from taskscaler.core._mediator import Core
 from taskscaler.core._slots import LeaseId
 from taskscaler.diagnose._explain import Explanation, explain
 from taskscaler.diagnose._snapshot import Snapshot
-
-DEATH_TIMEOUT = 1.0
-"""Seconds within which a connection on which a call failed shows that it is dead."""
 
 SHARED = 1.0
 """Seconds for which those who waited in vain share one explanation: it costs O(n) in instances, and a thousand may give
@@ -80,7 +76,9 @@ class Leases:
         self._ended: anyio.Event | None = None
         """Made by those who wait for leases to end, which hardly anybody does."""
 
-        self._kept = KeptConnections(runtime.start_soon)
+        self._connections = Connections(
+            runtime.start_soon, lambda pool: runtime.drivers[pool].calls.dial, self.connect_info, self.note_death
+        )
         self._explanation: Explanation | None = None
         """The last one that somebody got who waited in vain."""
 
@@ -236,38 +234,11 @@ class Leases:
         except (ProviderError, OSError) as error:
             raise Unreachable(f"no connection details for {instance}: {error}") from error
 
-    @asynccontextmanager
-    async def dial(self, state: LeaseState) -> AsyncIterator[Connection]:
+    def dial(self, state: LeaseState) -> AbstractAsyncContextManager[Connection]:
         """Connect. When the connection dies, the cloud is asked for the instance at once."""
-        info = await self.connect_info(state.id)
-        calls = self._runtime.drivers[state.id.pool].calls
-        async with _unless_unhealthy(state) as connected, AsyncExitStack() as stack:
-            try:
-                connection = await stack.enter_async_context(calls.dial(info))
-            except Unreachable as error:
-                self._note_death(state, str(error))
-                raise
-            connected()
-            stack.enter_context(self._kept.used(state.id.pool, info, calls.dial))
-            watch = anyio.CancelScope()
-            self._runtime.start_soon(self._watch, watch, state, connection)
-            stack.callback(watch.cancel)
-            try:
-                yield connection
-            except Exception as error:
-                if only_unreachable(error):
-                    with anyio.move_on_after(DEATH_TIMEOUT):  # whose connection it was shows when it is closed
-                        self._note_death(state, await connection.wait_closed())
-                raise
+        return self._connections.dial(state)
 
-    async def _watch(self, scope: "anyio.CancelScope", state: LeaseState, connection: Connection) -> None:
-        """Hear of a connection that dies, also while nothing runs on it."""
-        with scope:
-            why = await connection.wait_closed()
-            if not scope.cancel_called:  # else it was closed by its user
-                self._note_death(state, why)
-
-    def _note_death(self, state: LeaseState, why: str) -> None:
+    def note_death(self, state: LeaseState, why: str) -> None:
         """A connection to the lease's instance died, or could not be made."""
         state.cut_off = True
         self._runtime.feed(state.id.pool, messages.ConnectionDied(state.id.instance, why))
@@ -299,31 +270,3 @@ class Leases:
             what=what,
             why=why,
         )
-
-
-@asynccontextmanager
-async def _unless_unhealthy(state: LeaseState) -> AsyncIterator[Callable[[], None]]:
-    """Run a body that dials, and is cancelled if the instance turns out unhealthy before it says that it connected.
-
-    Yields what the body says so with: from then on it is safe. On an instance that is unhealthy already it has
-    some time, because one that only fails its heartbeats may be reached all the same.
-
-    Raises:
-        Unreachable: On leaving, if the body was cancelled.
-    """
-    with anyio.CancelScope() as dial:
-
-        def connected() -> None:
-            state.dials.discard(dial)
-            dial.deadline = math.inf
-
-        if state.unhealthy:
-            dial.deadline = anyio.current_time() + VERDICT_TIMEOUT
-        state.dials.add(dial)
-        try:
-            yield connected
-        finally:
-            state.dials.discard(dial)
-    if dial.cancelled_caught:
-        state.cut_off = True
-        raise Unreachable(f"{state.id.instance} is unhealthy and cannot be reached")
