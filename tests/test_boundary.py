@@ -52,6 +52,9 @@ UNSTABLE = {
 
 SOURCES = ROOT / "packages/fleeting/src/fleeting"
 
+INDEPENDENT = {"gitlab-jobs"}
+"""Packages for people who use neither a fleet nor a scaler."""
+
 PLUGINS = [
     *sorted(package for package in PACKAGES if package.name not in {"fleeting", "taskscaler"}),
     SOURCES / "groups",
@@ -129,6 +132,21 @@ def test_the_documentation_imports_only_public_names() -> None:
     assert found == []
 
 
+@pytest.mark.parametrize("name", sorted(INDEPENDENT))
+def test_what_is_independent_imports_nothing_of_ours(name: str) -> None:
+    """Who writes a runner without our fleet installs neither it nor what it needs."""
+    names = {each.name.replace("-", "_") for each in PACKAGES if each.name != name}
+    found = [
+        f"{source.relative_to(ROOT)}:{line} {module}"
+        for source in sorted((ROOT / "packages" / name).rglob("*.py"))
+        for module, _, line in imports(source.read_text())
+        if module.partition(".")[0] in names
+    ]
+    assert found == []
+    required = {Requirement(line).name for line in read(ROOT / "packages" / name)["project"]["dependencies"]}
+    assert not required & {each.name for each in PACKAGES}
+
+
 @pytest.mark.parametrize("package", PACKAGES, ids=lambda path: path.name)
 def test_nothing_private_is_imported_from_another_package(package: Path) -> None:
     """Whatever has an underscore may change at any time."""
@@ -180,7 +198,9 @@ def test_the_package_says_what_is_stable() -> None:
     assert said == {name for name in PUBLIC | UNSTABLE if name.count(".") == 1}
 
 
-@pytest.mark.parametrize("package", [each for each in PACKAGES if each.name != "fleeting"], ids=lambda each: each.name)
+@pytest.mark.parametrize(
+    "package", [each for each in PACKAGES if each.name not in {"fleeting", *INDEPENDENT}], ids=lambda each: each.name
+)
 def test_a_package_requires_the_fleeting_that_it_was_made_for(package: Path) -> None:
     """Plugins take any of this major version; taskscaler, which uses more, any of this minor version."""
     (required,) = (

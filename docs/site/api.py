@@ -37,6 +37,7 @@ PUBLIC: Sequence[str] = (
     "fleeting.errors",
     "fleeting.testing",
     "fleeting_docker_engine",
+    "gitlab_jobs",
 )
 """The modules that people import from."""
 

@@ -118,6 +118,10 @@ def test_every_distribution_is_in_an_extra_of_taskscaler(package: Path) -> None:
     assert everything.name == "taskscaler"
     assert everything.extras == extras.keys() - {"all"}
     named = {Requirement(line).name for name in everything.extras for line in extras[name]}
-    assert package.name in named | {"taskscaler", "fleeting-docker-engine"}  # which the two of docker bring
+    assert package.name in named | {
+        "taskscaler",
+        "fleeting-docker-engine",  # which the two of docker bring
+        "gitlab-jobs",  # which needs no taskscaler
+    }
     for extra, plugin in EXTRAS.items():
         assert plugin in {Requirement(line).name for line in extras[extra]}

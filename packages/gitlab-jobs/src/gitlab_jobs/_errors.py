@@ -1,0 +1,23 @@
+"""Every error of the package, one class per thing a caller would do differently.
+
+GitLabJobsError
+└── PayloadInvalid     a job's description cannot be understood: report it as failed, if it has an id and a token
+"""
+
+
+class GitLabJobsError(Exception):
+    """Base class of everything that this package raises on purpose."""
+
+
+class PayloadInvalid(GitLabJobsError):
+    """A job's description is not what the protocol says.
+
+    GitLab believes that the job runs: who has `job_id` and `token` can report it as failed at once, instead of leaving
+    it to GitLab's time-out.
+    """
+
+    def __init__(self, message: str, *, job_id: int | None = None, token: str | None = None) -> None:
+        """Take what is wrong, and what of the description could be read all the same."""
+        super().__init__(message)
+        self.job_id = job_id
+        self.token = token

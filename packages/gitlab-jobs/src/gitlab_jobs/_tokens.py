@@ -1,0 +1,144 @@
+"""Tokens of runners and jobs, read as hints: pure.
+
+Nothing here decides whether a token is good; only GitLab does. What cannot be read is no error and no hint. The form of
+routable tokens is that of GitLab's ``lib/authn/token_field/generator/routable_token.rb``.
+"""
+
+import base64
+import binascii
+import json
+import re
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+from attrs import frozen
+
+SHOWN = 9
+"""Characters of a token that may be shown, as GitLab Runner does from 17 on."""
+
+MAX_ROUTING = 159
+"""Bytes that a routable token may hold beside its random ones."""
+
+_RANDOM = 16
+_DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
+_ROUTABLE = re.compile(
+    r"(?P<signed>(?P<prefix>[A-Za-z0-9_-]*?-(?:t[0-9]_)?)(?P<body>[A-Za-z0-9_-]+)\.01\.(?P<length>[0-9a-z]{2}))"
+    r"(?P<crc>[0-9a-z]{7})"
+)
+_PREFIX = re.compile(r"glrt-(?:t[0-9]_)?|t[0-9]_|glrtr-|glcbt-|GR[0-9]{7}")
+_JWT = re.compile(r"glcbt-[\w-]+\.(?P<claims>[\w-]+)\.[\w-]+", re.ASCII)
+_KEYS = {"c": "cell", "g": "group", "o": "organization", "p": "project", "u": "user", "t": "type"}
+
+
+@frozen(kw_only=True)
+class Hints:
+    """What a token says about where it belongs; nothing of it is verified."""
+
+    cell: int | None = None
+    """The cell that issued it."""
+
+    organization: int | None = None
+    """The organization."""
+
+    group: int | None = None
+    """The group."""
+
+    project: int | None = None
+    """The project."""
+
+    user: int | None = None
+    """The user."""
+
+    type: int | None = None
+    """The kind of runner."""
+
+    expires_at: float | None = None
+    """When a job's token ends, in seconds since 1970."""
+
+
+def shorten(token: str) -> str:
+    """The part of a token that may be shown in logs: without what all tokens begin with, nine characters."""
+    found = _PREFIX.match(token)
+    return token[found.end() if found else 0 :][:SHOWN]
+
+
+def read_token(token: str) -> Hints:
+    """What a token says of itself; without hints if it is of another kind, or damaged."""
+    if found := _JWT.fullmatch(token):
+        return _of_claims(found["claims"])
+    if found := _ROUTABLE.fullmatch(token):
+        return _of_routable(found)
+    return Hints()
+
+
+def mint_routable(prefix: str, routing: Mapping[str, int], random: bytes) -> str:
+    """Make a token that says where it belongs.
+
+    Args:
+        prefix: What it begins with, such as ``glrt-t2_``.
+        routing: Numbers by their letters: ``c`` the cell, ``g`` the group, ``o`` the organization, ``p`` the project,
+            ``u`` the user.
+        random: Sixteen bytes that nobody can guess.
+    """
+    if len(random) != _RANDOM:
+        raise ValueError(f"expected {_RANDOM} random bytes, found {len(random)}")
+    if unknown := routing.keys() - _KEYS.keys():
+        raise ValueError(f"unknown parts of a routable token: {', '.join(sorted(unknown))}")
+    payload = "\n".join(f"{key}:{_base36(number)}" for key, number in sorted(routing.items())).encode()
+    if len(payload) > MAX_ROUTING:
+        raise ValueError(f"expected at most {MAX_ROUTING} bytes of routing, found {len(payload)}")
+    body = base64.urlsafe_b64encode(random + payload + bytes([len(payload)])).rstrip(b"=").decode()
+    signed = f"{prefix}{body}.01.{_base36(len(body)).rjust(2, '0')}"
+    return signed + _base36(zlib.crc32(signed.encode())).rjust(7, "0")
+
+
+def _base36(number: int) -> str:
+    digits = ""
+    while number:
+        number, digit = divmod(number, 36)
+        digits = _DIGITS[digit] + digits
+    return digits or "0"
+
+
+def _of_routable(found: re.Match[str]) -> Hints:
+    if zlib.crc32(found["signed"].encode()) != int(found["crc"], 36):
+        return Hints()
+    length = int(found["length"], 36)
+    body = f"{found['prefix']}{found['body']}"[-length:]  # a prefix of one's choice may look like a part of it
+    decoded = _decode(body)
+    if len(body) != length or decoded is None or len(decoded) <= _RANDOM or decoded[-1] != len(decoded) - _RANDOM - 1:
+        return Hints()
+    lines = decoded[_RANDOM:-1].decode("ascii", "replace").splitlines()
+    return _named({key: value for key, separator, value in (line.partition(":") for line in lines) if separator})
+
+
+def _of_claims(text: str) -> Hints:
+    decoded = _decode(text)
+    try:
+        claims = json.loads(decoded or b"")
+    except (ValueError, RecursionError):
+        return Hints()
+    if not isinstance(claims, dict):
+        return Hints()
+    expiry = claims.get("exp")
+    return _named(claims, float(expiry) if type(expiry) is int and 0 <= expiry < 1 << 53 else None)
+
+
+def _named(parts: Mapping[str, Any], expires_at: float | None = None) -> Hints:
+    known = {_KEYS[key]: _number(value) for key, value in parts.items() if key in _KEYS}
+    return Hints(expires_at=expires_at, **known)
+
+
+def _number(value: object) -> int | None:
+    """A number of at most 64 bits in base 36; the claims of a job's token have it as a string too."""
+    if not isinstance(value, str) or not re.fullmatch(r"[0-9a-z]{1,13}", value):
+        return None
+    return int(value, 36)
+
+
+def _decode(text: str) -> bytes | None:
+    try:
+        return base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+    except binascii.Error:
+        return None

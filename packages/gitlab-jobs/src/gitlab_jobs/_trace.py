@@ -1,0 +1,139 @@
+"""The log of a job, as its coordinator gets it: bytes in; offsets, patches, CRC-32, size limit: pure.
+
+A log only grows, so that the bytes at an offset are always the same: whatever is lost or sent twice, the coordinator's
+copy is the beginning of ours, and the number of bytes that it holds says all about it.
+"""
+
+import codecs
+import re
+import zlib
+from io import BytesIO
+from typing import Protocol
+
+from attrs import frozen
+
+MAX_PATCH = 1 << 20
+"""Bytes of one patch; GitLab Runner sends no more."""
+
+DEFAULT_LIMIT = 4 << 20
+"""Bytes of a log, GitLab Runner's ``output_limit`` of 4096 KiB."""
+
+_READ = 1 << 20
+_RANGE = re.compile(r"0-([0-9]{1,18})")
+
+
+class Spool(Protocol):
+    """Where the log is kept: a file opened for reading and writing bytes, or what behaves as one."""
+
+    def seek(self, offset: int, whence: int = 0, /) -> int:
+        """Go to an offset; from the end with 2."""
+
+    def read(self, size: int, /) -> bytes:
+        """Read at most so many bytes."""
+
+    def write(self, data: bytes, /) -> int:
+        """Write, here at the end."""
+
+
+@frozen
+class Patch:
+    """A piece of the log on its way to the coordinator."""
+
+    start: int
+    """The offset of its first byte."""
+
+    body: bytes
+    """What is there; never empty."""
+
+    @property
+    def content_range(self) -> str:
+        """The header: both offsets, the last one included."""
+        return f"{self.start}-{self.start + len(self.body) - 1}"
+
+
+class Trace:
+    """A job's log: what is written, and how much of it the coordinator has.
+
+    Kept in memory unless it gets a *spool*, which may have been written before a restart: sending starts at the
+    beginning then, and the coordinator's answer to the first patch says where it is.
+    """
+
+    def __init__(self, *, limit: int = DEFAULT_LIMIT, spool: Spool | None = None) -> None:
+        """Take at most *limit* bytes, and a line that says so if there are more."""
+        self.limit = limit
+        self.size = 0
+        self.sent = 0
+        self._crc = 0
+        self._spool: Spool = BytesIO() if spool is None else spool
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._spool.seek(0)
+        while data := self._spool.read(_READ):
+            self._crc = zlib.crc32(data, self._crc)
+            self.size += len(data)
+        self._is_full = self.size >= limit
+
+    @property
+    def checksum(self) -> str:
+        """Of all that is kept, as ``PUT jobs/:id`` has it."""
+        return f"crc32:{self._crc:08x}"
+
+    @property
+    def is_sent(self) -> bool:
+        """Whether the coordinator has all that is kept."""
+        return self.sent == self.size
+
+    def write(self, data: bytes) -> None:
+        """Add what the job printed; what is no UTF-8 is replaced, over the borders of pieces too."""
+        self._keep(self._decoder.decode(data))
+
+    def end(self) -> None:
+        """Add what is left of a character that never became whole."""
+        self._keep(self._decoder.decode(b"", final=True))
+        self._decoder.reset()
+
+    def note(self, line: str) -> None:
+        """Add a line of our own, whatever the limit: why a job failed is not lost in its output."""
+        self._append(line.encode(errors="replace"))
+
+    def patch(self) -> Patch | None:
+        """The next piece that the coordinator lacks; `None` if it has everything."""
+        if self.is_sent:
+            return None
+        self._spool.seek(self.sent)
+        return Patch(self.sent, self._spool.read(MAX_PATCH))
+
+    def accepted(self, patch: Patch) -> None:
+        """The coordinator has taken a piece."""
+        self.sent = patch.start + len(patch.body)
+
+    def refused(self, held: str | None) -> None:
+        """The coordinator wants another piece: its header ``Range`` ends with the number of bytes that it holds.
+
+        Without one, or with one that makes no sense, everything is sent again.
+        """
+        found = _RANGE.fullmatch(held or "")
+        self.sent = min(int(found[1]), self.size) if found else 0
+
+    def restart(self) -> None:
+        """The coordinator's copy is not ours: send everything again."""
+        self.sent = 0
+
+    def _keep(self, text: str) -> None:
+        if self._is_full or not text:
+            return
+        data = text.encode()
+        if self.size + len(data) <= self.limit:
+            self._append(data)
+            return
+        self._is_full = True
+        self._append(data[: self.limit - self.size].decode(errors="ignore").encode())
+        self._append(
+            f"\n\x1b[33;1mThe log has reached its limit of {self.limit} bytes. The job goes on, and what it prints from"
+            " here on is not kept.\x1b[0;m\n".encode()
+        )
+
+    def _append(self, data: bytes) -> None:
+        self._spool.seek(0, 2)
+        self._spool.write(data)
+        self._crc = zlib.crc32(data, self._crc)
+        self.size += len(data)

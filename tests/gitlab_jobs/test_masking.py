@@ -1,0 +1,119 @@
+"""Nothing secret is shown, wherever pieces of output end."""
+
+import re
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from gitlab_jobs import Masker
+from gitlab_jobs._masking import MASK
+
+FEW = st.text("ab", min_size=1, max_size=4)
+PIECES = st.lists(st.text("ab ", max_size=6), max_size=8)
+
+
+def shown(masker: Masker, pieces: list[bytes]) -> bytes:
+    """All that comes out."""
+    return b"".join([*map(masker.feed, pieces), masker.end()])
+
+
+def hidden(text: str, values: list[str]) -> str:
+    """The same by another way: every place of every value is hidden, those that overlap as one."""
+    spans = sorted(
+        (found.start(), found.start() + len(value))
+        for value in set(values)
+        for found in re.finditer(f"(?={value})", text)
+    )
+    result, at = "", 0
+    for start, end in spans:
+        if start >= at:
+            result += text[at:start] + MASK.decode()
+        at = max(at, end)
+    return result + text[at:]
+
+
+@given(values=st.lists(FEW, max_size=4), pieces=PIECES)
+@example(values=["abab"], pieces=["ab", "ab", "ab", "a"])
+@example(values=["aaa"], pieces=["a"] * 7)
+def test_values_are_hidden_over_borders(values: list[str], pieces: list[str]) -> None:
+    """As if everything had come at once, and as a plain search would do it."""
+    assert shown(Masker(values), [each.encode() for each in pieces]).decode() == hidden("".join(pieces), values)
+
+
+@given(
+    text=st.lists(
+        st.sampled_from(
+            ["glpat-", "gl", "pat-", "x", " ", "?private_token=", "&RSS_Token=", "&", "=", "?", "a b", "mine-"]
+        )
+    ),
+    cuts=st.lists(st.integers(1, 4), min_size=1),
+)
+def test_tokens_and_parameters_are_hidden_over_borders(text: list[str], cuts: list[int]) -> None:
+    """The same output for whatever pieces."""
+    whole = "".join(text).encode()
+    pieces, at, turn = [], 0, 0
+    while at < len(whole):
+        step = cuts[turn % len(cuts)]
+        pieces.append(whole[at : at + step])
+        at, turn = at + step, turn + 1
+    prefixes = ["mine-", "a b"]
+    assert shown(Masker(["x x"], prefixes=prefixes), pieces) == shown(Masker(["x x"], prefixes=prefixes), [whole])
+
+
+@pytest.mark.parametrize(
+    ("text", "seen"),
+    [
+        ("a hunter2! b", "a [MASKED] b"),
+        ("hunter2!hunter2!", "[MASKED][MASKED]"),
+        ("hunter2", "hunter2"),
+        ("token glpat-ABC_123.x, done", "token glpat-[MASKED], done"),
+        ("glpat-", "glpat-"),
+        ("acme-secret", "acme-[MASKED]"),
+        ("https://h/?a=1&private_token=xyz&b=2", "https://h/?a=1&private_token=[MASKED]&b=2"),
+        ("https://h/?X-Amz-Signature=ab%2Fcd#e", "https://h/?X-Amz-Signature=[MASKED]#e"),
+        ("my_private_token=xyz", "my_private_token=xyz"),
+        ("https://h/?private_token=hunter2!", "https://h/?private_token=[MASKED]"),
+        ("glcbt-64_a glrt-t2_b.01.c", "glcbt-[MASKED] glrt-[MASKED]"),
+    ],
+)
+def test_what_is_hidden(text: str, seen: str) -> None:
+    """Values wholly, of tokens and parameters what comes after their beginning."""
+    masker = Masker(["hunter2!"], prefixes=["acme-"])
+    assert shown(masker, [text.encode()]).decode() == seen
+    one_by_one = [bytes([each]) for each in text.encode()]
+    assert shown(Masker(["hunter2!"], prefixes=["acme-"]), one_by_one).decode() == seen
+
+
+def test_only_what_might_be_secret_waits() -> None:
+    """A line is shown at once, though a value is longer than it."""
+    masker = Masker(["secret value"])
+    assert masker.feed(b"done: sec") == b"done: "
+    assert masker.feed(b"onds\n") == b"seconds\n"
+
+
+@pytest.mark.parametrize("values", [[], [""], ["", b""]])
+def test_no_value_hides_nothing(values: list[str | bytes]) -> None:
+    """An empty variable is no secret."""
+    assert shown(Masker(values), [b"abc"]) == b"abc"
+
+
+def test_values_are_bytes_and_patterns_nowhere() -> None:
+    """What a regular expression would read otherwise, a newline, and what is no UTF-8."""
+    assert shown(Masker([".*", b"\xff\xfe", "a\nb"]), [b"x .* \xff\xfe a\nb"]) == b"x [MASKED] [MASKED] [MASKED]"
+
+
+def test_a_secret_without_end_takes_no_memory() -> None:
+    """A token of many mebibytes is one mask, and nothing of it is kept."""
+    masker = Masker(["x" * 100])
+    assert masker.feed(b"glpat-") + masker.feed(b"a" * 10) == b"glpat-[MASKED]"
+    for _ in range(50):
+        assert masker.feed(b"a" * (1 << 16)) == b""
+    assert masker.feed(b" done") == b" done"
+
+
+def test_many_values_are_masked() -> None:
+    """Ten thousand variables may be masked; each is found."""
+    values = [f"value-{number:05}-{number * 7919 % 99991}" for number in range(10_000)]
+    masker = Masker(values)
+    assert shown(masker, ["\n".join(values[::1000]).encode()]) == b"\n".join([MASK] * 10)

@@ -1,0 +1,100 @@
+"""A log on its way: patches, offsets, checksum, limit."""
+
+import re
+import zlib
+from io import BytesIO
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gitlab_jobs import Trace
+from gitlab_jobs._trace import MAX_PATCH
+
+
+def collect(trace: Trace) -> bytes:
+    """All that the coordinator gets."""
+    got = b""
+    while patch := trace.patch():
+        assert patch.start == len(got)
+        assert re.fullmatch(r"\d+-\d+", patch.content_range)
+        first, last = map(int, patch.content_range.split("-"))
+        assert last - first + 1 == len(patch.body) <= MAX_PATCH
+        got += patch.body
+        trace.accepted(patch)
+    return got
+
+
+@given(st.lists(st.binary(max_size=20)))
+def test_what_is_sent_is_valid_and_has_the_checksum(pieces: list[bytes]) -> None:
+    """However characters are cut: as if all had come at once."""
+    trace = Trace()
+    for piece in pieces:
+        trace.write(piece)
+    trace.end()
+    got = collect(trace)
+    assert got == b"".join(pieces).decode(errors="replace").encode()
+    assert (trace.size, trace.checksum) == (len(got), f"crc32:{zlib.crc32(got):08x}")
+
+
+@given(text=st.text(st.characters(codec="utf-8"), min_size=1), limit=st.integers(1, 20), cut=st.integers(1, 5))
+def test_the_limit_ends_a_log_between_characters_and_says_so(text: str, limit: int, cut: int) -> None:
+    """What comes later is dropped, all but notes; what is within the limit is as it was."""
+    data = text.encode()
+    trace = Trace(limit=limit)
+    for at in range(0, len(data), cut):
+        trace.write(data[at : at + cut])
+    trace.end()
+    trace.note("why")
+    got = collect(trace)
+    kept, notice, _ = got.partition(b"\n\x1b[33;1m")
+    if len(data) <= limit:
+        assert got == data + b"why"
+    else:
+        assert limit - 4 < len(kept) <= limit
+        assert data.startswith(kept)
+        assert notice
+        assert f"limit of {limit} bytes".encode() in got
+    assert got.decode().endswith("why")
+    assert trace.checksum == f"crc32:{zlib.crc32(got):08x}"
+
+
+def test_a_large_log_is_sent_in_pieces() -> None:
+    """None larger than a mebibyte, as GitLab Runner has it; an empty one is never sent."""
+    trace = Trace(limit=4 << 20)
+    assert trace.patch() is None
+    trace.write(b"x" * (5 << 19))
+    sizes = []
+    while patch := trace.patch():
+        sizes.append(len(patch.body))
+        trace.accepted(patch)
+    assert sizes == [1 << 20, 1 << 20, 1 << 19]
+
+
+@pytest.mark.parametrize(
+    ("held", "sent"),
+    [("0-3", 3), ("0-0", 0), ("0-10", 10), ("0-99", 10), (None, 0), ("", 0), ("bytes=0-3", 0), ("3", 0), ("0-x", 0)],
+)
+def test_the_coordinator_says_what_it_has(held: str | None, sent: int) -> None:
+    """The number after the dash is a count, not the last offset; what makes no sense is nothing."""
+    trace = Trace()
+    trace.write(b"0123456789")
+    patch = trace.patch()
+    assert patch
+    trace.accepted(patch)
+    trace.refused(held)
+    assert trace.sent == sent
+
+
+def test_a_log_outlives_its_process() -> None:
+    """Read again from where it was kept, it has the same checksum; where to go on, the coordinator says."""
+    spool = BytesIO()
+    before = Trace(spool=spool, limit=10)
+    before.write(b"0123456")
+    after = Trace(spool=spool, limit=10)
+    assert (after.size, after.sent, after.checksum) == (7, 0, before.checksum)
+    after.write(b"789abc")
+    assert collect(after).startswith(b"0123456789\n\x1b[33;1mThe log has reached its limit of 10 bytes.")
+    full = Trace(spool=spool, limit=10)
+    full.write(b"more")
+    assert full.size == after.size
