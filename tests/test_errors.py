@@ -512,6 +512,19 @@ def not_suspended(_: Place) -> set[str]:
     return caught_with(lambda scaler, _: scaler.resume("job"))
 
 
+@provokes("TS208")
+def expired_lease(_: Place) -> set[str]:
+    """Come back for a suspended lease when its time is over."""
+
+    async def use(scaler: Taskscaler, _: FakeCloud) -> None:
+        lease = await scaler.acquire_lease("job")
+        lease.suspend(ttl=60)
+        await anyio.sleep(120)
+        await scaler.resume("job")
+
+    return caught_with(use)
+
+
 @provokes("TS204")
 def lost_lease(_: Place) -> set[str]:
     """Hold a slot on an instance that somebody else terminates."""

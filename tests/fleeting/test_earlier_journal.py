@@ -84,6 +84,7 @@ async def test_its_leases_are_read(tmp_path: Path) -> None:
     lease, sleeper = kept["lease"]["job-1"], kept["lease"]["job-2"]
     assert lease == LeaseRecord("default/i-1", 0, 1790000012.0)
     assert sleeper == LeaseRecord("default/i-2", 0, 1790000012.0, suspended=True)
+    assert sleeper.expires_at is None, "a promise to keep it for ever"
     assert kept["uses"] == {"default/i-1": UsesRecord(3), "default/i-2": UsesRecord(1)}
     assert kept["cordon"] == {"default/i-6": CordonRecord("a bad disk")}
     assert list(kept["dirty"].values()) == [DirtyRecord("default/i-1", 0, "job-1")]

@@ -35,6 +35,7 @@ from taskscaler.core._slots import (
     Clean,
     Closed,
     Deliver,
+    Expired,
     LeaseId,
     LeaseRecord,
     MarkUnhealthy,
@@ -55,6 +56,8 @@ CLEANUP = 3.0
 """Seconds that it takes to clean a slot."""
 
 PICKS = st.integers(0, 1000)
+TTLS = st.sampled_from([inf, inf, 0.0, 3.0, 40.0])
+"""Seconds for which a lease sleeps at the most."""
 
 
 @define
@@ -492,6 +495,10 @@ class World:
                     assert self.running.pop(lease.key) == lease
                 self.called.discard(lease.key)
                 self.submit(self.durations.pop(lease.key))
+            case Expired(lease):
+                assert lease.key not in self.called, "expired though somebody waits for it"
+                if self.sleeping.pop(lease.key, None) is not None:  # else it expired while its manager was dead
+                    self.submit(self.durations.pop(lease.key))
             case messages.Suspend() | messages.Resume():
                 self.changes.append(action)
                 self.after(LATENCY, lambda: self.turn(action))
@@ -643,11 +650,11 @@ class World:
         self.take(self.core.acquire(key, self.now))
         return key
 
-    def suspend(self, key: str) -> None:
-        """A job that runs is to sleep."""
+    def suspend(self, key: str, ttl: float = inf) -> None:
+        """A job that runs is to sleep, and to begin anew if it does so for too long."""
         lease = self.running.pop(key)
         self.sleeping[key] = f"{lease.pool}/{lease.instance}", lease.slot
-        self.take(self.core.suspend(lease, self.now))
+        self.take(self.core.suspend(lease, self.now, self.now + ttl))
 
     def resume(self, key: str) -> None:
         """A job that sleeps is to go on."""
@@ -730,7 +737,7 @@ def asleep(known: Instance) -> bool:
     return known.stage is Stage.ASLEEP
 
 
-def things_done(action: object) -> Iterator[Thing]:
+def things_done(action: object) -> Iterator[Thing]:  # noqa: C901  (an arm for each kind)
     """What an action does; that somebody is handed a slot, or refused one, only follows from what others do."""
     match action:
         case messages.Update(pool):
@@ -751,6 +758,8 @@ def things_done(action: object) -> Iterator[Thing]:
             yield from (("delete", pool, instance) for instance in instances)
         case Break(lease, _):
             yield "break", lease.pool, lease.key
+        case Expired(lease):
+            yield "expire", lease.pool, lease.key
 
 
 def things(item: Upcoming) -> list[Thing]:
@@ -828,11 +837,11 @@ class CoreMachine(RuleBasedStateMachine):
             self.world.take(self.world.core.cancel(key, self.world.now))
 
     @precondition(lambda self: self.world.running)
-    @rule(pick=PICKS, seconds=st.sampled_from([0.0, 0.3, 2.0, 30.0]))
-    def suspend(self, pick: int, seconds: float) -> None:
+    @rule(pick=PICKS, seconds=st.sampled_from([0.0, 0.3, 2.0, 30.0]), ttl=TTLS)
+    def suspend(self, pick: int, seconds: float, ttl: float) -> None:
         """A job falls asleep."""
         jobs = sorted(self.world.running)
-        self.world.suspend(jobs[pick % len(jobs)])
+        self.world.suspend(jobs[pick % len(jobs)], ttl)
         self.world.pass_time(seconds)
 
     @precondition(lambda self: len(self.world.durations) < 10)
@@ -842,14 +851,15 @@ class CoreMachine(RuleBasedStateMachine):
         seconds=st.sampled_from([0.3, 4.0, 15.0, 70.0]),
         meanwhile=st.sampled_from(["", "", "", "crash", "bad turn", "misfortune", "a job"]),
         wakes=st.booleans(),
+        ttl=TTLS,
     )
-    def jobs_sleep(self, pick: int, jobs: int, seconds: float, meanwhile: str, wakes: bool) -> None:  # noqa: FBT001  (drawn)
+    def jobs_sleep(self, *, pick: int, jobs: int, seconds: float, meanwhile: str, wakes: bool, ttl: float) -> None:
         """Jobs begin and fall asleep, all goes well or not, and they go on, or not yet."""
         before = set(self.world.running)
         self.submit([90.0] * jobs)
         self.world.pass_time(15)
         for key in sorted(set(self.world.running) - before):
-            self.world.suspend(key)
+            self.world.suspend(key, ttl)
         self.world.pass_time(1.0 if pick % 2 else 10.0)
         match meanwhile:
             case "crash":
@@ -1103,7 +1113,7 @@ class CoreMachine(RuleBasedStateMachine):
             assert len(str(answer).splitlines()) == len(list(answer.sentences()))
         assert (of_instance.state in {"unknown", "gone"}) is (instance not in instances[2:])
         if not any(step.actions for step in self.world.waiting):
-            assert (of_key.state in {"unknown", "lost"}) is (key not in keys[2:])
+            assert (of_key.state in {"unknown", "lost", "expired"}) is (key not in keys[2:])
 
     @invariant()
     def no_dead_instance_is_used(self) -> None:

@@ -16,12 +16,13 @@ from pytest import raises  # noqa: PT013  (reads as a sentence)
 
 from fleeting.core import NOTHING, Drop, Put, Step
 from fleeting.events import Loss, LossKind
-from taskscaler._errors import KeyInUse, NoCapacity, NotSuspended
+from taskscaler._errors import KeyInUse, LeaseExpired, NoCapacity, NotSuspended
 from taskscaler.core._ledger import Ledger
 from taskscaler.core._slots import (
     AWAY,
     CORDON,
     DIRTY,
+    EXPIRED,
     LEASE,
     ORDINARY,
     USES,
@@ -34,6 +35,8 @@ from taskscaler.core._slots import (
     Counts,
     Deliver,
     DirtyRecord,
+    Expired,
+    ExpiredRecord,
     LeaseId,
     LeaseRecord,
     Lists,
@@ -216,8 +219,14 @@ class LedgerMachine(RuleBasedStateMachine):
         self.called: set[str] = set()
         """Those that sleep, and that somebody waits for."""
 
+        self.expires: dict[str, float] = {}
+        """When those that sleep, or did, expire."""
+
+        self.expired: dict[str, ExpiredRecord] = {}
+        """Those that have, until their keys hold slots again."""
+
         self.tickets = 0
-        self.added = 0
+        self.added = self.expiries = 0
         self.shut = self.over = ""
         self.cleanups: list[Clean] = []
         """Told to be done, and not known to be over."""
@@ -287,6 +296,7 @@ class LedgerMachine(RuleBasedStateMachine):
         node.taken[lease.slot] = waiter.key
         node.uses += 1
         self.uses[node.id] = node.uses
+        self.expired.pop(waiter.key, None)
         ends_by = self.now + waiter.expected
         self.leases[waiter.key] = ModelLease(node, lease.slot, self.now, waiter.ticket, ends_by, lease)
 
@@ -306,6 +316,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.asleep.discard(key)
         self.resuming.discard(key)
         self.called.discard(key)
+        self.expires.pop(key, None)
         del node.taken[lease.slot]
         if self.cleans and lease.delivered:
             node.dirty[lease.slot] = key
@@ -361,8 +372,18 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(seconds=st.floats(0.0, 100.0))
     def time_passes(self, seconds: float) -> None:
-        """Later."""
-        self.now += seconds
+        """Later; what has slept for too long by then has expired when it had to, one after the other."""
+        until = self.now + seconds
+        while self.ledger.expiries.next <= until:
+            self.now = max(self.now, self.ledger.expiries.next)
+            (key,) = [each for each in self.asleep - self.called if self.expires.get(each, inf) <= self.now]
+            lease = self.vacate(key)
+            self.expired[key] = ExpiredRecord(lease.node.id, lease.slot, self.ledger.expiries.next)
+            step = self.ledger.expire(self.now)
+            assert of_type(Expired, step.actions) == [Expired(lease.id)]
+            self.gave_back(step)
+        assert not [key for key in self.asleep - self.called if self.expires.get(key, inf) <= until]
+        self.now = until
 
     @rule(pick=PICKS, draining=st.sampled_from(["", "", "too old"]))
     def add(self, pick: int, draining: str = "") -> None:
@@ -501,15 +522,19 @@ class LedgerMachine(RuleBasedStateMachine):
             self.confirm_alive(number)
 
     @precondition(lambda self: self.awake())
-    @rule(pick=PICKS)
-    def suspend(self, pick: int) -> None:
-        """A lease sleeps, and leaves the scaling maths."""
+    @rule(pick=PICKS, ttl=st.sampled_from([None, inf, 0.0, 5.0, 90.0]))
+    def suspend(self, pick: int, ttl: float | None) -> None:
+        """A lease sleeps, for ever, for so long, or for as long as before, and leaves the scaling maths."""
         awake = self.awake()
         lease = self.leases[awake[pick % len(awake)]]
+        self.expiries += 1
+        expires_at = None if ttl is None else self.now + ttl + self.expiries / 1000  # no two at the same moment
+        if expires_at is not None:
+            self.expires[lease.id.key] = expires_at
         self.asleep.add(lease.id.key)
         if self.rests(lease.node):
             lease.node.idle_since = self.now
-        self.took(self.ledger.suspend(lease.id, self.now))
+        self.took(self.ledger.suspend(lease.id, self.now, expires_at))
 
     def awake(self) -> list[str]:
         """Those that are in somebody's hands."""
@@ -519,7 +544,8 @@ class LedgerMachine(RuleBasedStateMachine):
     def resume(self, key: str) -> None:
         """A lease that sleeps is handed out again, the same slot on the same node; no other is."""
         if key not in self.asleep:
-            with raises(NotSuspended):
+            late = key in self.expired and key not in self.leases
+            with raises(LeaseExpired if late else NotSuspended, match="expired" if late else "no lease"):
                 self.ledger.resume(key)
             return
         if key in self.called:
@@ -887,9 +913,10 @@ class LedgerMachine(RuleBasedStateMachine):
     def the_journal_holds_exactly_the_leases_uses_cordons_and_dirty_slots(self) -> None:
         """A restart at any moment finds all of them: no slot is given to anybody who should not have it."""
         leases = {
-            key: LeaseRecord(lease.node.id, lease.slot, lease.since, key in self.asleep)
+            key: LeaseRecord(lease.node.id, lease.slot, lease.since, key in self.asleep, self.when_expired(key))
             for key, lease in self.leases.items()
         }
+        assert self.records[EXPIRED] == self.expired
         assert self.records[LEASE] == leases
         assert self.records[USES] == {node: UsesRecord(uses) for node, uses in self.uses.items()}
         assert self.records[CORDON] == {node: CordonRecord(why) for node, why in self.cordons.items()}
@@ -898,6 +925,11 @@ class LedgerMachine(RuleBasedStateMachine):
             for node in self.nodes.values()
             for slot, key in node.dirty.items()
         }
+
+    def when_expired(self, key: str) -> float | None:
+        """When a lease ends if it sleeps on; None: never, or it does not sleep."""
+        at = self.expires.get(key, inf) if key in self.asleep else inf
+        return at if at < inf else None
 
 
 TestLedgerMachine = LedgerMachine.TestCase

@@ -16,7 +16,15 @@ How the parts lie on each other; each imports only from those below it:
 """
 
 from taskscaler._attempts import Attempt, Attempts
-from taskscaler._errors import KeyInUse, LeaseLost, NoCapacity, NoSuchInstance, NotSuspended, TaskscalerError
+from taskscaler._errors import (
+    KeyInUse,
+    LeaseExpired,
+    LeaseLost,
+    NoCapacity,
+    NoSuchInstance,
+    NotSuspended,
+    TaskscalerError,
+)
 from taskscaler._lease import Lease
 from taskscaler._observe import DecisionEvent, InstanceEvent, LeaseEvent, ScalerEvent, ScalerObserver
 from taskscaler._scaler import Taskscaler
@@ -46,6 +54,7 @@ __all__ = [
     "KeyInUse",
     "Lease",
     "LeaseEvent",
+    "LeaseExpired",
     "LeaseLost",
     "Next",
     "NoCapacity",

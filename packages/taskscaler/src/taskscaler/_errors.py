@@ -11,6 +11,7 @@ FleetingError
     ├── NoCapacity        no slot, and why; `possible` says whether one can still come
     ├── KeyInUse          use another key, or release the one that holds it
     ├── NotSuspended      no lease sleeps under the key; it may have been lost
+    │   └── LeaseExpired  one did, for longer than its `ttl`
     ├── NoSuchInstance    look at `instances()`; it may be gone, or going
     ├── LeaseLost         the slot is gone; the work may be tried again
     ├── ScriptFailed      look at what it printed, and correct it
@@ -24,6 +25,7 @@ from fleeting.config import harmless
 from fleeting.errors import CatalogueEntry
 from fleeting.events import Loss
 from fleeting.plugins import one_line
+from taskscaler._wording import iso
 
 LAST_WORDS = 2000
 """Characters of the output that an error shows."""
@@ -146,6 +148,22 @@ class NotSuspended(TaskscalerError):
         """Take the key."""
         self.key = key
         super().__init__(f"no lease is suspended under the key {key!r}; its instance may have been lost")
+
+
+class LeaseExpired(NotSuspended):
+    """A lease was suspended under this key, and nobody has resumed it in time."""
+
+    entry = CatalogueEntry(
+        "TS208",
+        "The lease to resume was suspended with a `ttl`, which is over: its slot was freed.",
+        "Acquire a new slot, and start the work again; suspend with a longer `ttl`, or with none.",
+    )
+
+    def __init__(self, key: str, at: float) -> None:
+        """Take the key, and when the lease expired, in seconds since the epoch."""
+        self.key = key
+        self.at = at
+        TaskscalerError.__init__(self, f"the suspended lease of the key {key!r} expired at {iso(at)}")
 
 
 class NoSuchInstance(TaskscalerError):

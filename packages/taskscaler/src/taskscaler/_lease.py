@@ -1,12 +1,14 @@
 """A lease: one slot on one instance, held until it is released or lost."""
 
+import math
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Protocol, Self
 
 import anyio
 
-from fleeting import ConnectInfo, Connection, Unreachable
+from fleeting import ConnectInfo, Connection, Duration, Unreachable
+from fleeting.config import check
 from fleeting.events import Loss
 from fleeting.plugins import one_line
 from taskscaler._errors import LeaseLost
@@ -95,8 +97,8 @@ class LeaseOwner(Protocol):
         """Take the slot back."""
         ...
 
-    def suspend(self, id_: LeaseId) -> None:
-        """Keep the slot, for nobody to use until the lease is resumed."""
+    def suspend(self, id_: LeaseId, ttl: float | None) -> None:
+        """Keep the slot, for nobody to use until the lease is resumed, or for so long; None: for as long as before."""
         ...
 
     def mark_unreachable(self, id_: LeaseId, why: str) -> None:
@@ -260,11 +262,22 @@ class Lease:
         if not self._state.ended:
             self._owner.mark_suspect(self._state.id, one_line(why))
 
-    def suspend(self) -> None:
+    def suspend(self, ttl: float = math.inf) -> None:
         """Let the work sleep: the slot stays kept, out of the scaling maths, also over restarts. Returns at once.
 
         This lease has ended then; `Taskscaler.resume` with its key gives a new one for the same slot. Does
         nothing if it was released or lost before.
+
+        Args:
+            ttl: Seconds for which the slot is kept, by the wall clock, so that the time without a manager counts, too.
+                Once they are over, the slot is freed as if it had been released, and `resume` raises `LeaseExpired`.
+                Somebody who waits in `resume` has come in time. Infinite: for ever.
         """
+        check("ttl", ttl, Duration, least=0, endless=True)
         if self._state.end():
-            self._owner.suspend(self._state.id)
+            self._owner.suspend(self._state.id, ttl)
+
+    def suspend_again(self) -> None:
+        """Undo `Taskscaler.resume`: the work sleeps as before, and expires when it would have; see `suspend`."""
+        if self._state.end():
+            self._owner.suspend(self._state.id, None)

@@ -1,5 +1,6 @@
 """The leases of one scaler: who waits for a slot, who holds one, and what becomes of both."""
 
+import logging
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 
@@ -20,6 +21,8 @@ from taskscaler.core._mediator import Core
 from taskscaler.core._slots import LeaseId
 from taskscaler.diagnose._explain import Explanation, explain
 from taskscaler.diagnose._snapshot import Snapshot
+
+log = logging.getLogger("taskscaler")
 
 SHARED = 1.0
 """Seconds for which those who waited in vain share one explanation: it costs O(n) in instances, and a thousand may give
@@ -137,7 +140,7 @@ class Leases:
             if waiter.sleeper is None:
                 waiter.lease.release()
             else:
-                waiter.lease.suspend()
+                waiter.lease.suspend_again()
         else:
             self._waiters.pop(key, None)
             self._runtime.take(self._core.cancel(key, self._now()))
@@ -159,6 +162,13 @@ class Leases:
         """The instance is unhealthy; who has just given the slot back need not know."""
         if id_ in self._states:
             self._states[id_].mark_unhealthy(why)
+
+    def note_expiry(self, id_: LeaseId) -> None:
+        """Nobody has resumed a lease in time: nobody holds it, nor waits for it."""
+        log.info("lease_expired", extra={"key": id_.key, "pool": id_.pool, "instance": id_.instance})
+        if self._observers:
+            self._observers.notify(self._event(id_, "expired"))
+        self.note_end()
 
     def lose(self, id_: LeaseId, loss: Loss) -> None:
         """A slot is lost; who has just given it back need not know."""
@@ -208,10 +218,11 @@ class Leases:
             self._runtime.take(self._core.release(id_.key, self._now()))
         self.note_end()
 
-    def suspend(self, id_: LeaseId) -> None:
+    def suspend(self, id_: LeaseId, ttl: float | None) -> None:
         """Let a lease sleep."""
         if self._end(id_, "suspended"):
-            self._runtime.take(self._core.suspend(id_, self._now()))
+            now = self._now()
+            self._runtime.take(self._core.suspend(id_, now, None if ttl is None else now + ttl))
         self.note_end()
 
     def mark_unreachable(self, id_: LeaseId, why: str) -> None:

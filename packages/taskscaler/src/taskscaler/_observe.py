@@ -79,7 +79,7 @@ class LeaseEvent:
     """The number of the slot, from 0."""
 
     what: str
-    """``acquired``, ``released``, ``lost``, ``suspended`` or ``resumed``."""
+    """``acquired``, ``released``, ``lost``, ``suspended``, ``resumed``, or ``expired``: suspended for too long."""
 
     why: str = ""
     """Why it was lost; else empty."""

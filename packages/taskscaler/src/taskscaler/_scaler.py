@@ -24,7 +24,17 @@ from taskscaler._leases import Leases
 from taskscaler._observe import DecisionEvent, InstanceEvent, LeaseEvent, Observers, ScalerObserver
 from taskscaler._types import Policy, Pool
 from taskscaler.core._mediator import AllRemoved, Core, InstanceLost
-from taskscaler.core._slots import LEDGER_RECORDS, Break, Capacity, Check, Clean, Deliver, MarkUnhealthy, Refuse
+from taskscaler.core._slots import (
+    LEDGER_RECORDS,
+    Break,
+    Capacity,
+    Check,
+    Clean,
+    Deliver,
+    Expired,
+    MarkUnhealthy,
+    Refuse,
+)
 from taskscaler.diagnose._explain import Explanation, InstanceView, explain, view_instances
 from taskscaler.diagnose._explain_instance import InstanceExplanation, explain_instance
 from taskscaler.diagnose._explain_key import KeyExplanation, explain_key
@@ -198,6 +208,7 @@ class Taskscaler:
             timeout: Seconds to wait for the instance to be ready.
 
         Raises:
+            LeaseExpired: It was suspended for longer than its `ttl`; a `NotSuspended`.
             NotSuspended: No lease is suspended under the key.
             LeaseLost: Its instance was lost meanwhile.
             NoCapacity: The instance was not ready in time; the lease stays suspended.
@@ -486,6 +497,7 @@ class Taskscaler:
         | Break
         | MarkUnhealthy
         | Clean
+        | Expired
         | Refuse
         | InstanceLost
         | AllRemoved
@@ -501,6 +513,8 @@ class Taskscaler:
                 self._leases.deliver(lease)
             case Break(lease, loss):
                 self._leases.lose(lease, loss)
+            case Expired(lease):
+                self._leases.note_expiry(lease)
             case Clean():
                 self._runtime.start_soon(self._clean, action)
             case MarkUnhealthy(lease, why):

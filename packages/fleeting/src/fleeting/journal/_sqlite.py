@@ -39,6 +39,9 @@ MIGRATIONS: Sequence[Sequence[str]] = (
         "CREATE TABLE owner (epoch INTEGER NOT NULL, name TEXT NOT NULL)",
         "INSERT INTO owner VALUES (0, '')",
     ),
+    (  # a suspended lease says when it expires: none did
+        "UPDATE record SET data = substr(data, 1, length(data) - 1) || ', null]' WHERE kind = 'lease'",
+    ),
 )
 """The statements that lead from each version of the schema to the next; the first make it from nothing."""
 

@@ -24,6 +24,7 @@ of their slots are taken. The fullest are used first, so that others can fall id
 to fall idle is used first, so that the first can be given up.
 
 A node whose instance is suspended is *asleep*: whoever wants to resume a lease there waits until it is ready again.
+A lease that sleeps may expire: then it is as if it had been released, but that whoever comes back is told.
 
 What only the owner of the ledger can know, it passes in: how many slots could still be created, when an
 instance is gone, that the journal cannot be written.
@@ -36,7 +37,8 @@ from math import inf
 
 from fleeting.core import NOTHING, Drop, Put, Step, Write
 from fleeting.events import Loss, LossKind
-from taskscaler._errors import KeyInUse, NoCapacity, NotSuspended
+from taskscaler._errors import KeyInUse, LeaseExpired, NoCapacity, NotSuspended
+from taskscaler.core._expiries import Expiries
 from taskscaler.core._slots import (
     AWAY,
     CORDON,
@@ -53,6 +55,8 @@ from taskscaler.core._slots import (
     CordonRecord,
     Deliver,
     DirtyRecord,
+    Expired,
+    ExpiredRecord,
     LeaseId,
     LeaseRecord,
     LostLease,
@@ -84,6 +88,9 @@ class Ledger:
         suspended: Mapping[str, LeaseRecord] | None = None,
         cordons: Mapping[str, str] | None = None,
         dirty: Iterable[DirtyRecord] = (),
+        *,
+        expired: Mapping[str, ExpiredRecord] | None = None,
+        claim_until: float = -inf,
     ) -> None:
         """Start with no nodes, but those of suspended leases and of slots that have to be cleaned.
 
@@ -93,6 +100,9 @@ class Ledger:
             suspended: Suspended leases of earlier lives of the manager, by key.
             cordons: Why instances get no new work, by node id; whether or not they are nodes yet.
             dirty: Slots that were used in earlier lives, of nodes that are used on; cleaned when their nodes are ready.
+            expired: Suspended leases that have expired, by key.
+            claim_until: Before this moment none of the suspended ones expires: nobody could resume them while there was
+                no manager.
         """
         self.pools = {pool_slots.pool: pool_slots for pool_slots in pools}
         self.leases: dict[str, Assignment] = {}
@@ -128,7 +138,10 @@ class Ledger:
         self._numbered = 0
         """How many leases and clean-ups were given a number."""
 
-        self._restore(suspended or {})
+        self.expiries = Expiries.of(expired or {})
+        """When leases that sleep expire, and which have."""
+
+        self._restore(suspended or {}, claim_until)
         self._restore_dirty(dirty)
 
     def node(self, pool: str, instance: str) -> Node | None:
@@ -194,6 +207,7 @@ class Ledger:
         assignment = self.leases.pop(key, None)
         if assignment is None:
             return NOTHING
+        self.expiries.cancel(key)
         if assignment.delivered and assignment.node.pool_slots.cleans:
             return self._clean(assignment, now)
         self._vacate(assignment, now)
@@ -209,6 +223,7 @@ class Ledger:
         if assignment is not None and assignment.resuming:
             assignment.resuming = False
             assignment.node.pool_slots.settle(assignment.node)
+            self.expiries.expect(assignment)
             return self.suspend(assignment.id, now)
         if waiter is None:
             return self.release(key, now)
@@ -216,11 +231,20 @@ class Ledger:
         self.pending -= not waiter.reserves
         return self._serve(now)
 
-    def suspend(self, lease: LeaseId, now: float) -> Step:
-        """Let a lease sleep: it keeps its slot and its node, and counts as demand no more."""
+    def suspend(self, lease: LeaseId, now: float, expires_at: float | None = None) -> Step:
+        """Let a lease sleep: it keeps its slot and its node, and counts as demand no more.
+
+        Args:
+            lease: Which.
+            now: Seconds since the epoch.
+            expires_at: When it ends if nobody has resumed it by then, or infinite. None: as it was when it slept last.
+        """
         assignment = self.find(lease)
         if assignment is None or assignment.suspended:
             return NOTHING
+        if expires_at is not None:
+            assignment.expires_at = expires_at
+        self.expiries.expect(assignment)
         assignment.node.asleep[assignment.slot] = assignment.node.awake.pop(assignment.slot)
         assignment.node.pool_slots.settle(assignment.node)
         if assignment.node.rests:
@@ -231,14 +255,30 @@ class Ledger:
         """Wake a suspended lease, as soon as its node is ready.
 
         Raises:
+            LeaseExpired: One did, for too long.
             NotSuspended: No lease sleeps under the key.
         """
         assignment = self.leases.get(key)
+        if assignment is None and (late := self.expiries.expired.get(key)) is not None:
+            raise LeaseExpired(key, late.at)
         if assignment is None or not assignment.suspended or assignment.resuming:
             raise NotSuspended(key)
         assignment.resuming = True
+        self.expiries.cancel(key)
         assignment.node.pool_slots.settle(assignment.node)
         return NOTHING if assignment.node.closed in AWAY else self._wake(assignment)
+
+    def expire(self, now: float) -> Step:
+        """Free the slots of those that have slept for too long."""
+        writes: list[Write] = []
+        actions: list[object] = []
+        for key in self.expiries.due(now):
+            assignment = self.leases[key]
+            freed = self.release(key, now)
+            record = ExpiredRecord(assignment.node.id, assignment.slot, assignment.expires_at)
+            writes += [*freed.writes, *self.expiries.note(key, record)]
+            actions += [Expired(assignment.id), *freed.actions]
+        return Step(writes, actions) if actions else NOTHING
 
     def reserve(self, key: str, now: float, potential: int) -> Step:
         """Keep a slot for an acquire to come.
@@ -533,7 +573,7 @@ class Ledger:
 
     # --- inside ------------------------------------------------------------------------------------------
 
-    def _restore(self, suspended: Mapping[str, LeaseRecord]) -> None:
+    def _restore(self, suspended: Mapping[str, LeaseRecord], claim_until: float) -> None:
         """Take up suspended leases; their nodes are expected back."""
         for key, record in suspended.items():
             pool, _, instance = record.host.partition("/")
@@ -544,10 +584,19 @@ class Ledger:
             if record.slot in node.vacant:  # fewer slots than before, and this one is no more
                 _take(node, record.slot)
                 since = record.since
+                expires_at = inf if record.expires_at is None else max(record.expires_at, claim_until)
                 assignment = Assignment(
-                    self._lease_id(key, node, record.slot), node, since, 0, since, inf, delivered=True
+                    self._lease_id(key, node, record.slot),
+                    node,
+                    since,
+                    0,
+                    since,
+                    inf,
+                    delivered=True,
+                    expires_at=expires_at,
                 )
                 node.asleep[record.slot] = self.leases[key] = assignment
+                self.expiries.expect(assignment)
             node.pool_slots.settle(node)
 
     def _restore_dirty(self, dirty: Iterable[DirtyRecord]) -> None:
@@ -656,7 +705,11 @@ class Ledger:
         uses = pool_slots.uses[node.instance] = node.uses + 1
         node.pool_slots.settle(node)
         return Step(
-            (Put(LEASE, key, LeaseRecord(id_, slot, now)), Put(USES, id_, UsesRecord(uses))),
+            (
+                Put(LEASE, key, LeaseRecord(id_, slot, now)),
+                Put(USES, id_, UsesRecord(uses)),
+                *self.expiries.forget(key),
+            ),
             (Check(lease) if pool_slots.checks else Deliver(lease),),
         )
 
@@ -739,6 +792,7 @@ class Ledger:
         actions: list[object] = []
         for assignment in broken:
             del self.leases[assignment.key]
+            self.expiries.cancel(assignment.key)
             self._vacate(assignment, now)
             writes.append(Drop(LEASE, assignment.key))
             if assignment.delivered and assignment.node.pool_slots.cleans:

@@ -133,7 +133,18 @@ class Core:
         self.pools = {pool.name: pool for pool in pools}
         self.plans = dict(plans)
         left = Left.of(pools, recovered, keep_used=keep_used)
-        self.ledger = Ledger(map(_slots_of, pools), left.uses, left.asleep, left.cordons, left.dirty)
+        self._schedule = Schedule(policies)
+        self._policy = IDLES_AT_ZERO
+        self._policy_until = -inf
+        self.ledger = Ledger(
+            map(_slots_of, pools),
+            left.uses,
+            left.asleep,
+            left.cordons,
+            left.dirty,
+            expired=left.expired,
+            claim_until=now + self.policy_at(now).idle_time,
+        )
         self.decisions: deque[Decision] = deque(maxlen=KEPT_DECISIONS)
         """The last decisions, newest last; one that changes nothing replaces its like."""
 
@@ -160,9 +171,6 @@ class Core:
         self._breaks: Timers[tuple[str, str]] = Timers()
         """When the work on them that would last longer is broken."""
 
-        self._schedule = Schedule(policies)
-        self._policy = IDLES_AT_ZERO
-        self._policy_until = -inf
         self._look_at = now
         self._touched = True
         """Whether anything was taken in since the last tick."""
@@ -269,11 +277,11 @@ class Core:
         self._actions += [Refuse(each.key, why) for each in self.ledger.leases.values() if each.resuming]
         return self._end()
 
-    def suspend(self, lease: LeaseId, now: float) -> Step:
+    def suspend(self, lease: LeaseId, now: float, expires_at: float | None = None) -> Step:
         """See `Ledger.suspend`."""
         self._touched = True
         assignment = self.ledger.find(lease)
-        self._add(self.ledger.suspend(lease, now))
+        self._add(self.ledger.suspend(lease, now, expires_at))
         if assignment is not None:
             self._note_rest(assignment.node, now)
         return self._end()
@@ -480,7 +488,7 @@ class Core:
     def wake_at(self) -> float | None:
         """See `fleeting.runtime.Core`."""
         at = self._look_at
-        for due in (self._breaks.next, *[plan.wake_at for plan in self.plans.values()]):
+        for due in (self._breaks.next, self.ledger.expiries.next, *[plan.wake_at for plan in self.plans.values()]):
             if due is not None and due < at:
                 at = due
         return None if at == inf else at
@@ -498,6 +506,10 @@ class Core:
             node, notice = self.ledger.pools[pool].nodes[instance], self.doomed[pool, instance]
             self._add(self.ledger.break_late(node, notice.deadline, Loss(LossKind.PREEMPTED, notice.why), now))
             self._give_up_if_free(node, now)
+            self._touched = True
+        expired = self.ledger.expire(now)
+        if expired.actions:
+            self._add(expired)
             self._touched = True
         soonest = now if self.observing else now + COALESCE
         if soonest < self._look_at and self._is_news(now):

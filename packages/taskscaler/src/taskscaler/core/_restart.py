@@ -1,8 +1,10 @@
 """What a manager finds in its journal of leases that an earlier one handed out, and what becomes of them. Pure.
 
-Leases that sleep are taken up again. Those that were awake are nobody's any more, and what ran under them may still
-run: so instances that were in use are removed, unless they are to be used on. Where leases sleep, an instance stays,
-and its dirty slots are cleaned before they are used; where slots are not cleaned, it goes with all that slept there.
+Leases that sleep are taken up again, and so is the memory of those that have expired. One that would have expired
+while there was no manager does so a little later: whoever wanted to resume it in time found nobody to ask. Those that
+were awake are nobody's any more, and what ran under them may still run: so instances that were in use are removed,
+unless they are to be used on. Where leases sleep, an instance stays, and its dirty slots are cleaned before they are
+used; where slots are not cleaned, it goes with all that slept there.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,7 +15,17 @@ from attrs import frozen
 from fleeting.core import Drop, Plan, Put, Write
 from taskscaler._types import PoolSettings
 from taskscaler.core._ledger import Ledger
-from taskscaler.core._slots import CORDON, DIRTY, LEASE, USES, DirtyRecord, LeaseRecord, node_id
+from taskscaler.core._slots import (
+    CORDON,
+    DIRTY,
+    EXPIRED,
+    LEASE,
+    USES,
+    DirtyRecord,
+    ExpiredRecord,
+    LeaseRecord,
+    node_id,
+)
 
 WAS_IN_USE = "it was in use when its manager stopped"
 """Why instances of an earlier manager are removed."""
@@ -34,6 +46,9 @@ class Left:
 
     dirty: Sequence[DirtyRecord]
     """Slots of nodes that are used on, and that were not cleaned since they were used."""
+
+    expired: Mapping[str, ExpiredRecord]
+    """Suspended leases that have expired, by key."""
 
     lost: frozenset[str]
     """Ids of nodes that are not used on."""
@@ -58,6 +73,7 @@ class Left:
             cordons={node: record.why for node, record in recovered.get(CORDON, {}).items()},
             asleep=asleep,
             dirty=[record for record in used if keep_used or record.host in stay],
+            expired=recovered.get(EXPIRED, {}),
             lost=frozenset() if keep_used else frozenset(record.host for record in used) - stay,
             leases=[*leases],
             slots=[*recovered.get(DIRTY, {})],

@@ -10,7 +10,7 @@ from attrs import Factory, define, frozen
 
 from fleeting.events import Loss
 
-LEASE, USES, CORDON, DIRTY = "lease", "uses", "cordon", "dirty"
+LEASE, USES, CORDON, DIRTY, EXPIRED = "lease", "uses", "cordon", "dirty", "expired"
 """The journal's kinds of records that belong to the ledger."""
 
 
@@ -21,6 +21,8 @@ class LeaseRecord(NamedTuple):
     slot: int
     since: float
     suspended: bool = False
+    expires_at: float | None = None
+    """When it ends if it is still suspended then, in seconds since the epoch; None: never."""
 
 
 class UsesRecord(NamedTuple):
@@ -44,11 +46,21 @@ class DirtyRecord(NamedTuple):
     """Of the lease that used it last."""
 
 
+class ExpiredRecord(NamedTuple):
+    """A suspended lease that has expired, as the journal keeps it under the lease's key for who comes back too late."""
+
+    host: str
+    slot: int
+    at: float
+    """When it expired, in seconds since the epoch."""
+
+
 LEDGER_RECORDS: Mapping[str, type] = {
     LEASE: LeaseRecord,
     USES: UsesRecord,
     CORDON: CordonRecord,
     DIRTY: DirtyRecord,
+    EXPIRED: ExpiredRecord,
 }
 """What the ledger keeps in the journal: the records' classes, by kind."""
 
@@ -365,6 +377,9 @@ class Assignment:
     resuming: bool = False
     """Whether somebody waits to be handed it again."""
 
+    expires_at: float = inf
+    """When it ends if nobody has resumed it by then; kept while it is awake, for who gives up resuming it."""
+
     @property
     def key(self) -> str:
         """What it was asked for under."""
@@ -382,7 +397,8 @@ class Assignment:
 
     def record(self) -> LeaseRecord:
         """For the journal."""
-        return LeaseRecord(self.node.id, self.slot, self.since, self.suspended)
+        expires_at = self.expires_at if self.suspended and self.expires_at < inf else None
+        return LeaseRecord(self.node.id, self.slot, self.since, self.suspended, expires_at)
 
 
 class Deliver(NamedTuple):
@@ -402,6 +418,12 @@ class Break(NamedTuple):
 
     lease: LeaseId
     loss: Loss
+
+
+class Expired(NamedTuple):
+    """Nobody has resumed the lease in time; its slot is free."""
+
+    lease: LeaseId
 
 
 class MarkUnhealthy(NamedTuple):

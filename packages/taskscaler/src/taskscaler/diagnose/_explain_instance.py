@@ -35,9 +35,18 @@ class JobOnInstance:
     suspended: bool
     """Whether it sleeps."""
 
+    expires_at: float | None = None
+    """When it expires unless it is resumed by then, seconds since the epoch; None: it does not."""
+
     def as_dict(self) -> dict[str, object]:
         """Plain data for JSON."""
-        return {"key": self.key, "slot": self.slot, "since": iso(self.since), "suspended": self.suspended}
+        return {
+            "key": self.key,
+            "slot": self.slot,
+            "since": iso(self.since),
+            "suspended": self.suspended,
+            "expires_at": None if self.expires_at is None else iso(self.expires_at),
+        }
 
 
 @frozen(kw_only=True)
@@ -184,7 +193,7 @@ def _known(snapshot: Snapshot, plan: Plan, instance: Instance) -> InstanceExplan
         since=instance.first_seen,
         ready_since=instance.ready_since,
         slots=node.pool_slots.per_node if node else 0,
-        jobs=tuple(_job(each) for each in leases),
+        jobs=tuple(_job(core, each) for each in leases),
         uses=node.uses if node else 0,
         max_uses=core.pools[plan.pool].max_use_count,
         why=_Reasons(snapshot, plan.pool, instance, items).why(node),
@@ -194,9 +203,13 @@ def _known(snapshot: Snapshot, plan: Plan, instance: Instance) -> InstanceExplan
     )
 
 
-def _job(assignment: Assignment) -> JobOnInstance:
+def _job(core: Core, assignment: Assignment) -> JobOnInstance:
     return JobOnInstance(
-        key=assignment.key, slot=assignment.slot, since=assignment.since, suspended=assignment.suspended
+        key=assignment.key,
+        slot=assignment.slot,
+        since=assignment.since,
+        suspended=assignment.suspended,
+        expires_at=core.ledger.expiries.at(assignment.key),
     )
 
 

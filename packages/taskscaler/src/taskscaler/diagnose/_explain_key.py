@@ -7,7 +7,7 @@ from attrs import frozen
 from fleeting.config import did_you_mean
 from fleeting.plugins import span
 from taskscaler._wording import iso
-from taskscaler.core._slots import Assignment, Closed, LostLease, Waiter
+from taskscaler.core._slots import Assignment, Closed, ExpiredRecord, LostLease, Waiter
 from taskscaler.diagnose._answer import ScalerAnswer
 from taskscaler.diagnose._explain import explain
 from taskscaler.diagnose._forecast import Next
@@ -24,8 +24,8 @@ class KeyExplanation(ScalerAnswer):
     """The key that was asked about."""
 
     state: str
-    """``waiting``, ``reserved``, ``assigned`` (a slot, not handed over yet), ``holding``, ``suspended``, ``lost`` or
-    ``unknown``."""
+    """``waiting``, ``reserved``, ``assigned`` (a slot, not handed over yet), ``holding``, ``suspended``, ``expired``
+    (suspended for too long), ``lost`` or ``unknown``."""
 
     since: float | None = None
     """When it came to be so, seconds since the epoch."""
@@ -44,6 +44,9 @@ class KeyExplanation(ScalerAnswer):
 
     slot: int | None = None
     """The number of its slot, from 0."""
+
+    expires_at: float | None = None
+    """When it expires unless it is resumed by then, seconds since the epoch; None: it does not."""
 
     why: str
     """Why it stands there."""
@@ -69,7 +72,8 @@ class KeyExplanation(ScalerAnswer):
                 return f"{self.key} has held slot {self.slot} of {self.instance}{for_}{ends}{why}"
             case "lost":
                 return f"{self.key} {self.lost}; nobody has requested a slot for this key since"
-        return f"{self.key} is unknown: {self.why}"
+        ended = "is unknown" if self.since is None else f"expired {span(self.at - self.since)} ago"
+        return f"{self.key} {ended}: {self.why}"
 
     @property
     def _in_queue(self) -> str:
@@ -91,6 +95,7 @@ class KeyExplanation(ScalerAnswer):
             "instance": self.instance,
             "pool": self.pool,
             "slot": self.slot,
+            "expires_at": None if self.expires_at is None else iso(self.expires_at),
             "why": self.why,
             "lost": self.lost,
         }
@@ -105,6 +110,9 @@ def explain_key(snapshot: Snapshot, key: str) -> KeyExplanation:
         return _holding(snapshot, assignment, lost)
     if waiter := ledger.waiter(key):
         return _waiting(snapshot, waiter, lost)
+    expired = ledger.expiries.expired.get(key)
+    if expired and not (loss and loss.at > expired.at):
+        return _expired(key, expired, lost, now)
     if loss:
         return _gone(key, loss, lost, now)
     hint = did_you_mean(key, [*ledger.leases, *(waiter.key for waiter in ledger.queue())])
@@ -123,6 +131,7 @@ def _holding(snapshot: Snapshot, assignment: Assignment, lost: str) -> KeyExplan
         instance=node.instance,
         pool=node.pool,
         slot=assignment.slot,
+        expires_at=snapshot.core.ledger.expiries.at(assignment.key),
         why=_on_its_sleep(assignment) if assignment.delivered else unwritten,
         lost=lost,
         next=tuple(item for item in on_node if item.what is not Next.CHECK),
@@ -154,6 +163,21 @@ def _waiting(snapshot: Snapshot, waiter: Waiter, lost: str) -> KeyExplanation:
         why="a slot is kept for it" if kept else overall.answer,
         lost=lost,
         next=() if kept else overall.next,
+    )
+
+
+def _expired(key: str, expired: ExpiredRecord, lost: str, now: float) -> KeyExplanation:
+    pool, _, instance = expired.host.partition("/")
+    return KeyExplanation(
+        at=now,
+        key=key,
+        state="expired",
+        since=expired.at,
+        instance=instance,
+        pool=pool,
+        slot=expired.slot,
+        why=f"nobody resumed it in time; it was suspended in slot {expired.slot} of {instance}",
+        lost=lost,
     )
 
 

@@ -59,6 +59,9 @@ class Next(Enum):
     BREAK = "break"
     """Work is broken, unless it is done by then: its instance is about to go."""
 
+    EXPIRE = "expire"
+    """Suspended leases expire, unless they are resumed by then."""
+
     AGE = "age"
     """An instance grows too old: it takes no more work, and is given up once it is free."""
 
@@ -89,6 +92,7 @@ _SENTENCES = {
     Next.OVERDUE: "{instances} {are} removed unless ready",
     Next.DELETE: "the deletion of {instances} is requested again unless complete",
     Next.BREAK: "{keys} on {instances} {keys_are} cut short unless finished",
+    Next.EXPIRE: "{keys} on {instances} {keys_expire} unless resumed",
     Next.AGE: "{instances} {get} no more work, and {are} removed once free",
     Next.TAKEN: "the cloud takes {instances} away",
     Next.POLICY: "the policy changes",
@@ -125,7 +129,7 @@ class Upcoming:
     """To which instances; empty if to none in particular."""
 
     keys: tuple[str, ...] = ()
-    """Whose work is broken."""
+    """Whose work is broken, or which leases expire."""
 
     count: int = 0
     """How many instances are asked for, or requests taken back."""
@@ -144,6 +148,7 @@ class Upcoming:
             are=_are(self.instances),
             keys=enumerated(self.keys),
             keys_are=_are(self.keys),
+            keys_expire="expires" if len(self.keys) == 1 else "expire",
             get="gets" if len(self.instances) == 1 else "get",
             instances_wanted=counted(self.count, "instance"),
             count_are="is" if self.count == 1 else "are",
@@ -219,6 +224,7 @@ class _Foresight:
             for at, instance in plan.agenda.giving_up():
                 yield from self._lost_with(at, plan.pool, instance)
         yield from self._announced()
+        yield from self._expiring()
         yield from self._grown_old()
         yield from self._decided()
 
@@ -265,6 +271,11 @@ class _Foresight:
             if late and len(late) == len(leases) and not node.retained:
                 given_up_at = self.core.plans[node.pool].agenda.deletes_at(at)
                 yield self._item(given_up_at, Next.GIVE_UP, node.pool, node.instance, why=node.why_closed)
+
+    def _expiring(self) -> Iterator[Upcoming]:
+        for key, at in self.core.ledger.expiries.items():
+            lease = self.core.ledger.leases[key].id
+            yield self._item(at, Next.EXPIRE, lease.pool, lease.instance, keys=(key,))
 
     def _grown_old(self) -> Iterator[Upcoming]:
         for pool, plan in self.core.plans.items():

@@ -9,7 +9,8 @@ import anyio
 from attrs import frozen
 
 import taskscaler
-from fleeting import ConnectInfo
+from fleeting import ConnectInfo, Duration
+from fleeting.config import check
 from fleeting.events import Loss
 from taskscaler._errors import LeaseLost
 from taskscaler._lease import only_unreachable
@@ -117,10 +118,16 @@ class Lease:
         if not self._lease.ended:
             self._portal.do(self._lease.mark_suspect, why)
 
-    def suspend(self) -> None:
+    def suspend(self, ttl: float = math.inf) -> None:
         """Let the work sleep, as `taskscaler.Lease.suspend`."""
+        check("ttl", ttl, Duration, least=0, endless=True)
         if not self._lease.ended:
-            self._portal.do(self._lease.suspend)
+            self._portal.do(self._lease.suspend, ttl)
+
+    def suspend_again(self) -> None:
+        """Undo `Taskscaler.resume`, as `taskscaler.Lease.suspend_again`."""
+        if not self._lease.ended:
+            self._portal.do(self._lease.suspend_again)
 
     def call(self, function: Callable[[*Ts], Awaitable[T]], *args: *Ts) -> T:
         """Wait for something that makes sense only while the lease is held; for `Connection`.

@@ -105,7 +105,7 @@ class Taskscaler:
         async def resume() -> Lease:
             return Lease(await self.scaler.resume(key, timeout=timeout), self.portal)
 
-        return self.portal.call(resume, undo=Lease.suspend)
+        return self.portal.call(resume, undo=Lease.suspend_again)
 
     def attempts(
         self, key: str, *, tries: int = 3, timeout: float | None = None, expected_duration: float = math.inf
