@@ -34,6 +34,7 @@ from fleeting.connectors import Sink
 from fleeting.connectors._collect import Collector
 from fleeting.groups.static import Host, StaticConfig, StaticGroup
 from fleeting.groups.static._group import _about
+from fleeting.plugins import HasHosts
 from tests.fleeting import static_hosts
 from tests.fleeting.static_hosts import Hosts
 
@@ -139,6 +140,21 @@ async def test_a_host_that_cannot_be_reached_is_not_taken(hosts: Hosts) -> None:
         assert await group.increase(1, intent="two") == 0
         (later,) = (await group.update()).problems
         assert evolve(later, message=problem.message) == problem  # a dying host hangs up first, and refuses then
+
+
+async def test_hosts_can_be_tried_by_who_only_observes(hosts: Hosts) -> None:
+    """All of them in their order, taken or not, each as its instance would be reached; and none is taken by that."""
+    async with hosts.opened() as group, hosts.opened(observe_only=True) as observer:
+        await group.increase(1, intent="one")
+        (instance,) = await states(group)
+        assert isinstance(observer, HasHosts)
+        infos = await observer.hosts()
+        assert [info.id for info in infos] == ["host-1", "host-2"]
+        assert evolve(infos[0], id=instance) == await group.connect_info(instance)
+        for info in infos:
+            async with dial(info) as connection:
+                assert (await connection.run("true")).ok
+        assert (await observer.update()).instances.keys() == {instance}
 
 
 async def test_a_heartbeat_connects_to_the_host(hosts: Hosts) -> None:

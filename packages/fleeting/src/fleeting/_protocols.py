@@ -191,6 +191,21 @@ class MarksOwner(Protocol):
         ...
 
 
+@runtime_checkable
+class HasHosts(Protocol):
+    """A group whose machines are there before they are instances of it, so that they can be tried beforehand."""
+
+    async def hosts(self) -> Sequence[ConnectInfo]:
+        """How to connect to each machine that the group may make an instance of, in the order of its configuration.
+
+        May be called while the group is only observed; connects to none of them.
+
+        Returns:
+            As `InstanceGroup.connect_info` does, with the machine's own name as the id.
+        """
+        ...
+
+
 class Connection(Protocol):
     """An open way to one instance."""
 

@@ -9,7 +9,7 @@ from fleeting._durations import format_duration, span
 from fleeting._offload import Offload, undone_on_failure
 from fleeting._plugins import load_connector
 from fleeting._private_directory import PrivateDirectory
-from fleeting._protocols import GivesNotice, MarksOwner, Suspends, Withdraws
+from fleeting._protocols import GivesNotice, HasHosts, MarksOwner, Suspends, Withdraws
 from fleeting._setting_command import SettingCommand
 from fleeting._shared_call import SharedCall
 from fleeting._structure import is_group_name, structure
@@ -20,6 +20,7 @@ __all__ = [
     "INTERFACE_VERSION",
     "Argv",
     "GivesNotice",
+    "HasHosts",
     "MarksOwner",
     "Offload",
     "PrivateDirectory",

@@ -125,6 +125,10 @@ class StaticGroup:
         except ConnectError as error:
             raise ProviderError(_about(name, str(error))) from error
 
+    async def hosts(self) -> Sequence[ConnectInfo]:
+        """All of them, taken or not."""
+        return [await self._info(name, name) for name in self._hosts]
+
     async def shutdown(self) -> None:
         """Let the next manager have the hosts; those that are taken stay so."""
         await self._offload(self._store.close)
