@@ -144,6 +144,16 @@ def test_a_jobs_file_is_told_too(pin: Pin) -> None:
     pin("quickstart", result.stdout.replace(str(QUICKSTART), "jobs.toml"))
 
 
+def test_a_fleet_without_jobs_is_told_too(tmp_path: Path) -> None:
+    """As a file that describes a fleet for others to use; nothing is planned for it."""
+    (tmp_path / "fleet.toml").write_text('[autoscaler]\nplugin = "local"\nmax_instances = 2\n')
+    result = check(tmp_path / "fleet.toml", "--offline")
+    assert (result.exit_code, result.stderr) == (0, "")
+    said = rows(result.stdout)
+    assert said["jobs"] == ["none in this file"]
+    assert "first minute" not in said
+
+
 def test_every_setting_is_shown_with_where_it_comes_from(tmp_path: Path) -> None:
     """Each once; what a pool takes over comes from the fleet, and what may be secret is not shown."""
     (tmp_path / "jobs.toml").write_text(

@@ -83,6 +83,11 @@ Source = Callable[[Defaults, Path, Callable[[str], ConfigProblem | None]], LazyJ
 says what is wrong with the name of an executor; may raise what `read_jobs_file` does."""
 
 
+def no_jobs(defaults: Defaults, directory: Path, _: object) -> LazyJobs:
+    """Give none, as a `Source`: the file is about the fleet only."""
+    return FileJobs((), defaults, (), directory)
+
+
 def read_jobs_file(path: Path, source: Source | None = None) -> JobsFile:
     """Read and check a jobs file.
 

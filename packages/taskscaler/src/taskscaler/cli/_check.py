@@ -2,14 +2,12 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from itertools import groupby, islice
 from pathlib import Path
 
 import anyio
-from attrs import evolve, frozen
+from attrs import frozen
 
 from fleeting import (
-    ConfigError,
     ConnectError,
     FleetingError,
     GroupInfo,
@@ -22,54 +20,23 @@ from fleeting import (
     dial,
 )
 from fleeting.cli import FAILED, SUCCEEDED, WRONG, WRONG_FILE, outcome, report_errors
-from fleeting.config import read_toml
-from fleeting.errors import ConfigProblem
-from fleeting.plugins import format_duration, span
-from fleeting.runtime import Dial, InstanceCalls
-from taskscaler import config
-from taskscaler._jobsfile import read_jobs_file
+from fleeting.plugins import span
+from fleeting.runtime import Dial
 from taskscaler._scaler import Taskscaler
-from taskscaler._wording import counted, enumerated
-from taskscaler.batch import Job
+from taskscaler._wording import counted
 from taskscaler.cli._console import PatientConsole
 from taskscaler.cli._fleet import UNEXPLAINED, fleet_rows
 from taskscaler.cli._log import logging_to
+from taskscaler.cli._look import PATIENCE, dial_once, too_small, view_of
 from taskscaler.cli._paragraphs import Paragraphs, Row
 from taskscaler.cli._settings import settings_rows
+from taskscaler.cli._subject import read_subject
 from taskscaler.config import Autoscaler, PoolTable
 from taskscaler.core._decide import Decision
 from taskscaler.diagnose._first_minute import first_minute
 
-PATIENCE = 30.0
-"""Seconds that the cloud may take to show the group, and the instance to answer, whatever the file says."""
-
 FEW = 10
-"""So many instances, and kinds of jobs, are named."""
-
-MANY = 10_000
-"""So many jobs are looked at for that."""
-
-
-@frozen(kw_only=True)
-class _Subject:
-    """A file that is right."""
-
-    fleet: Autoscaler
-    groups: Sequence[InstanceGroup]
-    """Of its pools; empty: a plugin is not installed."""
-
-    missing: PluginNotFound | None = None
-    rows: list[Row]
-    """What the file says beside its fleet."""
-
-    written: object
-    """The fleet's table as it stands in the file."""
-
-    meant: object
-    """The same, with what GitLab means by keys that are missing, if the file is GitLab's."""
-
-    jobs: int = 0
-    """How many the file has."""
+"""So many instances are named."""
 
 
 def check_file(
@@ -85,7 +52,7 @@ def check_file(
         price_per_hour: What one instance costs an hour, if that is known.
     """
     try:
-        subject = _read(path, runner)
+        subject = read_subject(path, runner)
     except (*WRONG_FILE, PluginNotFound) as error:
         return report_errors([error], WRONG)
     report = Paragraphs(PatientConsole())
@@ -105,63 +72,6 @@ def check_file(
             return anyio.run(look.run)
 
     return outcome(run)
-
-
-def _read(path: Path, runner: str | None) -> _Subject:
-    """Read the file as what it is.
-
-    Raises:
-        ConfigError, PluginBroken, InterfaceMismatch, OSError: The file or a plugin is wrong.
-        PluginNotFound: Nobody knows the plugin.
-    """
-    _, data = read_toml(path)
-    if "runners" in data:
-        return _read_runner(path, runner)
-    if runner is not None or data.keys().isdisjoint({"autoscaler", "jobs"}):
-        is_jobs_file = "autoscaler" in data or "jobs" in data
-        what = "a jobs file" if is_jobs_file else "a file with neither [[runners]] nor [autoscaler]"
-        expected = "a GitLab Runner config.toml" + ("" if runner is not None else " or a jobs file")
-        raise ConfigError([ConfigProblem(path="", found=what, expected=expected)], source=str(path))
-    file = read_jobs_file(path)
-    executors = ", ".join(sorted(file.jobs.executors))
-    rows = [
-        ("jobs", f"{len(file.jobs)}, by the executor {executors}"),
-        *job_rows(file.jobs),
-        *(("note", note) for note in file.notes),
-    ]
-    written = data.get("autoscaler")
-    return _Subject(
-        fleet=file.autoscaler, groups=file.groups, rows=rows, written=written, meant=written, jobs=len(file.jobs)
-    )
-
-
-def _read_runner(path: Path, name: str | None) -> _Subject:
-    runner = config.load(path, runner=name)
-    notes: list[str] = []
-    groups: list[InstanceGroup] = []
-    missing = None
-    try:
-        groups = runner.groups(notes=notes)
-        runner.observers()
-    except PluginNotFound as error:
-        if not error.distribution:
-            raise
-        missing = error
-        notes.append(f"the plugin is not installed here, so plugin_config was not checked: {error.hint}")
-    rows = [
-        ("runner", f"{runner.name or 'without a name'}, {counted(runner.jobs_at_once, 'job')} at once at most"),
-        *(("unsupported", sentence) for sentence in runner.unsupported),
-        *(("note", note) for note in (*runner.notes, *notes)),
-        *([("ignored", ", ".join(runner.ignored))] if runner.ignored else []),
-    ]
-    return _Subject(
-        fleet=runner.autoscaler,
-        groups=groups,
-        missing=missing,
-        rows=rows,
-        written=runner.written,
-        meant=runner.meant,
-    )
 
 
 @frozen
@@ -197,11 +107,7 @@ class _Look:
 
     async def _view(self, scaler: Taskscaler, pool: PoolTable, group: InstanceGroup) -> Observation:
         """See the group once more: that the scaler could not see it, it would take for a passing trouble."""
-        try:
-            with anyio.fail_after(PATIENCE):
-                view = await group.update()
-        except TimeoutError as error:
-            raise ProviderError(f"the cloud did not report the group within {span(PATIENCE)}") from error
+        view = await view_of(group)
         known = [instance for instance in await scaler.instances() if instance.pool == pool.name]
         if not known and any(seen.state is not State.DELETED for seen in view.instances.values()):
             raise ProviderError("the cloud reported the group only on the second try; try again")
@@ -212,9 +118,7 @@ class _Look:
         yield from ([("pool", pool.name)] if self.fleet.pools else [])
         yield "group", info.identity + (f", at most {counted(info.max_size, 'instance')}" if info.max_size else "")
         yield from (("advice", sentence) for sentence in info.advice)
-        if info.max_size is not None and info.max_size < self.fleet.max_instances:
-            most = f"the group may have at most {counted(info.max_size, 'instance')} ({info.max_size_is})"
-            yield "advice", f"{most}, and max_instances is {self.fleet.max_instances}: raise the group's limit"
+        yield from (("advice", sentence) for sentence in too_small(info, pool.max_instances))
 
     def _start_rows(self, view: Observation, pool: PoolTable) -> Iterator[Row]:
         """What becomes of the instances when a manager starts: the decision takes them for usable."""
@@ -232,13 +136,11 @@ class _Look:
             self.report.go_on(("dialled", "none: no instance is running"))
             return []
         instance, started = running[0], clock.now()
-        configured = pool.connector_config
-        connector = evolve(configured, timeout=min(configured.timeout, PATIENCE))
-        calls = InstanceCalls(group, pool.name, connector, self.dial, clock)
         try:
-            info = await calls.connect_info(instance)
-            async with calls.dial(info):
-                self.report.go_on(("dialled", f"{instance} over {info.protocol} in {span(clock.now() - started)}"))
+            with anyio.fail_after(PATIENCE):
+                info = await group.connect_info(instance)
+            protocol = await dial_once(info, pool, dial=self.dial)
+            self.report.go_on(("dialled", f"{instance} over {protocol} in {span(clock.now() - started)}"))
         except (FleetingError, OSError) as error:
             return [ConnectError(f"{instance} cannot be dialled: {str(error) or type(error).__name__}")]
         return []
@@ -249,29 +151,6 @@ def _instance_rows(view: Observation) -> Iterable[Row]:
     more = [f"{len(view.instances) - FEW} more"] if len(view.instances) > FEW else []
     yield "instances", f"{len(view.instances)}: {', '.join([*shown, *more])}" if shown else "none"
     yield from (("problem", problem.message) for problem in view.problems)
-
-
-def job_rows(jobs: Sequence[Job]) -> Iterator[Row]:
-    """Tell what the first jobs need and leave, and how long they may take; of neighbours that are alike, once."""
-    shown = 0
-    for description, group in islice(groupby(islice(jobs, MANY), _describe_job), FEW):
-        names = [job.name for job in group]
-        shown += len(names)
-        yield "", f"{names[0]}{f' to {names[-1]}' if len(names) > 1 else ''}: {description}"
-    if len(jobs) > shown:
-        yield "", f"and {counted(len(jobs) - shown, 'more job')}"
-
-
-def _describe_job(job: Job) -> str:
-    spec = job.spec
-    parts = [
-        f"by {job.executor}",
-        *([f"waits for {enumerated(job.needs)}"] if job.needs else []),
-        f"at most {format_duration(spec.timeout)}" if spec.timeout is not None else "without a time-out",
-        *([f"needs {enumerated(list(spec.files))}"] if spec.files else []),
-        *([f"leaves {enumerated(spec.artifacts)}"] if spec.artifacts else []),
-    ]
-    return ", ".join(parts)
 
 
 def first_minute_rows(
