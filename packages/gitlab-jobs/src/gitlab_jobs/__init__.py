@@ -1,10 +1,12 @@
 """GitLab's job protocol: what runners and GitLab say to each other about jobs.
 
-Everything is synchronous and free of I/O, so that any program can use it: jobs as values (`decode_job`), the log that
-is sent in patches (`Trace`), what must not be in it (`Masker`), and what tokens say about themselves (`read_token`).
+Everything is synchronous and free of I/O, so that any program can use it: jobs as values (`decode_job`), when to ask
+for them (`Polling`), what to say about one and when (`Report`), its log in patches (`Trace`), what must not be in that
+(`Masker`), and what tokens say about themselves (`read_token`).
 """
 
 from gitlab_jobs._errors import GitLabJobsError, PayloadInvalid
+from gitlab_jobs._job import Answer, End, Outcome, Phase, Report, Request, Update, known_reason
 from gitlab_jobs._json import decode_job, encode_job
 from gitlab_jobs._lines import Stream, Timestamps, section_end, section_start
 from gitlab_jobs._masking import Masker
@@ -32,15 +34,18 @@ from gitlab_jobs._payload import (
     Tracing,
     Variable,
 )
+from gitlab_jobs._polling import Polled, Polling, is_retried, seconds_to_wait
 from gitlab_jobs._tokens import Hints, mint_routable, read_token, shorten
 from gitlab_jobs._trace import Patch, Spool, Trace
 
 __all__ = [
+    "Answer",
     "Artifact",
     "ArtifactsFile",
     "Cache",
     "Credential",
     "Dependency",
+    "End",
     "Features",
     "GitInfo",
     "GitLabJobsError",
@@ -53,10 +58,16 @@ __all__ = [
     "JobInfo",
     "Masker",
     "OtelEndpoint",
+    "Outcome",
     "Patch",
     "PayloadInvalid",
+    "Phase",
     "PolicyOptions",
+    "Polled",
+    "Polling",
     "Port",
+    "Report",
+    "Request",
     "RunnerInfo",
     "Secret",
     "Spool",
@@ -66,11 +77,15 @@ __all__ = [
     "Timestamps",
     "Trace",
     "Tracing",
+    "Update",
     "Variable",
     "decode_job",
     "encode_job",
+    "is_retried",
+    "known_reason",
     "mint_routable",
     "read_token",
+    "seconds_to_wait",
     "section_end",
     "section_start",
     "shorten",

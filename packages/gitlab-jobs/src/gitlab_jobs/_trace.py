@@ -95,12 +95,12 @@ class Trace:
         """Add a line of our own, whatever the limit: why a job failed is not lost in its output."""
         self._append(line.encode(errors="replace"))
 
-    def patch(self) -> Patch | None:
-        """The next piece that the coordinator lacks; `None` if it has everything."""
+    def patch(self, most: int = MAX_PATCH) -> Patch | None:
+        """The next piece that the coordinator lacks, of *most* bytes; `None` if it has everything."""
         if self.is_sent:
             return None
         self._spool.seek(self.sent)
-        return Patch(self.sent, self._spool.read(MAX_PATCH))
+        return Patch(self.sent, self._spool.read(most))
 
     def accepted(self, patch: Patch) -> None:
         """The coordinator has taken a piece."""

@@ -1,0 +1,218 @@
+"""A runner's side of a job against the coordinator's, with a network between them that may do anything.
+
+Requests and answers are lost, come late and come twice; either side is started again at any moment, the coordinator
+without the end of a log. In the end each job has ended exactly once, and its log is as it was written.
+"""
+
+import zlib
+from io import BytesIO
+from itertools import count
+from typing import Any
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from gitlab_jobs import Answer, End, Job, Outcome, Patch, Phase, Report, Trace
+from gitlab_jobs._job import NO_ANSWER, Request
+from gitlab_jobs._server import Server, State
+
+RUNNER = "glrt-runner"
+
+
+class JobMachine(RuleBasedStateMachine):
+    """One job, or as many as it takes until one is acknowledged."""
+
+    def __init__(self) -> None:
+        """Nothing has happened yet."""
+        super().__init__()
+        self.now = 0.0
+        self.numbers = count(1)
+        self.wire: list[tuple[int, Request, int, str]] = []
+        self.answers: list[tuple[int, Answer]] = []
+        self.current: int | None = None
+        self.ends: list[State] = []
+        self.was_cancelled = False
+
+    @initialize(two_phase=st.booleans(), graceful=st.booleans(), accepts=st.integers(0, 2))
+    def begin(self, two_phase: bool, graceful: bool, accepts: int) -> None:  # noqa: FBT001  (hypothesis calls it)
+        """The job is handed out."""
+        numbers = count(1)
+        self.server = Server(lambda: f"token{next(numbers)}", accepts=accepts)
+        self.server.add_runner(RUNNER)
+        self.number = self.server.enqueue(Job(id=0, token=""))
+        self.features = {"two_phase_job_commit": two_phase, "cancel_gracefully": graceful}
+        self.take()
+
+    def take(self) -> None:
+        """Ask for a job, and get one."""
+        reply = self.server.request(RUNNER, self.features, self.now)
+        assert reply.status == 201
+        self.job: Job = reply.body
+        self.spool = BytesIO()
+        self.report = Report(Trace(spool=self.spool), self.now, two_phase=self.features["two_phase_job_commit"])
+        self.current = None
+
+    # the runner
+
+    @rule(data=st.binary(max_size=12))
+    def write(self, data: bytes) -> None:
+        """The job prints something; after its end it cannot."""
+        if self.report.outcome is None:
+            self.report.trace.write(data)
+
+    @rule()
+    def start(self) -> None:
+        """The job's place is ready."""
+        self.report.start(self.now)
+
+    @rule(success=st.booleans())
+    def finish(self, success: bool) -> None:  # noqa: FBT001  (hypothesis calls it)
+        """The job ends."""
+        outcome = Outcome(is_success=success, failure_reason=None if success else "script_failure", exit_code=3)
+        self.report.finish(outcome, self.now)
+
+    @rule()
+    def restart_runner(self) -> None:
+        """The process dies; what it had written down is all that is left."""
+        old = self.report
+        self.spool.seek(0)
+        self.current = None
+        if old.phase is not Phase.OVER:
+            trace = Trace(spool=self.spool)
+            self.report = Report(trace, self.now, phase=old.phase, outcome=old.outcome, is_canceling=old.is_canceling)
+
+    # the network
+
+    @precondition(lambda self: self.current is None)
+    @rule()
+    def send(self) -> None:
+        """Send what there is to send."""
+        request = self.report.request(self.now)
+        if request is not None:
+            self.current = next(self.numbers)
+            self.wire.append((self.current, request, self.job.id, self.job.token))
+
+    @precondition(lambda self: self.wire)
+    @rule(which=st.integers(0, 99), again=st.booleans())
+    def deliver(self, which: int, again: bool) -> None:  # noqa: FBT001  (hypothesis calls it)
+        """A request arrives, in any order, and perhaps once more later."""
+        which %= len(self.wire)
+        number, request, job, token = self.wire[which] if again else self.wire.pop(which)
+        stored = self.server.jobs[job]
+        before = stored.state
+        if isinstance(request, Patch):
+            reply = self.server.append(job, token, request.content_range, request.body, self.now)
+        else:
+            body: dict[str, Any] = {
+                "state": request.state,
+                "output": {"checksum": request.checksum, "bytesize": request.size},
+                "failure_reason": request.failure_reason,
+                "exit_code": request.exit_code,
+            }
+            reply = self.server.update(job, token, body, self.now)
+        if stored.state.is_final and not before.is_final:
+            self.ends.append(stored.state)
+        self.answers.append((number, Answer.of(reply.status, reply.headers)))
+
+    @precondition(lambda self: self.answers)
+    @rule(which=st.integers(0, 99))
+    def answer(self, which: int) -> None:
+        """An answer arrives; if it is not that of the request under way, nobody listens."""
+        number, answer = self.answers.pop(which % len(self.answers))
+        if number == self.current:
+            self.current = None
+            self.report.answered(answer, self.now)
+
+    @precondition(lambda self: self.wire)
+    @rule(which=st.integers(0, 99))
+    def lose(self, which: int) -> None:
+        """A request is lost."""
+        self.wire.pop(which % len(self.wire))
+
+    @precondition(lambda self: self.current is not None)
+    @rule()
+    def time_out(self) -> None:
+        """The runner waits no longer; request or answer may still be on their way."""
+        self.current = None
+        self.report.answered(NO_ANSWER, self.now)
+
+    @rule(seconds=st.sampled_from([0.1, 1.0, 3.0, 31.0]))
+    def wait(self, seconds: float) -> None:
+        """Time passes."""
+        self.now += seconds
+
+    # the coordinator
+
+    @rule(lost=st.integers(1, 20))
+    def restart_coordinator(self, lost: int) -> None:
+        """It comes back without the end of a log that is still written."""
+        trace = self.server.jobs[self.job.id].trace
+        if not self.server.jobs[self.job.id].state.is_final:
+            del trace[max(0, len(trace) - lost) :]
+
+    @rule()
+    def cancel(self) -> None:
+        """Somebody clicks."""
+        self.was_cancelled = True
+        self.server.cancel(self.job.id)
+
+    # what holds
+
+    @invariant()
+    def the_stored_log_is_a_beginning_of_ours(self) -> None:
+        """Whatever was lost or came twice."""
+        if hasattr(self, "job"):
+            assert self.spool.getvalue().startswith(self.server.jobs[self.job.id].trace)
+
+    @invariant()
+    def nothing_ends_twice(self) -> None:
+        """Nor goes on after it has ended."""
+        if hasattr(self, "job"):
+            for stored in self.server.jobs.values():
+                assert sum(state.is_final for state in [*stored.history, stored.state]) <= 1
+
+    def teardown(self) -> None:
+        """The network is well again: everything comes to its end."""
+        if not hasattr(self, "job"):
+            return
+        self.wire, self.answers = [], []
+        if self.current is not None:
+            self.time_out()
+        for _ in range(400):
+            self.report.start(self.now)
+            if self.report.is_claimed and self.report.outcome is None:
+                self.finish(success=True)
+            if self.report.phase is Phase.OVER:
+                if self.server.jobs[self.job.id].retried_as is None:
+                    break
+                self.take()  # nobody had acknowledged it in time
+            self.send()
+            if self.wire:
+                self.deliver(0, again=False)
+                self.answer(0)
+            elif self.report.wake is not None:
+                self.now = max(self.now, self.report.wake)
+        self.check()
+
+    def check(self) -> None:
+        """One job ended, once, with its log; the others were taken back before anybody ran them."""
+        *earlier, last = self.server.jobs.values()
+        assert all(each.failure_reason == "runner_provisioning_timeout" for each in earlier)
+        assert last.state.is_final
+        if last.state is State.CANCELED:
+            assert self.was_cancelled
+            assert self.report.end in (End.REPORTED, End.REVOKED)
+            if not self.features["cancel_gracefully"] or self.report.end is End.REVOKED:
+                return
+        assert self.report.end is End.REPORTED
+        assert self.report.outcome
+        if last.state is not State.CANCELED:
+            assert last.state.value == self.report.outcome.state
+        if not self.ends or State.CANCELED not in last.history:
+            assert bytes(last.trace) == self.spool.getvalue()
+            assert f"crc32:{zlib.crc32(last.trace):08x}" == self.report.trace.checksum
+
+
+TestJobMachine = JobMachine.TestCase
+TestJobMachine.settings = settings(max_examples=150, stateful_step_count=60)
