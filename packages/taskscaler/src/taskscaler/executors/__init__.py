@@ -18,6 +18,7 @@ from taskscaler.executors._protocol import (
     JobOutcome,
     JobSpec,
     Leased,
+    Reattaches,
     Verdict,
     check_job_name,
 )
@@ -29,6 +30,7 @@ __all__ = [
     "JobOutcome",
     "JobSpec",
     "Leased",
+    "Reattaches",
     "Verdict",
     "available_executors",
     "check_job_name",

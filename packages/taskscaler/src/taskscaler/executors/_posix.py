@@ -130,7 +130,9 @@ shift "$asked"
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _ENDED: Final = re.compile(rb"ended ([0-9]{1,3})(?: ([A-Z][A-Z0-9+-]{0,15})?.*)?")
 _LONGEST_LINE: Final = 1 << 14  # bytes
-_LAST_WORDS: Final = 1 << 12  # bytes
+LAST_WORDS: Final = 1 << 12
+"""Bytes that are kept of what is said before something fails."""
+
 _SECOND: Final = 10**9  # nanoseconds: tar complains of a file that is older
 
 
@@ -152,7 +154,7 @@ class PosixSlot:
     async def run(self, files: Mapping[str, Path], output: Sink, progress: Progress) -> None:
         """See `Slot.run`."""
         wanted, mark = self.wanted, secrets.token_hex(8)
-        exports = _exports(wanted.env)
+        exports = exports_of(wanted.env)
         head = os.fsencode(f"{mark}\n{exports}")
         script = wanted.script.encode()
         how = (
@@ -162,7 +164,7 @@ class PosixSlot:
             "keep" if wanted.is_kept else "remove",
         )
         command = ("/bin/sh", "-c", _TRY, "sh", wanted.base, wanted.name, wanted.owner, *how, _RUN)
-        stdin = _together(head, f"{wanted.name}.script", script, wanted.name, files) if files else head + script
+        stdin = together(head, f"{wanted.name}.script", script, wanted.name, files) if files else head + script
         report = _Report(mark.encode(), self, progress)
         try:
             completed = await self.connection.run(command, stdin=stdin, stdout=output, stderr=report)
@@ -214,7 +216,7 @@ class PosixSlot:
         return await self.connection.run(("/bin/sh", "-c", _REMOVE, "sh", *directories))
 
 
-def _exports(env: Mapping[str, str]) -> str:
+def exports_of(env: Mapping[str, str]) -> str:
     """Write what a shell reads to have these variables.
 
     Raises:
@@ -228,7 +230,7 @@ def _exports(env: Mapping[str, str]) -> str:
     return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in env.items())
 
 
-async def _together(
+async def together(
     head: bytes, name: str, script: bytes, directory: str, files: Mapping[str, Path]
 ) -> AsyncIterator[bytes]:
     """Yield the head, then an archive of the script and of what goes into the directory."""
@@ -268,7 +270,7 @@ class _Report:
                 self._take(words)
                 self._said = b""
             else:
-                self._said = (self._said + line + b"\n")[-_LAST_WORDS:]
+                self._said = (self._said + line + b"\n")[-LAST_WORDS:]
 
     def account(self, completed: Completed) -> str:
         """Say how a command ended, and what was said last."""

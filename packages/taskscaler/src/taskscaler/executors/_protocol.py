@@ -165,6 +165,80 @@ class Executor(Protocol):
 
 
 @runtime_checkable
+class Reattaches(Protocol):
+    """An executor whose jobs can outlive the manager that has started them: a later one joins them.
+
+    A try at a job has a *name*, which the caller makes and writes down before `start`: at most 60 letters, digits and
+    hyphens, a letter or digit first, used once. Wherever the manager is killed, the same calls in the same order come
+    to the same end: after `start`, `attach`; after `attach`, and once what came of the job is written down, `end`.
+    """
+
+    async def run(self, job: JobSpec, lease: Leased, *, output: Sink, artifacts: Path) -> JobOutcome:
+        """See `Executor.run`: for a job that cannot, or is not to, outlive its manager."""
+        ...
+
+    async def start(self, job: JobSpec, lease: Leased, *, name: str) -> None:
+        """Start a job; what runs then ends only by itself, by `attach` for its time-out, or by `end`.
+
+        Killed at any point, the manager has started the job or has not; starting it again under its name, on the same
+        lease, then does nothing or starts it. Cancelled, it is the same: whoever cancels calls `end`.
+
+        Args:
+            job: What to run.
+            lease: Where; the job belongs to this slot, and is ended by the next one that is started there.
+            name: The try's.
+
+        Raises:
+            Unsupported: Jobs cannot outlive their manager there; nothing was started, so `run` it.
+            Unreachable, ConnectError, OSError: As `run`.
+        """
+        ...
+
+    async def attach(
+        self,
+        job: JobSpec,
+        lease: Leased,
+        *,
+        name: str,
+        offset: int = 0,
+        elapsed: float = 0.0,
+        output: Sink,
+        artifacts: Path,
+    ) -> JobOutcome:
+        """Join a job that was started, until it has ended or its time is over, and bring back what it has left.
+
+        Killed or cancelled at any point, nothing is lost: the job goes on, what it has left stays, and attaching again
+        comes to the same outcome. Only a clean-up script of the executor's may run again then.
+
+        Args:
+            job: As it was started.
+            lease: The one on which it was, or that lease reattached.
+            name: The try's.
+            offset: Bytes of its output that are not to be passed on, because they are known.
+            elapsed: Seconds since the job was started, which count against its time-out.
+            output: Gets the rest of what it prints.
+            artifacts: As for `run`.
+
+        Raises:
+            NameUnknown: It was never started there, or was ended with `end`.
+            CommandLost: Nobody will know what came of it.
+            Unreachable: The connection died; attach again.
+            Unsupported, ConnectError, OSError: As `start`.
+        """
+        ...
+
+    async def end(self, lease: Leased, *, name: str) -> None:
+        """End a job if it still runs, and leave nothing of it there: not its output either.
+
+        Killed or cancelled, it may be called again; of what is not there, there is nothing to do.
+
+        Raises:
+            Unreachable, ConnectError: Something may be left.
+        """
+        ...
+
+
+@runtime_checkable
 class ForeseesRefusal(Protocol):
     """An executor that knows beforehand, from its settings alone, which jobs it will not run."""
 

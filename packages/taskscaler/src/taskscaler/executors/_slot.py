@@ -22,8 +22,12 @@ MOST_LEFTOVERS = 20
 MOST_NAMES: Final = 10_000
 """Names of directories that are looked at: an instance may give any number of them."""
 
-_SHORT: Final = 8  # digits of a manager's id, so that paths stay short
-_NOBODY: Final = "nobody"
+SHORT: Final = 8
+"""Digits of a manager's id, so that paths stay short."""
+
+NOBODY: Final = "nobody"
+"""Stands where the manager's id would, if no manager could be claimed."""
+
 _NAME: Final = re.compile(r"slot-[0-9]+-(?P<owner>[0-9a-f]{8})-(?P<run>[0-9a-f]{12})-(?P<unit>[0-9a-f]{12})")
 
 
@@ -49,15 +53,17 @@ class Wanted:
     is_kept: bool
     """Whether the directory is needed when the job has ended."""
 
+    name: str = field()
+    """Of the try's directory, in the base: the slot, the manager, its run, the try."""
+
+    @name.default
+    def _name_in_this_run(self) -> str:
+        return f"slot-{self.number}-{self.owner or NOBODY}-{self.runs.id}-{self.unit}"
+
     @property
     def owner(self) -> str:
         """The part of names that all of our manager's directories have; empty if no manager could be claimed."""
-        return self.runs.manager[:_SHORT]
-
-    @property
-    def name(self) -> str:
-        """Of the try's directory, in the base: the slot, the manager, its run, the try."""
-        return f"slot-{self.number}-{self.owner or _NOBODY}-{self.runs.id}-{self.unit}"
+        return self.runs.manager[:SHORT]
 
     def leftovers(self, names: Iterable[str]) -> list[str]:
         """Choose from the names of directories in the base those of our manager's tries that are over for sure."""

@@ -10,7 +10,8 @@ Beside its own environment and the job's, the script sees ``TASKSCALER_INSTANCE`
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -18,11 +19,12 @@ import anyio
 from anyio import to_thread
 from attrs import Attribute, define, evolve, field, frozen, validators
 
-from fleeting import Completed, ConnectError, Connection, Duration, Unreachable
+from fleeting import Completed, ConnectError, Connection, Duration, Unreachable, Unsupported
 from fleeting.archives import ArchiveRefused
-from fleeting.connectors import ReportsSystem, Sink
+from fleeting.connectors import ReportsSystem, RunsDetached, Sink
 from fleeting.plugins import format_duration
 from taskscaler.executors import ExecutorPlugin, JobOutcome, JobSpec, Leased, Verdict, hookimpl
+from taskscaler.executors._kept import KeptSlot, Place, check_try
 from taskscaler.executors._posix import PosixSlot
 from taskscaler.executors._slot import Slot, Wanted
 from taskscaler.executors._windows import WindowsSlot
@@ -75,6 +77,8 @@ class InstanceExecutor:
         self._config = config
         self._runs = runs or Runs("instance")
         self._unclaimed = False
+        self._looked_at: set[tuple[str, int]] = set()
+        """Slots of instances in which nothing is left of jobs that outlived an earlier manager."""
 
     async def run(self, job: JobSpec, lease: Leased, *, output: Sink, artifacts: Path) -> JobOutcome:
         """See `Executor.run`. The time-out covers the upload of the files and the script."""
@@ -83,6 +87,65 @@ class InstanceExecutor:
         with self._runs.at_work() as unit:
             async with lease.dial() as connection:
                 return await self._run(self._slot(connection, job, lease, unit), job, output, artifacts)
+
+    async def start(self, job: JobSpec, lease: Leased, *, name: str) -> None:
+        """See `Reattaches.start`."""
+        async with self._kept(job, lease, name) as (slot, place):
+            if (place.instance, place.slot) not in self._looked_at:  # once: what we leave there, we end
+                await slot.end_leftovers(place)
+                self._looked_at.add((place.instance, place.slot))
+            patience = max(PREPARE_TIMEOUT, (job.timeout or math.inf) if job.files else 0)
+            with anyio.move_on_after(patience) as scope:
+                await slot.start(job.files)
+            if scope.cancelled_caught:
+                raise Unreachable(f"the job was not begun within {format_duration(patience)}")
+
+    async def attach(
+        self,
+        job: JobSpec,
+        lease: Leased,
+        *,
+        name: str,
+        offset: int = 0,
+        elapsed: float = 0.0,
+        output: Sink,
+        artifacts: Path,
+    ) -> JobOutcome:
+        """See `Reattaches.attach`."""
+        async with self._kept(job, lease, name) as (slot, _):
+            outcome = await self._follow_in_time(slot, job, offset, elapsed, output)
+            outcome = await self._collect(slot.rest, job, outcome, artifacts)
+            warnings = await self._run_cleanup(slot.rest, output)
+        return evolve(outcome, warnings=(*outcome.warnings, *warnings))
+
+    async def end(self, lease: Leased, *, name: str) -> None:
+        """See `Reattaches.end`."""
+        async with self._kept(JobSpec(name="none", script=""), lease, name) as (slot, _):
+            try:
+                with anyio.fail_after(self._config.cleanup_timeout):
+                    removed = await slot.end(self._config.cleanup_script)
+            except TimeoutError as error:
+                took = format_duration(self._config.cleanup_timeout)
+                raise ConnectError(f"the clean-up took longer than {took}") from error
+        if not removed.ok:
+            raise ConnectError(f"{slot.rest.directory} could not be removed: {removed.account}")
+
+    @asynccontextmanager
+    async def _kept(self, job: JobSpec, lease: Leased, name: str) -> AsyncIterator[tuple[KeptSlot, Place]]:
+        """Reach a try that outlives the manager."""
+        check_try(name)
+        if not self._runs.manager:
+            await to_thread.run_sync(self._claim)
+        async with lease.dial() as connection:
+            if _is_windows(connection):
+                raise Unsupported(f"{lease.instance} runs Windows, where jobs end with their manager")
+            if not isinstance(connection, RunsDetached):
+                raise Unsupported(
+                    f"the connection to {lease.instance} cannot detach jobs, so they end with their manager"
+                )
+            wanted = self._wanted(job, lease, name)
+            place = Place(owner=wanted.owner, instance=lease.instance, slot=lease.slot)
+            yield KeptSlot(connection, connection, evolve(wanted, name=place.name_of(name))), place
 
     async def _run(self, slot: Slot, job: JobSpec, output: Sink, artifacts: Path) -> JobOutcome:
         try:
@@ -108,7 +171,11 @@ class InstanceExecutor:
 
     def _slot(self, connection: Connection, job: JobSpec, lease: Leased, unit: str) -> Slot:
         """Choose by the instance's system how the job is run there."""
-        wanted = Wanted(
+        wanted = self._wanted(job, lease, unit)
+        return WindowsSlot(connection, wanted) if _is_windows(connection) else PosixSlot(connection, wanted)
+
+    def _wanted(self, job: JobSpec, lease: Leased, unit: str) -> Wanted:
+        return Wanted(
             instance=lease.instance,
             base=self._config.base,
             number=lease.slot,
@@ -118,8 +185,21 @@ class InstanceExecutor:
             env={**job.env, "TASKSCALER_INSTANCE": lease.instance, "TASKSCALER_SLOT": str(lease.slot)},
             is_kept=bool(job.artifacts or self._config.cleanup_script),
         )
-        is_windows = isinstance(connection, ReportsSystem) and connection.os == "windows"
-        return WindowsSlot(connection, wanted) if is_windows else PosixSlot(connection, wanted)
+
+    async def _follow_in_time(
+        self, slot: KeptSlot, job: JobSpec, offset: int, elapsed: float, output: Sink
+    ) -> JobOutcome:
+        """See a job to its end, or end it when it has had its time, wherever its manager was meanwhile."""
+        left = math.inf if job.timeout is None else job.timeout - max(0.0, elapsed)
+        known = _Counted(output, offset)
+        with anyio.move_on_after(left):
+            return _outcome(await slot.follow(offset, known))
+        if not await slot.is_running():  # it ended by itself, and only its output took so long
+            return _outcome(await slot.follow(known.size, output))
+        with anyio.move_on_after(self._config.cleanup_timeout):
+            await slot.detached.kill(slot.wanted.name)
+            await slot.follow(known.size, output)
+        return _timed_out(job)
 
     async def _run_in_time(self, slot: Slot, job: JobSpec, output: Sink) -> JobOutcome:
         """Run it, for as long as it may take from when its directory is there; so much for removing that, too."""
@@ -130,7 +210,7 @@ class InstanceExecutor:
             return _outcome(watch.completed)
         if not watch.has_begun:
             raise Unreachable(f"the job was not begun within {format_duration(PREPARE_TIMEOUT)}")
-        return JobOutcome(verdict=Verdict.TIMED_OUT, why=f"took longer than {format_duration(job.timeout or 0)}")
+        return _timed_out(job)
 
     async def _collect(self, slot: Slot, job: JobSpec, outcome: JobOutcome, artifacts: Path) -> JobOutcome:
         """Bring back what the job was to leave; a job that succeeded but left it not has failed."""
@@ -145,21 +225,36 @@ class InstanceExecutor:
     async def _clean_up(self, slot: Slot, output: Sink) -> tuple[str, ...]:
         """Leave nothing of the job there. It has ended: what fails here is only reported."""
         warnings: list[str] = []
-        script = self._config.cleanup_script
+        with self._cleaning(warnings):
+            await self._run_script(slot, output, warnings)
+            if slot.is_there:
+                removed = await slot.remove()
+                warnings += [] if removed.ok else [f"{slot.directory} could not be removed: {removed.account}"]
+            await slot.remove_leftovers()
+        return tuple(warnings)
+
+    async def _run_cleanup(self, slot: Slot, output: Sink) -> tuple[str, ...]:
+        """Run the clean-up script alone."""
+        warnings: list[str] = []
+        with self._cleaning(warnings):
+            await self._run_script(slot, output, warnings)
+        return tuple(warnings)
+
+    async def _run_script(self, slot: Slot, output: Sink, warnings: list[str]) -> None:
+        if slot.is_there and self._config.cleanup_script:
+            cleaned = await slot.run_cleanup(self._config.cleanup_script, output)
+            warnings += [] if cleaned.ok else [f"the clean-up script {cleaned.outcome}"]
+
+    @contextmanager
+    def _cleaning(self, warnings: list[str]) -> Iterator[None]:
+        """Clean up for so long as that may take, and report what fails."""
         try:
             with anyio.fail_after(self._config.cleanup_timeout):
-                if slot.is_there and script:
-                    cleaned = await slot.run_cleanup(script, output)
-                    warnings += [] if cleaned.ok else [f"the clean-up script {cleaned.outcome}"]
-                if slot.is_there:
-                    removed = await slot.remove()
-                    warnings += [] if removed.ok else [f"{slot.directory} could not be removed: {removed.account}"]
-                await slot.remove_leftovers()
+                yield
         except TimeoutError:
             warnings.append(f"the clean-up took longer than {format_duration(self._config.cleanup_timeout)}")
         except ConnectError as error:
             warnings.append(f"the clean-up failed: {error}")
-        return tuple(warnings)
 
 
 @hookimpl
@@ -190,10 +285,32 @@ class _Watch:
         self._scope.deadline = anyio.current_time() + self._cleanup_timeout
 
 
+@define
+class _Counted:
+    """Passes output on, and knows how much there was."""
+
+    _output: Sink
+    size: int
+
+    async def __call__(self, chunk: bytes) -> None:
+        """Pass it on."""
+        await self._output(chunk)
+        self.size += len(chunk)
+
+
 def _outcome(completed: Completed) -> JobOutcome:
+    cut = (f"{completed.cut} bytes of its output were not kept on the instance",) if completed.cut else ()
     if completed.ok:
-        return JobOutcome(verdict=Verdict.SUCCEEDED, exit_code=0)
-    return JobOutcome(verdict=Verdict.FAILED, exit_code=completed.exit_status, why=completed.outcome)
+        return JobOutcome(verdict=Verdict.SUCCEEDED, exit_code=0, warnings=cut)
+    return JobOutcome(verdict=Verdict.FAILED, exit_code=completed.exit_status, why=completed.outcome, warnings=cut)
+
+
+def _timed_out(job: JobSpec) -> JobOutcome:
+    return JobOutcome(verdict=Verdict.TIMED_OUT, why=f"took longer than {format_duration(job.timeout or 0)}")
+
+
+def _is_windows(connection: Connection) -> bool:
+    return isinstance(connection, ReportsSystem) and connection.os == "windows"
 
 
 async def _fetch(slot: Slot, patterns: Sequence[str], target: Path, *, limit: int) -> list[str]:

@@ -1,0 +1,199 @@
+"""Jobs on POSIX instances that outlive the manager: detached commands, in directories that are found again.
+
+A command of the connection's `RunsDetached` makes the job's directory, takes in what the job needs, and becomes the
+job. Its output begins with a line that says so, or says what went wrong before; the rest is the job's own. Directory
+and command have one name, of which a later manager knows every part::
+
+    kept-SLOT-MANAGER-INSTANCE-TRY
+
+So it also knows what nobody needs any more: in a slot that was given to somebody else, the job of an earlier lease;
+and what runs on this machine under the name of an instance that it no longer is, as fixed hosts get others.
+"""
+
+import os
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from hashlib import sha256
+from itertools import islice
+from pathlib import Path
+from typing import Final
+
+from attrs import define, evolve, field, frozen
+
+from fleeting import Completed, ConnectError, Connection
+from fleeting.connectors import RunsDetached, Sink
+from fleeting.errors import NameTaken
+from taskscaler.executors._posix import LAST_WORDS, PosixSlot, exports_of, together
+from taskscaler.executors._slot import MOST_LEFTOVERS, MOST_NAMES, NOBODY, SHORT, Wanted
+
+LONGEST_TRY: Final = 60
+"""Characters of a try's name."""
+
+_TRY: Final = re.compile(rf"[A-Za-z0-9][A-Za-z0-9-]{{0,{LONGEST_TRY - 1}}}")
+_NAME: Final = re.compile(r"kept-(?P<slot>[0-9]+)-(?P<owner>[0-9a-z]+)-(?P<instance>[0-9a-f]+)-(?P<unit>.+)")
+
+_BEGAN: Final = b"began\n"
+_REFUSED: Final = b"refused "
+
+# The arguments: base, name, lines of environment, what follows them, and what runs the script.
+_BEGIN: Final = f"""
+_taskscaler_env= _taskscaler_n=$3
+while [ "$_taskscaler_n" -gt 0 ]; do
+    IFS= read -r _taskscaler_l || exit
+    _taskscaler_env="$_taskscaler_env$_taskscaler_l
+" _taskscaler_n=$((_taskscaler_n - 1))
+done
+[ -d "$1" ] || (umask 077; exec mkdir -p -- "$1") || exit
+CDPATH= cd -P -- "$1" && mkdir -m 700 -- "$2" || exit
+if [ "$4" = files ]; then
+    _taskscaler_l=$(tar -xf - 2>&1) || {{ printf '%s%s: %s\\n' '{_REFUSED.decode()}' $? "$_taskscaler_l"; exit 1; }}
+else
+    (umask 077; exec cat > "$2.script") || exit
+    [ "$5" = sh ] || chmod 700 "$2.script" || exit
+fi
+cd "./$2" && set -- "$PWD.script" "$5" && echo {_BEGAN.decode().strip()} || exit
+eval "$_taskscaler_env"
+unset OLDPWD
+[ "$2" = sh ] || exec "$1" </dev/null
+exec /bin/sh -e "$1" </dev/null
+"""
+
+
+def check_try(name: str) -> None:
+    """See that a name may be a try's.
+
+    Raises:
+        ValueError: It may not.
+    """
+    if not _TRY.fullmatch(name):
+        raise ValueError(f"expected at most {LONGEST_TRY} letters, digits and hyphens, as the name of a try")
+
+
+@frozen
+class Place:
+    """Where a manager's jobs are kept that outlive it."""
+
+    owner: str
+    """Short, of the manager; empty if it could not be claimed."""
+
+    instance: str
+    slot: int
+
+    def name_of(self, unit: str) -> str:
+        """Name the directory and the command of a try."""
+        return f"kept-{self.slot}-{self.owner or NOBODY}-{self._short}-{unit}"
+
+    def is_over(self, name: str, *, runs: bool) -> bool:
+        """Whether what was kept under a name, and maybe runs here, is ours and needed no more for sure.
+
+        The slot is ours: whoever had it before has lost it. And a machine is one instance at a time; what does not run
+        may be another machine's that shares the directory.
+        """
+        match = _NAME.fullmatch(name)
+        if match is None or not self.owner or match["owner"] != self.owner:
+            return False
+        return runs if match["instance"] != self._short else int(match["slot"]) == self.slot
+
+    @property
+    def _short(self) -> str:
+        return sha256(self.instance.encode(errors="surrogateescape")).hexdigest()[:SHORT]
+
+
+@define
+class KeptSlot:
+    """What there is on an instance of a try that outlives the manager."""
+
+    connection: Connection
+    detached: RunsDetached
+    """The connection, which is that as well."""
+
+    wanted: Wanted
+
+    @property
+    def rest(self) -> PosixSlot:
+        """What is done with the directory of a job that has ended."""
+        slot = PosixSlot(self.connection, self.wanted)
+        slot.is_there = True
+        return slot
+
+    async def start(self, files: Mapping[str, Path]) -> None:
+        """Start the job, unless it was started before."""
+        wanted = self.wanted
+        exports, script = exports_of(wanted.env), wanted.script.encode()
+        command = (
+            *("/bin/sh", "-c", _BEGIN, "sh", wanted.base, wanted.name, str(exports.count("\n"))),
+            "files" if files else "script",
+            "" if wanted.script.startswith("#!") else "sh",
+        )
+        head = os.fsencode(exports)
+        stdin = together(head, f"{wanted.name}.script", script, wanted.name, files) if files else head + script
+        with suppress(NameTaken):
+            await self.detached.start(wanted.name, command, stdin=stdin)
+
+    async def follow(self, offset: int, output: Sink) -> Completed:
+        """Pass on what the job prints from a byte on, until it has ended.
+
+        Raises:
+            ConnectError: The instance could not do what comes before the job.
+        """
+        beginning = _Beginning(output, is_over=offset > 0)
+        known = offset + len(_BEGAN) if offset else 0
+        completed = await self.detached.attach(self.wanted.name, offset=known, output=beginning)
+        if beginning.is_over:
+            return completed
+        said = beginning.said
+        if said.startswith(_REFUSED):
+            text = said.removeprefix(_REFUSED).decode(errors="replace").strip()
+            raise ConnectError(f"cannot upload the job's files: exited with {text}")
+        account = Completed(exit_status=completed.exit_status, signal=completed.signal, stderr=said).account
+        raise ConnectError(f"cannot prepare {self.rest.directory} on {self.wanted.instance}: {account}")
+
+    async def is_running(self) -> bool:
+        """Whether the job has not ended."""
+        found = islice(await self.detached.list_detached(), MOST_NAMES)
+        return any(each.name == self.wanted.name and each.is_running for each in found)
+
+    async def end(self, cleanup_script: str = "") -> Completed:
+        """End the job, and clean up after it if it ran; and remove all that there is of it."""
+        try:
+            await self.detached.forget(self.wanted.name)
+        except ConnectError:  # it still runs
+            await self.detached.kill(self.wanted.name)
+            if cleanup_script:
+                await self.rest.run_cleanup(cleanup_script, _drop)
+            await self.detached.forget(self.wanted.name)
+        return await self.rest.remove()
+
+    async def end_leftovers(self, place: Place) -> None:
+        """End what is not needed any more in the slot, and on the machine."""
+        found = islice(await self.detached.list_detached(), MOST_NAMES)
+        over = (each.name for each in found if place.is_over(each.name, runs=each.is_running))
+        for name in islice((name for name in over if name != self.wanted.name), MOST_LEFTOVERS):
+            await evolve(self, wanted=evolve(self.wanted, name=name)).end()
+
+
+async def _drop(_: bytes) -> None:
+    """Take output for which there is no log."""
+
+
+@define
+class _Beginning:
+    """Takes the first line off the output, which is none of the job's."""
+
+    _output: Sink
+    is_over: bool
+    """Whether the job's own output has begun."""
+
+    said: bytes = field(default=b"", init=False)
+
+    async def __call__(self, chunk: bytes) -> None:
+        """Take it in."""
+        if not self.is_over:
+            self.said = (self.said + chunk)[: LAST_WORDS + len(chunk)]
+            if not self.said.startswith(_BEGAN):
+                self.said = self.said[:LAST_WORDS]
+                return
+            chunk, self.is_over = self.said[len(_BEGAN) :], True
+        if chunk:
+            await self._output(chunk)

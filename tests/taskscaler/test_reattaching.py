@@ -1,0 +1,294 @@
+"""Jobs of the *instance* executor that outlive their manager, on real agents."""
+
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from attrs import define, evolve
+
+from fleeting import Completed, Connection, Unsupported
+from fleeting.connectors import RunsDetached, Sink
+from fleeting.errors import CommandLost, NameUnknown
+from taskscaler.executors import JobOutcome, JobSpec, Reattaches, Verdict, _kept
+from taskscaler.executors.instance import InstanceConfig, InstanceExecutor
+from taskscaler.executors.runs import Runs
+from tests.fleeting.local_agents import DETACHED, Heard, dialled, opened, started, watched
+from tests.taskscaler import test_instance_executor as plain
+from tests.taskscaler.leased import Slot
+from tests.taskscaler.test_instance_executor import NAP, PATIENCE, names_in
+
+pytestmark = pytest.mark.anyio
+
+NAME = "0123456789ab-0123456789ab-1"
+WELL = JobOutcome(verdict=Verdict.SUCCEEDED, exit_code=0)
+
+
+@define
+class Bench(plain.Bench):
+    """One instance, and everything to run jobs on it that outlive whoever starts them."""
+
+    tries: int = 0
+
+    async def run(self, script: str, *, config: InstanceConfig | None = None, slot: int = 0, **spec: Any) -> JobOutcome:  # noqa: ANN401
+        """Start a job, attach to it, and end it; one that is cancelled, too."""
+        executor, leased = self.executor(config), evolve(self.slot, slot=slot)
+        self.tries += 1
+        job, name = JobSpec(name="job", script=script, **spec), f"try-{self.tries}"
+        with anyio.fail_after(PATIENCE):
+            try:
+                await executor.start(job, leased, name=name)
+                return await executor.attach(job, leased, name=name, output=self.output, artifacts=self.artifacts)
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await executor.end(leased, name=name)
+
+    def executor(self, config: InstanceConfig | None = None) -> InstanceExecutor:
+        """Make an executor, as the next manager has one."""
+        return InstanceExecutor(config or InstanceConfig(), Runs("instance", self.runs.root))
+
+    async def start(self, script: str, *, name: str = NAME, slot: int = 0, **spec: Any) -> JobSpec:  # noqa: ANN401
+        """Start a job, and forget who has."""
+        job = JobSpec(name="job", script=script, **spec)
+        await self.executor().start(job, evolve(self.slot, slot=slot), name=name)
+        return job
+
+    async def attach(self, job: JobSpec, **how: Any) -> JobOutcome:  # noqa: ANN401
+        """Join a job that somebody has started."""
+        self.output = Heard()
+        with anyio.fail_after(PATIENCE):
+            return await self.executor().attach(
+                job, self.slot, **{"name": NAME, "output": self.output, "artifacts": self.artifacts, **how}
+            )
+
+    async def first_pid(self, name: str) -> int:
+        """Wait for the process id that a job prints first, and leave it alone again."""
+        heard = Heard()
+        async with anyio.create_task_group() as tasks:
+            job = JobSpec(name="job", script="")
+            tasks.start_soon(lambda: self.attach(job, name=name, output=heard))
+            with anyio.fail_after(PATIENCE):
+                (pid,) = await heard.pids(1)
+            tasks.cancel_scope.cancel()
+        return pid
+
+    async def left(self) -> list[str]:
+        """Name what is left on the instance: directories and commands."""
+        async with self.slot.dial() as connection:
+            assert isinstance(connection, RunsDetached)
+            return [*names_in(self.remote()), *(each.name for each in await connection.list_detached())]
+
+
+@pytest.fixture
+async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
+    """Start an agent of one's own."""
+    async with opened(tmp_path / "group") as group:
+        (instance,) = await started(group)
+        runs = Runs("instance", tmp_path / "runs")
+        yield Bench(Slot(instance, lambda: dialled(group, instance)), tmp_path, Heard(), runs)
+
+
+PROMISES: list[Callable[[plain.Bench], Awaitable[None]]] = [
+    plain.test_a_script_that_ends_well_has_succeeded,
+    plain.test_a_shebang_is_respected,
+    plain.test_a_script_ended_by_a_signal_has_failed,
+    plain.test_each_try_has_a_directory_of_its_own_and_finds_it_empty,
+    plain.test_a_manager_without_a_place_for_its_state_runs_jobs_all_the_same,
+    plain.test_files_arrive_under_their_names,
+    plain.test_a_job_that_takes_too_long_is_ended_with_all_it_started,
+    plain.test_a_cancelled_job_is_ended_and_cleaned_up_after,
+    plain.test_artifacts_are_brought_back,
+    plain.test_the_clean_up_script_runs_in_the_slot_after_the_job,
+    plain.test_a_job_has_its_time_to_end,
+    plain.test_files_that_cannot_be_unpacked_are_an_error,
+]
+
+
+@pytest.mark.parametrize("promise", PROMISES, ids=lambda each: each.__name__.removeprefix("test_"))
+async def test_a_job_that_outlives_its_manager_is_a_job(
+    bench: Bench, promise: Callable[[plain.Bench], Awaitable[None]]
+) -> None:
+    """What `run` promises holds for `start`, `attach` and `end`; nothing is left."""
+    await promise(bench)
+    assert await bench.left() == []
+
+
+async def test_environment_and_script_arrive_byte_for_byte(bench: Bench) -> None:
+    """Whatever is in them, and however large they are; nothing of the shell is in the job's environment."""
+    value = " a'b\"c\\d\n$e `f` \t\n\n"
+    script = "echo \"$A|${#B}|${#C}\"; env | grep -ic '_taskscaler\\|_fleeting' || true; cat"
+    outcome = await bench.run(script, env={"A": value, "B": "x" * 100_000, "C": "y" * 100_000})
+    assert outcome == WELL
+    assert bench.output.data == f"{value}|100000|100000\n0\n".encode()
+
+
+# --- another manager ---------------------------------------------------------------------------------------------
+
+
+def test_the_instance_executor_reattaches() -> None:
+    """As whoever has an executor finds out."""
+    assert isinstance(InstanceExecutor(InstanceConfig()), Reattaches)
+
+
+async def test_a_later_manager_joins_a_job_from_any_byte(bench: Bench) -> None:
+    """While it runs and when it has ended, as often as anybody likes; and with its artifacts."""
+    go = bench.directory / "go"
+    script = f"printf 'one\\ntwo\\n'; until [ -e {go} ]; do sleep 0.01; done; echo three; echo made > left; exit 3"
+    job = await bench.start(script, artifacts=("left",))
+    outcomes = []
+
+    async def join() -> None:
+        outcomes.append(await bench.attach(job, offset=4))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(join)
+        await anyio.wait_all_tasks_blocked()
+        go.touch()
+    assert bench.output.data == b"two\nthree\n"
+    assert (bench.artifacts / "left").read_text() == "made\n"
+    for offset in range(0, 15, 2):
+        (bench.artifacts / "left").unlink()
+        bench.artifacts.rmdir()
+        outcomes.append(await bench.attach(job, offset=offset))
+        assert bench.output.data == b"one\ntwo\nthree\n"[offset:]
+    failed = JobOutcome(verdict=Verdict.FAILED, exit_code=3, why="exited with 3")
+    assert set(outcomes) == {failed}
+    await bench.executor().end(bench.slot, name=NAME)
+    assert await bench.left() == []
+
+
+async def test_a_job_is_started_once(bench: Bench) -> None:
+    """However often that is asked for by managers that do not know; and not again once it was ended."""
+    marker = bench.directory / "marker"
+    job = await bench.start(f"echo ran >> {marker}")
+    for _ in range(2):
+        await bench.start(f"echo ran >> {marker}")
+    assert await bench.attach(job) == WELL
+    await bench.start(f"echo ran >> {marker}")
+    assert marker.read_text() == "ran\n"
+    for _ in range(2):
+        await bench.executor().end(bench.slot, name=NAME)
+    with pytest.raises(NameUnknown):
+        await bench.attach(job)
+    assert await bench.left() == []
+
+
+async def test_a_time_out_counts_while_nobody_is_there(bench: Bench) -> None:
+    """What runs is ended when its time is over, at once if it was before; what ended by itself has ended so."""
+    job = await bench.start(DETACHED + "echo $$; " + NAP, timeout=3600.0)
+    waiting = Heard()
+
+    async def wait() -> None:
+        await bench.attach(job, output=waiting)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(wait)
+        with anyio.fail_after(PATIENCE), watched(*await waiting.pids(2)) as processes:
+            tasks.cancel_scope.cancel()
+            with anyio.CancelScope(shield=True):
+                outcome = await bench.attach(job, elapsed=7200.0)
+                for process in processes:
+                    await process.ended()
+    assert outcome == JobOutcome(verdict=Verdict.TIMED_OUT, why="took longer than 1h0m0s")
+    assert len(bench.output.data.splitlines()) == 2
+    await bench.executor().end(bench.slot, name=NAME)
+    job = await bench.start("echo done", name="quick", timeout=3600.0)
+    assert await bench.attach(job, name="quick") == WELL
+    assert await bench.attach(job, name="quick", elapsed=7200.0) == WELL
+    assert bench.output.data == b"done\n"
+    await bench.executor().end(bench.slot, name="quick")
+
+
+async def test_a_clock_that_is_set_back_gives_no_time(bench: Bench) -> None:
+    """A job does not get more than it may have."""
+    job = await bench.start(NAP, timeout=0.2)
+    assert (await bench.attach(job, elapsed=-1e9)).verdict is Verdict.TIMED_OUT
+    await bench.executor().end(bench.slot, name=NAME)
+
+
+async def test_who_gets_a_slot_ends_what_was_left_in_it(bench: Bench) -> None:
+    """A job of an earlier lease of the slot; not what other slots, managers and instances have."""
+    await bench.start(NAP, name="beside", slot=1)
+    await bench.start(f"echo $$; {NAP}", name="given-up")
+    with watched(await bench.first_pid("given-up")) as (process,):
+        assert await bench.run("true") == WELL
+        with anyio.fail_after(PATIENCE):
+            await process.ended()
+    assert [name.rpartition("-")[2] for name in await bench.left()] == ["beside", "beside.script", "beside"]
+    await bench.executor().end(evolve(bench.slot, slot=1), name="beside")
+    assert await bench.left() == []
+
+
+@pytest.mark.parametrize(
+    ("name", "runs", "is_over"),
+    [
+        (_kept.Place("m", "i-1", 0).name_of("t"), True, True),
+        (_kept.Place("m", "i-1", 0).name_of("t"), False, True),
+        (_kept.Place("m", "i-1", 1).name_of("t"), True, False),
+        (_kept.Place("m", "i-2", 1).name_of("t"), True, True),
+        (_kept.Place("m", "i-2", 0).name_of("t"), False, False),
+        (_kept.Place("other", "i-1", 0).name_of("t"), True, False),
+        (_kept.Place("", "i-1", 0).name_of("t"), True, False),
+        ("somebody-elses", True, False),
+    ],
+)
+def test_what_is_over_is_that_for_sure(name: str, runs: bool, is_over: bool) -> None:  # noqa: FBT001
+    """In our slot, or on a machine that was another instance before; all else may be in use."""
+    assert _kept.Place("m", "i-1", 0).is_over(name, runs=runs) is is_over
+    assert not _kept.Place("", "i-1", 0).is_over(name, runs=runs)
+
+
+async def test_a_job_whose_records_are_gone_is_lost(bench: Bench) -> None:
+    """Nobody will know what came of it; it is not taken for one that was never started."""
+    job = await bench.start(f"cd ../../..; until rm -r detached; do sleep 0.1; done; {NAP}")
+    with pytest.raises((CommandLost, NameUnknown)):
+        await bench.attach(job)
+
+
+@pytest.mark.parametrize("name", ["", "-x", "a/b", "a b", "x" * 61, "ä"])
+async def test_a_try_has_a_name_that_may_be_a_file_s(bench: Bench, name: str) -> None:
+    """All else is refused, before anything is reached."""
+    with pytest.raises(ValueError, match="as the name of a try"):
+        await bench.start("true", name=name)
+
+
+class Windows:
+    """A connection that leads to Windows."""
+
+    os = "windows"
+
+
+class Plain:
+    """A connection that cannot detach anything."""
+
+    async def run(self, command: object, *, stdout: Sink) -> Completed:
+        """Never called."""
+        raise AssertionError(command, stdout)
+
+
+@pytest.mark.parametrize(
+    ("connection", "message"),
+    [
+        (Windows(), "i-1 runs Windows, where jobs end with their manager"),
+        (Plain(), "the connection to i-1 cannot detach jobs, so they end with their manager"),
+    ],
+)
+async def test_where_jobs_cannot_outlive_their_manager_that_is_said(
+    tmp_path: Path,
+    connection: Any,  # noqa: ANN401
+    message: str,
+) -> None:
+    """By one sentence, and nothing is started."""
+
+    class Dialled:
+        async def __aenter__(self) -> Connection:
+            return connection  # type: ignore[no-any-return]
+
+        async def __aexit__(self, *_: object) -> None:
+            pass
+
+    executor = InstanceExecutor(InstanceConfig(), Runs("instance", tmp_path))
+    with pytest.raises(Unsupported, match=re.escape(message)):
+        await executor.start(JobSpec(name="job", script="true"), Slot("i-1", Dialled), name=NAME)
