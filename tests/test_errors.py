@@ -525,6 +525,12 @@ def expired_lease(_: Place) -> set[str]:
     return caught_with(use)
 
 
+@provokes("TS209")
+def not_detached(_: Place) -> set[str]:
+    """Reattach what no earlier manager has left."""
+    return caught_with(lambda scaler, _: scaler.reattach("job"))
+
+
 @provokes("TS204")
 def lost_lease(_: Place) -> set[str]:
     """Hold a slot on an instance that somebody else terminates."""

@@ -9,7 +9,7 @@ import anyio
 from fleeting import JournalError, LoopClock, MemoryJournal
 from fleeting.core import Write
 from fleeting.testing import FakeCloud, FakeGroup
-from taskscaler import Policy, Pool, Taskscaler
+from taskscaler import Policy, Pool, ScalerObserver, Taskscaler
 
 EPOCH = 1_700_000_000.0
 
@@ -23,6 +23,8 @@ async def scaling(
     delete: bool = False,
     keep_used: bool = False,
     acquire_timeout: float = 900.0,
+    reattach_timeout: float = 600.0,
+    observers: Sequence[ScalerObserver] = (),
     **settings: object,
 ) -> AsyncIterator[Taskscaler]:
     """A scaler over one pool on the cloud."""
@@ -35,6 +37,8 @@ async def scaling(
         delete_instances_on_shutdown=delete,
         keep_instance_with_acquisitions=keep_used,
         acquire_timeout=acquire_timeout,
+        reattach_timeout=reattach_timeout,
+        observers=observers,
         clock=virtual_clock(),
         random=Random(len(cloud.calls)).random,  # another for each manager: intents are named by it
     ) as scaler:

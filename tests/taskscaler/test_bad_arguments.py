@@ -140,6 +140,7 @@ BAD: dict[str, Callable[[], object]] = {
     "scaler: a ceiling with a fraction": lambda: scaler(max_instances=2.5),
     "scaler: a negative ceiling": lambda: scaler(max_instances=-1),
     "scaler: a wait as in a file": lambda: scaler(acquire_timeout="15m"),
+    "scaler: a time to reattach as in a file": lambda: scaler(reattach_timeout="10m"),
     "scaler: a negative wait": lambda: scaler(acquire_timeout=-1),
     "scaler: a wait that is no number": lambda: scaler(acquire_timeout=math.nan),
     "scaler: a switch as a word": lambda: scaler(delete_instances_on_shutdown="no"),

@@ -199,7 +199,7 @@ class LedgerMachine(RuleBasedStateMachine):
         pools = [
             PoolSlots.empty(pool, each, uses, cleans=cleans, checks=checks) for pool, (each, uses) in self.pools.items()
         ]
-        left = [DirtyRecord(node, slot, key) for (node, slot), key in dirty.items()]
+        left = [DirtyRecord(node, slot, key) for (node, slot), key in dirty.items()] if cleans else []
         self.ledger = Ledger(pools, recovered, cordons=cordons, dirty=left)
         self.cordons = cordons
         self.uses = dict(recovered)

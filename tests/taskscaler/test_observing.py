@@ -104,7 +104,7 @@ class Observer:
             case "remove all":
                 self.check(core.remove_all(now))
             case "break all":
-                self.check(core.break_all("the end", now, asleep_too=True))
+                self.check(core.break_all("the end", now, all_too=True))
             case "journal fails":
                 self.check(core.journal_failed("disk full", now))
                 self.check(core.journal_recovered(now))

@@ -22,6 +22,7 @@ from taskscaler._errors import (
     LeaseLost,
     NoCapacity,
     NoSuchInstance,
+    NotDetached,
     NotSuspended,
     TaskscalerError,
 )
@@ -31,7 +32,7 @@ from taskscaler._scaler import Taskscaler
 from taskscaler._sigterm import ExitOnSigterm, exit_on_sigterm
 from taskscaler._types import CleanupHook, Policy, Pool, PoolSettings
 from taskscaler.core._decide import Decision, Removal
-from taskscaler.core._slots import Capacity
+from taskscaler.core._slots import Capacity, DetachedLease
 from taskscaler.diagnose._explain import Explanation, InstanceView, PoolView
 from taskscaler.diagnose._explain_instance import InstanceExplanation, JobOnInstance
 from taskscaler.diagnose._explain_key import KeyExplanation
@@ -44,6 +45,7 @@ __all__ = [
     "CleanupHook",
     "Decision",
     "DecisionEvent",
+    "DetachedLease",
     "ExitOnSigterm",
     "Explanation",
     "InstanceEvent",
@@ -59,6 +61,7 @@ __all__ = [
     "Next",
     "NoCapacity",
     "NoSuchInstance",
+    "NotDetached",
     "NotSuspended",
     "Policy",
     "Pool",

@@ -10,6 +10,7 @@ def check_settings(
     *,
     max_instances: object,
     acquire_timeout: object,
+    reattach_timeout: object,
     delete_instances_on_shutdown: object,
     keep_instance_with_acquisitions: object,
     observe_only: object,
@@ -17,6 +18,7 @@ def check_settings(
     """See that a scaler's own settings are what it can use. Raises as `fleeting.config.check`."""
     check("max_instances", max_instances, int, least=0)
     check("acquire_timeout", acquire_timeout, Duration, least=0, endless=True)
+    check("reattach_timeout", reattach_timeout, Duration, least=0, endless=True)
     check("delete_instances_on_shutdown", delete_instances_on_shutdown, bool | None)
     check("keep_instance_with_acquisitions", keep_instance_with_acquisitions, bool)
     check("observe_only", observe_only, bool)

@@ -12,6 +12,7 @@ FleetingError
     ├── KeyInUse          use another key, or release the one that holds it
     ├── NotSuspended      no lease sleeps under the key; it may have been lost
     │   └── LeaseExpired  one did, for longer than its `ttl`
+    ├── NotDetached       nothing waits to be reattached under the key; `held` says whether somebody has it
     ├── NoSuchInstance    look at `instances()`; it may be gone, or going
     ├── LeaseLost         the slot is gone; the work may be tried again
     ├── ScriptFailed      look at what it printed, and correct it
@@ -164,6 +165,22 @@ class LeaseExpired(NotSuspended):
         self.key = key
         self.at = at
         TaskscalerError.__init__(self, f"the suspended lease of the key {key!r} expired at {iso(at)}")
+
+
+class NotDetached(TaskscalerError):
+    """No lease is detached under this key."""
+
+    entry = CatalogueEntry(
+        "TS209",
+        "The lease to reattach is not detached: it never was persistent, somebody has reattached it, or it has ended.",
+        "If somebody holds it, leave it alone; otherwise acquire a new slot, and start the work again.",
+    )
+
+    def __init__(self, key: str, why: str, *, held: bool) -> None:
+        """Take the key, what is so instead, and whether the key holds a slot."""
+        self.key = key
+        self.held = held
+        super().__init__(f"the lease {key!r} {why}")
 
 
 class NoSuchInstance(TaskscalerError):

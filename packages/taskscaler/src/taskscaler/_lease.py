@@ -11,7 +11,7 @@ from fleeting import ConnectInfo, Connection, Duration, Unreachable
 from fleeting.config import check
 from fleeting.events import Loss
 from fleeting.plugins import one_line
-from taskscaler._errors import LeaseLost
+from taskscaler._errors import LeaseLost, TaskscalerError
 from taskscaler.core._slots import LeaseId
 
 VERDICT_TIMEOUT = 30.0
@@ -28,13 +28,16 @@ def only_unreachable(error: Exception) -> bool:
 class LeaseState:
     """What a lease and its scaler share: the ledger's side, and how the lease stands."""
 
-    def __init__(self, id_: LeaseId, place: int) -> None:
+    def __init__(self, id_: LeaseId, place: int, *, persistent: bool = False) -> None:
         """Held from now on."""
         self.id = id_
         """Names it for good: its key may be used again once it has ended."""
 
         self.place = place
         """Where in the queue it was served from."""
+
+        self.persistent = persistent
+        """Whether it outlives its manager."""
 
         self.ended = False
         self.loss: Loss | None = None
@@ -101,6 +104,10 @@ class LeaseOwner(Protocol):
         """Keep the slot, for nobody to use until the lease is resumed, or for so long; None: for as long as before."""
         ...
 
+    def detach(self, id_: LeaseId) -> None:
+        """Keep the slot and what runs there, until the lease is reattached or the time for that has passed."""
+        ...
+
     def mark_unreachable(self, id_: LeaseId, why: str) -> None:
         """The instance is unhealthy, and cannot be reached: take the slot away."""
         ...
@@ -155,6 +162,11 @@ class Lease:
         """Where in the scaler's queue it was served from; lower places are served first. See `acquire_lease`."""
         return self._state.place
 
+    @property
+    def persistent(self) -> bool:
+        """Whether it outlives the scaler; see `acquire_lease`."""
+        return self._state.persistent
+
     async def connect_info(self) -> ConnectInfo:
         """How to connect to the instance; fetched again when credentials have expired.
 
@@ -174,11 +186,11 @@ class Lease:
 
     @property
     def ended(self) -> bool:
-        """Whether it was released, suspended or lost."""
+        """Whether it was released, suspended, detached or lost."""
         return self._state.ended
 
     async def wait_ended(self) -> Loss | None:
-        """Wait until the lease is released, suspended or lost.
+        """Wait until the lease is released, suspended, detached or lost.
 
         Returns:
             Why it was lost; None if it was not.
@@ -281,3 +293,17 @@ class Lease:
         """Undo `Taskscaler.resume`: the work sleeps as before, and expires when it would have; see `suspend`."""
         if self._state.end():
             self._owner.suspend(self._state.id, None)
+
+    def detach(self) -> None:
+        """Let go of a persistent lease, and keep its slot and what runs there, as when its scaler ends.
+
+        Returns at once. This lease has ended then; `Taskscaler.reattach` with its key gives a new one for the same
+        slot, within the scaler's `reattach_timeout`. Does nothing if it was released or lost before.
+
+        Raises:
+            TaskscalerError: It is not persistent.
+        """
+        if not self.persistent:
+            raise TaskscalerError(f"the lease of {self.key!r} is not persistent; acquire it with persistent=True")
+        if self._state.end():
+            self._owner.detach(self._state.id)

@@ -33,13 +33,16 @@ up at the same moment."""
 class _Waiter:
     """Somebody who waits for a lease, until there is a slot or a refusal."""
 
-    sleeper: LeaseId | None
-    """The suspended lease that is to be resumed; None: any slot will do."""
+    held: LeaseId | None
+    """The suspended or detached lease that is to be handed over again; None: any slot will do."""
 
     wakeup: "anyio.Event | None" = None
     """Made once it is clear that there is something to wait for."""
 
     lease: Lease | None = None
+    became: str = "acquired"
+    """How the lease came to be held, as observers hear it."""
+
     refusal: str = ""
     lost: LeaseLost | None = None
 
@@ -47,6 +50,12 @@ class _Waiter:
     def answered(self) -> bool:
         """Whether there is nothing to wait for any more."""
         return self.lease is not None or bool(self.refusal) or self.lost is not None
+
+    def put_back(self) -> None:
+        """Make of the lease again what it was before."""
+        if self.lease is not None:
+            undo = {"acquired": Lease.release, "resumed": Lease.suspend_again, "reattached": Lease.detach}
+            undo[self.became](self.lease)
 
     def wake(self) -> None:
         """It was answered."""
@@ -88,7 +97,7 @@ class Leases:
     # --- waiting -----------------------------------------------------------------------------------------
 
     async def wait(
-        self, key: str, step: Step, timeout: float, setting: str = "", *, sleeper: LeaseId | None = None
+        self, key: str, step: Step, timeout: float, setting: str = "", *, held: LeaseId | None = None
     ) -> Lease:
         """Wait for what was asked of the core under the key, in that step.
 
@@ -97,13 +106,13 @@ class Leases:
             step: The core's answer; taken here, because it may hand the slot over at once.
             timeout: Seconds to wait.
             setting: What the timeout is, for people.
-            sleeper: The suspended lease that is to be resumed; None: any slot will do.
+            held: The suspended or detached lease that is to be handed over again; None: any slot will do.
 
         Raises:
-            LeaseLost: The instance of the suspended lease was lost meanwhile.
+            LeaseLost: The instance of that lease was lost meanwhile.
             NoCapacity: There was no slot in time, or there will be none.
         """
-        waiter = self._waiters[key] = _Waiter(sleeper)
+        waiter = self._waiters[key] = _Waiter(held)
         self._runtime.take(step)
         try:
             if waiter.answered:
@@ -137,10 +146,7 @@ class Leases:
     def _give_up(self, key: str, waiter: _Waiter) -> None:
         """Whoever waited does so no more; a slot that came at the last moment goes back."""
         if waiter.lease is not None:
-            if waiter.sleeper is None:
-                waiter.lease.release()
-            else:
-                waiter.lease.suspend_again()
+            waiter.put_back()
         else:
             self._waiters.pop(key, None)
             self._runtime.take(self._core.cancel(key, self._now()))
@@ -150,13 +156,16 @@ class Leases:
 
     def deliver(self, id_: LeaseId) -> None:
         """Hand a slot over to the one that waits for it, unless it is lost or given up by now."""
+        was_detached = id_.key in self._core.ledger.detached
         if self._core.deliver(id_):
             waiter = self._waiters.pop(id_.key)
-            state = self._states[id_] = LeaseState(id_, self._core.ledger.leases[id_.key].ticket)
+            assignment = self._core.ledger.leases[id_.key]
+            state = self._states[id_] = LeaseState(id_, assignment.ticket, persistent=assignment.persistent)
             waiter.lease = Lease(state, self)
+            waiter.became = "acquired" if waiter.held is None else "reattached" if was_detached else "resumed"
             waiter.wake()
             if self._observers:
-                self._observers.notify(self._event(id_, "acquired" if waiter.sleeper is None else "resumed"))
+                self._observers.notify(self._event(id_, waiter.became))
 
     def mark_unhealthy(self, id_: LeaseId, why: str) -> None:
         """The instance is unhealthy; who has just given the slot back need not know."""
@@ -171,14 +180,16 @@ class Leases:
         self.note_end()
 
     def lose(self, id_: LeaseId, loss: Loss) -> None:
-        """A slot is lost; who has just given it back need not know."""
+        """A slot is lost, or kept for the next manager; who has just given it back need not know."""
         if self._observers:
-            self._observers.notify(self._event(id_, "lost", str(loss)))
+            assignment = self._core.ledger.find(id_)
+            kept = assignment is not None and assignment.detached
+            self._observers.notify(self._event(id_, "detached" if kept else "lost", str(loss)))
         state = self._states.pop(id_, None)
         waiter = self._waiters.get(id_.key)
         if state is not None:
             state.end(loss)
-        elif waiter is not None and waiter.sleeper == id_:
+        elif waiter is not None and waiter.held == id_:
             del self._waiters[id_.key]
             waiter.lost = LeaseLost(id_.key, id_.instance, loss)
             waiter.wake()
@@ -223,6 +234,12 @@ class Leases:
         if self._end(id_, "suspended"):
             now = self._now()
             self._runtime.take(self._core.suspend(id_, now, None if ttl is None else now + ttl))
+        self.note_end()
+
+    def detach(self, id_: LeaseId) -> None:
+        """Keep a lease for whoever reattaches it."""
+        if self._end(id_, "detached"):
+            self._runtime.take(self._core.detach(id_, self._now()))
         self.note_end()
 
     def mark_unreachable(self, id_: LeaseId, why: str) -> None:

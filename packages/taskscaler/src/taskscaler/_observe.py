@@ -61,7 +61,7 @@ class InstanceEvent:
 
 @frozen(kw_only=True)
 class LeaseEvent:
-    """A lease began, ended, or fell asleep."""
+    """A lease began, ended, fell asleep, or is held by nobody for a while."""
 
     at: float
     """Seconds since the epoch."""
@@ -79,10 +79,11 @@ class LeaseEvent:
     """The number of the slot, from 0."""
 
     what: str
-    """``acquired``, ``released``, ``lost``, ``suspended``, ``resumed``, or ``expired``: suspended for too long."""
+    """``acquired``, ``released``, ``lost``, ``suspended``, ``resumed``, ``expired`` (suspended for too long),
+    ``detached`` (kept, and held by nobody) or ``reattached``."""
 
     why: str = ""
-    """Why it was lost; else empty."""
+    """Why it was lost or detached, if not by its holder; else empty."""
 
 
 @frozen(kw_only=True)

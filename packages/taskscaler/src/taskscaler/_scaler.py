@@ -31,6 +31,7 @@ from taskscaler.core._slots import (
     Check,
     Clean,
     Deliver,
+    DetachedLease,
     Expired,
     MarkUnhealthy,
     Refuse,
@@ -50,7 +51,8 @@ class Taskscaler:
     """Hands out slots on instances, and keeps as many instances as that takes.
 
     An async context manager; entered once. Leaving it breaks what leases are still held (`drain` first to let
-    work end), deletes the instances unless a journal remembers them, and closes the groups.
+    work end), deletes the instances unless a journal remembers them, and closes the groups. Where they stay, persistent
+    leases that are still held are left to the next scaler.
     """
 
     def __init__(
@@ -62,6 +64,7 @@ class Taskscaler:
         journal: Journal | None = None,
         clock: Clock | None = None,
         acquire_timeout: float = 900.0,
+        reattach_timeout: float = 600.0,
         delete_instances_on_shutdown: bool | None = None,
         keep_instance_with_acquisitions: bool = False,
         observe_only: bool = False,
@@ -78,6 +81,8 @@ class Taskscaler:
             clock: None: the event loop's time.
             acquire_timeout: Seconds that an acquire waits unless it says otherwise. Files, and the error when they have
                 passed, call it by GitLab's name, `instance_acquire_timeout`.
+            reattach_timeout: Seconds from the start for which persistent leases of an earlier manager are kept for
+                whoever reattaches them. What was still running then is treated as if they had not been persistent.
             delete_instances_on_shutdown: Whether to remove every instance on the way out, but for retained ones.
                 None: unless there is a journal. Without one nobody would know of them, and the next scaler would
                 refuse to start; with one, the next scaler goes on with them. Those that were adopted go, too.
@@ -94,6 +99,7 @@ class Taskscaler:
         check_settings(
             max_instances=max_instances,
             acquire_timeout=acquire_timeout,
+            reattach_timeout=reattach_timeout,
             delete_instances_on_shutdown=delete_instances_on_shutdown,
             keep_instance_with_acquisitions=keep_instance_with_acquisitions,
             observe_only=observe_only,
@@ -111,6 +117,7 @@ class Taskscaler:
         self._observe_only = observe_only
         self._policies = all_are(Policy, policies, "policies")
         self._acquire_timeout = acquire_timeout
+        self._reattach_timeout = reattach_timeout
         self._keep_used = keep_instance_with_acquisitions
         forgets = journal is None if delete_instances_on_shutdown is None else delete_instances_on_shutdown
         self._delete_on_shutdown = forgets and not observe_only
@@ -156,6 +163,7 @@ class Taskscaler:
         timeout: float | None = None,
         expected_duration: float = math.inf,
         place: int | None = None,
+        persistent: bool = False,
     ) -> Lease:
         """Wait for a slot.
 
@@ -166,6 +174,10 @@ class Taskscaler:
                 be done in time stays on an instance that the cloud announced to take away.
             place: `Lease.place` of an earlier lease of this scaler, one that was lost for instance: the work goes back
                 to where it was in the queue. None: to its end. A reservation keeps its own place.
+            persistent: Whether the lease outlives this scaler, unless it is released: if the scaler ends while it is
+                held, killed or left without deleting the instances, the slot stays acquired and its instance as it is.
+                The next scaler lists the lease as `detached` until somebody takes it up with `reattach`. Without a
+                journal, nothing outlives the scaler.
 
         Returns:
             The lease, to be released by the caller.
@@ -175,9 +187,10 @@ class Taskscaler:
             NoCapacity: There was no slot in time, or there will be none.
         """
         check_wait(key, timeout, expected_duration)
+        check("persistent", persistent, bool)
         if self._runtime.ended:
             raise NoCapacity("the scaler has ended")
-        step = self._core.acquire(key, self._now(), expected_duration, place)
+        step = self._core.acquire(key, self._now(), expected_duration, place, persistent=persistent)
         given = self._acquire_timeout if timeout is None else timeout
         setting = " (instance_acquire_timeout)" if timeout is None else ""
         return await self._leases.wait(key, step, given, setting)
@@ -215,8 +228,35 @@ class Taskscaler:
         """
         check_wait(key, timeout)
         step = self._core.resume(key)
-        sleeper = self._core.ledger.leases[key].id
-        return await self._leases.wait(key, step, timeout, sleeper=sleeper)
+        return await self._leases.wait(key, step, timeout, held=self._core.ledger.leases[key].id)
+
+    @property
+    def detached(self) -> Sequence[DetachedLease]:
+        """Persistent leases that an earlier scaler left, and that nobody has reattached yet; oldest first.
+
+        They count as acquired. Each is given up when its `reattach_by` has passed.
+        """
+        return self._core.ledger.list_detached()
+
+    async def reattach(self, key: str, *, timeout: float = math.inf) -> Lease:
+        """Take up a persistent lease that an earlier scaler left: the same slot on the same instance.
+
+        While this waits, the lease is not given up.
+
+        Args:
+            key: What it was acquired under.
+            timeout: Seconds to wait for the instance to be ready.
+
+        Raises:
+            NotDetached: No lease is detached under the key; `held` says whether somebody has it already.
+            LeaseLost: It was detached, and its instance was lost, or nobody has reattached it in time.
+            NoCapacity: The instance was not ready in time, and the lease stays detached; or the scaler is ending.
+        """
+        check_wait(key, timeout)
+        if self._runtime.ended:
+            raise NoCapacity("the scaler has ended")
+        step = self._core.reattach(key)
+        return await self._leases.wait(key, step, timeout, held=self._core.ledger.leases[key].id)
 
     def attempts(
         self, key: str, *, tries: int = 3, timeout: float | None = None, expected_duration: float = math.inf
@@ -382,7 +422,8 @@ class Taskscaler:
     async def drain(self, timeout: float = math.inf) -> bool:
         """Hand out no more slots, refuse those who wait, and wait until no lease is held.
 
-        Slots that stay are waited for until they are clean, too.
+        Slots that stay are waited for until they are clean, too; detached leases, which nobody holds, are not waited
+        for.
 
         Args:
             timeout: Seconds to wait; nothing is broken after them.
@@ -394,20 +435,21 @@ class Taskscaler:
         self._take(self._core.stop_handing_out("the scaler is draining"))
         with anyio.move_on_after(timeout):
             await self._leases.wait_while(self._in_use)
-        return not self._core.ledger.acquired
+        return not self._core.ledger.held
 
     def _in_use(self) -> int:
         """Slots that a drain waits for; those of instances that are to go need not be clean."""
         ledger = self._core.ledger
-        return ledger.acquired + (0 if self._delete_on_shutdown else ledger.cleaning)
+        return ledger.held + (0 if self._delete_on_shutdown else ledger.cleaning)
 
     async def stop(self) -> None:
         """Hand out no more slots, refuse those who wait, and break every lease.
 
-        Suspended ones survive, unless leaving the scaler deletes their instances.
+        Suspended and persistent ones survive, unless leaving the scaler deletes their instances: nobody holds them any
+        more, and the next scaler goes on with them.
         """
         self._take(self._core.stop_handing_out("the scaler was stopped"))
-        self._take(self._core.break_all("the scaler was stopped", self._now(), asleep_too=self._delete_on_shutdown))
+        self._take(self._core.break_all("the scaler was stopped", self._now(), all_too=self._delete_on_shutdown))
 
     def __enter__(self) -> NoReturn:
         """Refuse: this scaler is for coroutines."""
@@ -488,6 +530,7 @@ class Taskscaler:
             observing=observing,
             watched=bool(self._observers),
             max_instances=self._max_instances,
+            reattach_timeout=self._reattach_timeout,
         )
 
     def _perform(

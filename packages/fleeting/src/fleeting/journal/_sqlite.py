@@ -42,6 +42,9 @@ MIGRATIONS: Sequence[Sequence[str]] = (
     (  # a suspended lease says when it expires: none did
         "UPDATE record SET data = substr(data, 1, length(data) - 1) || ', null]' WHERE kind = 'lease'",
     ),
+    (  # a lease says whether it outlives its manager: none did
+        "UPDATE record SET data = substr(data, 1, length(data) - 1) || ', false]' WHERE kind = 'lease'",
+    ),
 )
 """The statements that lead from each version of the schema to the next; the first make it from nothing."""
 

@@ -94,6 +94,9 @@ class Autoscaler(PoolTable):
     instance_acquire_timeout: Duration = field(default=900.0, validator=gt(0))
     """How long an acquire may wait; in a jobs file: how long nothing may run while jobs wait."""
 
+    reattach_timeout: Duration = field(default=600.0, validator=gt(0))
+    """How long after a start the persistent leases of an earlier manager are kept for their owners."""
+
     log_internal_ip: bool = False
     """Whether a job's log may name the internal address of its instance."""
 
@@ -160,6 +163,7 @@ class Autoscaler(PoolTable):
             journal=journal,
             clock=clock,
             acquire_timeout=self.instance_acquire_timeout,
+            reattach_timeout=self.reattach_timeout,
             delete_instances_on_shutdown=self.delete_instances_on_shutdown,
             keep_instance_with_acquisitions=self.state_storage.keep_instance_with_acquisitions,
             observe_only=observe_only,

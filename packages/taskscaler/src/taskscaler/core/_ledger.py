@@ -26,6 +26,9 @@ to fall idle is used first, so that the first can be given up.
 A node whose instance is suspended is *asleep*: whoever wants to resume a lease there waits until it is ready again.
 A lease that sleeps may expire: then it is as if it had been released, but that whoever comes back is told.
 
+A persistent lease outlives its manager. Until somebody reattaches it, or the time for that has passed, it is
+*detached*: it is acquired like any other, and nobody holds it.
+
 What only the owner of the ledger can know, it passes in: how many slots could still be created, when an
 instance is gone, that the journal cannot be written.
 """
@@ -35,9 +38,9 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from math import inf
 
-from fleeting.core import NOTHING, Drop, Put, Step, Write
+from fleeting.core import NOTHING, Drop, Put, Step, Timers, Write
 from fleeting.events import Loss, LossKind
-from taskscaler._errors import KeyInUse, LeaseExpired, NoCapacity, NotSuspended
+from taskscaler._errors import KeyInUse, LeaseExpired, LeaseLost, NoCapacity, NotDetached, NotSuspended
 from taskscaler.core._expiries import Expiries
 from taskscaler.core._slots import (
     AWAY,
@@ -54,6 +57,7 @@ from taskscaler.core._slots import (
     Closed,
     CordonRecord,
     Deliver,
+    DetachedLease,
     DirtyRecord,
     Expired,
     ExpiredRecord,
@@ -74,6 +78,12 @@ FEW = 64
 NOT_READY = "it is not ready yet after a restart"
 """Why a node gets no work that an earlier manager used, or wanted to."""
 
+WAS_IN_USE = "it was in use when its manager stopped"
+"""Why instances of an earlier manager are removed."""
+
+NOT_REATTACHED = "nobody reattached its lease in time after its manager stopped"
+"""Why a detached lease is given up, and a node with it."""
+
 KEPT_LOSSES = 1000
 """So many of the last lost leases are remembered for `explain`."""
 
@@ -85,27 +95,36 @@ class Ledger:
         self,
         pools: Iterable[PoolSlots],
         uses: Mapping[str, int] | None = None,
-        suspended: Mapping[str, LeaseRecord] | None = None,
+        kept: Mapping[str, LeaseRecord] | None = None,
         cordons: Mapping[str, str] | None = None,
         dirty: Iterable[DirtyRecord] = (),
         *,
         expired: Mapping[str, ExpiredRecord] | None = None,
         claim_until: float = -inf,
+        reattach_by: float = inf,
     ) -> None:
-        """Start with no nodes, but those of suspended leases and of slots that have to be cleaned.
+        """Start with no nodes, but those of leases that go on and of slots that have to be cleaned.
 
         Args:
             pools: The slots of each pool, in order of preference.
             uses: How often instances were given work in earlier lives of the manager, by node id.
-            suspended: Suspended leases of earlier lives of the manager, by key.
+            kept: Leases of earlier lives of the manager that go on, by key: suspended and persistent ones.
             cordons: Why instances get no new work, by node id; whether or not they are nodes yet.
-            dirty: Slots that were used in earlier lives, of nodes that are used on; cleaned when their nodes are ready.
+            dirty: Slots that were used in earlier lives, of nodes that stay; cleaned when their nodes are ready. Where
+                slots are not cleaned, the nodes get no more work.
             expired: Suspended leases that have expired, by key.
             claim_until: Before this moment none of the suspended ones expires: nobody could resume them while there was
                 no manager.
+            reattach_by: When those leases are given up that were held and that nobody has reattached.
         """
         self.pools = {pool_slots.pool: pool_slots for pool_slots in pools}
         self.leases: dict[str, Assignment] = {}
+        self.detached: dict[str, Assignment] = {}
+        """Of the leases, those that nobody holds, by key."""
+
+        self.deadlines: Timers[str] = Timers()
+        """When these are to be given up, by key; not those that somebody waits to be handed."""
+
         self.lost: OrderedDict[str, LostLease] = OrderedDict()
         """The last leases that were lost, by key, oldest first; whatever became of the key since."""
 
@@ -141,7 +160,7 @@ class Ledger:
         self.expiries = Expiries.of(expired or {})
         """When leases that sleep expire, and which have."""
 
-        self._restore(suspended or {}, claim_until)
+        self._restore(kept or {}, claim_until, reattach_by)
         self._restore_dirty(dirty)
 
     def node(self, pool: str, instance: str) -> Node | None:
@@ -170,7 +189,9 @@ class Ledger:
 
     # --- asking and giving back --------------------------------------------------------------------------
 
-    def acquire(self, key: str, now: float, expected: float = inf, place: int | None = None) -> Step:
+    def acquire(
+        self, key: str, now: float, expected: float = inf, place: int | None = None, *, persistent: bool = False
+    ) -> Step:
         """Hand out a slot under *key*, or let it wait its turn.
 
         Args:
@@ -178,6 +199,7 @@ class Ledger:
             now: Seconds since the epoch.
             expected: How long the work will take at the most, in seconds, if that is known.
             place: The ticket of an earlier lease, whose place in the queue is taken again; None: the last place.
+            persistent: Whether the lease outlives its manager.
 
         Raises:
             KeyInUse: The key holds a slot, or waits for one.
@@ -185,13 +207,13 @@ class Ledger:
         """
         waiter = self._waiters.get(key)
         if waiter is not None:
-            return self._convert(waiter, now, expected)
+            return self._convert(waiter, now, expected, persistent=persistent)
         if key in self.leases:
             raise KeyInUse(key)
         if place is None:
             self._ticket += 1
         ticket = self._ticket if place is None else min(place, self._ticket)
-        waiter = Waiter(key, ticket, now, False, expected)
+        waiter = Waiter(key, ticket, now, False, expected, persistent)
         if self.usable > len(self._fulfilled) and not self.shut:
             return self._assign(waiter, now)
         if self.over:
@@ -204,10 +226,10 @@ class Ledger:
 
     def release(self, key: str, now: float) -> Step:
         """Take a slot back; nothing happens if the key holds none."""
-        assignment = self.leases.pop(key, None)
+        assignment = self.leases.get(key)
         if assignment is None:
             return NOTHING
-        self.expiries.cancel(key)
+        self._end(assignment)
         if assignment.delivered and assignment.node.pool_slots.cleans:
             return self._clean(assignment, now)
         self._vacate(assignment, now)
@@ -219,6 +241,10 @@ class Ledger:
     def cancel(self, key: str, now: float) -> Step:
         """Whoever waits, has reserved, or is just being handed a slot under *key* wants it no more."""
         waiter = self._waiters.pop(key, None)
+        assignment = self.detached.get(key)
+        if assignment is not None:
+            self._detach(assignment, assignment.reattach_by)
+            return NOTHING
         assignment = self.leases.get(key)
         if assignment is not None and assignment.resuming:
             assignment.resuming = False
@@ -245,6 +271,7 @@ class Ledger:
         if expires_at is not None:
             assignment.expires_at = expires_at
         self.expiries.expect(assignment)
+        self._attach(assignment)
         assignment.node.asleep[assignment.slot] = assignment.node.awake.pop(assignment.slot)
         assignment.node.pool_slots.settle(assignment.node)
         if assignment.node.rests:
@@ -279,6 +306,70 @@ class Ledger:
             writes += [*freed.writes, *self.expiries.note(key, record)]
             actions += [Expired(assignment.id), *freed.actions]
         return Step(writes, actions) if actions else NOTHING
+
+    def reattach(self, key: str) -> Step:
+        """Hand a detached lease over, as soon as its node is ready.
+
+        Raises:
+            NotDetached: No lease is detached under the key, or somebody is being handed it.
+            LeaseLost: It was detached, and its instance was lost, or it was given up.
+            NoCapacity: Nothing will be handed out any more.
+        """
+        assignment = self.detached.get(key)
+        if assignment is None:
+            lost = self.lost.get(key)
+            if lost is not None and lost.detached and key not in self.leases:
+                raise LeaseLost(key, lost.lease.instance, lost.loss)
+            raise NotDetached(key, self._why_not_detached(key), held=key in self.leases)
+        if assignment.resuming:
+            raise NotDetached(key, "is being reattached by somebody else", held=True)
+        if self.over:
+            raise NoCapacity(self.over)
+        assignment.resuming = True
+        self.deadlines.cancel(key)
+        assignment.node.pool_slots.settle(assignment.node)
+        return NOTHING if assignment.node.closed in AWAY else Step((), (Deliver(assignment.id),))
+
+    def detach(self, lease: LeaseId, by: float) -> None:
+        """Keep a persistent lease that its holder lets go of, for somebody to reattach until then."""
+        assignment = self.find(lease)
+        if assignment is not None and assignment.delivered and not assignment.suspended:
+            self._detach(assignment, by)
+
+    def detach_all(self, why: str) -> Step:
+        """Take persistent leases out of their holders' hands, and keep them for the next manager. O(n)."""
+        kept = [each for each in self.leases.values() if each.persistent and each.delivered and not each.suspended]
+        actions: list[object] = []
+        for assignment in kept:
+            if not assignment.detached:
+                actions.append(Break(assignment.id, Loss(LossKind.KILLED, why)))
+            elif assignment.resuming:
+                actions.append(Refuse(assignment.key, why))
+            self._detach(assignment, inf)
+        return Step((), actions)
+
+    def give_up(self, key: str, now: float, *, used_on: bool) -> Step:
+        """End a detached lease that nobody has reattached in time. What ran in its slot may still run.
+
+        So the slot is cleaned, where slots are and the node stays for others; else the node gets no more work.
+
+        Args:
+            key: Of the lease.
+            now: Seconds since the epoch.
+            used_on: Whether the node is used on in any case, the slot being cleaned if slots are.
+        """
+        assignment = self.detached[key]
+        node, loss = assignment.node, Loss(LossKind.KILLED, NOT_REATTACHED)
+        self._note_loss(assignment, loss, now, detached=True)
+        if used_on or (node.pool_slots.cleans and (len(node.leases) > 1 or node.retained)):
+            step = self.release(key, now)
+            return Step(step.writes, (Break(assignment.id, loss), *step.actions))
+        self._end(assignment)
+        dirty = self._mark_dirty(assignment)
+        self._vacate(assignment, now)
+        if node.closed not in AWAY or not node.busy:  # else once it is ready
+            self.close(node, Closed.DRAINING, NOT_REATTACHED)
+        return Step((Drop(LEASE, key), dirty), (Break(assignment.id, loss),))
 
     def reserve(self, key: str, now: float, potential: int) -> Step:
         """Keep a slot for an acquire to come.
@@ -318,6 +409,7 @@ class Ledger:
         if assignment is None or (assignment.delivered and not assignment.resuming):
             return False
         assignment.delivered, assignment.resuming = True, False
+        self._attach(assignment)
         return True
 
     def check(self, lease: LeaseId) -> bool:
@@ -335,7 +427,8 @@ class Ledger:
         node.idle_since = now
         node.idle_rank = self._next_idle_rank()
         cleaning = tuple(node.cleaning.values())
-        self._reclose(node, Closed.DRAINING if draining else None, draining)
+        spent = draining or (WAS_IN_USE if node.spoiled else "")
+        self._reclose(node, Closed.DRAINING if spent else None, spent)
         woken = [self._wake(assignment) for assignment in node.leases if assignment.resuming]
         steps = (*woken, Step((), cleaning), self._serve(now))
         return Step([write for step in steps for write in step.writes], [act for step in steps for act in step.actions])
@@ -441,9 +534,10 @@ class Ledger:
         assignment = self.find(lease)
         return self._break([assignment] if assignment is not None else [], loss, now)
 
-    def break_all(self, node: Node, loss: Loss, now: float, *, asleep_too: bool = True) -> Step:
-        """Break every lease of a node that is closed for good, or at the end; but perhaps those that are suspended."""
-        return self._break([each for each in node.leases if asleep_too or not each.suspended], loss, now)
+    def break_all(self, node: Node, loss: Loss, now: float, *, all_too: bool = True) -> Step:
+        """Break every lease of a node that is closed for good, or at the end; but perhaps those that outlast it."""
+        broken = [each for each in node.leases if all_too or not (each.suspended or each.detached)]
+        return self._break(broken, loss, now)
 
     def lose(self, node: Node, loss: Loss, now: float) -> Step:
         """The node is gone, and with it what is held there."""
@@ -531,6 +625,11 @@ class Ledger:
         return sum(pool_slots.counts.acquired for pool_slots in self.pools.values())
 
     @property
+    def held(self) -> int:
+        """The same without detached leases that nobody waits for. O(detached leases)."""
+        return self.acquired - sum(not each.resuming for each in self.detached.values())
+
+    @property
     def cleaning(self) -> int:
         """Slots that are being cleaned."""
         return sum(pool_slots.counts.rare.cleaning for pool_slots in self.pools.values())
@@ -548,6 +647,20 @@ class Ledger:
         """Acquires and reservations that no slot is there for, first come first. O(n log n)."""
         queued = [waiter for waiter in self._waiters.values() if waiter.key not in self._fulfilled]
         return sorted(queued, key=lambda waiter: (waiter.ticket, waiter.key))
+
+    def list_detached(self) -> list[DetachedLease]:
+        """Leases that nobody holds, oldest first. O(n log n)."""
+        return [
+            DetachedLease(
+                key=each.key,
+                pool=each.node.pool,
+                instance=each.node.instance,
+                slot=each.slot,
+                since=each.since,
+                reattach_by=each.reattach_by,
+            )
+            for each in sorted(self.detached.values(), key=lambda each: (each.since, each.key))
+        ]
 
     def dirty(self) -> dict[str, DirtyRecord]:
         """Slots that were used and not cleaned since, by their keys in the journal. O(n)."""
@@ -573,9 +686,9 @@ class Ledger:
 
     # --- inside ------------------------------------------------------------------------------------------
 
-    def _restore(self, suspended: Mapping[str, LeaseRecord], claim_until: float) -> None:
-        """Take up suspended leases; their nodes are expected back."""
-        for key, record in suspended.items():
+    def _restore(self, kept: Mapping[str, LeaseRecord], claim_until: float, reattach_by: float) -> None:
+        """Take up leases that go on; their nodes are expected back."""
+        for key, record in kept.items():
             pool, _, instance = record.host.partition("/")
             if pool not in self.pools:
                 continue
@@ -594,23 +707,29 @@ class Ledger:
                     inf,
                     delivered=True,
                     expires_at=expires_at,
+                    persistent=record.persistent,
                 )
-                node.asleep[record.slot] = self.leases[key] = assignment
-                self.expiries.expect(assignment)
+                among = node.asleep if record.suspended else node.awake
+                among[record.slot] = self.leases[key] = assignment
+                if record.suspended:
+                    self.expiries.expect(assignment)
+                else:
+                    self._detach(assignment, reattach_by)
             node.pool_slots.settle(node)
 
     def _restore_dirty(self, dirty: Iterable[DirtyRecord]) -> None:
         """Take up slots that were not cleaned after their last use; that begins once their nodes are ready."""
         for record in dirty:
             pool, _, instance = record.host.partition("/")
-            if pool not in self.pools or not self.pools[pool].cleans:
+            if pool not in self.pools:
                 continue
             node = self.node(pool, instance) or self._make(pool, instance)
             node.why_closed = NOT_READY
             if record.slot in node.vacant:
-                _take(node, record.slot)
                 node.dirty[record.slot] = record
-                node.cleaning[record.slot] = self._clean_up(node, record.slot, record.key)
+                if node.pool_slots.cleans:
+                    _take(node, record.slot)
+                    node.cleaning[record.slot] = self._clean_up(node, record.slot, record.key)
             node.pool_slots.settle(node)
 
     def _make(self, pool: str, instance: str) -> Node:
@@ -620,17 +739,46 @@ class Ledger:
         return node
 
     def _wake(self, assignment: Assignment) -> Step:
-        """Give a suspended lease back to whoever waits for it."""
+        """Give a lease back to whoever waits for it."""
+        if assignment.detached:
+            return Step((), (Deliver(assignment.id),))
         assignment.node.awake[assignment.slot] = assignment.node.asleep.pop(assignment.slot)
         assignment.node.pool_slots.settle(assignment.node)
         return Step((Put(LEASE, assignment.key, assignment.record()),), (Deliver(assignment.id),))
 
-    def _convert(self, reservation: Waiter, now: float, expected: float) -> Step:
+    def _detach(self, assignment: Assignment, by: float) -> None:
+        """Nobody holds it, nor waits for it; somebody may reattach it until then."""
+        assignment.detached, assignment.reattach_by, assignment.resuming = True, by, False
+        self.detached[assignment.key] = assignment
+        self.deadlines.set(assignment.key, by)
+        assignment.node.pool_slots.settle(assignment.node)
+
+    def _attach(self, assignment: Assignment) -> None:
+        """Somebody has it, if it was detached."""
+        if assignment.detached:
+            assignment.detached, assignment.reattach_by = False, inf
+            del self.detached[assignment.key]
+            self.deadlines.cancel(assignment.key)
+
+    def _end(self, assignment: Assignment) -> None:
+        """There is no such lease any more, but for its slot."""
+        self._attach(assignment)
+        self.expiries.cancel(assignment.key)
+        del self.leases[assignment.key]
+
+    def _why_not_detached(self, key: str) -> str:
+        """What there is under a key instead of a detached lease."""
+        assignment = self.leases.get(key)
+        if assignment is None:
+            return "is not detached; `detached` lists the leases that are"
+        return "is suspended; resume it instead" if assignment.suspended else "is held already"
+
+    def _convert(self, reservation: Waiter, now: float, expected: float, *, persistent: bool) -> Step:
         """Turn a reservation into an acquire, at its place in the queue."""
         if not reservation.reserves:
             raise KeyInUse(reservation.key)
         del self._waiters[reservation.key]
-        waiter = Waiter(reservation.key, reservation.ticket, now, False, expected)
+        waiter = Waiter(reservation.key, reservation.ticket, now, False, expected, persistent)
         if self._fulfilled.pop(waiter.key, None) is not None and not self.shut:
             return self._assign(waiter, now)
         self._wait(waiter)
@@ -700,16 +848,14 @@ class Ledger:
         pool_slots, id_ = node.pool_slots, node.id
         key, slot = waiter.key, heapq.heappop(node.vacant)
         lease = self._lease_id(key, node, slot)
-        assignment = Assignment(lease, node, now, waiter.ticket, waiter.asked_at, now + waiter.expected)
+        assignment = Assignment(
+            lease, node, now, waiter.ticket, waiter.asked_at, now + waiter.expected, persistent=waiter.persistent
+        )
         node.awake[slot] = self.leases[key] = assignment
         uses = pool_slots.uses[node.instance] = node.uses + 1
         node.pool_slots.settle(node)
         return Step(
-            (
-                Put(LEASE, key, LeaseRecord(id_, slot, now)),
-                Put(USES, id_, UsesRecord(uses)),
-                *self.expiries.forget(key),
-            ),
+            (Put(LEASE, key, assignment.record()), Put(USES, id_, UsesRecord(uses)), *self.expiries.forget(key)),
             (Check(lease) if pool_slots.checks else Deliver(lease),),
         )
 
@@ -791,15 +937,15 @@ class Ledger:
         writes: list[Write] = []
         actions: list[object] = []
         for assignment in broken:
-            del self.leases[assignment.key]
-            self.expiries.cancel(assignment.key)
+            detached = assignment.detached
+            self._end(assignment)
             self._vacate(assignment, now)
             writes.append(Drop(LEASE, assignment.key))
             if assignment.delivered and assignment.node.pool_slots.cleans:
                 writes.append(self._mark_dirty(assignment))
             if assignment.delivered and loss is not None:
                 actions.append(Break(assignment.id, loss))
-                self._note_loss(assignment, loss, now)
+                self._note_loss(assignment, loss, now, detached=detached)
             elif self.over:
                 actions.append(Refuse(assignment.key, self.over))
             else:
@@ -810,16 +956,17 @@ class Ledger:
                         assignment.asked_at,
                         False,
                         assignment.ends_by - assignment.since,
+                        assignment.persistent,
                     )
                 )
                 self._unfulfil(since=assignment.ticket)
         served = self._serve(now)
         return Step((*writes, *served.writes), (*actions, *served.actions))
 
-    def _note_loss(self, assignment: Assignment, loss: Loss, now: float) -> None:
+    def _note_loss(self, assignment: Assignment, loss: Loss, now: float, *, detached: bool) -> None:
         """Remember it for a while."""
         self.lost.pop(assignment.key, None)
-        self.lost[assignment.key] = LostLease(now, assignment.id, loss)
+        self.lost[assignment.key] = LostLease(now, assignment.id, loss, detached)
         if len(self.lost) > KEPT_LOSSES:
             self.lost.popitem(last=False)
 

@@ -111,6 +111,7 @@ class Core:
         observing: bool = False,
         watched: bool = False,
         max_instances: int = 0,
+        reattach_timeout: float = 600.0,
     ) -> None:
         """Start from what the journal knows.
 
@@ -125,6 +126,7 @@ class Core:
                 is they who hold back what would change anything; the core only keeps from believing it was done.
             watched: Whether to report, as actions, instances that change and of decisions.
             max_instances: How many there may be over all pools, besides what each of them may have; 0: any number.
+            reattach_timeout: Seconds for which a persistent lease that nobody holds is kept.
         """
         self.ceiling = max_instances or None
         self.losses = Losses()
@@ -139,12 +141,15 @@ class Core:
         self.ledger = Ledger(
             map(_slots_of, pools),
             left.uses,
-            left.asleep,
+            left.kept,
             left.cordons,
             left.dirty,
             expired=left.expired,
             claim_until=now + self.policy_at(now).idle_time,
+            reattach_by=now + reattach_timeout,
         )
+        self._reattach_timeout = reattach_timeout
+        self.keep_used = keep_used
         self.decisions: deque[Decision] = deque(maxlen=KEPT_DECISIONS)
         """The last decisions, newest last; one that changes nothing replaces its like."""
 
@@ -195,10 +200,12 @@ class Core:
 
     # --- what the shell asks -----------------------------------------------------------------------------
 
-    def acquire(self, key: str, now: float, expected: float = inf, place: int | None = None) -> Step:
+    def acquire(
+        self, key: str, now: float, expected: float = inf, place: int | None = None, *, persistent: bool = False
+    ) -> Step:
         """See `Ledger.acquire`."""
         self._touched = True
-        return self.ledger.acquire(key, now, expected, place)
+        return self.ledger.acquire(key, now, expected, place, persistent=persistent)
 
     def release(self, key: str, now: float) -> Step:
         """See `Ledger.release`."""
@@ -269,11 +276,13 @@ class Core:
         self._touched = True
         return self.ledger.shut_down(why)
 
-    def break_all(self, why: str, now: float, *, asleep_too: bool) -> Step:
-        """Break every lease, but perhaps those that are suspended."""
+    def break_all(self, why: str, now: float, *, all_too: bool) -> Step:
+        """Break every lease, but perhaps those that a manager leaves to the next: suspended and persistent ones."""
         self._touched = True
+        if not all_too:
+            self._add(self.ledger.detach_all(why))
         for node in list(self.ledger.nodes.values()):
-            self._add(self.ledger.break_all(node, Loss(LossKind.KILLED, why), now, asleep_too=asleep_too))
+            self._add(self.ledger.break_all(node, Loss(LossKind.KILLED, why), now, all_too=all_too))
         self._actions += [Refuse(each.key, why) for each in self.ledger.leases.values() if each.resuming]
         return self._end()
 
@@ -290,6 +299,17 @@ class Core:
         """See `Ledger.resume`."""
         self._touched = True
         return self.ledger.resume(key)
+
+    def reattach(self, key: str) -> Step:
+        """See `Ledger.reattach`."""
+        self._touched = True
+        return self.ledger.reattach(key)
+
+    def detach(self, lease: LeaseId, now: float) -> Step:
+        """See `Ledger.detach`."""
+        self._touched = True
+        self.ledger.detach(lease, now + self._reattach_timeout)
+        return NOTHING
 
     def mark_unreachable(self, lease: LeaseId, loss: Loss, now: float) -> Step:
         """Break one lease, if it is still held: the node is unhealthy, and out of its holder's reach."""
@@ -488,7 +508,9 @@ class Core:
     def wake_at(self) -> float | None:
         """See `fleeting.runtime.Core`."""
         at = self._look_at
-        for due in (self._breaks.next, self.ledger.expiries.next, *[plan.wake_at for plan in self.plans.values()]):
+        ledger = self.ledger
+        timers = (self._breaks, ledger.expiries, ledger.deadlines)
+        for due in (*[each.next for each in timers], *[plan.wake_at for plan in self.plans.values()]):
             if due is not None and due < at:
                 at = due
         return None if at == inf else at
@@ -511,6 +533,8 @@ class Core:
         if expired.actions:
             self._add(expired)
             self._touched = True
+        for key in self.ledger.deadlines.due(now):
+            self._give_up_lease(key, now)
         soonest = now if self.observing else now + COALESCE
         if soonest < self._look_at and self._is_news(now):
             self._look_at = soonest
@@ -760,6 +784,16 @@ class Core:
         """Remove a node whose work was broken in the same turn: after a crash it must not be used again."""
         if node.counts.rare.to_remove:
             self._give_up([Removal(node.pool, node.instance, node.why_closed)], now)
+
+    def _give_up_lease(self, key: str, now: float) -> None:
+        """Nobody has reattached it in time."""
+        self._touched = True
+        node = self.ledger.detached[key].node
+        self._add(self.ledger.give_up(key, now, used_on=self.keep_used))
+        if node.closed in FINAL:
+            self._add(self.ledger.take_back(node, now))
+        self._note_rest(node, now)
+        self._give_up_if_free(node, now)
 
     def _supply(self, pool: str, now: float) -> Supply:
         """The counters of one pool. O(1), but for what is to be woken."""

@@ -1,10 +1,14 @@
 """What a manager finds in its journal of leases that an earlier one handed out, and what becomes of them. Pure.
 
-Leases that sleep are taken up again, and so is the memory of those that have expired. One that would have expired
-while there was no manager does so a little later: whoever wanted to resume it in time found nobody to ask. Those that
-were awake are nobody's any more, and what ran under them may still run: so instances that were in use are removed,
-unless they are to be used on. Where leases sleep, an instance stays, and its dirty slots are cleaned before they are
-used; where slots are not cleaned, it goes with all that slept there.
+A lease goes on that sleeps, or that is persistent: one that sleeps can be resumed, a persistent one that was awake is
+detached until somebody reattaches it. One that sleeps and would have expired while there was no manager does so a
+little later: whoever wanted to resume it in time found nobody to ask. The memory of those that have expired goes on,
+too. All others are nobody's any more, and what ran under them may still run: so instances that were in use are removed,
+unless they are to be used on.
+
+Where leases sleep, an instance stays, and its dirty slots are cleaned before they are used; where slots are not
+cleaned, it goes with all that slept there. Where there are persistent leases, asleep or not, it stays in any case:
+where slots are not cleaned, it gets no more work, and goes when it is free.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +18,7 @@ from attrs import frozen
 
 from fleeting.core import Drop, Plan, Put, Write
 from taskscaler._types import PoolSettings
-from taskscaler.core._ledger import Ledger
+from taskscaler.core._ledger import WAS_IN_USE, Ledger
 from taskscaler.core._slots import (
     CORDON,
     DIRTY,
@@ -27,9 +31,6 @@ from taskscaler.core._slots import (
     node_id,
 )
 
-WAS_IN_USE = "it was in use when its manager stopped"
-"""Why instances of an earlier manager are removed."""
-
 
 @frozen
 class Left:
@@ -41,11 +42,11 @@ class Left:
     cordons: Mapping[str, str]
     """Why instances get no new work, by node id."""
 
-    asleep: Mapping[str, LeaseRecord]
-    """Leases that sleep, by key."""
+    kept: Mapping[str, LeaseRecord]
+    """Leases that go on, by key."""
 
     dirty: Sequence[DirtyRecord]
-    """Slots of nodes that are used on, and that were not cleaned since they were used."""
+    """Slots of nodes that stay, and that were not cleaned since they were used."""
 
     expired: Mapping[str, ExpiredRecord]
     """Suspended leases that have expired, by key."""
@@ -63,16 +64,23 @@ class Left:
     def of(cls, pools: Sequence[PoolSettings], recovered: Mapping[str, Mapping[str, Any]], *, keep_used: bool) -> Self:
         """Look through the journal's records, by kind and key."""
         leases: Mapping[str, LeaseRecord] = recovered.get(LEASE, {})
-        asleep = {key: record for key, record in leases.items() if record.suspended}
-        used = [DirtyRecord(record.host, record.slot, key) for key, record in leases.items() if not record.suspended]
-        used += recovered.get(DIRTY, {}).values()
+        slots = {pool.name: pool.capacity_per_instance for pool in pools}
         cleaning = {pool.name for pool in pools if pool.cleans}
-        stay = {record.host for record in asleep.values() if record.host.partition("/")[0] in cleaning}
+        kept = {key: record for key, record in leases.items() if record.suspended}
+        kept |= {
+            key: record
+            for key, record in leases.items()
+            if record.persistent and record.slot < slots.get(_pool(record), 0)
+        }
+        used = [DirtyRecord(record.host, record.slot, key) for key, record in leases.items() if key not in kept]
+        used += recovered.get(DIRTY, {}).values()
+        held = {record.host for record in kept.values() if record.persistent}
+        stay = held | {record.host for record in kept.values() if _pool(record) in cleaning}
         return cls(
             uses={node: record.uses for node, record in recovered.get(USES, {}).items()},
             cordons={node: record.why for node, record in recovered.get(CORDON, {}).items()},
-            asleep=asleep,
-            dirty=[record for record in used if keep_used or record.host in stay],
+            kept=kept,
+            dirty=[record for record in used if (_pool(record) in cleaning if keep_used else record.host in stay)],
             expired=recovered.get(EXPIRED, {}),
             lost=frozenset() if keep_used else frozenset(record.host for record in used) - stay,
             leases=[*leases],
@@ -91,3 +99,7 @@ class Left:
             pool: {id_: WAS_IN_USE for id_ in plan.instances if node_id(pool, id_) in self.lost}
             for pool, plan in plans.items()
         }
+
+
+def _pool(record: LeaseRecord | DirtyRecord) -> str:
+    return record.host.partition("/")[0]

@@ -24,6 +24,9 @@ class LeaseRecord(NamedTuple):
     expires_at: float | None = None
     """When it ends if it is still suspended then, in seconds since the epoch; None: never."""
 
+    persistent: bool = False
+    """Whether it outlives its manager while it is held, too."""
+
 
 class UsesRecord(NamedTuple):
     """How often an instance was given work, as the journal keeps it under the node's id."""
@@ -80,7 +83,7 @@ class Closed(Enum):
 
     DOOMED = "doomed"
     RETURNING = "returning"
-    """It holds suspended leases or dirty slots of an earlier manager and is not ready yet."""
+    """It holds leases or dirty slots of an earlier manager and is not ready yet."""
 
     ASLEEP = "asleep"
     """The instance is suspended, or about to be."""
@@ -290,6 +293,11 @@ class Node:
         return not (self.cleaning or self.awake)
 
     @property
+    def spoiled(self) -> bool:
+        """Whether something may still run in a free slot of it: slots are not cleaned, and that one was in use."""
+        return bool(self.dirty) and not self.pool_slots.cleans
+
+    @property
     def room(self) -> int:
         """How many of its slots could be handed out, were there nothing against it."""
         free, left = len(self.vacant), self.uses_left
@@ -315,7 +323,7 @@ def _uncommon_contribution(node: Node) -> Counts:
         len(node.cleaning),
     )
     cordoned = node.cordoned is not None
-    offered = 0 if cordoned or node.pool_slots.why_blocked else room
+    offered = 0 if cordoned or node.pool_slots.why_blocked or node.spoiled else room
     usable = offered if closed is None else 0
     paused = offered if closed is Closed.PAUSED else 0
     away, asleep = closed in AWAY, closed is Closed.ASLEEP
@@ -334,9 +342,9 @@ def _uncommon_contribution(node: Node) -> Counts:
         cordoned=int(cordoned),
         suspendable=int(suspended > 0 and node.rests and wears and not (cordoned or node.retained)),
         sleepers=int(asleep and (offered > 0 or not node.busy)),
-        wake_requested=int(away and bool(cleaning or any(lease.resuming for lease in node.asleep.values()))),
+        wake_requested=int(away and bool(cleaning or any(lease.resuming for lease in node.leases))),
     )
-    blocked = 0 if node.rests else free - usable
+    blocked = 0 if node.rests else free - (offered if away else usable)
     return Counts(len(node.awake), usable, int(kept), blocked, ORDINARY if rare == ORDINARY else rare)
 
 
@@ -380,6 +388,15 @@ class Assignment:
     expires_at: float = inf
     """When it ends if nobody has resumed it by then; kept while it is awake, for who gives up resuming it."""
 
+    persistent: bool = False
+    """Whether it outlives its manager while it is held, too."""
+
+    detached: bool = False
+    """Whether nobody holds it: its manager has ended, or its holder let go of it."""
+
+    reattach_by: float = inf
+    """When it is given up, if it is detached, unless somebody reattaches it."""
+
     @property
     def key(self) -> str:
         """What it was asked for under."""
@@ -398,7 +415,7 @@ class Assignment:
     def record(self) -> LeaseRecord:
         """For the journal."""
         expires_at = self.expires_at if self.suspended and self.expires_at < inf else None
-        return LeaseRecord(self.node.id, self.slot, self.since, self.suspended, expires_at)
+        return LeaseRecord(self.node.id, self.slot, self.since, self.suspended, expires_at, self.persistent)
 
 
 class Deliver(NamedTuple):
@@ -459,6 +476,8 @@ class LostLease(NamedTuple):
     at: float
     lease: LeaseId
     loss: Loss
+    detached: bool = False
+    """Whether nobody held it then."""
 
 
 @define(eq=False)
@@ -474,6 +493,30 @@ class Waiter:
     """Whether it is a reservation, that wants a slot kept, or an acquire, that wants it now."""
 
     expected: float
+    persistent: bool = False
+
+
+@frozen(kw_only=True)
+class DetachedLease:
+    """A persistent lease of an earlier manager that nobody has taken up again: see `Taskscaler.reattach`."""
+
+    key: str
+    """What it was acquired under."""
+
+    pool: str
+    """Name of the pool that its instance belongs to."""
+
+    instance: str
+    """The instance's id."""
+
+    slot: int
+    """The number of its slot, from 0."""
+
+    since: float
+    """When it was acquired, in seconds since the epoch."""
+
+    reattach_by: float
+    """When it is given up unless it is reattached, in seconds since the epoch; infinite once the scaler stops."""
 
 
 @frozen(kw_only=True)
@@ -487,7 +530,7 @@ class Capacity:
     """Slots kept for reservations."""
 
     acquired: int
-    """Slots that leases hold."""
+    """Slots that leases hold, detached ones included."""
 
     suspended: int
     """Slots kept for suspended leases."""

@@ -58,6 +58,11 @@ class Lease:
         return self._lease.place
 
     @property
+    def persistent(self) -> bool:
+        """Whether it outlives the scaler; see `taskscaler.Taskscaler.acquire_lease`."""
+        return self._lease.persistent
+
+    @property
     def loss(self) -> Loss | None:
         """Why it was lost; None while it is held, and after a proper release."""
         return self._lease.loss
@@ -128,6 +133,11 @@ class Lease:
         """Undo `Taskscaler.resume`, as `taskscaler.Lease.suspend_again`."""
         if not self._lease.ended:
             self._portal.do(self._lease.suspend_again)
+
+    def detach(self) -> None:
+        """Let go of a persistent lease, as `taskscaler.Lease.detach`."""
+        if not self._lease.ended:
+            self._portal.do(self._lease.detach)
 
     def call(self, function: Callable[[*Ts], Awaitable[T]], *args: *Ts) -> T:
         """Wait for something that makes sense only while the lease is held; for `Connection`.

@@ -14,7 +14,7 @@ from taskscaler._arguments import refuse_with
 from taskscaler._attempts import Tries
 from taskscaler._errors import TaskscalerError
 from taskscaler._types import Policy
-from taskscaler.core._slots import Capacity
+from taskscaler.core._slots import Capacity, DetachedLease
 from taskscaler.diagnose._explain import Explanation, InstanceView
 from taskscaler.diagnose._explain_instance import InstanceExplanation
 from taskscaler.diagnose._explain_key import KeyExplanation
@@ -69,12 +69,13 @@ class Taskscaler:
         timeout: float | None = None,
         expected_duration: float = math.inf,
         place: int | None = None,
+        persistent: bool = False,
     ) -> Lease:
         """Wait for a slot. Arguments and errors are those of `taskscaler.Taskscaler.acquire_lease`."""
 
         async def acquire() -> Lease:
             lease = await self.scaler.acquire_lease(
-                key, timeout=timeout, expected_duration=expected_duration, place=place
+                key, timeout=timeout, expected_duration=expected_duration, place=place, persistent=persistent
             )
             return Lease(lease, self.portal)
 
@@ -106,6 +107,19 @@ class Taskscaler:
             return Lease(await self.scaler.resume(key, timeout=timeout), self.portal)
 
         return self.portal.call(resume, undo=Lease.suspend_again)
+
+    @property
+    def detached(self) -> Sequence[DetachedLease]:
+        """Persistent leases that an earlier scaler left, and that nobody has reattached yet; oldest first."""
+        return self.portal.do(lambda: self.scaler.detached)
+
+    def reattach(self, key: str, *, timeout: float = math.inf) -> Lease:
+        """Take up a persistent lease. Arguments and errors are those of `taskscaler.Taskscaler.reattach`."""
+
+        async def reattach() -> Lease:
+            return Lease(await self.scaler.reattach(key, timeout=timeout), self.portal)
+
+        return self.portal.call(reattach, undo=Lease.detach)
 
     def attempts(
         self, key: str, *, tries: int = 3, timeout: float | None = None, expected_duration: float = math.inf
