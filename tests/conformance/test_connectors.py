@@ -7,6 +7,7 @@ import tomllib
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import anyio
@@ -173,18 +174,21 @@ async def test_a_check_finds_what_is_wrong(tmp_path: Path, check: ConnectorCheck
         await check(lambda: broken["HereConnector"]().dial(info, configured()))
 
 
-DETACHING = Path(fleeting.connectors.__file__).with_name("_detached_posix.py")
+SCRIPTS = Path(fleeting.connectors.__file__).with_name("_detached_scripts.py")
+DETACHING = SCRIPTS.with_name("_detached_posix.py")
 
 BREAKS_OF_DETACHED = {
-    "output_and_outcome_are_kept": ("status=$?\n    exec >", "status=0\n    exec >"),
-    "input_environment_and_directory": ('eval "$_fleeting_env"', ":"),
-    "secrets_are_nobodys_argument": ("_SUPERVISE, self", "_SUPERVISE + exports.decode(), self"),
-    "it_outlives_its_connection": ("_fleeting_session=setsid", "_fleeting_session="),
+    "output_and_outcome_are_kept": ("_f_status=$?", "_f_status=0"),
+    "input_environment_and_directory": ('eval "$_f_env"', ":"),
+    "no_signal_is_ignored": ("    (\n        register", "    trap '' INT\n    (\n        register"),
+    "secrets_are_nobodys_argument": (r'\n{START}"', r'\n# {exports}\n{START}"'),
+    "it_outlives_its_connection": ('setsid /bin/sh -c "$1"', '/bin/sh -c "$1"'),
+    "several_may_be_attached": ('tail -c "+', 'mkdir -- "$at:mine" || exit; tail -c "+'),
     "a_name_is_used_once": ("raise NameTaken(name)", "return"),
-    "output_is_kept_up_to_a_limit": ('ulimit -f "$7"', ":"),
+    "output_is_kept_up_to_a_limit": ('ulimit -f "$_f_blocks"', ":"),
     "killing_ends_the_process_tree": ('kill -s KILL -- "-$group"; state', "state"),
-    "commands_are_listed_until_they_are_forgotten": ('[ "$_born" = "$since" ] || state', "state"),
-    "unknown_and_impossible_names_are_refused": ("(checked_name(name), mark", "(name, mark"),
+    "commands_are_listed_until_they_are_forgotten": ('[ "$_f_born" != "$since" ] || state=running', ":"),
+    "unknown_and_impossible_names_are_refused": ("checked_name(name), mark", "name, mark"),
 }
 """What could be wrong with how POSIX hosts run detached commands, by the check that finds it."""
 
@@ -202,31 +206,35 @@ async def test_a_check_finds_what_is_wrong_with_detached_commands(
     """The example passes it once its connections are those for POSIX hosts, and does not once a line is changed."""
     monkeypatch.setenv("HOME", str(tmp_path))
     line, wrong = BREAKS_OF_DETACHED[check.__name__.removeprefix("check_")]
-    source = DETACHING.read_text()
-    assert line in source
+    sources = [SCRIPTS.read_text(), DETACHING.read_text()]
+    assert sum(line in source for source in sources) == 1
     with anyio.fail_after(20):
-        await check(_detaching_example(source, tmp_path))
+        await check(_detaching_example(sources, tmp_path))
     try:
         with pytest.raises(Exception), anyio.fail_after(20):  # noqa: B017, PT011  (whatever the break leads to)
-            await check(_detaching_example(source.replace(line, wrong), tmp_path))
+            await check(_detaching_example([source.replace(line, wrong) for source in sources], tmp_path))
     finally:
         _end_detached(tmp_path)
 
 
 def _end_detached(home: Path) -> None:
     """End what a broken connection has started and did not kill, whose files it may have removed all the same."""
-    for arguments in Path("/proc").glob("[0-9]*/cmdline"):
+    for environment in Path("/proc").glob("[0-9]*/environ"):
         with suppress(OSError):  # it has ended
-            if arguments.read_bytes().startswith(b"/bin/sh\0-s\0") and os.fsencode(home) in arguments.read_bytes():
-                os.killpg(int(arguments.parent.name), signal.SIGKILL)
+            pid = int(environment.parent.name)
+            if f"HOME={home}\0".encode() in environment.read_bytes() and pid != os.getpid():
+                os.kill(pid, signal.SIGKILL)
 
 
-def _detaching_example(source: str, directory: Path) -> DialInstance:
-    """The example's connector, whose connections run detached commands as *source* does it."""
-    posix: dict[str, Any] = {"__name__": "posix"}
-    exec(source, posix)  # noqa: S102  (our own)
+def _detaching_example(sources: list[str], directory: Path) -> DialInstance:
+    """The example's connector, whose connections run detached commands as these two *sources* do it."""
+    scripts, posix = ModuleType("scripts"), ModuleType("posix")
+    exec(sources[0], vars(scripts))  # noqa: S102  (our own)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setitem(sys.modules, f"fleeting.connectors.{SCRIPTS.stem}", scripts)
+        exec(sources[1], vars(posix))  # noqa: S102
     example = (EXAMPLE / "src" / "fleeting_here" / "__init__.py").read_text()
-    here: dict[str, Any] = {"PosixConnection": posix["PosixConnection"]}
+    here: dict[str, Any] = {"PosixConnection": posix.PosixConnection}
     exec(example.replace("HereConnection(BaseConnection)", "HereConnection(PosixConnection)"), here)  # noqa: S102
     info = ConnectInfo(id="here", protocol="here", internal_addr=str(directory))
     return lambda: here["HereConnector"]().dial(info, configured())

@@ -1,22 +1,33 @@
 """What is said of detached commands: their names, and the words in which a host reports how they are.
 
-The host names a file after the end of a command, so that this needs no room on a full disk: ``ended.0..0``, with the
-exit status, the signal if there was one, and how many bytes of output were not kept.
+The host names a file after the end of a command, so that this needs no room on a full disk: ``NAME:ended:0::0``, with
+the exit status, the signal if there was one, and how many bytes of output were not kept.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from typing import Final
 
-from fleeting._errors import CommandLost, ConnectError, NameUnknown
+import anyio
+from attrs import define, field
+
+from fleeting._durations import format_duration
+from fleeting._errors import CommandLost, ConnectError, NameUnknown, Unreachable
 from fleeting._protocols import Detached
 from fleeting._types import Completed
+
+LONGEST_REPORT: Final = 1 << 20
+"""Bytes: eight thousand commands of the longest names, or the signs of life of three months."""
+
+PATIENCE: Final = 120.0
+"""Seconds for a report; a host whose `sleep` takes whole seconds only may take eighty to kill a command."""
 
 LONGEST_NAME: Final = 100
 """Characters; a file system allows 255 bytes."""
 
 _NAME: Final = re.compile(rf"[A-Za-z0-9_][A-Za-z0-9_.-]{{0,{LONGEST_NAME - 1}}}")
-_ENDED: Final = re.compile(r"ended ([0-9]{1,3})\.(?:([A-Z][A-Z0-9+-]{0,15})|[0-9]{1,3})?\.([0-9]{1,18})")
+_ENDED: Final = re.compile(r"ended ([0-9]{1,3}):(?:([A-Z][A-Z0-9+-]{0,15})|[0-9]{1,3})?:([0-9]{1,18})")
 """A shell that has no name for a signal may write its number."""
 
 _LOST: Final = {
@@ -28,6 +39,42 @@ _LOST: Final = {
 """Why nobody knows how a command ended, by the word for it."""
 
 UNREADABLE: Final = "what was kept of its end cannot be read"
+
+
+@define
+class Report:
+    """The sink for what a host says of its commands; one that goes on and on is not listened to."""
+
+    data: bytearray = field(factory=bytearray, init=False)
+    """What has arrived so far."""
+
+    async def __call__(self, chunk: bytes) -> None:
+        """Keep it.
+
+        Raises:
+            ConnectError: It is more than any report.
+        """
+        if len(self.data) + len(chunk) > LONGEST_REPORT:
+            raise ConnectError(f"the instance reports more than {LONGEST_REPORT >> 10} KiB about its detached commands")
+        self.data += chunk
+
+    @property
+    def last_line(self) -> str:
+        """The word for how a command is; a login shell may have said something before it, and shown signs of life."""
+        return self.data.decode(errors="replace").rstrip("\n").rpartition("\n")[2]
+
+
+@asynccontextmanager
+async def reported(what: str) -> AsyncIterator[anyio.CancelScope]:
+    """Give the host a while to report; *what* it was asked, for the error.
+
+    Raises:
+        Unreachable: It has not.
+    """
+    with anyio.move_on_after(PATIENCE) as scope:
+        yield scope
+    if scope.cancelled_caught:
+        raise Unreachable(f"the instance did not report {what} within {format_duration(PATIENCE)}")
 
 
 def checked_name(name: str) -> str:
@@ -70,7 +117,7 @@ def listed(report: str) -> Iterator[Detached]:
     """Read a line for each command: its name, and its state. What cannot be one of ours is passed over."""
     for line in report.splitlines():
         name, _, state = line.partition(" ")
-        if not _NAME.fullmatch(name) or state in ("absent", "unborn"):
+        if not _NAME.fullmatch(name) or state in ("absent", "beginning"):
             continue  # it was forgotten meanwhile, or is just about to begin
         if state == "running":
             yield Detached(name=name)

@@ -19,7 +19,7 @@ from attrs import define, field, frozen
 from fleeting._durations import format_duration
 from fleeting._errors import ConnectError, Unreachable
 from fleeting._hooks import hookimpl
-from fleeting._protocols import Connection, Connector, Source, Terminal
+from fleeting._protocols import Connection, Connector, Sink, Source, Terminal
 from fleeting._types import Completed, ConnectInfo, ConnectorConfig
 from fleeting._wording import one_line
 from fleeting.connectors._base import Invocation
@@ -185,8 +185,9 @@ class LocalConnection(PosixConnection):
         """Run a command; a program that cannot be started exits with 127 or 126, as in a shell."""
         return await self._run("run", invocation)
 
-    async def launch(self, invocation: Invocation) -> Completed:
-        """Run a command whose agent lets go on what it leaves running."""
+    async def launch(self, script: str, stdin: Source, said: Sink, complaint: Sink) -> Completed:
+        """Run what starts a detached command; the agent lets go on what that leaves running."""
+        invocation = Invocation(command=script, stdin=stdin, stdout=said, stderr=complaint, env={}, cwd=None)
         return await self._run("launch", invocation)
 
     @property

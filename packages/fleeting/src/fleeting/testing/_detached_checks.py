@@ -106,6 +106,38 @@ async def check_input_environment_and_directory(dial: DialInstance) -> None:
         expect("what is not there exits with 127", (await _attached(connection, name))[1], 127)
 
 
+async def check_no_signal_is_ignored(dial: DialInstance) -> None:
+    """A command finds all signals as one does that is run, and can be interrupted."""
+    async with _detaching(dial) as connection, _named(connection) as name:
+        await connection.start(name, "kill -INT $$; echo ignored")
+        output, status, signal = await _attached(connection, name)
+        expect("SIGINT ends it", output, b"")
+        expect("then it has not succeeded", (status, signal) != (0, None), True)
+
+
+async def check_several_may_be_attached(dial: DialInstance) -> None:
+    """Whoever is attached gets all of the output and the outcome, whoever else is attached at the same time."""
+    async with _detaching(dial) as connection, directory_on(connection) as directory, _named(connection) as name:
+        await connection.start(name, f"echo begun; {WAIT.format(f'{directory}/go')}; echo done; exit 6")
+        heard, ends = [b"", b""], []
+
+        async def attach(which: int) -> None:
+            async def hear(chunk: bytes) -> None:
+                is_first = not heard[which]
+                heard[which] += chunk
+                if is_first and which == 0:
+                    tasks.start_soon(attach, 1)
+                elif is_first:
+                    await connection.run(["touch", f"{directory}/go"], check=True)
+
+            ends.append((await connection.attach(name, output=hear)).exit_status)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(attach, 0)
+        expect("both hear all of it", heard, [b"begun\ndone\n"] * 2)
+        expect("both learn of its end", ends, [6, 6])
+
+
 async def check_secrets_are_nobodys_argument(dial: DialInstance) -> None:
     """Neither the environment nor the input of a detached command is among any process's arguments."""
     everything = "$(cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' '; ps -A -o args= 2>/dev/null || ps -o args)"
@@ -219,8 +251,10 @@ async def _named(connection: RunsDetached) -> AsyncIterator[str]:
 DETACHED_CHECKS: tuple[DetachedCheck, ...] = (
     check_output_and_outcome_are_kept,
     check_input_environment_and_directory,
+    check_no_signal_is_ignored,
     check_secrets_are_nobodys_argument,
     check_it_outlives_its_connection,
+    check_several_may_be_attached,
     check_a_name_is_used_once,
     check_output_is_kept_up_to_a_limit,
     check_killing_ends_the_process_tree,

@@ -3,7 +3,7 @@
 import os
 import secrets
 import shlex
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any
@@ -13,7 +13,7 @@ from anyio.abc import ByteStream
 from attrs import define, field
 
 from fleeting._errors import ConnectError, Unreachable, Unsupported
-from fleeting._protocols import Terminal
+from fleeting._protocols import Sink, Source, Terminal
 from fleeting._types import Completed
 from fleeting.connectors._base import Invocation
 from fleeting.connectors._detached_posix import PosixConnection
@@ -40,13 +40,22 @@ class SshConnection(PosixConnection):
 
     async def perform(self, invocation: Invocation) -> Completed:
         """Run a command; what cannot be started exits with 127 or 126."""
+        return await self._attend(invocation, self._end_group)
+
+    async def launch(self, script: str, stdin: Source, said: Sink, complaint: Sink) -> Completed:
+        """Run what starts a detached command; sshd ends nothing, so it is enough that we do not."""
+        invocation = Invocation(command=script, stdin=stdin, stdout=said, stderr=complaint, env={}, cwd=None)
+        return await self._attend(invocation, _let_go)
+
+    async def _attend(self, invocation: Invocation, end_group: Callable[[int], Awaitable[bool]]) -> Completed:
+        """Run a command, and end what has to be ended as *end_group* does it."""
         self._check_open()
         mark = f"fleeting-{secrets.token_hex(8)}"
         line, first = compose(invocation.command, env=invocation.env, cwd=invocation.cwd, mark=mark)
         stdin = preceded(first, invocation.stdin)
 
         async def perform_in(channel: Channel) -> Completed:
-            running = Running(channel, self._end_group, PidReader(mark))
+            running = Running(channel, end_group, PidReader(mark))
             try:
                 await running.attend(line, stdin, invocation.stdout, invocation.stderr)
             except BaseException:
@@ -150,6 +159,11 @@ class SshConnection(PosixConnection):
         with suppress(ConnectError):
             return await self._shared.in_session(partial(_run_to_its_end, ending(pid)))
         return False
+
+
+async def _let_go(_: int) -> bool:
+    """End nothing."""
+    return True
 
 
 async def _run_to_its_end(script: str, channel: Channel) -> bool:

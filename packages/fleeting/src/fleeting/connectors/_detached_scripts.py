@@ -1,0 +1,250 @@
+"""What a POSIX host is told about commands that outlive their connection: all in its own shell.
+
+A command named NAME has three files in ``~/.fleeting/detached``, which only its user can read::
+
+    NAME:process    the host's boot, the process group of all that follow, and on a line each who watches over the
+                    command and the command itself, as a process id and when that process began
+    NAME:output     what the command wrote, standard and error output together, up to a limit
+    NAME:ending     what the shell says of the command's end, and how many bytes it has written; is renamed to
+                    ``NAME:ended:STATUS:SIGNAL:CUT`` once all is known
+
+Making the first one takes the name, for it is made only where there is none. Renaming the last one notes the end: at
+once or not at all, even on a full disk, where the two that are written to later have their place from the start. A
+process id alone says little, since it is given to others later, after a reboot above all; with the time when the
+process began, and the boot, it belongs to that one only. No clock is asked for.
+
+The shell that starts a command forks three times, and waits for no program::
+
+    the command, and who waits for its end  |  tee, which keeps the output  |  wc, which counts it
+
+Then it is in the way: it would wait for the end of these. In the background they would ignore SIGINT, which no shell
+can undo, so the last of them, when all are there, kills it, and that is how it says that they are. What has an end of
+the connection open keeps that open, so it has let go of all before the first fork. `tee` writes under a limit that the
+system puts on its file; what exceeds that, or a full disk, goes no further than `wc`, and the command goes on.
+
+Everybody on the host can read the arguments of a process, so the environment comes through the standard input of the
+shell, and so does the command's. Of that the size is known, or it ends in a mark, which is cut off: a connection that
+breaks must not make a shorter input of it.
+Variables of ours have a prefix, as one that the host exports would reach the command with our value.
+"""
+
+from typing import Final
+
+GRACE: Final = 2.0
+"""Seconds between SIGTERM and SIGKILL for a command that is killed."""
+
+_POLL: Final = 0.05
+
+_IDENTITY: Final = """
+booted() {
+    { IFS= read -r _f_boot < /proc/sys/kernel/random/boot_id; } 2>/dev/null ||
+        _f_boot=$(sysctl -n kern.bootsessionuuid 2>/dev/null || sysctl -n kern.boot_id 2>/dev/null)
+}
+born() {
+    _f_pid=$1
+    if [ -r /proc/self/stat ]; then
+        { IFS= read -r _f_born < "/proc/$1/stat"; } 2>/dev/null || { _f_born=; return; }
+        _f_pid=${_f_born%% *}
+        set -- ${_f_born##*)}
+        [ "$1" = Z ] && _f_born= || _f_born=${20}
+    else
+        [ "$1" != self ] || _f_pid=$(exec /bin/sh -c 'echo $PPID')
+        set -- $(ps -o lstart= -p "$_f_pid" 2>/dev/null)
+        _f_born=$*
+    fi
+}
+pause() { sleep "$1" 2>/dev/null || sleep 1; }
+"""
+"""Which boot this is, and when a process began; zombies have ended: in a container there may be nobody to reap them."""
+
+START: Final = f"""{_IDENTITY}
+register() {{
+    born self
+    printf '%s\\n' "$_f_pid $_f_born" >> "$_f_at:process"
+}}
+counted() {{
+    while :; do
+        _f_total=
+        _f_signal=
+        while read -r _f_line; do
+            case $_f_line in '') ;; *[!0-9]*) _f_signal=1 ;; *) _f_total=$_f_line ;; esac
+        done < "$_f_at:ending"
+        [ ! "$_f_total" ] || return 0
+        [ -e "$_f_at:ending" ] && [ "$1" -gt 0 ] || return 1
+        set -- $(($1 - 1))
+        pause {_POLL}
+    done
+}}
+_f_base=${{1:-${{HOME:?is not set, so commands cannot be detached}}/.fleeting/detached}}
+_f_at=$_f_base/$2
+_f_mark=$3
+_f_lines=$4
+_f_blocks=$5
+_f_cwd=$6
+_f_whole=$7
+shift 7
+_f_env=
+while [ "$_f_lines" -gt 0 ]; do
+    IFS= read -r _f_line || exit
+    _f_env="$_f_env$_f_line
+"
+    _f_lines=$((_f_lines - 1))
+done
+umask 077
+[ -d "$_f_base" ] || mkdir -p -- "$_f_base" || exit
+[ ! -e "$_f_at:process" ] || {{ echo taken; exit; }}
+_f_input=/dev/null
+[ ! "$_f_mark" ] || {{
+    _f_input=$_f_base/.$_f_mark
+    trap 'rm -f -- "$_f_input"; exit 1' HUP INT TERM
+    cat > "$_f_input" && _f_size=$(wc -c < "$_f_input") &&
+        if [ "$_f_whole" ]; then
+            [ "$_f_size" -eq "$_f_whole" ]
+        else
+            [ "$(tail -c ${{#_f_mark}} -- "$_f_input")" = "$_f_mark" ] &&
+                dd if=/dev/null of="$_f_input" bs=1 seek=$((_f_size - ${{#_f_mark}})) 2>/dev/null
+        fi || {{ rm -f -- "$_f_input"; echo "its input could not be kept on the instance" >&2; exit 1; }}
+    trap - HUP INT TERM
+}}
+set -C
+{{ {{ :; }} > "$_f_at:process"; }} 2>/dev/null || {{
+    [ -e "$_f_at:process" ] && echo taken || echo refused
+    [ ! "$_f_mark" ] || rm -f -- "$_f_input"
+    exit
+}}
+set +C
+booted
+{{
+    echo > "$_f_at:ending" && {{ :; }} > "$_f_at:output" && printf '%s\\n' "$_f_boot" $$ >> "$_f_at:process"
+}} 2>/dev/null || {{
+    echo refused
+    [ ! "$_f_mark" ] || rm -f -- "$_f_input"
+    rm -f -- "$_f_at:output" "$_f_at:ending" "$_f_at:process"
+    exit
+}}
+echo started
+exec < "$_f_input" > /dev/null 2>> "$_f_at:ending"
+{{
+    trap : HUP INT TERM
+    register || exit
+    [ ! "$_f_mark" ] || rm -f -- "$_f_input"
+    (
+        register
+        [ ! "$_f_cwd" ] || cd -- "$_f_cwd" || exit 127
+        eval "$_f_env"
+        exec "$@"
+    ) 2>&1
+    _f_status=$?
+    exec > /dev/null
+    _f_left=
+    counted 10 || {{ kill -s TERM -- "-$$"; counted 40; }} || _f_left=1
+    [ "$_f_signal" ] && [ $_f_status -gt 128 ] && _f_signal=$(kill -l $_f_status) || _f_signal=
+    _f_size=$(wc -c < "$_f_at:output")
+    _f_cut=$((${{_f_total:-0}} - ${{_f_size:-0}}))
+    [ $_f_cut -gt 0 ] || _f_cut=0
+    set -- "$_f_at:ending" "$_f_at:ended:$_f_status:$_f_signal:$_f_cut"
+    [ "$_f_left" ] || exec mv -- "$@"
+    mv -- "$@"
+    kill -s KILL -- "-$$"
+}} | {{
+    trap '' HUP INT TERM XFSZ
+    ulimit -f "$_f_blocks"
+    exec tee "$_f_at:output" 2> /dev/null
+}} | (
+    trap '' HUP INT TERM
+    kill -s KILL $$
+    exec wc -c >> "$_f_at:ending"
+)
+"""
+"""Start a command. The arguments: directory of all, name, mark of the input, lines of environment, blocks of output
+that are kept, working directory, size of the input if that has no mark at its end, and the command."""
+
+_LOOK: Final = f"""{_IDENTITY}
+is_over() {{
+    set -- "$1":ended:*
+    [ -e "$1" ] && state="ended ${{1##*:ended:}}"
+}}
+look() {{
+    group= watcher= leader=
+    is_over "$1" && return
+    {{
+        {{ read -r was && read -r group && read -r watcher since; read -r leader begun; }} < "$1:process"
+    }} 2>/dev/null
+    state=running
+    if [ ! -e "$1:process" ]; then
+        state=absent
+    elif [ "$group" ] && [ "$was" != "$_f_boot" ]; then
+        state=rebooted
+    elif [ ! "$since" ]; then
+        state=beginning
+        [ ! "$group" ] || kill -s 0 -- "-$group" 2>/dev/null || state=unborn
+    else
+        state=killed
+        born "$watcher"
+        [ "$_f_born" = "$since" ] || [ ! "$leader" ] || {{ since=$begun; born "$leader"; }}
+        [ "$_f_born" != "$since" ] || state=running
+    fi
+    is_over "$1" || :
+}}
+look_longer() {{
+    look "$1"
+    n=0
+    while [ "$state" = beginning ] && [ $n -lt 40 ]; do n=$((n + 1)); pause {_POLL}; look "$1"; done
+    [ "$state" != beginning ] || state=unborn
+}}
+booted
+base=${{1:-$HOME/.fleeting/detached}}
+at=$base/$2
+shift
+"""
+"""How a command is; whether it has ended is looked at twice, since it may end in between. One that nobody watches over
+any more runs for as long as it lives, and is lost then."""
+
+# A line now and then on an output that nobody reads any more ends this, when the connection broke.
+ATTACH: Final = f"""{_LOOK}
+look_longer "$at"
+[ "$state" = absent ] || {{
+    if [ -e "$at:output" ]; then exec 3< "$at:output"; else exec 3< /dev/null; fi
+    tail -c "+$2" <&3 || exit
+    n=0
+    while [ "$state" = running ]; do
+        if [ $n -lt 40 ]; then pause 0.05; elif [ $n -lt 100 ]; then pause 0.2; else pause 0.5; fi
+        [ $(((n = n + 1) % 16)) -ne 0 ] || echo >&2
+        look "$at"
+        cat <&3 || exit
+    done
+    [ "$state" != absent ] || state=removed
+}}
+echo "$state" >&2
+"""
+"""Write its output from byte $2 on, counted from one, and then the word for how it is."""
+
+KILL: Final = f"""{_LOOK}
+look_longer "$at"
+[ "$state" != running ] || kill -s TERM -- "-$group"
+n={round(GRACE / _POLL)}
+while [ "$state" = running ] && [ $n -gt 0 ]; do pause {_POLL}; n=$((n - 1)); look "$at"; done
+[ "$state" != running ] || {{ kill -s KILL -- "-$group"; state=killed; }}
+[ "$state" != killed ] || {{
+    mv -- "$at:ending" "$at:ended:137:KILL:0"
+    look "$at"
+}}
+echo "$state" >&2
+"""
+"""End it, if it runs, and what is left of it if it is lost."""
+
+FORGET: Final = f"""{_LOOK}
+look "$at"
+[ "$state" = running ] || [ "$state" = beginning ] ||
+    rm -f -- "$at:output" "$at:ending" "$at":ended:* "$at:process" || exit
+echo "$state" >&2
+"""
+"""Remove its files; the one that takes the name goes last."""
+
+LIST: Final = f"""{_LOOK}
+for at in "$base"/*:process; do
+    name=${{at##*/}}
+    [ ! -e "$at" ] || {{ look "${{at%:process}}"; printf '%s\\n' "${{name%:process}} $state"; }}
+done
+"""
+"""Write a line for each: its name, and the word for how it is."""
