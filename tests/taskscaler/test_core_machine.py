@@ -1408,6 +1408,20 @@ def test_a_resumption_that_is_tried_again_is_foreseen() -> None:
     assert next_actions(deepcopy(world.core), world.now, routine=False) == (foreseen[0].at, [("resume", "a", "a1")])
 
 
+def test_a_request_that_waited_for_the_journal_in_vain_is_made_again() -> None:
+    """It is never sent; then all is as before the decision that wanted it, and yet that was not the last word."""
+    world = a_world()
+    world.pass_time(10)
+    world.journal_works = False
+    world.submit(5.0)
+    world.pass_time(1)
+    assert world.failing
+    assert not world.clouds["a"].machines
+    world.journal_works = True
+    world.pass_time(60)
+    assert not world.durations, "the job has not ended"
+
+
 def test_what_is_cordoned_goes_first_where_one_is_over_the_ceiling() -> None:
     """It is of no use to anybody; then no idle instance that is goes before its time."""
     world = a_world(Policy(idle_count=2, idle_time=1000.0), max_instances=2)

@@ -543,6 +543,8 @@ class Core:
             self._decided_on = self._inputs(now)  # before it is carried out: what is asked for may make other surplus
             self._decide(now)
             self._touched = False  # what the decision itself changed is looked at with what comes next
+            if self._inputs(now) != self._decided_on:
+                self._decided_on = None  # what it asked for may come to nothing: then all is as before, and it is news
         return self._end()
 
     def handle(self, pool: str, fact: messages.Fact, now: float) -> Step:
