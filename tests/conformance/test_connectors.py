@@ -1,6 +1,7 @@
 """Every connector keeps the contract: those of ours, and the example's, which is found as one that was installed."""
 
 import os
+import shutil
 import signal
 import sys
 import tomllib
@@ -215,6 +216,23 @@ async def test_a_check_finds_what_is_wrong_with_detached_commands(
             await check(_detaching_example([source.replace(line, wrong) for source in sources], tmp_path))
     finally:
         _end_detached(tmp_path)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("shell", ["bash", "busybox"])
+@pytest.mark.parametrize("check", DETACHED_CHECKS, ids=lambda check: check.__name__.removeprefix("check_"))
+async def test_any_shell_will_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, check: DetachedCheck, shell: str
+) -> None:
+    """What is ``/bin/sh`` on other hosts keeps the contract, too."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    found = shutil.which(shell)
+    assert found, f"{shell} is not installed"
+    (tmp_path / "sh").symlink_to(found)
+    sources = [source.read_text().replace("/bin/sh", f"{tmp_path}/sh") for source in (SCRIPTS, DETACHING)]
+    with anyio.fail_after(20):
+        await check(_detaching_example(sources, tmp_path))
+    assert not any((tmp_path / ".fleeting" / "detached").glob("*"))
 
 
 def _end_detached(home: Path) -> None:

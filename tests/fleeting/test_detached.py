@@ -8,9 +8,10 @@ from pathlib import Path
 
 import anyio
 import pytest
+from attrs import define, evolve
 
-from fleeting import ConnectError, Unreachable
-from fleeting.connectors import Collector, PosixConnection
+from fleeting import Completed, ConnectError, Unreachable
+from fleeting.connectors import Collector, Invocation, PosixConnection
 from fleeting.errors import CommandLost, NameTaken, NameUnknown
 from tests.fleeting import local_agents
 from tests.fleeting.sshd import dialled, only_root, sshd
@@ -281,6 +282,33 @@ async def test_a_host_without_setsid_will_do(tmp_path: Path) -> None:
             output = Collector("output")
             assert (await connection.attach("a", output=output)).signal == "SIGTERM"
             assert output.data == b"out\n"
+
+
+@define(eq=False)
+class Plain(PosixConnection):
+    """A connection that has no more than `perform`, to a host with these programs."""
+
+    protocol = "a protocol of the tests"
+    detached_directory = ""
+
+    _connection: PosixConnection
+    _path: Path
+
+    async def perform(self, invocation: Invocation) -> Completed:
+        """Perform it there."""
+        return await self._connection.perform(evolve(invocation, env={"PATH": str(self._path), "HOME": "/nowhere"}))
+
+    async def wait_closed(self) -> str:
+        """Wait for the end of that."""
+        return await self._connection.wait_closed()
+
+
+async def test_a_connection_that_ends_sessions_says_that_it_needs_setsid(tmp_path: Path) -> None:
+    """Nothing is begun without."""
+    (tmp_path / "bin").mkdir()
+    async with connected(tmp_path) as (connection, _):
+        with pytest.raises(ConnectError, match=r"'a' could not be started: the instance has no setsid; install it"):
+            await Plain(connection, tmp_path / "bin").start("a", "true")
 
 
 @only_root

@@ -22,6 +22,9 @@ can undo, so the last of them, when all are there, kills it, and that is how it 
 the connection open keeps that open, so it has let go of all before the first fork. `tee` writes under a limit that the
 system puts on its file; what exceeds that, or a full disk, goes no further than `wc`, and the command goes on.
 
+Whether a status above 128 is a signal's is known by what the shell says about that, in place of the command, on its own
+error output; `bash` does not say it here, so there each is.
+
 Everybody on the host can read the arguments of a process, so the environment comes through the standard input of the
 shell, and so does the command's. Of that the size is known, or it ends in a mark, which is cut off: a connection that
 breaks must not make a shorter input of it.
@@ -138,7 +141,7 @@ exec < "$_f_input" > /dev/null 2>> "$_f_at:ending"
     exec > /dev/null
     _f_left=
     counted 10 || {{ kill -s TERM -- "-$$"; counted 40; }} || _f_left=1
-    [ "$_f_signal" ] && [ $_f_status -gt 128 ] && _f_signal=$(kill -l $_f_status) || _f_signal=
+    [ "$_f_signal$BASH_VERSION" ] && [ $_f_status -gt 128 ] && _f_signal=$(kill -l $_f_status) || _f_signal=
     _f_size=$(wc -c < "$_f_at:output")
     _f_cut=$((${{_f_total:-0}} - ${{_f_size:-0}}))
     [ $_f_cut -gt 0 ] || _f_cut=0
