@@ -54,13 +54,8 @@ def load_group(
         InterfaceMismatch: Install a release that matches this fleeting.
         ConfigError: Correct the settings.
     """
-    plain, _, version = name.rpartition("/")[2].partition(":")
-    plain = plain.removeprefix("fleeting-plugin-")
-    entry = find_plugin(GROUPS, _OTHER_NAMES.get(plain, plain))
-    plugin = ask_plugin(entry, "fleeting_group")
-    if not isinstance(plugin, GroupPlugin):
-        raise PluginBroken(entry.name, reason=f"its fleeting_group hook gives {plugin!r}, not a GroupPlugin")
-    check_interface(entry.name, plugin.interface_version)
+    entry, plugin = find_group(name)
+    version = name.rpartition("/")[2].partition(":")[2]
     if notes is not None and version not in ("", "latest"):
         notes.append(f"plugin {name!r}: {version} is a release of the Go plugin; used is {_release(entry)}")
     settings = structure(
@@ -73,6 +68,21 @@ def load_group(
         notes=notes,
     )
     return plugin.group(settings)
+
+
+def find_group(name: str) -> "tuple[EntryPoint, GroupPlugin]":
+    """Find a group's plugin, by any name that `load_group` takes, and what it says of itself.
+
+    Raises:
+        PluginNotFound, PluginBroken, InterfaceMismatch: As `load_group`.
+    """
+    plain = name.rpartition("/")[2].partition(":")[0].removeprefix("fleeting-plugin-")
+    entry = find_plugin(GROUPS, _OTHER_NAMES.get(plain, plain))
+    plugin = ask_plugin(entry, "fleeting_group")
+    if not isinstance(plugin, GroupPlugin):
+        raise PluginBroken(entry.name, reason=f"its fleeting_group hook gives {plugin!r}, not a GroupPlugin")
+    check_interface(entry.name, plugin.interface_version)
+    return entry, plugin
 
 
 @cache

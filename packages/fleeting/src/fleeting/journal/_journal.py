@@ -5,6 +5,8 @@ what is in a record; the journal never looks inside.
 """
 
 from collections.abc import Mapping, Sequence
+from hashlib import sha256
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from attrs import Factory, define, frozen
@@ -22,6 +24,11 @@ class Recovered:
 
     records: Mapping[str, Mapping[str, Any]] = Factory(dict)
     """By kind, then by key."""
+
+
+def group_lock(directory: Path, identity: str) -> Path:
+    """Where the lock file of a group is among the others of a directory; its manager holds it and is named in it."""
+    return directory / f"{sha256(identity.encode()).hexdigest()[:16]}.lock"
 
 
 class Journal(Protocol):

@@ -15,7 +15,6 @@ import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property
-from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +22,7 @@ from fleeting._directories import make_private, open_private
 from fleeting._errors import JournalError
 from fleeting._offload import Offload
 from fleeting.core._step import Put, Write
-from fleeting.journal._journal import Recovered
+from fleeting.journal._journal import Recovered, group_lock
 
 if TYPE_CHECKING:
     from cattrs import Converter
@@ -95,9 +94,7 @@ class SqliteJournal:
             with self._explained():
                 self._make_private()
                 for identity in identities:
-                    self._lock(
-                        self._lock_directory / f"{sha256(identity.encode()).hexdigest()[:16]}.lock", identity, owner
-                    )
+                    self._lock(group_lock(self._lock_directory, identity), identity, owner)
                 self._lock(self.path.with_name(f"{self.path.name}.lock"), str(self.path), owner)
                 database = self._connect()
                 self._migrate(database)
