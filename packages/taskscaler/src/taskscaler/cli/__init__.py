@@ -201,6 +201,40 @@ def check(config: Path, runner: str | None, *, offline: bool, settings: bool, pr
     sys.exit(check_file(config, runner=runner, offline=offline, settings=settings, price_per_hour=price_per_hour))
 
 
+@main.command(
+    epilog="Exit status: 0 if there is no problem, though maybe warnings; 1 if there is one; 2 if the arguments are "
+    "wrong.",
+    short_help="Look for what keeps a fleet from working, and say what to do.",
+)
+@click.argument("file", metavar="[FILE]", type=click.Path(exists=True, dir_okay=False, path_type=Path), required=False)
+@click.option("--runner", metavar="NAME", help="Which runner, if the config.toml has several.")
+@click.option("--offline", is_flag=True, help="Contact neither the cloud nor an instance.")
+@click.option(
+    "--timeout",
+    metavar="SECONDS",
+    type=click.FloatRange(min=0, min_open=True, max=3600),
+    default=30,
+    show_default=True,
+    help="How long each check may take.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+def doctor(file: Path | None, runner: str | None, timeout: float, *, offline: bool, as_json: bool) -> None:
+    """Look at configuration, credentials, quotas, connections and versions, and say what to do.
+
+    FILE is a jobs file, a fleet without jobs, or the config.toml of GitLab Runner. Its groups are opened only to look
+    at them, even while a manager runs them, and a few running instances, or hosts of a fixed list, are dialled. Without
+    FILE, only this machine is looked at: Python, plugins, the directory for state.
+
+    Each finding is a line: ok, warning or problem, what was found, and what to do. Nothing is created or changed at the
+    cloud.
+    """
+    from taskscaler.cli._doctor import examine
+
+    if runner is not None and file is None:
+        raise click.UsageError("--runner needs FILE, the config.toml that the runner is in")
+    sys.exit(examine(file, runner=runner, offline=offline, as_json=as_json, patience=timeout))
+
+
 @main.command()
 @click.argument("code", required=False)
 def errors(code: str | None) -> None:
