@@ -459,6 +459,28 @@ def timeline_without_matplotlib(place: Place) -> set[str]:
         sys.modules.update({name: module for name, module in drawing.items() if module is not None})
 
 
+@provokes("TS109")
+def no_daemon(place: Place) -> set[str]:
+    """Ask a daemon that is not there."""
+    return place.run(arguments=f"status --socket {place.directory}/no.sock")
+
+
+@provokes("TS110")
+def socket_with_a_long_name(place: Place) -> set[str]:
+    """Serve on a path that no socket can have."""
+    Path("fleet.toml").write_text('[autoscaler]\nplugin = "local"\n')
+    return place.run(arguments=f"serve fleet.toml --socket {place.directory}/{'long' * 30}.sock")
+
+
+@provokes("TS111")
+def request_that_makes_no_sense(place: Place) -> set[str]:
+    """Ask a server that is none of ours, which does not say what is wrong."""
+    from tests.taskscaler.strange_server import strange_server
+
+    with strange_server(place.directory / "strange.sock"):
+        return place.run(arguments=f"status --socket {place.directory}/strange.sock")
+
+
 # --- jobs and slots ----------------------------------------------------------------------------------------
 
 

@@ -483,6 +483,22 @@ WRONG_ARGUMENTS = {
         around=batch(HEADER, BEGUN),
     ),
     "unknown code of an error": wrong_arguments("errors", "FL999", code="FL101"),
+    "serving a file with jobs": wrong_arguments("serve", "jobs.toml", code="FL110"),
+    "serving what is a jobs file as a runner": Bad(
+        jobs=FLEET, arguments=("serve", "jobs.toml", "--runner", "a"), codes=("FL110",)
+    ),
+    "serving with a bound that is no duration": wrong_arguments(
+        "serve", "jobs.toml", "--stop-timeout", "soon", code="FL101"
+    ),
+    "serving for a group that does not exist": Bad(
+        jobs=FLEET, arguments=("serve", "jobs.toml", "--socket-group", "no such group"), codes=("TS110",), status=1
+    ),
+    "explaining a batch and a daemon": wrong_arguments("explain", ".", "--socket", "a.sock", code="FL101"),
+    "asking a daemon where nobody ever served": Bad(
+        arguments=("status",), codes=("TS109",), status=1, env={"XDG_RUNTIME_DIR": "/dev/null"}
+    ),
+    "asking a file that is no socket": Bad(arguments=("drain", "--socket", "jobs.toml"), codes=("TS109",), status=1),
+    "cordoning without naming an instance": wrong_arguments("cordon", code="FL101"),
 }
 
 WRONG_SURROUNDINGS = {

@@ -50,9 +50,10 @@ class PrivateDirectory:
                 continue
             except BlockingIOError:
                 self.let_go()
+                holder = f" ({self._holder()})" if self._holder() else ""
                 raise GroupRefused(
-                    f"{self.what} in {self.root} are managed by another process or pool;"
-                    " end that one first, or set another plugin_config.name"
+                    f"{self.what} in {self.root} are managed by another process or pool; end that one first{holder},"
+                    " or set another plugin_config.name"
                 ) from None
         self.let_go()
         raise GroupRefused(f"{self.root} cannot be made: it disappears at once; set {self.setting} to another one")
@@ -89,6 +90,18 @@ class PrivateDirectory:
                 f"{self.root} cannot be made: {error.strerror}; set {self.setting} to another one"
             ) from error
         self.check()
+
+    def _holder(self) -> str:
+        """Who holds it, as far as Linux says so."""
+        try:
+            status = self.root.stat()
+            locks = Path("/proc/locks").read_text(encoding="ascii").splitlines()
+        except (OSError, ValueError):
+            return ""
+        place = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
+        fields = (line.split() for line in locks)
+        pids = [each[4] for each in fields if len(each) > 5 and each[1] == "FLOCK" and each[5] == place]  # noqa: PLR2004  (columns)
+        return f"process {pids[0]}" if pids and pids[0].isdecimal() else ""
 
     def _is_held(self) -> bool:
         try:

@@ -8,6 +8,9 @@ FleetingError
     ├── RecordUnreadable  use the release that has written the event log of the batch
     ├── NotRecorded       name the directory of the results, and what they describe
     ├── PicturesMissing   install what draws
+    ├── NoDaemon          start a daemon, or name its socket
+    ├── SocketRefused     stop the other daemon, or name another socket
+    ├── DaemonRefused     ask for something else, or be somebody else
     ├── NoCapacity        no slot, and why; `possible` says whether one can still come
     ├── KeyInUse          use another key, or release the one that holds it
     ├── NotSuspended      no lease sleeps under the key; it may have been lost
@@ -104,6 +107,41 @@ class PicturesMissing(TaskscalerError):
         "Drawing a timeline needs matplotlib, which is not installed or does not work.",
         "Install taskscaler[pictures]; the results are not affected, and taskscaler report draws the timeline later.",
     )
+
+
+class NoDaemon(TaskscalerError):
+    """No daemon answers."""
+
+    entry = CatalogueEntry(
+        "TS109",
+        "No daemon answers on the socket, or there is none.",
+        "Start one with taskscaler serve, or name the socket of one that runs with --socket or TASKSCALER_SOCKET.",
+    )
+
+
+class SocketRefused(TaskscalerError):
+    """The daemon cannot listen where it should."""
+
+    entry = CatalogueEntry(
+        "TS110",
+        "The daemon's socket cannot be made, or another daemon has it.",
+        "Stop the other daemon, or name another socket with --socket.",
+    )
+
+
+class DaemonRefused(TaskscalerError):
+    """The daemon does not do this, or not for us."""
+
+    entry = CatalogueEntry(
+        "TS111",
+        "The daemon refuses a request: it is malformed, too large, or only its own user may make it.",
+        "Do what the message says; clients and daemon should be of the same release.",
+    )
+
+    def __init__(self, why: str, *, status: int = 400) -> None:
+        """Take the reason, and HTTP's status for it."""
+        self.status = status
+        super().__init__(why)
 
 
 class NoCapacity(TaskscalerError):

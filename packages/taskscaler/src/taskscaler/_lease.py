@@ -116,6 +116,10 @@ class LeaseOwner(Protocol):
         """Something is wrong with the instance, although the cloud shows it: it gets no new work."""
         ...
 
+    def note_death(self, state: LeaseState, why: str) -> None:
+        """A connection to the instance died, or could not be made."""
+        ...
+
     async def connect_info(self, id_: LeaseId) -> ConnectInfo:
         """How to connect to the instance."""
         ...
@@ -123,6 +127,11 @@ class LeaseOwner(Protocol):
     def dial(self, state: LeaseState) -> AbstractAsyncContextManager[Connection]:
         """Connect to the instance."""
         ...
+
+
+def inside(lease: "Lease") -> tuple[LeaseState, LeaseOwner]:
+    """Give what a lease is made of, to the daemon, which does for its clients what leases do here."""
+    return lease._state, lease._owner  # noqa: SLF001  (this module's own)
 
 
 class Lease:

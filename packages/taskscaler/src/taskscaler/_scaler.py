@@ -384,6 +384,16 @@ class Taskscaler:
         return view_instances(self._core)
 
     @property
+    def delete_instances_on_shutdown(self) -> bool:
+        """Whether leaving the scaler removes every instance; may be changed until then."""
+        return self._delete_on_shutdown
+
+    @delete_instances_on_shutdown.setter
+    def delete_instances_on_shutdown(self, delete: bool) -> None:
+        check("delete_instances_on_shutdown", delete, bool)
+        self._delete_on_shutdown = delete and not self._observe_only
+
+    @property
     def groups(self) -> Mapping[str, GroupInfo]:
         """What each group said of itself when it was opened, by the names of the pools."""
         return {name: driver.info for name, driver in self._runtime.drivers.items()}

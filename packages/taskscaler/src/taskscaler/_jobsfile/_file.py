@@ -88,12 +88,13 @@ def no_jobs(defaults: Defaults, directory: Path, _: object) -> LazyJobs:
     return FileJobs((), defaults, (), directory)
 
 
-def read_jobs_file(path: Path, source: Source | None = None) -> JobsFile:
+def read_jobs_file(path: Path, source: Source | None = None, *, schema: type[Tables] | None = None) -> JobsFile:
     """Read and check a jobs file.
 
     Args:
         path: Of the file.
         source: Where the jobs come from, if they are not in the file; asked once all else is right.
+        schema: What may be in it. None: that of a file with jobs, or without if there is a source of them.
 
     Raises:
         ConfigError: With every mistake.
@@ -106,7 +107,7 @@ def read_jobs_file(path: Path, source: Source | None = None) -> JobsFile:
         raise ConfigError([_GITLABS], source=str(path))
     fleet = with_inheritance(data.get("autoscaler"))
     whole = {**data, "autoscaler": fleet} if fleet is not None else data
-    tables = structure(whole, FleetTables if source else Tables, notes=notes, problems=problems)
+    tables = structure(whole, schema or (FleetTables if source else Tables), notes=notes, problems=problems)
     problems[:] = map(_with_way_out, problems)
     groups = groups_of(fleet, problems, notes)
     executors = executors_of(tables, problems)

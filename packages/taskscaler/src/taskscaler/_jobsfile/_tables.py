@@ -174,3 +174,21 @@ class FleetTables(Tables):
     """The file as it stands, if the jobs are elsewhere."""
 
     jobs: tuple[JobTable, ...] = field(default=(), validator=_none_here)
+
+
+def _none_served(_: object, __: "Attribute[Any]", value: Sequence[JobTable]) -> None:
+    if value:
+        raise ValueError("no jobs, because a daemon serves those of its clients; remove them")
+
+
+def _no_report(_: object, __: "Attribute[Any]", value: Report | None) -> None:
+    if value is not None:
+        raise ValueError("no report, because a fleet has none; move it to the files with jobs")
+
+
+@frozen(kw_only=True)
+class ServedTables(Tables):
+    """The file as it stands, if a daemon owns its fleet."""
+
+    jobs: tuple[JobTable, ...] = field(default=(), validator=_none_served)
+    report: Report | None = field(default=None, validator=_no_report)

@@ -164,6 +164,155 @@ def run(
     sys.exit(resume_batch(resume, wishes, for_ci))
 
 
+_SOCKET = click.option(
+    "--socket",
+    metavar="PATH",
+    type=click.Path(path_type=Path),
+    help="The daemon's socket.  [default: TASKSCALER_SOCKET, or the only one in $XDG_RUNTIME_DIR/taskscaler]",
+)
+
+_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+
+
+def _seconds(_: click.Context, __: click.Parameter, given: str | None) -> float | None:
+    from fleeting import ConfigError
+    from fleeting.config import parse_duration
+
+    if given is None:
+        return None
+    try:
+        return parse_duration(given)
+    except ConfigError as error:
+        raise click.BadParameter(f"{given!r} is not a duration such as 90s or 5m") from error
+
+
+_SERVE_EPILOG = """
+Exit status: 0 once it was stopped or drained, 1 if the fleet could not be opened or another daemon has it, 2 if the
+file or the arguments are wrong, 130 or 143 if it was stopped at once.
+"""
+
+
+@main.command(epilog=_SERVE_EPILOG, short_help="Serve a fleet to everybody on this host, as a service.")
+@click.argument("fleet", metavar="FLEET", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--runner", metavar="NAME", help="Which runner, if the config.toml has several.")
+@click.option(
+    "--socket",
+    metavar="PATH",
+    envvar="TASKSCALER_SOCKET",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Where to listen.  [default: TASKSCALER_SOCKET, or $XDG_RUNTIME_DIR/taskscaler/<name of FLEET>.sock]",
+)
+@click.option(
+    "--socket-group",
+    metavar="GROUP",
+    help="Let the users of this group acquire slots, too. The socket is then in /run/taskscaler by default.",
+)
+@click.option(
+    "--stop-timeout",
+    metavar="DURATION",
+    default="60s",
+    show_default=True,
+    callback=_seconds,
+    help="How long leases have to end after SIGTERM or Ctrl-C.",
+)
+@click.option("--unit", is_flag=True, help="Print a unit for systemd that serves FLEET like this, and exit.")
+def serve(
+    fleet: Path, runner: str | None, socket: Path | None, socket_group: str | None, *, stop_timeout: float, unit: bool
+) -> None:
+    """Own the fleet of the file FLEET, and hand out its slots to the programs of this host.
+
+    FLEET is a jobs file without [[jobs]], or the config.toml of GitLab Runner. The instances outlive the daemon:
+    `taskscaler drain --delete` removes them. SIGHUP reloads the policies. SIGTERM or Ctrl-C waits until leases end,
+    for --stop-timeout; a second one ends at once.
+    """
+    from taskscaler.cli._serve import serve_fleet
+
+    sys.exit(serve_fleet(fleet, runner=runner, socket=socket, group=socket_group, stop_timeout=stop_timeout, unit=unit))
+
+
+_OPERATE_EPILOG = """
+Exit status: 0 on success, 1 if no daemon answers or it refuses, 2 if the arguments are wrong.
+"""
+
+
+@main.command(epilog=_OPERATE_EPILOG, short_help="Show a daemon and its fleet on one screen.")
+@_SOCKET
+@_JSON
+def status(socket: Path | None, *, as_json: bool) -> None:
+    """Show the daemon: its pools and slots, who waits, for what, and why."""
+    from taskscaler.cli import _operate
+
+    sys.exit(_operate.status(socket, as_json=as_json))
+
+
+@main.command(epilog=_OPERATE_EPILOG, short_help="List the instances of a daemon's fleet.")
+@_SOCKET
+@_JSON
+def instances(socket: Path | None, *, as_json: bool) -> None:
+    """List the instances of the daemon's fleet, oldest first."""
+    from taskscaler.cli import _operate
+
+    sys.exit(_operate.instances(socket, as_json=as_json))
+
+
+def _hold(verb: str, undo: str, summary: str, details: str) -> click.Command:
+    """Make a command that marks an instance, or takes the mark away."""
+
+    @click.argument("instance", metavar="INSTANCE")
+    @click.option("--why", default="", help="For people to read.")
+    @click.option("--undo", "undone", is_flag=True, help="No longer do so.")
+    @_SOCKET
+    @_JSON
+    def command(instance: str, why: str, *, undone: bool, socket: Path | None, as_json: bool) -> None:
+        from taskscaler.cli import _operate
+
+        sys.exit(_operate.hold(socket, undo if undone else verb, instance, why, as_json=as_json))
+
+    command.__doc__ = details
+    return main.command(verb, epilog=_OPERATE_EPILOG, short_help=summary)(command)
+
+
+cordon = _hold(
+    "cordon",
+    "uncordon",
+    "Give an instance of a daemon's fleet no new work.",
+    "Give an instance no new work, also over restarts. What runs there goes on; INSTANCE is its id, or POOL/ID.",
+)
+retain = _hold(
+    "retain",
+    "unretain",
+    "Do not delete an instance of a daemon's fleet.",
+    "Do not delete an instance, whatever happens, also over restarts. INSTANCE is its id, or POOL/ID.",
+)
+
+
+@main.command(epilog=_OPERATE_EPILOG, short_help="Have a daemon end with its last lease.")
+@click.option(
+    "--timeout", metavar="DURATION", callback=_seconds, help="How long to wait for that.  [default: for ever]"
+)
+@click.option("--delete", is_flag=True, help="Delete the instances, too.")
+@_SOCKET
+@_JSON
+def drain(socket: Path | None, *, timeout: float | None, delete: bool, as_json: bool) -> None:
+    """Hand out no more slots, wait until no lease is held, and end the daemon."""
+    from taskscaler.cli import _operate
+
+    sys.exit(_operate.drain(socket, timeout, delete=delete, as_json=as_json))
+
+
+@main.command(epilog=_OPERATE_EPILOG, short_help="Have a daemon read its file again.")
+@_SOCKET
+@_JSON
+def reload(socket: Path | None, *, as_json: bool) -> None:
+    """Have the daemon take over the policies as they are in its file now.
+
+    All else that has changed in the file is named: it takes effect when the daemon is restarted.
+    """
+    from taskscaler.cli import _operate
+
+    sys.exit(_operate.reload(socket, as_json=as_json))
+
+
 def _price(_: click.Context, __: click.Parameter, given: str | None) -> float | None:
     if given is None:
         return None
@@ -256,23 +405,34 @@ def errors(code: str | None) -> None:
 
 
 @main.command(
-    epilog="Exit status: 0 if there is an answer, 2 if the directory or the arguments are wrong.",
+    epilog="Exit status: 0 if there is an answer, 1 if no daemon gives one, 2 if the arguments are wrong.",
     short_help="Explain why a batch went as it did, or why it waits.",
 )
-@click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
+@click.argument("directory", metavar="[DIR]", type=click.Path(path_type=Path), required=False)
 @click.option(
     "--job", metavar="JOB", help="Explain one job, as `logs` takes it: what it waits for, and why it was retried."
 )
 @click.option("--instance", metavar="ID", help="Explain one instance: why it is there, or why it went.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
-def explain(directory: Path, job: str | None, instance: str | None, *, as_json: bool) -> None:
+@_SOCKET
+@_JSON
+def explain(
+    directory: Path | None, job: str | None, instance: str | None, *, socket: Path | None, as_json: bool
+) -> None:
     """Explain the batch whose results are in DIR, whether it is over, was interrupted, or is still running.
+
+    Without DIR, explain the fleet of the daemon; a job is then the key of a lease.
 
     Why was there no capacity, why were jobs retried, what happened to the instances, and what will happen next?
     The command changes nothing and contacts no cloud.
     """
     if job is not None and instance is not None:
         raise click.UsageError("--job and --instance cannot be combined; ask for one at a time")
+    if directory is None:
+        from taskscaler.cli import _operate
+
+        sys.exit(_operate.explain(socket, job=job, instance=instance, as_json=as_json))
+    if socket is not None:
+        raise click.UsageError("a directory and --socket cannot be combined; ask about a batch or about a daemon")
     from taskscaler.cli._explain import explain_results
 
     sys.exit(explain_results(directory, job=job, instance=instance, as_json=as_json))

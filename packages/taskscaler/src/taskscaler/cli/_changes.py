@@ -30,7 +30,12 @@ def changes(before: str, after: str) -> list[str]:
 def changes_of_fleet(before: str, after: str) -> list[str]:
     """Tell what differs in the settings of the fleet, but for its policies."""
     old, new = tomllib.loads(before), tomllib.loads(after)
-    return list(_of_the_fleet(old.get(_FLEET, {}), new.get(_FLEET, {})))
+    return changes_of_table(old.get(_FLEET, {}), new.get(_FLEET, {}))
+
+
+def changes_of_table(old: Mapping[str, object], new: Mapping[str, object]) -> list[str]:
+    """Tell the same of two tables ``autoscaler``, wherever they stand."""
+    return list(_of_the_fleet(old, new))
 
 
 def changes_beside_jobs(before: str, after: str) -> list[str]:

@@ -2,10 +2,11 @@
 
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from io import TextIOWrapper
 from pathlib import Path
 from time import gmtime
+from typing import TextIO
 
 from fleeting.plugins import open_private
 
@@ -43,13 +44,20 @@ class _Handler(logging.FileHandler):
         return open(self.baseFilename, "a", encoding=self.encoding, errors=self.errors, opener=open_private)
 
 
-@contextmanager
-def logging_to(path: Path | None) -> Iterator[None]:
+def logging_to(path: Path | None) -> AbstractContextManager[None]:
     """Log into *path*, or nowhere, while the body runs; events of the fleet from INFO up."""
     if path is None:
-        handler: logging.Handler = logging.NullHandler()
-    else:
-        handler = _Handler(path, encoding="utf-8", errors="backslashreplace", delay=True)
+        return _logging(logging.NullHandler())
+    return _logging(_Handler(path, encoding="utf-8", errors="backslashreplace", delay=True))
+
+
+def logging_on(stream: TextIO) -> AbstractContextManager[None]:
+    """Log to a stream, for a service manager to keep."""
+    return _logging(logging.StreamHandler(stream))
+
+
+@contextmanager
+def _logging(handler: logging.Handler) -> Iterator[None]:
     handler.setFormatter(EventFormatter())
     loggers = [logging.getLogger(name) for name in ("fleeting", "taskscaler")]
     for logger in loggers:

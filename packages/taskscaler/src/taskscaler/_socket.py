@@ -1,0 +1,49 @@
+"""Where a daemon listens, and where its clients look for it."""
+
+import os
+from pathlib import Path
+
+from fleeting.plugins import state_home
+from taskscaler._errors import NoDaemon
+
+LONGEST = 103
+"""Bytes of a socket's path: Linux has room for 107, macOS for 103."""
+
+GROUP_DIRECTORY = Path("/run/taskscaler")
+"""Where sockets are that a group of users shares."""
+
+
+def socket_directory() -> Path:
+    """Where the user's own sockets are: below the runtime directory, or else below the one for state.
+
+    Raises:
+        NoDaemon: There is neither.
+    """
+    given = Path(os.environ.get("XDG_RUNTIME_DIR", ""))
+    if given.is_absolute():
+        return given / "taskscaler"
+    try:
+        return state_home() / "taskscaler"
+    except RuntimeError as error:
+        raise NoDaemon("there is no directory for sockets; set XDG_RUNTIME_DIR, or use --socket") from error
+
+
+def find_socket(given: str | os.PathLike[str] | None = None) -> Path:
+    """Find the daemon to ask: the one that is named, in TASKSCALER_SOCKET if nowhere else; or the only one.
+
+    Raises:
+        NoDaemon: There is none, or there are several and none was named.
+    """
+    if named := given or os.environ.get("TASKSCALER_SOCKET"):
+        return Path(named)
+    directory = socket_directory()
+    found = sorted(path for path in directory.glob("*.sock") if path.is_socket())
+    if len(found) == 1:
+        return found[0]
+    if found:
+        names = ", ".join(map(str, found))
+        raise NoDaemon(f"several daemons have sockets here: {names}; name one with --socket or TASKSCALER_SOCKET")
+    raise NoDaemon(
+        f"no daemon has a socket in {directory}; start one with `taskscaler serve FLEET.toml`,"
+        " or name its socket with --socket or TASKSCALER_SOCKET"
+    )

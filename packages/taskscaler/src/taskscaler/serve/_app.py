@@ -1,0 +1,445 @@
+"""The API: which request does what, for whom. A Starlette application made of the verbs."""
+
+import json
+import logging
+import re
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Protocol, TypeVar
+
+import anyio
+from attrs import asdict, define, field
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from fleeting import ConfigError, FleetingError, JournalError, Unreachable
+from fleeting.plugins import structure
+from taskscaler._errors import DaemonRefused, KeyInUse, LeaseLost, NoCapacity, NoSuchInstance, NotSuspended
+from taskscaler._observe import ScalerEvent, event_as_data
+from taskscaler._scaler import Taskscaler
+from taskscaler._wire import CLIENT, ClientUnknown, error_as_data, to_plain
+from taskscaler.serve import _bodies as bodies
+from taskscaler.serve._clients import Client
+from taskscaler.serve._events import Listener
+from taskscaler.serve._holders import Held, Holders
+from taskscaler.serve._peers import Peer
+from taskscaler.serve._verbs import PREFIX, VERBS, Verb, openapi
+
+LARGEST_BODY = 64 * 1024
+"""Bytes."""
+
+BODY_TIMEOUT = 10.0
+"""Seconds within which a request's body has to be there."""
+
+HOSTS = frozenset({"localhost", "taskscaler"})
+"""What a request may be addressed to: a browser that was led here by a name of somebody else's is refused."""
+
+_CLIENT_ID = re.compile(r"[0-9a-f]{32,64}")
+
+_STATUS: Mapping[type[Exception], int] = {
+    ClientUnknown: 404,
+    ConfigError: 400,
+    ValueError: 400,
+    NotSuspended: 404,
+    NoSuchInstance: 404,
+    KeyInUse: 409,
+    LeaseLost: 410,
+    Unreachable: 502,
+    NoCapacity: 503,
+    JournalError: 503,
+}
+
+T = TypeVar("T")
+
+log = logging.getLogger("taskscaler.serve")
+
+
+class Fleet(Protocol):
+    """What the API needs of the daemon."""
+
+    scaler: Taskscaler
+    holders: Holders
+    boot: str
+    """Another one after each start."""
+
+    async def status(self) -> dict[str, object]:
+        """Describe the daemon at a glance."""
+        ...
+
+    async def drain(self, timeout: float | None, *, delete: bool) -> bool:
+        """Hand out no more slots, and end with the last lease; returns whether that was in time."""
+        ...
+
+    async def reload(self) -> dict[str, object]:
+        """Read the file again."""
+        ...
+
+
+@define
+class _Call:
+    """A request that has been found to be in order."""
+
+    peer: Peer
+    body: Any
+    client_id: str
+    client: Client | None
+    receive: Receive
+
+    @property
+    def owned(self) -> Client:
+        """The client; there is one, for the verb asks for it."""
+        if self.client is None:
+            raise ClientUnknown
+        return self.client
+
+
+class _Gone(Exception):
+    """Who has asked hung up."""
+
+
+@define(eq=False)
+class Api:
+    """Answers requests about one fleet."""
+
+    fleet: Fleet
+    listeners: set[Listener] = field(factory=set, init=False)
+    """Of `events`."""
+
+    clients: dict[str, Listener] = field(factory=dict, init=False)
+    """Of `client_events`, by the clients' secrets: the last one of each."""
+
+    answering: int = field(default=0, init=False)
+    """Requests that have not been answered in full."""
+
+    _settled: anyio.Event = field(factory=anyio.Event, init=False)
+    """Set when there is one less."""
+
+    def app(self) -> ASGIApp:
+        """Make the application."""
+        routes = [Route(f"{PREFIX}{verb.path}", self._endpoint(verb), methods=[verb.method]) for verb in VERBS]
+        inner = Starlette(routes=routes, exception_handlers={HTTPException: _no_such_route})
+
+        async def counted(scope: Scope, receive: Receive, send: Send) -> None:
+            self.answering += 1
+            try:
+                await inner(scope, receive, send)
+            finally:
+                self.answering -= 1
+                self._settled.set()
+
+        return counted
+
+    async def settle(self) -> None:
+        """Let all streams end, and wait until every request is answered in full."""
+        for listener in (*self.listeners, *self.clients.values()):
+            listener.close()
+        while self.answering:
+            self._settled = anyio.Event()
+            await self._settled.wait()
+
+    def tell(self, client: Client, message: Mapping[str, object]) -> None:
+        """Send news to a client, if it listens; one that does not learns it when it opens itself again."""
+        if listener := self.clients.get(client.id):
+            listener.tell(message)
+
+    def _endpoint(self, verb: Verb) -> Callable[[Request], Awaitable[Response]]:
+        answer = getattr(self, f"_{verb.name}")
+
+        async def endpoint(request: Request) -> Response:
+            try:
+                call = await self._check(verb, request)
+                if verb.waits:
+                    result = await _unless_gone(call.receive, lambda: answer(call))
+                else:
+                    result = await answer(call)
+            except _Gone:
+                return Response(status_code=499)
+            except Exception as error:  # noqa: BLE001  (each request ends nothing but itself)
+                return _refused(error, request)
+            return result if isinstance(result, Response) else JSONResponse(result or {})
+
+        return endpoint
+
+    async def _check(self, verb: Verb, request: Request) -> _Call:
+        """See that a request is in order.
+
+        Raises:
+            DaemonRefused: It is not.
+        """
+        headers, peer = request.headers, request.state.peer
+        if request.scope["http_version"] not in ("1.0", "1.1"):
+            raise DaemonRefused("only HTTP/1.1 is spoken here; use no other version", status=505)
+        if (host := headers.get("host", "").partition(":")[0]) not in HOSTS:
+            raise DaemonRefused(f"this is not {host[:100]!r}; use http://localhost", status=421)
+        if "origin" in headers:
+            raise DaemonRefused("a page of a website may not ask; use no browser", status=403)
+        if verb.owner and not peer.is_owner:
+            raise DaemonRefused(f"only the daemon's own user may {verb.name}; ask that user to do it", status=403)
+        data = dict(request.query_params) if verb.method == "GET" else await _json(request)
+        body = structure(data, verb.body) if verb.body is not None else None
+        id_ = _client_id(headers.get(CLIENT)) if verb.client else ""
+        client = None if verb.name == "open_client" or not verb.client else self._renewed(id_, peer)
+        return _Call(peer, body, id_, client, request.receive)
+
+    def _renewed(self, id_: str, peer: Peer) -> Client:
+        client = self.fleet.holders.clients.find(id_, peer.uid)
+        self.fleet.holders.renew(client)
+        return client
+
+    @contextmanager
+    def listening(self, client: Client | None) -> Iterator[Listener]:
+        """Have somebody hear all events, or a client its own; the client lives as long."""
+        listener = Listener()
+        if client is None:
+            self.listeners.add(listener)
+            try:
+                yield listener
+            finally:
+                self.listeners.discard(listener)
+            return
+        self.clients[client.id] = listener
+        try:
+            with self.fleet.holders.connected(client):
+                yield listener
+        finally:
+            if self.clients.get(client.id) is listener:
+                del self.clients[client.id]
+
+    def hear(self, event: ScalerEvent) -> None:
+        """Pass on what the scaler reports; an observer."""
+        if self.listeners:
+            data = event_as_data(event)
+            for listener in self.listeners:
+                listener.tell(data)
+
+    # --- looking -----------------------------------------------------------------------------------------
+
+    async def _status(self, _: _Call) -> dict[str, object]:
+        return await self.fleet.status()
+
+    async def _capacity(self, _: _Call) -> dict[str, object]:
+        return asdict(await self.fleet.scaler.capacity())
+
+    async def _groups(self, _: _Call) -> dict[str, object]:
+        return {"groups": {name: to_plain(info) for name, info in self.fleet.scaler.groups.items()}}
+
+    async def _instances(self, _: _Call) -> dict[str, object]:
+        return {"instances": to_plain(list(await self.fleet.scaler.instances()))}
+
+    async def _leases(self, call: _Call) -> dict[str, object]:
+        held = self.fleet.holders.held.values()
+        own = [each for each in held if call.peer.is_owner or each.client.uid == call.peer.uid]
+        return {"leases": [_lease(each) for each in own]}
+
+    async def _decisions(self, _: _Call) -> dict[str, object]:
+        return {"decisions": (await self.fleet.scaler.explain()).as_dict()["decisions"]}
+
+    async def _explain(self, call: _Call) -> dict[str, object]:
+        asked: bodies.Explain = call.body
+        holder = self.fleet.holders.clients.holder(asked.key) if asked.key is not None else None
+        if not (call.peer.is_owner or (holder and holder.uid == call.peer.uid and asked.instance is None)):
+            raise DaemonRefused("only the daemon's own user may ask about this; ask about keys you hold", status=403)
+        explain: Any = self.fleet.scaler.explain
+        answer = await explain(instance=asked.instance, key=asked.key)
+        if asked.form == "value":
+            return {"explanation": to_plain(answer)}
+        return dict(answer.as_dict())
+
+    async def _openapi(self, _: _Call) -> dict[str, object]:
+        return openapi()
+
+    async def _events(self, _: _Call) -> Response:
+        return _Stream(self, None)
+
+    # --- clients and their leases ------------------------------------------------------------------------
+
+    async def _open_client(self, call: _Call) -> dict[str, object]:
+        asked: bodies.OpenClient = call.body
+        client = self.fleet.holders.open(call.client_id, call.peer.uid, call.peer.pid, asked.ttl)
+        held = await self.fleet.holders.reclaim(client, asked.leases)
+        return {"ttl": client.ttl, "daemon": self.fleet.boot, "leases": [to_plain(each.facts) for each in held]}
+
+    async def _close_client(self, call: _Call) -> None:
+        self.fleet.holders.close(call.owned)
+
+    async def _client_events(self, call: _Call) -> Response:
+        return _Stream(self, call.owned)
+
+    async def _acquire(self, call: _Call) -> dict[str, object]:
+        return await self._receive(call, self.fleet.holders.acquire)
+
+    async def _resume(self, call: _Call) -> dict[str, object]:
+        return await self._receive(call, self.fleet.holders.resume)
+
+    async def _receive(self, call: _Call, ask: Callable[[Client, Any], Awaitable[Held]]) -> dict[str, object]:
+        with self.fleet.holders.connected(call.owned):
+            try:
+                held = await ask(call.owned, call.body)
+            except NoCapacity as error:
+                if call.peer.is_owner:
+                    raise
+                raise NoCapacity(str(error).partition("\n")[0], possible=error.possible) from error
+        return dict(to_plain(held.facts))
+
+    async def _release(self, call: _Call) -> None:
+        self.fleet.holders.release(call.owned, call.body)
+
+    async def _suspend(self, call: _Call) -> None:
+        self.fleet.holders.suspend(call.owned, call.body)
+
+    async def _reserve(self, call: _Call) -> None:
+        with self.fleet.holders.connected(call.owned):
+            await self.fleet.holders.reserve(call.owned, call.body)
+
+    async def _unreserve(self, call: _Call) -> None:
+        await self.fleet.holders.unreserve(call.owned, call.body.key)
+
+    async def _suspect(self, call: _Call) -> None:
+        self.fleet.holders.suspect(call.owned, call.body)
+
+    async def _dial(self, call: _Call) -> dict[str, object]:
+        lease = self.fleet.holders.lease(call.owned, call.body)
+        return dict(to_plain(await lease.connect_info()))
+
+    # --- operators ---------------------------------------------------------------------------------------
+
+    async def _cordon(self, call: _Call) -> None:
+        await self.fleet.scaler.cordon(call.body.instance, call.body.why)
+
+    async def _uncordon(self, call: _Call) -> None:
+        await self.fleet.scaler.uncordon(call.body.instance)
+
+    async def _retain(self, call: _Call) -> None:
+        await self.fleet.scaler.retain(call.body.instance, call.body.why)
+
+    async def _unretain(self, call: _Call) -> None:
+        await self.fleet.scaler.unretain(call.body.instance)
+
+    async def _drain(self, call: _Call) -> dict[str, object]:
+        asked: bodies.Drain = call.body
+        return {"drained": await self.fleet.drain(asked.timeout, delete=asked.delete)}
+
+    async def _reload(self, _: _Call) -> dict[str, object]:
+        return await self.fleet.reload()
+
+
+class _Stream(Response):
+    """Server-sent events, for as long as somebody listens."""
+
+    def __init__(self, api: Api, client: Client | None) -> None:
+        """Take whose they are; nothing is sent yet."""
+        self._api = api
+        self._client = client
+        super().__init__(media_type="text/event-stream", headers={"cache-control": "no-store"})
+        del self.headers["content-length"]
+
+    async def __call__(self, _: Scope, receive: Receive, send: Send) -> None:
+        """Send until the other end hangs up."""
+        start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
+        with self._api.listening(self._client) as listener:
+
+            async def pour() -> None:
+                await send(start)
+                chunk = b": welcome\n\n"
+                while chunk:
+                    await send({"type": "http.response.body", "body": chunk, "more_body": True})
+                    chunk = await listener.next()
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+            try:
+                await _unless_gone(receive, pour)
+            except _Gone:
+                return
+
+
+async def _unless_gone(receive: Receive, answer: Callable[[], Awaitable[T]]) -> T:
+    """Answer, unless who has asked hangs up before.
+
+    Raises:
+        _Gone: They did; what was under way was cancelled.
+    """
+    results: list[T] = []
+    failure: Exception | None = None
+    async with anyio.create_task_group() as tasks:
+
+        async def watch() -> None:
+            while (await receive())["type"] != "http.disconnect":
+                pass
+            tasks.cancel_scope.cancel()
+
+        tasks.start_soon(watch)
+        try:
+            results.append(await answer())
+        except Exception as error:  # noqa: BLE001  (raised below: the group would wrap it)
+            failure = error
+        tasks.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
+    if not results:
+        raise _Gone
+    return results[0]
+
+
+async def _json(request: Request) -> object:
+    """Read a body, within bounds.
+
+    Raises:
+        DaemonRefused: It is too large, too slow, or no JSON object.
+    """
+    data = bytearray()
+    with anyio.move_on_after(BODY_TIMEOUT) as timeout:
+        async for chunk in request.stream():
+            data += chunk
+            if len(data) > LARGEST_BODY:
+                raise DaemonRefused(f"the body is larger than {LARGEST_BODY} bytes; ask for less at a time", status=413)
+    if timeout.cancelled_caught:
+        raise DaemonRefused(f"the body did not come within {BODY_TIMEOUT:g} s; send it at once", status=408)
+    try:
+        found = json.loads(data or b"{}", parse_constant=_no_number)
+    except (ValueError, RecursionError):
+        raise DaemonRefused("the body is not JSON; send an object", status=400) from None
+    if not isinstance(found, dict):
+        raise DaemonRefused("the body is not a JSON object; put the keys into {}", status=400)
+    return found
+
+
+def _no_number(word: str) -> None:
+    raise ValueError(word)
+
+
+def _client_id(given: str | None) -> str:
+    if given is None or not _CLIENT_ID.fullmatch(given):
+        raise DaemonRefused(
+            f"the header {CLIENT} has to name the client: 32 to 64 hexadecimal digits, at random", status=400
+        )
+    return given
+
+
+def _refused(error: Exception, request: Request) -> Response:
+    """Answer with an error; what was not foreseen is a mistake of ours, and goes into the log."""
+    if isinstance(error, DaemonRefused):
+        return JSONResponse({"error": error_as_data(error)}, error.status)
+    for cls, status in _STATUS.items():
+        if isinstance(error, cls):
+            return JSONResponse({"error": error_as_data(error)}, status)
+    if isinstance(error, FleetingError):
+        return JSONResponse({"error": error_as_data(error)}, 400)
+    log.error("request_failed", exc_info=error, extra={"path": request.url.path})
+    return JSONResponse({"error": error_as_data(DaemonRefused("the daemon failed; its log says how", status=500))}, 500)
+
+
+async def _no_such_route(_: Request, error: Exception) -> Response:
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    what = "the path takes another method" if status == 405 else "there is no such path"  # noqa: PLR2004  (HTTP's)
+    refusal = DaemonRefused(f"{what}; see {PREFIX}/openapi.json", status=status)
+    return JSONResponse({"error": error_as_data(refusal)}, status)
+
+
+def _lease(held: Held) -> dict[str, object]:
+    lease, client = held.lease, held.client
+    facts = {"key": lease.key, "pool": lease.pool, "instance": lease.instance, "slot": lease.slot}
+    return {**facts, "since": held.since, "uid": client.uid, "pid": client.pid, "ttl": client.ttl}

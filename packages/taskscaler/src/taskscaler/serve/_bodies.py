@@ -1,0 +1,151 @@
+"""What requests say: the schemas of their bodies."""
+
+from math import inf
+from typing import Any, Literal
+
+from attrs import Attribute, field, frozen
+from attrs.validators import and_, ge, le, optional
+
+from taskscaler._wire import DEFAULT_TTL, LEAST_TTL, MOST_TTL
+
+LONGEST_KEY = 512
+LONGEST_WHY = 1000
+MOST_RECLAIMED = 1000
+"""Leases in one request; whoever holds more asks again."""
+
+
+def _a_name(_: object, __: "Attribute[Any]", value: str) -> None:
+    if not (0 < len(value) <= LONGEST_KEY and value.isprintable()):
+        raise ValueError(f"1 to {LONGEST_KEY} characters that can be printed")
+
+
+def _short(_: object, __: "Attribute[Any]", value: str) -> None:
+    if len(value) > LONGEST_WHY or not value.isprintable():
+        raise ValueError(f"at most {LONGEST_WHY} characters that can be printed")
+
+
+def _a_wait(_: object, __: "Attribute[Any]", value: float | None) -> None:
+    if value is not None and not 0 <= value < inf:
+        raise ValueError("seconds, at least 0")
+
+
+def _name() -> Any:  # noqa: ANN401  (attrs')
+    return field(validator=_a_name)
+
+
+def _wait() -> Any:  # noqa: ANN401  (attrs')
+    return field(default=None, validator=_a_wait)
+
+
+@frozen(kw_only=True)
+class Nothing:
+    """A body without keys."""
+
+
+@frozen(kw_only=True)
+class OpenClient:
+    """Begins a client, or has it live on."""
+
+    ttl: float = field(default=DEFAULT_TTL, validator=and_(ge(LEAST_TTL), le(MOST_TTL)))
+    """Seconds that the client may be silent without a connection before all that it holds goes back."""
+
+    leases: tuple[str, ...] = field(default=())
+    """Keys of leases that it had before it lost its connection."""
+
+    @leases.validator
+    def _few(self, _: object, value: tuple[str, ...]) -> None:
+        if len(value) > MOST_RECLAIMED:
+            raise ValueError(f"at most {MOST_RECLAIMED} keys")
+
+
+@frozen(kw_only=True)
+class Acquire:
+    """Waits for a slot."""
+
+    key: str = _name()
+    """Names the work."""
+
+    request: str = _name()
+    """Made up by the client: the same request sent twice gives the same lease."""
+
+    timeout: float | None = _wait()
+    """Seconds to wait; the fleet's `instance_acquire_timeout` if missing."""
+
+    expected_duration: float | None = _wait()
+    """Seconds that the work takes at the most."""
+
+    place: int | None = field(default=None, validator=optional(ge(0)))
+    """The place in the queue of an earlier lease."""
+
+
+@frozen(kw_only=True)
+class Resume:
+    """Waits for a suspended lease."""
+
+    key: str = _name()
+    request: str = _name()
+    timeout: float | None = _wait()
+
+
+@frozen(kw_only=True)
+class OfLease:
+    """Names a lease that the client holds."""
+
+    key: str = _name()
+    lease: str = _name()
+    """As the answer to the acquire had it: a key may have been used again since."""
+
+
+@frozen(kw_only=True)
+class Suspect(OfLease):
+    """Says that something is wrong with a lease's instance."""
+
+    why: str = field(default="", validator=_short)
+    what: Literal["suspect", "cut_off", "unreachable"] = "suspect"
+    """``suspect``: it gets no new work. ``cut_off``: a connection died, so the cloud is asked for it. ``unreachable``:
+    it is unhealthy and cannot be reached, so the lease is lost."""
+
+
+@frozen(kw_only=True)
+class OfKey:
+    """Names a key."""
+
+    key: str = _name()
+
+
+@frozen(kw_only=True)
+class Reserve(OfKey):
+    """Keeps a slot."""
+
+    timeout: float | None = _wait()
+    """Seconds to wait for one; if missing, the answer comes at once."""
+
+
+@frozen(kw_only=True)
+class OfInstance:
+    """Names an instance."""
+
+    instance: str = _name()
+    why: str = field(default="", validator=_short)
+    """For people to read."""
+
+
+@frozen(kw_only=True)
+class Drain:
+    """Ends the work, and the daemon."""
+
+    timeout: float | None = _wait()
+    """Seconds to wait until no lease is held; if missing, for ever."""
+
+    delete: bool = False
+    """Whether the instances are deleted, too."""
+
+
+@frozen(kw_only=True)
+class Explain:
+    """Asks about the whole, an instance or a key."""
+
+    instance: str | None = None
+    key: str | None = None
+    form: str = "answer"
+    """``answer``: as `taskscaler explain --json`; ``value``: for `taskscaler.remote`, of the same release only."""

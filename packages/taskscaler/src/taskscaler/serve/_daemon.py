@@ -1,0 +1,224 @@
+"""The daemon: from the first sign of life to the last, and what signals and operators ask of it."""
+
+import logging
+import os
+import signal
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from secrets import token_hex
+from time import monotonic_ns
+
+import anyio
+from anyio import to_thread
+from anyio.abc import TaskStatus
+from attrs import asdict, define, field
+
+from fleeting import ConfigError, FleetingError, LoopClock
+from fleeting.cli import SIGNALLED, SUCCEEDED, in_lines
+from fleeting.plugins import span
+from taskscaler._scaler import Taskscaler
+from taskscaler._wording import counted, iso
+from taskscaler.cli._changes import changes_of_table
+from taskscaler.serve._app import Api
+from taskscaler.serve._fleet_file import FleetFile, read_fleet_file
+from taskscaler.serve._holders import Holders
+from taskscaler.serve._listen import listening
+from taskscaler.serve._notify import notify, watchdog_interval
+from taskscaler.serve._server import Server
+
+GOODBYE = 2.0
+"""Seconds that answers under way have to be sent when the daemon ends."""
+
+log = logging.getLogger("taskscaler.serve")
+
+
+@define(eq=False)
+class Daemon:
+    """Owns the fleet of a file, and does with it what its clients ask."""
+
+    file: FleetFile
+    socket: Path
+    group: str | None
+    """Users who may connect besides the daemon's own."""
+
+    stop_timeout: float
+    """Seconds that leases have to end after the first signal."""
+
+    say: Callable[[str], None]
+    """Prints a line."""
+
+    runner: str | None = None
+    """Which runner of a ``config.toml``."""
+
+    boot: str = field(factory=lambda: token_hex(8), init=False)
+    scaler: Taskscaler = field(init=False)
+    holders: Holders = field(init=False)
+    _api: Api = field(init=False)
+    _clock: LoopClock = field(init=False)
+    _since: float = field(init=False)
+    _opening: anyio.CancelScope = field(factory=anyio.CancelScope, init=False)
+    _tasks: anyio.abc.TaskGroup = field(init=False)
+    _ended_by: int = field(default=0, init=False)
+    """The signal that ended it before its leases had; 0: none."""
+
+    _signals: int = field(default=0, init=False)
+    _draining: bool = field(default=False, init=False)
+    _over: anyio.Event = field(factory=anyio.Event, init=False)
+    """Set when it is to end, whatever is still held."""
+
+    async def run(self) -> int:
+        """Serve until a signal or an operator ends it; returns the exit status.
+
+        Raises:
+            SocketRefused, JournalError: Another daemon has the socket, the state or the group.
+            FleetingError: The fleet cannot be opened.
+        """
+        async with listening(self.socket, self.group) as listener, anyio.create_task_group() as self._tasks:
+            await self._tasks.start(self._heed_signals)
+            self._clock = LoopClock()
+            self._since = self._clock.now()
+            self._api = Api(self)
+            self.scaler = self.file.scaler(self._clock, [self._api.hear])
+            with self._opening:
+                async with self.scaler:
+                    await self._serve(Server(self._api.app()), listener)
+            self._tasks.cancel_scope.cancel()
+        self.say("stopped")
+        return SIGNALLED + self._ended_by if self._ended_by else SUCCEEDED
+
+    async def _serve(self, server: Server, listener: anyio.abc.SocketListener) -> None:
+        """Answer until it is over."""
+        async with anyio.create_task_group() as serving:
+            self.holders = Holders(self.scaler, self._clock.now, serving.start_soon, self._api.tell)
+            serving.start_soon(self.holders.watch)
+            serving.start_soon(server.serve, listener)
+            serving.start_soon(self._show_life)
+            self.say(f"ready: {self.file.path} is served on {self.socket} (process {os.getpid()})")
+            notify("READY=1", f"STATUS=serving {self.file.path} on {self.socket}")
+            await self._over.wait()
+            notify("STOPPING=1")
+            with anyio.move_on_after(GOODBYE):
+                await self._api.settle()
+            await server.close()
+            serving.cancel_scope.cancel()
+
+    async def _show_life(self) -> None:
+        interval = watchdog_interval()
+        while interval is not None:
+            notify("WATCHDOG=1")
+            await anyio.sleep(interval)
+
+    # --- what operators ask ------------------------------------------------------------------------------
+
+    async def status(self) -> dict[str, object]:
+        """Describe it at a glance."""
+        explanation = await self.scaler.explain()
+        return {
+            "fleet": str(self.file.path),
+            "pid": os.getpid(),
+            "version": version("taskscaler"),
+            "since": iso(self._since),
+            "state": "draining" if self._draining else "serving",
+            "answer": explanation.answer,
+            "capacity": asdict(explanation.capacity),
+            "pools": {pool.name: pool.counts() for pool in explanation.pools},
+            "clients": len(self.holders.clients),
+            "leases": len(self.holders.held),
+        }
+
+    async def drain(self, timeout: float | None, *, delete: bool) -> bool:
+        """Hand out no more slots, and end with the last lease.
+
+        Args:
+            timeout: Seconds to wait for that; None: for ever.
+            delete: Whether the instances are deleted, too.
+
+        Returns:
+            Whether no lease is held any more.
+        """
+        if delete:
+            self.scaler.delete_instances_on_shutdown = True
+        if not self._draining:
+            self._draining = True
+            self.say(f"draining: {counted(len(self.holders.held), 'lease')} left")
+            self._tasks.start_soon(self._end_with_the_last)
+        with anyio.move_on_after(timeout):
+            return await self.scaler.drain()
+        return False
+
+    async def _end_with_the_last(self) -> None:
+        await self.scaler.drain()
+        self._over.set()
+
+    async def reload(self) -> dict[str, object]:
+        """Take over the policies as they are in the file now, and name what else has changed.
+
+        Raises:
+            ConfigError, FleetingError, OSError: The file is wrong; nothing has changed.
+        """
+        notify("RELOADING=1", f"MONOTONIC_USEC={monotonic_ns() // 1000}")
+        try:
+            file = await to_thread.run_sync(read_fleet_file, self.file.path, self.runner)
+            await self.scaler.configure(policies=file.autoscaler.policy)
+        except OSError as error:
+            problem = f"{self.file.path} cannot be read ({error.strerror}); nothing was reloaded"
+            raise FleetingError(problem) from error
+        finally:
+            notify("READY=1")
+        pending = changes_of_table(self.file.written, file.written)
+        return {"policies": len(file.autoscaler.policy), "pending": pending, "notes": list(file.notes)}
+
+    # --- signals -----------------------------------------------------------------------------------------
+
+    async def _heed_signals(self, *, task_status: TaskStatus[None]) -> None:
+        with anyio.open_signal_receiver(signal.SIGHUP, signal.SIGINT, signal.SIGTERM) as received:
+            task_status.started()
+            async for number in received:
+                if number == signal.SIGHUP:
+                    await self._reload_for_signal()
+                else:
+                    self._end(number)
+
+    async def _reload_for_signal(self) -> None:
+        if not hasattr(self, "holders"):
+            self.say("nothing was reloaded: the fleet is being opened")
+            return
+        try:
+            result = await self.reload()
+        except (ConfigError, FleetingError) as error:
+            for line in in_lines(error):
+                self.say(line)
+            self.say("nothing was reloaded: the policies have not changed")
+        else:
+            for line in reloaded(result):
+                self.say(line)
+
+    def _end(self, number: int) -> None:
+        """Drain within the bound at the first signal, and end at once at the second."""
+        self._signals += 1
+        if not hasattr(self, "holders"):
+            self._ended_by = number
+            self._opening.cancel()
+        elif self._signals == 1:
+            bound = span(self.stop_timeout)
+            left = counted(len(self.holders.held), "lease")
+            self.say(f"stopping: waiting at most {bound} for {left} to end; repeat the signal to stop at once")
+            notify(f"EXTEND_TIMEOUT_USEC={int((self.stop_timeout + GOODBYE) * 2_000_000)}", "STOPPING=1")
+            self._tasks.start_soon(self._drain_in_time)
+        else:
+            self.say("stopping at once")
+            self._ended_by = number
+            self._over.set()
+
+    async def _drain_in_time(self) -> None:
+        if not await self.drain(self.stop_timeout, delete=False) and not self._over.is_set():
+            self.say(f"{counted(len(self.holders.held), 'lease')} did not end in time")
+        self._over.set()
+
+
+def reloaded(result: dict[str, object]) -> list[str]:
+    """Say in lines what a reload has brought."""
+    pending = result["pending"]
+    lines = [f"the policies were reloaded ({result['policies']} in all)"]
+    return lines + [f"{change}: takes effect when the daemon is restarted" for change in pending]  # type: ignore[attr-defined]

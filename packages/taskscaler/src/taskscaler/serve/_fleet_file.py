@@ -1,0 +1,109 @@
+"""What a daemon owns: the fleet of a file, ours or GitLab's."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from attrs import evolve, field, frozen
+
+from fleeting import Clock, ConfigError, InstanceGroup
+from fleeting.config import read_toml
+from fleeting.errors import ConfigProblem
+from taskscaler import config
+from taskscaler._jobsfile import read_jobs_file
+from taskscaler._jobsfile._tables import ServedTables
+from taskscaler._observe import ScalerObserver
+from taskscaler._scaler import Taskscaler
+from taskscaler.config import Autoscaler, StateStorage
+
+_KEEPS = (
+    "delete_instances_on_shutdown does not apply to a daemon: its instances stay when it is restarted;"
+    " `taskscaler drain --delete` removes them"
+)
+_JOURNAL = (
+    "state_storage is missing: unlike GitLab Runner, a daemon keeps its state all the same, so that a restart costs no"
+    " instance"
+)
+
+
+@frozen(kw_only=True)
+class FleetFile:
+    """A file that has been read and found to be right; nothing has been connected to."""
+
+    path: Path
+    autoscaler: Autoscaler
+    """As a daemon needs it: the instances outlive it."""
+
+    groups: Sequence[InstanceGroup]
+    """Of the pools, in their order; not opened yet."""
+
+    observers: Sequence[ScalerObserver]
+    text: str = field(repr=False)
+    """The file as it was read."""
+
+    written: Mapping[str, object] = field(repr=False)
+    """The table of the fleet as it stands in the file."""
+
+    notes: Sequence[str]
+    """What was accepted but should be written otherwise, or is not as written, one sentence each."""
+
+    def scaler(self, clock: Clock, observers: Sequence[ScalerObserver]) -> Taskscaler:
+        """Make a scaler over the fleet; nothing is opened yet. Raises as `Autoscaler.scaler`."""
+        return self.autoscaler.scaler(self.groups, clock=clock, observers=[*self.observers, *observers])
+
+
+def read_fleet_file(path: Path, runner: str | None = None) -> FleetFile:
+    """Read and check the file of a fleet: a jobs file without jobs, or a GitLab Runner ``config.toml``.
+
+    Args:
+        path: Of the file.
+        runner: Which runner, if a ``config.toml`` has several.
+
+    Raises:
+        ConfigError: With every mistake.
+        PluginNotFound: A plugin is not installed; says what to install.
+        OSError: It cannot be read.
+    """
+    text, data = read_toml(path)
+    if "runners" in data and "autoscaler" not in data:
+        return _of_gitlab(path, text, runner)
+    if runner is not None:
+        problem = ConfigProblem(path="", found="a file with [autoscaler]", expected="a config.toml with [[runners]]")
+        raise ConfigError([problem], source=str(path))
+    file = read_jobs_file(path, schema=ServedTables)
+    written = _table(data["autoscaler"])
+    return FleetFile(
+        path=path,
+        autoscaler=evolve(file.autoscaler, delete_instances_on_shutdown=False),
+        groups=file.groups,
+        observers=file.observers,
+        text=text,
+        written=written,
+        notes=[*file.notes, *([_KEEPS] if written.get("delete_instances_on_shutdown") else [])],
+    )
+
+
+def _of_gitlab(path: Path, text: str, name: str | None) -> FleetFile:
+    runner = config.load(path, runner=name)
+    written = _table(runner.written)
+    notes: list[str] = [*runner.unsupported]
+    groups = runner.groups(notes=notes)
+    fleet = evolve(runner.autoscaler, delete_instances_on_shutdown=False)
+    if "state_storage" not in written:
+        fleet = evolve(fleet, state_storage=StateStorage())
+        notes.append(_JOURNAL)
+    if written.get("delete_instances_on_shutdown"):
+        notes.append(_KEEPS)
+    return FleetFile(
+        path=path,
+        autoscaler=fleet,
+        groups=groups,
+        observers=runner.observers(),
+        text=text,
+        written=written,
+        notes=notes,
+    )
+
+
+def _table(found: object) -> Mapping[str, object]:
+    """Give a table that has been found to be one."""
+    return found if isinstance(found, Mapping) else {}

@@ -1,0 +1,230 @@
+"""The leases of clients: the scaler's, in the hands of whoever is at the other end of a socket."""
+
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from math import inf
+from secrets import token_hex
+
+import anyio
+from attrs import define, field, frozen
+
+from fleeting.plugins import one_line
+from taskscaler._errors import DaemonRefused, NoCapacity
+from taskscaler._lease import Lease, inside
+from taskscaler._scaler import Taskscaler
+from taskscaler._wire import LeaseFacts, loss_as_data
+from taskscaler.serve._bodies import Acquire, OfLease, Reserve, Resume, Suspect
+from taskscaler.serve._clients import Client, Clients, GiveBack, Hold
+
+log = logging.getLogger("taskscaler.serve")
+
+
+@frozen
+class Held:
+    """A lease in a client's hands."""
+
+    lease: Lease
+    name: str
+    """Names it for good, also over restarts of the daemon."""
+
+    client: Client
+    since: float
+
+    @property
+    def facts(self) -> LeaseFacts:
+        """For the client."""
+        lease = self.lease
+        return LeaseFacts(
+            key=lease.key,
+            lease=self.name,
+            pool=lease.pool,
+            instance=lease.instance,
+            slot=lease.slot,
+            place=lease.place,
+        )
+
+
+@define(eq=False)
+class Holders:
+    """Does for clients what they would do with the scaler themselves, and gives back what they leave behind."""
+
+    scaler: Taskscaler
+    now: Callable[[], float]
+    start_soon: Callable[..., object]
+    """Runs a task for as long as the daemon."""
+
+    tell: Callable[[Client, Mapping[str, object]], None]
+    """Called with news for a client."""
+
+    clients: Clients = field(factory=Clients, init=False)
+    held: dict[str, Held] = field(factory=dict, init=False)
+    """By key."""
+
+    _news: anyio.Event = field(factory=anyio.Event, init=False)
+    """Set when a client may end sooner than the last look has shown."""
+
+    # --- clients -----------------------------------------------------------------------------------------
+
+    def open(self, id_: str, uid: int, pid: int, ttl: float) -> Client:
+        """Begin a client, or have it live on. Raises as `Clients.open`."""
+        client = self.clients.open(id_, uid, pid, ttl, self.now())
+        self._news.set()
+        return client
+
+    def close(self, client: Client) -> None:
+        """End a client, and give back what it has."""
+        self._give_back(self.clients.end(client))
+
+    @contextmanager
+    def connected(self, client: Client) -> Iterator[None]:
+        """Keep a client alive while one of its connections is open."""
+        self.clients.connect(client)
+        try:
+            yield
+        finally:
+            self.clients.disconnect(client, self.now())
+            self._news.set()
+
+    def renew(self, client: Client) -> None:
+        """It gave a sign of life."""
+        self.clients.renew(client, self.now())
+        self._news.set()
+
+    async def reclaim(self, client: Client, keys: Iterable[str]) -> Sequence[Held]:
+        """Give those leases that a client still has, of those that it had when it lost its connection."""
+        return [held for key in keys if (held := self.held.get(key)) is not None and held.client is client]
+
+    async def watch(self) -> None:
+        """End clients that are gone, for as long as the daemon runs."""
+        while True:
+            self._give_back(self.clients.expire(self.now()))
+            self._news = anyio.Event()
+            wait = self.clients.next_end - self.now()
+            with anyio.move_on_after(None if wait == inf else max(0.0, wait)):
+                await self._news.wait()
+
+    # --- their leases ------------------------------------------------------------------------------------
+
+    async def acquire(self, client: Client, asked: Acquire) -> Held:
+        """Wait for a slot, as `Taskscaler.acquire_lease` does."""
+        if self.clients.ask(client, asked.key, asked.request):
+            return self.held[asked.key]
+        return await self._receive(client, asked.key, asked.request, self._acquire(asked))
+
+    async def resume(self, client: Client, asked: Resume) -> Held:
+        """Wait for a suspended lease, as `Taskscaler.resume` does."""
+        if self.clients.ask(client, asked.key, asked.request):
+            return self.held[asked.key]
+        return await self._receive(client, asked.key, asked.request, self._resume(asked))
+
+    def release(self, client: Client, named: OfLease) -> None:
+        """Take a slot back; nothing happens if the lease has ended."""
+        if held := self._find(client, named):
+            self._forget(named.key)
+            held.lease.release()
+
+    def suspend(self, client: Client, named: OfLease) -> None:
+        """Let a lease sleep; nothing happens if it has ended."""
+        if held := self._find(client, named):
+            self._forget(named.key)
+            held.lease.suspend()
+
+    def suspect(self, client: Client, asked: Suspect) -> None:
+        """Note that something is wrong with a lease's instance; nothing happens if it has ended."""
+        if held := self._find(client, asked):
+            state, owner = inside(held.lease)
+            match asked.what:
+                case "cut_off":
+                    owner.note_death(state, one_line(asked.why))
+                case "unreachable":
+                    owner.mark_unreachable(state.id, one_line(asked.why))
+                case _:
+                    held.lease.mark_suspect(asked.why)
+
+    def lease(self, client: Client, named: OfLease) -> Lease:
+        """Give a lease that a client holds.
+
+        Raises:
+            DaemonRefused: It holds none of that name.
+        """
+        if held := self._find(client, named):
+            return held.lease
+        raise DaemonRefused(f"the client holds no lease under the key {named.key!r}; it has ended")
+
+    async def reserve(self, client: Client, asked: Reserve) -> None:
+        """Keep a slot, as `Taskscaler.reserve` does."""
+        self.clients.reserve(client, asked.key)
+        try:
+            await self.scaler.reserve(asked.key, timeout=asked.timeout)
+        except BaseException:
+            if self.clients.hold_of(client, asked.key) is Hold.RESERVED:
+                self.clients.drop(asked.key)
+            raise
+        if self.clients.hold_of(client, asked.key) is None:  # it was closed meanwhile
+            await self.scaler.unreserve(asked.key)
+
+    async def unreserve(self, client: Client, key: str) -> None:
+        """Give up a reservation; nothing happens if there is none."""
+        if self.clients.hold_of(client, key) is Hold.RESERVED:
+            self.clients.drop(key)
+            await self.scaler.unreserve(key)
+
+    # --- inside ------------------------------------------------------------------------------------------
+
+    async def _acquire(self, asked: Acquire) -> Lease:
+        duration = inf if asked.expected_duration is None else asked.expected_duration
+        return await self.scaler.acquire_lease(
+            asked.key, timeout=asked.timeout, expected_duration=duration, place=asked.place
+        )
+
+    async def _resume(self, asked: Resume) -> Lease:
+        return await self.scaler.resume(asked.key, timeout=inf if asked.timeout is None else asked.timeout)
+
+    async def _receive(self, client: Client, key: str, request: str, lease: Awaitable[Lease]) -> Held:
+        """Wait for a lease, and put it into a client's hands, if that is still there to take it."""
+        try:
+            got = await lease
+        except BaseException:
+            self.clients.give_up(client, key, request)
+            raise
+        if not self.clients.grant(client, key, request):
+            got.release()
+            raise NoCapacity("the client was closed while it waited")
+        held = self.held[key] = Held(got, token_hex(8), client, self.now())
+        self.start_soon(self._attend, held)
+        return held
+
+    async def _attend(self, held: Held) -> None:
+        """Report what becomes of a lease to its client."""
+        state, _ = inside(held.lease)
+        unhealthy = ""
+        while not state.ended:
+            if state.unhealthy != unhealthy:
+                unhealthy = state.unhealthy
+                self.tell(
+                    held.client, {"event": "unhealthy", "key": state.id.key, "lease": held.name, "why": unhealthy}
+                )
+            await state.wait_for_news()
+        if state.loss is not None and self.held.get(state.id.key) is held:
+            self._forget(state.id.key)
+            loss = loss_as_data(state.loss)
+            self.tell(held.client, {"event": "lost", "key": state.id.key, "lease": held.name, "loss": loss})
+
+    def _find(self, client: Client, named: OfLease) -> Held | None:
+        held = self.held.get(named.key)
+        return held if held is not None and held.client is client and held.name == named.lease else None
+
+    def _forget(self, key: str) -> None:
+        self.held.pop(key, None)
+        self.clients.drop(key)
+
+    def _give_back(self, left: Iterable[GiveBack]) -> None:
+        """Give back what clients had that are gone. Who still waits gives up when the slot comes."""
+        for each in left:
+            log.info("client_gone", extra={"key": each.key, "had": each.hold.value})
+            match each.hold:
+                case Hold.HELD:
+                    self.held.pop(each.key).lease.release()
+                case Hold.RESERVED:
+                    self.start_soon(self.scaler.unreserve, each.key)

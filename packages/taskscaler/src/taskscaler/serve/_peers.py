@@ -1,0 +1,44 @@
+"""Who is at the other end of a Unix socket, as the kernel has it, and what they may do."""
+
+import os
+import socket
+import struct
+import sys
+
+from attrs import frozen
+
+_UCRED = struct.Struct("3i")
+"""Linux: process, user and group."""
+
+_LOCAL_PEERCRED, _LOCAL_PEERPID = 1, 2
+_XUCRED = struct.Struct("=IIh")
+"""macOS: the beginning of it, version and user."""
+
+
+@frozen
+class Peer:
+    """A process that has connected."""
+
+    uid: int
+    """Its user when it connected."""
+
+    pid: int = 0
+    """0: not known."""
+
+    @property
+    def is_owner(self) -> bool:
+        """Whether it is the daemon's own user, or root, who could become it."""
+        return self.uid in (os.geteuid(), 0)
+
+
+def peer_of(connection: socket.socket) -> Peer:
+    """Ask the kernel.
+
+    Raises:
+        OSError: It does not say.
+    """
+    if sys.platform == "linux":
+        pid, uid, _ = _UCRED.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
+        return Peer(uid, pid)
+    _, uid, _ = _XUCRED.unpack_from(connection.getsockopt(0, _LOCAL_PEERCRED, 256))
+    return Peer(uid, connection.getsockopt(0, _LOCAL_PEERPID))

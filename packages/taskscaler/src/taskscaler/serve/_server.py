@@ -1,0 +1,144 @@
+"""HTTP on the daemon's socket, with a bound for everything a client may do to it.
+
+anycorn speaks HTTP, on asyncio and trio alike. Its own `serve` accepts by itself, and neither says which user has
+connected nor bounds how many do; so the listener is ours, and each connection is given to anycorn's `TCPServer`.
+"""
+
+import errno
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import anyio
+from anycorn.app_wrappers import ASGIWrapper
+from anycorn.config import Config
+from anycorn.tcp_server import TCPServer
+from anycorn.typing import ConnectionState
+from anycorn.worker_context import WorkerContext
+from anyio.abc import ByteStream, SocketAttribute, SocketListener, SocketStream
+from attrs import define, field
+
+from taskscaler.serve._peers import Peer, peer_of
+
+MOST_CONNECTIONS = 8192
+"""At a time: each client has one that stays open, and one for each slot that it waits for."""
+
+LONGEST_HEAD = 16 * 1024
+"""Bytes of a request's first line and headers."""
+
+IDLE = 15
+"""Seconds until a connection has sent a request's head, from when it was made or its last request was answered."""
+
+SEND_TIMEOUT = 10.0
+"""Seconds that a client may take to read what it is sent; then its connection is closed."""
+
+BREATH = 0.1
+"""Seconds until the next try to accept where the system has no file descriptors left."""
+
+_FULL = (
+    b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: 93\r\n"
+    b'\r\n{"error": {"code": "TS111", "type": "DaemonRefused", "message": "too many connections; wait"}}'
+)
+
+log = logging.getLogger("taskscaler.serve")
+
+
+@define(eq=False)
+class _Patient(ByteStream):
+    """A connection whose other end may not take for ever to read."""
+
+    _stream: SocketStream
+
+    async def receive(self, max_bytes: int = 65536) -> bytes:
+        """Receive, for as long as it takes: anycorn sees to who is idle."""
+        return await self._stream.receive(max_bytes)
+
+    async def send(self, item: bytes) -> None:
+        """Send within the bound.
+
+        Raises:
+            anyio.BrokenResourceError: The other end does not read.
+        """
+        with anyio.move_on_after(SEND_TIMEOUT):
+            await self._stream.send(item)
+            return
+        raise anyio.BrokenResourceError
+
+    async def send_eof(self) -> None:
+        """Say that nothing more comes."""
+        await self._stream.send_eof()
+
+    async def aclose(self) -> None:
+        """Close it."""
+        await self._stream.aclose()
+
+    @property
+    def extra_attributes(self) -> Mapping[Any, Callable[[], Any]]:
+        """Give those of the socket."""
+        return self._stream.extra_attributes
+
+
+@define(eq=False)
+class Server:
+    """Answers what comes in on a listener."""
+
+    app: Any
+    """The ASGI application; finds the `Peer` in the state of each request, as ``peer``."""
+
+    most: int = MOST_CONNECTIONS
+    _open: set[SocketStream] = field(factory=set, init=False)
+    _context: WorkerContext = field(init=False)
+    _config: Config = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        """Set anycorn's bounds."""
+        self._context = WorkerContext(None)
+        self._config = config = Config()
+        config.errorlog = config.accesslog = None
+        config.h11_max_incomplete_size = LONGEST_HEAD
+        config.keep_alive_timeout = IDLE
+        config.include_server_header = False
+
+    async def serve(self, listener: SocketListener) -> None:
+        """Answer until cancelled; whoever cancels has closed all connections then."""
+        try:
+            async with anyio.create_task_group() as connections:
+                while True:
+                    try:
+                        stream = await listener.accept()
+                    except OSError as error:
+                        if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+                            raise
+                        log.warning("cannot_accept", extra={"error": str(error)})
+                        await anyio.sleep(BREATH)
+                    else:
+                        connections.start_soon(self._attend, stream)
+        finally:
+            await self._context.terminated.set()
+
+    async def close(self) -> None:
+        """Close all connections: what is being sent is cut short, who waits for an answer sees the end."""
+        await self._context.terminated.set()
+        for stream in list(self._open):
+            await anyio.aclose_forcefully(stream)
+
+    async def _attend(self, stream: SocketStream) -> None:
+        """Serve one connection; whatever goes wrong with it ends nothing else."""
+        try:
+            peer = peer_of(stream.extra(SocketAttribute.raw_socket))
+            if len(self._open) >= self.most:
+                await _Patient(stream).send(_FULL)
+                return
+            self._open.add(stream)
+            await self._talk(stream, peer)
+        except Exception as error:
+            log.debug("connection_failed", exc_info=error)
+        finally:
+            self._open.discard(stream)
+            with anyio.CancelScope(shield=True):
+                await anyio.aclose_forcefully(stream)
+
+    async def _talk(self, stream: SocketStream, peer: Peer) -> None:
+        state = ConnectionState({"peer": peer})
+        patient: Any = _Patient(stream)  # of the socket, anycorn uses no more than this has
+        await TCPServer(ASGIWrapper(self.app), self._config, self._context, state, patient).run()

@@ -1,0 +1,337 @@
+"""What may be asked of the daemon, as data: routes, permissions and the OpenAPI document are made of it."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.metadata import version
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+from attrs import NOTHING, fields, frozen
+
+from taskscaler._wire import CLIENT
+from taskscaler.serve import _bodies as bodies
+
+PREFIX = "/v1"
+
+
+@frozen(kw_only=True)
+class Verb:
+    """One thing that may be asked."""
+
+    name: str
+    """Which function answers."""
+
+    method: Literal["GET", "POST", "DELETE"]
+    path: str
+    """Below `PREFIX`."""
+
+    summary: str
+    answer: str
+    """What a good answer has."""
+
+    body: type | None = None
+    """The schema of what is sent; of a GET, of the query."""
+
+    owner: bool = False
+    """Whether only the daemon's own user may ask."""
+
+    client: bool = False
+    """Whether a client has to be named in the header."""
+
+    waits: bool = False
+    """Whether the answer may take long; whoever hangs up gives up."""
+
+    streams: bool = False
+    """Whether the answer is a stream of server-sent events."""
+
+
+VERBS: Sequence[Verb] = (
+    Verb(
+        name="status",
+        method="GET",
+        path="/status",
+        summary="Show the daemon and its fleet at a glance.",
+        answer="fleet, pid, version, since, state, answer, capacity, clients",
+    ),
+    Verb(
+        name="capacity",
+        method="GET",
+        path="/capacity",
+        summary="Count slots by state, and who waits.",
+        answer="idle, reserved, acquired, suspended, unavailable, unhealthy, pending, promised",
+    ),
+    Verb(name="groups", method="GET", path="/groups", summary="Show the groups.", answer="groups, by pool", owner=True),
+    Verb(
+        name="instances",
+        method="GET",
+        path="/instances",
+        summary="List all known instances, oldest first.",
+        answer="instances",
+        owner=True,
+    ),
+    Verb(
+        name="leases",
+        method="GET",
+        path="/leases",
+        summary="List leases: all of them for the daemon's own user, else those of the user who asks.",
+        answer="leases: key, pool, instance, slot, since, uid, pid",
+    ),
+    Verb(
+        name="decisions",
+        method="GET",
+        path="/decisions",
+        summary="List the last scaling decisions, newest last.",
+        answer="decisions",
+        owner=True,
+    ),
+    Verb(
+        name="explain",
+        method="GET",
+        path="/explain",
+        summary="Explain the whole, an instance, or a key; others than the daemon's own user may ask for their keys.",
+        answer="an explanation",
+        body=bodies.Explain,
+    ),
+    Verb(
+        name="events",
+        method="GET",
+        path="/events",
+        summary="Stream what happens to instances and leases, and what is decided.",
+        answer="events, as observers get them",
+        owner=True,
+        streams=True,
+    ),
+    Verb(
+        name="open_client",
+        method="POST",
+        path="/client",
+        summary="Begin a client, or have it live on for its bound; name the leases that it had.",
+        answer="ttl; daemon: another one after each restart; leases: those of the named ones that it still has",
+        body=bodies.OpenClient,
+        client=True,
+    ),
+    Verb(
+        name="close_client",
+        method="DELETE",
+        path="/client",
+        summary="End a client: all that it holds goes back.",
+        answer="nothing",
+        client=True,
+    ),
+    Verb(
+        name="client_events",
+        method="GET",
+        path="/client/events",
+        summary="Keep a client alive, and stream what happens to its leases.",
+        answer="events `lost` and `unhealthy`",
+        client=True,
+        streams=True,
+    ),
+    Verb(
+        name="acquire",
+        method="POST",
+        path="/acquire",
+        summary="Wait for a slot.",
+        answer="key, lease, pool, instance, slot, place",
+        body=bodies.Acquire,
+        client=True,
+        waits=True,
+    ),
+    Verb(
+        name="release",
+        method="POST",
+        path="/release",
+        summary="Give a slot back.",
+        answer="nothing",
+        body=bodies.OfLease,
+        client=True,
+    ),
+    Verb(
+        name="suspend",
+        method="POST",
+        path="/suspend",
+        summary="Let a lease sleep.",
+        answer="nothing",
+        body=bodies.OfLease,
+        client=True,
+        owner=True,
+    ),
+    Verb(
+        name="resume",
+        method="POST",
+        path="/resume",
+        summary="Wait for a suspended lease.",
+        answer="key, lease, pool, instance, slot, place",
+        body=bodies.Resume,
+        client=True,
+        owner=True,
+        waits=True,
+    ),
+    Verb(
+        name="reserve",
+        method="POST",
+        path="/reserve",
+        summary="Keep a slot for an acquire to come.",
+        answer="nothing",
+        body=bodies.Reserve,
+        client=True,
+        waits=True,
+    ),
+    Verb(
+        name="unreserve",
+        method="POST",
+        path="/unreserve",
+        summary="Give up a reservation.",
+        answer="nothing",
+        body=bodies.OfKey,
+        client=True,
+    ),
+    Verb(
+        name="suspect",
+        method="POST",
+        path="/suspect",
+        summary="Say that something is wrong with a lease's instance.",
+        answer="nothing",
+        body=bodies.Suspect,
+        client=True,
+    ),
+    Verb(
+        name="dial",
+        method="POST",
+        path="/dial",
+        summary="Ask how to connect to a lease's instance, credentials included.",
+        answer="what `fleeting.ConnectInfo` has",
+        body=bodies.OfLease,
+        client=True,
+        owner=True,
+        waits=True,
+    ),
+    *(
+        Verb(
+            name=name,
+            method="POST",
+            path=f"/{name}",
+            summary=summary,
+            answer="nothing",
+            body=bodies.OfInstance,
+            owner=True,
+        )
+        for name, summary in (
+            ("cordon", "Give an instance no new work."),
+            ("uncordon", "Give an instance work again."),
+            ("retain", "Do not delete an instance."),
+            ("unretain", "Let an instance be deleted."),
+        )
+    ),
+    Verb(
+        name="drain",
+        method="POST",
+        path="/drain",
+        summary="Hand out no more slots, wait until no lease is held, and end the daemon.",
+        answer="drained: whether no lease is held any more; the daemon ends with the last one in any case",
+        body=bodies.Drain,
+        owner=True,
+        waits=True,
+    ),
+    Verb(
+        name="reload",
+        method="POST",
+        path="/reload",
+        summary="Read the file again: the policies are taken over, what else has changed is named.",
+        answer="policies: how many; pending: what takes effect with the next start",
+        body=bodies.Nothing,
+        owner=True,
+    ),
+    Verb(
+        name="openapi",
+        method="GET",
+        path="/openapi.json",
+        summary="Describe all of this.",
+        answer="an OpenAPI document",
+    ),
+)
+
+
+def openapi() -> dict[str, Any]:
+    """Describe the API, as OpenAPI 3.1 has it."""
+    paths: dict[str, dict[str, Any]] = {}
+    for verb in VERBS:
+        paths.setdefault(f"{PREFIX}{verb.path}", {})[verb.method.lower()] = _operation(verb)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "taskscaler", "version": version("taskscaler")},
+        "paths": paths,
+        "components": {
+            "schemas": {"Error": _ERROR, **{cls.__name__: _schema(cls) for cls in _bodies()}},
+            "parameters": {
+                "client": {
+                    "name": CLIENT,
+                    "in": "header",
+                    "required": True,
+                    "schema": {"type": "string", "pattern": "^[0-9a-f]{32,64}$"},
+                    "description": "The client's secret, which it makes up.",
+                }
+            },
+        },
+    }
+
+
+_ERROR = {
+    "type": "object",
+    "properties": {
+        "error": {
+            "type": "object",
+            "properties": {"code": {"type": "string"}, "type": {"type": "string"}, "message": {"type": "string"}},
+            "required": ["code", "type", "message"],
+        }
+    },
+}
+
+
+def _operation(verb: Verb) -> dict[str, Any]:
+    media = "text/event-stream" if verb.streams else "application/json"
+    error = {
+        "description": "refused",
+        "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}},
+    }
+    operation: dict[str, Any] = {
+        "operationId": verb.name,
+        "summary": verb.summary,
+        "description": "The daemon's own user only." if verb.owner else "",
+        "responses": {"200": {"description": verb.answer, "content": {media: {}}}, "default": error},
+    }
+    parameters = [{"$ref": "#/components/parameters/client"}] if verb.client else []
+    if verb.body is not None and verb.method == "GET":
+        properties = _schema(verb.body)["properties"]
+        parameters += [{"name": name, "in": "query", "schema": each} for name, each in properties.items()]
+    elif verb.body is not None:
+        schema = {"$ref": f"#/components/schemas/{verb.body.__name__}"}
+        operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
+    return {**operation, **({"parameters": parameters} if parameters else {})}
+
+
+def _bodies() -> Iterator[type]:
+    yield from dict.fromkeys(verb.body for verb in VERBS if verb.body is not None and verb.method != "GET")
+
+
+def _schema(cls: type) -> dict[str, Any]:
+    hints = get_type_hints(cls)
+    required = [each.name for each in fields(cls) if each.default is NOTHING]
+    return {
+        "type": "object",
+        "properties": {each.name: _type(hints[each.name]) for each in fields(cls)},
+        "additionalProperties": False,
+        **({"required": required} if required else {}),
+    }
+
+
+_TYPES: Mapping[Any, str] = {str: "string", float: "number", int: "integer", bool: "boolean", type(None): "null"}
+
+
+def _type(hint: Any) -> dict[str, Any]:  # noqa: ANN401  (whatever is in a schema)
+    if hint in _TYPES:
+        return {"type": _TYPES[hint]}
+    arguments = get_args(hint)
+    if get_origin(hint) is Literal:
+        return {"enum": list(arguments)}
+    if get_origin(hint) is tuple:
+        return {"type": "array", "items": _type(arguments[0])}
+    return {"anyOf": [_type(each) for each in arguments]}

@@ -1,0 +1,192 @@
+"""Who holds what of a daemon's fleet, against a naive model: clients come, fall silent, come back, and go."""
+
+from math import inf
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from taskscaler import KeyInUse
+from taskscaler._errors import DaemonRefused
+from taskscaler.serve import _clients
+from taskscaler.serve._clients import Client, Clients, Hold
+
+IDS, KEYS = st.sampled_from("pqrs"), st.sampled_from("abcdef")
+SECONDS = st.floats(0.5, 20)
+
+
+class ClientsMachine(RuleBasedStateMachine):
+    """The model: for each client when it ends and how many connections it has; for each key whose it is, and how."""
+
+    def __init__(self) -> None:
+        """Nobody is there."""
+        super().__init__()
+        self.clients = Clients()
+        self.now = 1000.0
+        self.known: dict[str, Client] = {}
+        self.until: dict[str, float] = {}
+        self.open: dict[str, int] = {}
+        self.keys: dict[str, tuple[str, Hold, str]] = {}
+        self.requests = 0
+
+    def find(self, id_: str) -> Client | None:
+        """Give the client if the model knows it."""
+        return self.known.get(id_)
+
+    def renewed(self, id_: str) -> None:
+        """A client without a connection lives for its bound from now."""
+        if not self.open[id_]:
+            self.until[id_] = self.now + self.known[id_].ttl
+
+    def gone(self, ids: set[str]) -> dict[str, Hold]:
+        """Forget clients; gives what they had."""
+        had = {key: hold for key, (owner, hold, _) in self.keys.items() if owner in ids}
+        self.keys = {key: value for key, value in self.keys.items() if value[0] not in ids}
+        for id_ in ids:
+            del self.known[id_], self.until[id_], self.open[id_]
+        return had
+
+    @rule(id_=IDS, ttl=SECONDS)
+    def opens(self, id_: str, ttl: float) -> None:
+        """It begins, or lives on with another bound."""
+        self.known[id_] = self.clients.open(id_, 7, 1, ttl, self.now)
+        self.open.setdefault(id_, 0)
+        self.renewed(id_)
+
+    @rule(id_=IDS)
+    def is_another_users(self, id_: str) -> None:
+        """Nobody else gets at it."""
+        if self.find(id_):
+            with pytest.raises(DaemonRefused):
+                self.clients.open(id_, 8, 1, 5, self.now)
+        with pytest.raises(DaemonRefused):
+            self.clients.find(id_, 8)
+
+    @rule(id_=IDS)
+    def connects(self, id_: str) -> None:
+        """It has a connection more."""
+        if client := self.find(id_):
+            self.clients.connect(client)
+            self.open[id_] += 1
+            self.until[id_] = inf
+
+    @rule(id_=IDS)
+    def disconnects(self, id_: str) -> None:
+        """It has one less."""
+        client = self.find(id_)
+        if client and self.open[id_]:
+            self.open[id_] -= 1
+            self.clients.disconnect(client, self.now)
+            self.renewed(id_)
+
+    @rule(id_=IDS)
+    def renews(self, id_: str) -> None:
+        """It gives a sign of life."""
+        if client := self.find(id_):
+            self.clients.renew(client, self.now)
+            self.renewed(id_)
+
+    @rule(id_=IDS, key=KEYS)
+    def asks(self, id_: str, key: str) -> None:
+        """It waits for a slot, unless the key is taken; a reservation of its own is used up."""
+        if not (client := self.find(id_)):
+            return
+        self.requests += 1
+        owner, hold, _ = self.keys.get(key, (id_, Hold.RESERVED, ""))
+        if owner == id_ and hold is Hold.RESERVED:
+            assert not self.clients.ask(client, key, str(self.requests))
+            self.keys[key] = id_, Hold.WAITING, str(self.requests)
+        else:
+            with pytest.raises(KeyInUse):
+                self.clients.ask(client, key, str(self.requests))
+
+    @rule(key=KEYS)
+    def is_granted(self, key: str) -> None:
+        """The slot comes; asking once more with the same request says so, and changes nothing."""
+        if key in self.keys:
+            id_, hold, request = self.keys[key]
+            assert self.clients.grant(self.known[id_], key, request) is (hold is Hold.WAITING)
+            if hold is Hold.WAITING:
+                self.keys[key] = id_, Hold.HELD, request
+                assert self.clients.ask(self.known[id_], key, request)
+
+    @rule(key=KEYS)
+    def gives_up(self, key: str) -> None:
+        """Only who waits can; one that got its slot meanwhile keeps it."""
+        if key in self.keys:
+            id_, hold, request = self.keys[key]
+            self.clients.give_up(self.known[id_], key, request)
+            if hold is Hold.WAITING:
+                del self.keys[key]
+
+    @rule(id_=IDS, key=KEYS)
+    def reserves(self, id_: str, key: str) -> None:
+        """It keeps a slot, unless the key is taken."""
+        if not (client := self.find(id_)):
+            return
+        if key in self.keys:
+            with pytest.raises(KeyInUse):
+                self.clients.reserve(client, key)
+        else:
+            self.clients.reserve(client, key)
+            self.keys[key] = id_, Hold.RESERVED, ""
+
+    @rule(key=KEYS)
+    def drops(self, key: str) -> None:
+        """The lease is released, lost, or never was."""
+        self.clients.drop(key)
+        self.keys.pop(key, None)
+
+    @rule(id_=IDS)
+    def ends(self, id_: str) -> None:
+        """All that it had goes back, once."""
+        if client := self.find(id_):
+            had = self.gone({id_})
+            assert {each.key: each.hold for each in self.clients.end(client)} == had
+            assert self.clients.end(client) == []
+
+    @rule(seconds=SECONDS)
+    def passes(self, seconds: float) -> None:
+        """Whoever was silent for too long ends, with all that it had, and nobody else."""
+        self.now += seconds
+        had = self.gone({id_ for id_, until in self.until.items() if until <= self.now})
+        given = [*self.clients.expire(self.now)]
+        assert {each.key: each.hold for each in given} == had
+        assert len(given) == len(had)
+
+    @precondition(lambda self: self.until)
+    @invariant()
+    def nobody_outlives_its_bound_unseen(self) -> None:
+        """Whoever looks when it is told to is in time for everybody."""
+        assert self.clients.next_end <= min(self.until.values())
+
+    @invariant()
+    def each_key_is_one_clients(self) -> None:
+        """The clients and the model agree on whose each key is, and how."""
+        assert len(self.clients) == len(self.known)
+        for key in "abcdef":
+            holder = self.clients.holder(key)
+            assert (holder and holder.id) == (self.keys[key][0] if key in self.keys else None)
+            for client in self.known.values():
+                hold = self.keys[key][1] if key in self.keys and holder is client else None
+                assert self.clients.hold_of(client, key) is hold
+
+
+TestClientsMachine = ClientsMachine.TestCase
+
+
+def test_there_are_no_more_clients_and_keys_than_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One too many is refused; those that are there go on."""
+    monkeypatch.setattr(_clients, "MOST_CLIENTS", 2)
+    monkeypatch.setattr(_clients, "MOST_HELD", 2)
+    clients = Clients()
+    first = clients.open("p", 7, 1, 5, 0.0)
+    clients.open("q", 7, 1, 5, 0.0)
+    with pytest.raises(DaemonRefused, match="2 clients"):
+        clients.open("r", 7, 1, 5, 0.0)
+    assert clients.open("p", 7, 1, 5, 0.0) is first
+    clients.reserve(first, "a")
+    clients.ask(first, "b", "1")
+    with pytest.raises(DaemonRefused, match="2 keys"):
+        clients.ask(first, "c", "2")
+    assert not clients.ask(first, "a", "3")

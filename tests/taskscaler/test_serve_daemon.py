@@ -1,0 +1,210 @@
+"""The daemon as a process among others: its socket, signals, the service manager, and the commands that ask it."""
+
+import json
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from attrs import define, field
+from click.testing import CliRunner
+
+from taskscaler.cli import main
+from taskscaler.cli._operate import ask
+from taskscaler.serve._notify import watchdog_interval
+
+FLEET = """
+[autoscaler]
+plugin = "local"
+update_interval_when_expecting = "20ms"
+plugin_config = {{ directory = "{here}/fleet" }}
+max_instances = {most}
+[autoscaler.state_storage]
+dir = "{here}/state"
+[[autoscaler.policy]]
+idle_count = {idle}
+idle_time = "1h"
+"""
+
+CLIENT = {"taskscaler-client": "0" * 32}
+
+
+@define
+class Service:
+    """A daemon, as whoever has started it sees it."""
+
+    process: "subprocess.Popen[str]"
+    socket: Path
+    lines: list[str] = field(factory=list)
+
+    def wait_for(self, text: str) -> str:
+        """Read what it prints until a line has this."""
+        assert self.process.stdout
+        for line in self.process.stdout:
+            self.lines.append(line.rstrip())
+            if text in line:
+                return self.lines[-1]
+        raise AssertionError(f"it ended without {text!r}: {self.lines}")
+
+    def ask(self, method: str, path: str, **sent: Any) -> Mapping[str, Any]:  # noqa: ANN401  (httpx's)
+        """Ask it as a client."""
+        return ask(self.socket, method, path, headers=CLIENT, **sent)
+
+    def end(self, *numbers: int) -> int:
+        """Send it signals, and wait for its end."""
+        for number in numbers:
+            self.process.send_signal(number)
+        return self.process.wait(60)
+
+
+def write(here: Path, *, idle: int = 1, most: int = 3) -> None:
+    """Write the fleet's file."""
+    (here / "fleet.toml").write_text(FLEET.format(here=here, idle=idle, most=most))
+
+
+@contextmanager
+def serving(here: Path, *options: str, env: Mapping[str, str] | None = None) -> Iterator[Service]:
+    """Run a daemon on the fleet's file, which is ready when the body begins and gone after it."""
+    command = [sys.executable, "-c", "from taskscaler.cli import main; main()", "serve", str(here / "fleet.toml")]
+    environment = {**os.environ, "XDG_RUNTIME_DIR": str(here), **(env or {})}
+    with subprocess.Popen(
+        [*command, *options], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
+    ) as process:
+        try:
+            service = Service(process, here / "taskscaler" / "fleet.sock")
+            service.wait_for("ready: ")
+            yield service
+        finally:
+            process.kill()
+
+
+def command(*arguments: str) -> tuple[int, str]:
+    """Run a command here; gives its status and all that it printed."""
+    result = CliRunner().invoke(main, arguments, prog_name="taskscaler")
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result.exit_code, result.output
+
+
+@pytest.mark.slow
+def test_one_daemon_has_the_fleet_and_answers_its_operators(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the first look to the end of the fleet, with nothing but commands."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.delenv("TASKSCALER_SOCKET", raising=False)
+    write(tmp_path)
+    with serving(tmp_path) as service:
+        assert stat.S_IMODE(service.socket.stat().st_mode) == 0o600
+        assert stat.S_IMODE(service.socket.parent.stat().st_mode) == 0o700
+        status, said = command("status")
+        assert status == 0
+        assert f"process {service.process.pid}" in said
+
+        pid = f"process {service.process.pid}"
+        for other in ((), ("--socket", f"{tmp_path}/other.sock")):  # the same socket; the same group
+            status, said = command("serve", str(tmp_path / "fleet.toml"), *other)
+            assert status == 1
+            assert pid in said
+
+        service.ask("POST", "/client", json={"ttl": 600})
+        instance = service.ask("POST", "/acquire", json={"key": "a", "request": "1"}, timeout=60)["instance"]
+        assert command("cordon", instance, "--why", "a disk")[0] == 0
+        status, said = command("instances", "--json")
+        assert [each["cordoned"] for each in json.loads(said)["instances"] if each["id"] == instance] == ["a disk"]
+        assert command("cordon", instance, "--undo")[0] == 0
+        assert "has held slot 0" in command("explain", "--job", "a")[1]
+        assert command("retain", "nope")[0] == 1
+
+        write(tmp_path, idle=2, most=5)
+        status, said = command("reload")
+        assert (status, "max_instances changed from 3 to 5: takes effect when" in said) == (0, True)
+        (tmp_path / "fleet.toml").write_text("[autoscaler]\nplugin = 7\n")
+        assert command("reload")[0] == 1
+        assert service.ask("GET", "/capacity")["acquired"] == 1
+
+        status, said = command("drain", "--delete", "--timeout", "10ms")
+        assert (status, "leases are still held" in said) == (1, True)
+        service.ask("DELETE", "/client")
+        assert service.process.wait(60) == 0
+    assert not service.socket.exists()
+    assert not list((tmp_path / "fleet").glob("*-*")), "the instances are gone"
+
+
+@pytest.mark.slow
+def test_signals_reload_drain_and_end(tmp_path: Path) -> None:
+    """SIGHUP reloads; the first SIGTERM waits for leases, as long as it says; the second does not."""
+    write(tmp_path)
+    with serving(tmp_path, "--stop-timeout=5m") as service:
+        service.ask("POST", "/client", json={"ttl": 600})
+        service.ask("POST", "/acquire", json={"key": "a", "request": "1"}, timeout=60)
+        service.process.send_signal(signal.SIGHUP)
+        assert service.wait_for("policies were reloaded")
+        service.process.send_signal(signal.SIGTERM)
+        assert "waiting at most 5m for 1 lease" in service.wait_for("stopping:")
+        assert service.ask("GET", "/status")["state"] == "draining"
+        assert service.end(signal.SIGTERM) == 128 + signal.SIGTERM
+
+
+@pytest.mark.slow
+def test_a_lease_that_does_not_end_in_time_does_not_keep_the_daemon(tmp_path: Path) -> None:
+    """When the bound has passed, it says so and ends, as well as any."""
+    write(tmp_path)
+    with serving(tmp_path, "--stop-timeout=10ms") as service:
+        service.ask("POST", "/client", json={"ttl": 600})
+        service.ask("POST", "/acquire", json={"key": "a", "request": "1"}, timeout=60)
+        service.process.send_signal(signal.SIGINT)
+        assert service.wait_for("1 lease did not end in time")
+        assert service.process.wait(60) == 0
+
+
+@pytest.mark.slow
+def test_the_service_manager_learns_how_it_is(tmp_path: Path) -> None:
+    """It is ready only once it serves; it gives signs of life, and says when it reloads and stops."""
+    write(tmp_path)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        manager.settimeout(60)
+        heard: list[str] = []
+
+        def wait_for(state: str) -> None:
+            while state not in heard:
+                heard.extend(manager.recv(4096).decode().splitlines())
+            heard.clear()
+
+        env = {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "100000"}
+        with serving(tmp_path, env=env) as service:
+            wait_for("READY=1")
+            wait_for("WATCHDOG=1")
+            service.process.send_signal(signal.SIGHUP)
+            wait_for("RELOADING=1")
+            wait_for("READY=1")
+            service.process.send_signal(signal.SIGTERM)
+            wait_for("STOPPING=1")
+
+
+def test_a_watchdog_of_another_process_is_none_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is inherited, malformed or zero is passed over."""
+    for usec, pid, interval in (("2000000", "", 1.0), ("2000000", "1", None), ("x", "", None), ("0", "", None)):
+        monkeypatch.setenv("WATCHDOG_USEC", usec)
+        monkeypatch.setenv("WATCHDOG_PID", pid)
+        assert watchdog_interval() == interval
+
+
+def test_the_unit_starts_what_was_asked_for(tmp_path: Path) -> None:
+    """Absolute paths, every option, and nothing that systemd would expand."""
+    write(tmp_path)
+    odd = tmp_path / "100% $odd"
+    odd.mkdir()
+    (odd / "fleet.toml").write_text((tmp_path / "fleet.toml").read_text())
+    status, unit = command(
+        "serve", str(odd / "fleet.toml"), "--unit", "--stop-timeout", "2m", "--socket-group", "builders"
+    )
+    assert status == 0
+    assert f'serve "{tmp_path}/100%% $$odd/fleet.toml" --stop-timeout=120s --socket-group=builders\n' in unit
+    assert "Type=notify\n" in unit
+    assert "TimeoutStopSec=150\n" in unit
