@@ -895,10 +895,11 @@ class CoreMachine(RuleBasedStateMachine):
         """In preemptive mode only what is ready now may be reserved; refusals tell whether one may come later."""
         core, key = self.world.core, f"reserved-{next(self.world.numbers)}"
         idle, waits = core.capacity().idle, core.ledger.pending
+        leaving = core._leaving_but_for_reservations(self.world.policy, self.world.now)
         try:
             self.world.take(core.reserve(key, self.world.now))
         except NoCapacity as error:
-            assert not idle or self.world.failing
+            assert idle <= leaving or self.world.failing
             if not error.possible and not self.world.failing:
                 assert all(
                     core.ceiling is not None

@@ -256,12 +256,21 @@ async def lost_for_good() -> AsyncIterator[Taskscaler]:
 @asynccontextmanager
 async def reserved() -> AsyncIterator[Taskscaler]:
     """Two reservations: one has a slot, the other will get one; a lease sleeps."""
-    async with scaling(FakeCloud(boot_time=20), max_instances=3) as scaler:
+    async with scaling(FakeCloud(boot_time=20), max_instances=3, reservation_throttling=False) as scaler:
         (await scaler.acquire_lease("sleeper")).suspend()
         await scaler.reserve("one")
         await anyio.sleep(30)
         await scaler.reserve("two")
         await anyio.sleep(10)
+        yield scaler
+
+
+@asynccontextmanager
+async def only_reserved() -> AsyncIterator[Taskscaler]:
+    """A reservation, and no job yet."""
+    async with scaling(FakeCloud(boot_time=20), max_instances=3) as scaler:
+        await scaler.reserve("one")
+        await anyio.sleep(30)
         yield scaler
 
 
@@ -379,6 +388,7 @@ TABLE = [
     Asked(lost_for_good, {"state": "lost", "instance": "i-1", "slot": 0}, key="job-1"),
     Asked(reserved, {"capacity.promised": 1, "capacity.reserved": 1, "capacity.suspended": 1, "pools.0.coming": 1}),
     Asked(reserved, {"state": "reserved", "place": None}, key="one"),
+    Asked(only_reserved, {"capacity.promised": 1, "pools.0.coming": 0, "decision.reserved": 0}),
     Asked(reserved, {"state": "reserved", "place": 1}, key="two"),
     Asked(reserved, {"state": "suspended", "instance": "i-1", "slot": 0}, key="sleeper"),
     Asked(reserved, {"state": "running", "jobs.0.suspended": True}, instance="i-1"),

@@ -1113,7 +1113,7 @@ async def test_leaving_deletes_everything_if_told_to(how: str) -> None:
         try:
             async with scaling(cloud, delete=True, policies=[Policy(idle_count=3)]) as scaler:
                 await anyio.sleep(45)
-                await scaler.reserve("one more")
+                await scaler.acquire_lease("one more")
                 await anyio.sleep(1)
                 assert len(cloud.alive) == 4
                 if how == "by an error":

@@ -24,12 +24,17 @@ FleetingError
 Each class has an entry in the catalogue of errors, ``docs/reference/errors.md``; CONTRIBUTING says how to add one.
 """
 
+from typing import TYPE_CHECKING
+
 from fleeting import FleetingError
 from fleeting.config import harmless
 from fleeting.errors import CatalogueEntry
 from fleeting.events import Loss
 from fleeting.plugins import one_line
 from taskscaler._wording import iso
+
+if TYPE_CHECKING:
+    from taskscaler.core._slots import Capacity
 
 LAST_WORDS = 2000
 """Characters of the output that an error shows."""
@@ -153,9 +158,16 @@ class NoCapacity(TaskscalerError):
         "Raise max_instances or instance_acquire_timeout, or remove what the message says keeps instances from coming.",
     )
 
-    def __init__(self, why: object, *, possible: bool = False) -> None:
-        """Take the reason, whose `str()` is the message, and whether a slot may come later: ask again then."""
+    def __init__(self, why: object, *, possible: bool = False, capacity: "Capacity | None" = None) -> None:
+        """Take what there is to say of it.
+
+        Args:
+            why: The reason; its `str()` is the message.
+            possible: Whether a slot may come later: ask again then.
+            capacity: The slots at that moment, by state; None where there is no scaler that could count them.
+        """
         self.possible = possible
+        self.capacity = capacity
         super().__init__(why)
 
 

@@ -131,10 +131,10 @@ class Leases:
             raise waiter.lost
         if waiter.refusal:
             self._give_up(key, waiter)
-            raise NoCapacity(waiter.refusal)
-        why = _Why(timeout, setting, self._explain())
+            raise NoCapacity(waiter.refusal, capacity=self._core.capacity())
+        why, capacity = _Why(timeout, setting, self._explain()), self._core.capacity()
         self._give_up(key, waiter)
-        raise NoCapacity(why, possible=True)
+        raise NoCapacity(why, possible=True, capacity=capacity)
 
     def _explain(self) -> Explanation:
         """Explain to somebody who still waits why there is no capacity."""

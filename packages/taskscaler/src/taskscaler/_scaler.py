@@ -299,7 +299,7 @@ class Taskscaler:
         Raises:
             KeyInUse: The key holds a slot, waits for one, or is reserved.
             NoCapacity: All is taken, and was for as long as that. `possible`: more slots are coming or could come, ask
-                again soon; else one has to be given back first.
+                again soon; else one has to be given back first. `capacity` has the slots by state.
         """
         check_wait(key, timeout)
         if timeout is None:
@@ -320,7 +320,7 @@ class Taskscaler:
             raise NoCapacity("the scaler has ended")
         if refusal is not None:
             why = f"no slot could be reserved within {format_duration(timeout)}: {refusal}"
-            raise NoCapacity(why, possible=refusal.possible)
+            raise NoCapacity(why, possible=refusal.possible, capacity=refusal.capacity)
 
     async def unreserve(self, key: str) -> None:
         """Give a reservation up; nothing happens if there is none."""

@@ -76,7 +76,8 @@ class PoolSettings(PlanConfig):
     """Jobs that an instance may run in its life; 0: any number."""
 
     reservation_throttling: bool = True
-    """Whether reservations are refused while growth is throttled or backing off."""
+    """Whether reservations by themselves neither request instances nor keep those that are not needed, and are refused
+    while growth is throttled or backing off. So runners that find no job do not keep a fleet."""
 
     instance_ready_command: str | None = None
     """Run on a new instance through the connector; failure replaces the instance. A refused login is tried again."""

@@ -85,6 +85,8 @@ class Demand:
 
     in_use: int
     reserved: int
+    """Reservations that call for slots of their own; with `reservation_throttling` few do."""
+
     pending: int
 
     @property
@@ -267,7 +269,7 @@ def decide(
 
     Args:
         supplies: At least one, in order of preference.
-        reserved: All reservations.
+        reserved: Reservations that call for slots of their own.
         pending: Acquires that wait.
         policy: The one that holds now.
         now: Seconds since the epoch.

@@ -377,7 +377,8 @@ class Ledger:
         Args:
             key: What the acquire will be made under.
             now: Seconds since the epoch.
-            potential: How many slots, beyond those that can be handed out now, count as available.
+            potential: How many slots, beyond those that can be handed out now, count as available; negative where some
+                of these do not.
 
         Raises:
             KeyInUse: The key holds a slot, waits for one, or is reserved.
@@ -388,7 +389,7 @@ class Ledger:
         if self.shut:
             raise NoCapacity(self.shut)
         if self.usable + potential <= len(self._waiters):
-            raise NoCapacity("every possible slot is taken or reserved; release one first")
+            raise NoCapacity("every possible slot is taken or reserved")
         self._ticket += 1
         self._wait(Waiter(key, self._ticket, now, True, inf))
         return self._serve(now)
@@ -638,6 +639,11 @@ class Ledger:
     def reserved(self) -> int:
         """All reservations, whether a slot is kept for them or not."""
         return len(self._waiters) - self.pending
+
+    @property
+    def fulfilled(self) -> int:
+        """Reservations that a slot is kept for."""
+        return len(self._fulfilled)
 
     def waiter(self, key: str) -> Waiter | None:
         """Who waits or has reserved under the key, if anybody does."""

@@ -7,6 +7,7 @@ one decision a few milliseconds later, from the counters: how many instances to 
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from math import inf
 from typing import Any, NamedTuple
 
@@ -32,7 +33,7 @@ from taskscaler._errors import NoCapacity, NoSuchInstance, TaskscalerError
 from taskscaler._observe import DecisionEvent, Watch
 from taskscaler._types import Policy, PoolSettings
 from taskscaler.core._choices import Choices
-from taskscaler.core._decide import ANY_NUMBER, Choice, Decision, Removal, Sleep, Supply, decide
+from taskscaler.core._decide import ANY_NUMBER, Choice, Decision, Removal, Sleep, Supply, decide, idle_slots
 from taskscaler.core._ledger import Ledger
 from taskscaler.core._payoff import Payoff
 from taskscaler.core._preference import Losses
@@ -249,18 +250,65 @@ class Core:
             KeyInUse: The key holds a slot, waits for one, or is reserved.
             NoCapacity: `possible` says whether a slot could still be created.
         """
-        preemptive = self.policy_at(now).preemptive
-        counted = 0 if preemptive else self._potential(now, heed_throttle=True)
+        policy = self.policy_at(now)
+        leaving = self._leaving_but_for_reservations(policy, now) if policy.preemptive else 0
         self._touched = True
         try:
-            return self.ledger.reserve(key, now, counted)
+            potential = -leaving if policy.preemptive else self._potential(now, heed_throttle=True)
+            return self.ledger.reserve(key, now, potential)
         except NoCapacity as error:
-            if self.ledger.shut:
-                raise
-            later = self.ledger.usable + self._potential(now, heed_throttle=False)
-            possible = later > self.ledger.reserved + self.ledger.pending
-            soon = "no slot is ready" if preemptive else "growth is throttled"
-            raise NoCapacity(soon if possible else str(error), possible=possible) from None
+            raise self._refusal(str(error), now, leaving=leaving, preemptive=policy.preemptive) from None
+
+    def _refusal(self, why: str, now: float, *, leaving: int, preemptive: bool) -> NoCapacity:
+        """Why there is no slot to reserve, and what there is instead."""
+        ledger, capacity = self.ledger, self.capacity()
+        if ledger.shut:
+            return NoCapacity(why, capacity=capacity)
+        waiting = ledger.reserved + ledger.pending
+        possible = ledger.usable + self._potential(now, heed_throttle=False) > waiting
+        remedy = "ask again soon" if possible else "release one first"
+        if possible and leaving and ledger.usable > waiting:
+            why = "what is idle is about to be removed"
+        elif possible:
+            why = "no slot is ready" if preemptive else "growth is throttled"
+        return NoCapacity(f"{why} ({in_short(capacity)}); {remedy}", possible=possible, capacity=capacity)
+
+    @property
+    def _throttles_reservations(self) -> bool:
+        """Whether reservations neither buy instances nor keep those that are to spare."""
+        return all(pool.reservation_throttling for pool in self.pools.values())
+
+    def _reserved_demand(self, policy: Policy, in_use: int) -> int:
+        """How many reservations call for slots of their own.
+
+        Most that reserve find no job, and give it up. So where that is throttled, idle slots are kept for them and not
+        besides them; and where a reservation may count on what could be created, an acquire has to come first. Until
+        then its slot only is not there for others who wait.
+        """
+        ledger = self.ledger
+        if not ledger.reserved or not self._throttles_reservations:
+            return ledger.reserved
+        held = ledger.reserved if policy.preemptive else ledger.fulfilled if ledger.pending else 0
+        return max(0, held - idle_slots(policy, in_use))
+
+    def _leaving_but_for_reservations(self, policy: Policy, now: float) -> int:
+        """Slots of an idle instance that is due to go, and would if nothing were reserved; none of them is reserved.
+
+        So reservations that come and go, one after the other, do not keep it for ever. O(pools), but for the slots of
+        an instance.
+        """
+        if not self._throttles_reservations:
+            return 0
+        pools = self.ledger.pools
+        in_use = sum(each.counts.acquired + each.counts.rare.cleaning + each.counts.blocked for each in pools.values())
+        spare = self.ledger.usable - self.ledger.pending - idle_slots(policy, in_use)
+        if spare <= 0:
+            return 0
+        longest_idle = (
+            node for pool in pools for nodes in self.ledger.idle_by_usable(pool) for node in islice(nodes, 1)
+        )
+        due = (node.usable for node in longest_idle if node.idle_since + policy.idle_time <= now)
+        return min((usable for usable in due if usable <= spare), default=0)
 
     def unreserve(self, key: str, now: float) -> Step:
         """See `Ledger.unreserve`."""
@@ -268,8 +316,8 @@ class Core:
         return self.ledger.unreserve(key, now)
 
     def capacity(self) -> Capacity:
-        """See `Ledger.capacity`."""
-        return self.ledger.capacity()
+        """See `Ledger.capacity`; what is not ready yet is counted, too."""
+        return evolve(self.ledger.capacity(), unready=sum(map(self._slots_never_ready, self.plans)))
 
     def stop_handing_out(self, why: str) -> Step:
         """From now on whoever asks or waits is refused; what is held stays held."""
@@ -423,7 +471,7 @@ class Core:
         supplies = [self._supply(pool, at) for pool in self.losses.order([*self.pools], at)]
         decision = decide(
             supplies,
-            self.ledger.reserved,
+            self._reserved_demand(policy, sum(supply.in_use for supply in supplies)),
             self.ledger.pending,
             policy,
             at,
@@ -729,7 +777,7 @@ class Core:
         for pool, plan in self.plans.items():
             unsettled = unsettled or plan.blocked(now) or (several and self.losses.deprioritises(pool, now))
             pools.append((ledger.pools[pool].version, plan.standing))
-        counts = (ledger.reserved, ledger.pending, self._seen)
+        counts = (ledger.reserved, ledger.fulfilled, ledger.pending, self._seen)
         return _Inputs(unsettled, tuple(pools), counts, ledger.over)
 
     def _decide(self, now: float) -> None:
@@ -845,9 +893,14 @@ class Core:
         if pool_slots.why_blocked:
             return 0
         rare = pool_slots.counts.rare
-        coming = (plan.coming - rare.returners) * pool_slots.fresh + rare.returning
+        coming = self._slots_never_ready(pool) + rare.returning
         waits = heed and self.pools[pool].reservation_throttling and plan.resuming.active(now)
-        return max(0, coming) + (0 if waits else rare.asleep)
+        return coming + (0 if waits else rare.asleep)
+
+    def _slots_never_ready(self, pool: str) -> int:
+        """Slots of what is on its way for the first time."""
+        pool_slots = self.ledger.pools[pool]
+        return max(0, self.plans[pool].coming - pool_slots.counts.rare.returners) * pool_slots.fresh
 
     def _remember(self, decision: Decision) -> None:
         """Keep the decision; of a run that say the same, the last."""
@@ -879,6 +932,13 @@ def _slots_of(pool: PoolSettings) -> PoolSlots:
         cleans=pool.cleans,
         checks=pool.heartbeat_on_acquire,
     )
+
+
+def in_short(capacity: Capacity) -> str:
+    """The slots by state, those that there are some of."""
+    states = ("idle", "reserved", "acquired", "suspended", "unavailable", "unhealthy", "unready")
+    some = [f"{count} {state}" for state in states if (count := getattr(capacity, state))]
+    return ", ".join(some) or "there are none"
 
 
 def _by_pool(choices: Iterable[Choice]) -> dict[str, dict[str, str]]:

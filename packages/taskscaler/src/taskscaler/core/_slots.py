@@ -548,6 +548,9 @@ class Capacity:
     promised: int
     """Reservations that no slot is kept for yet."""
 
+    unready: int = 0
+    """Slots of instances on their way that were never ready: requested, or booting. Not among the six."""
+
 
 @define(eq=False)
 class PoolSlots:

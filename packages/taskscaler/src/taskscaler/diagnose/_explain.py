@@ -268,7 +268,7 @@ class Explanation(ScalerAnswer):
             return f"no slots are handed out: {self.shut}" + (holders if capacity.acquired else "")
         if waiting := self._waiting():
             verb = _verb(capacity.pending + capacity.promised, "is waiting", "are waiting")
-            return f"{waiting} {verb}: {self._supply() or 'a slot is about to be handed out'}"
+            return f"{waiting} {verb}: {self._supply() or self._soon()}"
         target = self.decision.idle_target
         missing = target - capacity.idle
         if missing > 0:
@@ -318,6 +318,12 @@ class Explanation(ScalerAnswer):
         """Who waits; empty if nobody does."""
         waiting = ((self.capacity.pending, "job"), (self.capacity.promised, "reservation"))
         return " and ".join(counted(number, noun) for number, noun in waiting if number)
+
+    def _soon(self) -> str:
+        """What happens next for who waits though nothing is in the way."""
+        if self.capacity.pending or self.decision.demand.reserved:
+            return "a slot is about to be handed out"
+        return "a reservation alone requests no instance (reservation_throttling); the acquire that follows it does"
 
     def _supply(self) -> str:
         """Why what is missing is not there; empty if nothing is known to be in the way."""

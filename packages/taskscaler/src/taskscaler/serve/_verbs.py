@@ -56,7 +56,7 @@ VERBS: Sequence[Verb] = (
         method="GET",
         path="/capacity",
         summary="Count slots by state, and who waits.",
-        answer="idle, reserved, acquired, suspended, unavailable, unhealthy, pending, promised",
+        answer="idle, reserved, acquired, suspended, unavailable, unhealthy, pending, promised, unready",
     ),
     Verb(name="groups", method="GET", path="/groups", summary="Show the groups.", answer="groups, by pool", owner=True),
     Verb(
