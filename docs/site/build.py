@@ -34,6 +34,8 @@ def lay_out(target: Path) -> None:
     for place, text in pages.items():
         (target / place).parent.mkdir(parents=True, exist_ok=True)
         (target / place).write_text(text)
+    (target / "root").mkdir()
+    (target / "root" / "llms.txt").write_text(stage.index_for_programs((ROOT / stage.FRONT).read_text(), places))
     shutil.copytree(ROOT / "docs/pictures", target / "pictures", ignore=shutil.ignore_patterns("*.py"))
     shutil.copytree(HERE / "static", target / "static")
     shutil.copy(HERE / "conf.py", target)

@@ -21,6 +21,7 @@ html_show_copyright = False
 html_copy_source = False
 html_show_sourcelink = False
 html_static_path = ["static"]
+html_extra_path = ["root"]  # copied to where the site begins
 html_css_files = ["site.css"]
 
 myst_heading_anchors = 6

@@ -96,6 +96,34 @@ def index(pages: Mapping[str, str]) -> str:
     return f"\n## Packages\n\n{packages}\n## Changelogs\n\n{changes}\n## Project\n\n{project}"
 
 
+def index_for_programs(front: str, pages: Mapping[str, str]) -> str:
+    """Make ``llms.txt``, the index of the documentation for programs: its own, with links to the pages as text.
+
+    Source: the proposal at llmstxt.org.
+
+    Args:
+        front: The documentation's index.
+        pages: All pages, as `places` has them.
+    """
+    title, summary, rest = _LINK.sub(lambda link: f"]({_as_text(link[1])})", front).split("\n\n", 2)
+    introduction, mark, sections = rest.partition("\n## ")
+    agents = (
+        f"- [Drive the command line from a program]({_as_text('guides/agents.md')}): what is safe, exit statuses, JSON"
+    )
+    packages = [path for path in pages if path.startswith("packages/") and path.endswith("/README.md")]
+    readmes = "".join(f"- [{path.split('/')[1]}]({_as_text(f'../{path}')})\n" for path in packages)
+    return (
+        f"{title}\n\n> {summary}\n\n{introduction.strip()}\n\n## For programs that run the commands\n\n{agents}\n"
+        f"{mark}{sections.rstrip()}\n\n## Packages\n\n{readmes}"
+    )
+
+
+def _as_text(link: str) -> str:
+    """Where a page that the documentation's index links to is published as it stands in the repository."""
+    path, mark, heading = link.partition("#")
+    return f"{HOME}/raw/main/{normpath(join(dirname(FRONT), path))}{mark}{heading}"
+
+
 def _pages_of(section: str) -> list[str]:
     links = (link.partition("#")[0] for link in _LINK.findall(section))
     return [link.removesuffix(".md") for link in links if link.endswith(".md") and "://" not in link]

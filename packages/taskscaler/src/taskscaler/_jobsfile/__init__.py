@@ -1,6 +1,6 @@
 """Jobs files: a fleet and what to run on it, in TOML; and jobs that come as a stream."""
 
-from taskscaler._jobsfile._file import JobsFile, Source, no_jobs, read_jobs_file
+from taskscaler._jobsfile._file import JobsFile, Source, read_jobs_file
 from taskscaler._jobsfile._records import Format
 from taskscaler._jobsfile._stream import StreamJobs, keep
 from taskscaler._jobsfile._tables import Defaults, JobTable, Report
@@ -14,6 +14,5 @@ __all__ = [
     "Source",
     "StreamJobs",
     "keep",
-    "no_jobs",
     "read_jobs_file",
 ]

@@ -83,11 +83,6 @@ Source = Callable[[Defaults, Path, Callable[[str], ConfigProblem | None]], LazyJ
 says what is wrong with the name of an executor; may raise what `read_jobs_file` does."""
 
 
-def no_jobs(defaults: Defaults, directory: Path, _: object) -> LazyJobs:
-    """Give none, as a `Source`: the file is about the fleet only."""
-    return FileJobs((), defaults, (), directory)
-
-
 def read_jobs_file(path: Path, source: Source | None = None, *, schema: type[Tables] | None = None) -> JobsFile:
     """Read and check a jobs file.
 

@@ -11,7 +11,8 @@ from fleeting.config import read_toml
 from fleeting.errors import ConfigProblem
 from fleeting.plugins import format_duration
 from taskscaler import config
-from taskscaler._jobsfile import no_jobs, read_jobs_file
+from taskscaler._jobsfile import read_jobs_file
+from taskscaler._jobsfile._tables import FleetTables
 from taskscaler._wording import counted, enumerated
 from taskscaler.batch import Job
 from taskscaler.cli._paragraphs import Row
@@ -61,7 +62,7 @@ def read_subject(path: Path, runner: str | None) -> Subject:
         what = "a jobs file" if is_jobs_file else "a file with neither [[runners]] nor [autoscaler]"
         expected = "a GitLab Runner config.toml" + ("" if runner is not None else " or a jobs file")
         raise ConfigError([ConfigProblem(path="", found=what, expected=expected)], source=str(path))
-    file = read_jobs_file(path, None if "jobs" in data else no_jobs)
+    file = read_jobs_file(path, schema=None if "jobs" in data else FleetTables)
     executors = ", ".join(sorted(file.jobs.executors))
     rows = [
         ("jobs", f"{len(file.jobs)}, by the executor {executors}" if file.jobs else "none in this file"),
