@@ -69,6 +69,12 @@ ROOM = 6 << 30
 _begun = count(1)
 """Counts the tests."""
 
+_frozen_with = 0
+"""So many modules were imported when the garbage collector was last spared what stays."""
+
+MANY_MODULES = 200
+"""So many more since then are a cloud's SDK, or the like, which a test has imported."""
+
 settings.register_profile(
     "workspace",
     derandomize=True,  # a red build is red for everybody
@@ -260,12 +266,17 @@ def pytest_collection_finish() -> None:
 
     Some tests collect hundreds of times to see what is left behind, and each time took a second.
     """
+    global _frozen_with  # noqa: PLW0603  (of the process, as what is frozen is)
     gc.collect()
     gc.freeze()
+    _frozen_with = len(sys.modules)
 
 
 def pytest_runtest_setup() -> None:
-    """Now and then look through what is frozen: checks of the contract freeze more, and not all of it stays."""
-    if next(_begun) % 500 == 0:
+    """Now and then look through what is frozen: checks of the contract freeze more, and not all of it stays.
+
+    Also once a test has imported an SDK: that stays, and tests that follow would collect it many times.
+    """
+    if next(_begun) % 500 == 0 or len(sys.modules) > _frozen_with + MANY_MODULES:
         gc.unfreeze()
         pytest_collection_finish()

@@ -8,10 +8,10 @@ not document, such as the words of a message.
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from botocore.loaders import create_loader
-from botocore.model import ServiceModel
+if TYPE_CHECKING:
+    from botocore.model import ServiceModel
 
 Refusal = tuple[int, str, str]
 """HTTP status, code, message."""
@@ -46,8 +46,11 @@ MAX_RESULTS = (5, 1000)
 
 
 @cache
-def description(service: str) -> ServiceModel:
+def description(service: str) -> "ServiceModel":
     """Load the SDK's own description of a service."""
+    from botocore.loaders import create_loader
+    from botocore.model import ServiceModel
+
     return ServiceModel(create_loader().load_service_model(service, "service-2"), service)
 
 

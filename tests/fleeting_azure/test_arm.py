@@ -3,10 +3,10 @@
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta, timezone
+from typing import TYPE_CHECKING
 
 import pytest
 from attrs import evolve
-from azure.mgmt.compute import models
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,6 +14,12 @@ from fleeting import OutcomeUnknown, Problem, ProblemKind, ProviderError, RateLi
 from fleeting_azure import _arm as arm
 from tests.fleeting_azure.arm_cloud import Mode
 from tests.fleeting_azure.harness import STATES
+from tests.later import Later
+
+if TYPE_CHECKING:
+    from azure.mgmt.compute import models
+else:
+    models = Later("azure.mgmt.compute.models")
 
 times = st.floats(min_value=0, max_value=1e6)
 counts = st.integers(min_value=0, max_value=1000)
@@ -97,7 +103,7 @@ KINDS: st.SearchStrategy[Mode] = st.sampled_from(["Uniform", "Flexible"])
 
 def views(
     kind: Mode, name: str, states: Sequence[str], *, created: datetime | None, vm_id: str, early: bool
-) -> Iterator[models.VirtualMachine | models.VirtualMachineScaleSetVM]:
+) -> "Iterator[models.VirtualMachine | models.VirtualMachineScaleSetVM]":
     """An instance as Azure shows it in one state after the other, ``vmId`` withheld while it creates unless *early*.
 
     Its name changes case, its time of creation the zone.

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from anyio import to_thread
@@ -19,12 +19,17 @@ from azure.core.exceptions import (
     ServiceRequestError,
 )
 from azure.core.rest import HttpRequest
-from azure.mgmt.compute import ComputeManagementClient
 
 from fleeting.testing import Trouble
 from tests.fleeting_azure.arm_cloud import GROUP, NETWORK, SET, VMS, Cloud, Mode
 from tests.fleeting_azure.arm_rules import SUBSCRIPTION, Refused
 from tests.fleeting_azure.arm_server import Credential, running, trouble
+from tests.later import Later
+
+if TYPE_CHECKING:
+    from azure.mgmt import compute
+else:
+    compute = Later("azure.mgmt.compute")
 
 pytestmark = [pytest.mark.anyio, pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")]
 
@@ -45,10 +50,10 @@ async def client(
     directory: Path,
     mode: Mode = "Uniform",
     **settings: Any,  # noqa: ANN401  (those of the cloud)
-) -> AsyncIterator[tuple[Cloud, ComputeManagementClient]]:
+) -> AsyncIterator["tuple[Cloud, compute.ComputeManagementClient]"]:
     """Run a cloud, and give the SDK's client for it, as it comes but for the endpoint and quick retries."""
     async with running(directory, mode, **settings) as (cloud, config):
-        with ComputeManagementClient(
+        with compute.ComputeManagementClient(
             Credential(),
             SUBSCRIPTION,
             base_url=config.endpoint,
@@ -141,7 +146,7 @@ async def test_errors_have_the_sdks_classes(tmp_path: Path) -> None:
         assert (caught.value.error.code, caught.value.error.target) == ("InvalidParameter", "instanceIds")
 
 
-async def asked(azure: ComputeManagementClient, method: str, url: str, **more: Any) -> Any:  # noqa: ANN401  (JSON)
+async def asked(azure: "compute.ComputeManagementClient", method: str, url: str, **more: Any) -> Any:  # noqa: ANN401  (JSON)
     """Ask as clients do that are not the compute SDK; returns the status, Azure's code for an error, and the body."""
     if "api-version" not in url:
         url += "?api-version=2018-10-01"
@@ -344,7 +349,7 @@ async def test_nobody_else_is_trusted(tmp_path: Path) -> None:
             (config.endpoint, "CERTIFICATE_VERIFY_FAILED"),
             (config.endpoint.replace("s:", ":"), "non-TLS"),
         ):
-            azure = ComputeManagementClient(Credential(), SUBSCRIPTION, base_url=url, retry_total=0)
+            azure = compute.ComputeManagementClient(Credential(), SUBSCRIPTION, base_url=url, retry_total=0)
             with azure, pytest.raises(ServiceRequestError, match=why):
                 await to_thread.run_sync(azure.virtual_machine_scale_sets.get, *WHERE)
         assert cloud.log == []

@@ -5,13 +5,13 @@ import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import anyio
 import pytest
 import trustme
 from attrs import evolve
 from azure.core.credentials import AccessToken
-from azure.identity import CredentialUnavailableError
 
 from fleeting import (
     AuthFailed,
@@ -34,6 +34,12 @@ from tests.fleeting_azure.arm_cloud import SET, VMS, Mode, Request
 from tests.fleeting_azure.arm_rules import Refused
 from tests.fleeting_azure.arm_server import Credential, group_of, running, trouble
 from tests.fleeting_azure.groups import PATIENCE, hurried, opened
+from tests.later import Later
+
+if TYPE_CHECKING:
+    from azure import identity
+else:
+    identity = Later("azure.identity")
 
 pytestmark = pytest.mark.anyio
 
@@ -552,7 +558,9 @@ class Locked:
 
     def get_token(self, *scopes: str, **_: object) -> AccessToken:
         """Find none."""
-        raise CredentialUnavailableError("EnvironmentCredential: hunter2 is wrong. ManagedIdentityCredential: …")
+        raise identity.CredentialUnavailableError(
+            "EnvironmentCredential: hunter2 is wrong. ManagedIdentityCredential: …"
+        )
 
 
 async def test_without_credentials_the_user_is_told_what_to_do(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ It shows, too, why the SDK's own way of waiting is not used.
 import json
 from collections.abc import Iterator
 from http.client import HTTPConnection
-from importlib import import_module
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -16,10 +15,11 @@ from attrs import frozen
 
 from tests.fleeting_gcp.clouds import REGIONAL, serving, write_credentials
 from tests.fleeting_gcp.compute_endpoint import PERMISSIONS, Cloud, Fault
+from tests.later import Later
 
-gcp: Any = import_module("google.cloud.compute_v1")
-errors: Any = import_module("google.api_core.exceptions")
-accounts: Any = import_module("google.oauth2.service_account")
+gcp: Any = Later("google.cloud.compute_v1")
+errors: Any = Later("google.api_core.exceptions")
+accounts: Any = Later("google.oauth2.service_account")
 
 
 @frozen(kw_only=True)
@@ -496,7 +496,7 @@ def test_an_operation_can_be_lost(client: Client) -> None:
 def test_the_sdks_own_waiting_leaves_this_machine(client: Client) -> None:
     """Its poller asks the public API whatever the endpoint is, which is why operations are polled by our own client."""
     access = {"api_endpoint": client.cloud.url}
-    anonymous = import_module("google.auth.credentials").AnonymousCredentials()
+    anonymous = Later("google.auth.credentials").AnonymousCredentials()
     groups = type(client.groups)(credentials=anonymous, client_options=access)
     service = "region_operations" if client.is_regional else "zone_operations"
     assert groups.api_endpoint == client.cloud.url

@@ -3,9 +3,9 @@
 from itertools import pairwise
 from pathlib import Path
 from random import Random
+from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
-import matplotlib as mpl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,7 +15,15 @@ from taskscaler._names import shortened
 from taskscaler._recorded_run import recorded
 from taskscaler.batch import Begun, JobState
 from taskscaler.report import Bar, Phase, Row, Span, Timeline, figure_out
-from taskscaler.report._draw import clock, draw, ticks
+from tests.later import Later
+
+if TYPE_CHECKING:
+    import matplotlib as mpl
+
+    from taskscaler.report import _draw as picture
+else:
+    mpl = Later("matplotlib")
+    picture = Later("taskscaler.report._draw")
 
 START = 1_700_000_000.0
 NOTHING = recorded(Path("results"), [Begun(at=START, jobs=())], running=False)
@@ -56,7 +64,7 @@ def timeline(instances: int, *, slots: int = 2, name: str = "results", job: str 
 def pictures(drawn: Timeline) -> tuple[ET.Element, bytes]:
     """Draw, and give the SVG as a tree and the PNG as it is."""
     figures = figure_out(NOTHING, drawn)
-    by_format = draw(drawn, figures)
+    by_format = picture.draw(drawn, figures)
     return ET.fromstring(by_format["svg"]), by_format["png"]  # noqa: S314  (we have just written it)
 
 
@@ -69,9 +77,9 @@ def test_the_same_timeline_gives_the_same_picture() -> None:
     """Byte for byte, whatever its user has set for other pictures; and these settings stay."""
     drawn = timeline(5)
     figures = figure_out(NOTHING, drawn)
-    once = draw(drawn, figures)
+    once = picture.draw(drawn, figures)
     with mpl.rc_context({"font.size": 30, "axes.facecolor": "red"}):
-        assert draw(drawn, figures) == once
+        assert picture.draw(drawn, figures) == once
         assert mpl.rcParams["font.size"] == 30
     assert once["png"].startswith(b"\x89PNG")
     assert b"<dc:date>" not in once["svg"]
@@ -114,12 +122,12 @@ def test_a_run_of_which_nothing_is_known_has_a_picture() -> None:
 @given(st.floats(0, 1e8))
 def test_times_are_written_at_round_distances(duration: float) -> None:
     """From zero to the end, at most eleven, all as far apart; each label means what it stands at."""
-    at = ticks(duration)
+    at = picture.ticks(duration)
     assert at[0] == 0
     assert at[-1] <= duration
     assert len(at) <= 11
     assert len(at) > 3 or duration < 0.5
-    assert [parse_duration(clock(each)) for each in at] == pytest.approx(at)
+    assert [parse_duration(picture.clock(each)) for each in at] == pytest.approx(at)
 
 
 @pytest.mark.parametrize(
@@ -128,7 +136,7 @@ def test_times_are_written_at_round_distances(duration: float) -> None:
 )
 def test_round_times_are_written_short(seconds: float, text: str) -> None:
     """Without units of which there are none."""
-    assert clock(seconds) == text
+    assert picture.clock(seconds) == text
 
 
 @given(st.text(max_size=20), st.integers(1, 15))
