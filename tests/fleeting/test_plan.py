@@ -338,6 +338,26 @@ def test_no_repeat_above_the_ceiling() -> None:
     assert one_intent(plan.tick(EPOCH + 65)) == intent
 
 
+@pytest.mark.parametrize("restarted", [False, True], ids=["same manager", "restarted since"])
+def test_no_repeat_of_what_came_and_went(restarted: bool) -> None:  # noqa: FBT001  (a parameter)
+    """Some clouds would make it once more: what is left of the request is waited for, and not asked for again."""
+    config = evolve(CONFIG, max_instances=2)
+    plan, journal = started(config, named=True), Records()
+    asked = plan.request(2, EPOCH)
+    intent = one_intent(asked)
+    steps = [asked, plan.handle(messages.IncreaseFailed(intent, "timed out", outcome_known=False), EPOCH)]
+    steps.append(plan.handle(shows({"i": intent}), EPOCH + 1))
+    steps += [plan.handle(seen(), EPOCH + 2), plan.handle(seen(), EPOCH + 3)]
+    assert not plan.instances
+    if restarted:
+        journal.apply(write for step in steps for write in step.writes)
+        plan = a_plan(config, named=True, recovered=journal.kinds)
+        plan.handle(seen(), EPOCH + 4)
+    assert plan.outstanding == 1
+    for after in range(5, 120):
+        assert not of_type(messages.Increase, plan.tick(EPOCH + after).actions)
+
+
 def stock_out(offering: str | None = None, **shown: str) -> messages.Updated:
     """A view of running instances of these offerings, and that there is no more of one."""
     problem = Problem(kind=ProblemKind.CAPACITY, message="none left", since=EPOCH, offering=offering)

@@ -263,7 +263,7 @@ class Growth:
 
     def _ask_after_backoff(self, intent: Intent) -> None:
         """Repeat the request when the cloud may be asked again, if that is not too late for it."""
-        if self._backoff.until < intent.requested_at + self._context.config.intent_timeout:
+        if intent.whole and self._backoff.until < intent.requested_at + self._context.config.intent_timeout:
             self._timers.set(Timer(Due.ASK, intent.id), self._backoff.until)
 
     @property
@@ -310,6 +310,16 @@ class Growth:
         """An instance is known that it explains."""
         self.intents.matched(intent)
         self._settle(intent)
+
+    def gone(self, name: str | None) -> None:
+        """An instance is no more that this intent explains, if it is open still: the cloud is not asked for it again.
+
+        Some clouds would make the instance once more, as if nobody had seen it.
+        """
+        intent = self.intents.get(name or "")
+        if intent is not None:
+            intent.whole = False
+            self._timers.cancel(Timer(Due.ASK, intent.id))
 
     def intent_due(self, intent: Intent, now: float) -> None:
         """It should have appeared by now: see whether it has."""
@@ -387,8 +397,11 @@ class Growth:
         self._timers.cancel(Timer(Due.ASK, intent.id))
         self._context.turn.write_intent(intent.id)
 
-    def restore(self, intent_id: str, record: IntentRecord, now: float) -> None:
-        """An open intent of an earlier manager: whether the cloud ever heard it may not be known."""
+    def restore(self, intent_id: str, record: IntentRecord, known: int, now: float) -> None:
+        """An open intent of an earlier manager, and how many known instances it explains.
+
+        Whether the cloud ever heard it may not be known.
+        """
         intent = Intent(
             intent_id,
             record.count,
@@ -398,9 +411,10 @@ class Growth:
             record.matched,
             in_flight=False,
             unanswered=record.accepted is None,
+            whole=record.matched <= known,
         )
         self.intents.open(intent)
-        again = self._named and record.accepted is None
+        again = self._named and record.accepted is None and intent.whole
         self._timers.set(Timer(Due.APPEARED, intent_id), intent.asked_at + self._context.config.intent_timeout)
         if again:
             self._timers.set(Timer(Due.ASK, intent_id), now)

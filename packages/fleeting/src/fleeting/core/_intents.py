@@ -53,6 +53,9 @@ class Intent:
     unanswered: bool = False
     """Whether an earlier try was never answered, so that a later refusal does not settle it."""
 
+    whole: bool = True
+    """Whether all that has come of it is still there; what is gone, a cloud that is asked again may make once more."""
+
     @property
     def outstanding(self) -> int:
         """How many instances may still appear for it."""

@@ -19,6 +19,7 @@ it is lost. A lost instance that comes back is deleted, never used. A dead conne
 at once, and if that fails no others are waited for: not every cloud knows when an instance is gone.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from math import inf
 from typing import Any, NamedTuple, assert_never
@@ -827,6 +828,7 @@ class Plan:
         self._context.stop(known.id)
         self._timers.cancel(Timer(Due.DELETE, known.id))
         self._power.forget(known.id)
+        self._growth.gone(known.intent)
         until = now + REMEMBER_LOST
         self._lost[known.id] = until
         self._departures[known.id] = Departure(now, known.removing or detail)
@@ -845,8 +847,9 @@ class Plan:
 
     def _restore(self, recovered: Mapping[str, Mapping[str, Any]], now: float) -> None:
         """Take up what an earlier manager left; the first view shows what has become of it."""
+        explained = Counter(record.intent for record in recovered.get(INSTANCE, {}).values())
         for key, intent in recovered.get(INTENT, {}).items():
-            self._growth.restore(self._id(key), intent, now)
+            self._growth.restore(self._id(key), intent, explained[self._id(key)], now)
         for key, record in recovered.get(INSTANCE, {}).items():
             self._restore_instance(self._id(key), record, now)
         for key, lost in recovered.get(LOST, {}).items():
