@@ -21,10 +21,14 @@ CONFIG = PlanConfig(scale_throttle=NO_THROTTLE)
 SLEEPS = {"i-2": State.SUSPENDED}
 
 
-async def recovered(path: Path) -> Recovered:
+LATER = WRITTEN.with_name("a7a4b43.sql")
+"""The same, taken over by a manager whose suspended leases may expire."""
+
+
+async def recovered(path: Path, script: str = WRITTEN.read_text()) -> Recovered:
     """What the journal holds."""
     with sqlite3.connect(path) as database:
-        database.executescript(WRITTEN.read_text())
+        database.executescript(script)
     database.close()
     journal = SqliteJournal(path)
     kept = await journal.open(["demo://group"], "me", {**PLAN_RECORDS, **LEDGER_RECORDS})
@@ -88,3 +92,18 @@ async def test_its_leases_are_read(tmp_path: Path) -> None:
     assert kept["uses"] == {"default/i-1": UsesRecord(3), "default/i-2": UsesRecord(1)}
     assert kept["cordon"] == {"default/i-6": CordonRecord("a bad disk")}
     assert list(kept["dirty"].values()) == [DirtyRecord("default/i-1", 0, "job-1")]
+
+
+@pytest.mark.parametrize("script", [WRITTEN.read_text(), LATER.read_text()], ids=[WRITTEN.stem, LATER.stem])
+async def test_its_leases_end_with_their_manager(tmp_path: Path, script: str) -> None:
+    """None was promised to outlive it, whichever release wrote them."""
+    leases = (await recovered(tmp_path / "journal.sqlite", script)).records["lease"]
+    assert leases["job-2"].expires_at is None
+    assert not any(lease.persistent for lease in leases.values())
+
+
+async def test_what_expires_does_so_when_it_would_have(tmp_path: Path) -> None:
+    """A suspended lease of a release that knew no persistent ones keeps its time."""
+    leases = (await recovered(tmp_path / "journal.sqlite", LATER.read_text())).records["lease"]
+    assert leases["job-3"] == LeaseRecord("default/i-2", 1, 1790000020.0, suspended=True, expires_at=1790003620.0)
+    assert leases["job-4"] == LeaseRecord("default/i-3", 0, 1790000021.0)

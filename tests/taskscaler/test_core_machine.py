@@ -20,10 +20,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from fleeting import NoticeKind, Observation, Observed, Preexisting, Problem, ProblemKind, State
 from fleeting.core import TOO_OLD, Instance, Plan, Stage, Step, messages
-from taskscaler._errors import NoCapacity, NoSuchInstance, TaskscalerError
+from fleeting.events import Loss
+from taskscaler._errors import NoCapacity, NoSuchInstance, NotDetached, TaskscalerError
 from taskscaler._observe import GONE, DecisionEvent, InstanceEvent, label_of
 from taskscaler._types import Policy, PoolSettings
 from taskscaler.core._decide import idle_slots
+from taskscaler.core._ledger import NOT_REATTACHED
 from taskscaler.core._mediator import Core, InstanceLost
 from taskscaler.core._slots import (
     DIRTY,
@@ -54,6 +56,9 @@ LATENCY = 0.2
 
 CLEANUP = 3.0
 """Seconds that it takes to clean a slot."""
+
+REATTACH_TIMEOUT = 45.0
+"""Seconds for which persistent leases are kept that nobody holds."""
 
 PICKS = st.integers(0, 1000)
 TTLS = st.sampled_from([inf, inf, 0.0, 3.0, 40.0])
@@ -185,6 +190,7 @@ class Dice:
 
 INPUTS = (
     *("acquire", "cancel", "release", "reserve", "unreserve", "suspend", "resume", "mark_unreachable", "mark_suspect"),
+    *("reattach", "detach"),
     *("deliver", "check", "cleaned", "cordon", "uncordon", "retain", "unretain"),
     *("stop_handing_out", "break_all", "remove_all", "configure"),
     *("tick", "handle", "journal_failed", "journal_recovered"),
@@ -249,8 +255,22 @@ class World:
         suspends: bool = False,
         withdraws: bool = True,
         max_instances: int = 0,
+        persistent: bool = False,
     ) -> None:
-        """Start the first manager, over empty clouds."""
+        """Start the first manager, over empty clouds.
+
+        Args:
+            pools: In order of preference.
+            policy: The one that holds.
+            seed: Of what is random.
+            boot: Seconds until a machine runs.
+            keep_used: As `Core` has it.
+            suspends: Whether the clouds can.
+            withdraws: Whether the clouds can.
+            max_instances: As `Core` has it.
+            persistent: Whether every second job has a lease that outlives its manager.
+        """
+        self.persistent = persistent
         self.suspends = suspends
         self.withdraws = withdraws
         self.max_instances = max_instances
@@ -269,6 +289,15 @@ class World:
 
         self.called: set[str] = set()
         """Of those, jobs that are to be resumed."""
+
+        self.left: dict[str, tuple[str, int]] = {}
+        """Jobs that run although the manager has ended which began them, and node and slot that they run in."""
+
+        self.wanted: set[str] = set()
+        """Of those, jobs that somebody comes back for."""
+
+        self.haunted: set[str] = set()
+        """Nodes where something may still run that no lease knows of, and that are not to be used on."""
 
         self.durations: dict[str, float] = {}
         """Of all jobs that were asked for and are not done."""
@@ -300,20 +329,44 @@ class World:
         self.dice = Dice(self.random)
         self.core = self.a_core(self.dice)
         self.told: dict[tuple[str, str], str] = {}
-        self.running.clear()
+        self.leave_behind()
         self.called.clear()
         asleep = {key: (record.host, record.slot) for key, record in self.records[LEASE].items() if record.suspended}
         assert asleep == {key: place for key, place in self.sleeping.items() if key in asleep}, "it sleeps elsewhere"
         self.sleeping = asleep
-        for key in asleep:  # it may have been resumed and done, and only that may not have been durable
+        go_on = asleep.keys() | self.left.keys()
+        for key in go_on:  # it may have been resumed and done, and only that may not have been durable
             self.durations.setdefault(key, 0.0)
-        for key in [key for key in self.durations if key not in asleep]:
+        for key in [key for key in self.durations if key not in go_on]:
             self.durations[f"job-{next(self.numbers)}"] = self.durations.pop(key)
-        again = [key for key in self.durations if key not in asleep]
+        again = [key for key in self.durations if key not in go_on]
         self.settle()
         for key in again:
-            self.take(self.core.acquire(key, self.now))
+            self.acquire(key)
         self.settle()
+
+    def leave_behind(self) -> None:
+        """A manager is dead: what ran under persistent leases goes on, and what became of the rest nobody knows."""
+        places = {
+            key: (f"{lease.pool}/{lease.instance}", lease.slot) for key, lease in self.running.items()
+        } | self.left
+        leases = self.records[LEASE].items()
+        self.left = {key: (each.host, each.slot) for key, each in leases if each.persistent and not each.suspended}
+        lasting = {key: place for key, place in places.items() if self.lasts(key)}
+        assert lasting.items() <= self.left.items(), "a persistent lease did not outlive its manager"
+        assert {key: (each.node.id, each.slot) for key, each in self.core.ledger.detached.items()} == self.left
+        unknown = {node for key, (node, _) in places.items() if not self.lasts(key)}
+        self.haunted |= {node for node in unknown if not (self.keep_used or self.pools[node.partition("/")[0]].cleans)}
+        self.running.clear()
+        self.wanted.clear()
+
+    def lasts(self, key: str) -> bool:
+        """Whether a job's lease is persistent."""
+        return self.persistent and int(key.rpartition("-")[2]) % 2 == 0
+
+    def acquire(self, key: str) -> None:
+        """Ask for a slot for a job."""
+        self.take(self.core.acquire(key, self.now, persistent=self.lasts(key)))
 
     def a_core(self, random: Callable[[], float]) -> RecordedCore:
         """The core with which this life began."""
@@ -342,6 +395,7 @@ class World:
             keep_used=self.keep_used,
             watched=True,
             max_instances=self.max_instances,
+            reattach_timeout=REATTACH_TIMEOUT,
         )
         core.tape = Tape()
         return core
@@ -490,10 +544,12 @@ class World:
                 self.take(self.core.check(lease, self.now))
             case Deliver(lease):
                 self.deliver(lease)
-            case Break(lease, _) if lease.key in self.durations:  # else it was done before it could be told
-                if self.sleeping.pop(lease.key, None) is None:
+            case Break(lease, loss) if lease.key in self.durations:  # else it was done before it could be told
+                self.check_given_up(lease, loss)
+                if self.sleeping.pop(lease.key, None) is None and self.left.pop(lease.key, None) is None:
                     assert self.running.pop(lease.key) == lease
                 self.called.discard(lease.key)
+                self.wanted.discard(lease.key)
                 self.submit(self.durations.pop(lease.key))
             case Expired(lease):
                 assert lease.key not in self.called, "expired though somebody waits for it"
@@ -523,6 +579,13 @@ class World:
             case _:
                 raise AssertionError(f"{action} was not to be expected")
 
+    def check_given_up(self, lease: LeaseId, loss: Loss) -> None:
+        """Only what nobody has come back for is given up; what ran there may still run."""
+        if loss.detail == NOT_REATTACHED:
+            assert lease.key in self.left.keys() - self.wanted, "given up though somebody has it, or waits for it"
+            if not (self.keep_used or self.pools[lease.pool].cleans):
+                self.haunted.add(f"{lease.pool}/{lease.instance}")
+
     def hear(self, event: InstanceEvent) -> None:
         """An observer is told of a new state, and never of one that it knows."""
         place = event.pool, event.instance
@@ -538,12 +601,19 @@ class World:
         if not self.core.deliver(lease):
             return
         node, since = f"{lease.pool}/{lease.instance}", self.core.ledger.leases[lease.key].since
-        assert self.records[LEASE][lease.key] == LeaseRecord(node, lease.slot, since)
+        assert self.records[LEASE][lease.key] == LeaseRecord(node, lease.slot, since, persistent=self.lasts(lease.key))
+        if lease.key in self.left:
+            assert self.left.pop(lease.key) == (node, lease.slot), "reattached elsewhere"
+            self.wanted.remove(lease.key)
+            self.run(lease)
+            return
+        assert (node, lease.slot) not in self.left.values(), "given a slot that a detached lease has"
         if lease.key in self.sleeping:
             assert self.sleeping.pop(lease.key) == (node, lease.slot), "resumed elsewhere"
             self.called.discard(lease.key)
             self.run(lease)
             return
+        assert node not in self.haunted, "given a slot of an instance where something may still run"
         assert self.records[USES][node].uses >= 1
         pool = self.pools[lease.pool]
         machine = self.clouds[pool.name].machines.get(lease.instance)
@@ -577,6 +647,7 @@ class World:
         """A slot was cleaned, or could not be; nothing runs there meanwhile."""
         where = clean.instance, clean.slot
         assert where not in {(lease.instance, lease.slot) for lease in self.running.values()}, "cleaned under a job"
+        assert (f"{clean.pool}/{clean.instance}", clean.slot) not in self.left.values(), "cleaned under a detached job"
         cloud = self.clouds[clean.pool]
         failure = "the disk is full" if cloud.bad_cleanups else ""
         cloud.bad_cleanups -= bool(failure)
@@ -647,7 +718,7 @@ class World:
         """A job is asked for."""
         key = f"job-{next(self.numbers)}"
         self.durations[key] = duration
-        self.take(self.core.acquire(key, self.now))
+        self.acquire(key)
         return key
 
     def suspend(self, key: str, ttl: float = inf) -> None:
@@ -660,6 +731,17 @@ class World:
         """A job that sleeps is to go on."""
         self.called.add(key)
         self.take(self.core.resume(key))
+
+    def reattach(self, key: str) -> None:
+        """Somebody comes back for a job that runs."""
+        self.wanted.add(key)
+        self.take(self.core.reattach(key))
+
+    def let_go(self, key: str) -> None:
+        """Whoever holds the persistent lease of a job that runs leaves it to somebody else."""
+        lease = self.running.pop(key)
+        self.left[key] = f"{lease.pool}/{lease.instance}", lease.slot
+        self.take(self.core.detach(lease, self.now))
 
     def forget(self, key: str) -> None:
         """Whoever waits, or was just handed a slot, wants it no more."""
@@ -764,7 +846,8 @@ def things_done(action: object) -> Iterator[Thing]:  # noqa: C901  (an arm for e
 
 def things(item: Upcoming) -> list[Thing]:
     """The same, of what is foreseen."""
-    kind = {Next.ASK_AGAIN: "ask", Next.GIVE_UP: "delete", Next.OVERDUE: "delete"}.get(item.what, item.what.value)
+    kinds = {Next.ASK_AGAIN: "ask", Next.GIVE_UP: "delete", Next.OVERDUE: "delete", Next.ABANDON: "break"}
+    kind = kinds.get(item.what, item.what.value)
     return [(kind, item.pool, each) for each in item.keys or item.instances or [str(item.count or "")]]
 
 
@@ -779,6 +862,7 @@ class CoreMachine(RuleBasedStateMachine):
         keep_used=st.booleans(),
         can=st.sets(st.sampled_from(["suspend", "withdraw"])),
         max_instances=st.sampled_from([0, 0, 4]),
+        persistent=st.booleans(),
     )
     def start(
         self,
@@ -790,6 +874,7 @@ class CoreMachine(RuleBasedStateMachine):
         keep_used: bool,
         can: set[str],
         max_instances: int,
+        persistent: bool,
     ) -> None:
         """A fleet, with some jobs under way."""
         self.world = World(
@@ -800,6 +885,7 @@ class CoreMachine(RuleBasedStateMachine):
             suspends="suspend" in can,
             withdraws="withdraw" in can,
             max_instances=max_instances,
+            persistent=persistent,
         )
         self.reserved: list[str] = []
         self.submit([60.0] * jobs)
@@ -827,10 +913,14 @@ class CoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.world.durations)
     @rule(pick=PICKS)
     def cancel(self, pick: int) -> None:
-        """A job is not wanted any more, wherever it stands; one that sleeps is only not to be resumed."""
+        """A job is not wanted any more, wherever it stands; one that sleeps or was left is only not to be had again."""
         jobs = sorted(self.world.durations)
         key = jobs[pick % len(jobs)]
-        if key not in self.world.sleeping:
+        if key in self.world.left:
+            if key in self.world.core.ledger.detached:  # else it is about to hear that it was lost
+                self.world.wanted.discard(key)
+                self.world.take(self.world.core.cancel(key, self.world.now))
+        elif key not in self.world.sleeping:
             self.world.forget(key)
         elif key in self.world.called and self.world.core.ledger.leases[key].resuming:
             self.world.called.discard(key)
@@ -884,6 +974,54 @@ class CoreMachine(RuleBasedStateMachine):
         key = jobs[pick % len(jobs)]
         if key in self.world.core.ledger.leases:  # else it is about to hear that it was lost
             self.world.resume(key)
+
+    @precondition(lambda self: self.world.left.keys() - self.world.wanted)
+    @rule(pick=PICKS)
+    def reattach(self, pick: int) -> None:
+        """Somebody comes back for a job that outlived its manager; a second who does so is refused."""
+        jobs = sorted(self.world.left.keys() - self.world.wanted)
+        key = jobs[pick % len(jobs)]
+        if key in self.world.core.ledger.detached:  # else it is about to hear that it was lost
+            self.world.reattach(key)
+            with pytest.raises(NotDetached):
+                self.world.core.reattach(key)
+
+    @precondition(lambda self: any(map(self.world.lasts, self.world.running)))
+    @rule(pick=PICKS)
+    def let_go(self, pick: int) -> None:
+        """Whoever holds a persistent lease leaves it to somebody else."""
+        jobs = sorted(filter(self.world.lasts, self.world.running))
+        key = jobs[pick % len(jobs)]
+        if key in self.world.core.ledger.leases:  # else it is about to hear that it was lost
+            self.world.let_go(key)
+
+    @precondition(lambda self: self.world.persistent and len(self.world.durations) < 10)
+    @rule(
+        pick=PICKS,
+        jobs=st.integers(2, 4),
+        seconds=st.sampled_from([0.1, 4.0, 15.0, 70.0]),
+        meanwhile=st.sampled_from(["", "", "crash", "misfortune", "a job", "clean-up fails"]),
+        comes=st.booleans(),
+    )
+    def jobs_outlive_their_manager(self, *, pick: int, jobs: int, seconds: float, meanwhile: str, comes: bool) -> None:
+        """Jobs begin, their manager dies, all goes well or not, and somebody comes back for them, or nobody does."""
+        self.submit([90.0] * jobs)
+        self.world.pass_time(15)
+        self.crash()
+        self.world.pass_time(seconds if pick % 2 else 0.0)
+        for _ in range(len(self.world.left) if comes else 0):
+            if self.world.left.keys() - self.world.wanted:
+                self.reattach(pick)
+        match meanwhile:
+            case "crash":
+                self.crash()
+            case "misfortune":
+                self.misfortune(pick, ["vanish", "dead connection", "suspend", "resume"][pick % 4])
+            case "a job":
+                self.submit([20.0] * jobs)
+            case "clean-up fails":
+                self.a_cloud(pick).bad_cleanups = 1
+        self.world.pass_time(seconds)
 
     @rule(pick=PICKS)
     def bad_turn_ahead(self, pick: int) -> None:
@@ -1056,6 +1194,9 @@ class CoreMachine(RuleBasedStateMachine):
         for key in world.sleeping.keys() - world.called:
             if key in world.core.ledger.leases:
                 world.resume(key)
+        for key in sorted(world.left.keys() - world.wanted)[::2]:  # nobody comes for the others
+            if key in world.core.ledger.detached:
+                world.reattach(key)
         for _ in range(60):
             if not world.durations:
                 return
@@ -1194,10 +1335,36 @@ class CoreMachine(RuleBasedStateMachine):
             for id_, instance in plan.instances.items():
                 if instance.stage is Stage.ASLEEP:
                     node = self.world.core.ledger.nodes[f"{name}/{id_}"]
-                    assert node.rests or node.cleaning
-                    assert all(assignment.suspended for assignment in node.leases)
+                    awake = [each for each in node.leases if not each.suspended]
+                    assert node.rests or node.cleaning or awake
+                    assert all(each.detached for each in awake), "but for what somebody else has put to sleep"
                     assert not node.usable
                     assert node.closed is Closed.ASLEEP
+
+    @invariant()
+    def a_detached_lease_is_reattached_or_given_up_never_both(self) -> None:
+        """Whoever comes back for it in time gets it; the time for that runs for the others, and for no other lease."""
+        ledger, world = self.world.core.ledger, self.world
+        if any(step.actions for step in world.waiting):
+            return
+        assert ledger.detached.keys() == world.left.keys()
+        deadlines = dict(ledger.deadlines.items())
+        assert deadlines.keys() == world.left.keys() - world.wanted
+        assert all(world.now < at <= world.now + REATTACH_TIMEOUT for at in deadlines.values())
+
+    @invariant()
+    def no_slot_of_a_detached_lease_is_handed_out(self) -> None:
+        """It counts as acquired, and its instance stays; nobody else has it, nor is it cleaned."""
+        ledger = self.world.core.ledger
+        for lease in ledger.detached.values():
+            node = lease.node
+            assert node.awake[lease.slot] is lease
+            assert lease.slot not in node.vacant
+            assert lease.slot not in node.cleaning
+            assert node.counts.acquired == len(node.awake)
+            assert self.world.core.plans[node.pool].instances[node.instance].stage is not Stage.REMOVING
+        held = {(f"{lease.pool}/{lease.instance}", lease.slot) for lease in self.world.running.values()}
+        assert not held.intersection(self.world.left.values())
 
     @invariant()
     def observers_know_the_state_of_every_instance(self) -> None:

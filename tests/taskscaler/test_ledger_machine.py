@@ -16,8 +16,10 @@ from pytest import raises  # noqa: PT013  (reads as a sentence)
 
 from fleeting.core import NOTHING, Drop, Put, Step
 from fleeting.events import Loss, LossKind
-from taskscaler._errors import KeyInUse, LeaseExpired, NoCapacity, NotSuspended
+from taskscaler._errors import KeyInUse, LeaseExpired, LeaseLost, NoCapacity, NotDetached, NotSuspended
+from taskscaler._types import PoolSettings
 from taskscaler.core._ledger import Ledger
+from taskscaler.core._restart import Left
 from taskscaler.core._slots import (
     AWAY,
     CORDON,
@@ -76,6 +78,8 @@ class ModelHost:
     """By slot: the last user's key, if it was not cleaned since."""
 
     cleaning: dict[int, Clean] = Factory(dict)
+    cleans: bool = True
+    """Whether dirty slots are cleaned. Otherwise it gets no more work while it has any."""
 
     @property
     def busy(self) -> int:
@@ -110,7 +114,12 @@ class ModelHost:
     @property
     def offered(self) -> int:
         """Slots that could be handed out, were it not asleep."""
-        return 0 if self.cordoned else self.room
+        return 0 if self.cordoned or self.spoiled else self.room
+
+    @property
+    def spoiled(self) -> bool:
+        """Whether something may still run in a free slot."""
+        return bool(self.dirty) and not self.cleans
 
     @property
     def to_be_removed(self) -> bool:
@@ -145,6 +154,7 @@ class ModelLease:
     """Whether a sign of life of its node is waited for."""
 
     delivered: bool = False
+    persistent: bool = False
 
 
 @define
@@ -155,6 +165,7 @@ class ModelWaiter:
     ticket: int
     reserves: bool
     expected: float
+    persistent: bool = False
 
 
 def place(id_: str) -> tuple[str, str]:
@@ -196,11 +207,8 @@ class LedgerMachine(RuleBasedStateMachine):
         self.cleans, self.checks = cleans, checks
         recovered = {node: uses for node, uses in recovered.items() if place(node)[0] in self.pools}
         cordons = {node: why for node, why in cordons.items() if place(node)[0] in self.pools}
-        pools = [
-            PoolSlots.empty(pool, each, uses, cleans=cleans, checks=checks) for pool, (each, uses) in self.pools.items()
-        ]
         left = [DirtyRecord(node, slot, key) for (node, slot), key in dirty.items()] if cleans else []
-        self.ledger = Ledger(pools, recovered, cordons=cordons, dirty=left)
+        self.ledger = Ledger(self.pool_slots(), recovered, cordons=cordons, dirty=left)
         self.cordons = cordons
         self.uses = dict(recovered)
         uses_kept = {node: UsesRecord(uses) for node, uses in recovered.items()}
@@ -218,6 +226,15 @@ class LedgerMachine(RuleBasedStateMachine):
         self.resuming: set[str] = set()
         self.called: set[str] = set()
         """Those that sleep, and that somebody waits for."""
+
+        self.detached: dict[str, float] = {}
+        """Those that nobody holds, and until when."""
+
+        self.claimed: set[str] = set()
+        """Of those, the ones that somebody waits for."""
+
+        self.lost_detached: dict[str, bool] = {}
+        """Of keys whose lease was lost: whether nobody held it when that happened last."""
 
         self.expires: dict[str, float] = {}
         """When those that sleep, or did, expire."""
@@ -237,6 +254,13 @@ class LedgerMachine(RuleBasedStateMachine):
             self.records.apply(Put(DIRTY, key, record) for key, record in self.ledger.dirty().items())
             for node in sorted({node for node, _ in dirty}):
                 self.return_with(node, {slot: key for (each, slot), key in dirty.items() if each == node})
+
+    def pool_slots(self) -> list[PoolSlots]:
+        """Of all pools, without nodes."""
+        return [
+            PoolSlots.empty(pool, slots, uses, cleans=self.cleans, checks=self.checks)
+            for pool, (slots, uses) in self.pools.items()
+        ]
 
     def return_with(self, node: str, dirty: dict[int, str]) -> None:
         """An instance of an earlier life is ready again: what is dirty there is cleaned before it is used."""
@@ -262,9 +286,9 @@ class LedgerMachine(RuleBasedStateMachine):
         self.tickets += 1
         return self.tickets
 
-    def wait(self, key: str, ticket: int, *, reserves: bool, expected: float = inf) -> None:
+    def wait(self, key: str, ticket: int, *, reserves: bool, expected: float = inf, persistent: bool = False) -> None:
         """Queue up, by ticket."""
-        self.waiters.append(ModelWaiter(key, ticket, reserves, expected))
+        self.waiters.append(ModelWaiter(key, ticket, reserves, expected, persistent))
         self.waiters.sort(key=lambda waiter: (waiter.ticket, waiter.key))
 
     def waiter(self, key: str) -> ModelWaiter | None:
@@ -298,7 +322,9 @@ class LedgerMachine(RuleBasedStateMachine):
         self.uses[node.id] = node.uses
         self.expired.pop(waiter.key, None)
         ends_by = self.now + waiter.expected
-        self.leases[waiter.key] = ModelLease(node, lease.slot, self.now, waiter.ticket, ends_by, lease)
+        self.leases[waiter.key] = ModelLease(
+            node, lease.slot, self.now, waiter.ticket, ends_by, lease, persistent=waiter.persistent
+        )
 
     def check_packing(self, chosen: ModelHost) -> None:
         """The first pool that has room; there the fullest node; among free ones the last to fall idle."""
@@ -316,6 +342,8 @@ class LedgerMachine(RuleBasedStateMachine):
         self.asleep.discard(key)
         self.resuming.discard(key)
         self.called.discard(key)
+        self.claimed.discard(key)
+        self.detached.pop(key, None)
         self.expires.pop(key, None)
         del node.taken[lease.slot]
         if self.cleans and lease.delivered:
@@ -350,13 +378,16 @@ class LedgerMachine(RuleBasedStateMachine):
             lease = self.leases[key]
             if lease.ends_by <= keep_until or (lease.delivered and not delivered_too):
                 continue
+            was_detached = key in self.detached
             self.vacate(key, broken=True)
             if lease.delivered:
                 told.append(lease.id)
+                self.lost_detached[key] = was_detached
             elif self.over:
                 refused.append(key)
             else:
-                self.wait(key, lease.ticket, reserves=False, expected=lease.ends_by - lease.since)
+                expected = lease.ends_by - lease.since
+                self.wait(key, lease.ticket, reserves=False, expected=expected, persistent=lease.persistent)
         breaks = of_type(Break, step.actions)
         assert {each.lease for each in breaks} == set(told)
         assert sorted(each.key for each in of_type(Refuse, step.actions)) == sorted(refused)
@@ -395,11 +426,13 @@ class LedgerMachine(RuleBasedStateMachine):
         id_ = f"{pool}/{instance}"
         uses, cordoned = self.uses.get(id_, 0), id_ in self.cordons
         closed = Closed.DRAINING if draining else None
-        self.nodes[id_] = ModelHost(id_, pool, slots, uses, max_uses, self.now, closed, cordoned=cordoned)
+        self.nodes[id_] = ModelHost(
+            id_, pool, slots, uses, max_uses, self.now, closed, cordoned=cordoned, cleans=self.cleans
+        )
         self.took(self.ledger.add(pool, instance, self.now, draining=draining))
 
-    @rule(key=KEYS, expected=st.sampled_from([inf, 10.0, 50.0]))
-    def acquire(self, key: str, expected: float) -> None:
+    @rule(key=KEYS, expected=st.sampled_from([inf, 10.0, 50.0]), persistent=st.booleans())
+    def acquire(self, key: str, expected: float, *, persistent: bool) -> None:
         """Somebody wants a slot, reserved or not."""
         waiter = self.waiter(key)
         if key in self.leases or (waiter is not None and not waiter.reserves):
@@ -411,10 +444,10 @@ class LedgerMachine(RuleBasedStateMachine):
                 self.ledger.acquire(key, self.now, expected)
             return
         if waiter is not None:
-            waiter.reserves, waiter.expected = False, expected
+            waiter.reserves, waiter.expected, waiter.persistent = False, expected, persistent
         else:
-            self.wait(key, self.ticket(), reserves=False, expected=expected)
-        self.took(self.ledger.acquire(key, self.now, expected))
+            self.wait(key, self.ticket(), reserves=False, expected=expected, persistent=persistent)
+        self.took(self.ledger.acquire(key, self.now, expected, persistent=persistent))
 
     @precondition(lambda self: not self.over)
     @rule(key=KEYS, place=st.integers(0, 30))
@@ -446,7 +479,11 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(key=KEYS)
     def cancel(self, key: str) -> None:
-        """Whoever waits, has reserved or holds wants it no more; one that was being resumed sleeps on."""
+        """Whoever waits, has reserved or holds wants it no more; what was to be handed over again is as it was."""
+        if key in self.detached:
+            self.claimed.discard(key)
+            assert self.ledger.cancel(key, self.now) == NOTHING
+            return
         if key in self.resuming:
             self.resuming.discard(key)
             self.asleep.add(key)
@@ -483,11 +520,14 @@ class LedgerMachine(RuleBasedStateMachine):
         """A commit ends, maybe long after the slot was taken away again."""
         id_ = self.deliveries.pop(pick % len(self.deliveries)).lease
         lease = self.leases.get(id_.key)
-        stands = lease is not None and lease.id == id_
+        wanted = lease is not None and (not lease.delivered or id_.key in self.resuming | self.called | self.claimed)
+        stands = lease is not None and wanted and lease.id == id_
         assert self.ledger.deliver(id_) is stands
         if lease is not None and stands:
             lease.delivered = True
             self.resuming.discard(id_.key)
+            self.claimed.discard(id_.key)
+            self.detached.pop(id_.key, None)
 
     @precondition(lambda self: self.questions)
     @rule(pick=PICKS)
@@ -538,7 +578,8 @@ class LedgerMachine(RuleBasedStateMachine):
 
     def awake(self) -> list[str]:
         """Those that are in somebody's hands."""
-        return [key for key, each in self.leases.items() if each.delivered and key not in self.asleep | self.resuming]
+        others = self.asleep | self.resuming | self.detached.keys()
+        return [key for key, each in self.leases.items() if each.delivered and key not in others]
 
     @rule(key=KEYS)
     def resume(self, key: str) -> None:
@@ -564,6 +605,144 @@ class LedgerMachine(RuleBasedStateMachine):
         assert deliver.lease == self.leases[key].id
         self.deliveries.append(deliver)
 
+    @rule(key=KEYS)
+    def reattach(self, key: str) -> None:
+        """A lease that nobody holds is handed over, in its slot on its node; no other is, and none to two."""
+        if key in self.detached and key not in self.claimed and not self.over:
+            step = self.ledger.reattach(key)
+            self.claimed.add(key)
+            deliveries = of_type(Deliver, step.actions)
+            away = self.leases[key].node.closed in AWAY
+            assert [each.lease for each in deliveries] == ([] if away else [self.leases[key].id])
+            assert not step.writes
+            self.deliveries += deliveries
+            return
+        lost = self.lost_detached.get(key, False) and key not in self.leases
+        free = key in self.detached and key not in self.claimed
+        with raises(LeaseLost if lost else NoCapacity if free else NotDetached):
+            self.ledger.reattach(key)
+
+    @precondition(lambda self: any(self.leases[key].persistent for key in self.awake()))
+    @rule(pick=PICKS)
+    def detach(self, pick: int) -> None:
+        """Whoever holds a persistent lease lets go of it."""
+        keys = [key for key in self.awake() if self.leases[key].persistent]
+        key = keys[pick % len(keys)]
+        self.detached[key] = self.now + 30.0
+        self.ledger.detach(self.leases[key].id, self.now + 30.0)
+
+    @precondition(lambda self: self.detached.keys() - self.claimed)
+    @rule(pick=PICKS, used_on=st.booleans())
+    def give_up(self, pick: int, *, used_on: bool) -> None:
+        """Nobody has come for a detached lease: its slot is cleaned, or its node gets no more work."""
+        keys = sorted(self.detached.keys() - self.claimed)
+        key = keys[pick % len(keys)]
+        lease, node = self.leases[key], self.leases[key].node
+        cleaned = used_on or (self.cleans and (len(node.taken) > 1 or node.retained))
+        step = self.ledger.give_up(key, self.now, used_on=used_on)
+        assert [each.lease for each in of_type(Break, step.actions)] == [lease.id]
+        self.lost_detached[key] = True
+        self.vacate(key, broken=not cleaned)
+        if not cleaned:
+            node.dirty[lease.slot] = key
+            if node.closed not in AWAY or not node.taken:
+                node.close(Closed.DRAINING)
+        self.gave_back(step)
+
+    @precondition(lambda self: all(self.expires.get(key, inf) > self.now for key in self.called))
+    @rule(keep_used=st.booleans(), ended=st.booleans())
+    def restart(self, *, keep_used: bool, ended: bool) -> None:
+        """The manager is killed, or ends without deleting anything; the next one goes on with what the journal has."""
+        if ended:
+            self.end()
+        leases, cleans = self.records[LEASE], self.cleans
+        kept = {key: record for key, record in leases.items() if record.suspended or record.persistent}
+        used = {(record.host, record.slot): key for key, record in leases.items() if key not in kept}
+        used |= {(record.host, record.slot): record.key for record in self.records[DIRTY].values()}
+        settings = [
+            PoolSettings(name=pool, capacity_per_instance=slots, instance_cleanup_command="clean" if cleans else None)
+            for pool, (slots, _) in self.pools.items()
+        ]
+        left = Left.of(settings, self.records.kinds, keep_used=keep_used)
+        self.ledger = Ledger(
+            self.pool_slots(),
+            left.uses,
+            left.kept,
+            left.cordons,
+            left.dirty,
+            expired=left.expired,
+            reattach_by=self.now + 60.0,
+        )
+        self.records.apply(left.writes(self.ledger))
+        self.detached = {key: self.now + 60.0 for key, record in kept.items() if not record.suspended}
+        self.asleep = kept.keys() - self.detached.keys()
+        self.expires = {key: at for key, at in self.expires.items() if key in self.asleep}
+        self.nodes, self.leases, self.waiters = {}, {}, []
+        for stale in (self.resuming, self.called, self.claimed, self.lost_detached):
+            stale.clear()
+        for queue in (self.deliveries, self.questions, self.cleanups):
+            queue.clear()
+        self.tickets, self.shut, self.over = 0, "", ""
+        lasting = {record.host for record in kept.values() if record.persistent}
+        for host in sorted({*(record.host for record in kept.values()), *(host for host, _ in used)}):
+            own = {key: record for key, record in kept.items() if record.host == host}
+            dirty = {slot: key for (each, slot), key in used.items() if each == host}
+            stays = host in lasting or (cleans and bool(own))
+            self.come_back(host, own, dirty if (cleans if keep_used else stays) else {})
+            if dirty and not (stays or keep_used) and host in self.nodes:
+                self.lose_node(host)
+
+    @precondition(lambda self: not (self.over or self.called))
+    @rule(pick=PICKS, keep_used=st.booleans(), ended=st.booleans(), ready=st.booleans(), comes=st.booleans())
+    def leases_outlive_their_manager(
+        self, *, pick: int, keep_used: bool, ended: bool, ready: bool, comes: bool
+    ) -> None:
+        """Leases are handed out, persistent ones among them; a manager follows, and perhaps who had them."""
+        self.add(pick)
+        keys = [f"key-{(pick + number) % 8}" for number in range(1 + pick % 4)]
+        for number, key in enumerate(keys):
+            self.acquire(key, inf, persistent=(pick >> number) % 3 > 0)
+        self.ask_and_confirm()
+        self.deliver_all()
+        self.restart(keep_used=keep_used, ended=ended)
+        for key in keys if comes else []:
+            self.reattach(key)
+        while pick % 2 and self.detached.keys() - self.claimed:
+            self.give_up(pick, used_on=keep_used)
+        for node in [node for node in self.nodes.values() if ready and node.closed in AWAY]:
+            self.wake([each.id for each in self.nodes.values() if each.closed in AWAY].index(node.id), True, "")
+
+    def end(self) -> None:
+        """A manager ends: who holds or waits for a persistent lease hears so, and the next manager has it."""
+        self.shut_down()
+        leaves = {key for key, each in self.leases.items() if each.persistent and each.delivered} - self.asleep
+        step = self.ledger.detach_all("the end")
+        assert {each.lease.key for each in of_type(Break, step.actions)} == leaves - self.detached.keys()
+        assert {each.key for each in of_type(Refuse, step.actions)} == self.claimed
+        assert not step.writes
+        for node in list(self.ledger.nodes.values()):
+            self.records.apply(self.ledger.break_all(node, LOSS, self.now, all_too=False).writes)
+        assert self.records[LEASE].keys() == leaves | self.asleep
+        assert self.ledger.detached.keys() == leaves
+
+    def come_back(self, host: str, kept: dict[str, LeaseRecord], dirty: dict[int, str]) -> None:
+        """An instance is a node from the start if leases on it go on, or if it has to be cleaned."""
+        if not (kept or dirty):
+            assert host not in self.ledger.nodes
+            return
+        pool, _ = place(host)
+        slots, max_uses = self.pools[pool]
+        model = ModelHost(host, pool, slots, self.uses.get(host, 0), max_uses, 0.0, Closed.RETURNING)
+        model.cordoned, model.cleans, model.dirty = host in self.cordons, self.cleans, dirty
+        self.nodes[host] = model
+        model.cleaning = dict(self.ledger.nodes[host].cleaning)
+        assert {slot: clean.key for slot, clean in model.cleaning.items()} == (dirty if self.cleans else {})
+        for key, record in kept.items():
+            id_ = self.ledger.leases[key].id
+            model.taken[record.slot] = key
+            self.leases[key] = ModelLease(model, record.slot, record.since, 0, inf, id_, delivered=True)
+            self.leases[key].persistent = record.persistent
+
     @precondition(lambda self: self.called)
     @rule(pick=PICKS)
     def give_up_resuming(self, pick: int) -> None:
@@ -582,7 +761,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     def may_sleep(self, node: ModelHost) -> bool:
         """Whether its instance may be suspended."""
-        return self.rests(node) and node.closed not in FOR_GOOD
+        return (self.rests(node) or node.closed is Closed.RETURNING) and node.closed not in FOR_GOOD
 
     @rule()
     def appear_asleep(self) -> None:
@@ -590,7 +769,9 @@ class LedgerMachine(RuleBasedStateMachine):
         slots, max_uses = self.pools["p0"]
         id_, self.added = f"p0/{self.added}", self.added + 1
         uses, cordoned = self.uses.get(id_, 0), id_ in self.cordons
-        self.nodes[id_] = ModelHost(id_, "p0", slots, uses, max_uses, 0.0, Closed.ASLEEP, cordoned=cordoned)
+        self.nodes[id_] = ModelHost(
+            id_, "p0", slots, uses, max_uses, 0.0, Closed.ASLEEP, cordoned=cordoned, cleans=self.cleans
+        )
         self.ledger.sleep("p0", id_.partition("/")[2], "somebody else did it")
 
     @precondition(lambda self: any(node.closed in AWAY for node in self.nodes.values()))
@@ -602,13 +783,15 @@ class LedgerMachine(RuleBasedStateMachine):
         self.ledger.wake(node)
         if not ready:
             return
-        model.closed, model.idle_since = Closed.DRAINING if draining else None, self.now
-        if draining:
+        closed = draining or model.spoiled
+        model.closed, model.idle_since = Closed.DRAINING if closed else None, self.now
+        if closed:
             model.cleaning.clear()
         step = self.ledger.add(node.pool, node.instance, self.now, draining=draining)
-        woken = [each for each in of_type(Deliver, step.actions) if each.lease.key in self.called]
-        assert {each.lease.key for each in woken} == self.called & set(model.taken.values())
-        for each in woken:
+        awaited = self.called | self.claimed
+        woken = [each for each in of_type(Deliver, step.actions) if each.lease.key in awaited]
+        assert {each.lease.key for each in woken} == awaited & set(model.taken.values())
+        for each in [each for each in woken if each.lease.key in self.called]:
             self.called.discard(each.lease.key)
             self.asleep.discard(each.lease.key)
             self.resuming.add(each.lease.key)
@@ -672,8 +855,11 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule(pick=PICKS)
     def lose(self, pick: int) -> None:
         """A node is gone."""
-        model, node = self.a_host(pick)
-        del self.nodes[model.id]
+        self.lose_node(self.a_host(pick)[0].id)
+
+    def lose_node(self, id_: str) -> None:
+        """It is no more, and neither is what was held there."""
+        node, model = self.ledger.nodes[id_], self.nodes.pop(id_)
         model.close(Closed.RETIRED)
         self.broke(model, self.ledger.lose(node, LOSS, self.now), -inf)
 
@@ -840,12 +1026,14 @@ class LedgerMachine(RuleBasedStateMachine):
             assert pool_slots.counts.rare.suspended == sum(key in self.asleep for key in taken)
             assert pool_slots.counts.acquired == len(taken) - pool_slots.counts.rare.suspended
             assert pool_slots.counts.rare.cleaning == sum(len(node.cleaning) for node in nodes)
-            assert pool_slots.counts.blocked == sum(node.free - node.usable for node in nodes if not self.rests(node))
-            assert pool_slots.counts.rare.asleep == sum(node.offered for node in nodes if node.closed is Closed.ASLEEP)
-            assert pool_slots.counts.rare.returning == sum(
-                node.offered for node in nodes if node.closed is Closed.WAKING
+            active = [node for node in nodes if not self.rests(node)]
+            assert pool_slots.counts.blocked == sum(
+                node.free - (node.offered if node.closed in AWAY else node.usable) for node in active
             )
-            assert pool_slots.counts.rare.returners == sum(node.closed is Closed.WAKING for node in nodes)
+            assert pool_slots.counts.rare.asleep == sum(node.offered for node in nodes if node.closed is Closed.ASLEEP)
+            returners = [node for node in nodes if node.closed in {Closed.WAKING, Closed.RETURNING}]
+            assert pool_slots.counts.rare.returning == sum(node.offered for node in returners)
+            assert pool_slots.counts.rare.returners == len(returners)
             assert pool_slots.counts.rare.paused == sum(node.paused for node in nodes)
             assert pool_slots.counts.kept == sum(node.kept for node in nodes)
             assert pool_slots.counts.rare.unhealthy == sum(
@@ -883,7 +1071,28 @@ class LedgerMachine(RuleBasedStateMachine):
         assert ids(node for each in ledger.pools.values() for node in each.lists.sleepers.values()) == asleep
         assert ids(ledger.suspendable) == {node.id for node in wears}
         to_be_cleaned = {node.id for node in nodes if node.closed in AWAY and node.cleaning}
-        assert ids(ledger.wake_requested) == {self.leases[key].node.id for key in self.called} | to_be_cleaned
+        awaited = [self.leases[key].node for key in self.called | self.claimed]
+        assert ids(ledger.wake_requested) == {node.id for node in awaited if node.closed in AWAY} | to_be_cleaned
+
+    @invariant()
+    def a_detached_lease_is_reattached_or_given_up_never_both(self) -> None:
+        """It can be given up for as long as nobody has come for it, and no other lease can."""
+        ledger = self.ledger
+        assert {key: each.reattach_by for key, each in ledger.detached.items()} == self.detached
+        assert dict(ledger.deadlines.items()) == {
+            key: by for key, by in self.detached.items() if key not in self.claimed
+        }
+        assert {key for key, each in ledger.leases.items() if each.detached} == self.detached.keys()
+        assert {each.key for each in ledger.list_detached()} == self.detached.keys()
+        assert ledger.held == ledger.acquired - len(self.detached.keys() - self.claimed)
+
+    @invariant()
+    def no_slot_of_a_detached_lease_is_handed_out(self) -> None:
+        """It counts as acquired, and is neither free nor cleaned."""
+        for lease in self.ledger.detached.values():
+            assert lease.node.awake[lease.slot] is lease
+            assert lease.slot not in lease.node.vacant
+            assert lease.slot not in lease.node.cleaning
 
     @invariant()
     def the_longest_idle_is_given_up_first(self) -> None:
@@ -913,7 +1122,9 @@ class LedgerMachine(RuleBasedStateMachine):
     def the_journal_holds_exactly_the_leases_uses_cordons_and_dirty_slots(self) -> None:
         """A restart at any moment finds all of them: no slot is given to anybody who should not have it."""
         leases = {
-            key: LeaseRecord(lease.node.id, lease.slot, lease.since, key in self.asleep, self.when_expired(key))
+            key: LeaseRecord(
+                lease.node.id, lease.slot, lease.since, key in self.asleep, self.when_expired(key), lease.persistent
+            )
             for key, lease in self.leases.items()
         }
         assert self.records[EXPIRED] == self.expired

@@ -25,6 +25,7 @@ from taskscaler import (
     ScalerEvent,
     TaskscalerError,
 )
+from tests.golden import Golden
 from tests.taskscaler.scaling import asked, scaling, virtual_clock, work
 
 pytestmark = pytest.mark.anyio
@@ -293,6 +294,35 @@ async def test_whoever_lets_go_of_a_lease_may_take_it_up_again() -> None:
         assert await scaler.drain()
         await anyio.sleep(100)
         assert scaler.detached == []
+
+
+async def test_people_are_told_for_whom_it_waits_and_until_when(golden: Golden, anyio_backend_name: str) -> None:
+    """Of the scaler, of the instance and of the key; the sentences are in tests/golden."""
+    cloud = FakeCloud()
+    journal = await killed(cloud, "job-1", "job-2", capacity_per_instance=2)
+    async with scaling(cloud, journal=journal, policies=IDLES, capacity_per_instance=2) as scaler:
+        await anyio.sleep(100)
+        lease = await scaler.reattach("job-2")
+        overall = await scaler.explain()
+        assert [(each["key"], each["slot"]) for each in overall.data()["detached"]] == [("job-1", 0)]  # type: ignore[attr-defined]
+        of_key, held = await scaler.explain(key="job-1"), await scaler.explain(key="job-2")
+        assert (of_key.state, held.state) == ("detached", "holding")
+        assert held.reattach_by is None
+        (left,) = scaler.detached
+        assert of_key.reattach_by == pytest.approx(left.reattach_by, abs=0.001)
+        of_instance = await scaler.explain(instance="i-1")
+        assert [job.detached for job in of_instance.jobs] == [True, False]
+        if anyio_backend_name == "asyncio":
+            for name, said in (("scaler", overall), ("key", of_key), ("instance", of_instance)):
+                golden(f"persistent/{name}", str(said))
+        lease.release()
+        await anyio.sleep(600)
+        assert "nobody reattached" in str(await scaler.explain(key="job-1"))
+
+
+def test_the_golden_file_has_nothing_else_of_this(golden: Golden) -> None:
+    """What is no longer said is taken out."""
+    golden.has_only("persistent/", {"scaler", "key", "instance"})
 
 
 async def test_observers_hear_what_becomes_of_it() -> None:

@@ -367,7 +367,7 @@ class Ledger:
         self._end(assignment)
         dirty = self._mark_dirty(assignment)
         self._vacate(assignment, now)
-        if node.closed not in AWAY or not node.busy:  # else once it is ready
+        if node.closed not in AWAY or not node.leases:  # else once it is ready
             self.close(node, Closed.DRAINING, NOT_REATTACHED)
         return Step((Drop(LEASE, key), dirty), (Break(assignment.id, loss),))
 

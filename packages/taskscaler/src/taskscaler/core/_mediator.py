@@ -842,8 +842,8 @@ class Core:
         self._add(self.ledger.give_up(key, now, used_on=self.keep_used))
         if node.closed in FINAL:
             self._add(self.ledger.take_back(node, now))
+            self._give_up_if_free(node, now)
         self._note_rest(node, now)
-        self._give_up_if_free(node, now)
 
     def _supply(self, pool: str, now: float) -> Supply:
         """The counters of one pool. O(1), but for what is to be woken."""

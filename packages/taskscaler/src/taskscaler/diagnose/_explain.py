@@ -10,10 +10,10 @@ from fleeting.core import Instance, Limits, Plan, Stage
 from fleeting.plugins import span
 from taskscaler._observe import label_of
 from taskscaler._types import Policy
-from taskscaler._wording import counted, finite, iso
+from taskscaler._wording import counted, enumerated, finite, iso
 from taskscaler.core._decide import OVER_ALL, Decision, PoolDecision, limit
 from taskscaler.core._mediator import Core
-from taskscaler.core._slots import Capacity, Node
+from taskscaler.core._slots import Capacity, DetachedLease, Node
 from taskscaler.diagnose._answer import ScalerAnswer
 from taskscaler.diagnose._forecast import describe_policy, in_short
 from taskscaler.diagnose._snapshot import Snapshot
@@ -253,6 +253,9 @@ class Explanation(ScalerAnswer):
     holds: tuple[InstanceView, ...]
     """Instances that an operator has cordoned or retained."""
 
+    detached: tuple[DetachedLease, ...]
+    """Leases that wait for somebody to reattach them, oldest first; they count as acquired."""
+
     decision: Decision
     """What would be decided now; nothing is done about it yet if something has just changed."""
 
@@ -282,7 +285,7 @@ class Explanation(ScalerAnswer):
         """What led to the answer, from demand to limits: one thought each."""
         capacity, decision = self.capacity, self.decision
         states = (
-            (capacity.acquired, "acquired"),
+            (capacity.acquired, f"acquired ({len(self.detached)} detached)" if self.detached else "acquired"),
             (capacity.suspended, "suspended"),
             (capacity.idle, "idle"),
             (capacity.reserved, "reserved"),
@@ -298,6 +301,8 @@ class Explanation(ScalerAnswer):
         yield f"policy: {describe_policy(self.policy)}"
         for pool in self.pools:
             yield from pool.sentences()
+        if self.detached:
+            yield f"detached, until somebody reattaches them: {enumerated([each.key for each in self.detached])}"
         for view in self.holds:
             yield f"instance {view.id} is {view.holds}" + (f": {view.why}" if view.why else "")
 
@@ -310,6 +315,7 @@ class Explanation(ScalerAnswer):
             "policy": dict(self.policy.effect),
             "pools": [pool.as_dict() for pool in self.pools],
             "holds": [_hold(view) for view in self.holds],
+            "detached": [_detached(lease) for lease in self.detached],
             "decision": decision_dict(self.decision),
             "decisions": [decision_dict(decision) for decision in self.decisions],
         }
@@ -357,6 +363,7 @@ def explain(snapshot: Snapshot) -> Explanation:
         policy=policy,
         pools=tuple(_view_pool(core, each, now) for each in decision.pools),
         holds=tuple(_held(core)),
+        detached=tuple(core.ledger.list_detached()),
         decision=decision,
         decisions=tuple(core.decisions),
         next=tuple(in_short(snapshot.upcoming)),
@@ -430,6 +437,11 @@ def _held(core: Core) -> Iterator[InstanceView]:
         for each in plan.instances.values():
             if each.retained is not None or core.ledger.why_cordoned(plan.pool, each.id) is not None:
                 yield view_of(core, plan, each)
+
+
+def _detached(lease: DetachedLease) -> dict[str, object]:
+    by = finite(lease.reattach_by)
+    return {**asdict(lease), "since": iso(lease.since), "reattach_by": None if by is None else iso(by)}
 
 
 def _limit(decision: PoolDecision, limits: Limits, now: float) -> tuple[str, float]:

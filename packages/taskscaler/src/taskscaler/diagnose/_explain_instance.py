@@ -10,7 +10,7 @@ from fleeting.config import did_you_mean
 from fleeting.core import Instance, Plan, Stage
 from fleeting.plugins import span
 from taskscaler._observe import label_of
-from taskscaler._wording import counted, enumerated, iso
+from taskscaler._wording import counted, enumerated, finite, iso
 from taskscaler.core._mediator import Core
 from taskscaler.core._slots import AWAY, FINAL, Assignment, Node
 from taskscaler.diagnose._answer import ScalerAnswer
@@ -38,6 +38,12 @@ class JobOnInstance:
     expires_at: float | None = None
     """When it expires unless it is resumed by then, seconds since the epoch; None: it does not."""
 
+    reattach_by: float | None = None
+    """When it is given up unless it is reattached by then, seconds since the epoch; None: it is not."""
+
+    detached: bool = False
+    """Whether nobody holds it: its manager ended, or its holder let go of it."""
+
     def as_dict(self) -> dict[str, object]:
         """Plain data for JSON."""
         return {
@@ -46,6 +52,8 @@ class JobOnInstance:
             "since": iso(self.since),
             "suspended": self.suspended,
             "expires_at": None if self.expires_at is None else iso(self.expires_at),
+            "detached": self.detached,
+            "reattach_by": None if self.reattach_by is None else iso(self.reattach_by),
         }
 
 
@@ -103,7 +111,7 @@ class InstanceExplanation(ScalerAnswer):
         if self.holds:
             yield f"an operator holds it: {self.holds}"
         for job in self.jobs:
-            ends = " and is suspended" if job.suspended else ""
+            ends = " and is suspended" if job.suspended else " and is detached" if job.detached else ""
             yield f"{job.key} has held slot {job.slot} for {span(self.at - job.since)}{ends}"
         if self.slots:
             uses = f"{self.uses} of {self.max_uses} uses" if self.max_uses else counted(self.uses, "use")
@@ -210,6 +218,8 @@ def _job(core: Core, assignment: Assignment) -> JobOnInstance:
         since=assignment.since,
         suspended=assignment.suspended,
         expires_at=core.ledger.expiries.at(assignment.key),
+        detached=assignment.detached,
+        reattach_by=finite(assignment.reattach_by),
     )
 
 
@@ -279,9 +289,11 @@ class _Reasons:
         return instance.paused or "its readiness steps are running"
 
     def _busy(self, node: Node) -> str:
-        awake = [assignment.key for _, assignment in sorted(node.awake.items())]
+        awake = [assignment.key for _, assignment in sorted(node.awake.items()) if not assignment.detached]
+        detached = [assignment.key for _, assignment in sorted(node.awake.items()) if assignment.detached]
         asleep = [assignment.key for _, assignment in sorted(node.asleep.items())]
         parts = [f"{enumerated(awake)} {'is' if len(awake) == 1 else 'are'} running on it"] if awake else []
+        parts += [f"{enumerated(detached)} {'is' if len(detached) == 1 else 'are'} detached on it"] if detached else []
         parts += [f"{enumerated(asleep)} {'is' if len(asleep) == 1 else 'are'} suspended on it"] if asleep else []
         cleaning = len(node.cleaning)
         parts += [f"{counted(cleaning, 'slot')} {'is' if cleaning == 1 else 'are'} being cleaned"] if cleaning else []

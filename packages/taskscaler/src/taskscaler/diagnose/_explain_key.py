@@ -6,7 +6,7 @@ from attrs import frozen
 
 from fleeting.config import did_you_mean
 from fleeting.plugins import span
-from taskscaler._wording import iso
+from taskscaler._wording import finite, iso
 from taskscaler.core._slots import Assignment, Closed, ExpiredRecord, LostLease, Waiter
 from taskscaler.diagnose._answer import ScalerAnswer
 from taskscaler.diagnose._explain import explain
@@ -24,8 +24,8 @@ class KeyExplanation(ScalerAnswer):
     """The key that was asked about."""
 
     state: str
-    """``waiting``, ``reserved``, ``assigned`` (a slot, not handed over yet), ``holding``, ``suspended``, ``expired``
-    (suspended for too long), ``lost`` or ``unknown``."""
+    """``waiting``, ``reserved``, ``assigned`` (a slot, not handed over yet), ``holding``, ``detached``, ``suspended``,
+    ``expired`` (suspended for too long), ``lost`` or ``unknown``."""
 
     since: float | None = None
     """When it came to be so, seconds since the epoch."""
@@ -48,6 +48,9 @@ class KeyExplanation(ScalerAnswer):
     expires_at: float | None = None
     """When it expires unless it is resumed by then, seconds since the epoch; None: it does not."""
 
+    reattach_by: float | None = None
+    """When it is given up unless it is reattached by then, seconds since the epoch; None: it is not."""
+
     why: str
     """Why it stands there."""
 
@@ -66,8 +69,8 @@ class KeyExplanation(ScalerAnswer):
                 return f"{self.key} has a reservation{made}{self._in_queue}: {self.why}"
             case "assigned":
                 return f"{self.key} has been waiting to receive slot {self.slot} of {self.instance}{for_}: {self.why}"
-            case "holding" | "suspended":
-                ends = " and is suspended" if self.state == "suspended" else ""
+            case "holding" | "suspended" | "detached":
+                ends = "" if self.state == "holding" else f" and is {self.state}"
                 why = self.why and f": {self.why}"
                 return f"{self.key} has held slot {self.slot} of {self.instance}{for_}{ends}{why}"
             case "lost":
@@ -96,6 +99,7 @@ class KeyExplanation(ScalerAnswer):
             "pool": self.pool,
             "slot": self.slot,
             "expires_at": None if self.expires_at is None else iso(self.expires_at),
+            "reattach_by": None if self.reattach_by is None else iso(self.reattach_by),
             "why": self.why,
             "lost": self.lost,
         }
@@ -126,20 +130,31 @@ def _holding(snapshot: Snapshot, assignment: Assignment, lost: str) -> KeyExplan
     return KeyExplanation(
         at=snapshot.now,
         key=assignment.key,
-        state="suspended" if assignment.suspended else "holding" if assignment.delivered else "assigned",
+        state=_state(assignment),
         since=assignment.since,
         instance=node.instance,
         pool=node.pool,
         slot=assignment.slot,
         expires_at=snapshot.core.ledger.expiries.at(assignment.key),
-        why=_on_its_sleep(assignment) if assignment.delivered else unwritten,
+        reattach_by=finite(assignment.reattach_by),
+        why=_on_its_way_back(assignment) if assignment.delivered else unwritten,
         lost=lost,
         next=tuple(item for item in on_node if item.what is not Next.CHECK),
     )
 
 
-def _on_its_sleep(assignment: Assignment) -> str:
-    """How far it is with the instance of a lease that sleeps, if that sleeps, too."""
+def _state(assignment: Assignment) -> str:
+    if not assignment.delivered:
+        return "assigned"
+    return "suspended" if assignment.suspended else "detached" if assignment.detached else "holding"
+
+
+def _on_its_way_back(assignment: Assignment) -> str:
+    """What a lease waits for that nobody holds, or that sleeps."""
+    if assignment.detached:
+        if not assignment.resuming:
+            return "it waits for somebody to reattach it"
+        return "somebody is reattaching it, and waits for its instance to be ready"
     waits = "it is resuming, and " if assignment.resuming else ""
     match assignment.node.closed if assignment.suspended else None:
         case Closed.ASLEEP:

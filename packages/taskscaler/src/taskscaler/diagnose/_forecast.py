@@ -18,6 +18,7 @@ from taskscaler._types import Policy
 from taskscaler._wording import counted, enumerated, iso
 from taskscaler.core._choices import NOT_NEEDED, SPARED
 from taskscaler.core._decide import Choice, Decision, Sleep, limit
+from taskscaler.core._ledger import NOT_REATTACHED
 from taskscaler.core._mediator import COALESCE, Core
 from taskscaler.core._schedule import zone
 from taskscaler.core._slots import FINAL
@@ -62,6 +63,9 @@ class Next(Enum):
     EXPIRE = "expire"
     """Suspended leases expire, unless they are resumed by then."""
 
+    ABANDON = "abandon"
+    """Detached leases are given up, unless they are reattached by then."""
+
     AGE = "age"
     """An instance grows too old: it takes no more work, and is given up once it is free."""
 
@@ -93,6 +97,7 @@ _SENTENCES = {
     Next.DELETE: "the deletion of {instances} is requested again unless complete",
     Next.BREAK: "{keys} on {instances} {keys_are} cut short unless finished",
     Next.EXPIRE: "{keys} on {instances} {keys_expire} unless resumed",
+    Next.ABANDON: "{keys} on {instances} {keys_are} given up unless reattached",
     Next.AGE: "{instances} {get} no more work, and {are} removed once free",
     Next.TAKEN: "the cloud takes {instances} away",
     Next.POLICY: "the policy changes",
@@ -129,7 +134,7 @@ class Upcoming:
     """To which instances; empty if to none in particular."""
 
     keys: tuple[str, ...] = ()
-    """Whose work is broken, or which leases expire."""
+    """Whose work is broken, or which leases expire or are given up."""
 
     count: int = 0
     """How many instances are asked for, or requests taken back."""
@@ -225,6 +230,7 @@ class _Foresight:
                 yield from self._lost_with(at, plan.pool, instance)
         yield from self._announced()
         yield from self._expiring()
+        yield from self._abandoned()
         yield from self._grown_old()
         yield from self._decided()
 
@@ -276,6 +282,22 @@ class _Foresight:
         for key, at in self.core.ledger.expiries.items():
             lease = self.core.ledger.leases[key].id
             yield self._item(at, Next.EXPIRE, lease.pool, lease.instance, keys=(key,))
+
+    def _abandoned(self) -> Iterator[Upcoming]:
+        """Detached leases, and instances that go with the last of theirs."""
+        ledger = self.core.ledger
+        for key, at in ledger.deadlines.items():
+            lease = ledger.detached[key].id
+            if at < inf:
+                yield self._item(at, Next.ABANDON, lease.pool, lease.instance, keys=(key,))
+        nodes = {lease.node.id: lease.node for lease in ledger.detached.values()}
+        for node in nodes.values():
+            at = max(ledger.deadlines.at(lease.key) or inf for lease in node.leases)
+            closes = node.closed in FINAL or not self.core.keep_used
+            if at < inf and closes and not node.retained:
+                why = node.why_closed if node.closed in FINAL else NOT_REATTACHED
+                gone_at = self.core.plans[node.pool].agenda.deletes_at(at)
+                yield self._item(gone_at, Next.GIVE_UP, node.pool, node.instance, why=why)
 
     def _grown_old(self) -> Iterator[Upcoming]:
         for pool, plan in self.core.plans.items():
