@@ -187,8 +187,8 @@ BREAKS_OF_DETACHED = {
     "several_may_be_attached": ('tail -c "+', 'mkdir -- "$at:mine" || exit; tail -c "+'),
     "a_name_is_used_once": ("raise NameTaken(name)", "return"),
     "output_is_kept_up_to_a_limit": ('ulimit -f "$_f_blocks"', ":"),
-    "killing_ends_the_process_tree": ('kill -s KILL -- "-$group"; state', "state"),
-    "commands_are_listed_until_they_are_forgotten": ('[ "$_f_born" != "$since" ] || state=running', ":"),
+    "killing_ends_the_process_tree": ("kill -KILL $all", ":"),
+    "commands_are_listed_until_they_are_forgotten": ("{{ state=running; groups", "{{ groups"),
     "unknown_and_impossible_names_are_refused": ("checked_name(name), mark", "name, mark"),
 }
 """What could be wrong with how POSIX hosts run detached commands, by the check that finds it."""

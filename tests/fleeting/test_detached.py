@@ -1,9 +1,6 @@
 """Commands that outlive their connections, where something goes wrong with the host, or with what is kept there."""
 
-import os
-import signal
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import anyio
@@ -12,174 +9,12 @@ from attrs import define, evolve
 
 from fleeting import Completed, ConnectError, Unreachable
 from fleeting.connectors import Collector, Invocation, PosixConnection
-from fleeting.errors import CommandLost, NameTaken, NameUnknown
+from fleeting.errors import NameTaken
 from tests.fleeting import local_agents
+from tests.fleeting.detached_commands import connected
 from tests.fleeting.sshd import dialled, only_root, sshd
 
 pytestmark = pytest.mark.anyio
-
-
-@asynccontextmanager
-async def connected(directory: Path) -> AsyncIterator[tuple[PosixConnection, Path]]:
-    """Connect to an instance; returns where its commands are kept, too."""
-    async with local_agents.connected(directory) as connection:
-        assert isinstance(connection, PosixConnection)
-        yield connection, Path(connection.detached_directory)
-
-
-@asynccontextmanager
-async def connected_over_ssh(directory: Path) -> AsyncIterator[tuple[PosixConnection, Path]]:
-    """The same over SSH, where nobody but the shells there ends anything."""
-    home = directory / "home"
-    home.mkdir()
-    with sshd(directory / "sshd", f"SetEnv HOME={home} SHLVL=5") as server:
-        async with dialled(server.info) as connection:
-            assert isinstance(connection, PosixConnection)
-            yield connection, home / ".fleeting" / "detached"
-
-
-async def ignore(_: bytes) -> None:
-    """Take output."""
-
-
-async def begun(connection: PosixConnection, name: str) -> int:
-    """Start a command that runs on, and return its process id once it has one."""
-    await connection.start(name, "echo $$; exec sleep 1000")
-    heard = b""
-    with anyio.CancelScope() as scope:
-
-        async def hear(chunk: bytes) -> None:
-            nonlocal heard
-            heard += chunk
-            if heard.endswith(b"\n"):
-                scope.cancel()
-
-        await connection.attach(name, output=hear)
-    return int(heard)
-
-
-def boot(lines: list[str]) -> None:
-    """Another one."""
-    lines[0] = "1"
-
-
-def processes(lines: list[str]) -> None:
-    """Others, which have these process ids now and began at another time."""
-    lines[2:] = [line and f"{line.split()[0]} 1" for line in lines[2:]]
-
-
-@pytest.mark.parametrize(
-    ("change", "why"), [(boot, "the host has rebooted"), (processes, "what watched over it was killed")]
-)
-async def test_a_command_of_another_boot_or_process_is_lost(
-    tmp_path: Path, change: Callable[[list[str]], None], why: str
-) -> None:
-    """Its process id may be somebody else's now; it is told apart from a command that ended, and ends nobody."""
-    async with connected(tmp_path) as (connection, kept):
-        pid = await begun(connection, "a")
-        process = kept / "a:process"
-        before = process.read_text()
-        lines = before.split("\n")
-        change(lines)
-        process.write_text("\n".join(lines))
-        with pytest.raises(CommandLost, match=why):
-            await connection.attach("a", output=ignore)
-        (listed,) = await connection.list_detached()
-        assert listed.lost.startswith(why)
-        if change is boot:
-            await connection.kill("a")
-        assert local_agents.is_there(pid)
-        process.write_text(before)
-        await connection.kill("a")
-
-
-async def test_a_clock_that_is_set_changes_nothing(tmp_path: Path) -> None:
-    """The files of a command are from tomorrow once it is set back by a day; no time of a clock says how it is."""
-    async with connected(tmp_path) as (connection, kept):
-        for days in (1, -10_000):
-            await begun(connection, "a")
-            for path in kept.iterdir():
-                os.utime(path, (path.stat().st_mtime + days * 86400,) * 2)
-            assert [each.is_running for each in await connection.list_detached()] == [True]
-            await connection.kill("a")
-            output = Collector("output")
-            assert (await connection.attach("a", output=output)).signal == "SIGTERM"
-            assert output.data
-            await connection.forget("a")
-
-
-async def test_what_was_killed_with_its_supervisor_is_lost_until_somebody_kills_it(tmp_path: Path) -> None:
-    """Nobody knows how it ended; `kill` sees to it that it has."""
-    async with connected(tmp_path) as (connection, _):
-        os.killpg(os.getpgid(await begun(connection, "a")), signal.SIGKILL)
-        with pytest.raises(CommandLost, match="killed"):
-            await connection.attach("a", output=ignore)
-        await connection.kill("a")
-        assert (await connection.attach("a", output=ignore)).signal == "SIGKILL"
-
-
-async def test_a_command_runs_on_without_its_supervisor(tmp_path: Path) -> None:
-    """It is not given up while it runs: it could be run twice. It is lost once it ends, and can be killed."""
-    async with connected_over_ssh(tmp_path) as (connection, kept):
-        for kill in (False, True):
-            pid = await begun(connection, "a")
-            watcher = int((kept / "a:process").read_text().split("\n")[2].split()[0])
-            os.kill(watcher, signal.SIGKILL)
-            assert [each.is_running for each in await connection.list_detached()] == [True]
-            with pytest.raises(ConnectError, match="still runs"):
-                await connection.forget("a")
-            if kill:
-                await connection.kill("a")
-                assert (await connection.attach("a", output=ignore)).signal == "SIGKILL"
-            else:
-                os.kill(pid, signal.SIGTERM)
-                with pytest.raises(CommandLost, match="killed"):
-                    await connection.attach("a", output=ignore)
-            await connection.forget("a")
-
-
-async def test_a_name_that_was_taken_for_nothing_is_lost(tmp_path: Path) -> None:
-    """Who began it was killed in between: it is listed as what never began, and can be forgotten."""
-    async with connected(tmp_path) as (connection, kept):
-        kept.mkdir()
-        boot = (await connection.run(["cat", "/proc/sys/kernel/random/boot_id"])).stdout.decode()
-        (kept / "a:process").write_text(f"{boot}{4194305}\n")  # no system has such a process
-        (kept / "b:process").touch()
-        assert [(each.name, each.lost) for each in await connection.list_detached()] == [
-            ("a", "it was never begun")
-        ]  # the other is about to begin, for all that is known
-        for name in ("a", "b"):
-            with pytest.raises(NameTaken):
-                await connection.start(name, "true")
-            with pytest.raises(CommandLost, match="never begun"):
-                await connection.attach(name, output=ignore)
-        await connection.forget("a")
-        await connection.start("a", "true")
-        assert (await connection.attach("a", output=ignore)).ok
-
-
-async def test_a_job_that_removes_what_is_kept_is_lost(tmp_path: Path) -> None:
-    """Who is attached learns of it; who comes later finds nothing."""
-    async with connected(tmp_path) as (connection, kept):
-        await connection.start("a", f"sleep 0.3; rm -r {kept}; exec sleep 1000")
-        with pytest.raises(CommandLost, match="removed"):
-            await connection.attach("a", output=ignore)
-        with pytest.raises(NameUnknown):
-            await connection.attach("a", output=ignore)
-
-
-async def test_a_job_that_removes_its_output_has_an_end(tmp_path: Path) -> None:
-    """What was not passed on by then is reported as cut."""
-    async with connected(tmp_path) as (connection, kept):
-        await connection.start("a", f"echo out; rm {kept}/a:output; exit 3")
-        await connection.start("b", "exit 4")
-        with anyio.fail_after(10):
-            while any(each.is_running for each in await connection.list_detached()):  # noqa: ASYNC110  (nobody here learns of it)
-                await anyio.sleep(local_agents.POLL)
-        completed = await connection.attach("a", output=ignore)
-        assert (completed.exit_status, completed.cut) == (3, 4)
-        await connection.forget("a")
-        assert [each.name for each in await connection.list_detached()] == ["b"]
 
 
 async def test_two_managers_may_be_attached_to_one_command(tmp_path: Path) -> None:
@@ -229,13 +64,33 @@ async def test_input_that_breaks_off_starts_nothing(tmp_path: Path) -> None:
 
 
 async def test_what_is_kept_is_the_users_alone(tmp_path: Path) -> None:
-    """The directory 0700, files 0600, and of the input nothing stays."""
+    """Nobody else enters the directory, and of the input nothing stays."""
     async with connected(tmp_path) as (connection, kept):
-        await connection.start("a", "cat", stdin=b"secret")
-        await connection.attach("a", output=ignore)
-        assert kept.stat().st_mode & 0o777 == 0o700
-        assert {path.stat().st_mode & 0o777 for path in kept.iterdir()} == {0o600}
-        assert local_agents.names(kept) == ["a:ended:0::0", "a:output", "a:process"]
+        for stdin in (b"secret", arriving_in_parts()):
+            await connection.start("a", "cat", stdin=stdin)
+            output = Collector("output")
+            await connection.attach("a", output=output)
+            assert output.data == b"secret"
+            assert kept.stat().st_mode & 0o777 == 0o700
+            assert local_agents.names(kept) == ["a:ended:0::0", "a:output", "a:process"]
+            await connection.forget("a")
+
+
+async def test_without_room_for_its_files_nothing_is_begun(tmp_path: Path) -> None:
+    """The name is free again."""
+    async with connected(tmp_path) as (connection, kept):
+        kept.mkdir()
+        (kept / "a:ending").symlink_to("/dev/full")
+        with pytest.raises(ConnectError, match=r"'a' could not be started: its files could not.* check the disk"):
+            await connection.start("a", "true", stdin=b"x")
+        assert not local_agents.names(kept)
+        await connection.start("a", "true")
+
+
+async def arriving_in_parts() -> AsyncIterator[bytes]:
+    """Yield a secret."""
+    yield b"sec"
+    yield b"ret"
 
 
 async def test_who_leaves_the_session_is_not_waited_for(tmp_path: Path) -> None:

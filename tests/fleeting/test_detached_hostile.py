@@ -119,7 +119,7 @@ async def test_no_other_report_is_believed(name: str, said: bytes) -> None:
 
 async def test_one_that_says_it_has_begun_and_goes_on_is_not_believed() -> None:
     """The shell that starts a command is killed when that runs; one that ends by itself could not start all of it."""
-    with pytest.raises(ConnectError, match="could not be started"):
+    with pytest.raises(ConnectError, match="could not be started: its shell exited with 2; check how many processes"):
         await Host(b"started\n", status=2).start("a", "true")
     await Host(b"started\n", status=137).start("a", "true")
 

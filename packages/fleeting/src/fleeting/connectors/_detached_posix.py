@@ -107,6 +107,11 @@ class PosixConnection(BaseConnection):
                 raise NameTaken(name)
             case "refused":
                 why = _NO_FILES
+            case "started":  # not all of it: it may have no more processes
+                with suppress(ConnectError):
+                    await self.kill(name)
+                    await self.forget(name)
+                why = f"its shell {begun.outcome}; check how many processes the user may have"
             case _:
                 why = complaint.last_line[-_LAST_WORDS:] or f"its shell {begun.outcome}"
         raise ConnectError(f"the command {name!r} could not be started: {one_line(why)}")
@@ -135,7 +140,7 @@ class PosixConnection(BaseConnection):
         """Remove what is kept of a command, as `RunsDetached.forget` says."""
         async with reported(f"that the command {name!r} was forgotten"):
             state = await self._state(FORGET, checked_name(name))
-        if state in ("running", "beginning"):
+        if state == "running":
             raise ConnectError(f"the command {name!r} still runs, so it cannot be forgotten; kill it first")
 
     async def _state(self, script: str, *arguments: str, output: Sink | None = None) -> str:

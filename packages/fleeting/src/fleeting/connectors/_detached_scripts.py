@@ -2,8 +2,8 @@
 
 A command named NAME has three files in ``~/.fleeting/detached``, which only its user can read::
 
-    NAME:process    the host's boot, the process group of all that follow, and on a line each who watches over the
-                    command and the command itself, as a process id and when that process began
+    NAME:process    the process group of the command, the host's boot, and on a line each who watches over the command
+                    and the command itself, as a process id and when that process began
     NAME:output     what the command wrote, standard and error output together, up to a limit
     NAME:ending     what the shell says of the command's end, and how many bytes it has written; is renamed to
                     ``NAME:ended:STATUS:SIGNAL:CUT`` once all is known
@@ -25,6 +25,8 @@ system puts on its file; what exceeds that, or a full disk, goes no further than
 Whether a status above 128 is a signal's is known by what the shell says about that, in place of the command, on its own
 error output; `bash` does not say it here, so there each is.
 
+`kill` is given signals as `-KILL`: with `-s KILL --`, busybox takes the dashes for a process.
+
 Everybody on the host can read the arguments of a process, so the environment comes through the standard input of the
 shell, and so does the command's. Of that the size is known, or it ends in a mark, which is cut off: a connection that
 breaks must not make a shorter input of it.
@@ -37,6 +39,8 @@ GRACE: Final = 2.0
 """Seconds between SIGTERM and SIGKILL for a command that is killed."""
 
 _POLL: Final = 0.05
+_SLOW_POLL: Final = 0.2
+_POLLS: Final = round(GRACE / _SLOW_POLL)
 
 _IDENTITY: Final = """
 booted() {
@@ -49,21 +53,25 @@ born() {
         { IFS= read -r _f_born < "/proc/$1/stat"; } 2>/dev/null || { _f_born=; return; }
         _f_pid=${_f_born%% *}
         set -- ${_f_born##*)}
+        _f_group=$3
         [ "$1" = Z ] && _f_born= || _f_born=${20}
     else
         [ "$1" != self ] || _f_pid=$(exec /bin/sh -c 'echo $PPID')
-        set -- $(ps -o lstart= -p "$_f_pid" 2>/dev/null)
+        set -- $(ps -o pgid= -o lstart= -p "$_f_pid" 2>/dev/null)
+        _f_group=$1
+        [ ! "$1" ] || shift
         _f_born=$*
     fi
 }
 pause() { sleep "$1" 2>/dev/null || sleep 1; }
 """
-"""Which boot this is, and when a process began; zombies have ended: in a container there may be nobody to reap them."""
+"""Which boot this is, and when a process began, with its group; zombies have ended: in a container there may be nobody
+to reap them."""
 
 START: Final = f"""{_IDENTITY}
 register() {{
     born self
-    printf '%s\\n' "$_f_pid $_f_born" >> "$_f_at:process"
+    [ "$_f_born" ] && echo "$_f_pid $_f_born" >> "$_f_at:process"
 }}
 counted() {{
     while :; do
@@ -93,8 +101,7 @@ while [ "$_f_lines" -gt 0 ]; do
 "
     _f_lines=$((_f_lines - 1))
 done
-umask 077
-[ -d "$_f_base" ] || mkdir -p -- "$_f_base" || exit
+[ -d "$_f_base" ] || (umask 077; exec mkdir -p -- "$_f_base") || exit
 [ ! -e "$_f_at:process" ] || {{ echo taken; exit; }}
 _f_input=/dev/null
 [ ! "$_f_mark" ] || {{
@@ -116,10 +123,7 @@ set -C
     exit
 }}
 set +C
-booted
-{{
-    echo > "$_f_at:ending" && {{ :; }} > "$_f_at:output" && printf '%s\\n' "$_f_boot" $$ >> "$_f_at:process"
-}} 2>/dev/null || {{
+{{ echo > "$_f_at:ending" && {{ :; }} > "$_f_at:output" && echo $$ >> "$_f_at:process"; }} 2>/dev/null || {{
     echo refused
     [ ! "$_f_mark" ] || rm -f -- "$_f_input"
     rm -f -- "$_f_at:output" "$_f_at:ending" "$_f_at:process"
@@ -129,7 +133,8 @@ echo started
 exec < "$_f_input" > /dev/null 2>> "$_f_at:ending"
 {{
     trap : HUP INT TERM
-    register || exit
+    booted
+    printf '%s\\n' "$_f_boot" >> "$_f_at:process" && register || exit
     [ ! "$_f_mark" ] || rm -f -- "$_f_input"
     (
         register
@@ -140,7 +145,7 @@ exec < "$_f_input" > /dev/null 2>> "$_f_at:ending"
     _f_status=$?
     exec > /dev/null
     _f_left=
-    counted 10 || {{ kill -s TERM -- "-$$"; counted 40; }} || _f_left=1
+    counted 10 || {{ kill -TERM "-$$"; counted 40; }} || _f_left=1
     [ "$_f_signal$BASH_VERSION" ] && [ $_f_status -gt 128 ] && _f_signal=$(kill -l $_f_status) || _f_signal=
     _f_size=$(wc -c < "$_f_at:output")
     _f_cut=$((${{_f_total:-0}} - ${{_f_size:-0}}))
@@ -148,9 +153,9 @@ exec < "$_f_input" > /dev/null 2>> "$_f_at:ending"
     set -- "$_f_at:ending" "$_f_at:ended:$_f_status:$_f_signal:$_f_cut"
     [ "$_f_left" ] || exec mv -- "$@"
     mv -- "$@"
-    kill -s KILL -- "-$$"
+    kill -KILL "-$$"
 }} | {{
-    trap '' HUP INT TERM XFSZ
+    trap '' HUP INT TERM PIPE XFSZ
     ulimit -f "$_f_blocks"
     exec tee "$_f_at:output" 2> /dev/null
 }} | (
@@ -167,25 +172,29 @@ is_over() {{
     set -- "$1":ended:*
     [ -e "$1" ] && state="ended ${{1##*:ended:}}"
 }}
+alive() {{
+    born "$1"
+    [ "$_f_born" != "$2" ] || {{ state=running; groups="$groups -$_f_group"; }}
+}}
 look() {{
-    group= watcher= leader=
+    groups= group= was= since= begun= leads=
     is_over "$1" && return
     {{
-        {{ read -r was && read -r group && read -r watcher since; read -r leader begun; }} < "$1:process"
+        {{ read -r group && read -r was && read -r watcher since; read -r leader begun; }} < "$1:process"
     }} 2>/dev/null
     state=running
     if [ ! -e "$1:process" ]; then
         state=absent
-    elif [ "$group" ] && [ "$was" != "$_f_boot" ]; then
+    elif [ "$was" ] && [ "$was" != "$_f_boot" ]; then
         state=rebooted
     elif [ ! "$since" ]; then
         state=beginning
-        [ ! "$group" ] || kill -s 0 -- "-$group" 2>/dev/null || state=unborn
+        [ ! "$group" ] || kill -0 "-$group" 2>/dev/null || state=unborn
     else
         state=killed
-        born "$watcher"
-        [ "$_f_born" = "$since" ] || [ ! "$leader" ] || {{ since=$begun; born "$leader"; }}
-        [ "$_f_born" != "$since" ] || state=running
+        [ ! "$begun" ] || alive "$leader" "$begun"
+        leads=$groups
+        alive "$watcher" "$since"
     fi
     is_over "$1" || :
 }}
@@ -200,8 +209,9 @@ base=${{1:-$HOME/.fleeting/detached}}
 at=$base/$2
 shift
 """
-"""How a command is; whether it has ended is looked at twice, since it may end in between. One that nobody watches over
-any more runs for as long as it lives, and is lost then."""
+"""How a command is, and the process groups of who watches over it and of the command, each for as long as it lives: the
+command may have left the first. Whether it has ended is looked at twice, since it may end in between. One that nobody
+watches over any more runs for as long as it lives, and is lost then."""
 
 # A line now and then on an output that nobody reads any more ends this, when the connection broke.
 ATTACH: Final = f"""{_LOOK}
@@ -223,22 +233,48 @@ echo "$state" >&2
 """Write its output from byte $2 on, counted from one, and then the word for how it is."""
 
 KILL: Final = f"""{_LOOK}
+lives() {{
+    for member in $all; do
+        kill -0 "$member" 2>/dev/null || continue
+        command -v ps >/dev/null || return 0
+        {{ ps -A -o pgid= -o stat= || ps -o pgid,stat; }} 2>/dev/null | grep -q "^ *${{member#-}}  *[^Z ]" && return 0
+    done
+    return 1
+}}
+await() {{
+    n=0
+    while [ $n -lt {_POLLS} ] && "$1"; do
+        n=$((n + 1))
+        if [ $n -lt 5 ]; then pause {_POLL}; else pause {_SLOW_POLL}; fi
+    done
+}}
+finishes() {{
+    look "$at"
+    [ "$state" = running ] && [ ! "$leads" ]
+}}
 look_longer "$at"
-[ "$state" != running ] || kill -s TERM -- "-$group"
-n={round(GRACE / _POLL)}
-while [ "$state" = running ] && [ $n -gt 0 ]; do pause {_POLL}; n=$((n - 1)); look "$at"; done
-[ "$state" != running ] || {{ kill -s KILL -- "-$group"; state=killed; }}
+all=$groups
+if [ "$state" = running ]; then
+    kill -TERM $all
+    await lives
+    await finishes
+    look "$at"
+    ! lives || kill -KILL $all
+    await lives
+    [ "$state" != running ] || state=killed
+fi
 [ "$state" != killed ] || {{
     mv -- "$at:ending" "$at:ended:137:KILL:0"
     look "$at"
 }}
 echo "$state" >&2
 """
-"""End it, if it runs, and what is left of it if it is lost."""
+"""End it, if it runs, and what is left of it if it is lost. Who watches over a command that has ended needs a moment to
+note that, and on a busy host a long one. What does not die of SIGTERM may have outlived the command."""
 
 FORGET: Final = f"""{_LOOK}
-look "$at"
-[ "$state" = running ] || [ "$state" = beginning ] ||
+look_longer "$at"
+[ "$state" = running ] ||
     rm -f -- "$at:output" "$at:ending" "$at":ended:* "$at:process" || exit
 echo "$state" >&2
 """

@@ -96,6 +96,10 @@ async def check_input_environment_and_directory(dial: DialInstance) -> None:
         await connection.start(name, 'cat; echo "$A|$B|${PATH:+path}"; pwd', env={"A": "a 'b'\n", "B": ""}, cwd="/usr")
         wanted = (b"a 'b'\n||path\n/usr\n", 0, None)
         expect("env is added, and cwd obeyed", await _attached(connection, name), wanted)
+    async with _detaching(dial) as connection, _named(connection) as name:
+        await connection.start(name, "umask")
+        ran = await connection.run("umask")
+        expect("so is what it allows others", await _attached(connection, name), (ran.stdout, 0, None))
     arguments = ["$HOME", "a b", "*", "'", '"', "\\", "new\nline", ""]
     async with _detaching(dial) as connection, _named(connection) as name:
         await connection.start(name, ["printf", "%s|", *arguments])
@@ -162,21 +166,17 @@ async def check_killing_ends_the_process_tree(dial: DialInstance) -> None:
     async with _detaching(dial) as connection, _named(connection) as name:
         deaf = "echo $$; trap '' TERM; while :; do sleep 0.05; done"
         await connection.start(name, f"{shlex.join(['sh', '-c', deaf])} & {deaf}")
-        heard = b""
-        with anyio.CancelScope() as scope:
-
-            async def hear(chunk: bytes) -> None:
-                nonlocal heard
-                heard += chunk
-                if heard.count(b"\n") == 2:  # noqa: PLR2004  (parent and child)
-                    scope.cancel()
-
-            await connection.attach(name, output=hear)
+        heard = await _heard(connection, name, lines=2)
         await connection.kill(name)
         await expect_ended(connection, heard.split())
         await connection.kill(name)
         _, status, signal = await _attached(connection, name)
         expect("a command that was killed reports the signal", (status, signal), (None, "SIGKILL"))
+    async with _detaching(dial) as connection, _named(connection) as name:
+        await connection.start(name, f"{shlex.join(['sh', '-c', deaf])} >/dev/null 2>&1 & echo $!; exec sleep 1000")
+        heard = await _heard(connection, name, lines=1)
+        await connection.kill(name)
+        await expect_ended(connection, heard.split())
 
 
 async def check_commands_are_listed_until_they_are_forgotten(dial: DialInstance) -> None:
@@ -222,6 +222,21 @@ async def _attached(connection: RunsDetached, name: str, offset: int = 0) -> tup
     output = Collector("the output")
     completed = await connection.attach(name, offset=offset, output=output)
     return bytes(output.data), completed.exit_status, completed.signal
+
+
+async def _heard(connection: RunsDetached, name: str, *, lines: int) -> bytes:
+    """What a command says first."""
+    heard = b""
+    with anyio.CancelScope() as scope:
+
+        async def hear(chunk: bytes) -> None:
+            nonlocal heard
+            heard += chunk
+            if heard.count(b"\n") == lines:
+                scope.cancel()
+
+        await connection.attach(name, output=hear)
+    return heard
 
 
 @asynccontextmanager
