@@ -32,16 +32,16 @@ _DIGITS = 10
 
 _ENDING = f"""
 lives() {{
-  kill -s 0 -- -PID && {{ ps -A -o pgid= -o stat= || ps -o pgid,stat; }} | grep -q '^ *PID  *[^Z ]'
+  kill -0 -PID && {{ ps -A -o pgid= -o stat= || ps -o pgid,stat; }} | grep -q '^ *PID  *[^Z ]'
 }}
 expire() {{
   n={round(GRACE / 0.05)}
   while [ $n -gt 0 ] && lives; do sleep 0.05 || sleep 1; n=$((n - 1)); done
 }}
 exec 2>/dev/null
-kill -s TERM -- -PID || kill -s TERM PID || exit 0
+kill -TERM -PID || kill -TERM PID || exit 0
 expire
-kill -s KILL -- -PID && expire
+kill -KILL -PID && expire
 :
 """
 """Zombies do not count as alive: in a container there may be nobody to reap them."""
