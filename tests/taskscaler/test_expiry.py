@@ -264,6 +264,17 @@ async def test_a_ttl_is_a_number_of_seconds(ttl: object) -> None:
         assert not lease.ended
 
 
+@pytest.mark.parametrize("ttl", [1e12, 1e308, 10**400])
+async def test_a_ttl_that_no_calendar_has_a_date_for_is_none(ttl: float) -> None:
+    """It can be explained, stored and read again."""
+    journal = MemoryJournal()
+    async with scaling(FakeCloud(), journal=journal) as scaler:
+        instance = await asleep(scaler, ttl=ttl)
+        assert (await scaler.explain(key="job")).as_dict()["expires_at"] is None
+        assert str(await scaler.explain(instance=instance))
+        assert journal.records["lease"]["job"].expires_at is None
+
+
 def test_only_the_last_that_expired_are_remembered() -> None:
     """Neither the memory nor the journal grows for ever."""
     expiries = Expiries()

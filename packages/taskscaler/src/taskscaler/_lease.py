@@ -292,7 +292,7 @@ class Lease:
         Args:
             ttl: Seconds for which the slot is kept, by the wall clock, so that the time without a manager counts, too.
                 Once they are over, the slot is freed as if it had been released, and `resume` raises `LeaseExpired`.
-                Somebody who waits in `resume` has come in time. Infinite: for ever.
+                Somebody who waits in `resume` has come in time. Infinite, or more than a hundred years: for ever.
         """
         check("ttl", ttl, Duration, least=0, endless=True)
         if self._state.end():

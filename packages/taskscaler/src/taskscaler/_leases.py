@@ -1,6 +1,7 @@
 """The leases of one scaler: who waits for a slot, who holds one, and what becomes of both."""
 
 import logging
+import math
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 
@@ -23,6 +24,9 @@ from taskscaler.diagnose._explain import Explanation, explain
 from taskscaler.diagnose._snapshot import Snapshot
 
 log = logging.getLogger("taskscaler")
+
+FOREVER = 100 * 365.25 * 86400.0
+"""Seconds for which a lease is suspended for good: who asks for more means that, and calendars end at some year."""
 
 SHARED = 1.0
 """Seconds for which those who waited in vain share one explanation: it costs O(n) in instances, and a thousand may give
@@ -233,7 +237,8 @@ class Leases:
         """Let a lease sleep."""
         if self._end(id_, "suspended"):
             now = self._now()
-            self._runtime.take(self._core.suspend(id_, now, None if ttl is None else now + ttl))
+            expires_at = None if ttl is None else now + ttl if ttl < FOREVER else math.inf
+            self._runtime.take(self._core.suspend(id_, now, expires_at))
         self.note_end()
 
     def detach(self, id_: LeaseId) -> None:
