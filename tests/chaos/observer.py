@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from attrs import Factory, define
 
@@ -41,6 +41,14 @@ class Run:
     def undisturbed(self) -> bool:
         """Whether its process lives and nobody told it to stop."""
         return not self.life.dead and self.lease.loss is None
+
+
+class Sleep(NamedTuple):
+    """Where a job is suspended, and for how long."""
+
+    instance: str
+    slot: int
+    expires_at: float
 
 
 @define(eq=False)
@@ -134,8 +142,8 @@ class Observer:
         self.starts: dict[str, int] = {}
         """By instance: how many jobs were really started there."""
 
-        self.sleeping: dict[str, tuple[str, int]] = {}
-        """By the key of each job that was suspended: the instance and the slot that it has to come back to."""
+        self.sleeping: dict[str, Sleep] = {}
+        """By the key of each job that was suspended: what it has to come back to, and by when."""
 
         self.tainted: set[str] = set()
         """Instances on which a job ran when its manager died."""
@@ -406,13 +414,13 @@ class Observer:
         """A job sleeps, as far as its manager knows."""
         self.ended(run)
         if run.undisturbed:
-            self.sleeping[run.job.key] = run.lease.instance, run.lease.slot
+            self.sleeping[run.job.key] = Sleep(run.lease.instance, run.lease.slot, self.cloud.now + run.job.ttl)
 
     def resumed(self, job: Job, life: "Life", lease: Lease) -> Run:
         """A job goes on; check that it does so where it slept, and that nobody else is there."""
         place = lease.instance, lease.slot
         where = f"{job.key} goes on on {lease.instance} slot {lease.slot}"
-        if self.sleeping.pop(job.key, place) != place:
+        if self.sleeping.pop(job.key, place)[:2] != place:
             self.violate(f"{where}, and slept elsewhere")
         if job.key in self.running:
             self.violate(f"{where}, and runs already")
@@ -424,6 +432,18 @@ class Observer:
             self.violate(f"{where}, and its lease is not in the journal")
         self.running[job.key] = run = Run(job, life, lease, self.cloud.now)
         return run
+
+    def expired(self, job: Job) -> None:
+        """A job that slept is told that its lease has expired; check that it had to."""
+        slept = self.sleeping.pop(job.key, None)
+        if slept is not None and self.cloud.now < slept.expires_at:
+            self.violate(f"{job.key} has expired before {slept.expires_at - EPOCH:.2f}, its time")
+
+    def check_in_time(self, job: Job, asked_at: float) -> None:
+        """A job that slept goes on under the same manager; check that it was asked for before it had expired."""
+        slept = self.sleeping.get(job.key)
+        if slept is not None and asked_at > slept.expires_at + self._late:
+            self.violate(f"{job.key} goes on though it expired at {slept.expires_at - EPOCH:.2f}")
 
     def lost_asleep(self, job: Job) -> None:
         """A job that slept is told that its instance is lost."""
@@ -441,7 +461,7 @@ class Observer:
         """The slot is clean, the instance not too old, and it has shown that it lives, as far as that is wanted."""
         pool, instance = self._pool, lease.instance
         slot = instance, lease.slot
-        if slot in self.sleeping.values():
+        if any(slot == slept[:2] and self.cloud.now < slept.expires_at for slept in self.sleeping.values()):
             self.violate(f"{where}, in which another job sleeps")
         if pool.cleans:
             if slot in self.dirty:

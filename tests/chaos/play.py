@@ -15,7 +15,7 @@ from attrs import Factory, asdict, define
 from fleeting import Completed, GroupRefused, LoopClock, Notice, State, Unreachable
 from fleeting.core import Put, Write
 from fleeting.testing import Command, virtual_run
-from taskscaler import Capacity, Lease, LeaseLost, NoCapacity, NotSuspended, Pool, Taskscaler
+from taskscaler import Capacity, Lease, LeaseExpired, LeaseLost, NoCapacity, NotSuspended, Pool, Taskscaler
 from tests.chaos.observer import EPOCH, Observer, Run
 from tests.chaos.process import Disk, Killed, Life, MortalGroup, MortalJournal
 from tests.chaos.repeatable import repeatable
@@ -488,9 +488,8 @@ class Play:
                     expected_duration=job.duration if job.declared else inf,
                 ) as lease:
                     await self._work(life, job, lease)
-        except NotSuspended:  # what slept is lost
-            self._lost_asleep(life, job)
-            return self._retry(life, "after a loss in its sleep")
+        except NotSuspended as error:
+            return self._retry(life, self._ended_asleep(life, job, error))
         except LeaseLost:
             self._lost_asleep(life, job)
             return self._retry(life, "after a loss")
@@ -537,20 +536,25 @@ class Play:
             lease = await life.scaler.acquire_lease(job.key, timeout=inf)
             async with lease.unless_lost(), self._giving_up(lease):
                 await self._work(life, job, lease, sleeps=True)
-                lease.suspend()
+                lease.suspend(ttl=job.ttl)
                 self.say(f"{job.key} sleeps")
             await anyio.sleep(job.sleeps)
+            asked_at = self.now
             lease = await life.scaler.resume(job.key)
+            if not life.dead:
+                self.observers[lease.pool].check_in_time(job, asked_at)
         async with lease.hold():
             await self._work(life, job, lease, resumed=True)
 
     async def _lease_asleep(self, life: Life, job: Job) -> Lease | None:
         """The job's lease that an earlier manager left, if it did; also one of whose loss only that one knew."""
-        with suppress(NotSuspended):
+        try:
             lease = await life.scaler.resume(job.key)
+        except NotSuspended as error:
+            self._ended_asleep(life, job, error)
+        else:
             self.result.met["job: resumed after a crash"] += 1
             return lease
-        self._lost_asleep(life, job)
         return None
 
     @asynccontextmanager
@@ -561,6 +565,15 @@ class Play:
         except BaseException:
             lease.release()
             raise
+
+    def _ended_asleep(self, life: Life, job: Job, error: NotSuspended) -> str:
+        """What slept is lost or has expired, if anybody lives to hear of it; returns when it is retried, in words."""
+        if not isinstance(error, LeaseExpired):
+            self._lost_asleep(life, job)
+            return "after a loss in its sleep"
+        if not life.dead:
+            self.observer.expired(job)
+        return "after it expired"
 
     def _lost_asleep(self, life: Life, job: Job) -> None:
         """What slept is lost, if anybody lives to hear of it."""

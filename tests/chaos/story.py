@@ -72,6 +72,9 @@ class Job:
     sleeps: float = 0.0
     """Seconds for which it is suspended half-way; 0: it is not."""
 
+    ttl: float = inf
+    """Seconds for which it may be, before it has to begin anew."""
+
 
 @frozen(kw_only=True)
 class Trouble:
@@ -158,7 +161,7 @@ def story_of(
         pool_kinds: What can go wrong besides where there are several pools.
         peer_kinds: What went wrong with others, and which capabilities a cloud needs for it.
     """
-    story = _pooled(_sleepy(_worn(_plain_story(seed, kinds), cleanup_kinds), sleep_kinds), pool_kinds)
+    story = _pooled(_expiring(_sleepy(_worn(_plain_story(seed, kinds), cleanup_kinds), sleep_kinds)), pool_kinds)
     return _with_troubles_of_peers(story, peer_kinds)
 
 
@@ -235,6 +238,19 @@ def _sleepy(story: Story, sleep_kinds: Sequence[str]) -> Story:
             "latency": {**latency, "suspend": random.choice([0.0, 1.0]), "resume": random.choice([0.0, 1.0])},
         },
     )
+
+
+def _expiring(story: Story) -> Story:
+    """The same, but some jobs that sleep may do so only for a while. Drawn by itself, as what wears is."""
+    random = Random(f"{story.seed}/ttl")
+    return evolve(story, jobs=tuple(_perhaps_expiring(random, job) for job in story.jobs))
+
+
+def _perhaps_expiring(random: Random, job: Job) -> Job:
+    """One in two that sleep, too briefly, at the last moment, or for nearly long enough."""
+    if not job.sleeps:
+        return job
+    return evolve(job, ttl=random.choice([inf, inf, job.sleeps / 2, job.sleeps, job.sleeps + 2.0, 0.0]))
 
 
 def _pooled(story: Story, pool_kinds: Sequence[str]) -> Story:

@@ -90,6 +90,7 @@ REQUIRED = (
     "job: done",
     "job: retried after a loss",
     "job: retried after a loss in its sleep",
+    "job: retried after it expired",
     "job: resumed after a crash",
     "job: retried after a broken connection",
     "job: retried after a crash",
