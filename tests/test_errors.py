@@ -553,6 +553,12 @@ def not_detached(_: Place) -> set[str]:
     return caught_with(lambda scaler, _: scaler.reattach("job"))
 
 
+@provokes("TS210")
+def not_held(_: Place) -> set[str]:
+    """Replace what was never acquired."""
+    return caught_with(lambda scaler, _: scaler.replace("job"))
+
+
 @provokes("TS204")
 def lost_lease(_: Place) -> set[str]:
     """Hold a slot on an instance that somebody else terminates."""

@@ -190,7 +190,7 @@ class Dice:
 
 INPUTS = (
     *("acquire", "cancel", "release", "reserve", "unreserve", "suspend", "resume", "mark_unreachable", "mark_suspect"),
-    *("reattach", "detach"),
+    *("reattach", "detach", "replace"),
     *("deliver", "check", "cleaned", "cordon", "uncordon", "retain", "unretain"),
     *("stop_handing_out", "break_all", "remove_all", "configure"),
     *("tick", "handle", "journal_failed", "journal_recovered"),
@@ -743,6 +743,12 @@ class World:
         self.left[key] = f"{lease.pool}/{lease.instance}", lease.slot
         self.take(self.core.detach(lease, self.now))
 
+    def replace(self, key: str) -> None:
+        """A job that runs or sleeps is to begin anew on another instance."""
+        self.running.pop(key, None)
+        self.sleeping.pop(key, None)
+        self.take(self.core.replace(key, self.now, "it is slow"))
+
     def forget(self, key: str) -> None:
         """Whoever waits, or was just handed a slot, wants it no more."""
         del self.durations[key]
@@ -1022,6 +1028,19 @@ class CoreMachine(RuleBasedStateMachine):
             case "clean-up fails":
                 self.a_cloud(pick).bad_cleanups = 1
         self.world.pass_time(seconds)
+
+    @precondition(lambda self: {*self.world.running, *self.world.sleeping} - self.world.called)
+    @rule(pick=PICKS)
+    def replace(self, pick: int) -> None:
+        """A job begins anew on another instance, as soon as there is one."""
+        world = self.world
+        keys = sorted({*world.running, *world.sleeping} - world.called)
+        key = keys[pick % len(keys)]
+        if key in world.core.ledger.leases:  # else it is about to hear that it was lost
+            old = world.core.ledger.leases[key].node
+            world.replace(key)
+            again = world.core.ledger.leases.get(key)
+            assert again is None or again.node is not old, "on the same instance again"
 
     @rule(pick=PICKS)
     def bad_turn_ahead(self, pick: int) -> None:

@@ -16,7 +16,7 @@ from pytest import raises  # noqa: PT013  (reads as a sentence)
 
 from fleeting.core import NOTHING, Drop, Put, Step
 from fleeting.events import Loss, LossKind
-from taskscaler._errors import KeyInUse, LeaseExpired, LeaseLost, NoCapacity, NotDetached, NotSuspended
+from taskscaler._errors import KeyInUse, LeaseExpired, LeaseLost, NoCapacity, NotDetached, NotHeld, NotSuspended
 from taskscaler._types import PoolSettings
 from taskscaler.core._ledger import Ledger
 from taskscaler.core._restart import Left
@@ -73,6 +73,9 @@ class ModelHost:
     closed: Closed | None = None
     cordoned: bool = False
     retained: bool = False
+    suspect: bool = False
+    """Whether it is to be given no work once it is ready again."""
+
     taken: dict[int, str] = Factory(dict)
     dirty: dict[int, str] = Factory(dict)
     """By slot: the last user's key, if it was not cleaned since."""
@@ -114,7 +117,7 @@ class ModelHost:
     @property
     def offered(self) -> int:
         """Slots that could be handed out, were it not asleep."""
-        return 0 if self.cordoned or self.spoiled else self.room
+        return 0 if self.cordoned or self.spoiled or self.suspect else self.room
 
     @property
     def spoiled(self) -> bool:
@@ -124,7 +127,7 @@ class ModelHost:
     @property
     def to_be_removed(self) -> bool:
         """Free, and never to be used again, and nobody has given it up yet, nor wants it kept."""
-        spent = self.closed in FOR_GOOD or self.worn_out
+        spent = self.closed in FOR_GOOD or self.worn_out or self.suspect
         return spent and not self.busy and not self.retained and self.closed is not Closed.RETIRED
 
     @property
@@ -348,7 +351,7 @@ class LedgerMachine(RuleBasedStateMachine):
         del node.taken[lease.slot]
         if self.cleans and lease.delivered:
             node.dirty[lease.slot] = key
-            if not (broken or node.closed in FOR_GOOD or node.worn_out):
+            if not (broken or node.closed in FOR_GOOD or node.worn_out or node.suspect):
                 node.cleaning[lease.slot] = NOT_YET
         if self.rests(node):
             node.idle_since = self.now
@@ -751,6 +754,40 @@ class LedgerMachine(RuleBasedStateMachine):
         self.called.discard(key)
         assert self.ledger.cancel(key, self.now) == NOTHING
 
+    @precondition(lambda self: self.replaceable())
+    @rule(pick=PICKS)
+    def replace(self, pick: int) -> None:
+        """A lease gives its slot back, and waits for one elsewhere at its old place: there it is served again."""
+        keys = self.replaceable()
+        key = keys[pick % len(keys)]
+        if self.over:
+            with raises(NoCapacity):
+                self.ledger.replace(key, self.now, "it is slow")
+            return
+        lease = self.leases[key]
+        node = lease.node
+        if node.closed in AWAY:
+            node.suspect = True
+            node.cleaning.clear()
+        else:
+            node.close(Closed.UNHEALTHY)
+        self.vacate(key, broken=True)
+        self.wait(key, lease.ticket, reserves=False, expected=lease.ends_by - lease.since)
+        self.broke(node, self.ledger.replace(key, self.now, "it is slow"), -inf, delivered_too=False)
+        assert key not in self.leases or self.leases[key].node is not node
+
+    def replaceable(self) -> list[str]:
+        """Those that somebody holds, or that sleep and nobody waits for."""
+        others = self.resuming | self.called | self.detached.keys()
+        return [key for key, each in self.leases.items() if each.delivered and key not in others]
+
+    @rule(key=KEYS)
+    def replace_what_is_not_held(self, key: str) -> None:
+        """Nothing happens."""
+        if key not in self.replaceable():
+            with raises(KeyInUse if key in self.resuming | self.called else NotHeld):
+                self.ledger.replace(key, self.now, "it is slow")
+
     @precondition(lambda self: any(self.may_sleep(node) for node in self.nodes.values()))
     @rule(pick=PICKS)
     def fall_asleep(self, pick: int) -> None:
@@ -783,7 +820,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.ledger.wake(node)
         if not ready:
             return
-        closed = draining or model.spoiled
+        closed = draining or model.spoiled or model.suspect
         model.closed, model.idle_since = Closed.DRAINING if closed else None, self.now
         if closed:
             model.cleaning.clear()
@@ -1065,7 +1102,11 @@ class LedgerMachine(RuleBasedStateMachine):
     def what_sleeps_or_might_is_known(self) -> None:
         """No index misses a node, nor holds one that does not belong there."""
         nodes, ledger = self.nodes.values(), self.ledger
-        asleep = {node.id for node in nodes if node.closed is Closed.ASLEEP and (node.offered or not node.busy)}
+        asleep = {
+            node.id
+            for node in nodes
+            if node.closed is Closed.ASLEEP and not node.suspect and (node.offered or not node.busy)
+        }
         resting = [node for node in nodes if self.rests(node) and node.taken and not (node.cordoned or node.retained)]
         wears = [node for node in resting if node.closed is None or (node.closed is Closed.DRAINING and not node.dirty)]
         assert ids(node for each in ledger.pools.values() for node in each.lists.sleepers.values()) == asleep

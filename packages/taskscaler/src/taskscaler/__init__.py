@@ -23,6 +23,7 @@ from taskscaler._errors import (
     NoCapacity,
     NoSuchInstance,
     NotDetached,
+    NotHeld,
     NotSuspended,
     TaskscalerError,
 )
@@ -62,6 +63,7 @@ __all__ = [
     "NoCapacity",
     "NoSuchInstance",
     "NotDetached",
+    "NotHeld",
     "NotSuspended",
     "Policy",
     "Pool",

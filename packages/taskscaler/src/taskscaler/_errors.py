@@ -16,6 +16,7 @@ FleetingError
     ├── NotSuspended      no lease sleeps under the key; it may have been lost
     │   └── LeaseExpired  one did, for longer than its `ttl`
     ├── NotDetached       nothing waits to be reattached under the key; `held` says whether somebody has it
+    ├── NotHeld           no lease is held under the key; acquire one
     ├── NoSuchInstance    look at `instances()`; it may be gone, or going
     ├── LeaseLost         the slot is gone; the work may be tried again
     ├── ScriptFailed      look at what it printed, and correct it
@@ -231,6 +232,22 @@ class NotDetached(TaskscalerError):
         self.key = key
         self.held = held
         super().__init__(f"the lease {key!r} {why}")
+
+
+class NotHeld(TaskscalerError):
+    """No lease is held or suspended under this key."""
+
+    entry = CatalogueEntry(
+        "TS210",
+        "The lease to replace is not held: it never was, it has ended, or it is detached.",
+        "Acquire a new slot; reattach a detached lease first.",
+    )
+
+    def __init__(self, key: str, *, detached: bool = False) -> None:
+        """Take the key, and whether a lease under it is detached."""
+        self.key = key
+        what = "the lease {!r} is detached; reattach it first" if detached else "no lease is held under the key {!r}"
+        super().__init__(what.format(key))
 
 
 class NoSuchInstance(TaskscalerError):

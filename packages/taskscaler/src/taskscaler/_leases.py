@@ -233,6 +233,13 @@ class Leases:
             self._runtime.take(self._core.release(id_.key, self._now()))
         self.note_end()
 
+    def note_replacement(self, id_: LeaseId, why: str) -> None:
+        """A lease gives its slot up for another; whoever holds it has it no more, as if it had been released."""
+        if id_ in self._states:
+            self._states.pop(id_).end()
+        if self._observers:
+            self._runtime.take(Step(actions=(self._event(id_, "replaced", why),)))
+
     def suspend(self, id_: LeaseId, ttl: float | None) -> None:
         """Let a lease sleep."""
         if self._end(id_, "suspended"):

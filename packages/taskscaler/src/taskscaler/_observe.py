@@ -80,10 +80,10 @@ class LeaseEvent:
 
     what: str
     """``acquired``, ``released``, ``lost``, ``suspended``, ``resumed``, ``expired`` (suspended for too long),
-    ``detached`` (kept, and held by nobody) or ``reattached``."""
+    ``detached`` (kept, and held by nobody), ``reattached``, or ``replaced`` (by a slot on another instance)."""
 
     why: str = ""
-    """Why it was lost or detached, if not by its holder; else empty."""
+    """Why it was lost, replaced, or detached if not by its holder; else empty."""
 
 
 @frozen(kw_only=True)

@@ -14,7 +14,7 @@ from fleeting import Clock, Duration, GroupInfo, Journal
 from fleeting.config import all_are, as_given, check
 from fleeting.core import PLAN_RECORDS, Step, build_plan
 from fleeting.journal import Recovered
-from fleeting.plugins import format_duration
+from fleeting.plugins import format_duration, one_line
 from fleeting.runtime import GroupDriver, Runtime, Upkeep
 from taskscaler._arguments import check_settings, check_wait, refuse_with
 from taskscaler._attempts import Attempt, Attempts, Tries
@@ -40,6 +40,9 @@ from taskscaler.diagnose._explain import Explanation, InstanceView, explain, vie
 from taskscaler.diagnose._explain_instance import InstanceExplanation, explain_instance
 from taskscaler.diagnose._explain_key import KeyExplanation, explain_key
 from taskscaler.diagnose._snapshot import Snapshot
+
+REPLACED = "its holder wanted another instance"
+"""Why an instance gets no more work, if `replace` was not given a reason."""
 
 REMOVAL_GRACE = 5.0
 """Seconds beyond the retries that instances have to go on shutdown."""
@@ -257,6 +260,40 @@ class Taskscaler:
             raise NoCapacity("the scaler has ended")
         step = self._core.reattach(key)
         return await self._leases.wait(key, step, timeout, held=self._core.ledger.leases[key].id)
+
+    async def replace(self, key: str, *, why: str = "", timeout: float | None = None) -> Lease:
+        """Give a lease's slot back for one on another instance: under the same key, from the same place in the queue.
+
+        The old instance gets no more work, and is replaced once it is free, as after `Lease.mark_suspect`; what others
+        run there goes on. The old lease has ended as if it had been released: nothing is broken, so call this from
+        where the work was. It may be suspended, with an instance that does not come back.
+
+        Args:
+            key: What the lease was acquired under.
+            why: What is wrong with the old instance, in a few words.
+            timeout: Seconds to wait for the other. None: the scaler's `acquire_timeout`; infinite: for ever.
+
+        Returns:
+            The new lease, to be released by the caller.
+
+        Raises:
+            NotHeld: No lease is held or suspended under the key.
+            KeyInUse: Somebody waits to resume it.
+            NoCapacity: There was no slot in time, and the key holds none any more; or there will be none, and the
+                lease stays as it is.
+        """
+        check_wait(key, timeout)
+        check("why", why, str)
+        if self._runtime.ended:
+            raise NoCapacity("the scaler has ended")
+        why = one_line(why) or REPLACED
+        old = self._core.ledger.leases.get(key)
+        step = self._core.replace(key, self._now(), why)
+        if old is not None:
+            self._leases.note_replacement(old.id, why)
+        given = self._acquire_timeout if timeout is None else timeout
+        setting = " (instance_acquire_timeout)" if timeout is None else ""
+        return await self._leases.wait(key, step, given, setting)
 
     def attempts(
         self, key: str, *, tries: int = 3, timeout: float | None = None, expected_duration: float = math.inf

@@ -40,7 +40,7 @@ from math import inf
 
 from fleeting.core import NOTHING, Drop, Put, Step, Timers, Write
 from fleeting.events import Loss, LossKind
-from taskscaler._errors import KeyInUse, LeaseExpired, LeaseLost, NoCapacity, NotDetached, NotSuspended
+from taskscaler._errors import KeyInUse, LeaseExpired, LeaseLost, NoCapacity, NotDetached, NotHeld, NotSuspended
 from taskscaler.core._expiries import Expiries
 from taskscaler.core._slots import (
     AWAY,
@@ -238,6 +238,47 @@ class Ledger:
         served = self._serve(now)
         return Step((Drop(LEASE, key), *served.writes), served.actions)
 
+    def replace(self, key: str, now: float, why: str) -> Step:
+        """Give a lease's slot back, and hand one of another node out under its key, at its place in the queue.
+
+        So that it is another one, the node is given no more work.
+
+        Args:
+            key: Of a lease that is held, or sleeps.
+            now: Seconds since the epoch.
+            why: What is wrong with the node.
+
+        Raises:
+            NotHeld: There is no such lease, or nobody has it.
+            KeyInUse: Somebody waits to resume it.
+            NoCapacity: Nothing will be handed out any more; the lease stays.
+        """
+        assignment = self.leases.get(key)
+        if assignment is None or not assignment.delivered or assignment.detached:
+            raise NotHeld(key, detached=assignment is not None and assignment.detached)
+        if assignment.resuming:
+            raise KeyInUse(key)
+        if self.over:
+            raise NoCapacity(self.over)
+        node, expected = assignment.node, assignment.ends_by - assignment.since
+        if node.closed in AWAY:
+            node.suspect = why
+            _stop_cleaning(node)
+            node.pool_slots.settle(node)
+            self._unfulfil()
+        else:
+            self.close(node, Closed.UNHEALTHY, why)
+        self._end(assignment)
+        freed: Step = Step((Drop(LEASE, key),))
+        if node.pool_slots.cleans:
+            freed = self._clean(assignment, now)
+        else:
+            self._vacate(assignment, now)
+        self._wait(Waiter(key, assignment.ticket, now, False, expected, assignment.persistent))
+        self._unfulfil(since=assignment.ticket)
+        served = self.take_back(node, now)
+        return Step((*freed.writes, *served.writes), served.actions)
+
     def cancel(self, key: str, now: float) -> Step:
         """Whoever waits, has reserved, or is just being handed a slot under *key* wants it no more."""
         waiter = self._waiters.pop(key, None)
@@ -428,7 +469,7 @@ class Ledger:
         node.idle_since = now
         node.idle_rank = self._next_idle_rank()
         cleaning = tuple(node.cleaning.values())
-        spent = draining or (WAS_IN_USE if node.spoiled else "")
+        spent = draining or node.suspect or (WAS_IN_USE if node.spoiled else "")
         self._reclose(node, Closed.DRAINING if spent else None, spent)
         woken = [self._wake(assignment) for assignment in node.leases if assignment.resuming]
         steps = (*woken, Step((), cleaning), self._serve(now))
@@ -879,7 +920,7 @@ class Ledger:
         """Take back a slot that was used: it is cleaned first, if anybody may be given it after that."""
         node = assignment.node
         writes = (Drop(LEASE, assignment.key), self._mark_dirty(assignment))
-        if node.closed in FINAL or node.uses_left <= 0:
+        if node.closed in FINAL or node.suspect or node.uses_left <= 0:
             self._vacate(assignment, now)
             return Step(writes)
         _let_go(assignment)
@@ -924,9 +965,8 @@ class Ledger:
         """Change whether and why the node is closed."""
         node.closed = closed
         node.why_closed = why
-        if node.cleaning and closed in FINAL:
-            node.vacant = sorted([*node.vacant, *node.cleaning])
-            node.cleaning.clear()
+        if closed in FINAL:
+            _stop_cleaning(node)
         node.pool_slots.settle(node)
 
     def _settle_if_node(self, pool: str, instance: str) -> None:
@@ -981,6 +1021,13 @@ def _take(node: Node, slot: int) -> None:
     """Make sure that nobody else is given the slot."""
     node.vacant.remove(slot)
     heapq.heapify(node.vacant)
+
+
+def _stop_cleaning(node: Node) -> None:
+    """Whoever would be given the slots, nobody will: they are free as they are."""
+    if node.cleaning:
+        node.vacant = sorted([*node.vacant, *node.cleaning])
+        node.cleaning.clear()
 
 
 def _let_go(assignment: Assignment) -> None:

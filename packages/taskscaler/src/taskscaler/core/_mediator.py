@@ -368,6 +368,17 @@ class Core:
             self._give_up_if_free(assignment.node, now)
         return self._end()
 
+    def replace(self, key: str, now: float, why: str) -> Step:
+        """See `Ledger.replace`; the node goes once it is free."""
+        replaced = self.ledger.leases.get(key)
+        self._touched = True
+        self._add(self.ledger.replace(key, now, why))
+        if replaced is not None:
+            node = replaced.node
+            self._actions += [MarkUnhealthy(each.id, why) for each in node.awake.values()]
+            self._give_up_if_free(node, now)
+        return self._end()
+
     def mark_suspect(self, pool: str, instance: str, why: str, now: float) -> Step:
         """Give the node no new work, and replace it once it is free: who had work there says why."""
         self._touched = True

@@ -214,6 +214,9 @@ class Node:
 
     closed: Closed | None = Closed.RETURNING
     why_closed: str = ""
+    suspect: str = ""
+    """Why it is to be given no work once it is ready again; empty: it may be. Of nodes that are away alone."""
+
     retained: bool = False
     """Whether it must not be given up.
 
@@ -323,12 +326,12 @@ def _uncommon_contribution(node: Node) -> Counts:
         len(node.cleaning),
     )
     cordoned = node.cordoned is not None
-    offered = 0 if cordoned or node.pool_slots.why_blocked or node.spoiled else room
+    offered = 0 if cordoned or node.pool_slots.why_blocked or node.spoiled or node.suspect else room
     usable = offered if closed is None else 0
     paused = offered if closed is Closed.PAUSED else 0
     away, asleep = closed in AWAY, closed is Closed.ASLEEP
     kept = not away and bool(node.busy or usable or paused)
-    spent = closed in FINAL or not room
+    spent = closed in FINAL or not room or bool(node.suspect)
     wears = closed is None or (closed is Closed.DRAINING and not node.dirty)
     rare = Rarities(
         suspended=suspended,
@@ -341,7 +344,7 @@ def _uncommon_contribution(node: Node) -> Counts:
         to_remove=int(spent and not (node.busy or kept or node.retained or closed is Closed.RETIRED)),
         cordoned=int(cordoned),
         suspendable=int(suspended > 0 and node.rests and wears and not (cordoned or node.retained)),
-        sleepers=int(asleep and (offered > 0 or not node.busy)),
+        sleepers=int(asleep and not node.suspect and (offered > 0 or not node.busy)),
         wake_requested=int(away and bool(cleaning or any(lease.resuming for lease in node.leases))),
     )
     blocked = 0 if node.rests else free - (offered if away else usable)

@@ -121,6 +121,14 @@ class Taskscaler:
 
         return self.portal.call(reattach, undo=Lease.detach)
 
+    def replace(self, key: str, *, why: str = "", timeout: float | None = None) -> Lease:
+        """Give a lease's slot back for one on another instance, as `taskscaler.Taskscaler.replace`."""
+
+        async def replace() -> Lease:
+            return Lease(await self.scaler.replace(key, why=why, timeout=timeout), self.portal)
+
+        return self.portal.call(replace, undo=Lease.release)
+
     def attempts(
         self, key: str, *, tries: int = 3, timeout: float | None = None, expected_duration: float = math.inf
     ) -> Attempts:
