@@ -182,6 +182,26 @@ def test_there_is_a_class_for_each_thing_to_do(error: Exception, kind: type[Prov
     assert type(failure_of(error, "launch", changing=True)) is kind
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        exceptions.EndpointConnectionError(endpoint_url="https://x"),
+        exceptions.ConnectTimeoutError(endpoint_url="https://x"),
+        exceptions.ReadTimeoutError(endpoint_url="https://x"),
+        exceptions.ProxyConnectionError(proxy_url="https://user:secret@x"),
+        exceptions.SSLError(endpoint_url="https://x", error="?"),
+    ],
+    ids=repr,
+)
+def test_a_network_that_is_down_is_no_answer_at_all(error: Exception) -> None:
+    """What to look at is the network, not the cloud; a proxy's password is not shown."""
+    failure = failure_of(error, "describe", changing=False)
+    assert type(failure) is ProviderError
+    assert str(failure).startswith("AWS did not answer describe (")
+    assert "network, proxy and region" in str(failure)
+    assert "secret" not in str(failure)
+
+
 @given(st.text(min_size=1, max_size=20), st.integers(400, 599), st.booleans())
 def test_no_refusal_is_anything_else(code: str, status: int, changing: bool) -> None:  # noqa: FBT001  (hypothesis gives it)
     """Whatever AWS writes, it is a `ProviderError`; and a read that fails is never of unknown outcome."""

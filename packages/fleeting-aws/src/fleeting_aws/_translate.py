@@ -204,6 +204,9 @@ _CLASSES: Mapping[type[ProviderError], str] = {
 """What the caller should do about a code. What is here has been refused, though AWS sends some with HTTP status 500."""
 
 _CLASS_OF = {code: kind for kind, codes in _CLASSES.items() for code in codes.split()}
+_UNREACHED = frozenset({"ConnectionError", "HTTPClientError"})
+"""Of the SDK's classes, those above all that say that no whole answer came."""
+
 _NO_CREDENTIALS = re.compile("Credential|NoAuthToken|SSO")
 
 
@@ -237,6 +240,8 @@ def failure_of(error: Exception, operation: str, *, changing: bool, lost: bool =
     elif not names & {"BotoCoreError", "ResponseParserError"}:
         return error
     kind = OutcomeUnknown if changing else ProviderError
+    if names & _UNREACHED:
+        return kind(f"AWS did not answer {operation} ({type(error).__name__}); check network, proxy and region")
     return kind(f"AWS gave an invalid answer to {operation} ({type(error).__name__})")
 
 

@@ -180,8 +180,9 @@ class DockerGroup:
             remedy = "become a member of the group that it belongs to (docker), or set socket"
             return AuthFailed(f"this user may not use {self._config.socket}; {remedy}")
         if isinstance(error, EngineUnreachable):
-            unknown = changes and not isinstance(error.__cause__, OSError)  # who did not connect has changed nothing
-            return (OutcomeUnknown if unknown else ProviderError)(f"{error} ({self._config.socket})")
+            if isinstance(error.__cause__, OSError):  # who did not connect has changed nothing
+                return ProviderError(f"{error} ({self._config.socket}); start the Docker daemon, or set socket")
+            return (OutcomeUnknown if changes else ProviderError)(f"{error} ({self._config.socket})")
         return ProviderError(str(error)) if isinstance(error, EngineRefused) else error
 
     async def _listed(self, engine: Engine) -> Mapping[str, Listed]:
