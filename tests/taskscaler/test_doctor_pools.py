@@ -188,7 +188,16 @@ async def test_an_instance_that_does_not_answer() -> None:
     cloud.faults.dial.always(Fault(slow=60))
     (finding,) = await look(FakeGroup(cloud))
     (instance,) = cloud.alive
-    assert finding.found == f"{instance} cannot be dialled within 27s"
+    assert finding.found == f"{instance} cannot be dialled within 30s"
+
+
+async def test_an_error_that_names_the_instance_does_so_once() -> None:
+    """SSH's do."""
+    cloud = cloud_with(1)
+    (instance,) = cloud.alive
+    cloud.faults.dial.once(Fault(refuse=Unreachable(f"{instance} (10.0.0.1 port 22) is unreachable")))
+    (finding,) = await look(FakeGroup(cloud))
+    assert finding.found == f"{instance} (10.0.0.1 port 22) is unreachable"
 
 
 async def test_of_many_instances_a_few_are_dialled() -> None:

@@ -117,7 +117,8 @@ class _Doctor:
         if self.file is not None:
             await self.checks.run([self._check("file", partial(self._read, self.file, subjects))], self.show)
         subject = subjects[0] if subjects else None
-        await self.checks.run([*self._of_host(subject), *self._of_fleet(subject)], self.show)
+        await self.checks.run([*self._of_host(subject)], self.show)  # first: groups need the plugins, which load slowly
+        await self.checks.run([*self._of_fleet(subject)], self.show)
 
     def _read(self, path: Path, subjects: list[Subject], report: Report) -> None:
         try:
@@ -149,7 +150,7 @@ class _Doctor:
         if subject is not None:
             plugins = _plugins.needed_connectors(subject.fleet.all_pools)
         for plugin in plugins:
-            yield self._check("plugin", plugin.run)
+            yield Check("plugin", plugin.run, self.patience, about=f"{plugin.what}: ")
         yield from self._of_state(subject)
         yield self._look("results", partial(_state.look_at_results, Path.cwd()))
 
@@ -176,7 +177,7 @@ class _Doctor:
         for pool, group in zip(subject.fleet.all_pools, subject.groups, strict=False):
             name = pool.name if subject.fleet.pools else ""
             look = PoolLook(pool=pool, group=group, name=name, state=state, patience=self.patience)
-            yield Check("group", look.run, self.patience + GRACE, name)
+            yield Check("group", look.run, 2 * self.patience + GRACE, name, doing=look.under_way)
 
     def _look(self, name: str, look: Callable[[], Iterable[Finding]]) -> Check:
         def run(report: Report) -> None:

@@ -17,6 +17,9 @@ from taskscaler.cli._doctor._finding import Finding, Grade, of_error
 
 Report = Callable[[Finding], None]
 
+SLOW = "check network, proxy and credentials, or allow more with --timeout"
+"""What to do about whatever takes too long."""
+
 GRACE = 5.0
 """Seconds beyond its time after which a check is given up that should have ended by itself."""
 
@@ -33,6 +36,11 @@ class Check:
     """Seconds after which it is given up."""
 
     pool: str = ""
+    about: str = ""
+    """What stands before what is said of it if it fails, such as ``group aws: ``."""
+
+    doing: Callable[[], str] = field(default=str, repr=False)
+    """Says what is under way."""
 
 
 @define
@@ -57,16 +65,17 @@ class _Run:
         try:
             self.check.run(partial(list.append, self.found))
         except BaseException as error:  # noqa: BLE001  (also SystemExit: a plugin's ends no more than its check)
-            self.found.extend(of_error(self.check.name, error, pool=self.check.pool))
+            self.found.extend(of_error(self.check.name, error, pool=self.check.pool, about=self.check.about))
         finally:
             self.is_alive = False
 
     def _late(self) -> Finding:
+        doing = self.check.doing()
         return Finding(
             check=self.check.name,
             grade=Grade.PROBLEM,
-            found=f"it hangs: there is no result after {span(self.check.patience)}",
-            do="check network, proxy and file systems; if the plugin blocks, report it to its author",
+            found=f"{self.check.about}{doing and f'{doing}: '}no result after {span(self.check.patience)}",
+            do=f"{SLOW}; if the plugin blocks, report it to its author",
             pool=self.check.pool,
         )
 

@@ -49,9 +49,13 @@ class PluginLook:
     is_needed: bool = False
     """Whether the file needs it; else it may lack an optional package."""
 
+    @property
+    def what(self) -> str:
+        """Which one it is."""
+        return f"{self.kind} {self.name}"
+
     def run(self, report: Report) -> None:
         """Load it, and report what it is."""
-        what = f"{self.kind} {self.name}"
         try:
             self.load(self.name)
         except PluginBroken as error:
@@ -61,9 +65,9 @@ class PluginLook:
             grade = Grade.PROBLEM if self.is_needed else Grade.OK
             do = extra["install"] if self.is_needed else f"{extra['install']}, if you want to use it"
             code = error.entry.code if self.is_needed else ""
-            report(Finding(check="plugin", grade=grade, found=f"{what}: {extra['what']}", do=do, code=code))
+            report(Finding(check="plugin", grade=grade, found=f"{self.what}: {extra['what']}", do=do, code=code))
         else:
-            report(Finding(check="plugin", grade=Grade.OK, found=f"{what}: {self.release}"))
+            report(Finding(check="plugin", grade=Grade.OK, found=f"{self.what}: {self.release}"))
 
 
 def installed_plugins() -> Iterator[PluginLook]:

@@ -12,6 +12,7 @@ from fleeting import (
     CapacityUnavailable,
     Clock,
     ConnectInfo,
+    FleetingError,
     GroupInfo,
     InstanceGroup,
     LoopClock,
@@ -22,13 +23,14 @@ from fleeting import (
     QuotaExceeded,
     Settings,
     State,
+    Unreachable,
     dial,
 )
 from fleeting.errors import CatalogueEntry
 from fleeting.plugins import HasHosts, span
 from fleeting.runtime import Dial, GroupDriver
 from taskscaler._wording import counted
-from taskscaler.cli._doctor._checks import Report
+from taskscaler.cli._doctor._checks import SLOW, Report
 from taskscaler.cli._doctor._finding import Finding, Grade, of_error
 from taskscaler.cli._doctor._state import look_at_lock
 from taskscaler.cli._look import PATIENCE, dial_once, too_small, view_of
@@ -38,7 +40,7 @@ CLOSING = 2.0
 """Seconds that closing the group may take."""
 
 SHARE = 0.9
-"""Of the time that is left, for dialling: so it is known which instances do not answer, before all of it is over."""
+"""Of the time for dialling, for the connector: it knows why an instance does not answer."""
 
 FEW = 10
 """So many instances are dialled, at the same time."""
@@ -68,10 +70,14 @@ class PoolLook:
 
     dial: Dial = dial
     patience: float = PATIENCE
-    """Seconds for all of it."""
+    """Seconds for the group, and once more for its connections."""
 
     _doing: str = field(default="opening the group", init=False)
     """What is under way."""
+
+    def under_way(self) -> str:
+        """Say what is being done."""
+        return self._doing
 
     def run(self, report: Report) -> None:
         """Look, in an event loop of its own."""
@@ -86,8 +92,7 @@ class PoolLook:
                 for finding in of_error("group", error, pool=self.name):
                     report(finding)
         if scope.cancelled_caught:
-            do = "check network, proxy and the plugin's endpoint, or allow more with --timeout"
-            report(self._finding(Grade.PROBLEM, f"{self._doing} took longer than {span(self.patience)}", do=do))
+            report(self._finding(Grade.PROBLEM, f"{self._doing} took longer than {span(self.patience)}", do=SLOW))
 
     async def _look(self, report: Report, scope: anyio.CancelScope) -> None:
         clock, connector = LoopClock(), self.pool.connector_config
@@ -99,8 +104,8 @@ class PoolLook:
             view = await view_of(self.group, self.patience)
             for finding in self._of_group(info, view, clock):
                 report(finding)
-            self._doing = "dialling"
-            for finding in await self._of_connections(view, SHARE * (scope.deadline - anyio.current_time())):
+            self._doing, scope.deadline = "dialling", anyio.current_time() + self.patience + CLOSING
+            for finding in await self._of_connections(view):
                 report(finding)
         finally:
             with anyio.move_on_after(CLOSING, shield=True):
@@ -150,7 +155,7 @@ class PoolLook:
 
     # --- connections -------------------------------------------------------------------------------------
 
-    async def _of_connections(self, view: Observation, patience: float) -> Sequence[Finding]:
+    async def _of_connections(self, view: Observation) -> Sequence[Finding]:
         """Dial the first few that can be dialled, at the same time."""
         names = [instance for instance, seen in view.instances.items() if seen.state is State.RUNNING]
         hosts: dict[str, ConnectInfo] = {}
@@ -159,7 +164,7 @@ class PoolLook:
             names = list(hosts)
         if not names:
             return [self._finding(Grade.OK, "not tried: no instance is running", check="connection")]
-        tries = [_Try(self, name, hosts.get(name), patience) for name in names[:FEW]]
+        tries = [_Try(self, name, hosts.get(name)) for name in names[:FEW]]
         results: dict[str, Sequence[Finding]] = {}
         async with anyio.create_task_group() as tasks:
             for each in tries:
@@ -187,24 +192,20 @@ class _Try:
     look: PoolLook
     name: str
     info: ConnectInfo | None
-    patience: float
 
     async def run(self, results: dict[str, Sequence[Finding]]) -> None:
         """Dial, and note what is wrong; nothing, if nothing is."""
         look = self.look
         try:
-            with anyio.fail_after(self.patience):
+            with anyio.fail_after(look.patience):
                 info = self.info or await look.group.connect_info(self.name)
-                await dial_once(info, look.pool, dial=look.dial, patience=self.patience)
+                await dial_once(info, look.pool, dial=look.dial, patience=SHARE * look.patience)
         except TimeoutError:
-            found, do = (
-                f"{self.name} cannot be dialled within {span(self.patience)}",
-                "check network, firewall and address",
-            )
-            finding = look._finding(Grade.PROBLEM, found, do=do, check="connection", code="FL401")  # noqa: SLF001
-            results[self.name] = [finding]
+            late = f"{self.name} cannot be dialled within {span(look.patience)}; check network, firewall and address"
+            results[self.name] = of_error("connection", Unreachable(late), pool=look.name)
         except Exception as error:  # noqa: BLE001  (a connector's, too)
-            about = f"{self.name} cannot be dialled: "
+            named = str(error).startswith(f"{self.name} ") if isinstance(error, FleetingError) else False
+            about = "" if named else f"{self.name} cannot be dialled: "
             results[self.name] = of_error("connection", error, pool=look.name, about=about)
         else:
             results[self.name] = []

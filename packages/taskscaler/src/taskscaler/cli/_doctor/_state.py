@@ -24,6 +24,7 @@ LITTLE = 256 << 20
 MOST = 50
 """So many journals are looked into."""
 
+_OUTPUT = "run batches in another directory, or with --output"
 _ELSEWHERE = "set dir in [autoscaler.state_storage] to another directory"
 
 
@@ -52,18 +53,18 @@ class Disk:
         )
 
 
-def judge_disk(what: str, path: Path, disk: Disk) -> Iterator[Finding]:
-    """Judge what is left for *what*, which is kept at *path*.
+def judge_disk(what: str, path: Path, disk: Disk, elsewhere: str) -> Iterator[Finding]:
+    """Judge what is left for *what*, which is kept at *path*; *elsewhere* says how to keep it somewhere else.
 
     Returns:
         What is wrong, at most one finding.
     """
     if disk.is_read_only:
-        found, do, grade = "the file system is read-only", "mount it for writing, or use another directory", True
+        found, do, grade = "the file system is read-only", f"mount it for writing, or {elsewhere}", True
     elif disk.free == 0:
-        found, do, grade = "the disk is full", "free some space, or use another directory", True
+        found, do, grade = "the disk is full", f"free some space, or {elsewhere}", True
     elif disk.inodes == 0:
-        found, do, grade = "the disk has room for no more files", "remove some, or use another directory", True
+        found, do, grade = "the disk has room for no more files", f"remove some, or {elsewhere}", True
     elif disk.free < LITTLE or disk.free < LEAST_FREE * disk.size:
         share = f"{disk.free / disk.size:.0%}" if disk.size else "nothing"
         found, grade = f"{in_units(disk.free)} are free, {share} of the disk", False
@@ -89,7 +90,7 @@ def look_at_state(directory: Path | None) -> Iterator[Finding]:
         yield Finding(check="state", grade=Grade.OK, found=found)
         return
     there = _nearest(directory)
-    if wrong := [*_wrong_directory(directory, there), *judge_disk("state", directory, Disk.at(there))]:
+    if wrong := [*_wrong_directory(directory, there), *judge_disk("state", directory, Disk.at(there), _ELSEWHERE)]:
         yield from wrong
         return
     free = in_units(Disk.at(there).free)
@@ -101,10 +102,10 @@ def look_at_results(directory: Path) -> Iterator[Finding]:
     """See whether results can be left below the current directory, where they go unless somebody says otherwise."""
     if not os.access(directory, os.W_OK | os.X_OK):
         found = f"{directory}, the current directory, cannot be written"
-        do = "run batches elsewhere, or with --output"
+        do = _OUTPUT
         yield Finding(check="results", grade=Grade.WARNING, found=found, do=do)
     else:
-        wrong = [*judge_disk("results", directory, Disk.at(directory))]
+        wrong = [*judge_disk("results", directory, Disk.at(directory), _OUTPUT)]
         free = f"{directory}: {in_units(Disk.at(directory).free)} are free"
         yield from wrong or [Finding(check="results", grade=Grade.OK, found=free)]
 
