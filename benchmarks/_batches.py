@@ -35,8 +35,8 @@ class Took:
 
 
 async def run_jobs(scaler: Taskscaler, directory: Path, number: int) -> Took:
-    """Run so many jobs of ``true``, and leave their results in a new directory."""
-    jobs = [Job(spec=JobSpec(name=f"job-{each}", script="true")) for each in range(number)]
+    """Run so many copies of a job of ``true``, and leave their results in a new directory."""
+    jobs = [Job(spec=JobSpec(name=f"job-{each}", script="true"), group="job") for each in range(number)]
     executor = InstanceExecutor(InstanceConfig(), Runs("instance", directory.parent / "runs"))
     results, clock, started = Results(directory), LoopClock(), perf_counter()
     results.prepare()

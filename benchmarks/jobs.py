@@ -9,7 +9,7 @@ it, and ``--drain`` leaves out the batch that is run to its end.
 import argparse
 import json
 import resource
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, closing
 from io import BufferedReader, RawIOBase
 from math import inf
@@ -22,9 +22,10 @@ from _figures import report
 from attrs import define, field
 
 from fleeting import ConnectInfo, LoopClock
+from taskscaler import NotDetached
 from taskscaler._jobsfile import StreamJobs, keep
 from taskscaler._jobsfile._tables import Defaults
-from taskscaler.batch import Batch, EventLog, JobState, Results
+from taskscaler.batch import Batch, EventLog, Held, JobState, Kept, Results
 from taskscaler.executors import JobOutcome, JobSpec, Leased, Verdict
 
 JOBS = 1_000_000
@@ -59,6 +60,7 @@ class Scaler:
     """Gives a few slots to who comes first."""
 
     slots: anyio.Semaphore = field(factory=lambda: anyio.Semaphore(SLOTS))
+    detached: Sequence[Kept] = ()
 
     @asynccontextmanager
     async def acquire(
@@ -68,10 +70,15 @@ class Scaler:
         timeout: float | None = None,  # noqa: ARG002  (as a scaler has them)
         expected_duration: float = inf,  # noqa: ARG002
         place: int | None = None,  # noqa: ARG002
+        persistent: bool = False,  # noqa: ARG002
     ) -> AsyncIterator[Slot]:
         """Wait for a slot."""
         async with self.slots:
             yield Slot("i-1", 0)
+
+    async def reattach(self, key: str) -> Held:
+        """Never asked: nothing was left."""
+        raise NotDetached(key, "was never left", held=False)
 
     async def explain(self) -> str:
         """Never asked."""

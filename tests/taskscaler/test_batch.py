@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 import stat
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
 from errno import ENOSPC
 from itertools import pairwise
@@ -25,7 +25,7 @@ from fleeting import ConnectError, ConnectInfo, Connection, LoopClock, Unreachab
 from fleeting.connectors import Sink
 from fleeting.events import Loss, LossKind
 from fleeting.testing import FakeCloud, FakeGroup
-from taskscaler import LeaseLost, NoCapacity, Pool, Taskscaler
+from taskscaler import LeaseLost, NoCapacity, NotDetached, Pool, Taskscaler
 from taskscaler.batch import (
     Batch,
     BatchState,
@@ -34,9 +34,11 @@ from taskscaler.batch import (
     Ended,
     EventLog,
     GivenUp,
+    Held,
     Job,
     JobChanged,
     JobState,
+    Kept,
     Over,
     Planned,
     Replanned,
@@ -236,8 +238,13 @@ class SmallScaler:
     places: list[tuple[str, int | None]] = field(factory=list)
     """For each acquire its key, and the place in the queue that it wanted back."""
 
+    detached: Sequence[Kept] = ()
     stopped: bool = False
     changed: anyio.Event = field(factory=anyio.Event)
+
+    async def reattach(self, key: str) -> Held:
+        """Nothing was left."""
+        raise NotDetached(key, "was never left", held=False)
 
     @asynccontextmanager
     async def acquire(
@@ -247,9 +254,11 @@ class SmallScaler:
         timeout: float | None = None,
         expected_duration: float = math.inf,
         place: int | None = None,
+        persistent: bool = False,
     ) -> AsyncIterator[Slot]:
         """Wait for a free instance and hold it."""
         assert timeout == math.inf
+        assert not persistent, "the executors here do not reattach"
         self.asked += 1
         number = self.asked if place is None else place
         self.places.append((key, place))
@@ -1253,7 +1262,8 @@ async def test_an_interrupted_batch_goes_on(bench: Bench) -> None:
         assert batch.state.count(JobState.QUEUED) == 2
         state = await finished(batch)
     assert killed.states() == {"good": "succeeded", "bad": "failed", "runs": "succeeded", "waits": "succeeded"}
-    assert [name for name, state in killed.seen if state is JobState.RUNNING] == ["runs", "waits"]
+    assert {name for name, state in killed.seen if state is JobState.RUNNING} == {"runs", "waits"}
+    assert len(killed.seen) == 4
     first, second = killed.summary()["jobs"][2]["attempts"]
     assert (first["state"], first["why"], first["interrupted"]) == ("lost", "the manager was stopped", True)
     assert first["started"] <= first["ended"] <= second["started"]

@@ -21,6 +21,7 @@ from taskscaler.batch import (
     GivenUp,
     Job,
     JobState,
+    Joined,
     Over,
     Planned,
     PoolFacts,
@@ -32,6 +33,7 @@ from taskscaler.batch import (
     Resumed,
     Retries,
     Started,
+    _event_log,
     read_events,
 )
 from taskscaler.batch._events import as_line, header
@@ -42,7 +44,8 @@ pytestmark = pytest.mark.anyio
 
 POOL = PoolFacts(name="default", plugin="local", capacity_per_instance=2, max_instances=4)
 JOBS = [Job(spec=JobSpec(name="a", script="true"))]
-BEGUN = Begun.of(JOBS, at=1.0, pools=[POOL])
+ID = "0123456789ab"
+BEGUN = Begun.of(JOBS, at=1.0, pools=[POOL], id=ID)
 CAME = InstanceEvent(at=2.0, pool="default", instance="i", state="creating")
 
 times = st.floats(0, 2e9)
@@ -90,11 +93,15 @@ events: st.SearchStrategy[RecordedEvent] = st.one_of(
         jobs=st.lists(planned, max_size=4).map(tuple),
         pools=st.just((POOL,)),
         jobs_file=names,
+        id=names,
     ),
     st.builds(Resumed, at=times, pools=st.just((POOL,))),
     st.builds(Replanned, at=times, jobs=st.lists(planned, max_size=4).map(tuple)),
     st.builds(Rerun, at=times, jobs=st.lists(names, max_size=3).map(tuple)),
-    st.builds(Started, at=times, job=names, pool=names, instance=names, slot=counts),
+    st.builds(
+        Started, at=times, job=names, pool=names, instance=names, slot=counts, detached=st.booleans(), logged=counts
+    ),
+    st.builds(Joined, at=times, job=names),
     st.builds(
         Ended,
         at=times,
@@ -105,6 +112,7 @@ events: st.SearchStrategy[RecordedEvent] = st.one_of(
         cpu_time=st.none() | times,
         peak_memory=st.none() | counts,
         preempted=st.booleans(),
+        interrupted=st.booleans(),
         warnings=st.lists(names, max_size=2).map(tuple),
     ),
     st.builds(GivenUp, at=times, jobs=st.lists(names, max_size=3).map(tuple), state=states, why=names),
@@ -116,6 +124,12 @@ def write(path: Path, *written: RecordedEvent | bytes) -> Path:
     """Write a log, lines of which may be given as they are."""
     path.write_bytes(header() + b"".join(each if isinstance(each, bytes) else as_line(each) for each in written))
     return path
+
+
+@pytest.fixture(autouse=True)
+def known_id(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have every batch be called the same."""
+    monkeypatch.setattr(_event_log, "token_hex", lambda _: ID)
 
 
 @pytest.fixture
@@ -148,7 +162,7 @@ def test_the_file_is_plain_json(tmp_path: Path) -> None:
     decision = Decision(1.0, demand, 0, 3, 2, 0, (), inf)
     path = write(tmp_path / "events.jsonl", BEGUN, DecisionEvent(at=1.0, decision=decision))
     first, begun, decided = (json.loads(line, parse_constant=pytest.fail) for line in path.read_text().splitlines())
-    assert first == {"format": "taskscaler events", "version": 2}
+    assert first == {"format": "taskscaler events", "version": 3}
     assert (begun["event"], begun["jobs"], begun["pools"][0]["plugin"]) == (
         "begun",
         [{"retries": 2, "names": ["a"]}],
@@ -166,7 +180,7 @@ def test_the_file_is_plain_json(tmp_path: Path) -> None:
         ("???\n", "it is not the event log of a batch"),
         ('{"event": "begun"}\n', "it is not the event log of a batch"),
         ('{"format": "events of another", "version": 1}\n', "it is not the event log of a batch"),
-        ('{"format": "taskscaler events", "version": 3}\n{"event": "x"}\n', "a newer release has written it"),
+        ('{"format": "taskscaler events", "version": 4}\n{"event": "x"}\n', "a newer release has written it"),
     ],
     ids=["empty", "garbage", "headless", "foreign", "newer"],
 )

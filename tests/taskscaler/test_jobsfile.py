@@ -163,8 +163,10 @@ def test_a_job_says_everything_about_itself(tmp_path: Path) -> None:
         files = ["data/tool.py", "./data"]
         artifacts = ["out/*.json", "log"]
         expected_duration = "20s"
+        detach = false
         """,
     ).jobs
+    assert job.detach is False
     assert job.spec.env["LEVEL"] == "3"
     assert (job.spec.timeout, job.retries, job.expected_duration) == (90.0, Retries(lost=5), 20.0)
     assert job.spec.files == {"data/tool.py": tmp_path / "data" / "tool.py", "data": tmp_path / "data"}

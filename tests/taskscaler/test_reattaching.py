@@ -1,7 +1,8 @@
 """Jobs of the *instance* executor that outlive their manager, on real agents."""
 
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,8 @@ from tests.taskscaler.test_instance_executor import NAP, PATIENCE, names_in
 
 pytestmark = pytest.mark.anyio
 
-NAME = "0123456789ab-0123456789ab-1"
+BATCH, GONE = "0123456789ab", "ba9876543210"
+NAME = f"{BATCH}-job"
 WELL = JobOutcome(verdict=Verdict.SUCCEEDED, exit_code=0)
 
 
@@ -36,7 +38,7 @@ class Bench(plain.Bench):
         """Start a job, attach to it, and end it; one that is cancelled, too."""
         executor, leased = self.executor(config), evolve(self.slot, slot=slot)
         self.tries += 1
-        job, name = JobSpec(name="job", script=script, **spec), f"try-{self.tries}"
+        job, name = JobSpec(name="job", script=script, **spec), f"{BATCH}-{self.tries}"
         with anyio.fail_after(PATIENCE):
             try:
                 await executor.start(job, leased, name=name)
@@ -52,16 +54,25 @@ class Bench(plain.Bench):
     async def start(self, script: str, *, name: str = NAME, slot: int = 0, **spec: Any) -> JobSpec:  # noqa: ANN401
         """Start a job, and forget who has."""
         job = JobSpec(name="job", script=script, **spec)
-        await self.executor().start(job, evolve(self.slot, slot=slot), name=name)
+        with self.manager(name) as executor:
+            await executor.start(job, evolve(self.slot, slot=slot), name=name)
         return job
+
+    @contextmanager
+    def manager(self, name: str) -> Iterator[InstanceExecutor]:
+        """Be a manager, which is killed when it has done what it does for a try."""
+        runs = Runs("instance", self.runs.root)
+        try:
+            yield InstanceExecutor(InstanceConfig(), runs)
+        finally:
+            runs.let_go(name[:12], name)
 
     async def attach(self, job: JobSpec, **how: Any) -> JobOutcome:  # noqa: ANN401
         """Join a job that somebody has started."""
         self.output = Heard()
-        with anyio.fail_after(PATIENCE):
-            return await self.executor().attach(
-                job, self.slot, **{"name": NAME, "output": self.output, "artifacts": self.artifacts, **how}
-            )
+        given = {"name": NAME, "output": self.output, "artifacts": self.artifacts, **how}
+        with anyio.fail_after(PATIENCE), self.manager(given["name"]) as executor:
+            return await executor.attach(job, self.slot, **given)
 
     async def first_pid(self, name: str) -> int:
         """Wait for the process id that a job prints first, and leave it alone again."""
@@ -194,11 +205,11 @@ async def test_a_time_out_counts_while_nobody_is_there(bench: Bench) -> None:
     assert outcome == JobOutcome(verdict=Verdict.TIMED_OUT, why="took longer than 1h0m0s")
     assert len(bench.output.data.splitlines()) == 2
     await bench.executor().end(bench.slot, name=NAME)
-    job = await bench.start("echo done", name="quick", timeout=3600.0)
-    assert await bench.attach(job, name="quick") == WELL
-    assert await bench.attach(job, name="quick", elapsed=7200.0) == WELL
+    job = await bench.start("echo done", name=f"{BATCH}-quick", timeout=3600.0)
+    assert await bench.attach(job, name=f"{BATCH}-quick") == WELL
+    assert await bench.attach(job, name=f"{BATCH}-quick", elapsed=7200.0) == WELL
     assert bench.output.data == b"done\n"
-    await bench.executor().end(bench.slot, name="quick")
+    await bench.executor().end(bench.slot, name=f"{BATCH}-quick")
 
 
 async def test_a_clock_that_is_set_back_gives_no_time(bench: Bench) -> None:
@@ -210,34 +221,36 @@ async def test_a_clock_that_is_set_back_gives_no_time(bench: Bench) -> None:
 
 async def test_who_gets_a_slot_ends_what_was_left_in_it(bench: Bench) -> None:
     """A job of an earlier lease of the slot; not what other slots, managers and instances have."""
-    await bench.start(NAP, name="beside", slot=1)
-    await bench.start(f"echo $$; {NAP}", name="given-up")
-    with watched(await bench.first_pid("given-up")) as (process,):
+    await bench.start(NAP, name=f"{GONE}-beside", slot=1)
+    await bench.start(f"echo $$; {NAP}", name=f"{GONE}-given-up")
+    with watched(await bench.first_pid(f"{GONE}-given-up")) as (process,):
         assert await bench.run("true") == WELL
         with anyio.fail_after(PATIENCE):
             await process.ended()
     assert [name.rpartition("-")[2] for name in await bench.left()] == ["beside", "beside.script", "beside"]
-    await bench.executor().end(evolve(bench.slot, slot=1), name="beside")
+    await bench.executor().end(evolve(bench.slot, slot=1), name=f"{GONE}-beside")
     assert await bench.left() == []
 
 
 @pytest.mark.parametrize(
     ("name", "runs", "is_over"),
     [
-        (_kept.Place("m", "i-1", 0).name_of("t"), True, True),
-        (_kept.Place("m", "i-1", 0).name_of("t"), False, True),
-        (_kept.Place("m", "i-1", 1).name_of("t"), True, False),
-        (_kept.Place("m", "i-2", 1).name_of("t"), True, True),
-        (_kept.Place("m", "i-2", 0).name_of("t"), False, False),
-        (_kept.Place("other", "i-1", 0).name_of("t"), True, False),
-        (_kept.Place("", "i-1", 0).name_of("t"), True, False),
+        (_kept.Place("m", "i-1", 0).name_of(NAME), True, True),
+        (_kept.Place("m", "i-1", 0).name_of(NAME), False, True),
+        (_kept.Place("m", "i-1", 1).name_of(NAME), True, False),
+        (_kept.Place("m", "i-2", 1).name_of(NAME), True, True),
+        (_kept.Place("m", "i-2", 0).name_of(NAME), False, False),
+        (_kept.Place("other", "i-1", 0).name_of(NAME), True, False),
+        (_kept.Place("", "i-1", 0).name_of(NAME), True, False),
         ("somebody-elses", True, False),
     ],
 )
 def test_what_is_over_is_that_for_sure(name: str, runs: bool, is_over: bool) -> None:  # noqa: FBT001
     """In our slot, or on a machine that was another instance before; all else may be in use."""
-    assert _kept.Place("m", "i-1", 0).is_over(name, runs=runs) is is_over
-    assert not _kept.Place("", "i-1", 0).is_over(name, runs=runs)
+    place = _kept.Place("m", "i-1", 0)
+    assert place.is_over(name, runs=runs, is_held=lambda _: False) is is_over
+    assert not place.is_over(name, runs=runs, is_held=lambda batch: batch == BATCH)
+    assert not _kept.Place("", "i-1", 0).is_over(name, runs=runs, is_held=lambda _: False)
 
 
 async def test_a_job_whose_records_are_gone_is_lost(bench: Bench) -> None:
@@ -247,7 +260,9 @@ async def test_a_job_whose_records_are_gone_is_lost(bench: Bench) -> None:
         await bench.attach(job)
 
 
-@pytest.mark.parametrize("name", ["", "-x", "a/b", "a b", "x" * 61, "ä"])
+@pytest.mark.parametrize(
+    "name", ["", "job", f"{BATCH}-", f"{BATCH}-a/b", f"{BATCH}-a b", f"{BATCH}-{'x' * 60}", f"{BATCH}-ä"]
+)
 async def test_a_try_has_a_name_that_may_be_a_file_s(bench: Bench, name: str) -> None:
     """All else is refused, before anything is reached."""
     with pytest.raises(ValueError, match="as the name of a try"):

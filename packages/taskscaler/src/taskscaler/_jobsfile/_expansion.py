@@ -154,6 +154,7 @@ def job_from(
         retries=defaults.retries if table.retries is None else table.retries,
         log_limit=_first(table.log_limit, defaults.log_limit),
         expected_duration=_first(table.expected_duration, defaults.expected_duration),
+        detach=_first(table.detach, defaults.detach),
         needs=table.needs,
         when=table.when,
     )

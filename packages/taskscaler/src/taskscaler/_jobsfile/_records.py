@@ -21,6 +21,8 @@ LONGEST_LINE = 1 << 20
 
 _LISTS = frozenset({"files", "artifacts", "needs"})
 _NUMBERS = frozenset({"retries", "log_limit"})
+_TRUTHS = {"true": True, "false": False}
+_SWITCHES = frozenset({"detach"})
 _TEXTS = frozenset({"name", "script", "command", "executor", "timeout", "expected_duration", "when"})
 _VARIABLE = "env."
 _AN_OBJECT = 'an object such as {"name": "a", "script": "true"}'
@@ -141,6 +143,8 @@ def _row(header: Sequence[str], row: Sequence[str]) -> Mapping[str, object] | Co
             record[column] = [part.strip() for part in cell.split(";") if part.strip()]
         elif column in _NUMBERS:
             record[column] = int(cell) if cell.isascii() and cell.isdigit() else cell
+        elif column in _SWITCHES:
+            record[column] = _TRUTHS.get(cell, cell)
         elif column in _TEXTS:
             record[column] = cell
         else:

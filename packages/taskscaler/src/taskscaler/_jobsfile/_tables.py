@@ -82,6 +82,7 @@ class Defaults:
     """Bytes."""
 
     expected_duration: Duration | None = None
+    detach: bool | None = None
     options: dict[str, dict[str, object]] = field(factory=dict, repr=False)
     """What jobs wish of executors, by the executors' names; a job's own are added, key by key."""
 
@@ -130,6 +131,9 @@ class JobTable:
     """Bytes that its log has at most; of a longer one the beginning and the end are kept."""
 
     expected_duration: Duration | None = None
+    detach: bool | None = None
+    """Whether it goes on if the command is killed, where that can be, so that a later command joins it."""
+
     options: dict[str, dict[str, object]] = field(factory=dict, repr=False)
 
 

@@ -8,6 +8,7 @@ from taskscaler.batch._events import (
     Begun,
     Ended,
     GivenUp,
+    Joined,
     Over,
     PoolFacts,
     RecordedEvent,
@@ -24,7 +25,7 @@ from taskscaler.batch._plan import Plan, Planned
 from taskscaler.batch._record import JobRecord
 from taskscaler.batch._results import Results
 from taskscaler.batch._retries import Retries
-from taskscaler.batch._runner import Batch, Scaler, run_batch
+from taskscaler.batch._runner import Batch, Held, Kept, Scaler, run_batch
 from taskscaler.batch._state import BatchState, JobChanged, fold
 
 __all__ = [
@@ -37,10 +38,13 @@ __all__ = [
     "Ended",
     "EventLog",
     "GivenUp",
+    "Held",
     "Job",
     "JobChanged",
     "JobRecord",
     "JobState",
+    "Joined",
+    "Kept",
     "LazyJobs",
     "Observer",
     "Over",

@@ -58,6 +58,9 @@ class Attempt:
     interrupted: bool = False
     """Whether it is lost because the manager was stopped: nothing that a job has only so many tries for."""
 
+    detached: bool = False
+    """Whether it outlives the command that made it, where the instance can do that."""
+
     preempted: bool = False
     """Whether it is lost because the cloud took its instance, as announced: nothing that a job has only so many tries
     for, either."""

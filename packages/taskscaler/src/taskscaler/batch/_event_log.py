@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequenc
 from contextlib import asynccontextmanager, suppress
 from itertools import chain
 from pathlib import Path
+from secrets import token_hex
 from typing import Self
 
 import anyio
@@ -42,6 +43,9 @@ from taskscaler.batch._state import BatchState, fold
 
 PAUSE = 0.5
 """Seconds for which events are gathered that nothing waits for."""
+
+_ID_BYTES = 6
+"""Of a batch's id: it tells apart what different batches have left on instances."""
 
 log = logging.getLogger("taskscaler.batch")
 
@@ -156,7 +160,9 @@ class EventLog:
         """
         if self.past is None:
             origin = str(self.jobs_file.absolute()) if self.jobs_file else ""
-            begun = Begun.of(jobs, at=at, pools=self.pools, jobs_file=origin, streamed=self.streamed)
+            begun = Begun.of(
+                jobs, at=at, pools=self.pools, jobs_file=origin, streamed=self.streamed, id=token_hex(_ID_BYTES)
+            )
             self._first = [begun]
             return BatchState(begun)
         self._first = [Resumed(at=at, pools=self.pools)]

@@ -7,6 +7,7 @@ One JSON object on a line for each event, with the time ``at`` which it happened
     replanned  that command has other jobs, for the jobs file has changed
     rerun      jobs that were over wait again, because that command was asked to run them again
     started    a job was given a slot and runs
+    joined     a later command goes on with a try that ran on without one
     ended      that try has ended, and how
     given_up   jobs that wait are not to be run by this command
     over       last: nothing is left to do, unless a later command runs jobs again
@@ -33,7 +34,7 @@ from taskscaler.core._decide import Decision, Demand, PoolDecision, Removal, Sle
 
 FORMAT = "taskscaler events"
 
-VERSION = 2
+VERSION = 3
 """Of the file; raised when an earlier release would misunderstand it. New kinds of events may come without that."""
 
 
@@ -76,6 +77,9 @@ class Begun:
     streamed: bool = False
     """Whether its jobs are not in that file, but came as a stream."""
 
+    id: str = ""
+    """Begins the names of tries that outlive a command; empty if an earlier release has begun it: then none does."""
+
     @classmethod
     def of(
         cls,
@@ -85,9 +89,10 @@ class Begun:
         pools: Sequence[PoolFacts] = (),
         jobs_file: str = "",
         streamed: bool = False,
+        id: str = "",  # noqa: A002  (the field's name)
     ) -> Self:
         """Begin a batch of these jobs."""
-        return cls(at=at, jobs=planned(jobs), pools=tuple(pools), jobs_file=jobs_file, streamed=streamed)
+        return cls(at=at, jobs=planned(jobs), pools=tuple(pools), jobs_file=jobs_file, streamed=streamed, id=id)
 
 
 @frozen(kw_only=True)
@@ -142,6 +147,23 @@ class Started:
     slot: int
     """The number of the slot, from 0."""
 
+    detached: bool = False
+    """Whether it is to outlive the command, under the job's name as its lease's key; see `try_name`."""
+
+    logged: int = 0
+    """Bytes that its log has had before; what follows is what this try prints."""
+
+
+@frozen(kw_only=True)
+class Joined:
+    """A later command goes on with the last try at a job, which was interrupted and ran on."""
+
+    at: float
+    """When."""
+
+    job: str
+    """Name of the job."""
+
 
 @frozen(kw_only=True)
 class Ended:
@@ -170,6 +192,9 @@ class Ended:
 
     preempted: bool = False
     """Whether the cloud had announced to take the instance away."""
+
+    interrupted: bool = False
+    """Whether nobody knows how it went on after a command was stopped."""
 
     warnings: tuple[str, ...] = ()
     """What went wrong without failing the job, in order."""
@@ -203,7 +228,7 @@ class Over:
     """Whether the command was content: all jobs succeeded, and the report was made."""
 
 
-BatchEvent = Begun | Resumed | Replanned | Rerun | Started | Ended | GivenUp | Over
+BatchEvent = Begun | Resumed | Replanned | Rerun | Started | Joined | Ended | GivenUp | Over
 RecordedEvent = BatchEvent | InstanceEvent | DecisionEvent
 """A lease is not among them: that a job has a slot is its `Started`, that it no longer has it its `Ended`."""
 
@@ -307,8 +332,9 @@ def _begun(
     pools: Sequence[Mapping[str, Any]],
     jobs_file: str,
     streamed: bool = False,
+    id: str = "",  # noqa: A002  (the key's name)
 ) -> Begun:
-    return Begun(at=float(at), jobs=_plan(jobs), pools=_pools(pools), jobs_file=jobs_file, streamed=streamed)
+    return Begun(at=float(at), jobs=_plan(jobs), pools=_pools(pools), jobs_file=jobs_file, streamed=streamed, id=id)
 
 
 def _replanned(*, at: float, jobs: Sequence[Mapping[str, Any]]) -> Replanned:
@@ -360,6 +386,7 @@ _NAMES: Mapping[type[BatchEvent], str] = {
     Replanned: "replanned",
     Rerun: "rerun",
     Started: "started",
+    Joined: "joined",
     Ended: "ended",
     GivenUp: "given_up",
     Over: "over",
@@ -371,6 +398,7 @@ _READERS: Mapping[str, Callable[[Mapping[str, Any]], RecordedEvent]] = {
     "replanned": _reader(_replanned, fields_dict(Replanned)),
     "rerun": _reader(_rerun, fields_dict(Rerun)),
     "started": _reader(Started, fields_dict(Started)),
+    "joined": _reader(Joined, fields_dict(Joined)),
     "ended": _reader(_ended, fields_dict(Ended)),
     "given_up": _reader(_given_up, fields_dict(GivenUp)),
     "over": _reader(Over, fields_dict(Over)),

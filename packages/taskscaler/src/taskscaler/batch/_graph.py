@@ -167,6 +167,9 @@ class Front:
         self._ready = [run for run, unmet in enumerate(self._unmet) if not unmet]
         """A heap of the runs of which a job may be begun, or which have no more."""
 
+        self._begun = set[int]()
+        """Jobs that were begun before their turn."""
+
         self.doomed: deque[Doomed] = deque()
         """What is not to be begun any more; whoever takes it from here says what becomes of it."""
 
@@ -174,7 +177,7 @@ class Front:
         """Begin the first job, in the order of the batch, that may begin; None: there is none for now."""
         while self._ready:
             run = self._ready[0]
-            job = self._skip_over(run)
+            job = None if self._is_full(run) else self._skip_over(run)
             if job is None:
                 heappop(self._ready)
                 continue
@@ -186,13 +189,21 @@ class Front:
             return job
         return None
 
+    def begin(self, job: int) -> None:
+        """Begin a job before its turn, once."""
+        run = self.graph.run_of(job)
+        self._begun.add(job)
+        if run in self._at_once:
+            self._at_once[run].add(job)
+
     def over(self, job: int, state: JobState) -> None:
         """Take in that a job is over, once."""
         run = self.graph.run_of(job)
         if job in self._at_once.get(run, ()):
-            if self._is_full(run):
-                heappush(self._ready, run)
+            was_full = self._is_full(run)
             self._at_once[run].discard(job)
+            if was_full and not self._is_full(run) and not self._unmet[run] and run not in self._gone:
+                heappush(self._ready, run)
         self._left[run] -= 1
         everybody = len(self.graph.plan) + run
         if state is not JobState.SUCCEEDED and (run, state.stands) not in self._spoilt:
@@ -218,13 +229,13 @@ class Front:
 
     def _skip_over(self, run: int) -> int | None:
         for job in range(self._next[run], self.graph.jobs_of(run).stop):
-            if not self._is_over(job):
+            if job not in self._begun and not self._is_over(job):
                 return job
         self._next[run] = self.graph.jobs_of(run).stop
         return None
 
     def _is_full(self, run: int) -> bool:
-        return len(self._at_once[run]) >= self.graph.plan.likes[run].max_parallel
+        return run in self._at_once and len(self._at_once[run]) >= self.graph.plan.likes[run].max_parallel
 
     def _dependents(self, need: int) -> Iterator[int]:
         for place in range(bisect_left(self._needs, need), len(self._needs)):

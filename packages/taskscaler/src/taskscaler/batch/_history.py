@@ -9,7 +9,7 @@ import anyio
 from attrs import define
 
 from taskscaler.batch._event_log import EventLog
-from taskscaler.batch._events import Ended, GivenUp, Started
+from taskscaler.batch._events import Ended, GivenUp, Joined, Started
 from taskscaler.batch._state import BatchState, JobChanged
 
 Observer = Callable[[JobChanged], None]
@@ -36,7 +36,7 @@ class History:
     """Hears of changes before the observer does."""
 
     async def commit(
-        self, event: Started | Ended, *, leaves: Sequence[Path] = (), then: Callable[[], object] | None = None
+        self, event: Started | Joined | Ended, *, leaves: Sequence[Path] = (), then: Callable[[], object] | None = None
     ) -> None:
         """Let nobody know of a change to a try that a later run would not know of; see `EventLog.commit`.
 
@@ -61,7 +61,7 @@ class History:
         self._events.put(event)
         self._take(event)
 
-    def _take(self, event: Started | Ended | GivenUp) -> None:
+    def _take(self, event: Started | Joined | Ended | GivenUp) -> None:
         """Have the event change the jobs, and report it."""
         changes = self.state.apply(event)
         self._changed(changes)

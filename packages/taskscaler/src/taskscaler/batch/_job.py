@@ -49,6 +49,10 @@ class Job:
     log_limit: int = field(default=LOG_LIMIT, validator=validators.ge(LEAST_LOG_LIMIT))
     """Bytes that its log has at most, in all tries; of a longer one the beginning and the end are kept."""
 
+    detach: bool | None = None
+    """Whether it outlives the command that runs it, where its executor and the instance can do that: a later command
+    goes on with it. None: unless jobs of its group have shown that they take less than a second."""
+
     @property
     def name(self) -> str:
         """Its name, unique in the batch."""

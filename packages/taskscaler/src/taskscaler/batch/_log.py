@@ -68,16 +68,39 @@ class JobLog:
         with closing(log):
             yield log
 
-    def open_at(self, path: Path) -> None:
-        """Open it, in a thread; never fails."""
+    def open_at(self, path: Path, *, fresh: bool = False) -> None:
+        """Open it, in a thread, empty if it is to be *fresh*; never fails."""
         try:
-            self._file = open_private(path, os.O_RDWR | os.O_CREAT)
+            self._file = open_private(path, os.O_RDWR | os.O_CREAT | (os.O_TRUNC if fresh else 0))
             self._size = os.fstat(self._file).st_size
             gap = GAP_PATTERN.fullmatch(os.pread(self._file, GAP_SIZE, self._head))
             self._omitted = int(gap[1]) if gap else 0
             self._at_line_start = os.pread(self._file, 1, max(0, self._size - 1)) in (b"", b"\n")
         except (OSError, ValueError) as error:
             self._note(error)
+
+    @property
+    def total(self) -> int:
+        """Bytes that were ever appended, those that are left out included."""
+        return self._size + (self._omitted - GAP_SIZE if self._omitted else 0)
+
+    def go_on(self, logged: int) -> int:
+        """Go on with what a try prints, in a thread; returns how much of that is there. The file alone says it.
+
+        It may be out of order if it was being shortened when the process was killed. So from where the try began it is
+        written anew if something was left out since, as far as what is before that is whole.
+
+        Args:
+            logged: What `total` was before the try.
+        """
+        try:
+            if self._file is not None and self._omitted and logged <= self._head:
+                os.ftruncate(self._file, logged)
+                self._size, self._omitted = logged, 0
+                self._at_line_start = os.pread(self._file, 1, max(0, logged - 1)) in (b"", b"\n")
+        except OSError as error:
+            self._note(error)
+        return max(0, self.total - logged)
 
     def close(self) -> None:
         """Take no more."""

@@ -42,6 +42,9 @@ class Known:
     since: dict[int, int] = field(factory=dict, init=False)
     """Of jobs that were over and run again: the run in which that was asked for. Earlier tries use up no retries."""
 
+    logged: dict[int, int] = field(factory=dict, init=False)
+    """Bytes that the logs of jobs had before their last tries, where that is not none."""
+
     late: dict[int, float] = field(factory=dict, init=False)
     """Of jobs that came later: since when they wait, in seconds since the epoch."""
 
@@ -67,6 +70,7 @@ class Known:
         _take(self.retry_at, job, other.retry_at, number)
         _take(self.since, job, other.since, number)
         _take(self.late, job, other.late, number)
+        _take(self.logged, job, other.logged, number)
 
     def move(self, job: int, state: JobState, why: str) -> None:
         """Have a job stand elsewhere."""
@@ -160,6 +164,11 @@ class JobRecord:
             return False
         last = self.last_attempt
         return last is not None and last.interrupted
+
+    @property
+    def logged(self) -> int:
+        """Bytes that its log had before its last try."""
+        return self._known.logged.get(self.number, 0)
 
     @property
     def retried_attempts(self) -> list[Attempt]:

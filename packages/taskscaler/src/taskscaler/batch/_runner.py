@@ -2,8 +2,8 @@
 
 import logging
 import math
-from collections.abc import Container, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, closing
+from collections.abc import AsyncIterator, Container, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
@@ -18,7 +18,7 @@ from fleeting import Clock, Unreachable
 from fleeting.config import path_like
 from fleeting.events import LossKind
 from fleeting.plugins import format_duration, span
-from taskscaler._errors import LeaseLost, NoCapacity
+from taskscaler._errors import LeaseLost, NoCapacity, NotDetached
 from taskscaler._wording import MOST_NAMED, counted, enumerated
 from taskscaler.batch._arguments import check_batch
 from taskscaler.batch._event_log import EventLog
@@ -54,6 +54,23 @@ _AT_ONCE = 1000
 log = logging.getLogger("taskscaler.batch")
 
 
+class Kept(Protocol):
+    """A lease that nobody holds."""
+
+    @property
+    def key(self) -> str:
+        """What it was acquired under."""
+        ...
+
+
+class Held(Slot, Protocol):
+    """A lease that was taken up again."""
+
+    def hold(self) -> AbstractAsyncContextManager[Slot]:
+        """Hold it for the time of the context, as what `Scaler.acquire` gives."""
+        ...
+
+
 class Scaler(Protocol):
     """The part of a `Taskscaler` that a batch needs."""
 
@@ -64,10 +81,25 @@ class Scaler(Protocol):
         timeout: float | None = None,
         expected_duration: float = math.inf,
         place: int | None = None,
+        persistent: bool = False,
     ) -> AbstractAsyncContextManager[Slot]:
         """Hold a slot for the time of the context; its body is cancelled and `LeaseLost` raised if it is lost.
 
-        A *place* is that of an earlier lease, to which the key goes back in the queue.
+        A *place* is that of an earlier lease, to which the key goes back in the queue. A persistent lease is kept for
+        the next command if this one is killed.
+        """
+        ...
+
+    @property
+    def detached(self) -> Sequence[Kept]:
+        """Persistent leases of an earlier command that nobody has reattached."""
+        ...
+
+    async def reattach(self, key: str) -> Held:
+        """Take up one of them.
+
+        Raises:
+            NotDetached, LeaseLost, NoCapacity: It is not there any more, or not to be had.
         """
         ...
 
@@ -191,6 +223,15 @@ class Batch:
         """Jobs that ended badly in this run."""
 
         self._room = anyio.Semaphore(MOST_WAITING)
+        self._kept: set[str] = set()
+        """Jobs under whose names leases are detached; each is taken up before its job is run, or is over."""
+
+        self._at_work: set[anyio.CancelScope] = set()
+        """Of the tries that hold a slot; ended by `stop`."""
+
+        self._idle = anyio.Event()
+        """Set when a try ends."""
+
         self._resting: dict[str, anyio.CancelScope] = {}
         """Jobs that wait until it is time for their next try; they wait for no slot."""
 
@@ -259,9 +300,14 @@ class Batch:
         return f"{len(self._resting)} jobs pause before they are retried, the first for {left}"
 
     async def stop(self) -> None:
-        """End all jobs at once."""
+        """End all jobs at once, and give their slots back: those that could outlive this, too."""
         self._tries.stopped = True
         self._close(JobState.CANCELLED, "the batch was stopped")
+        for scope in self._at_work:
+            scope.cancel()
+        while self._at_work:
+            self._idle = anyio.Event()
+            await self._idle.wait()
         await self._scaler.stop()
 
     def _begin(self) -> None:
@@ -284,9 +330,10 @@ class Batch:
 
     async def _begin_all(self, tasks: TaskGroup) -> None:
         """Have the jobs queue for slots, in the order of the batch, as soon as they may, until no more are to begin."""
+        await self._take_up_kept(tasks)
         if self._only is not None:
-            names = self.state.plan.names
-            left_out = [number for number in self.state.numbers(JobState.QUEUED) if names[number] not in self._only]
+            queued = self.state.numbers(JobState.QUEUED)
+            left_out = [number for number in queued if not self._is_selected(number) and number not in self._under_way]
             await self._give_up_numbers(left_out, JobState.CANCELLED, NOT_SELECTED)
         while (number := await self._next()) is not None:
             job = self._jobs[number]
@@ -295,6 +342,21 @@ class Batch:
             await tasks.start(self._see_through, job)
         if self._closed:
             await self._give_up_all()
+
+    async def _take_up_kept(self, tasks: TaskGroup) -> None:
+        """Take up the leases that an earlier command has left for jobs of ours: first of all, for their time runs."""
+        for lease in () if self._closed else self._scaler.detached:  # closed: there may be no fleet
+            if (number := self.state.plan.names.number(lease.key)) is not None:
+                self._kept.add(lease.key)
+                if self.state.is_over(number):
+                    tasks.start_soon(self._try, self._jobs[number])
+                else:
+                    self._front.begin(number)
+                    self._under_way.add(number)
+                    await tasks.start(self._see_through, self._jobs[number])
+
+    def _is_selected(self, number: int) -> bool:
+        return self._only is None or self.state.plan.names[number] in self._only
 
     async def _next(self) -> int | None:
         """Wait until one more job may be begun, and there is a place for it; None: no more are to begin."""
@@ -380,8 +442,12 @@ class Batch:
 
     async def _try_until_over(self, job: Job) -> None:
         while not self.state[job.name].state.final:
-            if self._closed:
+            if job.name in self._kept:
+                await self._try(job)
+            elif self._closed:
                 self._give_up([job.name], *self._closed)
+            elif not self._is_selected(self.state[job.name].number):
+                self._give_up([job.name], JobState.CANCELLED, NOT_SELECTED)
             elif self.state[job.name].retry_at > self._clock.now():
                 await self._rest(job)
             else:
@@ -405,18 +471,19 @@ class Batch:
         with anyio.CancelScope() as scope:
             self._waiting[name] = scope
             try:
-                # It is the batch's patience that ends a wait, not that of a single acquire: in a long queue,
-                # every job but the first waits for others, not for capacity.
-                expected = math.inf if job.expected_duration is None else job.expected_duration
-                place = self._places.get(name)
-                async with self._scaler.acquire(
-                    name, timeout=math.inf, expected_duration=expected, place=place
-                ) as lease:
+                async with self._slot(job) as (lease, kept):
                     self._places[name] = lease.place
                     self._waits_no_more(job)
-                    await checkpoint_if_cancelled()
-                    if not self._closed:  # else its wait was to end, and a slot was quicker
-                        await self._tries.run(lease, job)
+                    with anyio.CancelScope() as work:
+                        self._at_work.add(work)
+                        try:
+                            await checkpoint_if_cancelled()
+                            await self._use(lease, job, kept=kept)
+                        finally:
+                            self._at_work.discard(work)
+                            self._idle.set()
+                    if work.cancelled_caught:
+                        await self._tries.lost(job, "the batch was stopped")
             except LeaseLost as error:
                 preempted = error.loss.kind is LossKind.PREEMPTED
                 await self._tries.lost(job, f"instance {error.instance} was lost ({error.loss})", preempted=preempted)
@@ -424,10 +491,46 @@ class Batch:
                 instance = self.state[name].attempts[-1].instance  # only what runs there can meet this
                 await self._tries.lost(job, f"the connection to instance {instance} broke ({error})")
             except NoCapacity as error:
-                if not self._closed:
+                if not self._closed and not self.state[name].state.final:
                     self._give_up([job.name], JobState.NO_CAPACITY, str(error))
+            except NotDetached:
+                pass  # it was given up meanwhile: the job waits for another slot
             finally:
                 self._waiting.pop(name, None)
+
+    @asynccontextmanager
+    async def _slot(self, job: Job) -> AsyncIterator[tuple[Slot, bool]]:
+        """Hold the slot that was kept for a job, or another; says which it is."""
+        if job.name in self._kept:
+            self._kept.discard(job.name)
+            held = await self._scaler.reattach(job.name)
+            async with held.hold() as lease:
+                yield lease, True
+            return
+        # It is the batch's patience that ends a wait, not that of a single acquire: in a long queue,
+        # every job but the first waits for others, not for capacity.
+        async with self._scaler.acquire(
+            job.name,
+            timeout=math.inf,
+            expected_duration=math.inf if job.expected_duration is None else job.expected_duration,
+            place=self._places.get(job.name),
+            persistent=self._tries.outlive(job),
+        ) as lease:
+            yield lease, False
+
+    async def _use(self, lease: Slot, job: Job, *, kept: bool) -> None:
+        """Run the job, or go on with it. What ran in a slot that was kept and is not gone on with is ended."""
+        record = self.state[job.name]
+        last, wanted = record.last_attempt, self._is_selected(record.number) and not self._tries.stopped
+        if not kept:
+            if not self._closed:  # else its wait was to end, and a slot was quicker
+                await self._tries.run(lease, job)
+        elif last and last.detached and record.interrupted and wanted and job.detach is not False:
+            await self._tries.join(lease, job)
+        elif last and last.detached:
+            await self._tries.end_last(lease, job)
+        elif not self.state.run > 1:  # some other batch's, for it is none of this one's
+            lease.mark_suspect("what ran there was left behind")
 
     def _waits_no_more(self, job: Job) -> None:
         """Let the next job wait in this one's place, if that has not happened yet."""

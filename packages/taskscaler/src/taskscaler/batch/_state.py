@@ -9,6 +9,7 @@ apply the same ones, read from its event log. So all of them agree::
       └──── ended badly ─────┴─ ended badly, no retries left ──► FAILED, TIMED_OUT, LOST
 
     resumed: RUNNING, CANCELLED, NO_CAPACITY ──► QUEUED; rerun: SUCCEEDED, FAILED, TIMED_OUT, LOST ──► QUEUED
+    joined: what was RUNNING before ──► RUNNING, the same try
 """
 
 from array import array
@@ -21,7 +22,18 @@ from attrs import evolve, frozen
 
 from taskscaler._observe import DecisionEvent, InstanceEvent
 from taskscaler.batch._attempts import Attempt
-from taskscaler.batch._events import Begun, Ended, GivenUp, Over, RecordedEvent, Replanned, Rerun, Resumed, Started
+from taskscaler.batch._events import (
+    Begun,
+    Ended,
+    GivenUp,
+    Joined,
+    Over,
+    RecordedEvent,
+    Replanned,
+    Rerun,
+    Resumed,
+    Started,
+)
 from taskscaler.batch._job_state import JobState
 from taskscaler.batch._names import Names
 from taskscaler.batch._plan import Plan
@@ -91,6 +103,9 @@ class BatchState:
         self._known = Known(begun.jobs, begun.at)
         self._counts = Counter({JobState.QUEUED: len(begun.jobs)})
         self._running: dict[str, JobRecord] = {}
+        self.id = begun.id
+        """Begins the names of tries that outlive a command; see `try_name`."""
+
         self.run = 1
         """Which command runs the batch, or ran it last, from 1."""
 
@@ -173,10 +188,8 @@ class BatchState:
         match event:
             case InstanceEvent() | DecisionEvent():
                 changes: Sequence[JobChanged] = ()
-            case Started():
-                changes = (self._start(event),)
-            case Ended():
-                changes = (self._end(event),)
+            case Started() | Joined() | Ended():
+                changes = (self._take_try(event),)
             case GivenUp():
                 changes = self._give_up(event)
             case Resumed():
@@ -228,12 +241,41 @@ class BatchState:
             self._move(number, JobState.QUEUED, event.at)
         return _Made(numbers, lambda number: self._change(number, event.at))
 
+    def _take_try(self, event: Started | Joined | Ended) -> JobChanged:
+        match event:
+            case Started():
+                return self._start(event)
+            case Joined():
+                return self._join(event)
+            case Ended():
+                return self._end(event)
+
     def _start(self, event: Started) -> JobChanged:
         number = self._in_state(event.job, JobState.QUEUED)
-        attempt = Attempt(run=self.run, pool=event.pool, instance=event.instance, slot=event.slot, started=event.at)
+        attempt = Attempt(
+            run=self.run,
+            pool=event.pool,
+            instance=event.instance,
+            slot=event.slot,
+            started=event.at,
+            detached=event.detached,
+        )
         self._known.attempts.add(number, attempt)
+        self._known.logged.pop(number, None)
+        if event.logged:
+            self._known.logged[number] = event.logged
         self._known.retry_at.pop(number, None)
         self._running[event.job] = self._look(number)
+        return self._move(number, JobState.RUNNING, event.at)
+
+    def _join(self, event: Joined) -> JobChanged:
+        number = self._in_state(event.job, JobState.QUEUED)
+        record = self._look(number)
+        if not record.interrupted or not self._last(number).detached:
+            raise ValueError(f"the job {event.job!r} is joined, which did not run on")
+        again = evolve(self._last(number), ended=None, state=JobState.RUNNING, why="", interrupted=False)
+        self._known.attempts.change_last(number, again)
+        self._running[event.job] = record
         return self._move(number, JobState.RUNNING, event.at)
 
     def _end(self, event: Ended) -> JobChanged:
@@ -251,6 +293,7 @@ class BatchState:
             cpu_time=event.cpu_time,
             peak_memory=event.peak_memory,
             preempted=event.preempted,
+            interrupted=event.interrupted,
         )
         wait = record.backoff
         if wait is None:

@@ -2,10 +2,9 @@
 
 import logging
 import shutil
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, closing
 from functools import partial
-from pathlib import Path
 from typing import Protocol
 
 import anyio
@@ -13,17 +12,18 @@ from anyio import to_thread
 from anyio.lowlevel import checkpoint_if_cancelled
 from attrs import define, evolve, field
 
-from fleeting import Clock, ConnectInfo, Unreachable
-from fleeting.errors import SystemRefused
+from fleeting import Clock, ConnectError, ConnectInfo, Unreachable, Unsupported
+from fleeting.errors import CommandLost, NameUnknown, SystemRefused
 from fleeting.plugins import one_line
 from taskscaler.batch._addresses import Addresses
-from taskscaler.batch._events import Ended, GivenUp, Started
+from taskscaler.batch._events import Ended, GivenUp, Joined, Started
 from taskscaler.batch._history import History
 from taskscaler.batch._job import Job
 from taskscaler.batch._job_state import JobState
 from taskscaler.batch._log import JobLog
+from taskscaler.batch._outliving import Durations, Outliving, try_name
 from taskscaler.batch._results import Results
-from taskscaler.executors import Executor, JobOutcome, Leased
+from taskscaler.executors import Executor, JobOutcome, Leased, Reattaches
 from taskscaler.executors._errors import documented, named
 
 log = logging.getLogger("taskscaler.batch")
@@ -64,6 +64,7 @@ class Tries:
     stopped: bool = field(default=False, init=False)
     """Whether tries that are lost from now on were ended by us."""
 
+    _durations: Durations = field(factory=Durations, init=False)
     _addresses: dict[str, Addresses] = field(factory=dict, init=False)
     """Of the instances that the jobs were last tried on."""
 
@@ -73,20 +74,83 @@ class Tries:
 
     async def run(self, lease: Slot, job: Job) -> None:
         """Run the job; whatever goes wrong with that is this try's own."""
-        event = Started(at=self._clock.now(), job=job.name, pool=lease.pool, instance=lease.instance, slot=lease.slot)
+        unreachable = None
         with closing(JobLog(job.log_limit, Addresses())) as output:
             try:
-                await self._history.commit(event, then=partial(output.open_at, self._results.log(job.name)))
-            except OSError as error:
-                why = _unwritten("begun", error)
-                self._history.put(GivenUp(at=self._clock.now(), jobs=(job.name,), state=JobState.CANCELLED, why=why))
-            else:
-                await self._run_recorded(lease, job, output)
+                output.addresses = await self._look_up_addresses(lease, job)
+            except Unreachable as error:  # is this try's own, too
+                unreachable = error
+            open_log = partial(
+                output.open_at, self._results.log(job.name), fresh=not self._history.state[job.name].attempts
+            )
+            opened = await self._write_first_words(lease, job, output, open_log)
+            event = Started(
+                at=self._clock.now(),
+                job=job.name,
+                pool=lease.pool,
+                instance=lease.instance,
+                slot=lease.slot,
+                detached=self.outlive(job),
+                logged=output.total,
+            )
+            if await self._write_down(event, job, "begun", None if opened else open_log):
+                await self._recorded(lease, job, partial(self._run_begun, lease, job, output, unreachable))
 
-    async def _run_recorded(self, lease: Slot, job: Job, output: JobLog) -> None:
+    async def join(self, lease: Slot, job: Job) -> None:
+        """Go on with the last try at the job, which an earlier command began and which ran on."""
+        with closing(JobLog(job.log_limit, Addresses())) as output:
+            open_log = partial(output.open_at, self._results.log(job.name))
+            if await self._write_down(Joined(at=self._clock.now(), job=job.name), job, "joined", open_log):
+                await self._recorded(lease, job, partial(self._go_on, lease, job, output))
+
+    async def end_last(self, lease: Slot, job: Job) -> None:
+        """Leave nothing of the last try at a job where it ran, if it was one that outlives its command."""
+        last = self._history.state[job.name].last_attempt
+        if last and last.detached and (outliving := self._outliving(lease, job)):
+            await outliving.end()
+
+    def outlive(self, job: Job) -> bool:
+        """Whether tries at the job outlive the command, where the instance can do that."""
+        if not self._history.state.id or not isinstance(self._executors[job.executor], Reattaches):
+            return False
+        return self._durations.outlive(job, self._group_of(job))
+
+    def _group_of(self, job: Job) -> str:
+        state = self._history.state
+        return state.plan.like(state[job.name].number).group
+
+    async def _write_down(
+        self, event: Started | Joined, job: Job, what: str, then: Callable[[], object] | None
+    ) -> bool:
+        """Write down that a try begins, or goes on; if that cannot be done, it does not."""
+        try:
+            await self._history.commit(event, then=then)
+        except OSError as error:
+            why = _unwritten(what, error)
+            self._history.put(GivenUp(at=self._clock.now(), jobs=(job.name,), state=JobState.CANCELLED, why=why))
+            return False
+        return True
+
+    async def _write_first_words(self, lease: Slot, job: Job, output: JobLog, open_log: Callable[[], None]) -> bool:
+        """Open the log if a try adds to it, and write what is ours; what comes after that is the job's alone.
+
+        Returns:
+            Whether it was opened: a log that does not exist yet is opened when the start is written down.
+        """
+        earlier, shown = self._history.state[job.name].attempts, output.addresses.shown
+        if not (earlier or shown):
+            return False
+        await to_thread.run_sync(open_log)
+        if earlier and earlier[-1].interrupted:  # nobody was there to say it in time
+            await output.remark(earlier[-1].why)
+        if shown:
+            await output.remark(f"runs on {lease.instance} ({', '.join(shown)})")
+        return True
+
+    async def _recorded(self, lease: Slot, job: Job, run: Callable[[], Awaitable[None]]) -> None:
         """Run a job whose start was written down."""
         try:
-            await self._run_begun(lease, job, output)
+            await run()
         except Unreachable:
             raise
         except Exception as error:
@@ -102,29 +166,74 @@ class Tries:
             await checkpoint_if_cancelled()
             raise
 
-    async def _run_begun(self, lease: Slot, job: Job, output: JobLog) -> None:
-        record = self._history.state[job.name]
-        artifacts, earlier = self._results.artifacts(job.name), record.retried_attempts
-        if earlier:
+    async def _run_begun(self, lease: Slot, job: Job, output: JobLog, unreachable: Unreachable | None) -> None:
+        if unreachable:
+            raise unreachable
+        record, artifacts = self._history.state[job.name], self._results.artifacts(job.name)
+        if record.retried_attempts:
             await to_thread.run_sync(partial(shutil.rmtree, artifacts, ignore_errors=True))
-        addresses = output.addresses = await self._look_up_addresses(lease, job)
-        if earlier and earlier[-1].interrupted:  # nobody was there to say it in time
-            await output.remark(earlier[-1].why)
-        if addresses.shown:
-            await output.remark(f"runs on {lease.instance} ({', '.join(addresses.shown)})")
-        result = await self._execute(lease, job, output, artifacts)
-        await self._end(_ended(job, result, now=self._clock.now()))
-        await output.remark(*record.warnings, record.why)
+        outliving = self._outliving(lease, job) if record.attempts[-1].detached else None
+        if outliving:
+            await self._see_out(outliving, output, partial(outliving.run, output, record.logged))
+        else:
+            run = self._executors[job.executor].run
+            await self._finish(job, output, partial(run, job.spec, lease, output=output.write, artifacts=artifacts))
 
-    async def _execute(self, lease: Slot, job: Job, output: JobLog, artifacts: Path) -> JobOutcome | str:
+    async def _go_on(self, lease: Slot, job: Job, output: JobLog) -> None:
+        record = self._history.state[job.name]
+        if (outliving := self._outliving(lease, job)) is None:
+            raise ConnectError(f"the executor {job.executor} does not reattach jobs")
+
+        async def go_on() -> JobOutcome:
+            artifacts = self._results.artifacts(job.name)
+            await to_thread.run_sync(partial(shutil.rmtree, artifacts, ignore_errors=True))
+            output.addresses = await self._look_up_addresses(lease, job)
+            await to_thread.run_sync(output.go_on, record.logged)
+            elapsed = max(0.0, self._clock.now() - record.attempts[-1].started)
+            return await outliving.go_on(output, record.logged, began=anyio.current_time() - elapsed)
+
+        await self._see_out(outliving, output, go_on)
+
+    def _outliving(self, lease: Slot, job: Job) -> Outliving | None:
+        """Give the last try at a job, if its executor reattaches."""
+        executor, state = self._executors[job.executor], self._history.state
+        if not isinstance(executor, Reattaches):
+            return None
+        name = try_name(state.id, job.name, len(state[job.name].attempts))
+        return Outliving(executor, lease, job, name, self._results.artifacts(job.name))
+
+    async def _see_out(self, outliving: Outliving, output: JobLog, run: Callable[[], Awaitable[JobOutcome]]) -> None:
+        """See a try to its end; nothing is left of it there once its end is written down, or it is cancelled."""
+        try:
+            await self._finish(outliving.job, output, run)
+        finally:
+            await outliving.end()
+
+    async def _finish(self, job: Job, output: JobLog, run: Callable[[], Awaitable[JobOutcome]]) -> None:
+        """Run it, and write down what came of it."""
+        record = self._history.state[job.name]
+        try:
+            result = await self._execute(run, output)
+        except (CommandLost, NameUnknown, Unsupported) as error:
+            last = record.attempts[-1]
+            ran_on = last.run != self._history.state.run
+            await self.lost(
+                job, f"what became of it on instance {last.instance} is unknown ({_said(error)})", ran_on=ran_on
+            )
+        else:
+            await self._end(_ended(job, result, now=self._clock.now()))
+            self._durations.learn(self._group_of(job), record.attempts[-1].duration)
+            await output.remark(*record.warnings, record.why)
+
+    async def _execute(self, run: Callable[[], Awaitable[JobOutcome]], output: JobLog) -> JobOutcome | str:
         """Run it; returns what came of it, or why it could not be run."""
         try:
-            outcome = await self._executors[job.executor].run(job.spec, lease, output=output.write, artifacts=artifacts)
+            outcome = await run()
         except Exception as raised:
             match documented(raised):
                 case None:
                     raise
-                case Unreachable() as error:
+                case Unreachable() | CommandLost() | NameUnknown() as error:
                     raise error from raised.__cause__
                 case OSError() as error:
                     return str(SystemRefused(error))
@@ -134,13 +243,27 @@ class Tries:
             return evolve(outcome, warnings=(*outcome.warnings, f"its log is incomplete: {output.problem}"))
         return outcome
 
-    async def lost(self, job: Job, why: str, *, preempted: bool = False) -> None:
-        """Take the loss of the job's slot or try, unless the job was over by then, or had not begun."""
+    async def lost(self, job: Job, why: str, *, preempted: bool = False, ran_on: bool = False) -> None:
+        """Take the loss of the job's slot or try, unless the job was over by then, or had not begun.
+
+        Args:
+            job: The job.
+            why: In a few words.
+            preempted: Whether the cloud had announced it.
+            ran_on: Whether it was lost while no command watched it.
+        """
         if self._history.state[job.name].state is not JobState.RUNNING:
             return
-        event = Ended(at=self._clock.now(), job=job.name, state=JobState.LOST, why=one_line(why), preempted=preempted)
+        event = Ended(
+            at=self._clock.now(),
+            job=job.name,
+            state=JobState.LOST,
+            why=one_line(why),
+            preempted=preempted,
+            interrupted=ran_on,
+        )
         if self.stopped:
-            event = evolve(event, state=JobState.CANCELLED, why="the batch was stopped", preempted=False)
+            event = Ended(at=event.at, job=job.name, state=JobState.CANCELLED, why="the batch was stopped")
         await self._end(event)
         async with self._open_log(job) as output:
             await output.remark(self._history.state[job.name].attempts[-1].why)
@@ -178,6 +301,16 @@ def _ended(job: Job, result: JobOutcome | str, *, now: float) -> Ended:
         peak_memory=result.peak_memory,
         warnings=tuple(result.warnings),
     )
+
+
+def _said(error: CommandLost | NameUnknown | Unsupported) -> str:
+    match error:
+        case CommandLost():
+            return error.why
+        case NameUnknown():
+            return "nothing is known of it there"
+        case _:
+            return str(error)
 
 
 def _unwritten(what: str, error: OSError) -> str:

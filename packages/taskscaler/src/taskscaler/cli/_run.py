@@ -220,6 +220,13 @@ def _run_all(file: JobsFile, events: EventLog, choice: Choice, for_ci: ForCI) ->
     return outcome(run)
 
 
+def _what_ran(detached: int, ran: int) -> str:
+    """Say what becomes of the jobs that ran when the last command was killed, some of which may run on."""
+    if detached:
+        return f", {ran} {'was' if ran == 1 else 'were'} running: what still runs is joined, the rest is retried"
+    return f", {ran} {'was' if ran == 1 else 'were'} running and will be retried" if ran else ""
+
+
 def _tell_over(state: BatchState, over: Over, results: Results) -> int:
     went = f"{state.count(JobState.SUCCEEDED)} of {len(state)} jobs succeeded"
     print(f"nothing to resume: the batch is over, {went}; see {results.summary}")  # noqa: T201  (what was asked for)
@@ -319,9 +326,8 @@ class _Run:
         yield from (f"note: {note}" for note in self.file.notes)
         if self.events.past:
             state = self.batch.state
-            again = sum(record.interrupted for record in state.records)
-            retried = f", {again} {'was' if again == 1 else 'were'} running and will be retried" if again else ""
-            yield f"resuming: {state.done} of {len(state)} jobs are over{retried}"
+            ran = [last.detached for record in state.records if record.interrupted and (last := record.last_attempt)]
+            yield f"resuming: {state.done} of {len(state)} jobs are over{_what_ran(sum(ran), len(ran))}"
         yield from self.choice.notes
 
     def _prepare(self) -> None:

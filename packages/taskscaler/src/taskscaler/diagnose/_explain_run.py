@@ -306,7 +306,10 @@ class JobExplanation(RunAnswer):
         if self.run.progress is Progress.OVER or self.job.state.stands:
             return "nothing, the job is over"
         if self.run.progress is Progress.INTERRUPTED or self.job.state.final:  # it was cancelled, say
-            return f"nothing by itself; run it with taskscaler run --resume {self.run.directory}"
+            last = self.job.last_attempt
+            runs_on = self.job.interrupted and last and last.detached
+            what = "it may run on there by itself; join" if runs_on else "nothing by itself; run"
+            return f"{what} it with taskscaler run --resume {self.run.directory}"
         if self.job.state is JobState.RUNNING:
             return "it runs to its end; if its instance is lost, it is retried while it has retries left"
         if self._rests:

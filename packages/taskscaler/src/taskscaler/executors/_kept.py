@@ -12,16 +12,17 @@ and what runs on this machine under the name of an instance that it no longer is
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from hashlib import sha256
 from itertools import islice
 from pathlib import Path
 from typing import Final
 
+import anyio
 from attrs import define, evolve, field, frozen
 
-from fleeting import Completed, ConnectError, Connection
+from fleeting import Completed, ConnectError, Connection, Unreachable
 from fleeting.connectors import RunsDetached, Sink
 from fleeting.errors import NameTaken
 from taskscaler.executors._posix import LAST_WORDS, PosixSlot, exports_of, together
@@ -30,7 +31,10 @@ from taskscaler.executors._slot import MOST_LEFTOVERS, MOST_NAMES, NOBODY, SHORT
 LONGEST_TRY: Final = 60
 """Characters of a try's name."""
 
-_TRY: Final = re.compile(rf"[A-Za-z0-9][A-Za-z0-9-]{{0,{LONGEST_TRY - 1}}}")
+_ID: Final = 12
+"""Digits of what tells the tries of one batch from all others."""
+
+_TRY: Final = re.compile(rf"[0-9a-f]{{{_ID}}}-[A-Za-z0-9-]{{1,{LONGEST_TRY - _ID - 1}}}")
 _NAME: Final = re.compile(r"kept-(?P<slot>[0-9]+)-(?P<owner>[0-9a-z]+)-(?P<instance>[0-9a-f]+)-(?P<unit>.+)")
 
 _BEGAN: Final = b"began\n"
@@ -67,7 +71,15 @@ def check_try(name: str) -> None:
         ValueError: It may not.
     """
     if not _TRY.fullmatch(name):
-        raise ValueError(f"expected at most {LONGEST_TRY} letters, digits and hyphens, as the name of a try")
+        raise ValueError(
+            f"expected {_ID} hexadecimal digits, a hyphen, and letters, digits and hyphens, {LONGEST_TRY} in all,"
+            " as the name of a try"
+        )
+
+
+def batch_of(name: str) -> str:
+    """Give the part of a try's name that all tries of a batch share."""
+    return name[:_ID]
 
 
 @frozen
@@ -84,14 +96,17 @@ class Place:
         """Name the directory and the command of a try."""
         return f"kept-{self.slot}-{self.owner or NOBODY}-{self._short}-{unit}"
 
-    def is_over(self, name: str, *, runs: bool) -> bool:
+    def is_over(self, name: str, *, runs: bool, is_held: Callable[[str], bool]) -> bool:
         """Whether what was kept under a name, and maybe runs here, is ours and needed no more for sure.
 
         The slot is ours: whoever had it before has lost it. And a machine is one instance at a time; what does not run
-        may be another machine's that shares the directory.
+        may be another machine's that shares the directory. But two batches of a user may have a host in common, which
+        each calls as it likes: while a process works for one, nothing of that is over.
         """
         match = _NAME.fullmatch(name)
-        if match is None or not self.owner or match["owner"] != self.owner:
+        if match is None or not self.owner or match["owner"] != self.owner or not _TRY.fullmatch(match["unit"]):
+            return False
+        if is_held(batch_of(match["unit"])):
             return False
         return runs if match["instance"] != self._short else int(match["slot"]) == self.slot
 
@@ -155,20 +170,47 @@ class KeptSlot:
         return any(each.name == self.wanted.name and each.is_running for each in found)
 
     async def end(self, cleanup_script: str = "") -> Completed:
-        """End the job, and clean up after it if it ran; and remove all that there is of it."""
-        try:
-            await self.detached.forget(self.wanted.name)
-        except ConnectError:  # it still runs
+        """End the job, and clean up after it if it ran; and remove all that there is of it.
+
+        Nearly always it has ended, so both are done at once: each costs a round trip.
+        """
+        removed = list[Completed]()
+        refused = list[ConnectError]()
+
+        async def remove() -> None:
+            try:
+                removed.append(await self.rest.remove())
+            except ConnectError as error:
+                refused.append(error)
+
+        async with anyio.create_task_group() as tasks:
+            if not cleanup_script:  # which would find its directory gone
+                tasks.start_soon(remove)
+            has_ended = await self._forget(refused)
+        if refused:
+            raise refused[0]
+        if not has_ended:
             await self.detached.kill(self.wanted.name)
             if cleanup_script:
                 await self.rest.run_cleanup(cleanup_script, _drop)
             await self.detached.forget(self.wanted.name)
-        return await self.rest.remove()
+        return removed[0] if removed and has_ended else await self.rest.remove()
+
+    async def _forget(self, refused: list[ConnectError]) -> bool:
+        """Forget the command; returns whether it had ended."""
+        try:
+            await self.detached.forget(self.wanted.name)
+        except Unreachable as error:
+            refused.append(error)
+        except ConnectError:
+            return False
+        return True
 
     async def end_leftovers(self, place: Place) -> None:
         """End what is not needed any more in the slot, and on the machine."""
         found = islice(await self.detached.list_detached(), MOST_NAMES)
-        over = (each.name for each in found if place.is_over(each.name, runs=each.is_running))
+        is_held = self.wanted.runs.is_held
+        over = (each.name for each in found if place.is_over(each.name, runs=each.is_running, is_held=is_held))
         for name in islice((name for name in over if name != self.wanted.name), MOST_LEFTOVERS):
             await evolve(self, wanted=evolve(self.wanted, name=name)).end()
 

@@ -168,9 +168,10 @@ class Executor(Protocol):
 class Reattaches(Protocol):
     """An executor whose jobs can outlive the manager that has started them: a later one joins them.
 
-    A try at a job has a *name*, which the caller makes and writes down before `start`: at most 60 letters, digits and
-    hyphens, a letter or digit first, used once. Wherever the manager is killed, the same calls in the same order come
-    to the same end: after `start`, `attach`; after `attach`, and once what came of the job is written down, `end`.
+    A try at a job has a *name*, which the caller makes and writes down before `start`, and which is used once: 12
+    hexadecimal digits, the same for all tries of a batch, a hyphen, and letters, digits and hyphens, 60 in all.
+    Wherever the manager is killed, the same calls in the same order come to the same end: after `start`, `attach`;
+    after `attach`, and once what came of the job is written down, `end`.
     """
 
     async def run(self, job: JobSpec, lease: Leased, *, output: Sink, artifacts: Path) -> JobOutcome:

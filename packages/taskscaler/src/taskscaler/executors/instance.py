@@ -24,7 +24,7 @@ from fleeting.archives import ArchiveRefused
 from fleeting.connectors import ReportsSystem, RunsDetached, Sink
 from fleeting.plugins import format_duration
 from taskscaler.executors import ExecutorPlugin, JobOutcome, JobSpec, Leased, Verdict, hookimpl
-from taskscaler.executors._kept import KeptSlot, Place, check_try
+from taskscaler.executors._kept import KeptSlot, Place, batch_of, check_try
 from taskscaler.executors._posix import PosixSlot
 from taskscaler.executors._slot import Slot, Wanted
 from taskscaler.executors._windows import WindowsSlot
@@ -127,6 +127,7 @@ class InstanceExecutor:
             except TimeoutError as error:
                 took = format_duration(self._config.cleanup_timeout)
                 raise ConnectError(f"the clean-up took longer than {took}") from error
+        self._runs.let_go(batch_of(name), name)
         if not removed.ok:
             raise ConnectError(f"{slot.rest.directory} could not be removed: {removed.account}")
 
@@ -136,6 +137,8 @@ class InstanceExecutor:
         check_try(name)
         if not self._runs.manager:
             await to_thread.run_sync(self._claim)
+        if self._runs.manager:
+            await to_thread.run_sync(self._runs.hold, batch_of(name), name)
         async with lease.dial() as connection:
             if _is_windows(connection):
                 raise Unsupported(f"{lease.instance} runs Windows, where jobs end with their manager")

@@ -55,6 +55,9 @@ class Runs:
     _gone: dict[str, None] = field(factory=dict, init=False)
     """Ids of the last tries that have left nothing, the latest last."""
 
+    _held: dict[str, tuple[int, set[str]]] = field(factory=dict, init=False)
+    """Of what outlives runs: who works on it now, by ids, with the lock and the tries at work."""
+
     _claiming: Lock = field(factory=Lock, init=False)
 
     def claim(self) -> None:
@@ -76,6 +79,34 @@ class Runs:
             yield unit
         finally:
             self._active.discard(unit)
+
+    def hold(self, id_: str, unit: str) -> None:
+        """Say that a try is at work for something that outlives runs; blocks shortly, so call it in a thread.
+
+        Args:
+            id_: Of that, such as a batch: made as those of runs are.
+            unit: Of the try; until `let_go`, or the end of this process, `is_held` is true for everybody.
+
+        Raises:
+            OSError: The directory cannot be used.
+        """
+        with self._claiming:
+            if id_ not in self._held:
+                self._held[id_] = _hold(self._lock_file(id_)), set()
+            self._held[id_][1].add(unit)
+
+    def let_go(self, id_: str, unit: str) -> None:
+        """Say that a try is at work no more."""
+        with self._claiming:
+            lock, units = self._held.get(id_, (-1, set[str]()))
+            units.discard(unit)
+            if lock >= 0 and not units:
+                del self._held[id_]
+                os.close(lock)
+
+    def is_held(self, id_: str) -> bool:
+        """Whether any process works on what outlives runs."""
+        return _is_held(self._lock_file(id_))
 
     def left_nothing(self, unit: str) -> None:
         """Note that nothing is left of a try, though somebody may have seen something of it just before."""
@@ -119,13 +150,13 @@ class Runs:
         return self._directory() / f"{run}.run"
 
 
-def _hold(path: Path) -> None:
-    """Make and lock a file for as long as this process lives; others may lock and remove it until then."""
+def _hold(path: Path) -> int:
+    """Make and lock a file until the descriptor is closed; others may lock and remove it until then."""
     while True:
         descriptor = open_private(path, os.O_RDWR | os.O_CREAT)
         fcntl.flock(descriptor, fcntl.LOCK_SH)
         if _is_at(path, descriptor):
-            return
+            return descriptor
         os.close(descriptor)
 
 

@@ -19,7 +19,7 @@ from attrs import define, evolve, field, frozen
 
 from taskscaler._observe import GONE, DecisionEvent, InstanceEvent
 from taskscaler._recorded_run import Progress, RecordedRun
-from taskscaler.batch import Begun, Ended, JobState, Over, RecordedEvent, Resumed, Started
+from taskscaler.batch import Begun, Ended, JobState, Joined, Over, RecordedEvent, Resumed, Started
 from taskscaler.batch._state import STOPPED
 
 
@@ -218,6 +218,9 @@ class _History:
     running: dict[str, "_Life"] = field(factory=dict)
     """Where each job runs that does."""
 
+    stopped: dict[str, "_Life"] = field(factory=dict)
+    """Where each job ran that did when the last manager was stopped."""
+
     tries: Counter[str] = field(factory=Counter)
     """How many of each job there were."""
 
@@ -242,6 +245,9 @@ class _History:
                 self.tries[event.job] += 1
                 self.running[event.job] = life = self._life(event.pool, event.instance)
                 life.begin(event.job, event.slot, self.now, self.tries[event.job])
+            case Joined():
+                self.running[event.job] = life = self.stopped.pop(event.job)
+                life.join(event.job, self.now)
             case Ended():
                 self.running.pop(event.job).end(event.job, self.now, event.state, event.why)
             case DecisionEvent():
@@ -250,7 +256,8 @@ class _History:
                 pass
 
     def stop(self, at: float) -> None:
-        """The manager was stopped, and with it all that ran."""
+        """The manager was stopped, and with it all that ran, unless a later one joins it."""
+        self.stopped = {**self.running}
         while self.running:
             job, life = self.running.popitem()
             life.end(job, at, JobState.LOST, STOPPED)
@@ -310,6 +317,16 @@ class _Life:
             self._cut_off(slot, at)
         index = self.open.pop(job)
         self.bars[index] = evolve(self.bars[index], state=state, why=why)
+
+    def join(self, job: str, at: float) -> None:
+        """The last try at a job ran on though nobody watched, and runs still, so the instance is ready."""
+        index = max(index for index, bar in enumerate(self.bars) if bar.job == job)
+        bar = self.bars.pop(index)
+        self.open = {name: place - (place > index) for name, place in self.open.items()}
+        self.last_seen = None
+        self._enter(Phase.READY, at)
+        self._cut_off(bar.slot, at)
+        self.running[bar.slot] = evolve(bar, ended=at, state=JobState.RUNNING, why="")
 
     def unwatched(self, at: float) -> None:
         """Its manager was killed, and the last word of it came then."""

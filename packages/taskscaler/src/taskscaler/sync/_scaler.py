@@ -89,6 +89,7 @@ class Taskscaler:
         timeout: float | None = None,
         expected_duration: float = math.inf,
         place: int | None = None,
+        persistent: bool = False,
     ) -> Iterator[Lease]:
         """Hold a slot for as long as the body runs. Arguments and errors are those of `acquire_lease`.
 
@@ -96,7 +97,9 @@ class Taskscaler:
             LeaseLost: The instance was lost. Nobody can break the body off, but what it waits for on a connection
                 ends, and leaving raises in any case.
         """
-        lease = self.acquire_lease(key, timeout=timeout, expected_duration=expected_duration, place=place)
+        lease = self.acquire_lease(
+            key, timeout=timeout, expected_duration=expected_duration, place=place, persistent=persistent
+        )
         with lease.hold():
             yield lease
 

@@ -1,0 +1,194 @@
+"""A real command is killed with SIGKILL, again and again, and resumed: its jobs go on meanwhile, and run once."""
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, suppress
+from getpass import getuser
+from pathlib import Path
+
+import pytest
+from attrs import define, frozen
+
+from fleeting.connectors.ssh import generate_key
+from tests.e2e.leftovers import environment
+from tests.fleeting.sshd import Server, private, sshd
+
+COMMAND = (str(Path(sys.executable).with_name("taskscaler")), "run")
+
+RUNNING = 2
+"""Jobs that are said to run before a command is killed."""
+
+JOBS = """
+[autoscaler]
+{fleet}
+capacity_per_instance = {capacity}
+update_interval_when_expecting = "50ms"
+state_storage = {{ dir = "{base}/journal" }}
+
+[[jobs]]
+name = "job"
+copies = {jobs}
+script = '''
+echo ran >> {base}/runs/$TASKSCALER_JOB_NAME
+n=0
+while [ $n -lt $(({ticks} + TASKSCALER_JOB_INDEX * {ticks} / {jobs})) ]; do
+    n=$((n + 1))
+    echo "$TASKSCALER_JOB_NAME says $n"
+    sleep 0.1
+done
+'''
+"""
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+@frozen
+class Size:
+    """How much of it there is."""
+
+    jobs: int
+    hosts: int
+    ticks: int
+    """Tenths of a second that the shortest job takes, half of what the longest does."""
+
+    every: float
+    """Seconds between two kills."""
+
+    kills: int
+
+    @property
+    def capacity(self) -> int:
+        """Jobs that run at once on a host."""
+        return -(-self.jobs // self.hosts)
+
+
+@pytest.fixture
+def size(full: bool) -> Size:  # noqa: FBT001
+    """Set the size: with ``--full``, that of a fleet."""
+    return Size(40, 8, 200, 5.0, 10) if full else Size(4, 2, 60, 0.3, 2)
+
+
+@define
+class Trial:
+    """A batch that is killed and resumed until it is done."""
+
+    base: Path
+    size: Size
+
+    @property
+    def output(self) -> Path:
+        """Its results."""
+        return self.base / "out"
+
+    def begin(self, fleet: str) -> None:
+        """Write its file."""
+        (self.base / "runs").mkdir()
+        (self.base / "tmp").mkdir()
+        size = {"jobs": self.size.jobs, "ticks": self.size.ticks, "capacity": self.size.capacity}
+        (self.base / "jobs.toml").write_text(JOBS.format(fleet=fleet, base=self.base, **size))
+
+    def see_through(self) -> None:
+        """Kill and resume it, then let it end."""
+        left = self.size.kills
+        while self.run(kill=left > 0):
+            left -= 1
+        assert left <= 0, "the batch was over before it was killed often enough"
+
+    def run(self, *, kill: bool) -> bool:
+        """Run it or go on with it, and kill it a while after two jobs run; returns whether it was killed."""
+        begun = (self.output / "events.jsonl").exists()
+        jobs = (str(self.base / "jobs.toml"), "--output", str(self.output))
+        with subprocess.Popen(
+            [*COMMAND, *(("--resume", str(self.output)) if begun else jobs)],
+            env={**environment(self.base), "PYTHONUNBUFFERED": "1"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        ) as process:
+            assert process.stdout is not None
+            said, running = [], 0
+            for line in process.stdout:
+                said.append(line)
+                running += " runs on " in line
+                if kill and running == RUNNING:
+                    with suppress(subprocess.TimeoutExpired):
+                        process.wait(self.size.every)
+                    process.kill()
+                    running += 1
+        assert process.returncode in (0, -signal.SIGKILL), "".join(said)
+        return process.returncode != 0
+
+    def check(self) -> None:
+        """All jobs have succeeded, at their only try; what they printed is in their logs, to the byte."""
+        events = [json.loads(line) for line in (self.output / "events.jsonl").read_text().splitlines()]
+        assert sum(event.get("event") == "joined" for event in events) >= RUNNING
+        jobs = json.loads((self.output / "results.json").read_text())["jobs"]
+        assert {job["state"] for job in jobs} == {"succeeded"}
+        assert [len(job["attempts"]) for job in jobs] == [1] * self.size.jobs
+        for index, job in enumerate(jobs):
+            name, ticks = job["name"], self.size.ticks + index * self.size.ticks // self.size.jobs
+            assert (self.base / "runs" / name).read_text() == "ran\n"
+            printed = "".join(f"{name} says {number}\n" for number in range(1, ticks + 1))
+            assert (self.output / "logs" / f"{name}.log").read_text() == printed
+
+    def processes(self) -> list[str]:
+        """Name the processes that are in a directory of ours."""
+        found = []
+        for directory in Path("/proc").iterdir():
+            with suppress(OSError):
+                if directory.name.isdigit() and (directory / "cwd").readlink().is_relative_to(self.base):
+                    found.append((directory / "cmdline").read_text().replace("\0", " "))
+        return found
+
+
+@pytest.fixture
+def hosts(tmp_path: Path, size: Size) -> Iterator[Sequence[Server]]:
+    """Hosts with OpenSSH's own server, and homes of their own."""
+    user_key = generate_key()
+    private(tmp_path / "key", user_key.private)
+    with ExitStack() as stack:
+        servers = []
+        for number in range(size.hosts):
+            home = tmp_path / f"home-{number}"
+            home.mkdir()
+            settings = f'SetEnv HOME={home} SHLVL=5\nForceCommand cd {home} && eval "$SSH_ORIGINAL_COMMAND"'
+            servers.append(stack.enter_context(sshd(tmp_path / f"sshd-{number}", settings, user_key=user_key)))
+        yield servers
+
+
+def test_jobs_over_ssh_outlive_the_command(tmp_path: Path, size: Size, hosts: Sequence[Server]) -> None:
+    """Nothing is left on the hosts but empty directories."""
+    fleet = [
+        'plugin = "static"',
+        "[autoscaler.plugin_config]",
+        f'state_dir = "{tmp_path}/taken"',
+        f'username = "{getuser()}"',
+        f'key_path = "{tmp_path}/key"',
+    ]
+    for number, host in enumerate(hosts):
+        fleet += ["[[autoscaler.plugin_config.hosts]]", f'name = "host-{number}"', 'address = "127.0.0.1"']
+        fleet += [f"port = {host.port}", f'host_key = "{host.host_key}"']
+    head, _, table = "\n".join(fleet).partition("\n")
+    trial = Trial(tmp_path, size)
+    trial.begin(head)
+    with (tmp_path / "jobs.toml").open("a") as file:
+        file.write(table)
+    trial.see_through()
+    trial.check()
+    assert trial.processes() == []
+    for number in range(size.hosts):
+        for place in ("taskscaler", ".fleeting/detached"):
+            assert list((tmp_path / f"home-{number}" / place).iterdir()) == []
+
+
+def test_jobs_of_local_instances_outlive_the_command(tmp_path: Path, size: Size) -> None:
+    """Nothing is left on this host."""
+    trial = Trial(tmp_path, size)
+    trial.begin(f'plugin = "local"\nmax_instances = {size.hosts}\nplugin_config = {{ directory = "{tmp_path}/fleet" }}')
+    trial.see_through()
+    trial.check()
+    assert trial.processes() == []
+    assert not (tmp_path / "fleet").exists()
