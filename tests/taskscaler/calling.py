@@ -10,6 +10,7 @@ import anyio
 from anyio.streams.memory import MemoryObjectReceiveStream
 from attrs import define, evolve, field, frozen
 
+from fleeting import ConnectorConfig
 from fleeting.testing import FakeCloud, FakeGroup
 from taskscaler import Pool, ScalerEvent, Taskscaler
 from taskscaler.serve._app import Api
@@ -159,6 +160,10 @@ class Fleet:
     async def status(self) -> dict[str, object]:
         """Say nothing."""
         return {"clients": len(self.holders.clients)}
+
+    def connector_of(self, _: str) -> ConnectorConfig:
+        """Give the defaults."""
+        return ConnectorConfig()
 
     async def drain(self, timeout: float | None, *, delete: bool) -> bool:
         """Take note."""

@@ -8,6 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from taskscaler import KeyInUse
 from taskscaler._errors import DaemonRefused
+from taskscaler._wire import ClientUnknown
 from taskscaler.serve import _clients
 from taskscaler.serve._clients import Client, Clients, Hold
 
@@ -59,7 +60,7 @@ class ClientsMachine(RuleBasedStateMachine):
         if self.find(id_):
             with pytest.raises(DaemonRefused):
                 self.clients.open(id_, 8, 1, 5, self.now)
-        with pytest.raises(DaemonRefused):
+        with pytest.raises(ClientUnknown):
             self.clients.find(id_, 8)
 
     @rule(id_=IDS)

@@ -8,7 +8,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import pytest
 from attrs import define, field
 from click.testing import CliRunner
 
+from taskscaler import sync
 from taskscaler.cli import main
 from taskscaler.cli._operate import ask
 from taskscaler.serve._notify import watchdog_interval
@@ -208,3 +209,22 @@ def test_the_unit_starts_what_was_asked_for(tmp_path: Path) -> None:
     assert f'serve "{tmp_path}/100%% $$odd/fleet.toml" --stop-timeout=120s --socket-group=builders\n' in unit
     assert "Type=notify\n" in unit
     assert "TimeoutStopSec=150\n" in unit
+
+
+@pytest.mark.slow
+def test_a_daemon_that_is_killed_gives_its_leases_back(tmp_path: Path) -> None:
+    """Twice, while a program holds a slot: it goes on, and no slot is held afterwards."""
+    write(tmp_path, idle=0, most=1)
+    with ExitStack() as stack:
+        service = stack.enter_context(serving(tmp_path))
+        scaler = stack.enter_context(sync.connect(service.socket))
+        with scaler.acquire("a", timeout=60) as lease:
+            for _ in range(2):
+                service.process.kill()
+                service.process.wait(60)
+                service = stack.enter_context(serving(tmp_path))
+                with lease.dial() as connection:
+                    said = connection.run(["echo", lease.instance]).stdout
+                assert said.decode().strip() == lease.instance
+                assert lease.loss is None
+        assert scaler.acquire_lease("b", timeout=60).instance == lease.instance

@@ -10,7 +10,17 @@ from cattrs.preconf.json import JsonConverter, make_converter
 
 from fleeting import FleetingError, Unreachable
 from fleeting.events import Loss, LossKind
-from taskscaler._errors import DaemonRefused, KeyInUse, LeaseLost, NoCapacity, NoSuchInstance, NotSuspended
+from taskscaler._errors import (
+    DaemonRefused,
+    KeyInUse,
+    LeaseExpired,
+    LeaseLost,
+    NoCapacity,
+    NoSuchInstance,
+    NotDetached,
+    NotSuspended,
+    TaskscalerError,
+)
 
 T = TypeVar("T")
 
@@ -49,6 +59,8 @@ class LeaseFacts:
     instance: str
     slot: int
     place: int
+    persistent: bool
+    """Whether it outlives its client."""
 
 
 @cache
@@ -80,22 +92,28 @@ def from_plain(data: object, cls: type[T]) -> T:
 def error_as_data(error: Exception) -> dict[str, object]:
     """Write an error, with what its class keeps beside the message."""
     entry = getattr(error, "entry", DaemonRefused.entry)
-    data: dict[str, object] = {"code": entry.code, "type": type(error).__name__, "message": str(error)}
+    return {"code": entry.code, "type": type(error).__name__, "message": str(error), **_kept_by(error)}
+
+
+_KEPT = ("possible", "key", "at", "held", "instance")
+"""What errors keep beside their messages, by the names of their attributes."""
+
+
+def _kept_by(error: Exception) -> dict[str, object]:
+    kept = {name: getattr(error, name) for name in _KEPT if isinstance(error, TaskscalerError) and hasattr(error, name)}
     match error:
-        case NoCapacity():
-            return {**data, "possible": error.possible}
-        case KeyInUse() | NotSuspended():
-            return {**data, "key": error.key}
-        case NoSuchInstance():
-            return {**data, "instance": error.instance}
+        case NotDetached():
+            return {**kept, "why": str(error).partition("' ")[2]}
         case LeaseLost():
-            return {**data, "key": error.key, "instance": error.instance, "loss": loss_as_data(error.loss)}
-    return data
+            return {**kept, "loss": loss_as_data(error.loss)}
+    return kept
 
 
 _ERRORS: Mapping[str, Callable[[Mapping[str, Any]], Exception]] = {
     "NoCapacity": lambda data: NoCapacity(data["message"], possible=bool(data["possible"])),
     "KeyInUse": lambda data: KeyInUse(data["key"]),
+    "LeaseExpired": lambda data: LeaseExpired(data["key"], float(data["at"])),
+    "NotDetached": lambda data: NotDetached(data["key"], data["why"], held=bool(data["held"])),
     "NotSuspended": lambda data: NotSuspended(data["key"]),
     "NoSuchInstance": lambda data: NoSuchInstance(data["instance"], data["message"]),
     "LeaseLost": lambda data: LeaseLost(data["key"], data["instance"], loss_of(data["loss"])),

@@ -23,7 +23,7 @@ the connection open keeps that open, so it has let go of all before the first fo
 system puts on its file; what exceeds that, or a full disk, goes no further than `wc`, and the command goes on.
 
 Whether a status above 128 is a signal's is known by what the shell says about that, in place of the command, on its own
-error output; bash does not say it here, so there each is, and ksh and yash have statuses above 255 for signals.
+error output; `bash` does not say it here, so there each is.
 
 `kill` is given signals as `-KILL`: with `-s KILL --`, busybox takes the dashes for a process.
 
@@ -52,7 +52,7 @@ born() {
     if [ -r /proc/self/stat ]; then
         { IFS= read -r _f_born < "/proc/$1/stat"; } 2>/dev/null || { _f_born=; return; }
         _f_pid=${_f_born%% *}
-        set -- ${_f_born##*\\)}
+        set -- ${_f_born##*)}
         _f_group=$3
         [ "$1" = Z ] && _f_born= || _f_born=${20}
     else
@@ -146,8 +146,7 @@ exec < "$_f_input" > /dev/null 2>> "$_f_at:ending"
     exec > /dev/null
     _f_left=
     counted 10 || {{ kill -TERM "-$$"; counted 40; }} || _f_left=1
-    [ $_f_status -gt 255 ] || [ "$_f_signal$BASH_VERSION" ] && [ $_f_status -gt 128 ] &&
-        _f_signal=$(kill -l $_f_status) || _f_signal=
+    [ "$_f_signal$BASH_VERSION" ] && [ $_f_status -gt 128 ] && _f_signal=$(kill -l $_f_status) || _f_signal=
     _f_size=$(wc -c < "$_f_at:output")
     _f_cut=$((${{_f_total:-0}} - ${{_f_size:-0}}))
     [ $_f_cut -gt 0 ] || _f_cut=0

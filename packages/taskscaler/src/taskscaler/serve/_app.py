@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any, Protocol, TypeVar
 
 import anyio
-from attrs import asdict, define, field
+from attrs import asdict, define, evolve, field
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -16,9 +16,9 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from fleeting import ConfigError, FleetingError, JournalError, Unreachable
+from fleeting import ConfigError, ConnectorConfig, FleetingError, JournalError, Unreachable
 from fleeting.plugins import structure
-from taskscaler._errors import DaemonRefused, KeyInUse, LeaseLost, NoCapacity, NoSuchInstance, NotSuspended
+from taskscaler._errors import DaemonRefused, KeyInUse, LeaseLost, NoCapacity, NoSuchInstance, NotDetached, NotSuspended
 from taskscaler._observe import ScalerEvent, event_as_data
 from taskscaler._scaler import Taskscaler
 from taskscaler._wire import CLIENT, ClientUnknown, error_as_data, to_plain
@@ -44,6 +44,7 @@ _STATUS: Mapping[type[Exception], int] = {
     ClientUnknown: 404,
     ConfigError: 400,
     ValueError: 400,
+    NotDetached: 404,
     NotSuspended: 404,
     NoSuchInstance: 404,
     KeyInUse: 409,
@@ -68,6 +69,10 @@ class Fleet(Protocol):
 
     async def status(self) -> dict[str, object]:
         """Describe the daemon at a glance."""
+        ...
+
+    def connector_of(self, pool: str) -> ConnectorConfig:
+        """How to connect to the instances of a pool."""
         ...
 
     async def drain(self, timeout: float | None, *, delete: bool) -> bool:
@@ -144,7 +149,7 @@ class Api:
     def tell(self, client: Client, message: Mapping[str, object]) -> None:
         """Send news to a client, if it listens; one that does not learns it when it opens itself again."""
         if listener := self.clients.get(client.id):
-            listener.tell(message)
+            listener.tell(_short(Peer(client.uid), message))
 
     def _endpoint(self, verb: Verb) -> Callable[[Request], Awaitable[Response]]:
         answer = getattr(self, f"_{verb.name}")
@@ -159,8 +164,8 @@ class Api:
             except _Gone:
                 return Response(status_code=499)
             except Exception as error:  # noqa: BLE001  (each request ends nothing but itself)
-                return _refused(error, request)
-            return result if isinstance(result, Response) else JSONResponse(result or {})
+                return _refused(error, request)  # of members' keys, messages have the long names
+            return result if isinstance(result, Response) else JSONResponse(_short(request.state.peer, result or {}))
 
         return endpoint
 
@@ -180,7 +185,7 @@ class Api:
         if verb.owner and not peer.is_owner:
             raise DaemonRefused(f"only the daemon's own user may {verb.name}; ask that user to do it", status=403)
         data = dict(request.query_params) if verb.method == "GET" else await _json(request)
-        body = structure(data, verb.body) if verb.body is not None else None
+        body = _named(peer, structure(data, verb.body)) if verb.body is not None else None
         id_ = _client_id(headers.get(CLIENT)) if verb.client else ""
         client = None if verb.name == "open_client" or not verb.client else self._renewed(id_, peer)
         return _Call(peer, body, id_, client, request.receive)
@@ -240,8 +245,7 @@ class Api:
 
     async def _explain(self, call: _Call) -> dict[str, object]:
         asked: bodies.Explain = call.body
-        holder = self.fleet.holders.clients.holder(asked.key) if asked.key is not None else None
-        if not (call.peer.is_owner or (holder and holder.uid == call.peer.uid and asked.instance is None)):
+        if not (call.peer.is_owner or (asked.key is not None and asked.instance is None)):
             raise DaemonRefused("only the daemon's own user may ask about this; ask about keys you hold", status=403)
         explain: Any = self.fleet.scaler.explain
         answer = await explain(instance=asked.instance, key=asked.key)
@@ -261,7 +265,13 @@ class Api:
         asked: bodies.OpenClient = call.body
         client = self.fleet.holders.open(call.client_id, call.peer.uid, call.peer.pid, asked.ttl)
         held = await self.fleet.holders.reclaim(client, asked.leases)
-        return {"ttl": client.ttl, "daemon": self.fleet.boot, "leases": [to_plain(each.facts) for each in held]}
+        detached = [each for each in self.fleet.scaler.detached if call.peer.may_have(each.key)]
+        return {
+            "ttl": client.ttl,
+            "daemon": self.fleet.boot,
+            "leases": [to_plain(each.facts) for each in held],
+            "detached": to_plain(detached),
+        }
 
     async def _close_client(self, call: _Call) -> None:
         self.fleet.holders.close(call.owned)
@@ -274,6 +284,15 @@ class Api:
 
     async def _resume(self, call: _Call) -> dict[str, object]:
         return await self._receive(call, self.fleet.holders.resume)
+
+    async def _reattach(self, call: _Call) -> dict[str, object]:
+        return await self._receive(call, self.fleet.holders.reattach)
+
+    async def _detach(self, call: _Call) -> None:
+        self.fleet.holders.detach(call.owned, call.body)
+
+    async def _abandon(self, call: _Call) -> None:
+        self.fleet.holders.abandon(call.owned, call.body)
 
     async def _receive(self, call: _Call, ask: Callable[[Client, Any], Awaitable[Held]]) -> dict[str, object]:
         with self.fleet.holders.connected(call.owned):
@@ -303,7 +322,8 @@ class Api:
 
     async def _dial(self, call: _Call) -> dict[str, object]:
         lease = self.fleet.holders.lease(call.owned, call.body)
-        return dict(to_plain(await lease.connect_info()))
+        connector = self.fleet.connector_of(lease.pool)
+        return {"info": to_plain(await lease.connect_info()), "connector": to_plain(connector)}
 
     # --- operators ---------------------------------------------------------------------------------------
 
@@ -405,6 +425,24 @@ async def _json(request: Request) -> object:
     if not isinstance(found, dict):
         raise DaemonRefused("the body is not a JSON object; put the keys into {}", status=400)
     return found
+
+
+def _named(peer: Peer, body: Any) -> Any:  # noqa: ANN401  (of any schema)
+    """Give the keys in a request the names that they have in the scaler."""
+    if hasattr(body, "leases"):
+        return evolve(body, leases=tuple(map(peer.long_key, body.leases)))
+    return evolve(body, key=peer.long_key(body.key)) if getattr(body, "key", None) is not None else body
+
+
+def _short(peer: Peer, data: Mapping[str, Any]) -> dict[str, Any]:
+    """Give the keys in an answer the names that whoever asks knows them by."""
+    short = dict(data)
+    if isinstance(short.get("key"), str):
+        short["key"] = peer.short_key(short["key"])
+    for name in ("leases", "detached"):
+        if isinstance(short.get(name), list):
+            short[name] = [_short(peer, each) for each in short[name]]
+    return short
 
 
 def _no_number(word: str) -> None:

@@ -77,10 +77,13 @@ class Acquire:
     place: int | None = field(default=None, validator=optional(ge(0)))
     """The place in the queue of an earlier lease."""
 
+    persistent: bool = False
+    """Whether the lease outlives the client: it is detached then, and anybody of the same user may reattach it."""
+
 
 @frozen(kw_only=True)
 class Resume:
-    """Waits for a suspended lease."""
+    """Waits for a lease that is suspended, or detached."""
 
     key: str = _name()
     request: str = _name()
@@ -94,6 +97,25 @@ class OfLease:
     key: str = _name()
     lease: str = _name()
     """As the answer to the acquire had it: a key may have been used again since."""
+
+
+@frozen(kw_only=True)
+class OfRequest:
+    """Names a request that nobody waits for any more, whether or not it was granted."""
+
+    key: str = _name()
+    request: str = _name()
+
+
+@frozen(kw_only=True)
+class Suspend(OfLease):
+    """Lets a lease sleep."""
+
+    ttl: float | None = _wait()
+    """Seconds after which it ends; if missing, never."""
+
+    again: bool = False
+    """Whether it was resumed in vain: it ends when it would have before."""
 
 
 @frozen(kw_only=True)
@@ -119,6 +141,9 @@ class Reserve(OfKey):
 
     timeout: float | None = _wait()
     """Seconds to wait for one; if missing, the answer comes at once."""
+
+    request: str = field(default="", validator=_short)
+    """Made up by the client: the same request sent twice is one reservation."""
 
 
 @frozen(kw_only=True)

@@ -153,11 +153,15 @@ class Clients:
         client.holds[key] = Hold.HELD, request
         return True
 
-    def reserve(self, client: Client, key: str) -> None:
-        """Let a client keep a slot for later. Raises as `ask`."""
-        if key in self._owners:
+    def reserve(self, client: Client, key: str, request: str = "") -> bool:
+        """Let a client keep a slot for later; returns whether this very request has asked before. Raises as `ask`."""
+        owner = self._owners.get(key)
+        if owner is client and request and client.holds[key] == (Hold.RESERVED, request):
+            return True
+        if owner is not None:
             raise KeyInUse(key)
-        self._put(client, key, Hold.RESERVED, "")
+        self._put(client, key, Hold.RESERVED, request)
+        return False
 
     def drop(self, key: str) -> None:
         """Nobody has anything under the key any more."""

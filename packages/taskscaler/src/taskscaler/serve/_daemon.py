@@ -14,7 +14,7 @@ from anyio import to_thread
 from anyio.abc import TaskStatus
 from attrs import asdict, define, field
 
-from fleeting import ConfigError, FleetingError, LoopClock
+from fleeting import ConfigError, ConnectorConfig, FleetingError, LoopClock
 from fleeting.cli import SIGNALLED, SUCCEEDED, in_lines
 from fleeting.plugins import span
 from taskscaler._scaler import Taskscaler
@@ -126,6 +126,10 @@ class Daemon:
             "clients": len(self.holders.clients),
             "leases": len(self.holders.held),
         }
+
+    def connector_of(self, pool: str) -> ConnectorConfig:
+        """How to connect to the instances of a pool."""
+        return next(each.connector_config for each in self.file.autoscaler.all_pools if each.name == pool)
 
     async def drain(self, timeout: float | None, *, delete: bool) -> bool:
         """Hand out no more slots, and end with the last lease.

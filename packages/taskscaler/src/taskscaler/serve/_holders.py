@@ -14,7 +14,7 @@ from taskscaler._errors import DaemonRefused, NoCapacity
 from taskscaler._lease import Lease, inside
 from taskscaler._scaler import Taskscaler
 from taskscaler._wire import LeaseFacts, loss_as_data
-from taskscaler.serve._bodies import Acquire, OfLease, Reserve, Resume, Suspect
+from taskscaler.serve._bodies import Acquire, OfLease, OfRequest, Reserve, Resume, Suspect, Suspend
 from taskscaler.serve._clients import Client, Clients, GiveBack, Hold
 
 log = logging.getLogger("taskscaler.serve")
@@ -30,6 +30,11 @@ class Held:
 
     client: Client
     since: float
+    undo: Callable[[Lease], None]
+    """Leaves things as they were, should nobody want it."""
+
+    persistent: bool
+    """Whether it outlives its client."""
 
     @property
     def facts(self) -> LeaseFacts:
@@ -42,6 +47,7 @@ class Held:
             instance=lease.instance,
             slot=lease.slot,
             place=lease.place,
+            persistent=self.persistent,
         )
 
 
@@ -110,13 +116,38 @@ class Holders:
         """Wait for a slot, as `Taskscaler.acquire_lease` does."""
         if self.clients.ask(client, asked.key, asked.request):
             return self.held[asked.key]
-        return await self._receive(client, asked.key, asked.request, self._acquire(asked))
+        lease = self._acquire(asked)
+        return await self._receive(client, asked.key, asked.request, lease, Lease.release, persistent=asked.persistent)
+
+    async def reattach(self, client: Client, asked: Resume) -> Held:
+        """Wait for a detached lease, as `Taskscaler.reattach` does."""
+        if self.clients.ask(client, asked.key, asked.request):
+            return self.held[asked.key]
+        timeout = inf if asked.timeout is None else asked.timeout
+        waiting = self.scaler.reattach(asked.key, timeout=timeout)
+        return await self._receive(client, asked.key, asked.request, waiting, Lease.detach)
+
+    def abandon(self, client: Client, asked: OfRequest) -> None:
+        """Give back what a request has got; one that still waits waits for nothing."""
+        hold = self.clients.hold_of(client, asked.key)
+        if hold is Hold.WAITING:
+            self.clients.give_up(client, asked.key, asked.request)
+        elif hold is Hold.HELD and client.holds[asked.key][1] == asked.request:
+            held = self.held[asked.key]
+            self._forget(asked.key)
+            held.undo(held.lease)
+
+    def detach(self, client: Client, named: OfLease) -> None:
+        """Let go of a lease, and keep its slot; nothing happens if it has ended."""
+        if held := self._find(client, named):
+            self._forget(named.key)
+            held.lease.detach()
 
     async def resume(self, client: Client, asked: Resume) -> Held:
         """Wait for a suspended lease, as `Taskscaler.resume` does."""
         if self.clients.ask(client, asked.key, asked.request):
             return self.held[asked.key]
-        return await self._receive(client, asked.key, asked.request, self._resume(asked))
+        return await self._receive(client, asked.key, asked.request, self._resume(asked), Lease.suspend_again)
 
     def release(self, client: Client, named: OfLease) -> None:
         """Take a slot back; nothing happens if the lease has ended."""
@@ -124,11 +155,14 @@ class Holders:
             self._forget(named.key)
             held.lease.release()
 
-    def suspend(self, client: Client, named: OfLease) -> None:
+    def suspend(self, client: Client, asked: Suspend) -> None:
         """Let a lease sleep; nothing happens if it has ended."""
-        if held := self._find(client, named):
-            self._forget(named.key)
-            held.lease.suspend()
+        if held := self._find(client, asked):
+            self._forget(asked.key)
+            if asked.again:
+                held.lease.suspend_again()
+            else:
+                held.lease.suspend(inf if asked.ttl is None else asked.ttl)
 
     def suspect(self, client: Client, asked: Suspect) -> None:
         """Note that something is wrong with a lease's instance; nothing happens if it has ended."""
@@ -154,7 +188,8 @@ class Holders:
 
     async def reserve(self, client: Client, asked: Reserve) -> None:
         """Keep a slot, as `Taskscaler.reserve` does."""
-        self.clients.reserve(client, asked.key)
+        if self.clients.reserve(client, asked.key, asked.request):
+            return
         try:
             await self.scaler.reserve(asked.key, timeout=asked.timeout)
         except BaseException:
@@ -174,14 +209,23 @@ class Holders:
 
     async def _acquire(self, asked: Acquire) -> Lease:
         duration = inf if asked.expected_duration is None else asked.expected_duration
-        return await self.scaler.acquire_lease(
-            asked.key, timeout=asked.timeout, expected_duration=duration, place=asked.place
+        return await self.scaler.acquire_lease(  # persistent in any case: it outlives this daemon
+            asked.key, timeout=asked.timeout, expected_duration=duration, place=asked.place, persistent=True
         )
 
     async def _resume(self, asked: Resume) -> Lease:
         return await self.scaler.resume(asked.key, timeout=inf if asked.timeout is None else asked.timeout)
 
-    async def _receive(self, client: Client, key: str, request: str, lease: Awaitable[Lease]) -> Held:
+    async def _receive(
+        self,
+        client: Client,
+        key: str,
+        request: str,
+        lease: Awaitable[Lease],
+        undo: Callable[[Lease], None],
+        *,
+        persistent: bool = False,
+    ) -> Held:
         """Wait for a lease, and put it into a client's hands, if that is still there to take it."""
         try:
             got = await lease
@@ -189,9 +233,9 @@ class Holders:
             self.clients.give_up(client, key, request)
             raise
         if not self.clients.grant(client, key, request):
-            got.release()
-            raise NoCapacity("the client was closed while it waited")
-        held = self.held[key] = Held(got, token_hex(8), client, self.now())
+            undo(got)
+            raise NoCapacity("the client was closed, or gave up, while it waited")
+        held = self.held[key] = Held(got, token_hex(8), client, self.now(), undo, persistent)
         self.start_soon(self._attend, held)
         return held
 
@@ -225,6 +269,10 @@ class Holders:
             log.info("client_gone", extra={"key": each.key, "had": each.hold.value})
             match each.hold:
                 case Hold.HELD:
-                    self.held.pop(each.key).lease.release()
+                    held = self.held.pop(each.key)
+                    if held.persistent:
+                        held.lease.detach()
+                    else:
+                        held.lease.release()
                 case Hold.RESERVED:
                     self.start_soon(self.scaler.unreserve, each.key)

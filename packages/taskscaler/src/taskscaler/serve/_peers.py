@@ -30,6 +30,18 @@ class Peer:
         """Whether it is the daemon's own user, or root, who could become it."""
         return self.uid in (os.geteuid(), 0)
 
+    def long_key(self, key: str) -> str:
+        """Name a key of this user's among those of all: so nobody else can have it, also after a restart."""
+        return key if self.is_owner else f"{self.uid}:{key}"
+
+    def short_key(self, key: str) -> str:
+        """Name it as the user does."""
+        return key if self.is_owner else key.removeprefix(f"{self.uid}:")
+
+    def may_have(self, key: str) -> bool:
+        """Whether a key, by its long name, is this user's."""
+        return self.is_owner or key.startswith(f"{self.uid}:")
+
 
 def peer_of(connection: socket.socket) -> Peer:
     """Ask the kernel.

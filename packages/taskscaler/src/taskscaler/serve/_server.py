@@ -86,7 +86,11 @@ class Server:
     """The ASGI application; finds the `Peer` in the state of each request, as ``peer``."""
 
     most: int = MOST_CONNECTIONS
-    _open: set[SocketStream] = field(factory=set, init=False)
+    _open: dict[SocketStream, anyio.CancelScope] = field(factory=dict, init=False)
+    _accepting: anyio.CancelScope = field(factory=anyio.CancelScope, init=False)
+    _closed: anyio.Event = field(factory=anyio.Event, init=False)
+    """Set when one more is closed."""
+
     _context: WorkerContext = field(init=False)
     _config: Config = field(init=False)
 
@@ -100,9 +104,9 @@ class Server:
         config.include_server_header = False
 
     async def serve(self, listener: SocketListener) -> None:
-        """Answer until cancelled; whoever cancels has closed all connections then."""
-        try:
-            async with anyio.create_task_group() as connections:
+        """Answer until it is closed."""
+        async with anyio.create_task_group() as connections:
+            with self._accepting:
                 while True:
                     try:
                         stream = await listener.accept()
@@ -113,14 +117,18 @@ class Server:
                         await anyio.sleep(BREATH)
                     else:
                         connections.start_soon(self._attend, stream)
-        finally:
-            await self._context.terminated.set()
 
     async def close(self) -> None:
         """Close all connections: what is being sent is cut short, who waits for an answer sees the end."""
+        self._accepting.cancel()  # first: who is cut off comes back at once
         await self._context.terminated.set()
-        for stream in list(self._open):
-            await anyio.aclose_forcefully(stream)
+        await anyio.sleep(BREATH)  # who has hung up by now is seen to have
+        for scope in self._open.values():
+            scope.cancel()
+        with anyio.move_on_after(SEND_TIMEOUT):
+            while self._open:
+                self._closed = anyio.Event()
+                await self._closed.wait()
 
     async def _attend(self, stream: SocketStream) -> None:
         """Serve one connection; whatever goes wrong with it ends nothing else."""
@@ -129,12 +137,13 @@ class Server:
             if len(self._open) >= self.most:
                 await _Patient(stream).send(_FULL)
                 return
-            self._open.add(stream)
-            await self._talk(stream, peer)
+            with anyio.CancelScope() as self._open[stream]:
+                await self._talk(stream, peer)
         except Exception as error:
             log.debug("connection_failed", exc_info=error)
         finally:
-            self._open.discard(stream)
+            self._open.pop(stream, None)
+            self._closed.set()
             with anyio.CancelScope(shield=True):
                 await anyio.aclose_forcefully(stream)
 

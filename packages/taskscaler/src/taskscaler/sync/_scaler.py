@@ -1,10 +1,11 @@
 """The scaler, for threads."""
 
 import math
+import os
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Any, Concatenate, NoReturn, ParamSpec, Self, overload
+from typing import TYPE_CHECKING, Any, Concatenate, NoReturn, ParamSpec, Self, overload
 
 from anyio.from_thread import start_blocking_portal
 
@@ -22,7 +23,19 @@ from taskscaler.sync._attempts import Attempt, Attempts
 from taskscaler.sync._lease import Lease
 from taskscaler.sync._portal import Portal
 
+if TYPE_CHECKING:
+    from taskscaler import remote
+
 P = ParamSpec("P")
+
+
+def connect(
+    socket: str | os.PathLike[str] | None = None, *, ttl: float = 30.0, patience: float = 300.0
+) -> "Taskscaler":
+    """Use the fleet of a daemon. Arguments and errors are those of `taskscaler.remote.connect`."""
+    from taskscaler import remote  # needs what only some have installed
+
+    return Taskscaler.of(remote.connect(socket, ttl=ttl, patience=patience))
 
 
 def _like(
@@ -48,13 +61,13 @@ class Taskscaler:
         self._wrap(taskscaler.Taskscaler(*args, **settings))
 
     @classmethod
-    def of(cls, scaler: taskscaler.Taskscaler) -> Self:
-        """Make one of an asynchronous scaler that is not open, such as `taskscaler.config` gives."""
+    def of(cls, scaler: "taskscaler.Taskscaler | remote.Taskscaler") -> Self:
+        """Make one of an asynchronous scaler that is not open, as `taskscaler.config` and `remote.connect` give it."""
         self = cls.__new__(cls)
         self._wrap(scaler)
         return self
 
-    def _wrap(self, scaler: taskscaler.Taskscaler) -> None:
+    def _wrap(self, scaler: "taskscaler.Taskscaler | remote.Taskscaler") -> None:
         self.scaler = scaler
         """The asynchronous one, for those who build on it: to be used in its own event loop only."""
 

@@ -1,0 +1,325 @@
+"""The leases that this program has of a daemon; they are `taskscaler.Lease`, with another owner."""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from math import inf
+from secrets import token_hex
+from typing import Any
+
+import anyio
+from attrs import define, field
+
+from fleeting import ConnectInfo, Connection, ConnectorConfig, FleetingError
+from fleeting.events import Loss, LossKind
+from fleeting.runtime import Dial
+from taskscaler._connections import Connections
+from taskscaler._errors import DaemonRefused, KeyInUse, NoCapacity, NotDetached, NotHeld, NotSuspended
+from taskscaler._lease import Lease, LeaseState
+from taskscaler._scaler import REPLACED
+from taskscaler._wire import LeaseFacts, from_plain, loss_of
+from taskscaler.core._slots import DetachedLease, LeaseId
+from taskscaler.remote._link import PROMPT, Link
+
+MOST_AT_ONCE = 1000
+"""Leases that are named in one request."""
+
+log = logging.getLogger("taskscaler.remote")
+
+
+@define(eq=False)
+class _Held:
+    """A lease."""
+
+    state: LeaseState
+    name: str
+    """The daemon's name for it: another one after each restart."""
+
+    coming_back: bool = False
+    """Whether a daemon that was restarted is being asked for it."""
+
+
+@define(eq=False)
+class _Asking:
+    """Somebody who waits for a lease."""
+
+    scope: anyio.CancelScope = field(factory=anyio.CancelScope)
+    refusal: str = ""
+
+
+@define(eq=False)
+class RemoteLeases:
+    """Those of one program (`LeaseOwner`)."""
+
+    _link: Link
+    _start_soon: Callable[..., object]
+    _dial: Dial
+    held: dict[str, _Held] = field(factory=dict, init=False)
+    """By key."""
+
+    _asking: dict[str, _Asking] = field(factory=dict, init=False)
+    _posts: dict[str, int] = field(factory=dict, init=False)
+    """How many messages about a key are on their way to the daemon: who asks for it again waits for them."""
+
+    _connectors: dict[str, ConnectorConfig] = field(factory=dict, init=False)
+    """By pool; known from the first answer to who dials."""
+
+    _daemon: str = field(default="", init=False)
+    """Which start of the daemon this is."""
+
+    _changed: anyio.Event = field(factory=anyio.Event, init=False)
+    _connections: Connections = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        """Hold nothing yet."""
+        self._connections = Connections(self._start_soon, self._dial_of, self.connect_info, self.note_death)
+
+    def has(self, key: str) -> bool:
+        """Whether the key is in use here."""
+        return key in self.held or key in self._asking
+
+    def new_request(self) -> str:
+        """Name a request."""
+        return token_hex(8)
+
+    # --- waiting -----------------------------------------------------------------------------------------
+
+    async def wait(self, path: str, key: str, asked: Mapping[str, object]) -> Lease:
+        """Wait for what is asked under a key. A daemon that is restarted meanwhile is asked again."""
+        asking = self._asking[key] = _Asking()
+        request = self.new_request()
+        try:
+            with asking.scope:
+                while key in self._posts:
+                    await self._changed.wait()
+                return await self._granted(path, {"key": key, "request": request}, asked)
+            self._post("/abandon", key, request=request)
+            raise NoCapacity(asking.refusal)
+        except BaseException as error:
+            if not isinstance(error, Exception):  # cancelled: the slot may be on its way
+                self._post("/abandon", key, request=request)
+            raise
+        finally:
+            del self._asking[key]
+            self._change()
+
+    async def _granted(self, path: str, named: Mapping[str, object], asked: Mapping[str, object]) -> Lease:
+        """Wait for the answer. A daemon that ended after it had granted the request has kept the lease for us."""
+        daemon = self._daemon
+        data: Mapping[str, Any] | None
+        try:
+            data = await self._link.ask("POST", path, {**named, **asked}, wait=inf)
+        except (KeyInUse, NotSuspended):
+            if daemon == self._daemon:
+                raise
+            data = await self._kept(named)
+            if data is None:
+                raise
+        return self._take(from_plain(data, LeaseFacts))
+
+    async def _kept(self, named: Mapping[str, object]) -> Mapping[str, Any] | None:
+        try:
+            return await self._link.ask("POST", "/reattach", named, wait=inf)
+        except NotDetached:
+            return None
+
+    def _take(self, facts: LeaseFacts) -> Lease:
+        id_ = LeaseId(facts.key, int(facts.lease, 16), facts.pool, facts.instance, facts.slot)
+        state = LeaseState(id_, facts.place, persistent=facts.persistent)
+        self.held[facts.key] = _Held(state, facts.lease)
+        return Lease(state, self)
+
+    async def give_up(self, key: str, why: str) -> tuple[int, bool]:
+        """Release a lease whose instance is suspect; gives its place in the queue, and whether it was persistent.
+
+        Raises:
+            NotHeld: There is none.
+        """
+        held = self.held.get(key)
+        if held is None:
+            raise NotHeld(key)
+        said = {"key": key, "lease": held.name, "what": "suspect", "why": _printable(why) or REPLACED}
+        await self._link.ask("POST", "/suspect", said)
+        Lease(held.state, self).release()
+        return held.state.place, held.state.persistent
+
+    def refuse(self, why: str) -> None:
+        """Whoever waits waits no more."""
+        for asking in self._asking.values():
+            asking.refusal = why
+            asking.scope.cancel()
+
+    # --- the daemon's side -------------------------------------------------------------------------------
+
+    async def begin(self) -> Sequence[DetachedLease]:
+        """Have the daemon know this client, and learn what it still has of its leases.
+
+        Returns:
+            Leases that may be reattached.
+        """
+        keys = [key for key, held in self.held.items() if not held.state.ended]
+        detached: list[DetachedLease] = []
+        for first in range(0, max(1, len(keys)), MOST_AT_ONCE):
+            named = keys[first : first + MOST_AT_ONCE]
+            answer = await self._link.once("POST", "/client", {"ttl": self._link.ttl, "leases": named})
+            self._daemon = str(answer["daemon"])
+            found = {each["key"]: str(each["lease"]) for each in answer["leases"]}
+            detached = [from_plain(each, DetachedLease) for each in answer["detached"]]
+            left = {each.key for each in detached}
+            for key in named:
+                if key not in self.held:  # it ended meanwhile
+                    continue
+                if key in found:
+                    self.held[key].name = found[key]
+                elif key in left:
+                    self.held[key].coming_back = True
+                    self._start_soon(self._reattach, key, self.held[key])
+                else:
+                    self._lose(key, Loss(LossKind.KILLED, "it was lost while the daemon could not be reached"))
+        return [each for each in detached if each.key not in self.held]
+
+    async def _reattach(self, key: str, held: _Held) -> None:
+        """Have a lease again that the daemon kept over its restart."""
+        try:
+            data = await self._link.ask("POST", "/reattach", {"key": key, "request": self.new_request()}, wait=inf)
+        except FleetingError as error:
+            if self.held.get(key) is held:
+                self._lose(key, getattr(error, "loss", None) or Loss(LossKind.KILLED, str(error)))
+            return
+        held.name, held.coming_back = from_plain(data, LeaseFacts).lease, False
+        self._change()
+        if self.held.get(key) is not held:  # it was released meanwhile
+            self._post("/release", key, lease=held.name)
+
+    def hear(self, message: Mapping[str, Any]) -> None:
+        """Learn what has happened to a lease."""
+        key = message.get("key")
+        held = self.held.get(key) if isinstance(key, str) else None
+        if held is None or held.name != message.get("lease"):
+            return
+        if message["event"] == "lost":
+            self._lose(held.state.id.key, loss_of(message.get("loss")))
+        elif message["event"] == "unhealthy":
+            held.state.mark_unhealthy(str(message.get("why")))
+
+    def break_all(self, why: str) -> None:
+        """Lose all leases: the daemon is gone for good, or we are; it takes them back."""
+        for key, held in list(self.held.items()):
+            self._lose(key, Loss(LossKind.KILLED, why))
+            self._post("/detach" if held.state.persistent else "/release", key, lease=held.name)
+
+    # --- what leases ask (`LeaseOwner`) ------------------------------------------------------------------
+
+    def release(self, id_: LeaseId) -> None:
+        """Give a slot back; the daemon learns of it soon."""
+        self._end("/release", id_)
+
+    def suspend(self, id_: LeaseId, ttl: float | None) -> None:
+        """Let a lease sleep."""
+        asked: dict[str, object] = {"again": True} if ttl is None else {} if ttl == inf else {"ttl": ttl}
+        self._end("/suspend", id_, **asked)
+
+    def detach(self, id_: LeaseId) -> None:
+        """Let go of a lease, for whoever reattaches it."""
+        self._end("/detach", id_)
+
+    def mark_unreachable(self, id_: LeaseId, why: str) -> None:
+        """The instance is unhealthy, and cannot be reached: the daemon takes the slot away."""
+        self._suspect(id_, "unreachable", why)
+
+    def mark_suspect(self, id_: LeaseId, why: str) -> None:
+        """The instance misbehaves although the cloud shows it."""
+        self._suspect(id_, "suspect", why)
+
+    def note_death(self, state: LeaseState, why: str) -> None:
+        """A connection to the lease's instance died, or could not be made."""
+        state.cut_off = True
+        self._suspect(state.id, "cut_off", why)
+
+    async def connect_info(self, id_: LeaseId) -> ConnectInfo:
+        """How to connect: this program dials by itself.
+
+        Raises:
+            Unreachable: It cannot be found out.
+        """
+        answer: Mapping[str, Any] | None = None
+        while answer is None:
+            held = self.held.get(id_.key)
+            while held is not None and held.coming_back:
+                await self._changed.wait()
+            name = f"{id_.number:016x}" if held is None else held.name
+            try:
+                answer = await self._link.ask("POST", "/dial", {"key": id_.key, "lease": name})
+            except DaemonRefused:
+                if held is None or (held.name == name and not held.coming_back):
+                    raise
+        self._connectors[id_.pool] = from_plain(answer["connector"], ConnectorConfig)
+        return from_plain(answer["info"], ConnectInfo)
+
+    def dial(self, state: LeaseState) -> AbstractAsyncContextManager[Connection]:
+        """Connect, from here. When the connection dies, the daemon asks the cloud for the instance at once."""
+        return self._connections.dial(state)
+
+    def _dial_of(self, pool: str) -> Callable[[ConnectInfo], AbstractAsyncContextManager[Connection]]:
+        return lambda info: self._dial(info, self._connectors[pool])
+
+    # --- waiting for the end -----------------------------------------------------------------------------
+
+    async def wait_until_empty(self) -> None:
+        """Wait until nothing is held."""
+        while self.held:
+            await self._changed.wait()
+
+    async def settle(self) -> None:
+        """Wait until the daemon knows all that it should."""
+        while self._posts:
+            await self._changed.wait()
+
+    # --- inside ------------------------------------------------------------------------------------------
+
+    def _end(self, path: str, id_: LeaseId, **asked: object) -> None:
+        held = self.held.get(id_.key)
+        if held is not None and held.state.id == id_:
+            del self.held[id_.key]
+            self._post(path, id_.key, lease=held.name, **asked)
+            self._change()
+
+    def _lose(self, key: str, loss: Loss) -> None:
+        held = self.held.pop(key)
+        held.coming_back = False
+        held.state.end(loss)
+        self._change()
+
+    def _suspect(self, id_: LeaseId, what: str, why: str) -> None:
+        held = self.held.get(id_.key)
+        if held is not None and held.state.id == id_:
+            self._post("/suspect", id_.key, lease=held.name, what=what, why=_printable(why))
+
+    def _post(self, path: str, key: str, **asked: object) -> None:
+        """Tell the daemon, in the background."""
+        self._posts[key] = self._posts.get(key, 0) + 1
+        self._start_soon(self._send, path, key, asked)
+
+    async def _send(self, path: str, key: str, asked: Mapping[str, object]) -> None:
+        daemon = self._daemon
+        try:
+            await self._link.ask("POST", path, {"key": key, **asked}, wait=PROMPT)
+            if daemon != self._daemon and "lease" in asked:  # what another one has kept for us ends there
+                kept = await self._kept({"key": key, "request": self.new_request()})
+                if kept is not None:
+                    await self._link.ask("POST", path, {**asked, "key": key, "lease": kept["lease"]}, wait=PROMPT)
+        except Exception as error:  # noqa: BLE001  (nobody waits for it; the daemon learns it from our silence)
+            log.warning("not_told", extra={"path": path, "key": key, "error": str(error)})
+        finally:
+            self._posts[key] -= 1
+            if not self._posts[key]:
+                del self._posts[key]
+            self._change()
+
+    def _change(self) -> None:
+        self._changed.set()
+        self._changed = anyio.Event()
+
+
+def _printable(why: str) -> str:
+    return "".join(each for each in why if each.isprintable())[:1000]

@@ -1,0 +1,177 @@
+"""The way to a daemon: requests that get their answers in spite of its restarts, and its news."""
+
+import json
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import aclosing, asynccontextmanager
+from math import inf
+from pathlib import Path
+from secrets import token_hex
+from typing import Any
+
+import anyio
+import httpx
+from anyio.abc import TaskStatus
+from attrs import define, field
+
+from fleeting.plugins import format_duration
+from taskscaler._errors import NoDaemon
+from taskscaler._wire import CLIENT, ClientUnknown, error_of
+
+PROMPT = 30.0
+"""Seconds that a daemon may take for what needs no waiting."""
+
+SILENCE = 35.0
+"""Seconds without a sign of life from the daemon, after which the connection is made again: it sends one every 10 s."""
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
+"""Seconds between two tries to reach the daemon."""
+
+log = logging.getLogger("taskscaler.remote")
+
+
+@define(eq=False)
+class Link:
+    """One client of a daemon."""
+
+    socket: Path
+    patience: float
+    """Seconds for which a daemon that does not answer is tried again."""
+
+    begin: Callable[[], Awaitable[None]]
+    """Called each time that the daemon is there, once its news are heard."""
+
+    hear: Callable[[Mapping[str, Any]], None]
+    """Called with news."""
+
+    lose: Callable[[str], None]
+    """Called when the daemon was not there for too long, with why."""
+
+    ttl: float
+    id: str = field(factory=lambda: token_hex(16), init=False, repr=False)
+    _http: httpx.AsyncClient = field(init=False)
+    _there: anyio.Event = field(factory=anyio.Event, init=False)
+    """Set while the daemon is there."""
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[None]:
+        """Have a way to the daemon, while the body runs; nothing is asked yet."""
+        transport = httpx.AsyncHTTPTransport(
+            uds=str(self.socket), limits=httpx.Limits(max_connections=None, max_keepalive_connections=20)
+        )
+        headers = {CLIENT: self.id}
+        self._http = httpx.AsyncClient(transport=transport, base_url="http://localhost/v1", headers=headers)
+        async with self._http:
+            yield
+
+    async def once(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, object] | None = None,
+        *,
+        params: Mapping[str, str] | None = None,
+        wait: float = PROMPT,
+    ) -> dict[str, Any]:
+        """Ask once.
+
+        Args:
+            method: HTTP's.
+            path: Below the API's root.
+            body: What is sent.
+            params: The query.
+            wait: Seconds that the answer may take; infinite: for ever.
+
+        Raises:
+            NoDaemon: There is no answer.
+            ClientUnknown: The daemon no longer knows this client.
+            FleetingError, ValueError: It refuses.
+        """
+        timeout = httpx.Timeout(PROMPT, read=None if wait == inf else wait, pool=None)
+        try:
+            answer = await self._http.request(method, path, json=body, params=params, timeout=timeout)
+            data = answer.json()
+        except (httpx.HTTPError, ValueError) as error:
+            raise self._none(error) from error
+        if not answer.is_success or not isinstance(data, dict):
+            raise error_of(data.get("error") if isinstance(data, dict) else None)
+        return data
+
+    async def ask(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, object] | None = None,
+        *,
+        params: Mapping[str, str] | None = None,
+        wait: float = PROMPT,
+    ) -> dict[str, Any]:
+        """Ask until there is an answer: what is asked must mean the same the second time. As `once`.
+
+        Raises:
+            NoDaemon: There was none for too long.
+        """
+        while True:
+            there = self._there
+            try:
+                return await self.once(method, path, body, params=params, wait=wait)
+            except NoDaemon:
+                if there is self._there and there.is_set():  # `keep` has yet to notice; others may wait for it already
+                    self._there = anyio.Event()
+            except ClientUnknown:
+                await self.begin()
+                continue
+            with anyio.move_on_after(self.patience):
+                await self._there.wait()
+                continue
+            raise NoDaemon(f"no daemon has answered at {self.socket} for {format_duration(self.patience)}")
+
+    async def keep(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Hear the news, and come back when the daemon does; raises `NoDaemon` only if it is not there at first."""
+        begun, pause = False, FIRST_PAUSE
+        gone_at = anyio.current_time()
+        while True:
+            try:
+                await self.once("POST", "/client", {"ttl": self.ttl})
+                async with aclosing(self._news()) as news:
+                    async for message in news:
+                        if message is not None:
+                            self.hear(message)
+                            continue
+                        await self.begin()
+                        pause = FIRST_PAUSE
+                        self._there.set()
+                        if not begun:
+                            begun = True
+                            task_status.started()
+                gone_at = anyio.current_time()
+            except (NoDaemon, ClientUnknown) as error:
+                if not begun:
+                    raise
+                if self._there.is_set():
+                    gone_at = anyio.current_time()
+                log.debug("daemon_is_away", extra={"why": str(error)})
+            if self._there.is_set():
+                self._there = anyio.Event()
+            if anyio.current_time() > gone_at + self.patience:
+                self.lose(f"no daemon has answered at {self.socket} for {format_duration(self.patience)}")
+            await anyio.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
+
+    async def _news(self) -> AsyncGenerator[Mapping[str, Any] | None]:
+        """Give what the daemon reports, after a None once it listens; ends when the daemon does."""
+        timeout = httpx.Timeout(PROMPT, read=SILENCE, pool=None)
+        try:
+            async with self._http.stream("GET", "/client/events", timeout=timeout) as answer:
+                if not answer.is_success:
+                    raise NoDaemon(f"the daemon at {self.socket} does not report; use its own release")
+                yield None
+                async for line in answer.aiter_lines():
+                    if line.startswith("data: "):
+                        yield json.loads(line.removeprefix("data: "))
+        except (httpx.HTTPError, ValueError) as error:
+            raise self._none(error) from error
+
+    def _none(self, error: Exception) -> NoDaemon:
+        why = str(error) or type(error).__name__
+        return NoDaemon(f"no daemon answers at {self.socket} ({why}); is it running?")

@@ -1,0 +1,100 @@
+"""A daemon in the same process, over a socket, on the fake cloud: what tests of its clients share."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+import anyio
+from anyio.abc import TaskGroup, TaskStatus
+from attrs import define, field
+
+from fleeting import Journal
+from fleeting.testing import FakeCloud, FakeGroup
+from taskscaler import Pool, ScalerEvent, Taskscaler, remote
+from taskscaler.serve._app import Api
+from taskscaler.serve._holders import Holders
+from taskscaler.serve._listen import listening
+from taskscaler.serve._server import Server
+from tests.taskscaler.calling import Fleet
+from tests.taskscaler.scaling import virtual_clock
+
+
+@asynccontextmanager
+async def daemon(
+    path: Path, cloud: FakeCloud, *, boot: str = "first", journal: Journal | None = None, **settings: object
+) -> AsyncIterator[Fleet]:
+    """Serve the cloud on a socket while the body runs; instances and leases stay if there is a journal."""
+    group, clock = FakeGroup(cloud), virtual_clock()
+    pool = Pool(group, **{"dial": group.dial, **settings})  # type: ignore[arg-type]
+    apis: list[Api] = []
+
+    def hear(event: ScalerEvent) -> None:
+        for api in apis:
+            api.hear(event)
+
+    scaler = Taskscaler(pool, clock=clock, journal=journal, delete_instances_on_shutdown=False, observers=[hear])
+    async with listening(path, None) as listener, scaler, anyio.create_task_group() as tasks:
+        fleet = Fleet(scaler, boot=boot)
+        api = Api(fleet)
+        apis.append(api)
+        fleet.holders = Holders(scaler, clock.now, tasks.start_soon, api.tell)
+        server = Server(api.app())
+        tasks.start_soon(fleet.holders.watch)
+        tasks.start_soon(server.serve, listener)
+        try:
+            yield fleet
+        finally:
+            with anyio.CancelScope(shield=True):
+                await server.close()
+            tasks.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def connected(path: Path, cloud: FakeCloud, **settings: object) -> AsyncIterator[remote.Taskscaler]:
+    """A client of a daemon on the cloud, and the daemon with it."""
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(daemon(path, cloud, **settings))  # type: ignore[arg-type]
+        yield await stack.enter_async_context(client(path, cloud))
+
+
+def client(path: Path, cloud: FakeCloud, *, ttl: float = 30.0, patience: float = 300.0) -> remote.Taskscaler:
+    """One that can dial into the cloud."""
+    return remote.Taskscaler(path, ttl=ttl, patience=patience, dial=FakeGroup(cloud).dial)
+
+
+@define
+class Restarted:
+    """A daemon that can be stopped and started, whoever uses it meanwhile."""
+
+    start_it: Callable[..., AbstractAsyncContextManager[Fleet]]
+    tasks: TaskGroup
+    ending: anyio.Event = field(factory=anyio.Event)
+    over: anyio.Event = field(factory=anyio.Event)
+
+    async def start(self, boot: str = "first") -> Fleet:
+        """Have it run."""
+        self.ending, self.over = anyio.Event(), anyio.Event()
+
+        async def run(*, task_status: TaskStatus[Fleet]) -> None:
+            async with self.start_it(boot=boot) as fleet:
+                task_status.started(fleet)
+                await self.ending.wait()
+            self.over.set()
+
+        fleet: Fleet = await self.tasks.start(run)
+        return fleet
+
+    async def stop(self) -> None:
+        """Have it end, with all its connections."""
+        self.ending.set()
+        await self.over.wait()
+
+
+@asynccontextmanager
+async def restarted(path: Path, cloud: FakeCloud, **settings: object) -> AsyncIterator[Restarted]:
+    """One that is not running yet."""
+    async with anyio.create_task_group() as tasks:
+        service = Restarted(partial(daemon, path, cloud, **settings), tasks)  # type: ignore[arg-type]
+        yield service
+        await service.stop()

@@ -1,0 +1,303 @@
+"""A scaler here and one at the other end of a socket: the same tests over both, then what only the second can meet."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import anyio
+import pytest
+
+from fleeting import MemoryJournal, Unreachable
+from fleeting.events import LossKind
+from fleeting.testing import FakeCloud, virtual_time
+from taskscaler import KeyInUse, LeaseLost, NoCapacity, NoSuchInstance, NotSuspended, Taskscaler, remote
+from taskscaler._errors import DaemonRefused, NoDaemon, NotHeld
+from tests.taskscaler.daemons import client, connected, daemon, restarted
+from tests.taskscaler.scaling import scaling
+
+pytestmark = pytest.mark.anyio
+anyio_backend = virtual_time
+
+Scaler: TypeAlias = Taskscaler | remote.Taskscaler
+Opened: TypeAlias = Callable[..., AbstractAsyncContextManager[Scaler]]
+
+
+@pytest.fixture(params=["here", "there"])
+def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Opened:
+    """What opens a scaler on a cloud: our own, or a daemon's."""
+    return scaling if request.param == "here" else partial(connected, tmp_path / "s.sock")
+
+
+async def test_a_slot_is_held_and_given_back(opened: Opened) -> None:
+    """The lease says where it is; the key may be used again at once."""
+    async with opened(FakeCloud(), max_instances=1) as scaler:
+        for _ in range(2):
+            async with scaler.acquire("a") as lease:
+                assert (lease.key, lease.pool, lease.slot) == ("a", "default", 0)
+                assert [view.slots for view in await scaler.instances()] == [("a",)]
+                assert (await scaler.capacity()).acquired == 1
+        lease = await scaler.acquire_lease("a")
+        lease.release()
+        lease.release()
+        assert lease.ended
+        assert lease.loss is None
+        async with scaler.acquire("b", timeout=60):
+            assert set(scaler.groups) == {"default"}
+
+
+async def test_a_key_is_used_once(opened: Opened) -> None:
+    """Also while it waits, and while it is reserved."""
+    async with opened(FakeCloud()) as scaler, scaler.acquire("a"):
+        with pytest.raises(KeyInUse) as error:
+            await scaler.acquire_lease("a")
+        assert error.value.key == "a"
+        await scaler.reserve("b", timeout=60)
+        with pytest.raises(KeyInUse):
+            await scaler.reserve("b")
+        await scaler.unreserve("b")
+        await scaler.unreserve("b")
+        await scaler.reserve("b", timeout=60)
+        async with scaler.acquire("b"):
+            assert (await scaler.capacity()).acquired == 2
+
+
+async def test_who_waits_in_vain_learns_why(opened: Opened) -> None:
+    """With the explanation, and whether asking again makes sense."""
+    async with opened(FakeCloud(), max_instances=1) as scaler, scaler.acquire("a"):
+        with pytest.raises(NoCapacity, match="the limit of 1 instance") as error:
+            await scaler.acquire_lease("b", timeout=5)
+        assert error.value.possible
+        assert "within 5s" in str(error.value)
+        with pytest.raises(NoCapacity):
+            await scaler.reserve("b")
+        assert (await scaler.capacity()).pending == 0
+
+
+async def test_a_loss_cancels_the_body(opened: Opened) -> None:
+    """The error names the cause; an attempt is made on another instance."""
+    cloud = FakeCloud()
+    async with opened(cloud) as scaler:
+        with pytest.raises(LeaseLost) as error:
+            async with scaler.acquire("a") as lease:
+                cloud.vanish(lease.instance)
+                await anyio.sleep_forever()
+        assert (error.value.key, error.value.loss.kind) == ("a", LossKind.VANISHED)
+        seen = []
+        async for attempt in scaler.attempts("a"):
+            async with attempt as lease:
+                seen.append(lease.instance)
+                if len(seen) == 1:
+                    cloud.vanish(lease.instance)
+                    await anyio.sleep_forever()
+        assert len(set(seen)) == 2
+
+
+async def test_instances_are_dialled(opened: Opened) -> None:
+    """A command runs; a connection that dies leads to the verdict on the instance."""
+    cloud = FakeCloud()
+    async with opened(cloud) as scaler:
+        async with scaler.acquire("a") as lease:
+            assert (await lease.connect_info()).id == lease.instance
+            async with lease.dial() as connection:
+                assert (await connection.run("true")).exit_status == 0
+        with pytest.raises(LeaseLost):
+            async with scaler.acquire("b") as lease, lease.dial() as connection:
+                cloud.vanish(lease.instance)
+                raise Unreachable(await connection.wait_closed())
+
+
+async def test_a_lease_sleeps_and_wakes(opened: Opened) -> None:
+    """In its own slot; a key under which nothing sleeps is an error."""
+    async with opened(FakeCloud()) as scaler:
+        lease = await scaler.acquire_lease("a")
+        lease.suspend()
+        again = await scaler.resume("a", timeout=60)
+        assert (again.instance, again.slot) == (lease.instance, lease.slot)
+        again.release()
+        with pytest.raises(NotSuspended):
+            await scaler.resume("a")
+
+
+async def test_a_lease_is_replaced_by_one_on_another_instance(opened: Opened) -> None:
+    """Under the same key; what is not held cannot be."""
+    async with opened(FakeCloud()) as scaler:
+        old = await scaler.acquire_lease("a")
+        new = await scaler.replace("a", why="slow", timeout=60)
+        assert old.ended
+        assert new.instance != old.instance
+        new.release()
+        with pytest.raises(NotHeld):
+            await scaler.replace("b")
+
+
+async def test_operators_hold_instances(opened: Opened) -> None:
+    """And see it; a wrong name is the same error."""
+    async with opened(FakeCloud()) as scaler, scaler.acquire("a") as lease:
+        await scaler.cordon(lease.instance, "a disk")
+        await scaler.retain(lease.instance)
+        [view] = await scaler.instances()
+        assert view.holds == "cordoned (a disk), retained"
+        await scaler.uncordon(lease.instance)
+        await scaler.unretain(lease.instance)
+        with pytest.raises(NoSuchInstance) as error:
+            await scaler.cordon("nope")
+        assert error.value.instance == "nope"
+
+
+async def test_explanations_are_values(opened: Opened) -> None:
+    """Of the whole, an instance and a key: the same classes, with sentences and JSON."""
+    async with opened(FakeCloud()) as scaler, scaler.acquire("a") as lease:
+        whole = await scaler.explain()
+        assert whole.capacity == await scaler.capacity()
+        assert whole.answer == "nothing is waiting, and no slot is idle"
+        assert whole.as_dict()["about"] == "scaler"
+        instance = await scaler.explain(instance=lease.instance)
+        assert [job.key for job in instance.jobs] == ["a"]
+        key = await scaler.explain(key="a")
+        assert (key.state, key.instance) == ("holding", lease.instance)
+        assert "has held slot 0" in str(key)
+
+
+async def test_draining_waits_and_refuses(opened: Opened) -> None:
+    """What is held goes on; nobody gets more."""
+    async with opened(FakeCloud()) as scaler:
+        lease = await scaler.acquire_lease("a")
+        assert not await scaler.drain(timeout=1)
+        with pytest.raises(NoCapacity, match="draining"):
+            await scaler.acquire_lease("b")
+        lease.release()
+        assert await scaler.drain(timeout=60)
+
+
+async def test_stopping_breaks_what_is_held_and_refuses_who_waits(opened: Opened) -> None:
+    """At once."""
+    async with opened(FakeCloud(), max_instances=1) as scaler:
+        lease = await scaler.acquire_lease("a")
+        async with anyio.create_task_group() as tasks:
+
+            async def wait() -> None:
+                with pytest.raises(NoCapacity, match="stopped"):
+                    await scaler.acquire_lease("b")
+
+            tasks.start_soon(wait)
+            await anyio.sleep(1)
+            await scaler.stop()
+        assert (await lease.lost()).kind is LossKind.KILLED
+
+
+async def test_cancelling_who_waits_leaves_nothing_behind(opened: Opened) -> None:
+    """At every moment until the slot is there: it is idle afterwards, and can be had."""
+    async with opened(FakeCloud(boot_time=2), max_instances=1) as scaler:
+        for delay in (0.0, 0.001, 0.5, 1.0, 2.0, 2.5):
+            with anyio.move_on_after(delay) as scope:
+                lease = await scaler.acquire_lease("a")
+                lease.release()
+            assert scope.cancelled_caught or lease.ended
+        async with scaler.acquire("a", timeout=60):
+            assert (await scaler.capacity()).acquired == 1
+
+
+# --- what only a daemon's clients meet ----------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def two(path: Path, cloud: FakeCloud, **settings: Any) -> AsyncIterator[tuple[remote.Taskscaler, ...]]:  # noqa: ANN401
+    """Two clients of one daemon."""
+    async with daemon(path, cloud, **settings), client(path, cloud) as first, client(path, cloud) as second:
+        yield first, second
+
+
+async def test_clients_share_the_fleet_and_see_each_other(tmp_path: Path) -> None:
+    """A slot that one gives back is the other's; leaving gives everything back, and disturbs nobody."""
+    cloud, path = FakeCloud(), tmp_path / "s.sock"
+    async with two(path, cloud, max_instances=1) as (first, second):
+        lease = await first.acquire_lease("a")
+        with pytest.raises(KeyInUse):
+            await second.acquire_lease("a")
+        with pytest.raises(NoCapacity):
+            await second.acquire_lease("b", timeout=5)
+        lease.release()
+        async with second.acquire("b", timeout=60):
+            async with client(path, cloud) as third:
+                await third.reserve("c", timeout=None) if (await third.capacity()).idle else None
+            await first.stop()
+            assert (await second.capacity()).acquired == 1
+
+
+async def test_a_daemon_that_is_restarted_gives_the_same_leases_back(tmp_path: Path) -> None:
+    """Whoever holds one goes on holding it, whoever waits waits on, and what ended meanwhile is given back."""
+    cloud, path = FakeCloud(), tmp_path / "s.sock"
+    async with restarted(path, cloud, journal=MemoryJournal(), max_instances=2) as service:
+        await service.start()
+        async with client(path, cloud) as scaler, anyio.create_task_group() as tasks:
+            kept, released = await scaler.acquire_lease("kept"), await scaler.acquire_lease("released")
+            got: list[str] = []
+
+            async def wait() -> None:
+                async with scaler.acquire("waits", timeout=3600) as lease:
+                    got.append(lease.instance)
+
+            tasks.start_soon(wait)
+            await anyio.sleep(1)
+            await service.stop()
+            released.release()
+            await anyio.sleep(20)
+            assert not kept.ended
+            assert not got
+            fleet = await service.start("second")
+            await anyio.sleep(60)
+            assert got == [released.instance]
+            assert not kept.ended
+            [held] = fleet.holders.held.values()
+            assert (held.lease.key, held.lease.instance) == ("kept", kept.instance)
+            async with kept.dial() as connection:
+                assert (await connection.run("true")).exit_status == 0
+            kept.release()
+            await anyio.sleep(1)
+            assert (await fleet.scaler.capacity()).acquired == 0
+
+
+async def test_a_daemon_that_stays_away_is_given_up(tmp_path: Path) -> None:
+    """After `patience`: leases are lost, and who asks learns that nobody answers."""
+    cloud, path = FakeCloud(), tmp_path / "s.sock"
+    async with restarted(path, cloud) as service:
+        await service.start()
+        async with client(path, cloud, patience=20) as scaler:
+            lease = await scaler.acquire_lease("a")
+            await service.stop()
+            await anyio.sleep(10)
+            assert not lease.ended
+            with pytest.raises(NoDaemon, match="for 20s"):
+                await scaler.capacity()
+            assert (await lease.lost()).kind is LossKind.KILLED
+
+
+async def test_where_no_daemon_is_nothing_is_opened(tmp_path: Path) -> None:
+    """Entering says so at once; the policies of a daemon are not a client's to change."""
+    with pytest.raises(NoDaemon, match="is it running"):
+        async with remote.connect(tmp_path / "no.sock"):
+            raise AssertionError("nobody is there")
+    async with connected(tmp_path / "s.sock", FakeCloud()) as scaler:
+        with pytest.raises(DaemonRefused, match="taskscaler reload"):
+            await scaler.configure(policies=[])
+
+
+async def test_a_client_that_is_gone_loses_what_it_had(tmp_path: Path) -> None:
+    """After its bound, as if it had given it back; a persistent lease is kept for who reattaches it."""
+    cloud, path = FakeCloud(), tmp_path / "s.sock"
+    async with daemon(path, cloud, journal=MemoryJournal()) as fleet:
+        async with client(path, cloud, ttl=5) as scaler:
+            await scaler.acquire_lease("a")
+            await scaler.acquire_lease("b", persistent=True)
+            scaler._tasks.cancel_scope.cancel()
+            await scaler._link._http.aclose()
+            await anyio.sleep(10)
+            assert list(fleet.holders.held) == []
+            assert [each.key for each in fleet.scaler.detached] == ["b"]
+        async with client(path, cloud) as other:
+            assert [each.key for each in other.detached] == ["b"]
+            lease = await other.reattach("b")
+            assert lease.persistent
+            lease.release()
