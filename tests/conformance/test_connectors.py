@@ -209,9 +209,9 @@ async def test_a_check_finds_what_is_wrong_with_detached_commands(
     line, wrong = BREAKS_OF_DETACHED[check.__name__.removeprefix("check_")]
     sources = [SCRIPTS.read_text(), DETACHING.read_text()]
     assert sum(line in source for source in sources) == 1
-    with anyio.fail_after(20):
-        await check(_detaching_example(sources, tmp_path))
     try:
+        with anyio.fail_after(20):
+            await check(_detaching_example(sources, tmp_path))
         with pytest.raises(Exception), anyio.fail_after(20):  # noqa: B017, PT011  (whatever the break leads to)
             await check(_detaching_example([source.replace(line, wrong) for source in sources], tmp_path))
     finally:
@@ -230,8 +230,11 @@ async def test_any_shell_will_do(
     assert found, f"{shell} is not installed"
     (tmp_path / "sh").symlink_to(found)
     sources = [source.read_text().replace("/bin/sh", f"{tmp_path}/sh") for source in (SCRIPTS, DETACHING)]
-    with anyio.fail_after(20):
-        await check(_detaching_example(sources, tmp_path))
+    try:
+        with anyio.fail_after(20):
+            await check(_detaching_example(sources, tmp_path))
+    finally:
+        _end_detached(tmp_path)
     assert not any((tmp_path / ".fleeting" / "detached").glob("*"))
 
 
