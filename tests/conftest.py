@@ -51,7 +51,7 @@ LONG = (
     WITH_WHEELS,
     "tests/taskscaler/test_core_machine.py::TestCoreMachine",
     "tests/taskscaler/test_ledger_machine.py::TestLedgerMachine",
-    "tests/fleeting_exec/test_book.py::TestBookkeeping",
+    "tests/fleeting_exec/test_requests.py::TestBookkeeping",
 )
 """Where single tests take longest: half a minute of computing, at the end of the suite, would leave a core idle."""
 

@@ -5,14 +5,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from fleeting.connectors.ssh._tap import Tap
+from fleeting.connectors.ssh._transport_socket import TransportSocket
 
 
 @pytest.fixture
-def tapped() -> Iterator[tuple[Tap, socket.socket]]:
-    """A tap, and the other end of its socket."""
+def socket_and_peer() -> Iterator[tuple[TransportSocket, socket.socket]]:
+    """A transport's socket, and its other end."""
     ours, theirs = socket.socketpair()
-    tap = Tap(ours)
+    sock = TransportSocket(ours)
     with theirs:
-        yield tap, theirs
-    tap.release()
+        yield sock, theirs
+    sock.release()

@@ -32,9 +32,9 @@ from fleeting.connectors.ssh._streams import (
     NotConnected,
     until_ready,
 )
-from fleeting.connectors.ssh._tap import GREETING, MOST_ANSWERS, Tap
 from fleeting.connectors.ssh._terminal import ChannelTerminal
 from fleeting.connectors.ssh._transport import MOST_HELD_BACK, SshTransport
+from fleeting.connectors.ssh._transport_socket import GREETING, MOST_ANSWERS, TransportSocket
 from fleeting.connectors.ssh._wakeup import Signal, Wakeup
 from tests.fleeting.sshd import PATIENCE, configured, dialled, sshd
 
@@ -256,18 +256,18 @@ def test_a_process_id_has_few_digits() -> None:
 # --- before and beside channels --------------------------------------------------------------------------
 
 
-def test_a_greeting_has_an_end(tapped: tuple[Tap, socket.socket]) -> None:
+def test_a_greeting_has_an_end(socket_and_peer: tuple[TransportSocket, socket.socket]) -> None:
     """Whoever answers may not send lines of any length before the exchange of keys; after that, as much as it likes."""
-    tap, theirs = tapped
+    sock, theirs = socket_and_peer
     theirs.sendall(bytes(GREETING))
     for _ in range(GREETING >> 10):
-        tap.recv(1 << 10)
+        sock.recv(1 << 10)
     theirs.sendall(b"x")
     with pytest.raises(ConnectionAbortedError, match="the host sent more than 64 KiB, but no key"):
-        tap.recv(1)
-    tap.lift_allowance()
+        sock.recv(1)
+    sock.lift_allowance()
     theirs.sendall(bytes(GREETING))
-    assert len(tap.recv(GREETING)) > 0
+    assert len(sock.recv(GREETING)) > 0
 
 
 @pytest.mark.anyio
@@ -293,21 +293,21 @@ async def _talk(sock: socket.socket) -> None:
             sock.send(bytes(1 << 12))
 
 
-def test_a_host_that_reads_no_answers_is_hung_up_on(tapped: tuple[Tap, socket.socket]) -> None:
+def test_a_host_that_reads_no_answers_is_hung_up_on(socket_and_peer: tuple[TransportSocket, socket.socket]) -> None:
     """Whether it asks once or without end if we are there; what tasks send waits for it, and does not count."""
-    tap, theirs = tapped
+    sock, theirs = socket_and_peer
     told: list[str] = []
-    tap.on_glut = told.append
-    tap.send(bytes(8 << 20))  # a task's: the reading thread has not begun
+    sock.on_glut = told.append
+    sock.send(bytes(8 << 20))  # a task's: the reading thread has not begun
     theirs.sendall(b"x")
-    tap.recv(1)
+    sock.recv(1)
     for _ in range(MOST_ANSWERS >> 10):
-        tap.send(bytes(1 << 10))
-    assert (told, tap._closed) == ([], False)
-    tap.send(b"x")
+        sock.send(bytes(1 << 10))
+    assert (told, sock._closed) == ([], False)
+    sock.send(b"x")
     assert told == ["the host does not read the answers that it asks for"]
-    assert tap.drained
-    assert len(tap._unsent) <= 1
+    assert sock.drained
+    assert len(sock._unsent) <= 1
 
 
 def test_answers_do_not_pile_up_during_an_exchange_of_keys() -> None:
@@ -336,7 +336,7 @@ def test_answers_do_not_pile_up_during_an_exchange_of_keys() -> None:
     transport.join()
     assert transport.answered == MOST_HELD_BACK
     assert "instead of exchanging keys" in str(transport.error)
-    transport.tap.release()
+    transport.transport_socket.release()
     theirs.close()
 
 

@@ -36,8 +36,8 @@ from fleeting.connectors.ssh._command import PidReader, compose, ending
 from fleeting.connectors.ssh._host_keys import HostKeys, default_host_keys, fingerprint
 from fleeting.connectors.ssh._known_hosts import known_keys
 from fleeting.connectors.ssh._run import send
-from fleeting.connectors.ssh._tap import Tap
 from fleeting.connectors.ssh._transport import SshTransport
+from fleeting.connectors.ssh._transport_socket import TransportSocket
 from fleeting.connectors.ssh._wakeup import Signal, Wakeup
 from fleeting.plugins import structure
 from tests.fleeting.sshd import PATIENCE, dialled, sshd
@@ -312,41 +312,41 @@ def test_a_wakeup_outlives_its_loop(backend: str) -> None:
     Signal(wakeup).set()
 
 
-def test_a_tap_takes_all_and_blocks_nobody(tapped: tuple[Tap, socket.socket]) -> None:
+def test_the_socket_takes_all_and_blocks_nobody(socket_and_peer: tuple[TransportSocket, socket.socket]) -> None:
     """What the kernel does not take is kept, and leaves in order as soon as it can."""
-    tap, other = tapped
+    sock, other = socket_and_peer
     data = os.urandom(4 << 20)
-    assert tap.send(data) == len(data)
-    assert not tap.drained
+    assert sock.send(data) == len(data)
+    assert not sock.drained
     got = bytearray()
     while len(got) < len(data):
         got += other.recv(1 << 20)
-        tap.flush()
+        sock.flush()
     assert got == data
-    assert tap.drained
+    assert sock.drained
 
 
-def test_a_tap_hands_out_what_is_asked_for(tapped: tuple[Tap, socket.socket]) -> None:
+def test_the_socket_hands_out_what_is_asked_for(socket_and_peer: tuple[TransportSocket, socket.socket]) -> None:
     """However little is asked for at a time, nothing is lost, and the end is an end."""
-    tap, other = tapped
+    sock, other = socket_and_peer
     other.sendall(b"abcdefgh")
-    assert [tap.recv(3), tap.recv(3), tap.recv(3)] == [b"abc", b"def", b"gh"]
+    assert [sock.recv(3), sock.recv(3), sock.recv(3)] == [b"abc", b"def", b"gh"]
     other.close()
-    assert tap.recv(3) == b""
+    assert sock.recv(3) == b""
 
 
-def test_a_tap_counts_silences(tapped: tuple[Tap, socket.socket]) -> None:
+def test_the_socket_counts_silences(socket_and_peer: tuple[TransportSocket, socket.socket]) -> None:
     """Each time that nothing came it says how often that was, until something comes."""
-    tap, other = tapped
+    sock, other = socket_and_peer
     heard: list[int] = []
-    tap.patience, tap.on_silence = (lambda: 0.0), heard.append
+    sock.patience, sock.on_silence = (lambda: 0.0), heard.append
     for _ in range(3):
         with suppress(TimeoutError):
-            tap.recv(1)
+            sock.recv(1)
     other.sendall(b"x")
-    assert tap.recv(1) == b"x"
+    assert sock.recv(1) == b"x"
     with suppress(TimeoutError):
-        tap.recv(1)
+        sock.recv(1)
     assert heard == [1, 2, 3, 1]
 
 
@@ -585,14 +585,14 @@ async def test_log_is_what_paramiko_logs_by(tmp_path: Path, caplog: pytest.LogCa
 
 
 def test_closed_is_what_paramiko_asks_its_socket_for() -> None:
-    """`_closed`: paramiko's `stop_thread` reads it from the socket; the tap has it."""
+    """`_closed`: paramiko's `stop_thread` reads it from the socket; its socket has it."""
     ours, theirs = socket.socketpair()
-    tap = Tap(ours)
-    assert not tap._closed
-    tap.close()
-    assert tap._closed
+    sock = TransportSocket(ours)
+    assert not sock._closed
+    sock.close()
+    assert sock._closed
     assert "_closed" in paramiko.Transport.stop_thread.__code__.co_names
-    tap.release()
+    sock.release()
     theirs.close()
 
 
@@ -630,7 +630,7 @@ async def test_what_is_posted_during_an_exchange_of_keys_is_held_back(monkeypatc
     transport._on_new_keys(paramiko.Message())
     transport.post(message(b"3"))
     assert sent == [b"1", b"2", b"3"]
-    transport.tap.release()
+    transport.transport_socket.release()
     theirs.close()
 
 
@@ -664,7 +664,7 @@ async def test_a_connection_uses_what_is_fast(tmp_path: Path) -> None:
         async with dialled(server.info) as connection:
             transport = main_of(connection)
             assert transport.local_cipher == "aes128-gcm@openssh.com"
-            assert transport.tap._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+            assert transport.transport_socket._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 @pytest.mark.anyio

@@ -393,7 +393,7 @@ async def test_connection_details_are_those_of_the_host_or_else_of_the_group(tmp
     )
     group = StaticGroup(config)
     await group.init(Settings(owner="test", clock=LoopClock()))
-    group._takings = group._takings.take(["10.0.0.1"], "intent", 0.0)
+    group._assignments = group._assignments.take(["10.0.0.1"], "intent", 0.0)
     key.write_text("second")
     info = await group.connect_info("10.0.0.1.1")
     assert (info.user, info.port, info.host_key, info.arch) == (

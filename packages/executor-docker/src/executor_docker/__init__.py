@@ -8,7 +8,7 @@ What is where::
     _script     pure: what runs in the container, and what it reports of itself
     _owner      who made what is found on a daemon, and whether it still lives
     _images  _network  _services  _caches  _artifacts      one step each
-    _way        the way to the daemon, and what is wrong with it
+    _endpoint   how the daemon is reached, and what is wrong with it
 """
 
 from executor_docker._config import DockerConfig, PullPolicy, Registry

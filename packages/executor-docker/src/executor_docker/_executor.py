@@ -15,6 +15,7 @@ from executor_docker import _caches, _images, _network, _services
 from executor_docker._artifacts import fetch
 from executor_docker._bodies import Place, job_container
 from executor_docker._config import DockerConfig
+from executor_docker._endpoint import daemon
 from executor_docker._errors import DockerError, told_of
 from executor_docker._options import DockerOptions
 from executor_docker._owner import UNIT, Owner, Unit
@@ -32,7 +33,6 @@ from executor_docker._script import (
 )
 from executor_docker._sizes import in_words
 from executor_docker._users import ids_of
-from executor_docker._way import daemon
 from fleeting import Unreachable
 from fleeting.archives import ArchiveRefused, Packed
 from fleeting.connectors import Sink

@@ -1,8 +1,8 @@
 """A group whose operations are executables of the user's: a shell script is a provisioner.
 
     _group      the group: what is asked, recorded, made, shown
-    _book       pure: which names were given to which intent, and what became of them
-    _store      keeps the book in files, and other managers out
+    _requests   pure: which names were given to which intent, and what became of them
+    _store      keeps the requests in files, and other managers out
     _contract   pure: what executables print and exit with, as values and errors
     _program    runs an executable: bounded in time and output, never left behind
 

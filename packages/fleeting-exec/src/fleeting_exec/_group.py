@@ -27,10 +27,10 @@ from fleeting import (
     State,
 )
 from fleeting.plugins import Offload, SharedCall, accepted
-from fleeting_exec._book import UNSETTLED, Book, Fate, Request
 from fleeting_exec._config import ExecConfig
 from fleeting_exec._contract import Listed, Listing, is_name, kind_of, plain, read_instance, read_listing
 from fleeting_exec._program import NoSuchCommand, NoSuchThing, Program, environment, secrets_in
+from fleeting_exec._requests import UNSETTLED, Fate, Request, Requests
 from fleeting_exec._store import Store
 
 INTERFACE = "1"
@@ -57,7 +57,7 @@ class ExecGroup:
     _config: ExecConfig
     _program: Program = field(init=False)
     _store: Store = field(init=False)
-    _book: Book = field(init=False)
+    _requests: Requests = field(init=False)
     _clock: Clock = field(init=False)
     _settings: Settings = field(init=False)
     _offload: Offload = field(factory=lambda: Offload(limit=1), init=False)
@@ -108,11 +108,11 @@ class ExecGroup:
     async def update(self) -> Observation:
         """Have everything listed."""
         if self._settings.observe_only:
-            self._book = await self._offload(self._store.read, self._config.name)
+            self._requests = await self._offload(self._store.read, self._config.name)
         listing = await self._list()
         if not self._settings.observe_only:
-            await self._replace(self._book.forgetting(listing.instances, self._clock.now()))
-        view = self._book.view(listing.instances.values(), self._states)
+            await self._replace(self._requests.forgetting(listing.instances, self._clock.now()))
+        view = self._requests.view(listing.instances.values(), self._states)
         self._states = {name: seen.state for name, seen in view.items()}
         return Observation(view, (*listing.problems, *self._problems))
 
@@ -195,11 +195,11 @@ class ExecGroup:
             raise GroupRefused("there is no home directory for the group's state; set state_dir") from error
 
     async def _begin(self) -> None:
-        """Read the book and look once; what an earlier manager had not finished is taken for failed."""
-        self._book = await self._offload(self._store.read, self._config.name)
+        """Read the requests and look once; what an earlier manager had not finished is taken for failed."""
+        self._requests = await self._offload(self._store.read, self._config.name)
         listing = await self._list()
         if not self._settings.observe_only:
-            await self._replace(self._book.taken_over().forgetting(listing.instances, self._clock.now()))
+            await self._replace(self._requests.taken_over().forgetting(listing.instances, self._clock.now()))
 
     # --- looking -----------------------------------------------------------------------------------------
 
@@ -257,7 +257,7 @@ class ExecGroup:
             self._asking.pop(intent, None)
 
     def _made(self, intent: str) -> int:
-        return self._book.of(intent, self._clock.now()).made
+        return self._requests.of(intent, self._clock.now()).made
 
     async def _make(self, count: int, intent: str) -> None:
         """Give names, write them down, and have instances made; raise why if there comes none."""
@@ -273,11 +273,11 @@ class ExecGroup:
     async def _give_names(self, count: int, intent: str) -> list[str]:
         """Take names that were never used, and write them down before anything bears them."""
         now = self._clock.now()
-        book, names = self._book.name(count, intent, now)
+        requests, names = self._requests.name(count, intent, now)
         self._expected.update(dict.fromkeys(names, now))
         if names:
             try:
-                await self._put(book.of(intent, now))
+                await self._put(requests.of(intent, now))
             except ProviderError:
                 for name in names:
                     del self._expected[name]
@@ -302,7 +302,7 @@ class ExecGroup:
                 errors.append(error)
                 await self._clear_away(name, Fate.FAILED)
             else:
-                if self._book.fate(name) is Fate.DOOMED:
+                if self._requests.fate(name) is Fate.DOOMED:
                     await self._clear_away(name, Fate.GONE)
                 else:
                     await self._settle(name, Fate.MADE)
@@ -331,13 +331,13 @@ class ExecGroup:
     async def _remove(self, name: str, errors: dict[str, ProviderError]) -> None:
         """Have one instance destroyed, now or once it is made."""
         try:
-            if self._book.fate(name) in UNSETTLED:
+            if self._requests.fate(name) in UNSETTLED:
                 await self._settle(name, Fate.DOOMED)
             elif name in self._destroying:
                 raise ProviderError(f"{name} is already being destroyed")
             elif is_name(name):
                 async with self._limiter:
-                    was_made = self._book.fate(name) in (Fate.MADE, Fate.GONE)
+                    was_made = self._requests.fate(name) in (Fate.MADE, Fate.GONE)
                     await self._destroy(name, Fate.GONE if was_made else Fate.FAILED)
         except ProviderError as error:
             log.warning("destroy_failed", extra={"instance": name, "error": str(error)})
@@ -359,7 +359,7 @@ class ExecGroup:
 
     async def _settle(self, name: str, fate: Fate) -> None:
         """Note what became of a name; if it cannot be written, the next manager takes it for unfinished."""
-        found = self._book.find(name)
+        found = self._requests.find(name)
         if found is None:
             return
         request, number = found
@@ -368,13 +368,13 @@ class ExecGroup:
         except ProviderError as error:
             log.error("record_failed", extra={"instance": name, "error": str(error)})  # noqa: TRY400  (expected)
 
-    async def _replace(self, book: Book) -> None:
-        old, self._book = self._book, book
-        if book != old:
-            await self._offload(self._store.replace, old, book)
+    async def _replace(self, requests: Requests) -> None:
+        old, self._requests = self._requests, requests
+        if requests != old:
+            await self._offload(self._store.replace, old, requests)
 
     async def _put(self, request: Request) -> None:
-        self._book = self._book.put(request)
+        self._requests = self._requests.put(request)
         await self._offload(self._store.write, request)
 
 

@@ -1,4 +1,4 @@
-"""Keeps the book in files, one for each request, and other managers out."""
+"""Keeps the requests in files, one for each, and other managers out."""
 
 import json
 from contextlib import suppress
@@ -9,7 +9,7 @@ from attrs import define, field
 
 from fleeting import ProviderError
 from fleeting.plugins import PrivateDirectory, write_whole
-from fleeting_exec._book import Book, Fate, Request
+from fleeting_exec._requests import Fate, Request, Requests
 
 _SUFFIX = ".json"
 
@@ -47,17 +47,17 @@ class Store:
         with suppress(FileNotFoundError):
             self._directory.check()
 
-    def read(self, group: str) -> Book:
-        """Read the book; it is empty if nothing was ever asked for.
+    def read(self, group: str) -> Requests:
+        """Read all requests; there are none if nothing was ever asked for.
 
         Raises:
             ProviderError: A file is not ours, or cannot be read.
         """
-        book = Book(group)
+        requests = Requests(group)
         for path in sorted(self.root.glob(f"*{_SUFFIX}")):
             with suppress(FileNotFoundError):  # an observer may look while the manager forgets
-                book = book.put(_read(path))
-        return book
+                requests = requests.put(_read(path))
+        return requests
 
     def write(self, request: Request) -> None:
         """Store a request as it is now, whole or not at all.
@@ -73,12 +73,12 @@ class Store:
         except OSError as error:
             raise ProviderError(f"{path} cannot be written: {error.strerror}") from error
 
-    def replace(self, old: Book, new: Book) -> None:
-        """Store what has changed between two books."""
-        for digest in old.requests.keys() - new.requests.keys():
+    def replace(self, old: Requests, new: Requests) -> None:
+        """Store what has changed from the one to the other."""
+        for digest in old.by_digest.keys() - new.by_digest.keys():
             (self.root / f"{digest}{_SUFFIX}").unlink(missing_ok=True)
-        for digest, request in new.requests.items():
-            if old.requests.get(digest) != request:
+        for digest, request in new.by_digest.items():
+            if old.by_digest.get(digest) != request:
                 self.write(request)
 
 

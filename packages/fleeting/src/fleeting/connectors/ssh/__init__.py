@@ -9,8 +9,9 @@ How the parts lie on each other; each imports only from those below it:
     _dial                   attempts until one is logged in
     _connect  _host_keys  _keys    sockets; who answers; who we are
     _transport              paramiko's transport without its waits; supervision
-    _channel  _tap          what tasks and the reading thread share; the socket
-    _wakeup                   from threads to the event loop
+    _channel                what tasks and the reading thread share
+    _transport_socket       the socket: never blocks who sends, and notices silence
+    _wakeup                 from threads to the event loop
     _arrivals               pure: what has come in a channel and was not taken
     _command  _known_hosts  _printed    pure: what is sent to the shell; OpenSSH's file; what a boot prints
 """

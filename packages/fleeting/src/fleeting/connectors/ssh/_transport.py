@@ -5,7 +5,7 @@ it learns it puts where tasks find it, and wakes those. Tasks send by themselves
 The same thread sees to the connection: it pings a silent host, and hangs up on one that stays silent, or when nobody
 has used the connection for a while.
 
-Of paramiko's private names this uses `_handler_table` and `_log`; the tap has the `_closed` that paramiko asks for.
+Of paramiko's private names this uses `_handler_table` and `_log`; its socket has the `_closed` that paramiko asks for.
 """
 
 import errno
@@ -38,7 +38,7 @@ from paramiko.common import (
 
 from fleeting._wording import one_line
 from fleeting.connectors.ssh._channel import WINDOW, Channel, message
-from fleeting.connectors.ssh._tap import Tap
+from fleeting.connectors.ssh._transport_socket import TransportSocket
 from fleeting.connectors.ssh._wakeup import Wakeup
 
 CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com", "aes128-ctr", "aes256-ctr")
@@ -84,8 +84,8 @@ class SshTransport(paramiko.Transport):
 
     def __init__(self, sock: socket.socket, *, linger: float) -> None:
         """Take the connected socket over; *linger* is for how many seconds a connection that nobody holds is kept."""
-        self.tap = Tap(sock)
-        super().__init__(cast("socket.socket", self.tap))
+        self.transport_socket = TransportSocket(sock)
+        super().__init__(cast("socket.socket", self.transport_socket))
         options = self.get_security_options()
         options.ciphers = CIPHERS
         options.digests = DIGESTS
@@ -98,8 +98,8 @@ class SshTransport(paramiko.Transport):
         """How many sessions the host has had open for us at once; counted by the reading thread, which misses none."""
 
         self._to_wake: set[Wakeup] = set()
-        self.tap.before_wait = self._wake_all
-        self.tap.on_glut = self._give_up_for
+        self.transport_socket.before_wait = self._wake_all
+        self.transport_socket.on_glut = self._give_up_for
         self._held_back: deque[paramiko.Message] = deque()
         self._draining: anyio.Lock | None = None
         self._linger = linger
@@ -128,7 +128,7 @@ class SshTransport(paramiko.Transport):
             super().run()
         finally:
             self.packetizer.complete_handshake()  # else a timer of paramiko's keeps the process alive
-            self.tap.release()
+            self.transport_socket.release()
             for channel in list(self.channels.values()):
                 channel.mark_broken()
             self._wake_all()
@@ -177,8 +177,8 @@ class SshTransport(paramiko.Transport):
     def supervise(self, interval: float, misses: int) -> None:
         """From now on ping the host when it was silent for *interval* seconds, and hang up after *misses* times."""
         self._interval, self._misses = interval, misses
-        self.tap.on_silence = self._on_silence
-        self.tap.patience = self._patience
+        self.transport_socket.on_silence = self._on_silence
+        self.transport_socket.patience = self._patience
         self.ping()  # as in let_go
 
     def _patience(self) -> float:
@@ -230,23 +230,23 @@ class SshTransport(paramiko.Transport):
         """Return once all that was posted is with the kernel, or never will be."""
         if self._held_back:
             await self.wakeup.wait_for(lambda: not (self._held_back and self.active))
-        if not self.tap.drained:
+        if not self.transport_socket.drained:
             self._draining = self._draining or anyio.Lock()
             async with self._draining:
                 await self._drain()
 
     async def _drain(self) -> None:
-        with suppress(OSError), self.tap.watched() as room:  # the descriptor outlives the connection
-            while not self.tap.drained:
+        with suppress(OSError), self.transport_socket.watched() as room:  # the descriptor outlives the connection
+            while not self.transport_socket.drained:
                 await anyio.wait_writable(room)
-                self.tap.flush()
+                self.transport_socket.flush()
 
     def _send_now(self, data: paramiko.Message) -> None:
         with suppress(EOFError):  # the connection is broken, which the reading thread will find
             self.packetizer.send_message(data)
 
     def _on_exchange(self, data: paramiko.Message) -> None:
-        self.tap.lift_allowance()
+        self.transport_socket.lift_allowance()
         self._begin_exchange(data)
 
     def _on_new_keys(self, data: paramiko.Message) -> None:

@@ -30,9 +30,9 @@ from fleeting import (
     dial,
 )
 from fleeting.connectors import Beginning, overridden
+from fleeting.groups.static._assignments import Assignments
 from fleeting.groups.static._config import Host, StaticConfig
 from fleeting.groups.static._store import Store
-from fleeting.groups.static._takings import Takings
 from fleeting.plugins import Offload, SettingCommand, format_duration, load_connector
 
 CONTACT_TIMEOUT = 8.0
@@ -68,7 +68,7 @@ class StaticGroup:
 
     _settings: Settings = field(init=False)
     _store: Store = field(init=False)
-    _takings: Takings = field(init=False)
+    _assignments: Assignments = field(init=False)
 
     @_hosts.default
     def _complete_hosts(self) -> Mapping[str, Host]:
@@ -93,7 +93,7 @@ class StaticGroup:
         if self._settings.observe_only:
             await self._offload(self._look_on, self._now())
         await checkpoint()
-        return Observation(self._takings.view, tuple(self._troubles[name] for name in sorted(self._troubles)))
+        return Observation(self._assignments.view, tuple(self._troubles[name] for name in sorted(self._troubles)))
 
     async def increase(self, count: int, *, intent: str) -> int:
         """Take hosts that are free and can be reached; none for an intent that was carried out before."""
@@ -111,7 +111,7 @@ class StaticGroup:
         async with anyio.create_task_group() as resets:
             for instance in instances:
                 resets.start_soon(self._reset, instance)
-        return [instance for instance in instances if self._takings.host_of(instance) is None]
+        return [instance for instance in instances if self._assignments.host_of(instance) is None]
 
     async def connect_info(self, instance: str) -> ConnectInfo:
         """What is configured for the instance's host."""
@@ -137,23 +137,23 @@ class StaticGroup:
 
     def _take_over(self, now: float) -> Path:
         self._name_store()
-        takings = self._store.open().open(self._hosts.values(), now)
+        assignments = self._store.open().open(self._hosts.values(), now)
         try:
-            self._change(takings)
+            self._change(assignments)
         except BaseException:
             self._store.close()
             raise
-        self._accepted.update(takings.intents)
+        self._accepted.update(assignments.intents)
         return self._config.root.resolve()
 
     def _look_in(self, now: float) -> Path:
         self._name_store()
-        self._takings = self._store.look().open(self._hosts.values(), now)
+        self._assignments = self._store.look().open(self._hosts.values(), now)
         return self._config.root.resolve()
 
     def _look_on(self, now: float) -> None:
         try:
-            self._takings = self._store.look().open(self._hosts.values(), now)
+            self._assignments = self._store.look().open(self._hosts.values(), now)
         except GroupRefused as error:  # it was in order when it was opened
             raise ProviderError(str(error)) from error
 
@@ -165,30 +165,30 @@ class StaticGroup:
 
     def _take(self, names: Sequence[str], intent: str, now: float) -> None:
         if names:
-            self._change(self._takings.take(names, intent, now))
+            self._change(self._assignments.take(names, intent, now))
             self._accepted[intent] = len(names)
 
     def _give_back(self, instances: Sequence[str], now: float) -> None:
-        names = {name for name in map(self._takings.host_of, instances) if name is not None}
+        names = {name for name in map(self._assignments.host_of, instances) if name is not None}
         if self._config.reset_command is None:
             self._release(names, now)
         elif names:
-            self._change(self._takings.give_back(names))
+            self._change(self._assignments.give_back(names))
 
     def _release(self, names: Collection[str], now: float) -> None:
         if names:
-            self._change(self._takings.release(names, now))
+            self._change(self._assignments.release(names, now))
 
-    def _change(self, takings: Takings) -> None:
+    def _change(self, assignments: Assignments) -> None:
         """Write it down first: who has heard of an instance never sees its host taken by another."""
-        self._store.write(takings)
-        self._takings = takings
+        self._store.write(assignments)
+        self._assignments = assignments
 
     # --- reaching hosts ----------------------------------------------------------------------------------
 
     async def _find_reachable(self, count: int) -> list[str]:
         """Look for as many hosts as are wanted; those that were in trouble last are tried last."""
-        free = iter(sorted(self._takings.free, key=lambda name: name in self._troubles))
+        free = iter(sorted(self._assignments.free, key=lambda name: name in self._troubles))
         found: list[str] = []
         while batch := list(islice(free, count - len(found))):
             async with anyio.create_task_group() as attempts:
@@ -220,7 +220,7 @@ class StaticGroup:
 
     async def _reset(self, instance: str) -> None:
         """Run the command on a host that was given back, and have it free; or note what is wrong."""
-        name = self._takings.host_of(instance)
+        name = self._assignments.host_of(instance)
         if name is None or name in self._resetting:
             return
         self._resetting.add(name)
@@ -270,7 +270,7 @@ class StaticGroup:
 
     def _find(self, instance: str) -> str:
         """Name the host that the instance is."""
-        name = self._takings.host_of(instance)
+        name = self._assignments.host_of(instance)
         if name is None:
             raise InstanceNotFound(instance)
         return name

@@ -7,7 +7,7 @@ import attrs
 from attrs import define, field
 
 from fleeting import GroupRefused, ProviderError
-from fleeting.groups.static._takings import Record, Takings
+from fleeting.groups.static._assignments import Assignments, Record
 from fleeting.plugins import PrivateDirectory, write_whole
 
 VERSION = 1
@@ -15,7 +15,7 @@ VERSION = 1
 
 @define
 class Store:
-    """The takings of one group, in a directory that one manager at a time may hold."""
+    """The assignments of one group, in a directory that one manager at a time may hold."""
 
     _root: Path
     _directory: PrivateDirectory = field(init=False)
@@ -29,7 +29,7 @@ class Store:
         """The file."""
         return self._root / "hosts.json"
 
-    def open(self) -> Takings:
+    def open(self) -> Assignments:
         """Keep other managers out, and read what is there.
 
         Raises:
@@ -42,21 +42,21 @@ class Store:
             self.close()
             raise
 
-    def look(self) -> Takings:
+    def look(self) -> Assignments:
         """Read what is there, beside whoever manages it. Raises as `open`."""
         try:
             self._directory.check()
         except FileNotFoundError:
-            return Takings({})
+            return Assignments({})
         return self._read()
 
-    def write(self, takings: Takings) -> None:
+    def write(self, assignments: Assignments) -> None:
         """Replace what is there; once this returns, it outlives the machine's end.
 
         Raises:
             ProviderError: Nothing was changed.
         """
-        records = {name: attrs.asdict(record) for name, record in takings.records.items()}
+        records = {name: attrs.asdict(record) for name, record in assignments.records.items()}
         try:
             write_whole(self.path, json.dumps({"version": VERSION, "hosts": records}, indent=1).encode())
         except OSError as error:
@@ -68,14 +68,14 @@ class Store:
         """Let the next manager have it."""
         self._directory.let_go()
 
-    def _read(self) -> Takings:
+    def _read(self) -> Assignments:
         try:
             content = json.loads(self.path.read_bytes())
             version, hosts = content["version"], content["hosts"]
             if version == VERSION:
-                return Takings({name: Record(**record) for name, record in hosts.items()})
+                return Assignments({name: Record(**record) for name, record in hosts.items()})
         except FileNotFoundError:
-            return Takings({})
+            return Assignments({})
         except OSError as error:
             raise GroupRefused(f"{self.path} cannot be read: {error.strerror}; check its permissions") from error
         except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -38,14 +38,14 @@ class Record:
 
 
 @frozen
-class Takings:
+class Assignments:
     """All hosts that were ever configured, by their names."""
 
     records: Mapping[str, Record]
     configured: Collection[str] = field(default=())
     """Those that are there now."""
 
-    def open(self, hosts: Collection[Host], now: float) -> "Takings":
+    def open(self, hosts: Collection[Host], now: float) -> "Assignments":
         """Go on with these hosts.
 
         One that has moved meanwhile may be another machine: who had it there has it no more, and it is reset.
@@ -57,7 +57,7 @@ class Takings:
             records[host.id] = evolve(
                 record, place=host.place, given_back=record.given_back or (moved and not record.free)
             )
-        return Takings(records, frozenset(host.id for host in hosts))
+        return Assignments(records, frozenset(host.id for host in hosts))
 
     @property
     def free(self) -> list[str]:
@@ -90,7 +90,7 @@ class Takings:
         there = name in self.configured and record is not None and not record.free
         return name if there and record is not None and _instance(name, record) == instance else None
 
-    def take(self, names: Collection[str], intent: str, now: float) -> "Takings":
+    def take(self, names: Collection[str], intent: str, now: float) -> "Assignments":
         """Make instances of hosts that are free."""
         return self._with(
             {
@@ -100,17 +100,17 @@ class Takings:
             }
         )
 
-    def give_back(self, names: Collection[str]) -> "Takings":
+    def give_back(self, names: Collection[str]) -> "Assignments":
         """Have these hosts wait for their reset."""
         return self._with({name: evolve(self.records[name], given_back=True) for name in names})
 
-    def release(self, names: Collection[str], now: float) -> "Takings":
+    def release(self, names: Collection[str], now: float) -> "Assignments":
         """Have these hosts free again; their instances are no more."""
         return self._with(
             {name: evolve(self.records[name], intent=None, given_back=False, since=now) for name in names}
         )
 
-    def _with(self, changed: Mapping[str, Record]) -> "Takings":
+    def _with(self, changed: Mapping[str, Record]) -> "Assignments":
         return evolve(self, records={**self.records, **changed})
 
 

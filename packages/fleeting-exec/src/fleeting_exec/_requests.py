@@ -82,25 +82,24 @@ class Request:
 
 
 @frozen
-class Book:
+class Requests:
     """All requests that are remembered."""
 
     group: str
-    requests: Mapping[str, Request] = field(factory=dict)
-    """By digest."""
+    by_digest: Mapping[str, Request] = field(factory=dict)
 
     def of(self, intent: str, now: float) -> Request:
         """The request under this intent; an empty one if there was none."""
         fresh = Request(intent=intent, asked_at=now)
-        return self.requests.get(fresh.digest, fresh)
+        return self.by_digest.get(fresh.digest, fresh)
 
-    def put(self, request: Request) -> "Book":
+    def put(self, request: Request) -> "Requests":
         """Take in a request as it is now."""
-        return evolve(self, requests={**self.requests, request.digest: request})
+        return evolve(self, by_digest={**self.by_digest, request.digest: request})
 
     def names(self, *fates: Fate) -> Iterator[str]:
         """Names with one of these fates."""
-        for digest, request in self.requests.items():
+        for digest, request in self.by_digest.items():
             for number, fate in enumerate(request.fates, start=1):
                 if fate in fates:
                     yield f"{self.group}-{digest}-{number}"
@@ -108,7 +107,7 @@ class Book:
     def find(self, name: str) -> tuple[Request, int] | None:
         """The request that a name belongs to, and its number there; None if it is not one of ours."""
         found = re.fullmatch(rf"{re.escape(self.group)}-([0-9a-f]{{{2 * _DIGEST_BYTES}}})-([1-9][0-9]{{0,8}})", name)
-        request = self.requests.get(found[1]) if found else None
+        request = self.by_digest.get(found[1]) if found else None
         if found is None or request is None or int(found[2]) > len(request.fates):
             return None
         return request, int(found[2])
@@ -118,26 +117,26 @@ class Book:
         found = self.find(name)
         return found[0].fates[found[1] - 1] if found else None
 
-    def name(self, count: int, intent: str, now: float) -> tuple["Book", list[str]]:
+    def name(self, count: int, intent: str, now: float) -> tuple["Requests", list[str]]:
         """Give so many names to an intent, none of which was ever used."""
         request = self.of(intent, now)
         numbers = range(len(request.fates) + 1, len(request.fates) + 1 + count)
         named = evolve(request, fates=(*request.fates, *[Fate.OPEN] * count))
         return self.put(named), [f"{self.group}-{request.digest}-{number}" for number in numbers]
 
-    def taken_over(self) -> "Book":
+    def taken_over(self) -> "Requests":
         """Begin where an earlier manager ended: what it had not finished nobody saw to its end, so it has to go."""
-        return evolve(self, requests={digest: request.abandoned() for digest, request in self.requests.items()})
+        return evolve(self, by_digest={digest: request.abandoned() for digest, request in self.by_digest.items()})
 
-    def forgetting(self, listed: Iterable[str], now: float) -> "Book":
+    def forgetting(self, listed: Iterable[str], now: float) -> "Requests":
         """Forget what is long settled, and of which nothing is listed."""
         there = {found[0].digest for found in map(self.find, listed) if found}
         kept = {
             digest: request
-            for digest, request in self.requests.items()
+            for digest, request in self.by_digest.items()
             if digest in there or not request.is_settled or now - request.asked_at < REMEMBER
         }
-        return self if len(kept) == len(self.requests) else evolve(self, requests=kept)
+        return self if len(kept) == len(self.by_digest) else evolve(self, by_digest=kept)
 
     def view(self, listed: Iterable[Listed], known: Mapping[str, State]) -> dict[str, Observed]:
         """Show what there is.

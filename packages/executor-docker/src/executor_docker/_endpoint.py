@@ -1,4 +1,4 @@
-"""The way to the daemon on an instance, and what is wrong when nobody answers at its end."""
+"""How the daemon on an instance is reached, and what is wrong when nobody answers at its end."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -38,7 +38,7 @@ async def daemon(connection: Connection, config: DockerConfig, instance: str) ->
         DockerError: There is none that answers us, and why.
         Unreachable: The connection to the instance is dead.
     """
-    async with _ways(connection, config) as commands:
+    async with _commands_on(connection, config) as commands:
         engine = Engine(partial(_either, partial(connection.open_unix, config.socket), commands.dial))
         try:
             await engine.__aenter__()
@@ -67,7 +67,7 @@ async def _diagnosis(connection: Connection, socket: str, instance: str, error: 
 
 
 @asynccontextmanager
-async def _ways(connection: Connection, config: DockerConfig) -> AsyncIterator["_Commands"]:
+async def _commands_on(connection: Connection, config: DockerConfig) -> AsyncIterator["_Commands"]:
     """Be ready to run commands, for connections that have no tunnels; what is raised meanwhile is raised as it is."""
     try:
         async with _Commands.running(connection, config) as commands:

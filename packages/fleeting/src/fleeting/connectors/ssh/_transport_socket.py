@@ -34,7 +34,7 @@ _QUICKACK: int | None = getattr(socket, "TCP_QUICKACK", None)
 
 
 @define(eq=False)
-class Tap:
+class TransportSocket:
     """What paramiko takes for a socket; read by its thread alone, written by any.
 
     What the kernel does not take at once is kept here. The reading thread sends it on before it waits; a task that
