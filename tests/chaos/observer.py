@@ -75,6 +75,17 @@ class Heard:
     """By life and instance."""
 
 
+@define(eq=False)
+class Left:
+    """Jobs with persistent leases whose managers are dead."""
+
+    places: dict[str, tuple[str, int]] = Factory(dict)
+    """By the key of each that still runs: the instance and the slot."""
+
+    given_up: set[str] = Factory(set)
+    """Keys of those that nobody came back for in time, and that have not begun again."""
+
+
 class WatchedCloud(FakeCloud):
     """Tells the observer which instances it makes, and which of them nobody asked for."""
 
@@ -180,7 +191,7 @@ class Observer:
         self._beats: dict[tuple[int, str], float] = {}
         """When an instance last showed a manager that it lives."""
 
-        self.growth, self.demand = Growth(), Demand()
+        self.growth, self.demand, self.left = Growth(), Demand(), Left()
         self._policy, self._keep_used, self._over_all = story.policy, story.keep_used, story.max_instances or inf
         self._late = story.commit_time + 1.0
         """Seconds that a hand-over may take that was begun in time."""
@@ -197,6 +208,7 @@ class Observer:
         first.all.append(self)
         self.all = first.all
         self.violations, self.running, self.sleeping = first.violations, first.running, first.sleeping
+        self.left = first.left
         self.demand = first.demand
 
     @property
@@ -399,6 +411,9 @@ class Observer:
         self._check_wear(where, life, lease)
         if job.key not in self._stored("lease"):
             self.violate(f"{where}, and its lease is not in the journal")
+        if (instance, lease.slot) in self.left.places.values():
+            self.violate(f"{where}, which a detached lease has")
+        self.left.given_up.discard(job.key)
         self.running[job.key] = run = Run(job, life, lease, self.cloud.now)
         return run
 
@@ -445,6 +460,29 @@ class Observer:
         if slept is not None and asked_at > slept.expires_at + self._late:
             self.violate(f"{job.key} goes on though it expired at {slept.expires_at - EPOCH:.2f}")
 
+    def reattached(self, job: Job, life: "Life", lease: Lease) -> Run:
+        """Somebody came back for a job; check that it is where it ran, if it did, and that it was not given up."""
+        place = lease.instance, lease.slot
+        where = f"{job.key} goes on on {lease.instance} slot {lease.slot}"
+        if job.key in self.left.given_up:
+            self.violate(f"{where}, and was given up")
+        if job.key not in self.left.places:  # the lease was on its way to it when its manager died
+            self.starts[lease.instance] = self.starts.get(lease.instance, 0) + 1
+            self.dirty.update({place} if self._pool.cleans else ())
+        elif self.left.places.pop(job.key) != place:
+            self.violate(f"{where}, and ran elsewhere")
+        return self.resumed(job, life, lease)
+
+    def lost_detached(self, key: str, *, given_up: bool) -> None:
+        """A lease is lost; if nobody held it, what ran there may still run, unless the instance is gone."""
+        place = self.left.places.pop(key, None)
+        if given_up:
+            self.left.given_up.add(key)
+            if key in self.running:
+                self.violate(f"{key} was given up, and runs")
+            if place is not None and not self._pool.cleans:
+                self.tainted.add(place[0])
+
     def lost_asleep(self, job: Job) -> None:
         """A job that slept is told that its instance is lost."""
         self.sleeping.pop(job.key, None)
@@ -455,6 +493,7 @@ class Observer:
         for run in self.running.values():
             if run.lease.instance in instances and run.undisturbed:
                 self.violate(f"suspend of {run.lease.instance}, on which {run.job.key} runs")
+        self._check_left("suspend", instances)
         self.connection_died(*instances)
 
     def _check_wear(self, where: str, life: "Life", lease: Lease) -> None:
@@ -488,6 +527,8 @@ class Observer:
         for run in self.running.values():
             if (run.lease.instance, run.lease.slot) == (instance, slot):
                 self.violate(f"slot {slot} of {instance} is cleaned while {run.job.key} runs there")
+        if (instance, slot) in self.left.places.values():
+            self.violate(f"slot {slot} of {instance} is cleaned, which a detached lease has")
         self.cleaning[place] += 1
         try:
             yield
@@ -525,9 +566,13 @@ class Observer:
         """A manager was killed; what ran under it is not to be trusted. Returns how many jobs that were."""
         cut_off = [run for run in self.running.values() if run.life is life and run.lease.pool == self.pool]
         leases = self._records.get("lease", {}).values()
-        spared = {lease.host.partition("/")[2] for lease in leases if lease.suspended and self._pool.cleans}
+        kept = [lease for lease in leases if lease.suspended or lease.persistent]
+        spared = {lease.host.partition("/")[2] for lease in kept if self._pool.cleans}
         for run in cut_off:
-            if run.lease.instance not in spared:  # else the slot is cleaned, for the sake of what sleeps beside it
+            stored = self._records.get("lease", {}).get(run.job.key)
+            if stored is not None and stored.persistent:
+                self.left.places[run.job.key] = run.lease.instance, run.lease.slot
+            elif run.lease.instance not in spared:  # else the slot is cleaned, for the sake of what sleeps beside it
                 self.tainted.add(run.lease.instance)
             del self.running[run.job.key]
         return len(cut_off)
@@ -539,7 +584,14 @@ class Observer:
         for run in self.running.values():
             if run.lease.instance in instances and run.undisturbed:
                 self.violate(f"decrease of {run.lease.instance}, on which {run.job.key} runs")
+        self._check_left("decrease", instances)
         self.deleting.update(instances)
+
+    def _check_left(self, what: str, instances: Sequence[str]) -> None:
+        """The instances of detached leases stay as they are."""
+        for key, (instance, _) in self.left.places.items():
+            if instance in instances:
+                self.violate(f"{what} of {instance}, on which {key} has a detached lease")
 
     def _stored(self, kind: str) -> set[str]:
         """The keys in the journal, without the pool's name."""

@@ -15,7 +15,19 @@ from attrs import Factory, asdict, define
 from fleeting import Completed, GroupRefused, LoopClock, Notice, State, Unreachable
 from fleeting.core import Put, Write
 from fleeting.testing import Command, virtual_run
-from taskscaler import Capacity, Lease, LeaseExpired, LeaseLost, NoCapacity, NotSuspended, Pool, Taskscaler
+from taskscaler import (
+    Capacity,
+    Lease,
+    LeaseEvent,
+    LeaseExpired,
+    LeaseLost,
+    NoCapacity,
+    NotSuspended,
+    Pool,
+    ScalerEvent,
+    Taskscaler,
+)
+from taskscaler.core._ledger import NOT_REATTACHED
 from tests.chaos.observer import EPOCH, Observer, Run
 from tests.chaos.process import Disk, Killed, Life, MortalGroup, MortalJournal
 from tests.chaos.repeatable import repeatable
@@ -341,6 +353,8 @@ class Play:
             clock=self.clock,
             delete_instances_on_shutdown=self.story.delete_on_shutdown,
             keep_instance_with_acquisitions=self.story.keep_used,
+            reattach_timeout=self.story.reattach_timeout,
+            observers=[self._note_lease] if any(job.returns is not None for job in self.story.jobs) else [],
             random=Random(f"{self.story.seed} {life.number}").random,
         )
         self.witness.attach(life.scaler)
@@ -481,6 +495,8 @@ class Play:
                 return True
             if job.sleeps:
                 await self._work_with_a_break(life, job)
+            elif job.returns is not None:
+                await self._work_that_lasts(life, job, job.returns)
             else:
                 async with life.scaler.acquire(
                     job.key,
@@ -535,7 +551,7 @@ class Play:
         if lease is None:
             lease = await life.scaler.acquire_lease(job.key, timeout=inf)
             async with lease.unless_lost(), self._giving_up(lease):
-                await self._work(life, job, lease, sleeps=True)
+                await self._work(life, job, lease, how="half")
                 lease.suspend(ttl=job.ttl)
                 self.say(f"{job.key} sleeps")
             await anyio.sleep(job.sleeps)
@@ -544,7 +560,32 @@ class Play:
             if not life.dead:
                 self.observers[lease.pool].check_in_time(job, asked_at)
         async with lease.hold():
-            await self._work(life, job, lease, resumed=True)
+            await self._work(life, job, lease, how="resumed")
+
+    async def _work_that_lasts(self, life: Life, job: Job, returns: float) -> None:
+        """Run the job, or what an earlier manager left of it, once its owner is back."""
+        if job.key in [left.key for left in life.scaler.detached]:
+            await anyio.sleep(returns)
+            try:
+                lease = await life.scaler.reattach(job.key)
+            except LeaseLost as error:
+                if not life.dead:
+                    given_up = error.loss.detail == NOT_REATTACHED
+                    self.result.met["lease: given up" if given_up else "lease: lost while detached"] += 1
+                raise
+            self.result.met["job: reattached after a crash"] += 1
+            async with lease.hold():
+                await self._work(life, job, lease, how="reattached")
+            return
+        expected = job.duration if job.declared else inf
+        lease = await life.scaler.acquire_lease(job.key, timeout=inf, expected_duration=expected, persistent=True)
+        async with lease.hold():
+            await self._work(life, job, lease)
+
+    def _note_lease(self, event: ScalerEvent) -> None:
+        """What was detached may be lost, or given up."""
+        if isinstance(event, LeaseEvent) and event.what == "lost":
+            self.observers[event.pool].lost_detached(event.key, given_up=NOT_REATTACHED in event.why)
 
     async def _lease_asleep(self, life: Life, job: Job) -> Lease | None:
         """The job's lease that an earlier manager left, if it did; also one of whose loss only that one knew."""
@@ -580,13 +621,14 @@ class Play:
         if not life.dead:
             self.observer.lost_asleep(job)
 
-    async def _work(self, life: Life, job: Job, lease: Any, *, sleeps: bool = False, resumed: bool = False) -> None:  # noqa: ANN401
+    async def _work(self, life: Life, job: Job, lease: Any, *, how: str = "") -> None:  # noqa: ANN401
         """Run the job, or half of it, where the lease says."""
         if life.dead:
             await anyio.sleep_forever()
-        self.say(f"{job.key} {'goes on' if resumed else 'starts'} on {lease.instance} slot {lease.slot}")
         observer = self.observers[lease.pool]
-        begin = observer.resumed if resumed else observer.started
+        goes_on = {"resumed": observer.resumed, "reattached": observer.reattached}
+        self.say(f"{job.key} {'goes on' if how in goes_on else 'starts'} on {lease.instance} slot {lease.slot}")
+        begin = goes_on.get(how, observer.started)
         run = self._runs[job.key] = begin(job, life, lease)
         try:
             if job.wish is Wish.DIAL:
@@ -594,7 +636,7 @@ class Play:
                     await connection.run(f"work {job.duration}", check=True)
             else:
                 await anyio.sleep(job.duration)
-            if sleeps:
+            if how == "half":
                 observer.suspended(run)
         finally:
             observer.ended(run)

@@ -22,6 +22,9 @@ FAULTS = 20
 SLEEPY = 0.4
 """Share of the stories in which jobs and instances sleep."""
 
+LASTING = 0.4
+"""Share of the stories in which jobs have persistent leases."""
+
 POOLED = 0.4
 """Share of the stories that have three pools."""
 
@@ -75,6 +78,9 @@ class Job:
     ttl: float = inf
     """Seconds for which it may be, before it has to begin anew."""
 
+    returns: float | None = None
+    """Seconds after a restart at which its owner comes back for it, if its lease is persistent; None: it is not."""
+
 
 @frozen(kw_only=True)
 class Trouble:
@@ -121,6 +127,9 @@ class Story:
     keep_used: bool = False
     """Whether instances that were in use when a manager died are used on."""
 
+    reattach_timeout: float = 600.0
+    """Seconds for which persistent leases are kept after a restart."""
+
     backend: str = "asyncio"
     commit_time: float = 0.0
     """Seconds that the journal takes."""
@@ -162,7 +171,7 @@ def story_of(
         peer_kinds: What went wrong with others, and which capabilities a cloud needs for it.
     """
     story = _pooled(_expiring(_sleepy(_worn(_plain_story(seed, kinds), cleanup_kinds), sleep_kinds)), pool_kinds)
-    return _with_troubles_of_peers(story, peer_kinds)
+    return _lasting(_with_troubles_of_peers(story, peer_kinds))
 
 
 def _plain_story(seed: int, kinds: Mapping[str, frozenset[Capability]]) -> Story:
@@ -280,6 +289,21 @@ def _with_troubles_of_peers(story: Story, kinds: Mapping[str, frozenset[Capabili
     length = max(trouble.at for trouble in story.troubles)
     troubles = [Trouble(at=random.uniform(0, length), kind=random.choice(possible)) for _ in range(3)]
     return evolve(story, troubles=tuple(sorted([*story.troubles, *troubles], key=lambda trouble: trouble.at)))
+
+
+def _lasting(story: Story) -> Story:
+    """The same, but in some stories jobs outlive their managers, and their owners come back. Drawn by itself."""
+    random = Random(f"{story.seed}/lasting")
+    if random.random() > LASTING:
+        return story
+    jobs = tuple(_perhaps_lasting(random, job) for job in story.jobs)
+    return evolve(story, jobs=jobs, reattach_timeout=random.choice([5.0, 20.0, 60.0]))
+
+
+def _perhaps_lasting(random: Random, job: Job) -> Job:
+    """Half of those that nobody gives up, and that do not sleep."""
+    returns = random.choice([0.0, 0.0, 3.0, 15.0, 100.0]) if random.random() < 0.5 else None
+    return evolve(job, returns=returns) if job.wish in {Wish.PLAIN, Wish.DIAL} and not job.sleeps else job
 
 
 def _another_pool(random: Random, story: Story, name: str) -> tuple[PoolSettings, Mapping[str, object]]:

@@ -84,6 +84,21 @@ WORN = evolve(
 )
 """The same where instances grow old, are cleaned between jobs, and have to show that they live before each."""
 
+LASTING = {
+    "first": 0.0,
+    "second": 2.0,
+    "third": 30.0,
+    **{f"burst-{number}": 30.0 * (number % 2) for number in range(4)},
+}
+"""Jobs with persistent leases, and when somebody comes back for them: in time, or not."""
+
+
+def lasting(script: Story) -> Story:
+    """The same, where jobs outlive their managers."""
+    jobs = tuple(evolve(job, returns=LASTING.get(job.key)) for job in script.jobs)
+    return evolve(script, jobs=jobs, reattach_timeout=10.0)
+
+
 SCRIPTS = {
     f"{backend}-{'named' if capable else 'unnamed'}": evolve(
         SCRIPT, backend=backend, cloud=SCRIPT.cloud if capable else {**SCRIPT.cloud, "capabilities": frozenset()}
@@ -93,9 +108,11 @@ SCRIPTS = {
 } | {
     "worn-kept": evolve(WORN, keep_used=True),
     "worn-replaced": evolve(WORN, keep_used=False),
+    "lasting": lasting(SCRIPT),
+    "lasting-worn": lasting(evolve(WORN, backend="trio")),
 }
 """On both backends, in clouds that can do something and in such that cannot; after a crash what wears is used on, or
-replaced."""
+replaced, and jobs begin again, or go on."""
 
 
 def places_of(script: Story) -> list[str]:
