@@ -117,7 +117,7 @@ class Outliving:
                 if pause is None:
                     raise
                 await anyio.sleep(pause)
-        raise AssertionError("the last pause is none")
+        raise AssertionError("the last try raises")
 
     async def end(self) -> None:
         """Leave nothing of it on the instance, even if this is cancelled; what fails is only logged."""
