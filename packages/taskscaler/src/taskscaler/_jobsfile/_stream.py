@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from shlex import join
-from typing import Any, BinaryIO, overload
+from typing import Any, BinaryIO
 
 from attrs import asdict, evolve, fields_dict
 
@@ -25,7 +25,8 @@ from taskscaler._jobsfile._needs import wrong_needs
 from taskscaler._jobsfile._plugins import options_of_job
 from taskscaler._jobsfile._records import Format, records_of
 from taskscaler._jobsfile._tables import MOST_JOBS, Defaults, JobTable
-from taskscaler.batch import Job, LazyJobs, Plan, Planned
+from taskscaler.batch import Job, Plan, Planned
+from taskscaler.batch._job import PlannedJobs
 from taskscaler.batch._retries import as_retries, retries_from
 
 MOST_PROBLEMS = 100
@@ -42,7 +43,7 @@ _STAND_IN = "true"
 _PLAIN = frozenset({"name", "script", "env"})
 
 
-class StreamJobs(LazyJobs):
+class StreamJobs(PlannedJobs):
     """Jobs of a file of ours, in the order of its lines."""
 
     def __init__(self, path: Path, defaults: Defaults, directory: Path) -> None:
@@ -67,28 +68,11 @@ class StreamJobs(LazyJobs):
             self._plan = Plan.of_groups(map(self._planned, lines))
 
     @property
-    def plan(self) -> Plan:
-        """What is planned."""
-        return self._plan
-
-    @property
     def executors(self) -> frozenset[str]:
         """Names of the executors that the jobs use."""
         return frozenset(self._executors)
 
-    def __len__(self) -> int:
-        """How many there are."""
-        return len(self._plan)
-
-    @overload
-    def __getitem__(self, number: int) -> Job: ...
-    @overload
-    def __getitem__(self, number: slice) -> Sequence[Job]: ...
-    def __getitem__(self, number: int | slice) -> Job | Sequence[Job]:
-        """Make the job with a number, from 0."""
-        if isinstance(number, slice):
-            return [self[each] for each in range(*number.indices(len(self)))]
-        number = range(len(self))[number]
+    def _make(self, number: int) -> Job:
         start = self._ends[number - 1] if number else 0
         with self._path.open("rb", buffering=0) as file:
             table = _table(json.loads(os.pread(file.fileno(), self._ends[number] - start, start)))

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
+from typing import overload
 
 from attrs import field, frozen, validators
 
@@ -71,6 +72,35 @@ class LazyJobs(Sequence[Job], ABC):
     @abstractmethod
     def executors(self) -> frozenset[str]:
         """Names of the executors that the jobs use."""
+
+
+class PlannedJobs(LazyJobs):
+    """Jobs of which the plan is there, and each is made by its number."""
+
+    _plan: Plan
+
+    @property
+    def plan(self) -> Plan:
+        """What is planned."""
+        return self._plan
+
+    def __len__(self) -> int:
+        """How many there are."""
+        return len(self._plan)
+
+    @overload
+    def __getitem__(self, number: int) -> Job: ...
+    @overload
+    def __getitem__(self, number: slice) -> Sequence[Job]: ...
+    def __getitem__(self, number: int | slice) -> Job | Sequence[Job]:
+        """Make the job with a number, from 0."""
+        if isinstance(number, slice):
+            return [self[each] for each in range(*number.indices(len(self)))]
+        return self._make(range(len(self))[number])
+
+    @abstractmethod
+    def _make(self, number: int) -> Job:
+        """Make the job with a number, which there is."""
 
 
 def planned(jobs: Iterable[Job]) -> Plan:
