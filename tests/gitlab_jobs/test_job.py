@@ -67,6 +67,16 @@ def test_a_job_that_is_being_prepared_is_said_to_be_pending() -> None:
     assert report.request(21.0) == Patch(0, b"booting")
 
 
+@pytest.mark.parametrize("status", [200, 400])
+def test_a_job_that_can_run_before_an_answer_came_is_still_claimed(status: int) -> None:
+    """The answer to the call that said it was pending is none to the claim."""
+    report = Report(Trace(), 0.0, two_phase=True)
+    report.request(0.0)
+    report.start(0.1)
+    report.answered(ok(status), 0.2)
+    assert (report.is_claimed, report.request(0.2)) == (False, Update(state="running"))
+
+
 def test_a_gitlab_without_two_phases_has_given_us_the_job() -> None:
     """It answers 400 to what it does not know: the job is claimed at once."""
     report = Report(Trace(), 0.0, two_phase=True)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from gitlab_jobs import Answer, End, Job, Outcome, Patch, Phase, Report, Trace
-from gitlab_jobs._job import NO_ANSWER, Request
+from gitlab_jobs._job import CLAIM_PATIENCE, NO_ANSWER, Request
 from gitlab_jobs._server import Server, State
 
 RUNNER = "glrt-runner"
@@ -34,9 +34,17 @@ class JobMachine(RuleBasedStateMachine):
         self.ends: list[State] = []
         self.was_cancelled = False
 
-    @initialize(two_phase=st.booleans(), graceful=st.booleans(), accepts=st.integers(0, 2))
-    def begin(self, two_phase: bool, graceful: bool, accepts: int) -> None:  # noqa: FBT001  (hypothesis calls it)
+    @initialize(
+        two_phase=st.booleans(),
+        graceful=st.booleans(),
+        accepts=st.integers(0, 2),
+        unheard=st.sampled_from([0, 1, 2, 5]),
+        damage=st.booleans(),
+    )
+    def begin(self, two_phase: bool, graceful: bool, accepts: int, unheard: int, damage: bool) -> None:  # noqa: FBT001  (hypothesis calls it)
         """The job is handed out."""
+        self.unheard = unheard
+        self.damage = damage
         numbers = count(1)
         self.server = Server(lambda: f"token{next(numbers)}", accepts=accepts)
         self.server.add_runner(RUNNER)
@@ -51,11 +59,12 @@ class JobMachine(RuleBasedStateMachine):
         self.job: Job = reply.body
         self.spool = BytesIO()
         self.report = Report(Trace(spool=self.spool), self.now, two_phase=self.features["two_phase_job_commit"])
+        self.report.trace.write(b"taken\n")
         self.current = None
 
     # the runner
 
-    @rule(data=st.binary(max_size=12))
+    @rule(data=st.binary(min_size=1, max_size=12))
     def write(self, data: bytes) -> None:
         """The job prints something; after its end it cannot."""
         if self.report.outcome is None:
@@ -66,9 +75,11 @@ class JobMachine(RuleBasedStateMachine):
         """The job's place is ready."""
         self.report.start(self.now)
 
-    @rule(success=st.booleans())
-    def finish(self, success: bool) -> None:  # noqa: FBT001  (hypothesis calls it)
-        """The job ends."""
+    @rule(success=st.booleans(), dice=st.integers(0, 5))
+    def finish(self, success: bool, dice: int) -> None:  # noqa: FBT001  (hypothesis calls it)
+        """The job ends; not often, so that something can happen before."""
+        if dice != 5:
+            return
         outcome = Outcome(is_success=success, failure_reason=None if success else "script_failure", exit_code=3)
         self.report.finish(outcome, self.now)
 
@@ -124,6 +135,22 @@ class JobMachine(RuleBasedStateMachine):
             self.current = None
             self.report.answered(answer, self.now)
 
+    @precondition(lambda self: self.current is None)
+    @rule(arrives=st.sampled_from([1, 1, 1, 2, 0]), is_heard=st.sampled_from([True, True, False]))
+    def exchange(self, arrives: int, is_heard: bool) -> None:  # noqa: FBT001  (hypothesis calls it)
+        """A request as it should be, or almost: it arrives at once, or twice, or not, and is answered, or not."""
+        self.send()
+        if self.current is None:
+            return
+        number, request, job, token = self.wire.pop()
+        for _ in range(arrives):
+            self.wire.append((number, request, job, token))
+            self.deliver(len(self.wire) - 1, again=False)
+        answers = [each for each in self.answers if each[0] == number]
+        self.answers = [each for each in self.answers if each[0] != number]
+        self.current = None
+        self.report.answered(answers[-1][1] if answers and is_heard else NO_ANSWER, self.now)
+
     @precondition(lambda self: self.wire)
     @rule(which=st.integers(0, 99))
     def lose(self, which: int) -> None:
@@ -139,8 +166,9 @@ class JobMachine(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from([0.1, 1.0, 3.0, 31.0]))
     def wait(self, seconds: float) -> None:
-        """Time passes."""
-        self.now += seconds
+        """Time passes, but not so much that a claim is given up; what happens then is tested by itself."""
+        if self.report.phase is not Phase.CLAIMING or self.now - self.report._since < CLAIM_PATIENCE / 2:
+            self.now += seconds
 
     # the coordinator
 
@@ -151,9 +179,11 @@ class JobMachine(RuleBasedStateMachine):
         if not self.server.jobs[self.job.id].state.is_final:
             del trace[max(0, len(trace) - lost) :]
 
-    @rule()
-    def cancel(self) -> None:
-        """Somebody clicks."""
+    @rule(dice=st.integers(0, 9))
+    def cancel(self, dice: int) -> None:
+        """Somebody clicks; seldom."""
+        if dice != 9:
+            return
         self.was_cancelled = True
         self.server.cancel(self.job.id)
 
@@ -166,6 +196,13 @@ class JobMachine(RuleBasedStateMachine):
             assert self.spool.getvalue().startswith(self.server.jobs[self.job.id].trace)
 
     @invariant()
+    def what_we_run_is_ours(self) -> None:
+        """Nothing is taken for a claim but the answer to one."""
+        if hasattr(self, "job") and self.report.is_claimed:
+            stored = self.server.jobs[self.job.id]
+            assert State.RUNNING in (*stored.history, stored.state)
+
+    @invariant()
     def nothing_ends_twice(self) -> None:
         """Nor goes on after it has ended."""
         if hasattr(self, "job"):
@@ -173,7 +210,7 @@ class JobMachine(RuleBasedStateMachine):
                 assert sum(state.is_final for state in [*stored.history, stored.state]) <= 1
 
     def teardown(self) -> None:
-        """The network is well again: everything comes to its end."""
+        """The network is well again, almost: some answers to the last calls are lost, and one log is damaged."""
         if not hasattr(self, "job"):
             return
         self.wire, self.answers = [], []
@@ -182,18 +219,31 @@ class JobMachine(RuleBasedStateMachine):
         for _ in range(400):
             self.report.start(self.now)
             if self.report.is_claimed and self.report.outcome is None:
-                self.finish(success=True)
+                self.finish(success=True, dice=5)
             if self.report.phase is Phase.OVER:
                 if self.server.jobs[self.job.id].retried_as is None:
                     break
                 self.take()  # nobody had acknowledged it in time
             self.send()
             if self.wire:
-                self.deliver(0, again=False)
-                self.answer(0)
+                self.arrive()
             elif self.report.wake is not None:
                 self.now = max(self.now, self.report.wake)
         self.check()
+
+    def arrive(self) -> None:
+        """The only request there is arrives; the answer to a final one may be lost."""
+        _, request, *_ = self.wire[0]
+        self.deliver(0, again=False)
+        if self.damage and isinstance(request, Patch) and (trace := self.server.jobs[self.job.id].trace):
+            trace[0] ^= 1
+            self.damage = False
+        if self.unheard and not isinstance(request, Patch) and request.state != "running":
+            self.unheard -= 1
+            self.answers.clear()
+            self.time_out()
+        else:
+            self.answer(0)
 
     def check(self) -> None:
         """One job ended, once, with its log; the others were taken back before anybody ran them."""
@@ -215,4 +265,4 @@ class JobMachine(RuleBasedStateMachine):
 
 
 TestJobMachine = JobMachine.TestCase
-TestJobMachine.settings = settings(max_examples=150, stateful_step_count=60)
+TestJobMachine.settings = settings(max_examples=200, stateful_step_count=60)

@@ -48,8 +48,8 @@ _INSTEAD = {
 _UNKNOWN = "unknown_failure"
 _SECONDS = re.compile("[0-9]{1,9}")
 _REFUSED = frozenset({403})
-_REFUSED_OR_GONE = frozenset({403, 404})
-"""A patch that is not found may be so because of a proxy: the job goes on."""
+_NOT_OURS = frozenset({403, 404, 409})
+"""In the answer to an update. A patch that is not found may be so because of a proxy: the job goes on."""
 
 
 class Phase(Enum):
@@ -312,25 +312,26 @@ class Report:
             self._finalized(answer, now)
             return
         self._alive_at = now + KEEP_ALIVE  # also if it failed: patches come in between
+        self._learn(answer, _NOT_OURS)
+        if self.phase is Phase.OVER:
+            return
         if update.state == "pending":
-            self._retry_at = now + PENDING
-        self._learn(answer, _REFUSED_OR_GONE)
-        match answer.status, self.phase:
-            case _, Phase.OVER:
-                pass
-            case 200, Phase.CLAIMING:
+            self._said_pending(answer, now)
+        elif answer.status != HTTPStatus.OK:
+            self._failed(now)
+        else:
+            if self.phase is Phase.CLAIMING:
                 self._begin(Phase.RUNNING, now)
-                self._succeeded(now)
-                if self.outcome is not None:
-                    self._begin(Phase.FINISHING, now)
-            case 200, Phase.RUNNING:
-                self._succeeded(now)
-            case 400, Phase.PREPARING:
-                self._begin(Phase.CLAIMING, now)  # this GitLab knows no two phases: the job is ours already
-            case 409, _:
-                self._over(End.REVOKED)
-            case _, Phase.CLAIMING:
-                self._failed(now)
+            self._succeeded(now)
+            if self.outcome is not None:
+                self._begin(Phase.FINISHING, now)
+
+    def _said_pending(self, answer: Answer, now: float) -> None:
+        """The answer to a call that said that the job is being prepared; by now it may be claimed, which is next."""
+        if self.phase is Phase.PREPARING and answer.status == HTTPStatus.BAD_REQUEST:
+            self._begin(Phase.CLAIMING, now)  # this GitLab knows no two phases: the job is ours already
+        elif self.phase is Phase.PREPARING:
+            self._retry_at = now + PENDING
 
     def _finalized(self, answer: Answer, now: float) -> None:
         match answer.status:
