@@ -10,7 +10,7 @@ from typing import Any, Literal, cast
 
 import anyio
 from anyio.abc import TaskGroup
-from attrs import Factory, asdict, define
+from attrs import Factory, asdict, define, evolve
 
 from fleeting import Completed, GroupRefused, LoopClock, Notice, State, Unreachable
 from fleeting.core import Put, Write
@@ -158,6 +158,9 @@ class Play:
         self._outcomes: dict[str, str] = {}
         self._came: set[str] = set()
         """The keys of the jobs that were brought at some time."""
+
+        self._expired: set[str] = set()
+        """Keys of jobs that slept for too long once: that would happen to them again and again."""
 
         self._runs: dict[str, Run] = {}
         """The last attempt of each job that is not over yet."""
@@ -549,6 +552,7 @@ class Play:
         """Run the job, let it sleep half-way, and go on; what slept when a manager died goes on under the next."""
         lease = await self._lease_asleep(life, job)
         if lease is None:
+            job = evolve(job, ttl=inf) if job.key in self._expired else job
             lease = await life.scaler.acquire_lease(job.key, timeout=inf)
             async with lease.unless_lost(), self._giving_up(lease):
                 await self._work(life, job, lease, how="half")
@@ -612,6 +616,7 @@ class Play:
         if not isinstance(error, LeaseExpired):
             self._lost_asleep(life, job)
             return "after a loss in its sleep"
+        self._expired.add(job.key)
         if not life.dead:
             self.observer.expired(job)
         return "after it expired"
