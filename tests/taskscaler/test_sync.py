@@ -21,7 +21,17 @@ import taskscaler
 from fleeting import CommandFailed, GroupRefused, Unreachable, load
 from fleeting.errors import CopyFailed
 from fleeting.events import LossKind
-from taskscaler import KeyInUse, LeaseLost, NoCapacity, NoSuchInstance, NotSuspended, Policy, Pool, TaskscalerError
+from taskscaler import (
+    KeyInUse,
+    LeaseLost,
+    NoCapacity,
+    NoSuchInstance,
+    NotDetached,
+    NotSuspended,
+    Policy,
+    Pool,
+    TaskscalerError,
+)
 from taskscaler.sync import Taskscaler
 from taskscaler.sync._portal import Portal
 from tests.fleeting import local_agents
@@ -250,6 +260,20 @@ def test_reservations_and_refusals_are_the_same(scaler: Taskscaler) -> None:
     assert scaler.drain() is True
     with pytest.raises(NoCapacity, match="draining"):
         scaler.acquire_lease("job")
+
+
+def test_persistent_leases_are_let_go_of_and_taken_up(scaler: Taskscaler) -> None:
+    """Same calls, same errors, as far as one scaler sees them."""
+    lease = scaler.acquire_lease("job", persistent=True)
+    assert lease.persistent
+    lease.detach()
+    assert [left.key for left in scaler.detached] == ["job"]
+    again = scaler.reattach("job")
+    assert (again.instance, again.slot) == (lease.instance, lease.slot)
+    with pytest.raises(NotDetached):
+        scaler.reattach("job")
+    assert scaler.detached == []
+    again.release()
 
 
 def test_instances_can_be_held(scaler: Taskscaler) -> None:

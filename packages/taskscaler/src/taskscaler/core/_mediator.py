@@ -356,7 +356,9 @@ class Core:
     def detach(self, lease: LeaseId, now: float) -> Step:
         """See `Ledger.detach`."""
         self._touched = True
-        self.ledger.detach(lease, now + self._reattach_timeout)
+        self.ledger.detach(
+            lease, inf if self.ledger.over else now + self._reattach_timeout
+        )  # then it is the next one's
         return NOTHING
 
     def mark_unreachable(self, lease: LeaseId, loss: Loss, now: float) -> Step:
