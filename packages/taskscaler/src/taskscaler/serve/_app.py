@@ -4,14 +4,14 @@ import json
 import logging
 import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import aclosing, contextmanager
 from typing import Any, Protocol, TypeVar
 
 import anyio
 from attrs import asdict, define, evolve, field
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -161,7 +161,7 @@ class Api:
                     result = await _unless_gone(call.receive, lambda: answer(call))
                 else:
                     result = await answer(call)
-            except _Gone:
+            except (_Gone, ClientDisconnect):
                 return Response(status_code=499)
             except Exception as error:  # noqa: BLE001  (each request ends nothing but itself)
                 return _refused(error, request)  # of members' keys, messages have the long names
@@ -412,10 +412,12 @@ async def _json(request: Request) -> object:
     """
     data = bytearray()
     with anyio.move_on_after(BODY_TIMEOUT) as timeout:
-        async for chunk in request.stream():
-            data += chunk
-            if len(data) > LARGEST_BODY:
-                raise DaemonRefused(f"the body is larger than {LARGEST_BODY} bytes; ask for less at a time", status=413)
+        async with aclosing(request.stream()) as chunks:
+            async for chunk in chunks:
+                data += chunk
+                if len(data) > LARGEST_BODY:
+                    why = f"the body is larger than {LARGEST_BODY} bytes; ask for less at a time"
+                    raise DaemonRefused(why, status=413)
     if timeout.cancelled_caught:
         raise DaemonRefused(f"the body did not come within {BODY_TIMEOUT:g} s; send it at once", status=408)
     try:

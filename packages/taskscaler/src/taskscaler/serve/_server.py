@@ -32,12 +32,16 @@ IDLE = 15
 SEND_TIMEOUT = 10.0
 """Seconds that a client may take to read what it is sent; then its connection is closed."""
 
+HEARING = 1.0
+"""Seconds for which a connection that is too much is still listened to, so that it can read why."""
+
 BREATH = 0.1
 """Seconds until the next try to accept where the system has no file descriptors left."""
 
-_FULL = (
-    b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: 93\r\n"
-    b'\r\n{"error": {"code": "TS111", "type": "DaemonRefused", "message": "too many connections; wait"}}'
+_WHY_FULL = b'{"error": {"code": "TS111", "type": "DaemonRefused", "message": "too many connections; wait"}}'
+_FULL = b"HTTP/1.1 503 Full\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%s" % (
+    len(_WHY_FULL),
+    _WHY_FULL,
 )
 
 log = logging.getLogger("taskscaler.serve")
@@ -136,6 +140,10 @@ class Server:
             peer = peer_of(stream.extra(SocketAttribute.raw_socket))
             if len(self._open) >= self.most:
                 await _Patient(stream).send(_FULL)
+                await stream.send_eof()
+                with anyio.move_on_after(HEARING):  # closed with something unread, it would lose the answer
+                    while True:
+                        await stream.receive()
                 return
             with anyio.CancelScope() as self._open[stream]:
                 await self._talk(stream, peer)
