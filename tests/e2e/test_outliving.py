@@ -4,17 +4,14 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, suppress
-from getpass import getuser
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from attrs import define, frozen
 
-from fleeting.connectors.ssh import generate_key
+from tests.e2e import hosts
 from tests.e2e.leftovers import environment
-from tests.fleeting.sshd import Server, private, sshd
 
 COMMAND = (str(Path(sys.executable).with_name("taskscaler")), "run")
 
@@ -144,39 +141,14 @@ class Trial:
         return found
 
 
-@pytest.fixture
-def hosts(tmp_path: Path, size: Size) -> Iterator[Sequence[Server]]:
-    """Hosts with OpenSSH's own server, and homes of their own."""
-    user_key = generate_key()
-    private(tmp_path / "key", user_key.private)
-    with ExitStack() as stack:
-        servers = []
-        for number in range(size.hosts):
-            home = tmp_path / f"home-{number}"
-            home.mkdir()
-            settings = f'SetEnv HOME={home} SHLVL=5\nForceCommand cd {home} && eval "$SSH_ORIGINAL_COMMAND"'
-            servers.append(stack.enter_context(sshd(tmp_path / f"sshd-{number}", settings, user_key=user_key)))
-        yield servers
-
-
-def test_jobs_over_ssh_outlive_the_command(tmp_path: Path, size: Size, hosts: Sequence[Server]) -> None:
+def test_jobs_over_ssh_outlive_the_command(tmp_path: Path, size: Size) -> None:
     """Nothing is left on the hosts but empty directories."""
-    fleet = [
-        'plugin = "static"',
-        "[autoscaler.plugin_config]",
-        f'state_dir = "{tmp_path}/taken"',
-        f'username = "{getuser()}"',
-        f'key_path = "{tmp_path}/key"',
-    ]
-    for number, host in enumerate(hosts):
-        fleet += ["[[autoscaler.plugin_config.hosts]]", f'name = "host-{number}"', 'address = "127.0.0.1"']
-        fleet += [f"port = {host.port}", f'host_key = "{host.host_key}"']
-    head, _, table = "\n".join(fleet).partition("\n")
-    trial = Trial(tmp_path, size)
-    trial.begin(head)
-    with (tmp_path / "jobs.toml").open("a") as file:
-        file.write(table)
-    trial.see_through()
+    with hosts.running(tmp_path, size.hosts) as servers:
+        trial = Trial(tmp_path, size)
+        trial.begin('plugin = "static"')
+        with (tmp_path / "jobs.toml").open("a") as file:
+            file.write(hosts.plugin_config(tmp_path, servers))
+        trial.see_through()
     trial.check()
     assert trial.processes() == []
     for number in range(size.hosts):
