@@ -65,7 +65,7 @@ class Trial:
     kills: int = 0
     batches: int = 0
     interrupted: int = 0
-    """Tries, of all batches, that a kill cut short."""
+    """Tries, of all batches, that a kill cut short, or that went on after it."""
 
     done: set[str] = field(factory=set)
     """Jobs of the current batch that were said to have succeeded."""
@@ -154,8 +154,9 @@ class Trial:
             assert last["state"] == "succeeded"
             began, ended = (len((self.runs / f"{job['name']}.{what}").read_text()) for what in ("began", "ended"))
             assert 1 <= ended <= began <= len(job["attempts"])
-        last = json.loads((self.output / "events.jsonl").read_text().splitlines()[-1])
-        assert (last["event"], last["well"]) == ("over", True)
+        _, *events = map(json.loads, (self.output / "events.jsonl").read_text().splitlines())
+        self.interrupted += sum(event["event"] == "joined" for event in events)
+        assert (events[-1]["event"], events[-1]["well"]) == ("over", True)
 
 
 def agents(base: Path) -> list[int]:

@@ -141,8 +141,9 @@ class Tries:
         if not (earlier or shown):
             return False
         await to_thread.run_sync(open_log)
-        if earlier and earlier[-1].interrupted:  # nobody was there to say it in time
-            await output.remark(earlier[-1].why)
+        last = earlier[-1] if earlier else None
+        if last and last.interrupted and (output.total or not last.detached):  # nobody was there to say it in time
+            await output.remark(last.why)
         if shown:
             await output.remark(f"runs on {lease.instance} ({', '.join(shown)})")
         return True
@@ -265,8 +266,9 @@ class Tries:
         if self.stopped:
             event = Ended(at=event.at, job=job.name, state=JobState.CANCELLED, why="the batch was stopped")
         await self._end(event)
-        async with self._open_log(job) as output:
-            await output.remark(self._history.state[job.name].attempts[-1].why)
+        if not ran_on:  # else the next try says it
+            async with self._open_log(job) as output:
+                await output.remark(self._history.state[job.name].attempts[-1].why)
 
     async def _look_up_addresses(self, lease: Slot, job: Job) -> Addresses:
         info = await lease.connect_info()
