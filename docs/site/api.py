@@ -38,10 +38,17 @@ PUBLIC: Sequence[str] = (
     "fleeting.testing",
     "fleeting_docker_engine",
     "gitlab_jobs",
+    "gitlab_jobs.client",
+    "gitlab_jobs.coordinator",
+    "gitlab_jobs.testing",
 )
 """The modules that people import from."""
 
-COMMANDS: Mapping[str, str] = {"taskscaler": "taskscaler.cli:main", "fleeting": "fleeting.cli:main"}
+COMMANDS: Mapping[str, str] = {
+    "taskscaler": "taskscaler.cli:main",
+    "fleeting": "fleeting.cli:main",
+    "gitlab-jobs": "gitlab_jobs.cli:main",
+}
 """Where the parsers of the commands are."""
 
 

@@ -1,11 +1,12 @@
 """GitLab's job protocol: what runners and GitLab say to each other about jobs.
 
-Everything is synchronous and free of I/O, so that any program can use it: jobs as values (`decode_job`), when to ask
-for them (`Polling`), what to say about one and when (`Report`), its log in patches (`Trace`), what must not be in that
-(`Masker`), and what tokens say about themselves (`read_token`).
+Everything here is synchronous and free of I/O, so that any program can use it: jobs as values (`decode_job`), when to
+ask for them (`Polling`), what to say about one and when (`Report`), its log in patches (`Trace`), what must not be in
+that (`Masker`), and what tokens say about themselves (`read_token`). `gitlab_jobs.client` talks to a GitLab with it,
+`gitlab_jobs.coordinator` to runners, and `gitlab_jobs.testing` has a GitLab for tests.
 """
 
-from gitlab_jobs._errors import GitLabJobsError, PayloadInvalid
+from gitlab_jobs._errors import FileInvalid, GitLabJobsError, PayloadInvalid, Refused, Unreachable
 from gitlab_jobs._job import Answer, End, Outcome, Phase, Report, Request, Update, known_reason
 from gitlab_jobs._json import decode_job, encode_job
 from gitlab_jobs._lines import Stream, Timestamps, section_end, section_start
@@ -47,6 +48,7 @@ __all__ = [
     "Dependency",
     "End",
     "Features",
+    "FileInvalid",
     "GitInfo",
     "GitLabJobsError",
     "Hints",
@@ -66,6 +68,7 @@ __all__ = [
     "Polled",
     "Polling",
     "Port",
+    "Refused",
     "Report",
     "Request",
     "RunnerInfo",
@@ -77,6 +80,7 @@ __all__ = [
     "Timestamps",
     "Trace",
     "Tracing",
+    "Unreachable",
     "Update",
     "Variable",
     "decode_job",

@@ -1,7 +1,10 @@
 """Every error of the package, one class per thing a caller would do differently.
 
 GitLabJobsError
-└── PayloadInvalid     a job's description cannot be understood: report it as failed, if it has an id and a token
+├── PayloadInvalid     a job's description cannot be understood: report it as failed, if it has an id and a token
+├── FileInvalid        correct the file of jobs
+├── Unreachable        GitLab did not answer: try again later
+└── Refused            GitLab said no: check the address, the token, the request
 """
 
 
@@ -21,3 +24,20 @@ class PayloadInvalid(GitLabJobsError):
         super().__init__(message)
         self.job_id = job_id
         self.token = token
+
+
+class FileInvalid(GitLabJobsError):
+    """A file of jobs cannot be used as it is."""
+
+
+class Unreachable(GitLabJobsError):
+    """GitLab did not answer, or not within the time that there was."""
+
+
+class Refused(GitLabJobsError):
+    """GitLab answered, and the answer is not what the call was for."""
+
+    def __init__(self, message: str, *, status: int) -> None:
+        """Take what GitLab said, and its status."""
+        super().__init__(message)
+        self.status = status

@@ -209,3 +209,8 @@ def _unstructure_part(converter: Converter, part: Any) -> dict[str, Any]:  # noq
         if value is not None and not (key in _OMITTED_IF_EMPTY and not value)
     }
     return kept | dict(part.extra)
+
+
+def encode_object(value: Json) -> bytes:
+    """Write a JSON object; what JSON cannot have, such as a date, is an error."""
+    return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()

@@ -157,6 +157,13 @@ class Server:
             stored.become(State.CANCELED)
             self.version += 1
 
+    def latest(self, number: int) -> Stored:
+        """What became of a job: the job itself, or the last that was made of it because nobody acknowledged it."""
+        stored = self.jobs[number]
+        while stored.retried_as is not None:
+            stored = self.jobs[stored.retried_as]
+        return stored
+
     # what runners do
 
     def verify(self, token: str) -> Reply:

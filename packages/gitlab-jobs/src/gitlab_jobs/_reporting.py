@@ -1,0 +1,141 @@
+"""One job at GitLab: drives a `Report` while somebody else runs the job."""
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+from anyio.abc import TaskStatus
+from attrs import evolve
+
+from gitlab_jobs._client import GitLabClient
+from gitlab_jobs._job import End, Outcome, Phase, Report, known_reason
+from gitlab_jobs._masking import Masker
+from gitlab_jobs._payload import Job
+from gitlab_jobs._trace import Trace
+
+FAREWELL = 30.0
+"""Seconds that a job has to be reported as failed when what ran it is broken off."""
+
+
+class Reporting:
+    """A job, as GitLab sees it. Made by `reporting`."""
+
+    def __init__(self, client: GitLabClient, job: Job, report: Report, info: Mapping[str, Any]) -> None:
+        """Report on a job."""
+        self.job = job
+        self.report = report
+        self.canceling = anyio.Event()
+        """Set when GitLab wants the job to end: stop its script, run what comes after it, then `finish`."""
+
+        self.over = anyio.Event()
+        """Set when GitLab wants no more of the job, or has its end: stop whatever still runs."""
+
+        self._client = client
+        self._info = info
+        values = (each.value for each in job.variables if each.masked)
+        self._masker = Masker(values, prefixes=job.features.token_mask_prefixes)
+        self._claimed = anyio.Event()
+        self._changed = anyio.Event()
+
+    def log(self, data: bytes) -> None:
+        """Add to the job's log; what is secret is hidden first."""
+        self.report.trace.write(self._masker.feed(data))
+        self._wake()
+
+    async def claim(self) -> bool:
+        """Take the job for good, now that it can run; false if it is not ours any more."""
+        self.report.start(anyio.current_time())
+        self._wake()
+        await self._claimed.wait()
+        return self.report.is_claimed
+
+    async def finish(self, outcome: Outcome) -> End:
+        """Send the rest of the log and how the job ended; returns when GitLab has it, or wants no more of it."""
+        self.report.trace.write(self._masker.end())
+        known = self.job.features.failure_reasons
+        reason = outcome.failure_reason and known_reason(outcome.failure_reason, known)
+        self.report.finish(evolve(outcome, failure_reason=reason), anyio.current_time())
+        self._wake()
+        await self.over.wait()
+        return self.report.end or End.GIVEN_UP
+
+    async def leave(self) -> None:
+        """End it for whoever does not know how it went: GitLab gives it to somebody else if that is still possible."""
+        self.report.abandon()
+        self._wake()
+        await self.finish(Outcome(is_success=False, failure_reason="runner_system_failure"))
+
+    async def run(self) -> None:
+        """Say what there is to say until it is over."""
+        report, clock = self.report, anyio.current_time
+        while report.phase is not Phase.OVER:
+            self._changed = anyio.Event()
+            request = report.request(clock())
+            if request is not None:
+                report.answered(await self._client.send(self.job, request, info=self._info), clock())
+                self._announce()
+            elif report.wake is not None:
+                with anyio.move_on_after(report.wake - clock()):
+                    await self._changed.wait()
+        self._announce()
+
+    def _announce(self) -> None:
+        if self.report.is_canceling:
+            self.canceling.set()
+        if self.report.phase is Phase.OVER:
+            self.over.set()
+        if self.report.is_claimed or self.report.phase is Phase.OVER:
+            self._claimed.set()
+
+    def _wake(self) -> None:
+        self._changed.set()
+
+
+@asynccontextmanager
+async def reporting(
+    client: GitLabClient,
+    job: Job,
+    *,
+    info: Mapping[str, Any] | None = None,
+    trace: Trace | None = None,
+    resume: Callable[[Trace, float], Report] | None = None,
+) -> AsyncIterator[Reporting]:
+    """Report on a job while the block runs.
+
+    Who leaves it without `finish`, by an exception or a cancellation, has the job reported as failed by its runner.
+
+    Args:
+        client: The GitLab that it is from.
+        job: The job.
+        info: What the runner says about itself: the same as when it asked for the job.
+        trace: Where the log is kept; in memory by default.
+        resume: After a restart, what makes the report of what was known before.
+    """
+    info = info or {}
+    two_phase = (info.get("features") or {}).get("two_phase_job_commit") is True
+    trace = trace or Trace()
+    now = anyio.current_time()
+    report = Report(trace, now, two_phase=two_phase) if resume is None else resume(trace, now)
+    job_reporting = Reporting(client, job, report, info)
+    failure: Exception | None = None
+    async with anyio.create_task_group() as tasks:
+        scope = await tasks.start(_run_on, job_reporting)
+        try:
+            yield job_reporting
+        except Exception as error:  # noqa: BLE001  (raised again below, as it was)
+            failure = error
+        finally:
+            if not job_reporting.over.is_set():
+                with anyio.move_on_after(FAREWELL, shield=True):
+                    await job_reporting.leave()
+            scope.cancel()
+    if failure is not None:
+        raise failure
+
+
+async def _run_on(job: Reporting, *, task_status: TaskStatus[anyio.CancelScope]) -> None:
+    """Report also while what ran the job is being cancelled."""
+    with anyio.CancelScope(shield=True) as scope:
+        task_status.started(scope)
+        await job.run()

@@ -1,0 +1,85 @@
+"""A runner that asks one GitLab for jobs, at the times that `Polling` says."""
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import anyio
+
+from gitlab_jobs._client import GitLabClient
+from gitlab_jobs._errors import PayloadInvalid
+from gitlab_jobs._job import Outcome
+from gitlab_jobs._payload import Job
+from gitlab_jobs._polling import Polling
+from gitlab_jobs._reporting import reporting
+
+REFUSAL = 60.0
+"""Seconds that it may take to report a job as failed that cannot be understood."""
+
+_log = logging.getLogger("gitlab_jobs")
+
+
+class Runner:
+    """Asks for jobs with one token.
+
+    Several tasks may use it at a time: how many requests are open, and when the next one is due, is decided here.
+    """
+
+    def __init__(
+        self,
+        client: GitLabClient,
+        token: str,
+        *,
+        info: Mapping[str, Any],
+        system_id: str = "",
+        polling: Polling | None = None,
+    ) -> None:
+        """Ask with a runner's token; *info* says what it can do, and *system_id* which of its managers this is."""
+        self.client = client
+        self.info = info
+        self.polling = polling or Polling(anyio.current_time())
+        self._token = token
+        self._system_id = system_id
+        self._changed = anyio.Event()
+
+    async def turn(self) -> None:
+        """Wait until a request is due; then is the time to reserve what a job would need."""
+        while not self.polling.may_ask(now := anyio.current_time()):
+            changed, wake = self._changed, self.polling.wake
+            with anyio.move_on_after(None if wake is None else wake - now):
+                await changed.wait()
+
+    async def ask(self) -> Job | None:
+        """Ask once, when it is due; what is reserved can be given back if there is no job.
+
+        A job that cannot be understood is reported as failed: GitLab would wait for its end otherwise.
+        """
+        await self.turn()
+        self.polling.asked()
+        asked = None
+        try:
+            asked = await self.client.ask(
+                self._token, system_id=self._system_id, info=self.info, ticket=self.polling.ticket
+            )
+        finally:
+            if asked is None:
+                self.polling.cancelled()
+            else:
+                self.polling.answered(asked.polled, anyio.current_time())
+            self._changed.set()
+            self._changed = anyio.Event()
+        if asked.problem is not None:
+            _log.warning("no job", extra={"reason": str(asked.problem), "status": asked.polled.status})
+        if isinstance(asked.problem, PayloadInvalid):
+            with anyio.move_on_after(REFUSAL, shield=True):
+                await self._refuse(asked.problem)
+        return asked.job
+
+    async def _refuse(self, problem: PayloadInvalid) -> None:
+        if problem.job_id is None or problem.token is None:
+            return
+        job = Job(id=problem.job_id, token=problem.token)
+        async with reporting(self.client, job, info=self.info) as report:
+            report.log(f"The runner cannot understand the job: {problem}\n".encode())
+            if await report.claim():
+                await report.finish(Outcome(is_success=False, failure_reason="runner_system_failure"))

@@ -1,0 +1,261 @@
+"""GitLab's side of the job protocol as an ASGI application: any program can be the GitLab of its runners.
+
+The application checks what comes in, holds long polls, and streams files; what the answers are, a `Backend` decides.
+It needs the extra ``server``.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias
+
+import anyio
+from attrs import frozen
+from python_multipart.exceptions import MultipartParseError
+from starlette.applications import Starlette
+from starlette.datastructures import UploadFile
+from starlette.exceptions import HTTPException
+from starlette.formparsers import MultiPartException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import FileResponse, JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from gitlab_jobs._errors import PayloadInvalid
+from gitlab_jobs._json import decode_object, encode_job
+from gitlab_jobs._payload import Job
+from gitlab_jobs._server import Reply
+
+__all__ = ["Backend", "Reply", "Upload", "application"]
+
+MAX_BODY = 1 << 20
+"""Bytes of a call's JSON."""
+
+MAX_PATCH = 4 << 20
+"""Bytes of a patch; runners send one mebibyte."""
+
+MAX_UPLOAD = 1 << 30
+"""Bytes of an artifact."""
+
+_NUMBER = "{number:int}"
+
+
+@frozen(kw_only=True)
+class Upload:
+    """A file that a job leaves."""
+
+    filename: str
+    """What the runner calls it; not to be trusted as a path."""
+
+    artifact_type: str
+    """``archive``, or the kind of report."""
+
+    artifact_format: str
+    """``zip``, ``gzip`` or ``raw``."""
+
+    file: UploadFile
+    """Its content, for as long as the call lasts."""
+
+
+class Backend(Protocol):
+    """What decides; each method is a call, and a `Reply` its answer. Tokens come from header or body."""
+
+    async def verify(self, token: str) -> Reply:
+        """``POST runners/verify``."""
+
+    async def register(self, token: str, body: Mapping[str, Any]) -> Reply:
+        """``POST runners``."""
+
+    async def unregister(self, token: str) -> Reply:
+        """``DELETE runners`` or ``runners/managers``."""
+
+    async def reset(self, token: str) -> Reply:
+        """``POST runners/reset_authentication_token``."""
+
+    async def request(self, token: str, body: Mapping[str, Any]) -> Reply:
+        """``POST jobs/request``, for as long as there is none; it is cancelled when the runner hangs up."""
+
+    async def update(self, number: int, token: str, body: Mapping[str, Any]) -> Reply:
+        """``PUT jobs/:id``."""
+
+    async def append(self, number: int, token: str, content_range: str | None, body: bytes) -> Reply:
+        """``PATCH jobs/:id/trace``."""
+
+    async def may_upload(self, number: int, token: str) -> Reply | None:
+        """``POST jobs/:id/artifacts``, before anything of the file is read: the refusal, if it is one."""
+
+    async def upload(self, number: int, token: str, upload: Upload) -> Reply:
+        """The same, with the file."""
+
+    async def download(self, number: int, token: str) -> Reply | Path:
+        """``GET jobs/:id/artifacts``: the file."""
+
+
+_Handler: TypeAlias = Callable[[Request], Awaitable[Response]]
+
+
+def application(backend: Backend, *, prefix: str = "") -> Starlette:
+    """The routes, below *prefix* if runners have a path in their URL."""
+    calls = _Calls(backend)
+    routes: tuple[tuple[str, str, _Handler], ...] = (
+        ("POST", "runners/verify", calls.verify),
+        ("POST", "runners", calls.register),
+        ("DELETE", "runners", calls.unregister),
+        ("DELETE", "runners/managers", calls.unregister),
+        ("POST", "runners/reset_authentication_token", calls.reset),
+        ("POST", "jobs/request", calls.request),
+        ("PUT", f"jobs/{_NUMBER}", calls.update),
+        ("PATCH", f"jobs/{_NUMBER}/trace", calls.append),
+        ("POST", f"jobs/{_NUMBER}/artifacts", calls.upload),
+        ("GET", f"jobs/{_NUMBER}/artifacts", calls.download),
+    )
+    return Starlette(
+        routes=[Route(f"{prefix}/api/v4/{path}", handler, methods=[method]) for method, path, handler in routes],
+        exception_handlers={HTTPException: _refuse, ClientDisconnect: _nobody_listens},
+    )
+
+
+class _Calls:
+    """Reads a call, has it decided, and writes the answer."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+
+    async def verify(self, request: Request) -> Response:
+        token, _ = await _runner(request)
+        return _answer(await self._backend.verify(token))
+
+    async def register(self, request: Request) -> Response:
+        return _answer(await self._backend.register(*await _runner(request)))
+
+    async def unregister(self, request: Request) -> Response:
+        token, _ = await _runner(request)
+        return _answer(await self._backend.unregister(token))
+
+    async def reset(self, request: Request) -> Response:
+        token, _ = await _runner(request)
+        return _answer(await self._backend.reset(token))
+
+    async def request(self, request: Request) -> Response:
+        token, body = await _runner(request)
+        reply: Reply | None = None
+        async with anyio.create_task_group() as tasks:
+
+            async def hang_up() -> None:
+                while (await request.receive())["type"] != "http.disconnect":
+                    pass
+                tasks.cancel_scope.cancel()
+
+            tasks.start_soon(hang_up)
+            reply = await self._backend.request(token, body)
+            tasks.cancel_scope.cancel()
+        return _answer(reply) if reply is not None else Response(status_code=204)
+
+    async def update(self, request: Request) -> Response:
+        body = await _object(request)
+        return _answer(await self._backend.update(_number(request), _job_token(request, body), body))
+
+    async def append(self, request: Request) -> Response:
+        body = await _body(request, MAX_PATCH)
+        content_range = request.headers.get("Content-Range")
+        return _answer(await self._backend.append(_number(request), _job_token(request, {}), content_range, body))
+
+    async def upload(self, request: Request) -> Response:
+        number, token = _number(request), _job_token(request, {})
+        refusal = await self._backend.may_upload(number, token)
+        if refusal is not None:
+            return _answer(refusal)
+        limited = Request(request.scope, _limited(request, MAX_UPLOAD))
+        try:
+            async with limited.form(max_files=1, max_fields=8) as form:
+                file = form.get("file")
+                if not isinstance(file, UploadFile):
+                    raise HTTPException(400, "expected a part named file")
+                upload = Upload(
+                    filename=file.filename or "artifacts.zip",
+                    artifact_type=request.query_params.get("artifact_type", "archive"),
+                    artifact_format=request.query_params.get("artifact_format", "zip"),
+                    file=file,
+                )
+                return _answer(await self._backend.upload(number, token, upload))
+        except (MultiPartException, MultipartParseError) as error:
+            raise HTTPException(400, f"expected a form with a file ({error})") from None
+
+    async def download(self, request: Request) -> Response:
+        found = await self._backend.download(_number(request), _job_token(request, {}))
+        return FileResponse(found, filename=found.name) if isinstance(found, Path) else _answer(found)
+
+
+async def _runner(request: Request) -> tuple[str, Mapping[str, Any]]:
+    """The token of a runner, and what it says: runners up to 15 have the token in the body alone."""
+    body = await _object(request)
+    return _token(request, body, "RUNNER-TOKEN", "PRIVATE-TOKEN"), body
+
+
+def _job_token(request: Request, body: Mapping[str, Any]) -> str:
+    """Runners up to 17 have a job's token in the body of ``PUT`` alone."""
+    return _token(request, body, "JOB-TOKEN")
+
+
+def _token(request: Request, body: Mapping[str, Any], *headers: str) -> str:
+    given = [request.headers[each] for each in headers if request.headers.get(each)]
+    in_body = body.get("token") or request.query_params.get("token")
+    found = given[0] if given else in_body
+    return found if isinstance(found, str) else ""
+
+
+def _number(request: Request) -> int:
+    number: int = request.path_params["number"]
+    return number
+
+
+async def _object(request: Request) -> Mapping[str, Any]:
+    try:
+        return decode_object(await _body(request, MAX_BODY))
+    except PayloadInvalid as error:
+        raise HTTPException(400, str(error)) from None
+
+
+async def _body(request: Request, most: int) -> bytes:
+    body = bytearray()
+    async with aclosing(request.stream()) as chunks:
+        async for chunk in chunks:
+            body += chunk
+            if len(body) > most:
+                raise HTTPException(413, f"expected at most {most} bytes")
+    return bytes(body)
+
+
+def _limited(request: Request, most: int) -> Callable[[], Awaitable[Any]]:
+    """The parts of a body as they come, until there are too many bytes."""
+    size = 0
+
+    async def receive() -> Any:  # noqa: ANN401  (ASGI's)
+        nonlocal size
+        message = await request.receive()
+        size += len(message.get("body", b""))
+        if size > most:
+            raise HTTPException(413, f"expected at most {most} bytes")
+        return message
+
+    return receive
+
+
+def _answer(reply: Reply) -> Response:
+    headers = dict(reply.headers)
+    if isinstance(reply.body, Job):
+        return Response(encode_job(reply.body), reply.status, headers, media_type="application/json")
+    if isinstance(reply.body, bytes):
+        return Response(reply.body, reply.status, headers)
+    if reply.body is not None:
+        return JSONResponse(reply.body, reply.status, headers)
+    return Response(status_code=reply.status, headers=headers)
+
+
+async def _refuse(_: Request, error: Exception) -> Response:
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    detail = error.detail if isinstance(error, HTTPException) else ""
+    return JSONResponse({"message": f"{status} {detail}"}, status)
+
+
+async def _nobody_listens(_: Request, __: Exception) -> Response:
+    return PlainTextResponse("", 499)
