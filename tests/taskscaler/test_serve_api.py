@@ -178,6 +178,13 @@ async def test_credentials_are_given_to_who_dials_and_are_nowhere_else() -> None
             assert '"password"' not in str((await client("GET", path)).data)
 
 
+async def test_a_members_program_gets_what_it_asks_for_when_it_begins() -> None:
+    """`taskscaler.remote` reads the groups first: what a scaler's `groups` are is no secret of the daemon's user."""
+    async with called(FakeCloud()) as (ask, _):
+        answer = await Caller(ask.app, MEMBER).called(1)("GET", "/groups")
+        assert (answer.status, [*answer.data["groups"]]) == (200, ["default"])
+
+
 @pytest.mark.parametrize("verb", [verb for verb in VERBS if verb.owner], ids=lambda verb: verb.name)
 async def test_operators_verbs_are_for_the_daemons_own_user(verb: Verb) -> None:
     """Nobody else may even ask, right or wrong."""

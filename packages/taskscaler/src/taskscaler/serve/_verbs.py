@@ -58,7 +58,7 @@ VERBS: Sequence[Verb] = (
         summary="Count slots by state, and who waits.",
         answer="idle, reserved, acquired, suspended, unavailable, unhealthy, pending, promised, unready",
     ),
-    Verb(name="groups", method="GET", path="/groups", summary="Show the groups.", answer="groups, by pool", owner=True),
+    Verb(name="groups", method="GET", path="/groups", summary="Show the groups.", answer="groups, by pool"),
     Verb(
         name="instances",
         method="GET",
