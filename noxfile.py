@@ -18,9 +18,8 @@ COMPILED = {"PYTHONDONTWRITEBYTECODE": None, "PYTHONPYCACHEPREFIX": str(Path(".n
 """Keep what Python compiles, apart from the sources: without, each of the suite's thousands of processes compiles all
 that it imports anew, and each worker rewrites the assertions of every test."""
 
-ON_ALL_CORES = (f"--numprocesses={3 * (os.cpu_count() or 1)}", "--durations=10")
-"""Three workers a core, because most of the time most tests wait, and those that share a daemon or a server wait for
-each other, too; tests/conftest.py says which of them stay together."""
+ON_ALL_CORES = (f"--numprocesses={2 * (os.cpu_count() or 1)}", "--durations=10")
+"""Two workers a core, because half of the time most tests wait; tests/conftest.py says which of them stay together."""
 
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 """Those that the packages are for."""
