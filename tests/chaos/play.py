@@ -4,6 +4,7 @@ import traceback
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from math import inf
 from random import Random
 from typing import Any, Literal, cast
@@ -357,7 +358,9 @@ class Play:
             delete_instances_on_shutdown=self.story.delete_on_shutdown,
             keep_instance_with_acquisitions=self.story.keep_used,
             reattach_timeout=self.story.reattach_timeout,
-            observers=[self._note_lease] if any(job.returns is not None for job in self.story.jobs) else [],
+            observers=[partial(self._note_lease, life)]
+            if any(job.returns is not None for job in self.story.jobs)
+            else [],
             random=Random(f"{self.story.seed} {life.number}").random,
         )
         self.witness.attach(life.scaler)
@@ -586,9 +589,9 @@ class Play:
         async with lease.hold():
             await self._work(life, job, lease)
 
-    def _note_lease(self, event: ScalerEvent) -> None:
-        """What was detached may be lost, or given up."""
-        if isinstance(event, LeaseEvent) and event.what == "lost":
+    def _note_lease(self, life: Life, event: ScalerEvent) -> None:
+        """What was detached may be lost, or given up; what a dead manager still decides, nobody hears of."""
+        if not life.dead and isinstance(event, LeaseEvent) and event.what == "lost":
             self.observers[event.pool].lost_detached(event.key, given_up=NOT_REATTACHED in event.why)
 
     async def _lease_asleep(self, life: Life, job: Job) -> Lease | None:

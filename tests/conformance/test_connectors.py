@@ -125,7 +125,7 @@ BREAKS = {
     "input_is_fed_as_it_is_read": ("with feeding, suppress(anyio.BrokenResourceError):", "with feeding:"),
     "unread_input_is_closed": (
         "async with reading(arriving(invocation.stdin)) as chunks:",
-        "for chunks in [aiter(arriving(invocation.stdin))]:",
+        "for chunks in [globals().setdefault('LEFT', aiter(arriving(invocation.stdin)))]:",  # not for asyncio to close
     ),
     "environment_and_directory": (", **invocation.env}", "}"),
     "the_environment_is_nobodys_argument": (

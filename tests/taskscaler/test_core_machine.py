@@ -1082,7 +1082,7 @@ class CoreMachine(RuleBasedStateMachine):
             return
         fulfilled = world.core.capacity().promised == 0 and world.core.ledger.reserved > 0 and not world.failing
         world.durations[key] = duration
-        step = world.core.acquire(key, world.now)
+        step = world.core.acquire(key, world.now, persistent=world.lasts(key))
         if fulfilled:
             assert [each.lease.key for each in step.actions if isinstance(each, Deliver | Check)] == [key]
         world.take(step)
