@@ -772,7 +772,8 @@ class LedgerMachine(RuleBasedStateMachine):
         else:
             node.close(Closed.UNHEALTHY)
         self.vacate(key, broken=True)
-        self.wait(key, lease.ticket, reserves=False, expected=lease.ends_by - lease.since)
+        expected = lease.ends_by - lease.since
+        self.wait(key, lease.ticket, reserves=False, expected=expected, persistent=lease.persistent)
         self.broke(node, self.ledger.replace(key, self.now, "it is slow"), -inf, delivered_too=False)
         assert key not in self.leases or self.leases[key].node is not node
 
