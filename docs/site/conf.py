@@ -1,8 +1,11 @@
 """How Sphinx builds the site: ``nox -s docs`` lays the pages out beside a copy of this file."""
 
+import builtins
 from importlib.metadata import version as version_of
+from typing import Any
 
 from sphinx.application import Sphinx
+from sphinx.domains.python import PythonDomain
 
 from docs.site import api
 
@@ -36,8 +39,22 @@ python_use_unqualified_type_names = True
 maximum_signature_line_length = 80
 
 
+class Domain(PythonDomain):
+    """Finds names where readers expect them."""
+
+    def find_obj(self, env: Any, modname: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401  (Sphinx's own)
+        """Look in gitlab_jobs from its own pages only, and from them nowhere else: neither knows of the other."""
+        found = super().find_obj(env, modname, *args, **kwargs)
+        name, apart = args[1], "gitlab_jobs"
+        if name in vars(builtins):
+            return []
+        own = env.docname.rpartition("/")[2].partition(".")[0] == apart
+        return [each for each in found if (each[0].partition(".")[0] == apart) is own]
+
+
 def setup(app: Sphinx) -> None:
     """Have signatures and fields shown as readers need them."""
+    app.add_domain(Domain, override=True)
     app.connect(
         "autodoc-process-signature",
         lambda _app, _what, _name, value, _options, shown, returned: (api.signature(value, shown), returned),

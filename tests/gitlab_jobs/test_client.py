@@ -25,7 +25,8 @@ from gitlab_jobs import (
     Variable,
 )
 from gitlab_jobs.client import GitLabClient, Runner, info, reporting
-from gitlab_jobs.testing import URL, FakeGitLab, Fault, Reply, State
+from gitlab_jobs.coordinator import Reply
+from gitlab_jobs.testing import URL, FakeGitLab, Fault, State
 
 pytestmark = [
     pytest.mark.anyio,

@@ -18,7 +18,7 @@ from gitlab_jobs._payload import Job
 from gitlab_jobs._server import ACKNOWLEDGEMENT, Reply, Server, State, Stored
 from gitlab_jobs.coordinator import Upload, application
 
-__all__ = ["URL", "Artifacts", "FakeGitLab", "Fault", "Reply", "State", "Stored"]
+__all__ = ["URL", "Artifacts", "FakeGitLab", "Fault", "State", "Stored"]
 
 URL = "http://gitlab.test"
 """What clients of `FakeGitLab.transport` call it; no name is looked up."""
