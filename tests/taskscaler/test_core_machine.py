@@ -285,6 +285,9 @@ class World:
         self.numbers = count(1)
         self.running: dict[str, LeaseId] = {}
         self.sleeping: dict[str, tuple[str, int]] = {}
+        self.replaced: dict[str, tuple[str, int]] = {}
+        """Those that slept and are to begin elsewhere, which the journal does not know yet."""
+
         """Jobs that were suspended, and the node and slot that they have to come back to."""
 
         self.called: set[str] = set()
@@ -331,6 +334,8 @@ class World:
         self.told: dict[tuple[str, str], str] = {}
         self.leave_behind()
         self.called.clear()
+        self.sleeping |= self.replaced
+        self.replaced.clear()
         asleep = {key: (record.host, record.slot) for key, record in self.records[LEASE].items() if record.suspended}
         assert asleep == {key: place for key, place in self.sleeping.items() if key in asleep}, "it sleeps elsewhere"
         self.sleeping = asleep
@@ -493,6 +498,7 @@ class World:
                 self.take(step)
             return False
         steps, self.waiting = self.waiting, []
+        self.replaced.clear()
         for step in steps:
             self.records.apply(step.writes)
         failed, self.failing = self.failing, False
@@ -746,7 +752,8 @@ class World:
     def replace(self, key: str) -> None:
         """A job that runs or sleeps is to begin anew on another instance."""
         self.running.pop(key, None)
-        self.sleeping.pop(key, None)
+        if key in self.sleeping:
+            self.replaced[key] = self.sleeping.pop(key)
         self.take(self.core.replace(key, self.now, "it is slow"))
 
     def forget(self, key: str) -> None:
