@@ -133,7 +133,7 @@ class WatchedCloud(FakeCloud):
 class Observer:
     """Everything that is seen in one story, as far as one pool is concerned, and what is wrong with it."""
 
-    def __init__(self, story: Story, records: dict[str, dict[str, Any]], number: int = 0) -> None:
+    def __init__(self, story: Story, records: dict[str, dict[str, Any]], number: int = 0) -> None:  # noqa: PLR0915  (each is one fact that is seen)
         """Watch a new cloud, and the records on the disk; *number*: which of the story's pools."""
         self._pool, arguments = story.pools[number]
         self.prefix = f"{self._pool.name}-" if number else ""
@@ -152,6 +152,9 @@ class Observer:
 
         self.starts: dict[str, int] = {}
         """By instance: how many jobs were really started there."""
+
+        self.begun: set[tuple[str, str]] = set()
+        """Which jobs were, by key, and on which instances."""
 
         self.sleeping: dict[str, Sleep] = {}
         """By the key of each job that was suspended: what it has to come back to, and by when."""
@@ -406,6 +409,7 @@ class Observer:
             self.violate(f"{where}, whose deletion was asked for")
         self._check_heard(where, life, instance)
         self.starts[instance] = self.starts.get(instance, 0) + 1
+        self.begun.add((job.key, instance))
         if 0 < self._pool.max_use_count < self.starts[instance]:
             self.violate(f"{where}, its use {self.starts[instance]} of {self._pool.max_use_count}")
         self._check_wear(where, life, lease)
@@ -466,15 +470,19 @@ class Observer:
         where = f"{job.key} goes on on {lease.instance} slot {lease.slot}"
         if job.key in self.left.given_up:
             self.violate(f"{where}, and was given up")
-        if job.key not in self.left.places:  # the lease was on its way to it when its manager died
-            self.starts[lease.instance] = self.starts.get(lease.instance, 0) + 1
+        if job.key not in self.left.places:  # it was on its way to the job, or from it, when its manager died
+            if (job.key, lease.instance) not in self.begun:
+                self.starts[lease.instance] = self.starts.get(lease.instance, 0) + 1
+                self.begun.add((job.key, lease.instance))
             self.dirty.update({place} if self._pool.cleans else ())
         elif self.left.places.pop(job.key) != place:
             self.violate(f"{where}, and ran elsewhere")
         return self.resumed(job, life, lease)
 
-    def lost_detached(self, key: str, *, given_up: bool) -> None:
+    def lost_detached(self, key: str, *, died: bool, given_up: bool) -> None:
         """A lease is lost; if nobody held it, what ran there may still run, unless the instance is gone."""
+        if died and key in self._stored("lease"):
+            return
         place = self.left.places.pop(key, None)
         if given_up:
             self.left.given_up.add(key)

@@ -590,9 +590,9 @@ class Play:
             await self._work(life, job, lease)
 
     def _note_lease(self, life: Life, event: ScalerEvent) -> None:
-        """What was detached may be lost, or given up; what a dead manager still decides, nobody hears of."""
-        if not life.dead and isinstance(event, LeaseEvent) and event.what == "lost":
-            self.observers[event.pool].lost_detached(event.key, given_up=NOT_REATTACHED in event.why)
+        """What was detached may be lost, or given up; what a dead manager says so counts if it was durable."""
+        if isinstance(event, LeaseEvent) and event.what == "lost":
+            self.observers[event.pool].lost_detached(event.key, died=life.dead, given_up=NOT_REATTACHED in event.why)
 
     async def _lease_asleep(self, life: Life, job: Job) -> Lease | None:
         """The job's lease that an earlier manager left, if it did; also one of whose loss only that one knew."""
