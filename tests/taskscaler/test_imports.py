@@ -13,6 +13,7 @@ HEAVY = (
     "cattrs",
     "click",
     "google",
+    "http.client",
     "matplotlib",
     "numpy",
     "paramiko",

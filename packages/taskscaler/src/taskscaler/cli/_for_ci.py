@@ -13,7 +13,6 @@ from taskscaler.batch import BatchState, Results
 from taskscaler.batch._results import draft_of
 from taskscaler.cli._last_lines import last_lines
 from taskscaler.report._annotations import github, gitlab
-from taskscaler.report._junit import junit
 
 LINES_OF_OUTPUT = 20
 """So many of the last lines of a job that ended badly are in the JUnit XML."""
@@ -46,6 +45,8 @@ class ForCI:
             return last_lines(results.log(job), LINES_OF_OUTPUT)
 
         if self.junit is not None:
+            from taskscaler.report._junit import junit  # brings an HTTP client along, of all things
+
             _write(self.junit, (f"{line}\n" for line in junit(state, name=jobs_file.stem or "batch", tail=tail)))
         if self.annotations == "gitlab":
             _write(results.annotations, gitlab(state, tail, path=_in_repository(jobs_file)))
