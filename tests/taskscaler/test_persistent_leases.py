@@ -137,8 +137,12 @@ async def test_whoever_waits_for_a_lease_in_time_gets_it() -> None:
     journal = await killed(cloud, "job")
     cloud.machines["i-1"].runs_at = cloud.now + 100
     async with scaling(cloud, journal=journal, reattach_timeout=60) as scaler:
-        with pytest.raises(NoCapacity):
+        with pytest.raises(NoCapacity) as late:
             await scaler.reattach("job", timeout=10)
+        first, held, instance, *_ = str(late.value).splitlines()
+        assert first == "the lease 'job' was not reattached within 10s"
+        assert held.endswith("is detached: somebody is reattaching it, and waits for its instance to be ready")
+        assert instance.startswith("i-1 is booting: ")
         assert [each.key for each in scaler.detached] == ["job"]
         await anyio.sleep(40)
         (await scaler.reattach("job")).release()

@@ -383,7 +383,7 @@ async def test_those_who_wait_in_vain_together_share_one_explanation() -> None:
     async def wait(scaler: Taskscaler, key: str) -> None:
         with pytest.raises(NoCapacity, match="2 jobs are waiting") as caught:
             await scaler.acquire_lease(key, timeout=60)
-        whys.append(caught.value.args[0].explanation)
+        whys.append(caught.value.args[0].explanations[0])
 
     async with scaling(FakeCloud(boot_time=10_000)) as scaler, anyio.create_task_group() as tasks:
         tasks.start_soon(wait, scaler, "one")

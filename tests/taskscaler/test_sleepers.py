@@ -30,7 +30,7 @@ async def test_a_resume_that_is_given_up_before_it_is_durable_harms_nobody() -> 
         (await scaler.acquire_lease("job")).suspend()
         await anyio.sleep(1)
         journal.full = True
-        with pytest.raises(NoCapacity):
+        with pytest.raises(NoCapacity, match=r"^the lease 'job' was not resumed within 5s\njob has held "):
             await scaler.resume("job", timeout=5)
         journal.full = False
         await anyio.sleep(5)

@@ -155,7 +155,7 @@ class NoCapacity(TaskscalerError):
 
     entry = CatalogueEntry(
         "TS201",
-        "No slot became free in time, or none ever will.",
+        "No slot became free in time, or none ever will; or a lease could not be resumed or reattached in time.",
         "Raise max_instances or instance_acquire_timeout, or remove what the message says keeps instances from coming.",
     )
 

@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 
 import anyio
@@ -21,6 +21,8 @@ from taskscaler._observe import LeaseEvent, Observers
 from taskscaler.core._mediator import Core
 from taskscaler.core._slots import LeaseId
 from taskscaler.diagnose._explain import Explanation, explain
+from taskscaler.diagnose._explain_instance import explain_instance
+from taskscaler.diagnose._explain_key import explain_key
 from taskscaler.diagnose._snapshot import Snapshot
 
 log = logging.getLogger("taskscaler")
@@ -71,13 +73,17 @@ class _Waiter:
 class _Why:
     """Why somebody waited in vain; put into words only if somebody reads it."""
 
+    what: str
+    """What did not happen in time."""
+
     timeout: float
     setting: str
-    explanation: Explanation
+    explanations: Sequence[object]
 
     def __str__(self) -> str:
         """For people."""
-        return f"no slot became free within {format_duration(self.timeout)}{self.setting}\n{self.explanation}"
+        first = f"{self.what} within {format_duration(self.timeout)}{self.setting}"
+        return "\n".join([first, *map(str, self.explanations)])
 
 
 class Leases:
@@ -136,9 +142,17 @@ class Leases:
         if waiter.refusal:
             self._give_up(key, waiter)
             raise NoCapacity(waiter.refusal, capacity=self._core.capacity())
-        why, capacity = _Why(timeout, setting, self._explain()), self._core.capacity()
+        what, *explanations = self._explain_held(held) if held else ("no slot became free", self._explain())
+        why, capacity = _Why(str(what), timeout, setting, explanations), self._core.capacity()
         self._give_up(key, waiter)
         raise NoCapacity(why, possible=True, capacity=capacity)
+
+    def _explain_held(self, held: LeaseId) -> Sequence[object]:
+        """Say to somebody who still waits for a lease what did not happen, and explain what is so instead."""
+        became = "reattached" if held.key in self._core.ledger.detached else "resumed"
+        snapshot = Snapshot(self._core, self._now())
+        where = explain_instance(snapshot, f"{held.pool}/{held.instance}")
+        return (f"the lease {held.key!r} was not {became}", explain_key(snapshot, held.key).answer, where)
 
     def _explain(self) -> Explanation:
         """Explain to somebody who still waits why there is no capacity."""
