@@ -211,9 +211,15 @@ class Slot:
     suspects: list[tuple[str, str]] = field(factory=list)
     place: int = 0
 
+    persistent: bool = False
+
     def mark_suspect(self, why: str) -> None:
         """Note it; the scaler heeds it when the lease ends."""
         self.suspects.append((self.instance, why))
+
+    def detach(self) -> None:
+        """Never happen: these leases end with their scaler."""
+        raise AssertionError
 
     async def connect_info(self) -> ConnectInfo:
         """Tell both addresses."""

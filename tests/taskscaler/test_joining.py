@@ -46,7 +46,7 @@ class Life:
     """Keeps all that is there at that moment: whatever the tasks do afterwards, nobody will know of it."""
 
     stop_after: int = -1
-    """After so many steps it is told to stop."""
+    """After so many steps it is told to stop, or to leave its jobs."""
 
     stop: anyio.Event = field(factory=anyio.Event)
     is_over: bool = False
@@ -84,9 +84,19 @@ class Slot:
     pool: str = "default"
     place: int = 0
 
+    @property
+    def persistent(self) -> bool:
+        """Whether it may be left."""
+        return self.scaler.persistent
+
     def mark_suspect(self, why: str) -> None:
         """Note it."""
         self.scaler.world.suspects.append(f"{self.instance}: {why}")
+
+    def detach(self) -> None:
+        """Leave it as it is."""
+        assert self.persistent
+        self.scaler.held.remove(self.key)
 
     async def connect_info(self) -> ConnectInfo:
         """It has no address."""
@@ -178,10 +188,11 @@ class Scaler:
         finally:
             with anyio.CancelScope(shield=True):
                 await self.life.step()
-            self.held.discard(slot.key)
-            self.world.free.append(self.world.leases.pop(slot.key))
-            self.changed.set()
-            self.changed = anyio.Event()
+            if slot.key in self.held:  # else it was detached
+                self.held.remove(slot.key)
+                self.world.free.append(self.world.leases.pop(slot.key))
+                self.changed.set()
+                self.changed = anyio.Event()
 
     def _slot(self, key: str) -> Slot:
         return Slot(key, self, self.world.leases[key])
@@ -279,6 +290,7 @@ class Command:
         lose: Sequence[str] = (),
         only: Container[str] | None = None,
         stop_after: int = -1,
+        leave_after: int = -1,
         **how: Any,  # noqa: ANN401  (fields of `Executor`)
     ) -> BatchState | None:
         """Run the batch, or take it up, and be killed after so many steps; returns its state if it was not."""
@@ -289,7 +301,7 @@ class Command:
             shutil.copytree(results.directory, copy)
             kept.append((copy, deepcopy(world)))
 
-        life = Life(steps, leave, stop_after)
+        life = Life(steps, leave, max(stop_after, leave_after))
         self.scaler = Scaler(world, life, lost={*lose}, persistent=self.persistent)
         executor = Executor(world, life, **how)
         begun = results.events.exists()
@@ -302,7 +314,7 @@ class Command:
 
             async def stop() -> None:
                 await life.stop.wait()
-                await batch.stop()
+                await (batch.stop if leave_after < 0 else batch.leave)()
 
             async def run() -> None:
                 await batch.run()
@@ -440,6 +452,37 @@ async def test_a_stopped_batch_leaves_nothing(command: Command) -> None:
     assert state["a"].state is JobState.CANCELLED
     assert command.world.running == {}
     assert command.world.leases == {}
+
+
+async def test_left_at_any_point_no_job_runs_twice_and_none_is_lost(tmp_path: Path) -> None:
+    """A batch that leaves its jobs is over at once, says which run, and is gone on with; also if that is left again."""
+    total = await steps_of(tmp_path / "counted")
+    ran_on = set()
+    for steps in range(1, total):
+        command, state = Command(tmp_path / f"{steps}", [job(name) for name in "abc"]), None
+        for after in (steps, steps * 7 % 23):
+            state = await command.run(leave_after=after)
+            assert state is not None
+            if not state.succeeded:
+                assert {*state.running} <= {*command.world.leases}
+                ran_on |= {*state.running}
+        if state and not state.all_stand:
+            state = await command.run()
+        command.check(state)
+    assert ran_on == {*"abc"}
+
+
+async def test_who_leaves_jobs_that_cannot_be_left_ends_them(command: Command) -> None:
+    """They run again when the batch is gone on with, which costs no retry."""
+    command.jobs = [job("a", detach=False, retries=0)]
+    command.persistent = False
+    state = await command.run(leave_after=1, unsupported=True)
+    assert state is not None
+    assert (state["a"].state, state["a"].why) == (JobState.CANCELLED, "the batch was left")
+    assert command.world.leases == {}
+    state = await command.run(unsupported=True)
+    assert state is not None
+    assert state["a"].state is JobState.SUCCEEDED
 
 
 async def test_a_slot_that_another_batch_has_left_is_given_up(command: Command) -> None:

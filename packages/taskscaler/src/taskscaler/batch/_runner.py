@@ -301,14 +301,29 @@ class Batch:
 
     async def stop(self) -> None:
         """End all jobs at once, and give their slots back: those that could outlive this, too."""
-        self._tries.stopped = True
-        self._close(JobState.CANCELLED, "the batch was stopped")
+        await self._end_work("the batch was stopped")
+        await self._scaler.stop()
+
+    async def leave(self) -> None:
+        """Begin no more jobs, and leave those that run to a later batch of the same event log, which joins them.
+
+        As if this process was killed, but in good order: each log has what its job has printed by now, and the slots
+        are detached when this returns. Jobs that cannot outlive the process, or whose leases are not persistent, are
+        ended; they run again when the batch is resumed, and so do those for which nobody comes in time. The scaler
+        needs a journal, and to keep its instances when it is left.
+        """
+        self._tries.left = True
+        await self._end_work("the batch was left")
+
+    async def _end_work(self, why: str) -> None:
+        """Let nobody here see to any job any more."""
+        self._tries.stopped = why
+        self._close(JobState.CANCELLED, why)
         for scope in self._at_work:
             scope.cancel()
         while self._at_work:
             self._idle = anyio.Event()
             await self._idle.wait()
-        await self._scaler.stop()
 
     def _begin(self) -> None:
         self._events.open()
@@ -402,7 +417,7 @@ class Batch:
     async def _finish(self) -> None:
         """Give up what is not over, and write the summary of what the event log has by then."""
         state, why = self._closed or (JobState.CANCELLED, "the batch was stopped")
-        for name in [*self.state.running]:
+        for name in () if self._tries.left else [*self.state.running]:
             self._history.put(Ended(at=self._clock.now(), job=name, state=state, why=why))
         self._under_way.clear()  # no task is left
         await self._give_up_all()
@@ -441,7 +456,7 @@ class Batch:
             self._tries.forget(job)
 
     async def _try_until_over(self, job: Job) -> None:
-        while not self.state[job.name].state.final:
+        while self.state[job.name].state is JobState.QUEUED:  # not over, and not left as it runs
             if job.name in self._kept:
                 await self._try(job)
             elif self._closed:
@@ -482,8 +497,10 @@ class Batch:
                         finally:
                             self._at_work.discard(work)
                             self._idle.set()
-                    if work.cancelled_caught:
-                        await self._tries.lost(job, "the batch was stopped")
+                    if work.cancelled_caught and self._tries.leaves(lease, job):
+                        lease.detach()
+                    elif work.cancelled_caught:
+                        await self._tries.lost(job, self._tries.stopped)
             except LeaseLost as error:
                 preempted = error.loss.kind is LossKind.PREEMPTED
                 await self._tries.lost(job, f"instance {error.instance} was lost ({error.loss})", preempted=preempted)
@@ -522,7 +539,9 @@ class Batch:
         """Run the job, or go on with it. What ran in a slot that was kept and is not gone on with is ended."""
         record = self.state[job.name]
         last, wanted = record.last_attempt, self._is_selected(record.number) and not self._tries.stopped
-        if not kept:
+        if kept and self._tries.left:
+            lease.detach()
+        elif not kept:
             if not self._closed:  # else its wait was to end, and a slot was quicker
                 await self._tries.run(lease, job)
         elif last and last.detached and record.interrupted and wanted and job.detach is not False:

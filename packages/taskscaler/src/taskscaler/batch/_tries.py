@@ -46,8 +46,17 @@ class Slot(Leased, Protocol):
         """How to connect to the instance; raises `Unreachable` if that is unknown."""
         ...
 
+    @property
+    def persistent(self) -> bool:
+        """Whether it may be left to a later process."""
+        ...
+
     def mark_suspect(self, why: str) -> None:
         """Say that something is wrong with the instance: it is to get no new work."""
+        ...
+
+    def detach(self) -> None:
+        """Let go of it without giving it back; only if it is persistent."""
         ...
 
 
@@ -61,8 +70,11 @@ class Tries:
     _clock: Clock
     _log_internal_ip: bool
     _log_external_ip: bool
-    stopped: bool = field(default=False, init=False)
-    """Whether tries that are lost from now on were ended by us."""
+    stopped: str = field(default="", init=False)
+    """Why tries that are lost from now on were ended by us; empty: they were not."""
+
+    left: bool = field(default=False, init=False)
+    """Whether tries that outlive this process are not ended with it."""
 
     _durations: Durations = field(factory=Durations, init=False)
     _addresses: dict[str, Addresses] = field(factory=dict, init=False)
@@ -108,6 +120,13 @@ class Tries:
         last = self._history.state[job.name].last_attempt
         if last and last.detached and (outliving := self._outliving(lease, job)):
             await outliving.end()
+
+    def leaves(self, lease: Slot, job: Job) -> bool:
+        """Whether the try at a job that is cancelled now goes on in its slot."""
+        if not (self.left and lease.persistent and self._history.state[job.name].state is JobState.RUNNING):
+            return False
+        last = self._history.state[job.name].last_attempt
+        return last is not None and last.detached
 
     def outlive(self, job: Job) -> bool:
         """Whether tries at the job outlive the command, where the instance can do that."""
@@ -175,7 +194,7 @@ class Tries:
             await to_thread.run_sync(partial(shutil.rmtree, artifacts, ignore_errors=True))
         outliving = self._outliving(lease, job) if record.attempts[-1].detached else None
         if outliving:
-            await self._see_out(outliving, output, partial(outliving.run, output, record.logged))
+            await self._see_out(lease, outliving, output, partial(outliving.run, output, record.logged))
         else:
             run = self._executors[job.executor].run
             await self._finish(job, output, partial(run, job.spec, lease, output=output.write, artifacts=artifacts))
@@ -193,7 +212,7 @@ class Tries:
             elapsed = max(0.0, self._clock.now() - record.attempts[-1].started)
             return await outliving.go_on(output, record.logged, began=anyio.current_time() - elapsed)
 
-        await self._see_out(outliving, output, go_on)
+        await self._see_out(lease, outliving, output, go_on)
 
     def _outliving(self, lease: Slot, job: Job) -> Outliving | None:
         """Give the last try at a job, if its executor reattaches."""
@@ -203,12 +222,18 @@ class Tries:
         name = try_name(state.id, job.name, len(state[job.name].attempts))
         return Outliving(executor, lease, job, name, self._results.artifacts(job.name))
 
-    async def _see_out(self, outliving: Outliving, output: JobLog, run: Callable[[], Awaitable[JobOutcome]]) -> None:
-        """See a try to its end; nothing is left of it there once its end is written down, or it is cancelled."""
+    async def _see_out(
+        self, lease: Slot, outliving: Outliving, output: JobLog, run: Callable[[], Awaitable[JobOutcome]]
+    ) -> None:
+        """See a try to its end; nothing is left of it there once its end is written down, or it is cancelled.
+
+        Only one that goes on without us is left as it is.
+        """
         try:
             await self._finish(outliving.job, output, run)
         finally:
-            await outliving.end()
+            if not self.leaves(lease, outliving.job):
+                await outliving.end()
 
     async def _finish(self, job: Job, output: JobLog, run: Callable[[], Awaitable[JobOutcome]]) -> None:
         """Run it, and write down what came of it."""
@@ -264,7 +289,7 @@ class Tries:
             interrupted=ran_on,
         )
         if self.stopped:
-            event = Ended(at=event.at, job=job.name, state=JobState.CANCELLED, why="the batch was stopped")
+            event = Ended(at=event.at, job=job.name, state=JobState.CANCELLED, why=self.stopped)
         await self._end(event)
         if not ran_on:  # else the next try says it
             async with self._open_log(job) as output:
