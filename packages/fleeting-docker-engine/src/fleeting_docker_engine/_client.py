@@ -147,13 +147,25 @@ class Engine:
             return await to_thread.run_sync(read, answer, endpoint)
         return read(answer, endpoint)
 
-    async def download(self, path: str, sink: Sink, *, query: Query | None = None) -> None:
-        """Get what is not JSON, such as an archive, piece by piece; the daemon may not be silent for too long."""
+    async def download(
+        self, path: str, sink: Sink, *, query: Query | None = None, patience: float | None = None
+    ) -> None:
+        """Get what is not JSON, such as an archive, piece by piece.
+
+        Args:
+            path: As for `ask`.
+            sink: Gets the pieces.
+            query: As for `ask`.
+            patience: Seconds for which the daemon may be silent, if other than usual; once it has begun to answer,
+                `math.inf` is for what comes as it is made, such as the log of what runs.
+        """
+        silence = self.patience if patience is None else patience
         async with self._in_time(self.patience) as scope, self._asked("GET", path, query) as wire:
+            scope.deadline = anyio.current_time() + silence
             while data := await wire.receive():
                 scope.deadline = inf  # it is the sink's turn, which is the caller's affair
                 await sink(data)
-                scope.deadline = anyio.current_time() + self.patience
+                scope.deadline = anyio.current_time() + silence
 
     async def read_file(self, container: str, path: str, *, limit: int) -> bytes | None:
         """Read a small file of a container's; None if it is none, or has more than *limit* bytes.
