@@ -27,14 +27,8 @@ from fleeting.connectors import RunsDetached, Sink
 from fleeting.errors import NameTaken
 from taskscaler.executors._posix import LAST_WORDS, PosixSlot, exports_of, together
 from taskscaler.executors._slot import MOST_LEFTOVERS, MOST_NAMES, NOBODY, SHORT, Wanted
+from taskscaler.executors.runs import batch_of, is_try
 
-LONGEST_TRY: Final = 60
-"""Characters of a try's name."""
-
-_ID: Final = 12
-"""Digits of what tells the tries of one batch from all others."""
-
-_TRY: Final = re.compile(rf"[0-9a-f]{{{_ID}}}-[A-Za-z0-9-]{{1,{LONGEST_TRY - _ID - 1}}}")
 _NAME: Final = re.compile(r"kept-(?P<slot>[0-9]+)-(?P<owner>[0-9a-z]+)-(?P<instance>[0-9a-f]+)-(?P<unit>.+)")
 
 _BEGAN: Final = b"began\n"
@@ -64,24 +58,6 @@ exec /bin/sh -e "$1" </dev/null
 """
 
 
-def check_try(name: str) -> None:
-    """See that a name may be a try's.
-
-    Raises:
-        ValueError: It may not.
-    """
-    if not _TRY.fullmatch(name):
-        raise ValueError(
-            f"expected {_ID} hexadecimal digits, a hyphen, and letters, digits and hyphens, {LONGEST_TRY} in all,"
-            " as the name of a try"
-        )
-
-
-def batch_of(name: str) -> str:
-    """Give the part of a try's name that all tries of a batch share."""
-    return name[:_ID]
-
-
 @frozen
 class Place:
     """Where a manager's jobs are kept that outlive it."""
@@ -104,7 +80,7 @@ class Place:
         each calls as it likes: while a process works for one, nothing of that is over.
         """
         match = _NAME.fullmatch(name)
-        if match is None or not self.owner or match["owner"] != self.owner or not _TRY.fullmatch(match["unit"]):
+        if match is None or not self.owner or match["owner"] != self.owner or not is_try(match["unit"]):
             return False
         if is_held(batch_of(match["unit"])):
             return False

@@ -24,12 +24,12 @@ from fleeting.archives import ArchiveRefused
 from fleeting.connectors import ReportsSystem, RunsDetached, Sink
 from fleeting.plugins import format_duration
 from taskscaler.executors import ExecutorPlugin, JobOutcome, JobSpec, Leased, Verdict, hookimpl
-from taskscaler.executors._kept import KeptSlot, Place, batch_of, check_try
+from taskscaler.executors._kept import KeptSlot, Place
 from taskscaler.executors._posix import PosixSlot
 from taskscaler.executors._slot import Slot, Wanted
 from taskscaler.executors._windows import WindowsSlot
 from taskscaler.executors.artifacts import take_in, without_artifacts
-from taskscaler.executors.runs import Runs
+from taskscaler.executors.runs import Runs, batch_of, check_try
 
 log = logging.getLogger("taskscaler.instance")
 

@@ -23,14 +23,45 @@ from attrs import define, field
 
 from fleeting.plugins import make_private, open_private, state_home
 
-_ID: Final = re.compile("[0-9a-f]{12}")
+_DIGITS: Final = 12
+"""Of an id, hexadecimal; of the batch, in the name of a try that outlives runs."""
+
+_ID: Final = re.compile(f"[0-9a-f]{{{_DIGITS}}}")
+
+LONGEST_TRY: Final = 60
+"""Characters of such a name."""
+
+_TRY: Final = re.compile(rf"[0-9a-f]{{{_DIGITS}}}-[A-Za-z0-9-]{{1,{LONGEST_TRY - _DIGITS - 1}}}")
 
 MOST_GONE: Final = 10_000
 """Tries that are known to have left nothing: many more than end while an instance lists what is there."""
 
 
+def check_try(name: str) -> None:
+    """See that a name may be that of a try which outlives runs; see `Reattaches`.
+
+    Raises:
+        ValueError: It may not.
+    """
+    if not is_try(name):
+        raise ValueError(
+            f"expected {_DIGITS} hexadecimal digits, a hyphen, and letters, digits and hyphens, {LONGEST_TRY} in all,"
+            " as the name of a try"
+        )
+
+
+def is_try(name: str) -> bool:
+    """Whether it may."""
+    return _TRY.fullmatch(name) is not None
+
+
+def batch_of(name: str) -> str:
+    """Give the part of such a name that all tries of a batch share."""
+    return name[:_DIGITS]
+
+
 def _new_id() -> str:
-    return uuid.uuid4().hex[:12]
+    return uuid.uuid4().hex[:_DIGITS]
 
 
 @define
