@@ -3,6 +3,9 @@
 What is where::
 
     _executor   one job from its admission to the last trace of it
+    _work       what is done for one job on a daemon, from its containers to what it leaves
+    _streamed   a job that ends with its manager, whose output comes as it is written
+    _kept       a job that outlives its manager, whose output the daemon keeps
     _rules      pure: what a job wishes, held against what the operator allows
     _bodies     pure: what the Engine API is asked
     _script     pure: what runs in the container, and what it reports of itself

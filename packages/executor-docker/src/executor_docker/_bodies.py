@@ -17,6 +17,10 @@ Body = dict[str, Any]
 _NO_LOG = {"Type": "none"}
 """What is attached to needs no copy on the instance's disk."""
 
+_WHOLE_LOG = {"Type": "local", "Config": {"max-size": "1t", "max-file": "1", "compress": "false"}}
+"""Of a job that outlives its manager, to the byte: the driver ``json-file`` is for text alone, and none is told to keep
+the beginning rather than the end, so this is all of it."""
+
 _SHORT_LOG = {"Type": "json-file", "Config": {"max-size": "1m", "max-file": "1"}}
 """Of a service, whose last words are shown if it does not get well."""
 
@@ -54,7 +58,7 @@ def job_container(
     options = admitted.options
     return {
         "Image": admitted.image,
-        "Entrypoint": around(options.entrypoint, job.script),
+        "Entrypoint": around(options.entrypoint, job.script, is_kept=unit.is_kept),
         "Cmd": [],
         "Env": [f"{name}={value}" for name, value in env.items()],
         "User": options.user or "",
@@ -65,7 +69,7 @@ def job_container(
             **_limited(admitted.limits),
             **_trusted(admitted),
             "Init": options.init,
-            "LogConfig": _NO_LOG,
+            "LogConfig": _WHOLE_LOG if unit.is_kept else _NO_LOG,
             "Mounts": [*_mounts(admitted), *_cache_mounts(caches)],
             "Tmpfs": options.tmpfs,
             "NetworkMode": "host" if "network" in options.namespaces else place.network,

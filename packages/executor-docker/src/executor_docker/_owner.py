@@ -3,6 +3,10 @@
 Everything that is made for a job bears labels: which manager, which run of it, which job on which lease. What was made
 by a run of the same manager that is over, killed or not, is cleared away by the next job there. All else is left alone,
 for it may be in use: two managers may share a daemon, and both call an instance of theirs by one name.
+
+What outlives the manager bears the name of its try instead of a run. It is cleared away by the next such job on the
+same slot, unless a process works for its batch; and by the next one on the daemon if this run was to end it, but could
+not reach it.
 """
 
 from collections.abc import Iterator, Mapping
@@ -11,7 +15,7 @@ from pathlib import Path
 
 from attrs import define, field, frozen
 
-from taskscaler.executors.runs import Runs
+from taskscaler.executors.runs import Runs, batch_of, check_try, is_try
 
 MANAGER = "taskscaler.manager"
 RUN = "taskscaler.run"
@@ -20,6 +24,7 @@ INSTANCE = "taskscaler.instance"
 SLOT = "taskscaler.slot"
 JOB = "taskscaler.job"
 KIND = "taskscaler.kind"
+TRY = "taskscaler.try"
 CACHE = "cache"
 
 Labels = Mapping[str, str]
@@ -37,6 +42,11 @@ class Unit:
 
     labels: Labels
 
+    @property
+    def is_kept(self) -> bool:
+        """Whether it outlives its manager."""
+        return TRY in self.labels
+
     def of_kind(self, kind: str) -> dict[str, str]:
         """Labels of one thing: a job's container, a service's, a network."""
         return {**_NOT_AN_INSTANCE, **self.labels, KIND: kind}
@@ -48,6 +58,8 @@ class Owner:
 
     _root: Path | None = None
     _runs: Runs = field(init=False)
+    _ending: set[str] = field(factory=set, init=False)
+    """Tries of which something may be left that nobody needs."""
 
     @_runs.default
     def _runs_of_root(self) -> Runs:
@@ -70,6 +82,45 @@ class Owner:
                 JOB: job,
             }
             yield Unit(id=unit, labels=labels)
+
+    def hold(self, name: str, job: str, instance: str, slot: int) -> Unit:
+        """Be at work for a try that outlives us, until `let_go` or the end of this process.
+
+        Blocks shortly, as `claim` does.
+
+        Raises:
+            ValueError: That is no name of a try.
+        """
+        check_try(name)
+        self._runs.claim()
+        self._runs.hold(batch_of(name), name)
+        labels = {
+            MANAGER: self._runs.manager,
+            TRY: name,
+            UNIT: name,
+            INSTANCE: instance,
+            SLOT: str(slot),
+            JOB: job,
+        }
+        return Unit(id=name, labels=labels)
+
+    @contextmanager
+    def ending(self, name: str) -> Iterator[None]:
+        """Be at work for it no more; if the body fails, something of it may be left."""
+        self._ending.add(name)
+        try:
+            yield
+            self._ending.discard(name)
+        finally:
+            self._runs.let_go(batch_of(name), name)
+
+    def is_over(self, found: Labels, unit: Unit) -> bool:
+        """Whether something, by its labels, is of a try that we could not end, or lost its slot to this one."""
+        name = found.get(TRY, "")
+        if name in self._ending and found.get(MANAGER) == self._runs.manager:
+            return True
+        of_slot = all(found.get(label) == unit.labels[label] for label in (MANAGER, INSTANCE, SLOT))
+        return of_slot and name != unit.id and is_try(name) and not self._runs.is_held(batch_of(name))
 
     def is_leftover(self, found: Labels) -> bool:
         """Whether something, by its labels, is our manager's, and needed no more for sure."""

@@ -15,9 +15,16 @@ PATH = f"{DIRECTORY}/script"
 
 _MARK: Final = "taskscaler"
 
-AROUND: Final = f"""
+_RUN: Final = """
 (exec "$@" 2>&1)
 code=$?
+"""
+
+END: Final = b"\x1etaskscaler\x1e\n"
+"""The end of an output that is read from the daemon's log. That is made of lines, and shows the last one with an end
+that it may not have had; with this behind it, nobody has to know."""
+
+_REPORT: Final = f"""
 v1=/sys/fs/cgroup/memory v2=/sys/fs/cgroup
 report() {{ [ -r "$1" ] && while read -r key value; do echo "{_MARK} ${{2:-$key}} ${{value:-$key}}"; done <"$1"; }}
 {{
@@ -38,10 +45,17 @@ LARGEST = 1 << 16
 """Bytes of a report that are kept: more can only be a job that writes there on purpose."""
 
 
-def around(entrypoint: Sequence[str], script: str) -> list[str]:
-    """Make the container's command: ours around the entrypoint, and that around the script."""
+def around(entrypoint: Sequence[str], script: str, *, is_kept: bool = False) -> list[str]:
+    """Make the container's command: ours around the entrypoint, and that around the script.
+
+    Args:
+        entrypoint: Of the job.
+        script: Its script.
+        is_kept: Whether the output is read from the daemon's log.
+    """
     interpreter = () if script.startswith("#!") else ("/bin/sh", "-e")
-    return ["/bin/sh", "-c", AROUND, "sh", *entrypoint, *interpreter, PATH]
+    shell = _RUN + (f"echo '{END.decode()[:-1]}'\n" if is_kept else "") + _REPORT
+    return ["/bin/sh", "-c", shell, "sh", *entrypoint, *interpreter, PATH]
 
 
 @frozen(kw_only=True)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 import anyio
-from attrs import frozen
+from attrs import define, frozen
 
 from executor_docker import _images
 from executor_docker._bodies import Place, service_container
@@ -13,7 +13,7 @@ from executor_docker._options import Service
 from executor_docker._owner import Unit
 from executor_docker._rules import Limits
 from fleeting.connectors import Sink
-from fleeting.plugins import format_duration
+from fleeting.plugins import format_duration, one_line
 from fleeting_docker_engine import STDERR, STDOUT, Created, Demultiplexer, Engine, Inspected, canonical, quoted
 
 LOOK_EVERY = 0.2
@@ -36,6 +36,22 @@ class _Started:
     container: str
 
 
+@define
+class _LastWords:
+    """Takes a log for which there is no other place."""
+
+    _said: bytes = b""
+
+    async def __call__(self, chunk: bytes) -> None:
+        """Take more of it."""
+        self._said = (self._said + chunk)[-LAST_BYTES:]
+
+    @property
+    def last_line(self) -> str:
+        """The last one that is not empty."""
+        return one_line(self._said.strip().rpartition(b"\n")[2].decode(errors="replace"))
+
+
 async def start(
     engine: Engine,
     config: DockerConfig,
@@ -45,7 +61,7 @@ async def start(
     place: Place,
     limits: Limits,
     instance: str,
-    output: Sink,
+    output: Sink | None,
 ) -> None:
     """Start services, and wait until all are well.
 
@@ -57,7 +73,7 @@ async def start(
         place: Their network.
         limits: What each may use, unless it says otherwise.
         instance: Its id, for messages.
-        output: Gets the log of one that does not get well.
+        output: Gets the log of one that does not get well; None: the error has the end of it.
 
     Raises:
         DockerError: One did not, in time.
@@ -71,8 +87,10 @@ async def start(
         started.append(_Started(service, container))
     for each in started:
         if why := await _wait(engine, each):
-            await _show(engine, each, output)
-            raise DockerError(f"the service {each.service.names[0]} ({each.service.image}) {why}; its log is above")
+            said = _LastWords()
+            await _show(engine, each, output or said)
+            where = "its log is above" if output else f"its log ends with: {said.last_line}"
+            raise DockerError(f"the service {each.service.names[0]} ({each.service.image}) {why}; {where}")
 
 
 async def _wait(engine: Engine, started: _Started) -> str:

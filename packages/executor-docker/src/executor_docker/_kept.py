@@ -1,0 +1,175 @@
+"""A job that outlives its manager: its container runs on, the daemon keeps its output, and labels say whose it is.
+
+A container is made, gets all that the job needs, and is started last. One that was not started is nobody's: whoever
+starts the job under that name again makes everything anew.
+"""
+
+import math
+from pathlib import Path
+
+import anyio
+from attrs import define, field, frozen
+
+from executor_docker._caches import Caches
+from executor_docker._errors import told_of
+from executor_docker._owner import KIND, UNIT
+from executor_docker._remains import clear
+from executor_docker._script import END, LARGEST, NOT_EXECUTABLE, NOT_FOUND, read_report
+from executor_docker._work import Work
+from fleeting import Unreachable
+from fleeting.connectors import Sink
+from fleeting.errors import CommandLost, NameUnknown
+from fleeting.plugins import format_duration
+from fleeting_docker_engine import STDOUT, Listed, LogReader
+from taskscaler.executors import JobOutcome
+
+CREATED = "created"
+"""The daemon's word for a container that was not started."""
+
+PATIENCE = 600.0
+"""Seconds that a job without a time-out gets to receive its files."""
+
+LOOK_AGAIN = 1.0
+"""Seconds after which a log is asked for again that ended before its job."""
+
+
+@frozen
+class Kept:
+    """One try at a job, whoever has started it."""
+
+    _work: Work
+
+    async def start(self) -> None:
+        """Start the job, unless it was started before."""
+        work = self._work
+        with told_of(work.instance, "the job's container cannot be looked up"):
+            if await self._find() and (await work.state()).status != CREATED:
+                return
+            await clear(work.engine, lambda _: True, label=f"{UNIT}={work.unit.id}")
+        await work.prepare(None)
+        patience = work.job.timeout or PATIENCE
+        with anyio.move_on_after(patience) as scope:
+            await work.upload()
+        if scope.cancelled_caught:
+            raise Unreachable(f"the job was not begun within {format_duration(patience)}")
+        with told_of(work.instance, "the job's container cannot be run"):
+            await work.start()
+
+    async def attach(self, offset: int, elapsed: float, output: Sink, artifacts: Path) -> JobOutcome:
+        """See the job to its end, or end it when it has had its time; see `Reattaches.attach`."""
+        work = self._work
+        with told_of(work.instance, "the job's container cannot be looked up"):
+            if not await self._find() or (await work.state()).status == CREATED:
+                raise NameUnknown(work.unit.id)
+        printed = Printed(offset)
+        outcome = await self._follow_in_time(elapsed, printed, output)
+        return await work.bring_back(outcome, artifacts, Caches(work.admitted.options.caches, frozenset()))
+
+    async def _find(self) -> bool:
+        """Look for the job's container."""
+        query = {"all": True, "filters": {"label": [f"{UNIT}={self._work.unit.id}", f"{KIND}=job"]}}
+        found = await self._work.engine.ask_for(tuple[Listed, ...], "GET", "/containers/json", query=query)
+        if found:
+            self._work.container = found[0].id
+        return bool(found)
+
+    async def _follow_in_time(self, elapsed: float, printed: "Printed", output: Sink) -> JobOutcome:
+        work = self._work
+        left = math.inf if work.job.timeout is None else work.job.timeout - max(0.0, elapsed)
+        with anyio.move_on_after(left):
+            await self._follow(printed, output)
+            return await self._ended(printed)
+        with told_of(work.instance, "the job took too long and cannot be stopped"):
+            has_ended = not (await work.state()).is_running
+        outcome = None if has_ended else await work.time_out()
+        await self._follow(printed, output)
+        if outcome is not None:
+            return outcome
+        try:
+            return await self._ended(printed)
+        except CommandLost:  # a manager before us ended it for its time, and could not say so any more
+            return work.timed_out()
+
+    async def _follow(self, printed: "Printed", output: Sink) -> None:
+        """Pass on what the job prints, and has printed, until it has ended."""
+        work = self._work
+        query = {"stdout": True, "stderr": True, "follow": True}
+
+        async def take(data: bytes) -> None:
+            if chunk := printed.feed(data):
+                await output(chunk)
+                printed.passed(chunk)
+
+        with told_of(work.instance, "the job's output cannot be read"):
+            while True:
+                printed.begin()
+                await work.engine.download(f"{work.path}/logs", take, query=query, patience=math.inf)
+                if not (await work.state()).is_running:
+                    break
+                await anyio.sleep(LOOK_AGAIN)
+        if rest := printed.finish():
+            await output(rest)
+            printed.passed(rest)
+
+    async def _ended(self, printed: "Printed") -> JobOutcome:
+        """Say how the job ended, unless nobody knows."""
+        work = self._work
+        with told_of(work.instance, "the job's end cannot be read"):
+            state, code = await work.state(), await work.wait()
+        report = read_report(bytes(printed.report))
+        outcome = work.outcome(code, state, report)
+        if report.is_complete or state.is_out_of_memory or code in (NOT_FOUND, NOT_EXECUTABLE):
+            return outcome
+        raise CommandLost(
+            work.unit.id,
+            f"its container was ended from outside, with {code}: somebody killed it, or its daemon or host restarted",
+        )
+
+
+@define
+class Printed:
+    """Reads a daemon's log of a job from its beginning, and says what of it is new. Pure."""
+
+    size: int
+    """Bytes of the job's output that are known."""
+
+    report: bytearray = field(factory=bytearray, init=False)
+    """What came on the standard error, which is none of the job's."""
+
+    _frames: LogReader = field(factory=LogReader, init=False)
+    _skip: int = field(default=0, init=False)
+    _held: bytes = field(default=b"", init=False)
+    """May be the beginning of `END`."""
+
+    def begin(self) -> None:
+        """Be ready for the log from its first byte."""
+        self.report.clear()
+        self._frames, self._skip, self._held = LogReader(), self.size, b""
+
+    def feed(self, data: bytes) -> bytes:
+        """Take a piece; returns what of the output is new."""
+        printed = bytearray()
+        for source, chunk in self._frames.feed(data):
+            if source == STDOUT:
+                printed += chunk
+            else:
+                self.report += chunk[: LARGEST - len(self.report)]
+        return self._new(bytes(printed), is_last=False)
+
+    def finish(self) -> bytes:
+        """Take the end of the log; returns what of the output is new."""
+        return self._new(b"", is_last=True)
+
+    def passed(self, chunk: bytes) -> None:
+        """What was new is known."""
+        self.size += len(chunk)
+
+    def _new(self, printed: bytes, *, is_last: bool) -> bytes:
+        printed = self._held + printed
+        size = 0 if is_last else max(n for n in range(len(END) + 1) if printed.endswith(END[:n]))
+        printed, self._held = printed[: len(printed) - size], printed[len(printed) - size :]
+        if is_last:
+            printed = printed.removesuffix(END)
+        known = min(self._skip, len(printed))
+        self._skip -= known
+        return printed[known:]

@@ -1,0 +1,318 @@
+"""Jobs in containers that outlive their manager, on a real daemon."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from struct import pack
+from typing import Any
+
+import anyio
+import pytest
+from attrs import define, evolve
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from executor_docker import DockerConfig, DockerError, DockerExecutor, DockerOptions
+from executor_docker._kept import Printed
+from executor_docker._options import Service
+from executor_docker._owner import UNIT, Owner
+from executor_docker._script import END
+from fleeting import Connection, Unreachable
+from fleeting.errors import CommandLost, NameUnknown
+from fleeting_docker_engine import STDERR, STDOUT, Entry, tar_of
+from fleeting_docker_engine._frames import PIECE
+from taskscaler.executors import JobOutcome, JobSpec, Reattaches, Verdict
+from tests.executor_docker import benches, test_jobs, test_services
+from tests.executor_docker.benches import PATIENCE, bench_on
+from tests.fleeting.local_agents import Heard
+from tests.fleeting_docker_engine.daemons import IMAGE, Daemon
+from tests.taskscaler.leased import Slot
+
+docker = [pytest.mark.anyio, pytest.mark.usefixtures("nothing_left")]
+
+BATCH, GONE = "0123456789ab", "ba9876543210"
+NAME = f"{BATCH}-job"
+NAP = "exec sleep 1000"
+
+
+@define
+class Bench(benches.Bench):
+    """One instance, and everything to run jobs on it that outlive whoever starts them."""
+
+    async def run(
+        self,
+        script: str,
+        *,
+        slot: int = 0,
+        config: dict[str, Any] | None = None,
+        options: dict[str, Any] | None = None,
+        executor: DockerExecutor | None = None,
+        **spec: Any,  # noqa: ANN401
+    ) -> JobOutcome:
+        """Start a job, attach to it, and end it; one that is cancelled, too."""
+        executor, leased = executor or self.executor(**(config or {})), evolve(self.slot, slot=slot)
+        job = JobSpec(name="job", script=script, options=DockerOptions(**(options or {})), **spec)
+        with anyio.fail_after(PATIENCE):
+            try:
+                await executor.start(job, leased, name=NAME)
+                return await executor.attach(job, leased, name=NAME, output=self.output, artifacts=self.artifacts)
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await executor.end(leased, name=NAME)
+
+    @contextmanager
+    def manager(self, name: str) -> Iterator[DockerExecutor]:
+        """Be a manager, which is killed when it has done what it does for a try."""
+        executor = self.executor()
+        try:
+            yield executor
+        finally:
+            executor._owner._runs.let_go(name[:12], name)
+
+    async def start(self, script: str, *, name: str = NAME, slot: int = 0, **spec: Any) -> JobSpec:  # noqa: ANN401
+        """Start a job, and forget who has."""
+        job = JobSpec(name="job", script=script, **spec)
+        with self.manager(name) as executor:
+            await executor.start(job, evolve(self.slot, slot=slot), name=name)
+        return job
+
+    async def attach(self, job: JobSpec, **how: Any) -> JobOutcome:  # noqa: ANN401
+        """Join a job that somebody has started."""
+        self.output = Heard()
+        given = {"name": NAME, "output": self.output, "artifacts": self.artifacts, **how}
+        with anyio.fail_after(PATIENCE), self.manager(given["name"]) as executor:
+            return await executor.attach(job, self.slot, **given)
+
+    async def end(self, *, name: str = NAME, slot: int = 0) -> None:
+        """Leave nothing of it."""
+        with self.manager(name) as executor:
+            await executor.end(evolve(self.slot, slot=slot), name=name)
+
+    async def container(self, name: str = NAME) -> str:
+        """Find what runs of a try; empty if nothing does."""
+        async with self.docker.engine() as engine:
+            found = await engine.ask("GET", "/containers/json", query={"filters": {"label": [f"{UNIT}={name}"]}})
+        return found[0]["Id"] if found else ""
+
+    async def ask(self, method: str, path: str) -> None:
+        """Do something to a container behind everybody's back."""
+        async with self.docker.engine() as engine:
+            await engine.ask(method, path)
+
+
+@pytest.fixture
+async def bench(docker: Daemon, tmp_path: Path) -> AsyncIterator[Bench]:
+    """Start an instance."""
+    async with bench_on(docker, tmp_path) as plain:
+        yield Bench(plain.docker, plain.slot, plain.directory)
+
+
+def marked(test: Any) -> Any:  # noqa: ANN401  (a decorator)
+    """Mark what needs the daemon."""
+    for mark in docker:
+        test = mark(test)
+    return test
+
+
+PROMISES: list[Callable[[benches.Bench], Awaitable[None]]] = [
+    test_jobs.test_a_script_that_ends_well_has_succeeded_and_what_it_used_is_known,
+    test_jobs.test_a_shebang_is_respected_and_standard_input_is_empty,
+    test_jobs.test_a_great_deal_of_output_arrives_whole,
+    test_jobs.test_output_is_told_while_the_job_runs_and_a_cancelled_job_is_gone,
+    test_jobs.test_a_job_that_takes_too_long_is_ended_and_its_artifacts_are_brought_back,
+    test_jobs.test_files_belong_to_the_job_s_user,
+    test_jobs.test_a_job_that_needs_too_much_memory_is_told_so,
+    test_services.test_a_job_reaches_its_services_by_name_once_they_are_well,
+]
+
+
+@marked
+@pytest.mark.parametrize("promise", PROMISES, ids=lambda each: each.__name__.removeprefix("test_"))
+async def test_a_job_that_outlives_its_manager_is_a_job(
+    bench: Bench, promise: Callable[[benches.Bench], Awaitable[None]]
+) -> None:
+    """What `run` promises holds for `start`, `attach` and `end`; nothing is left."""
+    await promise(bench)
+
+
+@marked
+async def test_a_service_that_ends_is_an_error_with_the_end_of_its_log(bench: Bench) -> None:
+    """There is no log of the job yet in which all of it could be shown."""
+    script = "echo nothing; echo no disk; exit 4"
+    broken = Service(image=IMAGE, aliases=("db",), command=("/bin/sh", "-c", script), health="true")
+    with pytest.raises(DockerError, match=r"ended with 4 before the job started; its log ends with: no disk$"):
+        await bench.run(
+            "true", config={"network": "job", "allowed_services": (IMAGE,)}, options={"services": (broken,)}
+        )
+
+
+# --- another manager ---------------------------------------------------------------------------------------------
+
+
+def test_the_docker_executor_reattaches() -> None:
+    """As whoever has an executor finds out."""
+    assert isinstance(DockerExecutor(DockerConfig(), Owner()), Reattaches)
+
+
+@marked
+async def test_a_later_manager_joins_a_job_from_any_byte(bench: Bench) -> None:
+    """While it runs and when it has ended, as often as anybody likes; and with its artifacts."""
+    whole = b"one\ntwo\nthr\xff\0ee"
+    script = (
+        "printf 'one\\ntwo\\n'; until [ -e go ]; do sleep 0.1; done; printf 'thr\\377\\000ee'; echo made > left; exit 3"
+    )
+    job = await bench.start(script, artifacts=("left",))
+    outcomes, heard = [], Heard()
+    async with anyio.create_task_group() as tasks:
+
+        async def join() -> None:
+            outcomes.append(await bench.attach(job, offset=4, output=heard))
+
+        tasks.start_soon(join)
+        with anyio.fail_after(PATIENCE):
+            await heard.lines(1)
+        path = f"/containers/{await bench.container()}/archive"
+        async with bench.docker.engine() as engine:
+            await engine.ask("PUT", path, query={"path": "/job"}, body=tar_of({"go": Entry()}))
+    assert heard.data == whole[4:]
+    for offset in range(0, len(whole) + 1, 3):
+        assert (bench.artifacts / "left").read_text() == "made\n"
+        (bench.artifacts / "left").unlink()
+        bench.artifacts.rmdir()
+        outcomes.append(await bench.attach(job, offset=offset))
+        assert bench.output.data == whole[offset:]
+    assert {(each.verdict, each.exit_code, each.why) for each in outcomes} == {(Verdict.FAILED, 3, "exited with 3")}
+    await bench.end()
+
+
+@marked
+async def test_a_job_is_started_once(bench: Bench) -> None:
+    """However often that is asked for by managers that do not know; what was only made before is made anew."""
+    body = {"Image": IMAGE, "Cmd": ["true"], "Labels": {UNIT: NAME, "taskscaler.kind": "job"}}
+    async with bench.docker.engine() as engine:
+        await engine.ask("POST", "/containers/create", json=body)
+    with pytest.raises(NameUnknown):
+        await bench.attach(JobSpec(name="job", script="true"))
+    job = await bench.start("cat /proc/sys/kernel/random/uuid")
+    for _ in range(2):
+        await bench.start("cat /proc/sys/kernel/random/uuid")
+    assert (await bench.attach(job)).verdict is Verdict.SUCCEEDED
+    said = bench.output.data
+    await bench.start("cat /proc/sys/kernel/random/uuid")
+    assert (await bench.attach(job)).verdict is Verdict.SUCCEEDED
+    assert bench.output.data == said
+    for _ in range(2):
+        await bench.end()
+    with pytest.raises(NameUnknown):
+        await bench.attach(job)
+
+
+@marked
+async def test_a_time_out_counts_while_nobody_is_there(bench: Bench) -> None:
+    """What runs is ended when its time is over, which comes out again if it could not be said; so does its own end."""
+    over = (Verdict.TIMED_OUT, "took longer than 1h0m0s")
+    job = await bench.start(f"echo here; {NAP}", timeout=3600.0)
+    for _ in range(2):
+        outcome = await bench.attach(job, elapsed=7200.0)
+        assert (outcome.verdict, outcome.why, bench.output.data) == (*over, b"here\n")
+    await bench.end()
+    job = await bench.start("echo done", timeout=3600.0)
+    for elapsed in (0.0, 7200.0):
+        assert (await bench.attach(job, elapsed=elapsed)).verdict is Verdict.SUCCEEDED
+        assert bench.output.data == b"done\n"
+    await bench.end()
+
+
+@marked
+async def test_what_ended_a_job_from_outside_has_lost_it(bench: Bench) -> None:
+    """Nobody knows what came of it: neither has it failed, nor was it never started."""
+    job = await bench.start(f"echo here; {NAP}")
+    await bench.ask("POST", f"/containers/{await bench.container()}/kill")
+    with pytest.raises(CommandLost, match="ended from outside, with 137"):
+        await bench.attach(job)
+    assert bench.output.data == b"here\n"
+    await bench.end()
+
+
+@marked
+async def test_who_gets_a_slot_ends_what_was_left_in_it(bench: Bench) -> None:
+    """A job of an earlier lease of the slot; not what other slots have, nor what somebody is at work for."""
+    await bench.start(NAP, name=f"{GONE}-beside", slot=1)
+    await bench.start(NAP, name=f"{GONE}-given-up")
+    with bench.manager(f"{GONE}-held") as other:
+        await other.start(JobSpec(name="job", script=NAP), bench.slot, name=f"{GONE}-held")
+        await bench.run("true")
+        assert await bench.container(f"{GONE}-given-up")
+    await bench.run("true")
+    found = [await bench.container(f"{GONE}-{name}") for name in ("beside", "given-up", "held")]
+    assert [bool(each) for each in found] == [True, False, False]
+    await bench.end(name=f"{GONE}-beside", slot=1)
+
+
+@marked
+async def test_what_could_not_be_ended_is_by_the_next_job_on_that_daemon(bench: Bench) -> None:
+    """Instances may share a daemon; one of them is gone."""
+
+    @asynccontextmanager
+    async def gone() -> AsyncIterator[Connection]:
+        raise Unreachable("it is gone")
+        yield
+
+    executor = bench.executor()
+    await executor.start(JobSpec(name="job", script=NAP), bench.slot, name=f"{BATCH}-lost")
+    with pytest.raises(Unreachable):
+        await executor.end(Slot(bench.slot.instance, gone), name=f"{BATCH}-lost")
+    assert await bench.container(f"{BATCH}-lost")
+    await bench.run("true", slot=1, executor=executor)
+    assert not await bench.container(f"{BATCH}-lost")
+
+
+# --- the log -----------------------------------------------------------------------------------------------------
+
+
+def logged(said: bytes, *, has_line_ends: bool) -> Iterator[bytes]:
+    """Write an output as a daemon does: line by line, long ones in pieces; an older one forgets the ends of those."""
+    for line in said.splitlines(keepends=True) if said else ():
+        text = line.removesuffix(b"\n")
+        pieces = [text[at : at + PIECE] for at in range(0, len(text), PIECE)] or [b""]
+        if len(pieces[-1]) == PIECE:
+            pieces.append(b"")
+        end = b"\n" if has_line_ends or len(pieces) == 1 else b""
+        for piece in (*pieces[:-1], pieces[-1] + end):
+            yield pack(">BxxxL", STDOUT, len(piece)) + piece
+
+
+@settings(max_examples=60)
+@given(
+    said=st.lists(
+        st.sampled_from([b"a", b"\n", END, END[:1], END[:5], b"\0\xff", b"x" * PIECE, b"y" * 20_000]), max_size=6
+    ).map(b"".join),
+    ended=st.booleans(),
+    has_line_ends=st.booleans(),
+    cuts=st.lists(st.integers(0, 50_000), max_size=8),
+    offset=st.integers(0, 50_000),
+)
+def test_each_byte_of_a_log_is_passed_on_once_and_ours_are_not(
+    said: bytes,
+    ended: bool,  # noqa: FBT001  (drawn)
+    has_line_ends: bool,  # noqa: FBT001
+    cuts: list[int],
+    offset: int,
+) -> None:
+    """However it comes in pieces, and wherever somebody left off; also if the log has to be asked for again."""
+    if not ended and said and not said.endswith(b"\n"):
+        said += b"\n"  # as the daemon does, without our end
+    expected = said if ended else said.removesuffix(END)
+    report = pack(">BxxxL", STDERR, 2) + b"x\n"
+    log = b"".join(each + report for each in logged(said + END * ended, has_line_ends=has_line_ends))
+    printed = Printed(min(offset, len(expected)))
+    got = bytearray(expected[: printed.size])
+    for _ in range(2):
+        printed.begin()
+        for start, end in zip([0, *sorted(cuts)], [*sorted(cuts), len(log)], strict=True):
+            chunk = printed.feed(log[start:end])
+            printed.passed(chunk)
+            got += chunk
+    got += printed.finish()
+    assert bytes(got) == expected
+    assert not bytes(printed.report).strip(b"x\n")
