@@ -26,6 +26,8 @@ PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 
 IN_PART = (
     "tests/chaos/test_crash_points.py",
+    "tests/e2e/test_crash.py",
+    "tests/e2e/test_gcp.py",
     "tests/e2e/test_quickstart.py",
     "tests/e2e/test_static_ssh.py",
     "tests/fleeting/test_ssh_slow.py",

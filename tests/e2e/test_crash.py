@@ -24,8 +24,11 @@ COMMAND = (str(Path(sys.executable).with_name("taskscaler")), "run")
 JOBS = 16
 MAX_INSTANCES = 2
 MAX_USES = 5
-KILLS = 10
-"""Of each test; five tests make fifty."""
+KILLS, ALL_KILLS = 4, 10
+"""Of each test: in the suite, and with ``pytest --full``."""
+
+SEEDS, ALL_SEEDS = 3, 5
+"""Tests: in the suite, one for each time that instances wait for a manager, and with ``pytest --full``."""
 
 LINES = 10
 """A batch is killed after one of its first lines; a whole one prints more than twice as many."""
@@ -62,6 +65,9 @@ class Trial:
     base: Path
     chance: random.Random
     orphan_ttl: str
+    wanted: int
+    """Kills."""
+
     kills: int = 0
     batches: int = 0
     interrupted: int = 0
@@ -103,7 +109,7 @@ class Trial:
 
     def run_and_kill(self) -> bool:
         """Run the batch, kill it at a random line if it comes to that, and tell whether it was done."""
-        left = self.chance.randint(0, LINES) if self.kills < KILLS else -1
+        left = self.chance.randint(0, LINES) if self.kills < self.wanted else -1
         with self.start() as process:
             assert process.stdout is not None
             said = []
@@ -205,11 +211,17 @@ async def left_in_the_journal(base: Path) -> dict[str, list[str]]:
     return {kind: list(records) for kind, records in recovered.records.items()}
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_a_batch_survives_every_kill(base: Path, seed: int) -> None:
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Take as many seeds as are wanted."""
+    if "seed" in metafunc.fixturenames:
+        metafunc.parametrize("seed", range(ALL_SEEDS if metafunc.config.getoption("--full") else SEEDS))
+
+
+def test_a_batch_survives_every_kill(base: Path, seed: int, *, full: bool) -> None:
     """However often it is killed: every job succeeds, none again, within the ceiling, and nothing is left."""
-    trial = Trial(base, random.Random(seed), ("300ms", "600ms", "2s")[seed % 3])
-    while trial.kills < KILLS:
+    kills = ALL_KILLS if full else KILLS
+    trial = Trial(base, random.Random(seed), ("300ms", "600ms", "2s")[seed % 3], kills)
+    while trial.kills < trial.wanted:
         trial.see_through()
     assert trial.interrupted
     left = anyio.run(left_in_the_journal, base)

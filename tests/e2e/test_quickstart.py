@@ -86,7 +86,6 @@ def test_all_forty_jobs_succeed_within_the_ceiling(home: Path, tmp_path: Path, q
     assert max(map(uses.count, uses)) <= 8
 
 
-@pytest.mark.usefixtures("pictures")
 def test_killing_an_instance_costs_no_job(home: Path, tmp_path: Path, quickstart: Path) -> None:
     """An agent is killed in the middle: its jobs run again elsewhere, and the summary and the results say so."""
     output, go = tmp_path / "out", tmp_path / "go"

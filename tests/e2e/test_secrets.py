@@ -20,7 +20,7 @@ COMMAND = str(Path(sys.executable).with_name("taskscaler"))
 MARK = "s3cret"
 """Part of every secret, and of nothing else."""
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120), pytest.mark.usefixtures("pictures")]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
 JOBS = """
 [[jobs]]
@@ -196,6 +196,7 @@ def fails_quietly(place: Place, fleet: str) -> bytes:
     return told
 
 
+@pytest.mark.usefixtures("pictures")
 def test_commands_and_variables_that_fail_are_named_and_not_shown(place: Place) -> None:
     """Readiness, clean-up and the job itself; and what all of it leaves is for our user alone."""
     told = fails_quietly(place, LOCAL).decode()
@@ -206,12 +207,14 @@ def test_commands_and_variables_that_fail_are_named_and_not_shown(place: Place) 
     assert (place.output / "made").read_text() == "x\n"
 
 
+@pytest.mark.usefixtures("pictures")
 def test_a_program_that_repeats_its_arguments_is_not_repeated(place: Place) -> None:
     """Nor its variables."""
     told = fails_quietly(place, EXEC).decode()
     assert "bad usage: " in told
 
 
+@pytest.mark.usefixtures("pictures")
 def test_a_password_that_is_refused_is_not_shown(tmp_path: Path, place: Place) -> None:
     """By a host that takes none."""
     with sshd(tmp_path / "sshd") as server:
