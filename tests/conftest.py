@@ -37,6 +37,7 @@ TOGETHER = {
     "docker": WITH_DOCKER,
     "wheels": (WITH_WHEELS,),
     "aws": ("tests/fleeting_aws/",),
+    "aws e2e": ("tests/e2e/test_aws.py",),
     "azure": ("tests/conformance/test_azure.py", "tests/fleeting_azure/"),
     "gcp": ("tests/conformance/test_gcp.py", "tests/fleeting_gcp/"),
     "generated": ("tests/conformance/test_tutorial.py", "tests/fleeting/test_new_plugin.py"),

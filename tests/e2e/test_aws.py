@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from getpass import getuser
 from pathlib import Path
@@ -83,14 +84,20 @@ def server(tmp_path: Path) -> Iterator[Server]:
         yield server
 
 
+@pytest.fixture(scope="module")
+def moto_port() -> Iterator[int]:
+    """One process for all tests: to start it takes seconds. Each test begins anew with a cloud of its own."""
+    with running_server() as port:
+        yield port
+
+
 @pytest.fixture
-def cloud(tmp_path: Path, server: Server) -> Iterator[Cloud]:
+def cloud(tmp_path: Path, moto_port: int, server: Server) -> Cloud:
     """A cloud whose instances take a moment to come and to go, and tell their host key on the console."""
     console = f"-----BEGIN SSH HOST KEY KEYS-----\n{server.host_key}\n-----END SSH HOST KEY KEYS-----"
-    with running_server() as port:
-        cloud = new_cloud(port, launch_delay=0.3, terminate_delay=0.3, addresses=ADDRESSES, console=console)
-        cloud.do("set", keys=str(tmp_path / "keys"))
-        yield cloud
+    cloud = new_cloud(moto_port, launch_delay=0.3, terminate_delay=0.3, addresses=ADDRESSES, console=console)
+    cloud.do("set", keys=str(tmp_path / "keys"))
+    return cloud
 
 
 def run(directory: Path, cloud: Cloud, server: Server) -> list[dict[str, Any]]:
@@ -119,17 +126,14 @@ def run(directory: Path, cloud: Cloud, server: Server) -> list[dict[str, Any]]:
     ids=["as Windows listens", "basic only"],
 )
 def test_a_windows_fleet_of_gitlabs_is_reached_or_told_why_not(
-    tmp_path: Path, auth: tuple[str, ...], status: int, words: str
+    tmp_path: Path, moto_port: int, auth: tuple[str, ...], status: int, words: str
 ) -> None:
     """`taskscaler check` reads the password with the key pair, and logs in over HTTP with NTLM, which encrypts."""
     key, password = windows_key(tmp_path)
-    with (
-        winrm_host(tmp_path, user="Administrator", password="pa$$word", auth=auth) as host,
-        running_server() as port,
-    ):
-        cloud = new_cloud(port, addresses=["127.0.0.1"], platform="windows", password=password)
+    with winrm_host(tmp_path, user="Administrator", password="pa$$word", auth=auth) as host:
+        cloud = new_cloud(moto_port, addresses=["127.0.0.1"], platform="windows", password=password)
         cloud.do("launch", count=1)
-        (tmp_path / "config.toml").write_text(GITLAB.format(cloud=port, key=key, winrm=host.port))
+        (tmp_path / "config.toml").write_text(GITLAB.format(cloud=moto_port, key=key, winrm=host.port))
         done = subprocess.run(
             [str(Path(sys.executable).with_name("taskscaler")), "check", str(tmp_path / "config.toml")],
             env={**os.environ, **ENVIRONMENT, "XDG_STATE_HOME": str(tmp_path / "state"), "COLUMNS": "1000"},
@@ -152,11 +156,12 @@ def left(cloud: Cloud) -> tuple[int, list[str], list[str]]:
 
 def test_a_batch_grows_runs_and_leaves_nothing(tmp_path: Path, cloud: Cloud, server: Server) -> None:
     """20 jobs on at most four instances that take four each: at least five come, all go, and each was logged in to."""
+    before = Counter(cloud.calls())
     results = run(tmp_path, cloud, server)
     assert [job["state"] for job in results] == ["succeeded"] * 20
     used = {attempt["instance"] for job in results for attempt in job["attempts"]}
     assert len(used) >= 5
     assert left(cloud) == (0, [], [])
-    calls = cloud.calls()
+    calls = Counter(cloud.calls()) - before
     assert calls["ec2-instance-connect:SendSSHPublicKey"] >= len(used)
     assert "autoscaling:SetDesiredCapacity" not in calls
