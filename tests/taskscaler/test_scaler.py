@@ -39,6 +39,7 @@ from fleeting.testing import (
 )
 from taskscaler import KeyInUse, LeaseLost, NoCapacity, NotSuspended, Policy, Pool, Taskscaler
 from taskscaler._kept import KEPT
+from taskscaler._lease import VERDICT_TIMEOUT
 from taskscaler.core._mediator import COALESCE
 from tests.taskscaler.scaling import FullDisk, asked, scaling, virtual_clock, work
 
@@ -261,6 +262,31 @@ async def test_dialling_a_sick_instance_is_given_up(*, before: bool) -> None:
         assert anyio.current_time() - started < 100
         assert str(caught.value.__cause__) == "i-1 is unhealthy and cannot be reached"
         assert (await scaler.capacity()).acquired == 0
+
+
+async def test_dialling_again_what_could_not_be_reached_is_given_up_at_once() -> None:
+    """Who tries a few times, as those do whose jobs may run on, hears of it once and for all."""
+    cloud, took = FakeCloud(), []
+
+    @asynccontextmanager
+    async def dial(*_: object) -> AsyncIterator[Connection]:
+        await anyio.sleep(600)
+        raise Unreachable("could not be reached within 600 s")
+        yield
+
+    async with scaling(cloud, dial=dial, max_instances=1, heartbeat_interval=10.0) as scaler:
+        with pytest.raises(LeaseLost, match="its heartbeats fail"):
+            async with scaler.acquire("job") as lease:
+                cloud.sicken("i-1")
+                await anyio.sleep(60)
+                for _ in range(3):
+                    started = anyio.current_time()
+                    with pytest.raises(Unreachable, match="is unhealthy and cannot be reached"):
+                        async with lease.dial():
+                            pass
+                    took.append(anyio.current_time() - started)
+                raise Unreachable("the job cannot be followed")
+    assert took == [VERDICT_TIMEOUT, 0, 0]
 
 
 async def test_a_connection_is_kept_from_one_job_to_the_next() -> None:

@@ -76,8 +76,8 @@ class Connections:
 async def _unless_unhealthy(state: LeaseState) -> AsyncIterator[Callable[[], None]]:
     """Run a body that dials, and is cancelled if the instance turns out unhealthy before it says that it connected.
 
-    Yields what the body says so with: from then on it is safe. On an instance that is unhealthy already it has
-    some time, because one that only fails its heartbeats may be reached all the same.
+    Yields what the body says so with: from then on it is safe. On an instance that is unhealthy already the first one
+    has some time, because one that only fails its heartbeats may be reached all the same.
 
     Raises:
         Unreachable: On leaving, if the body was cancelled.
@@ -89,12 +89,12 @@ async def _unless_unhealthy(state: LeaseState) -> AsyncIterator[Callable[[], Non
             dial.deadline = math.inf
 
         if state.unhealthy:
-            dial.deadline = anyio.current_time() + VERDICT_TIMEOUT
+            dial.deadline = anyio.current_time() + (0 if state.out_of_reach else VERDICT_TIMEOUT)
         state.dials.add(dial)
         try:
             yield connected
         finally:
             state.dials.discard(dial)
     if dial.cancelled_caught:
-        state.cut_off = True
+        state.cut_off = state.out_of_reach = True
         raise Unreachable(f"{state.id.instance} is unhealthy and cannot be reached")

@@ -47,6 +47,9 @@ class LeaseState:
         self.cut_off = False
         """Whether a connection to the instance died, or could not be made."""
 
+        self.out_of_reach = False
+        """Whether somebody has dialled the unhealthy instance for as long as that is worth it."""
+
         self.bodies: set[anyio.CancelScope] = set()
         """Cancelled when the lease is lost."""
 
