@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 WITH_DOCKER = (
     "tests/conformance/test_docker.py",
     "tests/e2e/test_docker.py",
+    "tests/e2e/test_outliving.py::test_jobs_in_containers_outlive_the_command",
     "tests/executor_docker/",
     "tests/fleeting_docker/",
     "tests/fleeting_docker_engine/",

@@ -7,11 +7,13 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
+import anyio
 import pytest
 from attrs import define, frozen
 
 from tests.e2e import hosts
 from tests.e2e.leftovers import environment
+from tests.fleeting_docker_engine.daemons import IMAGE, Daemon
 
 COMMAND = (str(Path(sys.executable).with_name("taskscaler")), "run")
 
@@ -24,7 +26,7 @@ JOBS = """
 capacity_per_instance = {capacity}
 update_interval_when_expecting = "50ms"
 state_storage = {{ dir = "{base}/journal" }}
-
+{executor}
 [[jobs]]
 name = "job"
 copies = {jobs}
@@ -39,6 +41,22 @@ done
 until [ -e {base}/go ]; do sleep 0.1; done
 '''
 """
+
+CONTAINERS = """
+[executors.docker]
+socket = "{socket}"
+image = "{image}"
+allowed_services = ["{image}"]
+allowed_volumes = ["{base}"]
+
+[defaults]
+executor = "docker"
+
+[defaults.options.docker]
+volumes = ["{base}:{base}"]
+services = [{{ image = "{image}", aliases = ["beside"], command = ["sleep", "600"] }}]
+"""
+"""All hosts have the same daemon."""
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -81,12 +99,12 @@ class Trial:
         """Its results."""
         return self.base / "out"
 
-    def begin(self, fleet: str) -> None:
+    def begin(self, fleet: str, *, executor: str = "") -> None:
         """Write its file."""
         (self.base / "runs").mkdir()
         (self.base / "tmp").mkdir()
         size = {"jobs": self.size.jobs, "ticks": self.size.ticks, "capacity": self.size.capacity}
-        (self.base / "jobs.toml").write_text(JOBS.format(fleet=fleet, base=self.base, **size))
+        (self.base / "jobs.toml").write_text(JOBS.format(fleet=fleet, executor=executor, base=self.base, **size))
 
     def see_through(self) -> None:
         """Kill and resume it, then let it end."""
@@ -158,6 +176,21 @@ def test_jobs_over_ssh_outlive_the_command(tmp_path: Path, size: Size) -> None:
     for number in range(size.hosts):
         for place in ("taskscaler", ".fleeting/detached"):
             assert list((tmp_path / f"home-{number}" / place).iterdir()) == []
+
+
+def test_jobs_in_containers_outlive_the_command(tmp_path: Path, size: Size, docker: Daemon) -> None:
+    """Beside each, a service lives on; neither container, network nor volume is left, nor anything on the hosts."""
+    before = anyio.run(docker.holdings)
+    with hosts.running(tmp_path, size.hosts) as servers:
+        trial = Trial(tmp_path, size)
+        containers = CONTAINERS.format(socket=docker.socket, image=IMAGE, base=tmp_path)
+        trial.begin('plugin = "static"', executor=containers)
+        with (tmp_path / "jobs.toml").open("a") as file:
+            file.write(hosts.plugin_config(tmp_path, servers))
+        trial.see_through()
+    trial.check()
+    assert anyio.run(docker.holdings) == before
+    assert [path.name for host in range(size.hosts) for path in (tmp_path / f"home-{host}").iterdir()] == []
 
 
 def test_jobs_of_local_instances_outlive_the_command(tmp_path: Path, size: Size) -> None:
