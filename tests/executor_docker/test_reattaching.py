@@ -208,6 +208,24 @@ async def test_a_job_is_started_once(bench: Bench) -> None:
 
 
 @marked
+async def test_what_a_daemon_made_late_for_a_killed_manager_is_in_nobodys_way(bench: Bench) -> None:
+    """It ends what it was asked for though nobody is there any more: another container of the job, or a network."""
+    executor, job = bench.executor(network="job"), JobSpec(name="job", script=f"echo here; {NAP}", timeout=3600.0)
+    body = {"Image": IMAGE, "Cmd": ["true"], "Labels": {UNIT: NAME, "taskscaler.kind": "job"}}
+    async with bench.docker.engine() as engine:
+        await engine.ask("POST", "/networks/create", json={"Name": f"taskscaler-{NAME}"})
+        await executor.start(job, bench.slot, name=NAME)
+        late = (await engine.ask("POST", "/containers/create", json=body))["Id"]
+        runs = await bench.container()
+        await executor.start(job, bench.slot, name=NAME)
+        assert await bench.container() == runs != late
+        await engine.ask("DELETE", f"/networks/taskscaler-{NAME}")
+    assert (await bench.attach(job, elapsed=7200.0)).verdict is Verdict.TIMED_OUT
+    assert bench.output.data == b"here\n"
+    await bench.end()
+
+
+@marked
 async def test_a_time_out_counts_while_nobody_is_there(bench: Bench) -> None:
     """What runs is ended when its time is over, which comes out again if it could not be said; so does its own end."""
     over = (Verdict.TIMED_OUT, "took longer than 1h0m0s")

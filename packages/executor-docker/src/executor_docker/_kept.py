@@ -5,6 +5,7 @@ starts the job under that name again makes everything anew.
 """
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 import anyio
@@ -20,7 +21,7 @@ from fleeting import Unreachable
 from fleeting.connectors import Sink
 from fleeting.errors import CommandLost, NameUnknown
 from fleeting.plugins import format_duration
-from fleeting_docker_engine import STDOUT, Listed, LogReader
+from fleeting_docker_engine import STDOUT, EngineRefused, Listed, LogReader, quoted
 from taskscaler.executors import JobOutcome
 
 CREATED = "created"
@@ -28,6 +29,9 @@ CREATED = "created"
 
 PATIENCE = 600.0
 """Seconds that a job without a time-out gets to receive its files."""
+
+GONE, CONFLICT = 404, 409
+"""What a daemon answers that is to remove what is not there, or what runs."""
 
 LOOK_AGAIN = 1.0
 """Seconds after which a log is asked for again that ended before its job."""
@@ -44,6 +48,8 @@ class Kept:
         work = self._work
         with told_of(work.instance, "the job's container cannot be looked up"):
             if await self._find() and (await work.state()).status != CREATED:
+                return
+            if not await self._remove_unstarted():
                 return
             await clear(work.engine, lambda _: True, label=f"{UNIT}={work.unit.id}")
         await work.prepare(None)
@@ -66,12 +72,33 @@ class Kept:
         return await work.bring_back(outcome, artifacts, Caches(work.admitted.options.caches, frozenset()))
 
     async def _find(self) -> bool:
-        """Look for the job's container."""
-        query = {"all": True, "filters": {"label": [f"{UNIT}={self._work.unit.id}", f"{KIND}=job"]}}
-        found = await self._work.engine.ask_for(tuple[Listed, ...], "GET", "/containers/json", query=query)
+        """Look for the job's container: the one that was started, if several were made."""
+        found = sorted(await self._made(), key=lambda each: each.state == CREATED)
         if found:
             self._work.container = found[0].id
         return bool(found)
+
+    async def _made(self) -> Sequence[Listed]:
+        """Look for all containers of the job: its daemon may still have been making one when its manager was killed."""
+        query = {"all": True, "filters": {"label": [f"{UNIT}={self._work.unit.id}", f"{KIND}=job"]}}
+        return await self._work.engine.ask_for(tuple[Listed, ...], "GET", "/containers/json", query=query)
+
+    async def _remove_unstarted(self) -> bool:
+        """Remove containers that were not started; returns whether all were: one may just be starting.
+
+        Its daemon may still be at it for a manager that was killed. It refuses to remove what runs unless it is forced.
+        """
+        engine = self._work.engine
+        for each in await self._made():
+            try:
+                await engine.ask("DELETE", f"/containers/{quoted(each.id)}", query={"v": True})
+            except EngineRefused as error:
+                if error.status == CONFLICT:
+                    self._work.container = each.id
+                    return False
+                if error.status != GONE:
+                    raise
+        return True
 
     async def _follow_in_time(self, elapsed: float, printed: "Printed", output: Sink) -> JobOutcome:
         work = self._work
