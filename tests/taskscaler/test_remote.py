@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
+from inspect import signature
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -28,6 +29,14 @@ Opened: TypeAlias = Callable[..., AbstractAsyncContextManager[Scaler]]
 def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Opened:
     """What opens a scaler on a cloud: our own, or a daemon's."""
     return scaling if request.param == "here" else partial(connected, tmp_path / "s.sock")
+
+
+@pytest.mark.parametrize("name", ["acquire", "acquire_lease", "attempts", "reattach", "replace", "reserve", "resume"])
+def test_the_arguments_are_the_same(name: str) -> None:
+    """So that a batch, or a script, changes one line."""
+    there, here = (signature(getattr(cls, name)).parameters for cls in (remote.Taskscaler, Taskscaler))
+    assert [*there] == [*here]
+    assert [each.default for each in there.values()] == [each.default for each in here.values()]
 
 
 async def test_a_slot_is_held_and_given_back(opened: Opened) -> None:
@@ -70,8 +79,12 @@ async def test_who_waits_in_vain_learns_why(opened: Opened) -> None:
             await scaler.acquire_lease("b", timeout=5)
         assert error.value.possible
         assert "within 5s" in str(error.value)
-        with pytest.raises(NoCapacity):
+        assert error.value.capacity is not None
+        assert (error.value.capacity.acquired, error.value.capacity.pending) == (1, 1)
+        with pytest.raises(NoCapacity) as error:
             await scaler.reserve("b")
+        assert error.value.capacity is not None
+        assert error.value.capacity.acquired == 1
         assert (await scaler.capacity()).pending == 0
 
 

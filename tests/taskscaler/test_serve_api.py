@@ -1,6 +1,7 @@
 """The daemon's API, in virtual time: what clients get, what becomes of it when they go, and who may do what."""
 
 from pathlib import Path
+from urllib.parse import urlencode
 
 import anyio
 import pytest
@@ -163,6 +164,44 @@ async def test_a_member_of_the_group_sees_and_ends_only_what_is_its_own() -> Non
         assert (await stranger("POST", "/client", {})).status == 400
         assert (await stranger("POST", "/release", {"key": "m", "lease": lease.data["lease"]})).status == 404
         assert len((await owner("GET", "/leases")).data["leases"]) == 2
+
+
+@pytest.mark.parametrize("key", ["m", 'it\'s "so" here'], ids=["plain", "quoted"])
+async def test_a_member_reads_its_keys_as_it_wrote_them(key: str) -> None:
+    """Not as they are told apart from other users'; what a refusal counts, it says to members, too."""
+    long = MEMBER.long_key(key)
+    async with called(FakeCloud(), max_instances=1) as (ask, _):
+        member = Caller(ask.app, MEMBER).called(2)
+        await member("POST", "/client", {})
+        await member("POST", "/acquire", {"key": key, "request": "1"})
+        in_use = await member("POST", "/acquire", {"key": key, "request": "2"})
+        unknown = await member("POST", "/reattach", {"key": f"{key}!", "request": "3"})
+        for refusal, named in ((in_use, key), (unknown, f"{key}!")):
+            assert refusal.data["error"]["key"] == named
+            assert repr(named) in refusal.why
+        waited = await member("POST", "/acquire", {"key": "n", "request": "4", "timeout": 1})
+        assert waited.data["error"]["capacity"]["acquired"] == 1
+        explained = await member("GET", f"/explain?{urlencode({'key': key})}")
+        assert explained.data["key"] == key
+        assert explained.data["answer"].startswith(f"{key} has held")
+        for answer in (in_use, unknown, waited, explained):
+            assert long not in str(answer.data)
+            assert repr(long)[1:-1] not in str(answer.data)
+
+
+async def test_a_member_who_mistypes_a_key_is_not_shown_other_users() -> None:
+    """The owner is: it may see them all."""
+    async with called(FakeCloud(), capacity_per_instance=4) as (ask, _):
+        owner = await opened(ask)
+        stranger = Caller(ask.app, STRANGER).called(2)
+        await stranger("POST", "/client", {})
+        await stranger("POST", "/acquire", {"key": "nightly-build", "request": "1"})
+        member = Caller(ask.app, MEMBER).called(3)
+        theirs = STRANGER.long_key("nightly-build")
+        assert theirs in str((await owner("GET", f"/explain?{urlencode({'key': theirs[:-1]})}")).data)
+        seen = (await member("GET", "/explain?key=nightly-build")).data
+        assert seen["state"] == "unknown"
+        assert theirs not in str(seen)
 
 
 async def test_credentials_are_given_to_who_dials_and_are_nowhere_else() -> None:

@@ -21,6 +21,7 @@ from taskscaler._errors import (
     NotSuspended,
     TaskscalerError,
 )
+from taskscaler.core._slots import Capacity
 
 T = TypeVar("T")
 
@@ -102,15 +103,19 @@ _KEPT = ("possible", "key", "at", "held", "instance")
 def _kept_by(error: Exception) -> dict[str, object]:
     kept = {name: getattr(error, name) for name in _KEPT if isinstance(error, TaskscalerError) and hasattr(error, name)}
     match error:
+        case NoCapacity():
+            return {**kept, "capacity": None if error.capacity is None else to_plain(error.capacity)}
         case NotDetached():
-            return {**kept, "why": str(error).partition("' ")[2]}
+            return {**kept, "why": str(error).removeprefix(f"the lease {error.key!r} ")}
         case LeaseLost():
             return {**kept, "loss": loss_as_data(error.loss)}
     return kept
 
 
 _ERRORS: Mapping[str, Callable[[Mapping[str, Any]], Exception]] = {
-    "NoCapacity": lambda data: NoCapacity(data["message"], possible=bool(data["possible"])),
+    "NoCapacity": lambda data: NoCapacity(
+        data["message"], possible=bool(data["possible"]), capacity=_capacity_of(data.get("capacity"))
+    ),
     "KeyInUse": lambda data: KeyInUse(data["key"]),
     "LeaseExpired": lambda data: LeaseExpired(data["key"], float(data["at"])),
     "NotDetached": lambda data: NotDetached(data["key"], data["why"], held=bool(data["held"])),
@@ -131,9 +136,13 @@ def error_of(data: object) -> Exception:
             try:
                 make = _ERRORS.get(kind)
                 return make({**said, "message": message}) if make is not None else DaemonRefused(message)
-            except (LookupError, TypeError, ValueError):
+            except (LookupError, TypeError, ValueError, DaemonRefused):
                 return DaemonRefused(message)
     return DaemonRefused("the daemon refused, and did not say why; look at its log")
+
+
+def _capacity_of(data: object) -> Capacity | None:
+    return None if data is None else from_plain(data, Capacity)
 
 
 def loss_as_data(loss: Loss) -> dict[str, str]:

@@ -109,13 +109,16 @@ class Taskscaler:
         timeout: float | None = None,
         expected_duration: float = math.inf,
         place: int | None = None,
+        persistent: bool = False,
     ) -> AsyncIterator[Lease]:
         """Hold a slot for as long as the body runs. Arguments and errors are those of `acquire_lease`.
 
         Raises:
             LeaseLost: The instance was lost, and the body cancelled.
         """
-        lease = await self.acquire_lease(key, timeout=timeout, expected_duration=expected_duration, place=place)
+        lease = await self.acquire_lease(
+            key, timeout=timeout, expected_duration=expected_duration, place=place, persistent=persistent
+        )
         async with lease.hold():
             yield lease
 

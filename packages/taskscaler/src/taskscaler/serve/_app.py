@@ -155,8 +155,10 @@ class Api:
         answer = getattr(self, f"_{verb.name}")
 
         async def endpoint(request: Request) -> Response:
+            key = ""
             try:
                 call = await self._check(verb, request)
+                key = getattr(call.body, "key", None) or ""
                 if verb.waits:
                     result = await _unless_gone(call.receive, lambda: answer(call))
                 else:
@@ -164,7 +166,7 @@ class Api:
             except (_Gone, ClientDisconnect):
                 return Response(status_code=499)
             except Exception as error:  # noqa: BLE001  (each request ends nothing but itself)
-                return _refused(error, request)  # of members' keys, messages have the long names
+                return _refused(error, request, key)
             return result if isinstance(result, Response) else JSONResponse(_short(request.state.peer, result or {}))
 
         return endpoint
@@ -249,6 +251,10 @@ class Api:
             raise DaemonRefused("only the daemon's own user may ask about this; ask about keys you hold", status=403)
         explain: Any = self.fleet.scaler.explain
         answer = await explain(instance=asked.instance, key=asked.key)
+        if not call.peer.is_owner:
+            answer = evolve(answer, key=call.peer.short_key(answer.key))
+            if answer.state == "unknown":  # behind it, a hint at keys that others use
+                answer = evolve(answer, why=answer.why.partition(";")[0])
         if asked.form == "value":
             return {"explanation": to_plain(answer)}
         return dict(answer.as_dict())
@@ -301,7 +307,8 @@ class Api:
             except NoCapacity as error:
                 if call.peer.is_owner:
                     raise
-                raise NoCapacity(str(error).partition("\n")[0], possible=error.possible) from error
+                why = str(error).partition("\n")[0]  # what follows names others' work
+                raise NoCapacity(why, possible=error.possible, capacity=error.capacity) from error
         return dict(to_plain(held.facts))
 
     async def _release(self, call: _Call) -> None:
@@ -459,17 +466,26 @@ def _client_id(given: str | None) -> str:
     return given
 
 
-def _refused(error: Exception, request: Request) -> Response:
+def _refused(error: Exception, request: Request, key: str) -> Response:
     """Answer with an error; what was not foreseen is a mistake of ours, and goes into the log."""
     if isinstance(error, DaemonRefused):
-        return JSONResponse({"error": error_as_data(error)}, error.status)
-    for cls, status in _STATUS.items():
-        if isinstance(error, cls):
-            return JSONResponse({"error": error_as_data(error)}, status)
-    if isinstance(error, FleetingError):
-        return JSONResponse({"error": error_as_data(error)}, 400)
-    log.error("request_failed", exc_info=error, extra={"path": request.url.path})
-    return JSONResponse({"error": error_as_data(DaemonRefused("the daemon failed; its log says how", status=500))}, 500)
+        status = error.status
+    else:
+        unlisted = 400 if isinstance(error, FleetingError) else 500
+        status = next((each for cls, each in _STATUS.items() if isinstance(error, cls)), unlisted)
+    if status == 500:  # noqa: PLR2004  (HTTP's)
+        log.error("request_failed", exc_info=error, extra={"path": request.url.path})
+        error = DaemonRefused("the daemon failed; its log says how", status=status)
+    return JSONResponse({"error": _with_short_key(request.state.peer, key, error_as_data(error))}, status)
+
+
+def _with_short_key(peer: Peer, key: str, data: Mapping[str, object]) -> dict[str, object]:
+    """Give the key of a request, wherever an error names it, the name that whoever asks knows it by."""
+    short = peer.short_key(key)
+    return {
+        name: each.replace(repr(key), repr(short)).replace(key, short) if key and isinstance(each, str) else each
+        for name, each in data.items()
+    }
 
 
 async def _no_such_route(_: Request, error: Exception) -> Response:
