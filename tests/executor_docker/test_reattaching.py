@@ -268,6 +268,21 @@ async def test_who_gets_a_slot_ends_what_was_left_in_it(bench: Bench) -> None:
 
 
 @marked
+async def test_what_a_daemon_makes_of_a_job_that_was_ended_goes_with_the_next(bench: Bench) -> None:
+    """Its manager was killed while it asked for that, and a later one has ended the try."""
+    executor = bench.executor()
+    for name in ("first", "second"):
+        await executor.start(JobSpec(name="job", script=NAP), bench.slot, name=f"{BATCH}-{name}")
+    async with bench.docker.engine() as engine:
+        own = (await engine.ask("GET", f"/containers/{await bench.container(f'{BATCH}-first')}/json"))["Config"]
+        labels = {name: value for name, value in own["Labels"].items() if name.startswith("taskscaler.")}
+        await executor.end(bench.slot, name=f"{BATCH}-first")
+        await engine.ask("POST", "/networks/create", json={"Name": "late", "Labels": labels})
+    assert await bench.container(f"{BATCH}-second")
+    await executor.end(bench.slot, name=f"{BATCH}-second")
+
+
+@marked
 async def test_what_could_not_be_ended_is_by_the_next_job_on_that_daemon(bench: Bench) -> None:
     """Instances may share a daemon; one of them is gone."""
 

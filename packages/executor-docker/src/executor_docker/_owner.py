@@ -5,8 +5,8 @@ by a run of the same manager that is over, killed or not, is cleared away by the
 for it may be in use: two managers may share a daemon, and both call an instance of theirs by one name.
 
 What outlives the manager bears the name of its try instead of a run. It is cleared away by the next such job on the
-same slot, unless a process works for its batch; and by the next one on the daemon if this run was to end it, but could
-not reach it.
+same slot, unless a process works for its batch. What this run has ended, but could not reach, or what the daemon was
+still making, goes with the next such job on that daemon, when it begins and when it ends.
 """
 
 from collections.abc import Iterator, Mapping
@@ -15,7 +15,7 @@ from pathlib import Path
 
 from attrs import define, field, frozen
 
-from taskscaler.executors.runs import Runs, batch_of, check_try, is_try
+from taskscaler.executors.runs import MOST_GONE, Runs, batch_of, check_try, is_try
 
 MANAGER = "taskscaler.manager"
 RUN = "taskscaler.run"
@@ -58,8 +58,9 @@ class Owner:
 
     _root: Path | None = None
     _runs: Runs = field(init=False)
-    _ending: set[str] = field(factory=set, init=False)
-    """Tries of which something may be left that nobody needs."""
+    _ended: dict[str, None] = field(factory=dict, init=False)
+    """Tries that nobody needs any more, the latest last. Something of them may be left, or come late: a daemon goes on
+    with what it was asked for by a manager that was killed."""
 
     @_runs.default
     def _runs_of_root(self) -> Runs:
@@ -104,20 +105,17 @@ class Owner:
         }
         return Unit(id=name, labels=labels)
 
-    @contextmanager
-    def ending(self, name: str) -> Iterator[None]:
-        """Be at work for it no more; if the body fails, something of it may be left."""
-        self._ending.add(name)
-        try:
-            yield
-            self._ending.discard(name)
-        finally:
-            self._runs.let_go(batch_of(name), name)
+    def let_go(self, name: str) -> None:
+        """Be at work for it no more, and need nothing of it."""
+        self._ended[name] = None
+        if len(self._ended) > MOST_GONE:
+            del self._ended[next(iter(self._ended))]
+        self._runs.let_go(batch_of(name), name)
 
     def is_over(self, found: Labels, unit: Unit) -> bool:
-        """Whether something, by its labels, is of a try that we could not end, or lost its slot to this one."""
+        """Whether something, by its labels, is of a try that we have ended, or that lost its slot to this one."""
         name = found.get(TRY, "")
-        if name in self._ending and found.get(MANAGER) == self._runs.manager:
+        if name in self._ended and found.get(MANAGER) == self._runs.manager:
             return True
         of_slot = all(found.get(label) == unit.labels[label] for label in (MANAGER, INSTANCE, SLOT))
         return of_slot and name != unit.id and is_try(name) and not self._runs.is_held(batch_of(name))
