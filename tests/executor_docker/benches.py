@@ -50,7 +50,11 @@ class Bench:
         executor = executor or self.executor(**(config or {}))
         job = JobSpec(name="job", script=script, options=DockerOptions(**(options or {})), **spec)
         with anyio.fail_after(PATIENCE):
-            return await executor.run(job, evolve(self.slot, slot=slot), output=self.output, artifacts=self.artifacts)
+            return await self.carry_out(executor, job, evolve(self.slot, slot=slot))
+
+    async def carry_out(self, executor: DockerExecutor, job: JobSpec, leased: Slot) -> JobOutcome:
+        """Have the job run to its end."""
+        return await executor.run(job, leased, output=self.output, artifacts=self.artifacts)
 
     @property
     def artifacts(self) -> Path:

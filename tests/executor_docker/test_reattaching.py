@@ -3,32 +3,26 @@
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from struct import pack
 from typing import Any
 
 import anyio
 import pytest
 from attrs import define, evolve
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from executor_docker import DockerConfig, DockerError, DockerExecutor, DockerOptions
-from executor_docker._kept import Printed
+from executor_docker import DockerError, DockerExecutor
 from executor_docker._options import Service
-from executor_docker._owner import UNIT, Owner
-from executor_docker._script import END
+from executor_docker._owner import UNIT
 from fleeting import Connection, Unreachable
 from fleeting.errors import CommandLost, NameUnknown
-from fleeting_docker_engine import STDERR, STDOUT, Entry, tar_of
-from fleeting_docker_engine._frames import PIECE
-from taskscaler.executors import JobOutcome, JobSpec, Reattaches, Verdict
+from fleeting_docker_engine import Entry, tar_of
+from taskscaler.executors import JobOutcome, JobSpec, Verdict
 from tests.executor_docker import benches, test_jobs, test_services
 from tests.executor_docker.benches import PATIENCE, bench_on
 from tests.fleeting.local_agents import Heard
 from tests.fleeting_docker_engine.daemons import IMAGE, Daemon
 from tests.taskscaler.leased import Slot
 
-docker = [pytest.mark.anyio, pytest.mark.usefixtures("nothing_left")]
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("nothing_left")]
 
 BATCH, GONE = "0123456789ab", "ba9876543210"
 NAME = f"{BATCH}-job"
@@ -39,26 +33,14 @@ NAP = "exec sleep 1000"
 class Bench(benches.Bench):
     """One instance, and everything to run jobs on it that outlive whoever starts them."""
 
-    async def run(
-        self,
-        script: str,
-        *,
-        slot: int = 0,
-        config: dict[str, Any] | None = None,
-        options: dict[str, Any] | None = None,
-        executor: DockerExecutor | None = None,
-        **spec: Any,  # noqa: ANN401
-    ) -> JobOutcome:
+    async def carry_out(self, executor: DockerExecutor, job: JobSpec, leased: Slot) -> JobOutcome:
         """Start a job, attach to it, and end it; one that is cancelled, too."""
-        executor, leased = executor or self.executor(**(config or {})), evolve(self.slot, slot=slot)
-        job = JobSpec(name="job", script=script, options=DockerOptions(**(options or {})), **spec)
-        with anyio.fail_after(PATIENCE):
-            try:
-                await executor.start(job, leased, name=NAME)
-                return await executor.attach(job, leased, name=NAME, output=self.output, artifacts=self.artifacts)
-            finally:
-                with anyio.CancelScope(shield=True):
-                    await executor.end(leased, name=NAME)
+        try:
+            await executor.start(job, leased, name=NAME)
+            return await executor.attach(job, leased, name=NAME, output=self.output, artifacts=self.artifacts)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await executor.end(leased, name=NAME)
 
     @contextmanager
     def manager(self, name: str) -> Iterator[DockerExecutor]:
@@ -107,13 +89,6 @@ async def bench(docker: Daemon, tmp_path: Path) -> AsyncIterator[Bench]:
         yield Bench(plain.docker, plain.slot, plain.directory)
 
 
-def marked(test: Any) -> Any:  # noqa: ANN401  (a decorator)
-    """Mark what needs the daemon."""
-    for mark in docker:
-        test = mark(test)
-    return test
-
-
 PROMISES: list[Callable[[benches.Bench], Awaitable[None]]] = [
     test_jobs.test_a_script_that_ends_well_has_succeeded_and_what_it_used_is_known,
     test_jobs.test_a_shebang_is_respected_and_standard_input_is_empty,
@@ -126,7 +101,6 @@ PROMISES: list[Callable[[benches.Bench], Awaitable[None]]] = [
 ]
 
 
-@marked
 @pytest.mark.parametrize("promise", PROMISES, ids=lambda each: each.__name__.removeprefix("test_"))
 async def test_a_job_that_outlives_its_manager_is_a_job(
     bench: Bench, promise: Callable[[benches.Bench], Awaitable[None]]
@@ -135,7 +109,6 @@ async def test_a_job_that_outlives_its_manager_is_a_job(
     await promise(bench)
 
 
-@marked
 async def test_a_service_that_ends_is_an_error_with_the_end_of_its_log(bench: Bench) -> None:
     """There is no log of the job yet in which all of it could be shown."""
     script = "echo nothing; echo no disk; exit 4"
@@ -149,12 +122,6 @@ async def test_a_service_that_ends_is_an_error_with_the_end_of_its_log(bench: Be
 # --- another manager ---------------------------------------------------------------------------------------------
 
 
-def test_the_docker_executor_reattaches() -> None:
-    """As whoever has an executor finds out."""
-    assert isinstance(DockerExecutor(DockerConfig(), Owner()), Reattaches)
-
-
-@marked
 async def test_a_later_manager_joins_a_job_from_any_byte(bench: Bench) -> None:
     """While it runs and when it has ended, as often as anybody likes; and with its artifacts."""
     whole = b"one\ntwo\nthr\xff\0ee"
@@ -185,7 +152,6 @@ async def test_a_later_manager_joins_a_job_from_any_byte(bench: Bench) -> None:
     await bench.end()
 
 
-@marked
 async def test_a_job_is_started_once(bench: Bench) -> None:
     """However often that is asked for by managers that do not know; what was only made before is made anew."""
     body = {"Image": IMAGE, "Cmd": ["true"], "Labels": {UNIT: NAME, "taskscaler.kind": "job"}}
@@ -207,7 +173,6 @@ async def test_a_job_is_started_once(bench: Bench) -> None:
         await bench.attach(job)
 
 
-@marked
 async def test_what_a_daemon_made_late_for_a_killed_manager_is_in_nobodys_way(bench: Bench) -> None:
     """It ends what it was asked for though nobody is there any more: another container of the job, or a network."""
     executor, job = bench.executor(network="job"), JobSpec(name="job", script=f"echo here; {NAP}", timeout=3600.0)
@@ -225,7 +190,6 @@ async def test_what_a_daemon_made_late_for_a_killed_manager_is_in_nobodys_way(be
     await bench.end()
 
 
-@marked
 async def test_a_time_out_counts_while_nobody_is_there(bench: Bench) -> None:
     """What runs is ended when its time is over, which comes out again if it could not be said; so does its own end."""
     over = (Verdict.TIMED_OUT, "took longer than 1h0m0s")
@@ -241,7 +205,6 @@ async def test_a_time_out_counts_while_nobody_is_there(bench: Bench) -> None:
     await bench.end()
 
 
-@marked
 async def test_what_ended_a_job_from_outside_has_lost_it(bench: Bench) -> None:
     """Nobody knows what came of it: neither has it failed, nor was it never started."""
     job = await bench.start(f"echo here; {NAP}")
@@ -252,7 +215,6 @@ async def test_what_ended_a_job_from_outside_has_lost_it(bench: Bench) -> None:
     await bench.end()
 
 
-@marked
 async def test_who_gets_a_slot_ends_what_was_left_in_it(bench: Bench) -> None:
     """A job of an earlier lease of the slot; not what other slots have, nor what somebody is at work for."""
     await bench.start(NAP, name=f"{GONE}-beside", slot=1)
@@ -267,7 +229,6 @@ async def test_who_gets_a_slot_ends_what_was_left_in_it(bench: Bench) -> None:
     await bench.end(name=f"{GONE}-beside", slot=1)
 
 
-@marked
 async def test_what_a_daemon_makes_of_a_job_that_was_ended_goes_with_the_next(bench: Bench) -> None:
     """Its manager was killed while it asked for that, and a later one has ended the try."""
     executor = bench.executor()
@@ -282,7 +243,6 @@ async def test_what_a_daemon_makes_of_a_job_that_was_ended_goes_with_the_next(be
     await executor.end(bench.slot, name=f"{BATCH}-second")
 
 
-@marked
 async def test_what_could_not_be_ended_is_by_the_next_job_on_that_daemon(bench: Bench) -> None:
     """Instances may share a daemon; one of them is gone."""
 
@@ -298,54 +258,3 @@ async def test_what_could_not_be_ended_is_by_the_next_job_on_that_daemon(bench: 
     assert await bench.container(f"{BATCH}-lost")
     await bench.run("true", slot=1, executor=executor)
     assert not await bench.container(f"{BATCH}-lost")
-
-
-# --- the log -----------------------------------------------------------------------------------------------------
-
-
-def logged(said: bytes, *, has_line_ends: bool) -> Iterator[bytes]:
-    """Write an output as a daemon does: line by line, long ones in pieces; an older one forgets the ends of those."""
-    for line in said.splitlines(keepends=True) if said else ():
-        text = line.removesuffix(b"\n")
-        pieces = [text[at : at + PIECE] for at in range(0, len(text), PIECE)] or [b""]
-        if len(pieces[-1]) == PIECE:
-            pieces.append(b"")
-        end = b"\n" if has_line_ends or len(pieces) == 1 else b""
-        for piece in (*pieces[:-1], pieces[-1] + end):
-            yield pack(">BxxxL", STDOUT, len(piece)) + piece
-
-
-@settings(max_examples=60)
-@given(
-    said=st.lists(
-        st.sampled_from([b"a", b"\n", END, END[:1], END[:5], b"\0\xff", b"x" * PIECE, b"y" * 20_000]), max_size=6
-    ).map(b"".join),
-    ended=st.booleans(),
-    has_line_ends=st.booleans(),
-    cuts=st.lists(st.integers(0, 50_000), max_size=8),
-    offset=st.integers(0, 50_000),
-)
-def test_each_byte_of_a_log_is_passed_on_once_and_ours_are_not(
-    said: bytes,
-    ended: bool,  # noqa: FBT001  (drawn)
-    has_line_ends: bool,  # noqa: FBT001
-    cuts: list[int],
-    offset: int,
-) -> None:
-    """However it comes in pieces, and wherever somebody left off; also if the log has to be asked for again."""
-    if not ended and said and not said.endswith(b"\n"):
-        said += b"\n"  # as the daemon does, without our end
-    expected = said if ended else said.removesuffix(END)
-    report = pack(">BxxxL", STDERR, 2) + b"x\n"
-    log = b"".join(each + report for each in logged(said + END * ended, has_line_ends=has_line_ends))
-    printed = Printed(min(offset, len(expected)))
-    got = bytearray(expected[: printed.size])
-    for _ in range(2):
-        printed.begin()
-        for start, end in zip([0, *sorted(cuts)], [*sorted(cuts), len(log)], strict=True):
-            chunk = printed.feed(log[start:end])
-            printed.passed(chunk)
-            got += chunk
-    got += printed.finish()
-    assert bytes(got) == expected
-    assert not bytes(printed.report).strip(b"x\n")

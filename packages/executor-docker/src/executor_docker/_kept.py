@@ -5,7 +5,7 @@ starts the job under that name again makes everything anew.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import anyio
@@ -47,9 +47,8 @@ class Kept:
         """Start the job, unless it was started before."""
         work = self._work
         with told_of(work.instance, "the job's container cannot be looked up"):
-            if await self._find() and (await work.state()).status != CREATED:
-                return
-            if not await self._remove_unstarted():
+            made = await self._made()
+            if any(map(_was_started, made)) or not await self._remove(made):
                 return
             await clear(work.engine, lambda _: True, label=f"{UNIT}={work.unit.id}")
         await work.prepare(None)
@@ -65,36 +64,29 @@ class Kept:
         """See the job to its end, or end it when it has had its time; see `Reattaches.attach`."""
         work = self._work
         with told_of(work.instance, "the job's container cannot be looked up"):
-            if not await self._find() or (await work.state()).status == CREATED:
-                raise NameUnknown(work.unit.id)
+            started = [*filter(_was_started, await self._made())]
+        if not started:
+            raise NameUnknown(work.unit.id)
+        work.container = started[0].id
         printed = Printed(offset)
         outcome = await self._follow_in_time(elapsed, printed, output)
         return await work.bring_back(outcome, artifacts, Caches(work.admitted.options.caches, frozenset()))
-
-    async def _find(self) -> bool:
-        """Look for the job's container: the one that was started, if several were made."""
-        found = sorted(await self._made(), key=lambda each: each.state == CREATED)
-        if found:
-            self._work.container = found[0].id
-        return bool(found)
 
     async def _made(self) -> Sequence[Listed]:
         """Look for all containers of the job: its daemon may still have been making one when its manager was killed."""
         query = {"all": True, "filters": {"label": [f"{UNIT}={self._work.unit.id}", f"{KIND}=job"]}}
         return await self._work.engine.ask_for(tuple[Listed, ...], "GET", "/containers/json", query=query)
 
-    async def _remove_unstarted(self) -> bool:
+    async def _remove(self, made: Iterable[Listed]) -> bool:
         """Remove containers that were not started; returns whether all were: one may just be starting.
 
         Its daemon may still be at it for a manager that was killed. It refuses to remove what runs unless it is forced.
         """
-        engine = self._work.engine
-        for each in await self._made():
+        for each in made:
             try:
-                await engine.ask("DELETE", f"/containers/{quoted(each.id)}", query={"v": True})
+                await self._work.engine.ask("DELETE", f"/containers/{quoted(each.id)}", query={"v": True})
             except EngineRefused as error:
                 if error.status == CONFLICT:
-                    self._work.container = each.id
                     return False
                 if error.status != GONE:
                     raise
@@ -104,21 +96,29 @@ class Kept:
         work = self._work
         left = math.inf if work.job.timeout is None else work.job.timeout - max(0.0, elapsed)
         with anyio.move_on_after(left):
-            await self._follow(printed, output)
+            await self._follow(printed, output, patience=math.inf)
             return await self._ended(printed)
         with told_of(work.instance, "the job took too long and cannot be stopped"):
             has_ended = not (await work.state()).is_running
-        outcome = None if has_ended else await work.time_out()
-        await self._follow(printed, output)
-        if outcome is not None:
+        if not has_ended:
+            outcome = await work.time_out()
+            with anyio.move_on_after(work.config.cleanup_timeout):  # whatever its daemon says, its time is over
+                await self._follow(printed, output)
             return outcome
+        await self._follow(printed, output)
         try:
             return await self._ended(printed)
         except CommandLost:  # a manager before us ended it for its time, and could not say so any more
             return work.timed_out()
 
-    async def _follow(self, printed: "Printed", output: Sink) -> None:
-        """Pass on what the job prints, and has printed, until it has ended."""
+    async def _follow(self, printed: "Printed", output: Sink, *, patience: float | None = None) -> None:
+        """Pass on what the job prints, and has printed, until it has ended.
+
+        Args:
+            printed: What is known of it.
+            output: Gets the rest.
+            patience: Seconds for which it may print nothing; None: it has ended, and the daemon only reads.
+        """
         work = self._work
         query = {"stdout": True, "stderr": True, "follow": True}
 
@@ -130,7 +130,7 @@ class Kept:
         with told_of(work.instance, "the job's output cannot be read"):
             while True:
                 printed.begin()
-                await work.engine.download(f"{work.path}/logs", take, query=query, patience=math.inf)
+                await work.engine.download(f"{work.path}/logs", take, query=query, patience=patience)
                 if not (await work.state()).is_running:
                     break
                 await anyio.sleep(LOOK_AGAIN)
@@ -151,6 +151,10 @@ class Kept:
             work.unit.id,
             f"its container was ended from outside, with {code}: somebody killed it, or its daemon or host restarted",
         )
+
+
+def _was_started(container: Listed) -> bool:
+    return container.state != CREATED
 
 
 @define
