@@ -88,14 +88,14 @@ class DockerExecutor:
     async def end(self, lease: Leased, *, name: str) -> None:
         """See `Reattaches.end`."""
         unit = await self._held(JobSpec(name="none", script=""), lease, name)
-        await to_thread.run_sync(self._owner.let_go, name)
+        self._owner.let_go(name)
 
         def is_over(found: Labels) -> bool:
             return found.get(UNIT) == name or self._owner.is_over(found, unit)
 
         async with self._engine_on(lease) as engine:
-            for problem in await self._clean_up(engine, is_over):
-                raise DockerError(f"the job {name} may have left something on {lease.instance}: {problem}")
+            if problems := await self._clean_up(engine, is_over, label=UNIT):
+                raise DockerError(f"the job {name} may have left something on {lease.instance}: {problems[0]}")
 
     async def _held(self, job: JobSpec, lease: Leased, name: str) -> Unit:
         """Be at work for a try that outlives us."""
@@ -115,17 +115,17 @@ class DockerExecutor:
             raise
         except BaseException:
             with anyio.move_on_after(HASTY_CLEANUP, shield=True):
-                await self._clean_up(work.engine, lambda found: found.get(UNIT) == work.unit.id)
+                await self._clean_up(work.engine, lambda _: True, label=f"{UNIT}={work.unit.id}")
             raise
-        warnings = await self._clean_up(work.engine, lambda found: found.get(UNIT) == work.unit.id)
+        warnings = await self._clean_up(work.engine, lambda _: True, label=f"{UNIT}={work.unit.id}")
         return evolve(outcome, warnings=(*outcome.warnings, *warnings))
 
-    async def _clean_up(self, engine: Engine, unwanted: Wanted) -> tuple[str, ...]:
+    async def _clean_up(self, engine: Engine, unwanted: Wanted, *, label: str) -> tuple[str, ...]:
         """Leave nothing of a job. It has ended: what fails here is only reported, and found by the next job there."""
         limit = self._config.cleanup_timeout
         try:
             with anyio.fail_after(limit):
-                await clear(engine, unwanted)
+                await clear(engine, unwanted, label=label)
         except TimeoutError:
             return (f"the clean-up took longer than {format_duration(limit)}",)
         except (EngineRefused, EngineUnreachable) as error:

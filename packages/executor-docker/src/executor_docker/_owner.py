@@ -15,7 +15,7 @@ from pathlib import Path
 
 from attrs import define, field, frozen
 
-from taskscaler.executors.runs import MOST_GONE, Runs, batch_of, check_try, is_try
+from taskscaler.executors.runs import Latest, Runs, batch_of, check_try, is_try
 
 MANAGER = "taskscaler.manager"
 RUN = "taskscaler.run"
@@ -58,8 +58,8 @@ class Owner:
 
     _root: Path | None = None
     _runs: Runs = field(init=False)
-    _ended: dict[str, None] = field(factory=dict, init=False)
-    """Tries that nobody needs any more, the latest last. Something of them may be left, or come late: a daemon goes on
+    _ended: Latest = field(factory=Latest, init=False)
+    """Tries that nobody needs any more. Something of them may be left, or come late: a daemon goes on
     with what it was asked for by a manager that was killed."""
 
     @_runs.default
@@ -107,9 +107,7 @@ class Owner:
 
     def let_go(self, name: str) -> None:
         """Be at work for it no more, and need nothing of it."""
-        self._ended[name] = None
-        if len(self._ended) > MOST_GONE:
-            del self._ended[next(iter(self._ended))]
+        self._ended.add(name)
         self._runs.let_go(batch_of(name), name)
 
     def is_over(self, found: Labels, unit: Unit) -> bool:

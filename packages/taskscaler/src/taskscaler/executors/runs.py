@@ -65,6 +65,23 @@ def _new_id() -> str:
 
 
 @define
+class Latest:
+    """The last `MOST_GONE` names of any number, so that what is remembered has a bound."""
+
+    _names: dict[str, None] = field(factory=dict, init=False)
+
+    def add(self, name: str) -> None:
+        """Remember one, and forget the oldest if there are too many."""
+        self._names[name] = None
+        if len(self._names) > MOST_GONE:
+            del self._names[next(iter(self._names))]
+
+    def __contains__(self, name: str) -> bool:
+        """Whether it is remembered."""
+        return name in self._names
+
+
+@define
 class Runs:
     """This run of a manager, and what is known of its others. Nothing is opened before the first `claim`."""
 
@@ -83,8 +100,8 @@ class Runs:
     _active: set[str] = field(factory=set, init=False)
     """Ids of the tries that are at work."""
 
-    _gone: dict[str, None] = field(factory=dict, init=False)
-    """Ids of the last tries that have left nothing, the latest last."""
+    _gone: Latest = field(factory=Latest, init=False)
+    """Ids of tries that have left nothing."""
 
     _held: dict[str, tuple[int, set[str]]] = field(factory=dict, init=False)
     """Of what outlives runs: who works on it now, by ids, with the lock and the tries at work."""
@@ -141,9 +158,7 @@ class Runs:
 
     def left_nothing(self, unit: str) -> None:
         """Note that nothing is left of a try, though somebody may have seen something of it just before."""
-        self._gone[unit] = None
-        if len(self._gone) > MOST_GONE:
-            del self._gone[next(iter(self._gone))]
+        self._gone.add(unit)
 
     def is_at_work(self, unit: str) -> bool:
         """Whether a try of this run still is."""
