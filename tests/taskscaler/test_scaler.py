@@ -239,18 +239,20 @@ async def test_a_connection_that_lives_is_no_matter_of_heartbeats() -> None:
             assert (await another.run("true")).ok
 
 
+@asynccontextmanager
+async def in_vain(*_: object) -> AsyncIterator[Connection]:
+    """Dial, for as long as an instance may take to come up."""
+    await anyio.sleep(600)
+    raise Unreachable("could not be reached within 600 s")
+    yield
+
+
 @pytest.mark.parametrize("before", [False, True], ids=["while it dials", "before it dials"])
 async def test_dialling_a_sick_instance_is_given_up(*, before: bool) -> None:
     """Who waits for a connection to an instance whose heartbeats fail hears of it long before dialling times out."""
     cloud = FakeCloud()
 
-    @asynccontextmanager
-    async def dial(*_: object) -> AsyncIterator[Connection]:
-        await anyio.sleep(600)
-        raise Unreachable("could not be reached within 600 s")
-        yield
-
-    async with scaling(cloud, dial=dial, max_instances=1, heartbeat_interval=10.0) as scaler:
+    async with scaling(cloud, dial=in_vain, max_instances=1, heartbeat_interval=10.0) as scaler:
         with pytest.raises(LeaseLost, match="its heartbeats fail") as caught:
             async with scaler.acquire("job") as lease:
                 started = anyio.current_time()
@@ -268,13 +270,7 @@ async def test_dialling_again_what_could_not_be_reached_is_given_up_at_once() ->
     """Who tries a few times, as those do whose jobs may run on, hears of it once and for all."""
     cloud, took = FakeCloud(), []
 
-    @asynccontextmanager
-    async def dial(*_: object) -> AsyncIterator[Connection]:
-        await anyio.sleep(600)
-        raise Unreachable("could not be reached within 600 s")
-        yield
-
-    async with scaling(cloud, dial=dial, max_instances=1, heartbeat_interval=10.0) as scaler:
+    async with scaling(cloud, dial=in_vain, max_instances=1, heartbeat_interval=10.0) as scaler:
         with pytest.raises(LeaseLost, match="its heartbeats fail"):
             async with scaler.acquire("job") as lease:
                 cloud.sicken("i-1")
