@@ -172,7 +172,7 @@ class Carrier:
     async def drained(self) -> None:
         """Nothing is left."""
 
-    def ring_soon(self, bell: object) -> None:
+    def wake_soon(self, wakeup: object) -> None:
         """Nobody waits."""
 
 
@@ -239,7 +239,7 @@ def serve(answer: str, byte: str, size: str, path: str) -> None:
                     self.request.sendall(more)
 
     server = ThreadingUnixStreamServer(path, Flood) if path else ThreadingTCPServer(("127.0.0.1", 0), Flood)
-    print(0 if path else server.server_address[1], flush=True)
+    print(0 if path else server.socket.getsockname()[1], flush=True)
     server.serve_forever()
 
 

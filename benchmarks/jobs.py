@@ -10,18 +10,20 @@ import argparse
 import json
 import resource
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, closing
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
 from io import BufferedReader, RawIOBase
 from math import inf
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import perf_counter, process_time
+from typing import Any
 
 import anyio
 from _figures import report
 from attrs import define, field
 
-from fleeting import ConnectInfo, LoopClock
+from fleeting import ConnectInfo, Connection, LoopClock
+from fleeting.connectors import Sink
 from taskscaler import NotDetached
 from taskscaler._jobsfile import StreamJobs, keep
 from taskscaler._jobsfile._tables import Defaults
@@ -42,15 +44,19 @@ class Slot:
     slot: int
     pool: str = "default"
     place: int = 0
+    persistent: bool = False
 
     async def connect_info(self) -> ConnectInfo:
         """It has no address."""
         return ConnectInfo(id=self.instance)
 
-    def mark_suspect(self, _: str) -> None:
+    def mark_suspect(self, why: str) -> None:
         """It is beyond suspicion."""
 
-    def dial(self) -> "AsyncIterator[None]":
+    def detach(self) -> None:
+        """It is not persistent."""
+
+    def dial(self) -> AbstractAsyncContextManager[Connection]:
         """Nobody asks."""
         raise NotImplementedError
 
@@ -65,9 +71,9 @@ class Scaler:
     @asynccontextmanager
     async def acquire(
         self,
-        _: str,
+        key: str,  # noqa: ARG002  (as a scaler has them)
         *,
-        timeout: float | None = None,  # noqa: ARG002  (as a scaler has them)
+        timeout: float | None = None,  # noqa: ARG002
         expected_duration: float = inf,  # noqa: ARG002
         place: int | None = None,  # noqa: ARG002
         persistent: bool = False,  # noqa: ARG002
@@ -91,7 +97,7 @@ class Scaler:
 class Trivial:
     """Has done every job before it was asked."""
 
-    async def run(self, _: JobSpec, __: Leased, **___: object) -> JobOutcome:
+    async def run(self, job: JobSpec, lease: Leased, *, output: Sink, artifacts: Path) -> JobOutcome:  # noqa: ARG002
         """Succeed."""
         await anyio.lowlevel.checkpoint()
         return JobOutcome(verdict=Verdict.SUCCEEDED, exit_code=0)
@@ -112,7 +118,7 @@ class Lines(RawIOBase):
         """It is."""
         return True
 
-    def readinto(self, buffer: bytearray) -> int:  # type: ignore[override]
+    def readinto(self, buffer: Any, /) -> int:  # noqa: ANN401  (what can be written to)
         """Write as much as there is room for."""
         self._rest = self._rest or next(self._lines, b"")
         size = min(len(buffer), len(self._rest))

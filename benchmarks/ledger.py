@@ -4,6 +4,7 @@ Each pair hands out a slot, notes its delivery and takes it back, with every rec
 every counter kept. Half of the instances are in use throughout, so that there are free nodes and full ones.
 """
 
+from functools import partial
 from time import perf_counter
 
 from _figures import best_of, report
@@ -33,5 +34,5 @@ def pairs_per_second(instances: int) -> float:
 
 if __name__ == "__main__":
     for instances, target in TARGETS.items():
-        rate = best_of(5, lambda count=instances: pairs_per_second(count))
+        rate = best_of(5, partial(pairs_per_second, instances))
         report(f"ledger_pairs_per_s_{instances}", rate, "pairs/s", target)

@@ -5,6 +5,7 @@ every instance; so it, and growth, are given for each instance.
 """
 
 from collections.abc import Callable
+from functools import partial
 from itertools import count
 from time import perf_counter
 
@@ -112,4 +113,4 @@ FIGURES: dict[str, tuple[Callable[[int], float], str]] = {
 if __name__ == "__main__":
     for name, (measure, unit) in FIGURES.items():
         for size in SIZES:
-            report(f"{name}_per_s_{size}", best_of(5, lambda size=size, measure=measure: measure(size)), unit, None)
+            report(f"{name}_per_s_{size}", best_of(5, partial(measure, size)), unit, None)

@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from time import perf_counter, process_time
 from typing import Literal
@@ -112,7 +113,7 @@ async def giving_up() -> float:
 def main(against: Path | None) -> None:
     """Measure."""
     for backend in BACKENDS:
-        rate = best_of(3, lambda name=backend: anyio.run(pairs_per_second, backend=name))
+        rate = best_of(3, partial(anyio.run, pairs_per_second, backend=backend))
         report(f"async_pairs_per_s_{backend}", rate, "pairs/s", None)
         if against is not None:
             turns = [[pairs_per_cpu_second(backend, each) for each in (None, against)] for _ in range(ROUNDS)]

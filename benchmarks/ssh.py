@@ -11,7 +11,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -56,7 +56,7 @@ class Client:
         self._host = f"{server.info.user}@127.0.0.1"
 
     @contextmanager
-    def master(self) -> AsyncIterator[None]:
+    def master(self) -> Iterator[None]:
         """Keep a connection open for `run`."""
         subprocess.run([*self._shared, "-M", "-N", "-f", self._host], check=True)
         try:
@@ -76,6 +76,7 @@ class Client:
 def _read(command: list[str]) -> int:
     size = 0
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None  # noqa: S101  (for the type checker)
         while data := os.read(process.stdout.fileno(), READ):
             size += len(data)
     assert process.returncode == 0  # noqa: S101  (else there is nothing to compare)
