@@ -1081,6 +1081,7 @@ class PlanMachine(RuleBasedStateMachine):
         assert self.plan.outstanding == outstanding + self.plan.queued
         assert self.plan.total == len(self.seen) + outstanding + self.plan.queued
         assert not self.plan.queued or self.under_way(messages.Increase), "it waits for nothing"
+        assert not (self.plan.queued and self.plan.blocked(self.plan._now)), "it counts as coming, and is not asked for"
         assert self.plan.asleep == sum(each is Stage.ASLEEP for each in stages)
         assert self.plan._table.paused == sum(bool(each.paused) for each in self.plan.instances.values())
         for id_ in self.plan._power.falling:

@@ -20,13 +20,14 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from fleeting import NoticeKind, Observation, Observed, Preexisting, Problem, ProblemKind, State
 from fleeting.core import TOO_OLD, Instance, Plan, Stage, Step, messages
+from fleeting.core._pacing import UNANSWERED
 from fleeting.events import Loss
 from taskscaler._errors import NoCapacity, NoSuchInstance, NotDetached, TaskscalerError
 from taskscaler._observe import GONE, DecisionEvent, InstanceEvent, label_of
 from taskscaler._types import Policy, PoolSettings
 from taskscaler.core._decide import idle_slots
 from taskscaler.core._ledger import NOT_REATTACHED
-from taskscaler.core._mediator import Core, InstanceLost
+from taskscaler.core._mediator import COALESCE, Core, InstanceLost
 from taskscaler.core._slots import (
     DIRTY,
     FINAL,
@@ -1589,6 +1590,39 @@ def test_what_growth_makes_surplus_is_taken_back_at_once() -> None:
     world.pass_time(1)
     assert len(world.clouds["a"].machines) == 1
     assert len(world.clouds["b"].unfilled) == 1
+
+
+def test_what_waits_behind_a_call_that_hangs_is_asked_of_another_pool() -> None:
+    """Once the first pool's cloud has not answered for half a minute, and not when something else happens; foreseen."""
+    world = World([PoolSettings(name=name, scale_throttle=NO_THROTTLE) for name in "ab"], Policy(), 0)
+    world.pass_time(20)
+    world.submit(0.5)
+    world.pass_time(0.02)
+    (asked,) = world.changes
+    world.submit(0.5)
+    world.pass_time(0.02)
+    core, since = deepcopy(world.core), world.now
+    assert (core.plans["a"].queued, world.changes) == (1, [asked])
+    at, happened = next_actions(core, since, routine=False)
+    assert happened == [("ask", "b", "1")]
+    assert since < at <= since + UNANSWERED + 2 * COALESCE
+    assert core.plans["a"].queued == 0
+    (item,) = [item for item in forecast(world.core, since) if item.what is Next.ASK]
+    assert (item.at, item.pool, item.count, item.why) == (at, "b", 1, "the cloud has not answered pool a")
+
+
+def test_instances_that_are_given_up_together_are_removed_in_one_request() -> None:
+    """Else the second waits for the cloud's answer to the first."""
+    world = World([PoolSettings(name="a", scale_throttle=NO_THROTTLE)], Policy(), 0, persistent=True)
+    for _ in range(4):
+        world.submit(inf)
+    world.pass_time(60)
+    world.durations.clear()  # nobody comes back for them
+    world.start()
+    _, happened = next_actions(deepcopy(world.core), world.now, routine=False)
+    held = sorted(lease.id.instance for lease in world.core.ledger.detached.values())
+    assert len(held) > 1
+    assert [thing for thing in happened if thing[0] == "delete"] == [("delete", "a", each) for each in held]
 
 
 def test_a_resumption_that_is_tried_again_is_foreseen() -> None:

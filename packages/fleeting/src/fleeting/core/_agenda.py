@@ -7,7 +7,7 @@ from attrs import frozen
 from fleeting.core import messages
 from fleeting.core._context import Context
 from fleeting.core._deletions import Deletions
-from fleeting.core._due import Due, Timer
+from fleeting.core._due import ANSWERED, Due, Timer
 from fleeting.core._growth import Growth
 from fleeting.core._views import Views
 
@@ -58,6 +58,10 @@ class Agenda:
                 yield messages.Decrease(pool, (timer.id,))
             case Due.ASK if self._growth.may_ask_again:
                 yield messages.Increase(pool, timer.id, self._growth.intents[timer.id].count)
+
+    def unanswered_at(self) -> float | None:
+        """When the request under way holds back others, unless it is answered before; None: there is none."""
+        return self._context.timers.at(ANSWERED)
 
     def deletes_at(self, at: float) -> float:
         """When a deletion that is decided on then is asked for, unless the call under way is answered before."""

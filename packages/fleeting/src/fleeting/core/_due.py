@@ -35,6 +35,9 @@ class Due(StrEnum):
     ASK = "ask"
     """Repeat a request for instances that was never answered."""
 
+    ANSWERED = "answered"
+    """Give up what is queued behind a request for instances that the cloud should have answered by now."""
+
     APPEARED = "appeared"
     """See whether what was requested has appeared."""
 
@@ -52,5 +55,6 @@ class Timer(NamedTuple):
 
 VIEW = Timer(Due.VIEW)
 DECREASE = Timer(Due.DECREASE)
+ANSWERED = Timer(Due.ANSWERED)
 OF_A_LIFE = (Due.READY, Due.RESUMED, Due.HEARTBEAT, Due.PREPARE, Due.AGE, Due.SUSPENDED)
 """What is not to be done any more with an instance that is done for, or falls asleep."""

@@ -14,7 +14,7 @@ from fleeting._types import Observed, Problem
 from fleeting.core import messages
 from fleeting.core._chance import Chance
 from fleeting.core._context import Context
-from fleeting.core._due import Due, Timer
+from fleeting.core._due import ANSWERED, Due, Timer
 from fleeting.core._intents import Intent, IntentRecord, Intents, MatchByTime, Numbered
 from fleeting.core._pacing import OURS, UNANSWERED, Backoffs, Limits, TokenBucket
 from fleeting.core._plan_config import PlanConfig
@@ -107,8 +107,12 @@ class Growth:
 
     def stranded(self, now: float) -> int:
         """Unfilled requests that can be taken back, and are not likely to be filled: growing is failing."""
-        unfilled = self.withdrawable + self.queued
+        unfilled = self.withdrawable
         return unfilled if unfilled and self._views.viewed and self._blocked(now)[0] is not None else 0
+
+    def dropped(self, now: float) -> int:
+        """So many of those queued will not be asked for, if the cloud does not answer the call under way before."""
+        return self.queued if self.queued and self.blocked(now) else 0
 
     @property
     def _may_grow(self) -> bool:
@@ -169,6 +173,13 @@ class Growth:
         """No call is to ask for it any more."""
         self._unqueue(self.queued, now)
 
+    def drop_blocked(self, now: float) -> None:
+        """Give up what is queued while nothing may be asked for: a decision that still wants it asks whoever can.
+
+        Were it kept until the call under way is answered, it would count as coming, and no other group be asked.
+        """
+        self._unqueue(self.dropped(now), now)
+
     def _increase(self, now: float) -> None:
         """Ask for all that is queued, in one call."""
         intent = Intent(self._ids.another(), self.queued, now, now)
@@ -198,7 +209,16 @@ class Growth:
         self.intents.asked(intent, now)
         self._timers.set(Timer(Due.APPEARED, intent.id), now + self._context.config.intent_timeout)
         self._timers.cancel(Timer(Due.ASK, intent.id))
+        self._await_answer()
         self._context.turn.actions.append(messages.Increase(self._context.pool, intent.id, intent.count))
+
+    def _await_answer(self) -> None:
+        """Wait for the oldest call under way as long as nothing is wrong with that."""
+        asked = self.intents.asked_since
+        if asked is None:
+            self._timers.cancel(ANSWERED)
+        else:
+            self._timers.set(ANSWERED, asked + UNANSWERED)
 
     # --- the cloud's answers -----------------------------------------------------------------------------
 
@@ -250,6 +270,7 @@ class Growth:
 
         What may not is forgotten: a decision that wants it then asks again.
         """
+        self._await_answer()
         if not self.asking:
             self.request(self._unqueue(self.queued, now), now)
 

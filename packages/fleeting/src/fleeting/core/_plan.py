@@ -272,6 +272,10 @@ class Plan:
         """Unfilled requests that can be taken back, and are not likely to be filled: growing is failing."""
         return self._growth.stranded(now)
 
+    def dropped(self, now: float) -> int:
+        """How many of those queued will not be asked for, *now* being the present or later. O(1)."""
+        return self._growth.dropped(now)
+
     def departed(self, instance: str) -> Departure | None:
         """How an instance went; None if it is there, was never known, or went long ago or in an earlier life."""
         return self._departures.get(instance)
@@ -415,6 +419,8 @@ class Plan:
                 pass  # each turn ends with it
             case Due.ASK:
                 self._growth.ask_again(self._growth.intents[timer.id], now)
+            case Due.ANSWERED:
+                pass  # each turn ends with it
             case Due.APPEARED:
                 self._growth.intent_due(self._growth.intents[timer.id], now)
             case Due.RETURNED:
@@ -898,6 +904,7 @@ class Plan:
         """
         turn = self._turn
         self._deletions.send(self._now)
+        self._growth.drop_blocked(self._now)
         turn.events += [messages.Changed(id_) for id_ in self._table.take_changed()]
         if turn.is_empty:
             return NOTHING

@@ -367,7 +367,7 @@ class Core:
         assignment = self.ledger.find(lease)
         if assignment is not None:
             self._add(self.ledger.break_one(lease, loss, now))
-            self._give_up_if_free(assignment.node, now)
+            self._give_up_if_free([assignment.node], now)
         return self._end()
 
     def replace(self, key: str, now: float, why: str) -> Step:
@@ -378,7 +378,7 @@ class Core:
         if replaced is not None:
             node = replaced.node
             self._actions += [MarkUnhealthy(each.id, why) for each in node.awake.values()]
-            self._give_up_if_free(node, now)
+            self._give_up_if_free([node], now)
         return self._end()
 
     def mark_suspect(self, pool: str, instance: str, why: str, now: float) -> Step:
@@ -482,14 +482,15 @@ class Core:
         """What will be decided then, *at* being now or later, and under which policy."""
         policy = self._policy if at < self._policy_until else self._schedule.at(at).policy or IDLES_AT_ZERO
         supplies = [self._supply(pool, at) for pool in self.losses.order([*self.pools], at)]
+        total = self.total - sum(plan.dropped(at) for plan in self.plans.values())
         decision = decide(
             supplies,
             self._reserved_demand(policy, sum(supply.in_use for supply in supplies)),
             self.ledger.pending,
             policy,
             at,
-            room=self.room_over_all,
-            excess=self._excess_over_all,
+            room=self._room_over_all(total),
+            excess=self._excess_over_all(total),
         )
         removals: list[Removal] = []
         sleeps: list[Sleep] = []
@@ -531,8 +532,7 @@ class Core:
         """Whether there are, or may be, more than that ceiling allows."""
         return self.ceiling is not None and self.total > self.ceiling
 
-    @property
-    def _excess_over_all(self) -> int:
+    def _excess_over_all(self, total: int) -> int:
         """Instances over that ceiling, besides those on their way out."""
         if self.ceiling is None:
             return 0
@@ -540,12 +540,11 @@ class Core:
             self.plans[pool].standing.removing + pool_slots.counts.rare.to_remove
             for pool, pool_slots in self.ledger.pools.items()
         )
-        return max(0, self.total - leaving - self.ceiling)
+        return max(0, total - leaving - self.ceiling)
 
-    @property
-    def room_over_all(self) -> int | None:
-        """How many more there may be over all pools; None: any number."""
-        return None if self.ceiling is None else max(0, self.ceiling - self.total)
+    def _room_over_all(self, total: int) -> int | None:
+        """How many more there may be over all pools besides so many; None: any number."""
+        return None if self.ceiling is None else max(0, self.ceiling - total)
 
     def policy_change(self, now: float) -> tuple[float, Policy] | None:
         """When a policy will hold that leads to something else, and which; None: not within a day."""
@@ -585,17 +584,19 @@ class Core:
             wake_at = plan.wake_at
             if wake_at is not None and wake_at <= now:
                 self._route(plan.pool, plan.tick(now), now)
+        left: list[Node] = []
         for pool, instance in self._breaks.due(now):
             node, notice = self.ledger.pools[pool].nodes[instance], self.doomed[pool, instance]
             self._add(self.ledger.break_late(node, notice.deadline, Loss(LossKind.PREEMPTED, notice.why), now))
-            self._give_up_if_free(node, now)
+            left.append(node)
             self._touched = True
         expired = self.ledger.expire(now)
         if expired.actions:
             self._add(expired)
             self._touched = True
-        for key in self.ledger.deadlines.due(now):
-            self._give_up_lease(key, now)
+        abandoned = [self._give_up_lease(key, now) for key in self.ledger.deadlines.due(now)]
+        left += [node for node in abandoned if node.closed in FINAL]
+        self._give_up_if_free(left, now)
         soonest = now if self.observing else now + COALESCE
         if soonest < self._look_at and self._is_news(now):
             self._look_at = soonest
@@ -705,7 +706,7 @@ class Core:
             self._mark_unhealthy(node, level.why, now)
             if self.pools[node.pool].unhealthy_breaks_jobs:
                 self._add(self.ledger.break_all(node, Loss(LossKind.UNHEALTHY, level.why), now))
-                self._give_up_if_free(node, now)
+                self._give_up_if_free([node], now)
         elif level.why == TOO_OLD and node.closed not in FINAL:
             self._close_for_good(node, Closed.DRAINING, TOO_OLD, now)
         elif level.access is Access.PAUSED and node.closed not in FINAL:
@@ -843,20 +844,20 @@ class Core:
                     self.ledger.retire(node)
             self._route(pool, self.plans[pool].remove(reasons, now), now)
 
-    def _give_up_if_free(self, node: Node, now: float) -> None:
-        """Remove a node whose work was broken in the same turn: after a crash it must not be used again."""
-        if node.counts.rare.to_remove:
-            self._give_up([Removal(node.pool, node.instance, node.why_closed)], now)
+    def _give_up_if_free(self, nodes: Iterable[Node], now: float) -> None:
+        """Remove nodes whose work was broken in the same turn: after a crash they must not be used again."""
+        free = (node for node in nodes if node.counts.rare.to_remove)
+        self._give_up([Removal(node.pool, node.instance, node.why_closed) for node in free], now)
 
-    def _give_up_lease(self, key: str, now: float) -> None:
-        """Nobody has reattached it in time."""
+    def _give_up_lease(self, key: str, now: float) -> Node:
+        """Nobody has reattached it in time; returns its node."""
         self._touched = True
         node = self.ledger.detached[key].node
         self._add(self.ledger.give_up(key, now, used_on=self.keep_used))
         if node.closed in FINAL:
             self._add(self.ledger.take_back(node, now))
-            self._give_up_if_free(node, now)
         self._note_rest(node, now)
+        return node
 
     def _supply(self, pool: str, now: float) -> Supply:
         """The counters of one pool. O(1), but for what is to be woken."""
@@ -866,12 +867,13 @@ class Core:
         woken = [node for node in pool_slots.lists.wake_requested.values() if self.choices.may_wake(node, now)]
         to_come = sum(node.counts.rare.asleep for node in woken)
         leaving = standing.removing + rare.to_remove
-        over = 0 if standing.ceiling is None else standing.total - leaving - standing.ceiling
+        dropped = plan.dropped(now)
+        over = 0 if standing.ceiling is None else standing.total - dropped - leaving - standing.ceiling
         return Supply(
             pool=pool,
             slots=pool_slots.fresh,
             kept=counts.kept,
-            coming=standing.coming + returning + len(woken),
+            coming=standing.coming - dropped + returning + len(woken),
             usable=counts.usable,
             in_use=counts.acquired + rare.cleaning + counts.blocked,
             excess=max(0, over),
@@ -889,7 +891,8 @@ class Core:
     def _potential(self, now: float, *, heed_throttle: bool) -> int:
         """Slots that are on their way or could be created; none of the latter while growth is throttled, if heeded."""
         slots = 0
-        over_all = ANY_NUMBER if self.room_over_all is None else self.room_over_all
+        room_over_all = self._room_over_all(self.total)
+        over_all = ANY_NUMBER if room_over_all is None else room_over_all
         for pool, plan in self.plans.items():
             limits = plan.limits(now)
             throttled = limits.blocked_until is not None or limits.tokens == 0

@@ -328,6 +328,7 @@ class _Foresight:
         if grows:
             yield from self._grow(decision, at)
             yield from self._when_lifted(decision, at)
+            yield from self._when_unanswered(decision)
         if change is not None:
             yield from self._when_changed(policy, *change, given_up)
 
@@ -357,6 +358,22 @@ class _Foresight:
                 if later.increase:
                     why = f"{what} allows it" if what == "scale_throttle" else "the backoff ends"
                     yield self._item(lifted_at, Next.ASK, limited.pool, count=later.increase, why=why)
+
+    def _when_unanswered(self, decision: Decision) -> Iterator[Upcoming]:
+        """What others are asked for once a pool has waited too long for an answer."""
+        for plan in self.core.plans.values():
+            due = plan.agenda.unanswered_at()
+            waiting = plan.queued or plan.withdrawable or decision.of(plan.pool).increase
+            if due is None or due <= self.now or not waiting:
+                continue
+            late = due if self.core.observing else due + COALESCE
+            later = self.core.foresee(late)[1]
+            for wake in later.wakes:
+                if wake not in decision.wakes:
+                    yield self._item(late, Next.RESUME, wake.pool, wake.instance, why=wake.why)
+            known = {each.pool for each in decision.pools if each.increase or each.withdraw}
+            news = evolve(later, pools=tuple(each for each in later.pools if each.pool not in known))
+            yield from self._grow(news, late, f"the cloud has not answered pool {plan.pool}")
 
     def _when_changed(
         self, before: Policy, at: float, after: Policy, given_up: Container[Choice]
