@@ -6,6 +6,7 @@ from pathlib import Path
 import anyio
 import httpx
 import pytest
+from attrs import evolve
 
 from gitlab_jobs import (
     Answer,
@@ -16,6 +17,7 @@ from gitlab_jobs import (
     GitLabJobsError,
     Job,
     JobInfo,
+    NotKept,
     Outcome,
     Patch,
     Refused,
@@ -145,6 +147,35 @@ async def test_a_request_is_held_until_there_is_something(client: GitLabClient, 
     assert jobs[0]
 
 
+async def test_a_token_that_is_replaced_while_gitlab_holds_a_request(client: GitLabClient, gitlab: FakeGitLab) -> None:
+    """What is said of the old one afterwards silences nobody; the next request has the new one."""
+    registered = await client.register("GR1348941x")
+    gitlab.long_poll = 60
+    runner = Runner(client, registered.token, info=info())
+    assert await runner.ask() is None
+    runner.polling._check_interval = runner.polling._next_at = 0.0
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(runner.ask)
+        await anyio.wait_all_tasks_blocked()
+        assert (await runner.reset_token()).token != registered.token
+        gitlab.enqueue(Job(id=0, token=""))
+    with anyio.fail_after(20):
+        assert await runner.ask()
+    assert runner.polling._refusals == 0
+
+
+async def test_who_was_silenced_asks_at_once_with_another_token(client: GitLabClient, gitlab: FakeGitLab) -> None:
+    """Three refusals silence a runner for an hour, but not the one that somebody has mended."""
+    runner = Runner(client, "glrt-gone", info=info())
+    gitlab.enqueue(Job(id=0, token=""))
+    for _ in range(3):
+        assert await runner.ask() is None
+    assert runner.polling.is_silenced
+    runner.use_token(gitlab.runner_token)
+    with anyio.fail_after(1):
+        assert await runner.ask()
+
+
 async def test_a_request_that_is_cancelled_is_none(client: GitLabClient, gitlab: FakeGitLab) -> None:
     """The runner can ask again, and a job that comes later is for that."""
     gitlab.long_poll = 60
@@ -229,6 +260,9 @@ async def test_a_job_that_was_never_claimed_is_left_to_others(client: GitLabClie
         {"reply": BUSY, "times": 7},
         {"reply": BUSY, "is_processed": True},
         {"reply": HTML},
+        {"reply": HTML, "after": 1},
+        {"reply": evolve(HTML, status=403)},
+        {"reply": evolve(HTML, status=404), "after": 1},
         {"reply": Reply(status=400)},
         {"after": 1, "is_processed": True},
         {"after": 2, "reply": Reply(status=412)},
@@ -412,6 +446,27 @@ async def test_an_upload_is_repeated(tmp_path: Path) -> None:
         assert gitlab.calls["upload"] == 4
         with pytest.raises(Refused, match="403"):
             await client.upload(Job(id=job.id, token="x"), Artifact(), tmp_path / "out", filename="a.zip")
+
+
+async def test_what_cannot_be_kept_is_an_error_of_its_own(tmp_path: Path) -> None:
+    """At either end: of what was fetched in part nothing stays, and GitLab's full disk is an answer."""
+    client, _ = answering(httpx.Response(200, content=b"abc"))
+    dependency = Dependency(id=3, token="t")
+    with pytest.raises(NotKept, match=r"GET jobs/3/artifacts: .*/missing/in cannot be written: No such file"):
+        await client.download(dependency, tmp_path / "missing" / "in")
+    with pytest.raises(Refused, match="more than 2 bytes"):
+        await client.download(dependency, tmp_path / "in", limit=2)
+    assert not (tmp_path / "in").exists()
+    gitlab = FakeGitLab(tmp_path / "gone")
+    gitlab.enqueue(Job(id=0, token=""))
+    (tmp_path / "out").write_bytes(b"abc")
+    async with GitLabClient(URL, transport=gitlab.transport()) as desk:
+        job = await Runner(desk, gitlab.runner_token, info=info()).ask()
+        assert job
+        with pytest.raises(Refused, match="GitLab answered 500: 500 Internal Server Error: No such file") as error:
+            await desk.upload(job, Artifact(name="a"), tmp_path / "out", filename="a.zip")
+        assert error.value.status == 500
+    assert not gitlab.artifacts
 
 
 async def test_a_download_is_repeated(tmp_path: Path) -> None:

@@ -1,8 +1,10 @@
 """A log on its way: patches, offsets, checksum, limit."""
 
+import errno
 import re
 import zlib
 from io import BytesIO
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -84,6 +86,40 @@ def test_the_coordinator_says_what_it_has(held: str | None, sent: int) -> None:
     trace.accepted(patch)
     trace.refused(held)
     assert trace.sent == sent
+
+
+class SmallDisk(BytesIO):
+    """A file on a disk with room for so many bytes; what does not fit is written in part, then refused."""
+
+    room = 8
+
+    def write(self, data: Any, /) -> int:  # noqa: ANN401  (what can be written)
+        """Write what there is room for."""
+        left = self.room - self.tell()
+        if left <= 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return super().write(data[:left])
+
+
+@given(pieces=st.lists(st.binary(min_size=1, max_size=6)), room=st.integers(0, 12), more=st.booleans())
+def test_a_full_disk_costs_the_rest_of_the_log_and_no_more(pieces: list[bytes], room: int, more: bool) -> None:  # noqa: FBT001
+    """What was kept is sent as it was, and a line says why there is no more, whether or not there is room again."""
+    spool = SmallDisk()
+    spool.room = room
+    trace = Trace(spool=spool)
+    for piece in pieces:
+        trace.write(piece)
+    spool.room += 1000 * more
+    trace.write(b"late")
+    trace.end()
+    trace.note("why")
+    got = collect(trace)
+    kept, notice, _ = got.partition(b"\n\x1b[33;1mThe log cannot be kept any more: No space left on device.")
+    printed = (b"".join(pieces) + b"late").decode(errors="replace").encode()
+    assert printed.startswith(kept) if notice else got == printed + b"why"
+    assert got.endswith(b"why")
+    assert spool.getvalue() == (kept if notice else got)
+    assert (trace.size, trace.checksum) == (len(got), f"crc32:{zlib.crc32(got):08x}")
 
 
 def test_a_log_outlives_its_process() -> None:

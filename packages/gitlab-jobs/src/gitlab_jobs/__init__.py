@@ -6,7 +6,7 @@ that (`Masker`), and what tokens say about themselves (`read_token`). `gitlab_jo
 `gitlab_jobs.coordinator` to runners, and `gitlab_jobs.testing` has a GitLab for tests.
 """
 
-from gitlab_jobs._errors import FileInvalid, GitLabJobsError, PayloadInvalid, Refused, Unreachable
+from gitlab_jobs._errors import FileInvalid, GitLabJobsError, NotKept, PayloadInvalid, Refused, Unreachable
 from gitlab_jobs._job import Answer, End, Outcome, Phase, Report, Request, Update, known_reason
 from gitlab_jobs._json import decode_job, encode_job
 from gitlab_jobs._lines import Stream, Timestamps, section_end, section_start
@@ -59,6 +59,7 @@ __all__ = [
     "Job",
     "JobInfo",
     "Masker",
+    "NotKept",
     "OtelEndpoint",
     "Outcome",
     "Patch",

@@ -259,6 +259,7 @@ class GitLabClient:
 
         Raises:
             Refused: There is nothing, or it is too large.
+            NotKept: The file cannot be written.
             Unreachable: GitLab, or where it sends us to, does not answer.
         """
         return await _transfers.download(self.http, dependency, to, limit=limit)

@@ -3,6 +3,7 @@
 GitLabJobsError
 ├── PayloadInvalid     a job's description cannot be understood: report it as failed, if it has an id and a token
 ├── FileInvalid        correct the file of jobs
+├── NotKept            a file that was fetched cannot be kept: make room for it
 ├── Unreachable        GitLab did not answer: try again later
 └── Refused            GitLab said no: check the address, the token, the request
 """
@@ -28,6 +29,10 @@ class PayloadInvalid(GitLabJobsError):
 
 class FileInvalid(GitLabJobsError):
     """A file of jobs cannot be used as it is."""
+
+
+class NotKept(GitLabJobsError):
+    """What GitLab sent cannot be written to the disk."""
 
 
 class Unreachable(GitLabJobsError):

@@ -135,7 +135,13 @@ class Answer:
 
     @classmethod
     def of(cls, status: int, headers: Mapping[str, str]) -> "Answer":
-        """Read it from an answer, whose headers' names are looked up as they are here."""
+        """Read it from an answer, whose headers' names are looked up as they are here.
+
+        A page is no answer, whatever its status: GitLab's API never sends one, but what stands before it does, to say
+        that GitLab is away or that somebody has to sign in.
+        """
+        if headers.get("Content-Type", "").partition(";")[0].strip().lower() == "text/html":
+            return NO_ANSWER
         interval = _SECONDS.fullmatch(headers.get("X-GitLab-Trace-Update-Interval", ""))
         return cls(
             status=status,

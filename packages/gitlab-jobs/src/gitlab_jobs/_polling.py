@@ -120,6 +120,11 @@ class Polling:
         """The request was broken off from our side."""
         self._open -= 1
 
+    def renewed(self, now: float) -> None:
+        """The runner has another token: what was said of the old one does not count any more."""
+        self._refusals = 0
+        self._next_at = now
+
     def answered(self, polled: Polled, now: float) -> None:
         """A request is over."""
         self._open -= 1

@@ -2,11 +2,12 @@
 
 import logging
 from collections.abc import Mapping
+from http import HTTPStatus
 from typing import Any
 
 import anyio
 
-from gitlab_jobs._client import GitLabClient
+from gitlab_jobs._client import GitLabClient, Registered
 from gitlab_jobs._errors import PayloadInvalid
 from gitlab_jobs._job import Outcome
 from gitlab_jobs._payload import Job
@@ -56,24 +57,46 @@ class Runner:
         """
         await self.turn()
         self.polling.asked()
-        asked = None
+        asked, token = None, self._token
         try:
-            asked = await self.client.ask(
-                self._token, system_id=self._system_id, info=self.info, ticket=self.polling.ticket
-            )
+            asked = await self.client.ask(token, system_id=self._system_id, info=self.info, ticket=self.polling.ticket)
         finally:
-            if asked is None:
+            refused = asked is not None and asked.polled.status == HTTPStatus.FORBIDDEN
+            is_outdated = refused and self._token != token  # it was replaced while GitLab held the request
+            if asked is None or is_outdated:
                 self.polling.cancelled()
             else:
                 self.polling.answered(asked.polled, anyio.current_time())
-            self._changed.set()
-            self._changed = anyio.Event()
+            self._note_change()
+        if is_outdated:
+            return None
         if asked.problem is not None:
             _log.warning("no job", extra={"reason": str(asked.problem), "status": asked.polled.status})
         if isinstance(asked.problem, PayloadInvalid):
             with anyio.move_on_after(REFUSAL, shield=True):
                 await self._refuse(asked.problem)
         return asked.job
+
+    async def reset_token(self) -> Registered:
+        """Have GitLab replace the token, and ask with the new one from now on; keep it for the next start.
+
+        Raises:
+            Refused: GitLab does not know the token.
+            Unreachable: GitLab does not answer. It may have replaced the token all the same.
+        """
+        registered = await self.client.reset_token(self._token)
+        self.use_token(registered.token)
+        return registered
+
+    def use_token(self, token: str) -> None:
+        """Ask with another token from now on: a runner that was refused too often with the old one asks again."""
+        self._token = token
+        self.polling.renewed(anyio.current_time())
+        self._note_change()
+
+    def _note_change(self) -> None:
+        self._changed.set()
+        self._changed = anyio.Event()
 
     async def _refuse(self, problem: PayloadInvalid) -> None:
         if problem.job_id is None or problem.token is None:

@@ -5,8 +5,11 @@ copy is the beginning of ours, and the number of bytes that it holds says all ab
 """
 
 import codecs
+import errno
+import os
 import re
 import zlib
+from contextlib import suppress
 from io import BytesIO
 from typing import Protocol
 
@@ -23,16 +26,19 @@ _RANGE = re.compile(r"0-([0-9]{1,18})")
 
 
 class Spool(Protocol):
-    """Where the log is kept: a file opened for reading and writing bytes, or what behaves as one."""
+    """Where the log is kept: a file opened for reading and writing bytes without a buffer, or what behaves as one."""
 
-    def seek(self, offset: int, whence: int = 0, /) -> int:
-        """Go to an offset; from the end with 2."""
+    def seek(self, offset: int, /) -> int:
+        """Go to an offset."""
 
-    def read(self, size: int, /) -> bytes:
+    def read(self, size: int, /) -> bytes | None:
         """Read at most so many bytes."""
 
-    def write(self, data: bytes, /) -> int:
-        """Write, here at the end."""
+    def write(self, data: bytes, /) -> int | None:
+        """Write as many of them as there is room for; returns how many."""
+
+    def truncate(self, size: int, /) -> int:
+        """Forget what comes after so many bytes."""
 
 
 @frozen
@@ -56,6 +62,10 @@ class Trace:
 
     Kept in memory unless it gets a *spool*, which may have been written before a restart: sending starts at the
     beginning then, and the coordinator's answer to the first patch says where it is.
+
+    A spool that cannot be written to any more, such as one on a full disk, costs what the job prints from then on, and
+    a line says so; neither the job nor what was kept. The file is to be opened with ``buffering=0``: what is in a
+    buffer is not kept, and cannot be taken back.
     """
 
     def __init__(self, *, limit: int = DEFAULT_LIMIT, spool: Spool | None = None) -> None:
@@ -65,6 +75,9 @@ class Trace:
         self.sent = 0
         self._crc = 0
         self._spool: Spool = BytesIO() if spool is None else spool
+        self._rest: bytearray | None = None
+        """What the spool did not take: our own lines; `None` while it takes everything."""
+
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._spool.seek(0)
         while data := self._spool.read(_READ):
@@ -93,14 +106,18 @@ class Trace:
 
     def note(self, line: str) -> None:
         """Add a line of our own, whatever the limit: why a job failed is not lost in its output."""
-        self._append(line.encode(errors="replace"))
+        self._append(line.encode(errors="replace"), is_ours=True)
 
     def patch(self, most: int = MAX_PATCH) -> Patch | None:
         """The next piece that the coordinator lacks, of *most* bytes; `None` if it has everything."""
         if self.is_sent:
             return None
+        rest = self._rest or b""
+        kept = self.size - len(rest)
+        if self.sent >= kept:
+            return Patch(self.sent, bytes(rest[self.sent - kept :][:most]))
         self._spool.seek(self.sent)
-        return Patch(self.sent, self._spool.read(most))
+        return Patch(self.sent, self._spool.read(min(most, kept - self.sent)) or b"")
 
     def accepted(self, patch: Patch) -> None:
         """The coordinator has taken a piece."""
@@ -132,8 +149,31 @@ class Trace:
             " here on is not kept.\x1b[0;m\n".encode()
         )
 
-    def _append(self, data: bytes) -> None:
-        self._spool.seek(0, 2)
-        self._spool.write(data)
+    def _append(self, data: bytes, *, is_ours: bool = False) -> None:
+        if self._rest is None:
+            try:
+                self._write(data)
+            except OSError as error:
+                self._is_full = True
+                self._rest = bytearray()
+                with suppress(OSError):  # what was written of it is not what the coordinator gets
+                    self._spool.truncate(self.size)
+                reason = error.strerror or str(error)
+                notice = (
+                    f"\n\x1b[33;1mThe log cannot be kept any more: {reason}. The job goes on, and what it prints from"
+                    " here on is not kept.\x1b[0;m\n".encode()
+                )
+                data = notice + data if is_ours else notice
+        if self._rest is not None:
+            self._rest += data
         self._crc = zlib.crc32(data, self._crc)
         self.size += len(data)
+
+    def _write(self, data: bytes) -> None:
+        """Write after what is kept; what an earlier try may have left there does not count."""
+        self._spool.seek(self.size)
+        while data:
+            written = self._spool.write(data) or 0
+            if not written:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            data = data[written:]

@@ -2,7 +2,7 @@
 
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterable, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from http import HTTPStatus
 from pathlib import Path
 from urllib.parse import urlencode
@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 import anyio
 import httpx
 
-from gitlab_jobs._errors import Refused, Unreachable
+from gitlab_jobs._errors import NotKept, Refused, Unreachable
 from gitlab_jobs._http import MAX_ANSWER, Http, Received, is_redirect, location, origin, pieces, read
 from gitlab_jobs._payload import Artifact, Dependency, Job
 
@@ -100,13 +100,21 @@ async def _fetch(http: Http, dependency: Dependency, to: Path, *, limit: int, di
 
 
 async def _save(got: httpx.Response, to: Path, limit: int, name: str) -> int:
+    """Write it to a file, which is there if all of it is."""
     size = 0
-    async with await anyio.open_file(to, "wb") as file, pieces(got) as chunks:
-        async for chunk in chunks:
-            size += len(chunk)
-            if size > limit:
-                raise Refused(f"{name}: the archive has more than {limit} bytes", status=got.status_code)
-            await file.write(chunk)
+    try:
+        async with await anyio.open_file(to, "wb") as file, pieces(got) as chunks:
+            async for chunk in chunks:
+                size += len(chunk)
+                if size > limit:
+                    raise Refused(f"{name}: the archive has more than {limit} bytes", status=got.status_code)
+                await file.write(chunk)
+    except BaseException as error:
+        with suppress(OSError):
+            to.unlink(missing_ok=True)  # noqa: ASYNC240  (also if this is being cancelled)
+        if isinstance(error, OSError):
+            raise NotKept(f"{name}: {to} cannot be written: {error.strerror or error}") from None
+        raise
     return size
 
 

@@ -207,9 +207,13 @@ class FakeGitLab:
         path = self.directory / f"{number}-{len(self.artifacts.get(number, ()))}"
 
         async def keep() -> Reply:
-            async with await anyio.open_file(path, "wb") as file:
-                while piece := await upload.file.read(_PIECE):
-                    await file.write(piece)
+            try:
+                async with await anyio.open_file(path, "wb") as file:
+                    while piece := await upload.file.read(_PIECE):
+                        await file.write(piece)
+            except OSError as error:  # a full disk: 500 [guessed]
+                path.unlink(missing_ok=True)
+                return Reply(status=500, body={"message": f"500 Internal Server Error: {error.strerror}"})
             kept = Artifacts(path=path, artifact_type=upload.artifact_type, artifact_format=upload.artifact_format)
             self.artifacts.setdefault(number, []).append(kept)
             return Reply(status=201, body={"message": "201 Created"})
