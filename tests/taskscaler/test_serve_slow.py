@@ -1,13 +1,17 @@
-"""Clients that take their time, in virtual time: whose heads and bodies do not come."""
+"""Clients that take their time, in virtual time: whose heads and bodies do not come, who do not read, who are many."""
 
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
 
 from fleeting.testing import FakeCloud, virtual_time
-from taskscaler.serve._app import BODY_TIMEOUT
-from taskscaler.serve._server import IDLE
+from taskscaler.serve._app import BODY_TIMEOUT, _unless_gone
+from taskscaler.serve._server import IDLE, SEND_TIMEOUT, Server
 from tests.taskscaler.daemons import client, daemon
 
 pytestmark = pytest.mark.anyio
@@ -36,3 +40,87 @@ async def test_a_body_that_does_not_come_is_not_waited_for(tmp_path: Path) -> No
         await slow.send(head % (b"a" * 32))
         assert b" 408 " in await slow.receive()
         assert BODY_TIMEOUT <= anyio.current_time() - began < BODY_TIMEOUT + 1
+
+
+@asynccontextmanager
+async def served(path: Path, app: Any, **bounds: Any) -> AsyncIterator[None]:  # noqa: ANN401  (of the server)
+    """A server of that application on a socket."""
+    async with await anyio.create_unix_listener(path) as listener, anyio.create_task_group() as tasks:
+        server = Server(app, **bounds)
+        tasks.start_soon(server.serve, listener)
+        yield
+        await server.close()
+
+
+async def answer(path: Path) -> bytes:
+    """What a client gets that asks once."""
+    async with await anyio.connect_unix(path) as stream:
+        await stream.send(b"GET / HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
+        return b"".join([piece async for piece in stream])
+
+
+async def greets(_: Any, __: Any, send: Any) -> None:  # noqa: ANN401  (ASGI)
+    """Answer anything with a word."""
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"5")]})
+    await send({"type": "http.response.body", "body": b"hello"})
+
+
+async def test_a_connection_too_many_is_told_so(tmp_path: Path) -> None:
+    """In an answer that every client understands; once another has gone, there is room again."""
+    path = tmp_path / "s.sock"
+    async with served(path, greets, most=1):
+        async with await anyio.connect_unix(path):
+            await anyio.wait_all_tasks_blocked()
+            head, _, body = (await answer(path)).partition(b"\r\n\r\n")
+            assert head.startswith(b"HTTP/1.1 503 ")
+            assert json.loads(body)["error"]["message"] == "too many connections; wait"
+        await anyio.sleep(1)
+        assert (await answer(path)).endswith(b"hello")
+
+
+async def test_who_does_not_read_is_hung_up_on(tmp_path: Path) -> None:
+    """Within the bound, so that nothing piles up behind; who reads is served meanwhile."""
+    path, ended = tmp_path / "s.sock", anyio.Event()
+
+    async def tells(scope: Any, receive: Any, send: Any) -> None:  # noqa: ANN401  (ASGI)
+        if scope["path"] == "/":
+            await greets(scope, receive, send)
+            return
+
+        async def pour() -> None:
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            while True:
+                await send({"type": "http.response.body", "body": bytes(1 << 16), "more_body": True})
+
+        try:
+            await _unless_gone(receive, pour)
+        finally:
+            ended.set()
+
+    async with served(path, tells), await anyio.connect_unix(path) as deaf:
+        await deaf.send(b"GET /events HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        began = anyio.current_time()
+        await anyio.sleep(SEND_TIMEOUT / 2)
+        assert not ended.is_set()
+        assert (await answer(path)).endswith(b"hello")
+        with anyio.fail_after(SEND_TIMEOUT):
+            await ended.wait()
+            with pytest.raises(anyio.EndOfStream):
+                while True:
+                    await deaf.receive()
+        assert anyio.current_time() - began < SEND_TIMEOUT + 1
+
+
+async def test_who_has_hung_up_takes_no_place(tmp_path: Path) -> None:
+    """Whether nothing was asked, or everything was answered: there is room for the next one at once."""
+    path = tmp_path / "s.sock"
+    async with served(path, greets, most=1):
+        for _ in range(3):
+            async with await anyio.connect_unix(path) as idle:
+                await anyio.wait_all_tasks_blocked()
+                await idle.aclose()
+            await anyio.sleep(1)
+            async with await anyio.connect_unix(path) as stream:
+                await stream.send(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n")
+                assert b" 200 " in await stream.receive()
+            await anyio.sleep(1)

@@ -12,6 +12,7 @@ from typing import Any
 import anyio
 from anycorn.app_wrappers import ASGIWrapper
 from anycorn.config import Config
+from anycorn.events import Event, Updated
 from anycorn.tcp_server import TCPServer
 from anycorn.typing import ConnectionState
 from anycorn.worker_context import WorkerContext
@@ -66,6 +67,7 @@ class _Patient(ByteStream):
         with anyio.move_on_after(SEND_TIMEOUT):
             await self._stream.send(item)
             return
+        await anyio.aclose_forcefully(self._stream)  # also for who waits to receive: nothing would ever end that
         raise anyio.BrokenResourceError
 
     async def send_eof(self) -> None:
@@ -80,6 +82,25 @@ class _Patient(ByteStream):
     def extra_attributes(self) -> Mapping[Any, Callable[[], Any]]:
         """Give those of the socket."""
         return self._stream.extra_attributes
+
+
+class _Connection(TCPServer):
+    """One connection, which is over once the other end has hung up and nothing is being answered.
+
+    anycorn's own goes on waiting for the next request, which cannot come any more.
+    """
+
+    _has_hung_up = False
+
+    async def _read_data(self) -> None:
+        await super()._read_data()
+        self._has_hung_up = True
+        await self.idle_task.stop()
+
+    async def protocol_send(self, event: Event) -> None:
+        """Do what the protocol wants, but wait for nothing more."""
+        if not (self._has_hung_up and isinstance(event, Updated)):
+            await super().protocol_send(event)
 
 
 @define(eq=False)
@@ -158,4 +179,4 @@ class Server:
     async def _talk(self, stream: SocketStream, peer: Peer) -> None:
         state = ConnectionState({"peer": peer})
         patient: Any = _Patient(stream)  # of the socket, anycorn uses no more than this has
-        await TCPServer(ASGIWrapper(self.app), self._config, self._context, state, patient).run()
+        await _Connection(ASGIWrapper(self.app), self._config, self._context, state, patient).run()
