@@ -10,8 +10,9 @@ import pytest
 
 from fleeting import ConnectInfo, LoopClock, Settings
 from fleeting.connectors.ssh import MemoryHostKeys, SshConnector
-from fleeting.testing import DetachedConformance, DialInstance, GroupConformance, Harness, MakeDial, MakeHarness
+from fleeting.testing import Check, DetachedConformance, DialInstance, GroupConformance, Harness, MakeDial, MakeHarness
 from fleeting_docker import DockerGroup, DockerGroupConfig
+from tests.conformance.backends import each_on_enough_backends
 from tests.fleeting.sshd import configured, dialled
 from tests.fleeting_docker.groups import clear_away, harness
 from tests.fleeting_docker_engine.daemons import Daemon
@@ -30,6 +31,11 @@ class TestDocker(GroupConformance):
                 yield made
 
         return make
+
+    @each_on_enough_backends
+    async def test_contract(self, check: Check, make_harness: MakeHarness, request: pytest.FixtureRequest) -> None:
+        """All clauses hold; those that depend on an event loop, on both backends."""
+        await super().test_contract(check, make_harness, request)
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +60,15 @@ def container(docker: Daemon) -> Iterator[ConnectInfo]:
 
 
 class TestContainer(DetachedConformance):
-    """Containers as they are reached, and what they run beyond a connection's end, with no shell but busybox's."""
+    """Containers as they are reached, and what they run beyond a connection's end, with no shell but busybox's.
+
+    On one backend: the connector is that of `test_connectors.TestSsh`, and only what it reaches differs.
+    """
+
+    @pytest.fixture
+    def anyio_backend(self) -> str:
+        """The one of them."""
+        return "trio"
 
     @pytest.fixture
     def make_dial(self, container: ConnectInfo) -> MakeDial:
