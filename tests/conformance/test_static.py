@@ -6,16 +6,29 @@ is gone for good, so `update` goes on showing it. Heartbeats notice it (tests/fl
 With a reset each clause is checked on one backend, without on the other: what a reset does stands there too, on both.
 """
 
-from collections.abc import AsyncIterator
+import math
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from anyio.from_thread import start_blocking_portal
 
 from fleeting.groups.static import StaticGroup
 from fleeting.testing import GroupConformance, Harness, MakeHarness
 from tests.conformance.harnesses import WHAT_TAKES_AN_ENDPOINT
 from tests.fleeting import static_hosts
+
+
+@pytest.fixture(scope="module")
+def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[static_hosts.Hosts]:
+    """Run three machines for all checks; to start them takes longer than most of these."""
+    directory = tmp_path_factory.mktemp("hosts")
+    with (
+        start_blocking_portal() as portal,
+        portal.wrap_async_context_manager(static_hosts.running(directory, 3, patience=math.inf)) as running,
+    ):
+        yield running
 
 
 class TestStatic(GroupConformance):
@@ -33,23 +46,22 @@ class TestStatic(GroupConformance):
         return "trio" if reset else "asyncio"
 
     @pytest.fixture
-    def make_harness(self, tmp_path: Path, reset: str | None) -> MakeHarness:
-        """Start the hosts, and leave none running."""
+    def make_harness(self, hosts: static_hosts.Hosts, tmp_path: Path, reset: str | None) -> MakeHarness:
+        """Forget who had the hosts, which all checks share: no check can kill one."""
 
         @asynccontextmanager
         async def make() -> AsyncIterator[Harness]:
-            async with static_hosts.running(tmp_path, 3) as hosts:
-                config = hosts.config(reset_command=reset)
-                yield Harness(
-                    make=lambda: StaticGroup(config),
-                    deadline=10,
-                    settle=0.1,
-                    poll=0.01,
-                    unknown_id="host-1.1000",
-                    cannot=dict.fromkeys(
-                        (*WHAT_TAKES_AN_ENDPOINT, "kill"),
-                        "a list is its cloud: nobody answers requests, and a host that cannot be reached stays on it",
-                    ),
-                )
+            config = hosts.config(reset_command=reset, state_dir=str(tmp_path / "state"))
+            yield Harness(
+                make=lambda: StaticGroup(config),
+                deadline=10,
+                settle=0.1,
+                poll=0.01,
+                unknown_id="host-1.1000",
+                cannot=dict.fromkeys(
+                    (*WHAT_TAKES_AN_ENDPOINT, "kill"),
+                    "a list is its cloud: nobody answers requests, and a host that cannot be reached stays on it",
+                ),
+            )
 
         return make

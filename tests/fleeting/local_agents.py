@@ -31,14 +31,15 @@ async def opened(
     boot_time: float = 0.0,
     orphan_ttl: float = 30.0,
     max_size: int | None = None,
+    patience: float = PATIENCE,
 ) -> AsyncIterator[LocalGroup]:
-    """Open a group in *directory*; in the end kill its agents and close it."""
+    """Open a group in *directory*, for as long as *patience* lasts; in the end kill its agents and close it."""
     group = LocalGroup(
         LocalConfig(directory=str(directory), name=name, boot_time=boot_time, orphan_ttl=orphan_ttl, max_size=max_size)
     )
     await group.init(Settings(owner="test", clock=LoopClock()))
     try:
-        with anyio.fail_after(PATIENCE):
+        with anyio.fail_after(patience):
             yield group
     finally:
         with anyio.fail_after(PATIENCE, shield=True):

@@ -64,7 +64,7 @@ class Hosts:
 
 
 @asynccontextmanager
-async def running(directory: Path, count: int) -> AsyncIterator[Hosts]:
+async def running(directory: Path, count: int, *, patience: float = local_agents.PATIENCE) -> AsyncIterator[Hosts]:
     """Start so many machines, and leave none."""
-    async with local_agents.opened(directory / "machines") as group:
+    async with local_agents.opened(directory / "machines", patience=patience) as group:
         yield Hosts(directory, await local_agents.started(group, count))
