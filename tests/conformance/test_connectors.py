@@ -7,6 +7,7 @@ import sys
 import tomllib
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
+from itertools import cycle
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -29,6 +30,7 @@ from fleeting.testing import (
     DialInstance,
     MakeDial,
 )
+from tests.conformance.backends import BACKENDS
 from tests.fleeting import local_agents
 from tests.fleeting.sshd import configured, sshd
 from tests.fleeting.winrm_host import Host, winrm_host
@@ -162,9 +164,13 @@ def test_every_check_has_teeth() -> None:
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("check", CONNECTOR_CHECKS, ids=lambda check: check.__name__.removeprefix("check_"))
+@pytest.mark.parametrize(
+    ("check", "anyio_backend"),
+    list(zip(CONNECTOR_CHECKS, cycle(BACKENDS), strict=False)),
+    ids=[check.__name__.removeprefix("check_") for check in CONNECTOR_CHECKS],
+)
 async def test_a_check_finds_what_is_wrong(tmp_path: Path, check: ConnectorCheck) -> None:
-    """The example passes it, and does not once a line is changed."""
+    """The example passes it, and does not once a line is changed: on one backend, in turn, as mutants of groups."""
     source = (EXAMPLE / "src" / "fleeting_here" / "__init__.py").read_text()
     line, wrong = BREAKS[check.__name__.removeprefix("check_")]
     assert line in source
@@ -200,11 +206,18 @@ def test_every_check_of_detached_commands_has_teeth() -> None:
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("check", DETACHED_CHECKS, ids=lambda check: check.__name__.removeprefix("check_"))
+@pytest.mark.parametrize(
+    ("check", "anyio_backend"),
+    list(zip(DETACHED_CHECKS, cycle(BACKENDS), strict=False)),
+    ids=[check.__name__.removeprefix("check_") for check in DETACHED_CHECKS],
+)
 async def test_a_check_finds_what_is_wrong_with_detached_commands(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, check: DetachedCheck
 ) -> None:
-    """The example passes it once its connections are those for POSIX hosts, and does not once a line is changed."""
+    """The example passes it once its connections are those for POSIX hosts, and does not once a line is changed.
+
+    Each on one backend, in turn, as above.
+    """
     monkeypatch.setenv("HOME", str(tmp_path))
     line, wrong = BREAKS_OF_DETACHED[check.__name__.removeprefix("check_")]
     sources = [SCRIPTS.read_text(), DETACHING.read_text()]
@@ -219,12 +232,14 @@ async def test_a_check_finds_what_is_wrong_with_detached_commands(
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("shell", ["bash", "busybox"])
+@pytest.mark.parametrize(
+    ("shell", "anyio_backend"), [("bash", "asyncio"), ("busybox", "trio")], ids=["bash", "busybox"]
+)
 @pytest.mark.parametrize("check", DETACHED_CHECKS, ids=lambda check: check.__name__.removeprefix("check_"))
 async def test_any_shell_will_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, check: DetachedCheck, shell: str
 ) -> None:
-    """What is ``/bin/sh`` on other hosts keeps the contract, too."""
+    """What is ``/bin/sh`` on other hosts keeps the contract, too; no shell knows of backends, so each has one."""
     monkeypatch.setenv("HOME", str(tmp_path))
     found = shutil.which(shell)
     assert found, f"{shell} is not installed"
