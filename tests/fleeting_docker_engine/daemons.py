@@ -129,7 +129,7 @@ def started(directory: Path, bridge: str) -> Iterator[Daemon]:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notified, (directory / "log").open("wb") as log:
         notified.bind(str(ready))
         notified.settimeout(START_TIMEOUT)
-        env = {**os.environ, "NOTIFY_SOCKET": str(ready)}
+        env = {**os.environ, "NOTIFY_SOCKET": str(ready), "GOGC": "400"}  # collects its garbage a quarter as often
         with subprocess.Popen(command, stdout=log, stderr=log, env=env) as process:
             try:
                 _await_ready(notified, directory / "log")
