@@ -3,14 +3,15 @@
 Over the fake cloud, in virtual time.
 """
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from copy import deepcopy
 from typing import Any
 
 import anyio
 import pytest
 
-from fleeting import Capability, MemoryJournal
+from fleeting import Capability, Connection, MemoryJournal, Unreachable
 from fleeting.events import LossKind
 from fleeting.testing import FakeCloud, virtual_time
 from taskscaler import (
@@ -25,6 +26,7 @@ from taskscaler import (
     ScalerEvent,
     TaskscalerError,
 )
+from taskscaler._lease import VERDICT_TIMEOUT
 from tests.golden import Golden
 from tests.taskscaler.scaling import asked, scaling, virtual_clock, work
 
@@ -51,6 +53,35 @@ async def killed(
                 lease.suspend()
         await anyio.sleep(0.01)
         return MemoryJournal(deepcopy(journal.records))
+
+
+@asynccontextmanager
+async def in_vain(*_: object) -> AsyncIterator[Connection]:
+    """Dial, for as long as an instance may take to come up."""
+    await anyio.sleep(600)
+    raise Unreachable("could not be reached within 600 s")
+    yield
+
+
+async def test_who_comes_back_to_a_sick_instance_does_not_dial_for_ever() -> None:
+    """Its heartbeats had failed before anybody held the lease: they hear of it as those do who held it meanwhile."""
+    cloud = FakeCloud()
+    journal = await killed(cloud, "job")
+    async with scaling(cloud, journal=journal, policies=IDLES, heartbeat_interval=10.0, dial=in_vain) as scaler:
+        await anyio.sleep(5)
+        cloud.sicken("i-1")
+        await anyio.sleep(60)
+        (ill,) = await scaler.instances()
+        assert ill.why.startswith("its heartbeats fail")
+        lease = await scaler.reattach("job")
+        began = anyio.current_time()
+        with pytest.raises(Unreachable, match="i-1 is unhealthy and cannot be reached"):
+            async with lease.dial():
+                pass
+        assert anyio.current_time() - began <= VERDICT_TIMEOUT
+        await anyio.sleep(1)
+        assert lease.loss is not None
+        assert lease.loss.kind is LossKind.UNHEALTHY
 
 
 async def test_a_lease_outlives_its_manager() -> None:

@@ -19,7 +19,7 @@ from taskscaler._errors import LeaseLost, NoCapacity
 from taskscaler._lease import Lease, LeaseState
 from taskscaler._observe import LeaseEvent, Observers
 from taskscaler.core._mediator import Core
-from taskscaler.core._slots import LeaseId
+from taskscaler.core._slots import Closed, LeaseId
 from taskscaler.diagnose._explain import Explanation, explain
 from taskscaler.diagnose._explain_instance import explain_instance
 from taskscaler.diagnose._explain_key import explain_key
@@ -179,6 +179,8 @@ class Leases:
             waiter = self._waiters.pop(id_.key)
             assignment = self._core.ledger.leases[id_.key]
             state = self._states[id_] = LeaseState(id_, assignment.ticket, persistent=assignment.persistent)
+            if assignment.node.closed is Closed.UNHEALTHY:  # it was found to be while the lease was detached or asleep
+                state.mark_unhealthy(assignment.node.why_closed)
             waiter.lease = Lease(state, self)
             waiter.became = "acquired" if waiter.held is None else "reattached" if was_detached else "resumed"
             waiter.wake()
