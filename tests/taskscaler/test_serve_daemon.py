@@ -19,6 +19,8 @@ from click.testing import CliRunner
 from taskscaler import sync
 from taskscaler.cli import main
 from taskscaler.cli._operate import ask
+from taskscaler.executors import JobSpec
+from taskscaler.futures import Call, FleetExecutor
 from taskscaler.serve._notify import watchdog_interval
 
 FLEET = """
@@ -228,3 +230,20 @@ def test_a_daemon_that_is_killed_gives_its_leases_back(tmp_path: Path) -> None:
                 assert said.decode().strip() == lease.instance
                 assert lease.loss is None
         assert scaler.acquire_lease("b", timeout=60).instance == lease.instance
+
+
+@pytest.mark.slow
+def test_work_is_submitted_to_a_daemons_fleet(tmp_path: Path) -> None:
+    """As to one's own: scripts and calls run in its slots, one of them fails, and none is held in the end."""
+    write(tmp_path, most=2)
+    with serving(tmp_path) as service:
+        with sync.connect(service.socket) as scaler, FleetExecutor(scaler, artifacts=tmp_path / "artifacts") as fleet:
+            echoed = [fleet.submit("echo $1; exit $2", str(number), str(number // 5)) for number in range(6)]
+            left = fleet.submit(JobSpec(name="leaves", script="echo left > file", artifacts=("file",)))
+            computed = fleet.submit(Call("math:gcd"), 12, 18)
+            assert [each.result(60).output for each in echoed] == [b"%d\n" % number for number in range(6)]
+            assert [each.result().exit_code for each in echoed] == [0, 0, 0, 0, 0, 1]
+            assert left.result(60).exit_code == 0
+            assert computed.result(60) == 6
+        assert (tmp_path / "artifacts" / "leaves" / "file").read_text() == "left\n"
+        assert service.ask("GET", "/capacity")["acquired"] == 0
