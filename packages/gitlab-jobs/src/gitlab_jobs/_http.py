@@ -3,6 +3,7 @@
 import json
 import logging
 import random
+import ssl
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Mapping
 from contextlib import aclosing, asynccontextmanager
 from datetime import UTC, datetime
@@ -24,6 +25,9 @@ MAX_MESSAGE = 300
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _SAME_METHOD = frozenset({307, 308})
 _MOST_REDIRECTS = 3
+_NO_TLS = frozenset({"WRONG_VERSION_NUMBER", "UNKNOWN_PROTOCOL", "RECORD_LAYER_FAILURE", "HTTP_REQUEST"})
+"""What OpenSSL's releases make of an answer that is no TLS."""
+
 
 _log = logging.getLogger("gitlab_jobs")
 
@@ -146,7 +150,7 @@ class Http:
         except TimeoutError:
             raise Unreachable(f"{name}: no answer from {self.base.host} within {seconds:g} s") from None
         except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError) as error:
-            raise Unreachable(f"{name}: {_reason(error)}") from error
+            raise Unreachable(f"{name}: {_reason(error, url)}") from error
 
     def _redirected(self, url: httpx.URL, got: httpx.Response, name: str) -> httpx.URL:
         """Where a call goes on: with our token, so nowhere else than to this GitLab."""
@@ -213,5 +217,15 @@ def _message(body: bytes) -> str:
     return f": {shown}"
 
 
-def _reason(error: Exception) -> str:
+def _reason(error: Exception, url: httpx.URL) -> str:
+    """Why there is no answer, on one line; what a certificate lacks lies below what httpx raises."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, ssl.SSLError):
+        cause = cause.__cause__ or cause.__context__
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        why = cause.verify_message.rstrip(".")
+        advice = "if it is the right one, pass a context that trusts its authority as tls"
+        return f"the certificate of {url.host} cannot be trusted: {why}; {advice}"
+    if cause is not None and cause.reason in _NO_TLS:
+        return f"{url.host} does not speak TLS there; check the address, or begin it with http://"
     return (str(error) or type(error).__name__).partition("\n")[0]
