@@ -1,4 +1,4 @@
-"""On which backends a check of the conformance suite runs, for groups of real daemons, processes and SDKs.
+"""On which backends a check of the conformance suite runs, for groups of a real daemon or SDK.
 
 What is answered to calls that are made one after the other is translated by code that knows of no backend: a check of
 that runs on one, and on which goes in turn, so that each has half of them. What depends on how an event loop switches,

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fleeting.testing import Check, GroupConformance, Harness, MakeHarness
-from tests.conformance.backends import each_on_enough_backends
+from fleeting.testing import GroupConformance, Harness, MakeHarness
 from tests.conformance.harnesses import WHAT_TAKES_AN_ENDPOINT
 from tests.fleeting_exec.clouds import Cloud
 
@@ -48,8 +47,3 @@ class TestExec(GroupConformance):
                 cloud.clear_away()
 
         return make
-
-    @each_on_enough_backends
-    async def test_contract(self, check: Check, make_harness: MakeHarness, request: pytest.FixtureRequest) -> None:
-        """All clauses hold; those that depend on an event loop, on both backends."""
-        await super().test_contract(check, make_harness, request)
