@@ -30,7 +30,6 @@ from fleeting.testing import (
     DialInstance,
     MakeDial,
 )
-from tests.conformance.backends import BACKENDS
 from tests.fleeting import local_agents
 from tests.fleeting.sshd import configured, sshd
 from tests.fleeting.winrm_host import Host, winrm_host
@@ -38,6 +37,7 @@ from tests.fleeting.winrm_host import Host, winrm_host
 WITHOUT_SIGNALS = [check for check in CONNECTOR_CHECKS if check.__name__ != "check_the_signal_is_reported"]
 """What applies to WinRM: it tells an exit status in any case."""
 
+BACKENDS = ("asyncio", "trio")
 EXAMPLE = Path(__file__).parents[2] / "examples" / "connector"
 
 

@@ -10,9 +10,8 @@ import pytest
 
 from fleeting import ConnectInfo, LoopClock, Settings
 from fleeting.connectors.ssh import MemoryHostKeys, SshConnector
-from fleeting.testing import Check, DetachedConformance, DialInstance, GroupConformance, Harness, MakeDial, MakeHarness
+from fleeting.testing import DetachedConformance, DialInstance, GroupConformance, Harness, MakeDial, MakeHarness
 from fleeting_docker import DockerGroup, DockerGroupConfig
-from tests.conformance.backends import each_on_enough_backends
 from tests.fleeting.sshd import configured, dialled
 from tests.fleeting_docker.groups import clear_away, harness
 from tests.fleeting_docker_engine.daemons import Daemon
@@ -31,11 +30,6 @@ class TestDocker(GroupConformance):
                 yield made
 
         return make
-
-    @each_on_enough_backends
-    async def test_contract(self, check: Check, make_harness: MakeHarness, request: pytest.FixtureRequest) -> None:
-        """All clauses hold; those that depend on an event loop, on both backends."""
-        await super().test_contract(check, make_harness, request)
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,6 @@ from contextlib import asynccontextmanager
 import pytest
 
 from fleeting.testing import CHECKS, Check, GroupConformance, Harness, MakeHarness, judge, name_of
-from tests.conformance.backends import each_on_enough_backends
 from tests.fleeting_aws.clouds import ENVIRONMENT, Cloud, new_cloud
 
 OF_SIZES = (
@@ -25,6 +24,12 @@ OF_SIZES = (
 class TestAws(GroupConformance):
     """The suite, where AWS launches when it is told to."""
 
+    @pytest.fixture(params=["asyncio", "trio"])
+    def anyio_backend(self, request: pytest.FixtureRequest) -> str:
+        """Both, unlike the other tests here."""
+        backend: str = request.param
+        return backend
+
     @pytest.fixture
     def make_harness(self, moto_port: int, monkeypatch: pytest.MonkeyPatch) -> MakeHarness:
         """Begin anew for each check, with an instance in the group that somebody else made."""
@@ -39,11 +44,6 @@ class TestAws(GroupConformance):
             yield cloud.harness()
 
         return make
-
-    @each_on_enough_backends
-    async def test_contract(self, check: Check, make_harness: MakeHarness, request: pytest.FixtureRequest) -> None:
-        """All clauses hold; those that depend on an event loop, on both backends."""
-        await super().test_contract(check, make_harness, request)
 
 
 @pytest.mark.anyio
