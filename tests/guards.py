@@ -22,6 +22,7 @@ def found() -> dict[str, list[str]]:
     from tests.conformance.mutants import MUTANTS
     from tests.conformance.test_connectors import BREAKS, BREAKS_OF_DETACHED
     from tests.conformance.test_teeth import WRONG
+    from tests.taskscaler.test_lease_teeth import BREAKS as BREAKS_OF_LEASES
 
     kinds = {
         "invariants of state machines": _invariants(),
@@ -38,6 +39,7 @@ def found() -> dict[str, list[str]]:
         "breaks of detached commands": (
             f"{old} -> {new}, found by {check}".replace("\n", " ") for check, (old, new) in BREAKS_OF_DETACHED.items()
         ),
+        "breaks of detached leases": map(str, BREAKS_OF_LEASES),
     }
     return {kind: sorted(set(names)) for kind, names in kinds.items()}
 
