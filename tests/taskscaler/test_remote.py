@@ -287,6 +287,38 @@ async def test_a_daemon_that_stays_away_is_given_up(tmp_path: Path) -> None:
             assert (await lease.lost()).kind is LossKind.KILLED
 
 
+async def test_a_daemon_that_comes_back_is_asked_once_it_knows_what_was_held(tmp_path: Path) -> None:
+    """Who dials while the client is known there, and its leases are not yet, waits; a refusal would be no loss."""
+    cloud, path = FakeCloud(), tmp_path / "s.sock"
+    async with restarted(path, cloud, journal=MemoryJournal()) as service:
+        await service.start()
+        async with client(path, cloud) as scaler, scaler.acquire("a") as lease, anyio.create_task_group() as tasks:
+            said: list[bytes] = []
+            come_back, known = anyio.Event(), anyio.Event()
+            begin = scaler._link.begin
+
+            async def begin_late() -> None:
+                come_back.set()
+                await known.wait()
+                await begin()
+
+            async def work() -> None:
+                async with lease.dial() as connection:
+                    said.append((await connection.run("true")).stdout)
+
+            scaler._link.begin = begin_late
+            await service.stop()
+            await service.start("second")
+            await come_back.wait()
+            tasks.start_soon(work)
+            await anyio.sleep(5)
+            assert not said
+            known.set()
+            await anyio.sleep(20)
+            assert len(said) == 1
+            assert not lease.ended
+
+
 async def test_where_no_daemon_is_nothing_is_opened(tmp_path: Path) -> None:
     """Entering says so at once; the policies of a daemon are not a client's to change."""
     with pytest.raises(NoDaemon, match="is it running"):

@@ -15,7 +15,7 @@ from anyio.abc import TaskStatus
 from attrs import define, field
 
 from fleeting.plugins import format_duration
-from taskscaler._errors import NoDaemon
+from taskscaler._errors import DaemonRefused, NoDaemon
 from taskscaler._wire import CLIENT, ClientUnknown, error_of
 
 PROMPT = 30.0
@@ -108,23 +108,28 @@ class Link:
     ) -> dict[str, Any]:
         """Ask until there is an answer: what is asked must mean the same the second time. As `once`.
 
+        A daemon that has come back is asked once it knows what this client had: before, it would say that there is no
+        such lease.
+
         Raises:
             NoDaemon: There was none for too long.
         """
         while True:
             there = self._there
+            with anyio.move_on_after(self.patience):
+                await there.wait()
+            if not there.is_set():
+                raise NoDaemon(f"no daemon has answered at {self.socket} for {format_duration(self.patience)}")
             try:
                 return await self.once(method, path, body, params=params, wait=wait)
             except NoDaemon:
-                if there is self._there and there.is_set():  # `keep` has yet to notice; others may wait for it already
+                if there is self._there:  # `keep` has yet to notice; others may wait for it already
                     self._there = anyio.Event()
             except ClientUnknown:
                 await self.begin()
-                continue
-            with anyio.move_on_after(self.patience):
-                await self._there.wait()
-                continue
-            raise NoDaemon(f"no daemon has answered at {self.socket} for {format_duration(self.patience)}")
+            except DaemonRefused:
+                if there is self._there:  # else it may have been restarted, and not know yet what this client had
+                    raise
 
     async def keep(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Hear the news, and come back when the daemon does; raises `NoDaemon` only if it is not there at first."""
