@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e import quickstart as files
-from tests.e2e.leftovers import agents, instances
+from tests.e2e.leftovers import agents, await_agents, instances
 
 
 @pytest.fixture
@@ -16,6 +16,7 @@ def home(tmp_path: Path) -> Iterator[Path]:
     home = tmp_path / "home"
     (home / "tmp").mkdir(parents=True)
     yield home
+    await_agents(home)
     assert list((home / "tmp").iterdir()) == [], "directories or sockets were left behind"
     assert instances(home) == [], "instances were left behind"
     assert agents(home) == [], "processes were left behind"

@@ -2,7 +2,12 @@
 
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
+from select import POLLIN, poll
+
+PATIENCE = 10.0
+"""Seconds after which a process that should end counts as left behind."""
 
 
 def environment(home: Path) -> dict[str, str]:
@@ -13,6 +18,19 @@ def environment(home: Path) -> dict[str, str]:
 def instances(home: Path) -> list[Path]:
     """The directories of all local instances there."""
     return list((home / "state" / "fleeting" / "local").glob("*/*"))
+
+
+def await_agents(home: Path) -> None:
+    """Wait for the end of agents that are removing their directories: it is the last thing they do, for nobody."""
+    for process in agents(home):
+        with suppress(ProcessLookupError):
+            descriptor = os.pidfd_open(process)
+            try:
+                ended = poll()
+                ended.register(descriptor, POLLIN)
+                ended.poll(PATIENCE * 1000)
+            finally:
+                os.close(descriptor)
 
 
 def agents(home: Path) -> list[int]:

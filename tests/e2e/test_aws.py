@@ -78,8 +78,8 @@ def server(tmp_path: Path) -> Iterator[Server]:
     """What answers at every instance's address, in a directory for each; it lets in whose key AWS was sent."""
     keys, homes = tmp_path / "keys", tmp_path / "homes"
     keys.touch(mode=0o600)
-    home = f'home={homes}/$(echo "$SSH_CONNECTION" | cut -d" " -f3); mkdir -p "$home"'
-    settings = [f'ForceCommand {home}; cd "$home" && eval "$SSH_ORIGINAL_COMMAND"', f"AuthorizedKeysFile {keys}"]
+    home = f'home={homes}/$(echo "$SSH_CONNECTION" | cut -d" " -f3); mkdir -p "$home"; export HOME="$home"'
+    settings = [f'ForceCommand {home}; cd && eval "$SSH_ORIGINAL_COMMAND"', f"AuthorizedKeysFile {keys}"]
     with sshd(tmp_path / "sshd", *settings, *(f"ListenAddress {address}" for address in ADDRESSES)) as server:
         yield server
 

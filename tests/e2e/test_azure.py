@@ -93,8 +93,8 @@ def hosts(directory: Path) -> Iterator[Server]:
     addresses = [f"ListenAddress 127.0.0.{number}" for number in range(4, 20)]
     (directory / "bin").mkdir(parents=True)
     (directory / "bin" / "curl").symlink_to("/bin/false")
-    home = f"set -- $SSH_CONNECTION; mkdir -p {directory}/$3; cd {directory}/$3; PATH={directory}/bin:$PATH"
-    home += '; eval "$SSH_ORIGINAL_COMMAND"'
+    home = f"set -- $SSH_CONNECTION; export HOME={directory}/$3 PATH={directory}/bin:$PATH"
+    home += '; mkdir -p "$HOME"; cd; eval "$SSH_ORIGINAL_COMMAND"'
     with sshd(directory, f"ForceCommand {home}", *addresses) as host:
         yield host
 
