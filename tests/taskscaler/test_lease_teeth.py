@@ -17,19 +17,19 @@ from tests.taskscaler.test_ledger_machine import LedgerMachine
 
 @frozen
 class Break:
-    """One method of the ledger, with one mistake, and the invariant that tells of it."""
+    """One method of the ledger, with one mistake, and the machine that finds it."""
 
     method: str
     old: str
     new: str
     machine: type[RuleBasedStateMachine]
-    invariant: str
+    invariant: str = ""
+    """The only one that can; empty: several can, and which is the first to do so is chance."""
 
     def __str__(self) -> str:
         """The line in the list of guards."""
-        return (
-            f"{self.old} -> {self.new or 'nothing'} in {self.method}, found by {self.machine.__name__}.{self.invariant}"
-        )
+        finder = f"{self.machine.__name__}.{self.invariant}".rstrip(".")
+        return f"{self.old} -> {self.new or 'nothing'} in {self.method}, found by {finder}"
 
     def broken(self) -> object:
         """Make the method with the mistake."""
@@ -46,8 +46,8 @@ NOT_TAKEN: Final = ("_restore", "_take(node, record.slot)", "")
 BREAKS = (
     Break(*NEVER_BOTH, LedgerMachine, "a_detached_lease_is_reattached_or_given_up_never_both"),
     Break(*NEVER_BOTH, CoreMachine, "a_detached_lease_is_reattached_or_given_up_never_both"),
-    Break(*NOT_TAKEN, LedgerMachine, "never_above_capacity_or_the_use_limit"),
-    Break(*NOT_TAKEN, CoreMachine, "no_slot_of_a_detached_lease_is_handed_out"),
+    Break(*NOT_TAKEN, LedgerMachine),
+    Break(*NOT_TAKEN, CoreMachine),
 )
 
 FIRST_FAILURE = settings(
@@ -64,8 +64,8 @@ FIRST_FAILURE = settings(
 
 @pytest.mark.parametrize("each", BREAKS, ids=str)
 def test_a_mistake_about_detached_leases_is_found(each: Break, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the invariant that the list of guards names, not by chance elsewhere."""
+    """By the invariant that the list of guards names, if there is one that has to."""
     monkeypatch.setattr(_ledger.Ledger, each.method, each.broken())
     with pytest.raises(AssertionError) as raised:
         run_state_machine_as_test(each.machine, settings=FIRST_FAILURE)
-    assert traceback.extract_tb(raised.value.__traceback__)[-1].name == each.invariant
+    assert each.invariant in ("", traceback.extract_tb(raised.value.__traceback__)[-1].name)
