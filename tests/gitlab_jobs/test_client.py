@@ -37,6 +37,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:Async generator 'httpx:ResourceWarning"),
 ]
 
+NO_ROOM = Path("/dev/full")
 HTML = Reply(status=200, headers={"Content-Type": "text/html"}, body=b"<!DOCTYPE html><title>Sign in</title>")
 BUSY = Reply(status=503, headers={"Retry-After": "0"})
 FULL = info("two_phase_job_commit", "cancel_gracefully")
@@ -457,6 +458,9 @@ async def test_what_cannot_be_kept_is_an_error_of_its_own(tmp_path: Path) -> Non
     with pytest.raises(Refused, match="more than 2 bytes"):
         await client.download(dependency, tmp_path / "in", limit=2)
     assert not (tmp_path / "in").exists()
+    with pytest.raises(NotKept, match="/dev/full cannot be written: No space left on device"):
+        await client.download(dependency, NO_ROOM)
+    assert NO_ROOM.is_char_device()  # noqa: ASYNC240
     gitlab = FakeGitLab(tmp_path / "gone")
     gitlab.enqueue(Job(id=0, token=""))
     (tmp_path / "out").write_bytes(b"abc")
@@ -466,6 +470,8 @@ async def test_what_cannot_be_kept_is_an_error_of_its_own(tmp_path: Path) -> Non
         with pytest.raises(Refused, match="GitLab answered 500: 500 Internal Server Error: No such file") as error:
             await desk.upload(job, Artifact(name="a"), tmp_path / "out", filename="a.zip")
         assert error.value.status == 500
+        with pytest.raises(FileNotFoundError):
+            await desk.upload(job, Artifact(name="a"), tmp_path / "nothing", filename="a.zip")
     assert not gitlab.artifacts
 
 

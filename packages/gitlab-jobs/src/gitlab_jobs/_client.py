@@ -251,6 +251,7 @@ class GitLabClient:
         Raises:
             Refused: GitLab does not want it (too large: 413), or not after several tries.
             Unreachable: GitLab does not answer, after several tries.
+            OSError: The file cannot be read.
         """
         await _transfers.upload(self.http, job, artifact, file, filename=filename)
 

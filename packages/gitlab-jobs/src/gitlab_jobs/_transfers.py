@@ -101,20 +101,22 @@ async def _fetch(http: Http, dependency: Dependency, to: Path, *, limit: int, di
 
 async def _save(got: httpx.Response, to: Path, limit: int, name: str) -> int:
     """Write it to a file, which is there if all of it is."""
-    size = 0
+    size, is_whole, is_ours = 0, False, False
     try:
         async with await anyio.open_file(to, "wb") as file, pieces(got) as chunks:
+            is_ours = to.is_file()  # noqa: ASYNC240  (it is open, and no device)
             async for chunk in chunks:
                 size += len(chunk)
                 if size > limit:
                     raise Refused(f"{name}: the archive has more than {limit} bytes", status=got.status_code)
                 await file.write(chunk)
-    except BaseException as error:
-        with suppress(OSError):
-            to.unlink(missing_ok=True)  # noqa: ASYNC240  (also if this is being cancelled)
-        if isinstance(error, OSError):
-            raise NotKept(f"{name}: {to} cannot be written: {error.strerror or error}") from None
-        raise
+        is_whole = True
+    except OSError as error:
+        raise NotKept(f"{name}: {to} cannot be written: {error.strerror or error}") from None
+    finally:
+        if is_ours and not is_whole:
+            with suppress(OSError):
+                to.unlink(missing_ok=True)  # noqa: ASYNC240  (also if this is being cancelled)
     return size
 
 
