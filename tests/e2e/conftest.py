@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e import quickstart as files
-from tests.e2e.leftovers import agents, await_agents, instances
+from tests.e2e.leftovers import agents, instances, wait_for_the_end_of
 
 
 @pytest.fixture
@@ -16,7 +16,7 @@ def home(tmp_path: Path) -> Iterator[Path]:
     home = tmp_path / "home"
     (home / "tmp").mkdir(parents=True)
     yield home
-    await_agents(home)
+    wait_for_the_end_of(agents(home))  # the last thing that they do is to remove their directories
     assert list((home / "tmp").iterdir()) == [], "directories or sockets were left behind"
     assert instances(home) == [], "instances were left behind"
     assert agents(home) == [], "processes were left behind"

@@ -1,12 +1,11 @@
 """What a fleet has left on this machine: nothing, if all is well."""
 
 import os
+import select
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from pathlib import Path
-from select import POLLIN, poll
 
-PATIENCE = 10.0
+PATIENCE = 30.0
 """Seconds after which a process that should end counts as left behind."""
 
 
@@ -20,17 +19,16 @@ def instances(home: Path) -> list[Path]:
     return list((home / "state" / "fleeting" / "local").glob("*/*"))
 
 
-def await_agents(home: Path) -> None:
-    """Wait for the end of agents that are removing their directories: it is the last thing they do, for nobody."""
-    for process in agents(home):
-        with suppress(ProcessLookupError):
+def wait_for_the_end_of(processes: list[int]) -> None:
+    """Wait until none of these is left."""
+    for process in processes:
+        try:
             descriptor = os.pidfd_open(process)
-            try:
-                ended = poll()
-                ended.register(descriptor, POLLIN)
-                ended.poll(PATIENCE * 1000)
-            finally:
-                os.close(descriptor)
+        except ProcessLookupError:
+            continue
+        ended, _, _ = select.select([descriptor], [], [], PATIENCE)
+        os.close(descriptor)
+        assert ended, f"process {process} is left"
 
 
 def agents(home: Path) -> list[int]:

@@ -3,7 +3,6 @@
 import json
 import os
 import random
-import select
 import signal
 import socket
 import subprocess
@@ -19,6 +18,7 @@ from attrs import define, field
 from fleeting.core import PLAN_RECORDS
 from taskscaler._state import StateJournal
 from taskscaler.core._slots import LEDGER_RECORDS
+from tests.e2e.leftovers import wait_for_the_end_of
 
 COMMAND = (str(Path(sys.executable).with_name("taskscaler")), "run")
 JOBS = 16
@@ -32,9 +32,6 @@ SEEDS, ALL_SEEDS = 3, 5
 
 LINES = 10
 """A batch is killed after one of its first lines; a whole one prints more than twice as many."""
-
-PATIENCE = 30.0
-"""Seconds after which something that should have happened long ago counts as failed."""
 
 FILE = """
 [autoscaler]
@@ -177,18 +174,6 @@ def agents(base: Path) -> list[int]:
             except OSError:
                 continue  # it ended while we looked
     return [process for process, parent in found.items() if parent not in found]
-
-
-def wait_for_the_end_of(processes: list[int]) -> None:
-    """Wait until none of these is left."""
-    for process in processes:
-        try:
-            descriptor = os.pidfd_open(process)
-        except ProcessLookupError:
-            continue
-        ended, _, _ = select.select([descriptor], [], [], PATIENCE)
-        os.close(descriptor)
-        assert ended, f"process {process} is left"
 
 
 @pytest.fixture

@@ -11,15 +11,12 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable
-from functools import cache
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
 from attrs import define, field, frozen
-from moto import backends
-from moto.core import responses
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
 from werkzeug.serving import make_server
 
@@ -318,18 +315,10 @@ def _hang_up(environ: Environ) -> Iterable[bytes]:
     raise ConnectionResetError
 
 
-def _remember() -> None:
-    """Let moto look once for what stays the same: it lists a directory and a class with each request."""
-    modules = frozenset(backends.list_of_moto_modules())
-    backends.list_of_moto_modules = lambda: modules
-    responses.method_names_from_class = cache(responses.method_names_from_class)
-
-
 def main() -> None:
     """Serve until killed."""
     logging.getLogger("werkzeug").setLevel(logging.CRITICAL)
     life.begin()
-    _remember()
     server = make_server("127.0.0.1", 0, App(), threaded=True, request_handler=MotoRequestHandler)
     sys.stdout.write(f"{server.port}\n")
     sys.stdout.flush()

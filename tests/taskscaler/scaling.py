@@ -6,12 +6,20 @@ from random import Random
 
 import anyio
 
-from fleeting import JournalError, LoopClock, MemoryJournal
+from fleeting import Connection, JournalError, LoopClock, MemoryJournal, Unreachable
 from fleeting.core import Write
 from fleeting.testing import FakeCloud, FakeGroup
 from taskscaler import Policy, Pool, ScalerObserver, Taskscaler
 
 EPOCH = 1_700_000_000.0
+
+
+@asynccontextmanager
+async def in_vain(*_: object) -> AsyncIterator[Connection]:
+    """Dial, for as long as an instance may take to come up."""
+    await anyio.sleep(600)
+    raise Unreachable("could not be reached within 600 s")
+    yield
 
 
 @asynccontextmanager

@@ -3,15 +3,14 @@
 Over the fake cloud, in virtual time.
 """
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from copy import deepcopy
 from typing import Any
 
 import anyio
 import pytest
 
-from fleeting import Capability, Connection, MemoryJournal, Unreachable
+from fleeting import Capability, MemoryJournal
 from fleeting.events import LossKind
 from fleeting.testing import FakeCloud, virtual_time
 from taskscaler import (
@@ -28,7 +27,7 @@ from taskscaler import (
 )
 from taskscaler._lease import VERDICT_TIMEOUT
 from tests.golden import Golden
-from tests.taskscaler.scaling import asked, scaling, virtual_clock, work
+from tests.taskscaler.scaling import asked, in_vain, scaling, virtual_clock, work
 
 pytestmark = pytest.mark.anyio
 anyio_backend = virtual_time
@@ -53,14 +52,6 @@ async def killed(
                 lease.suspend()
         await anyio.sleep(0.01)
         return MemoryJournal(deepcopy(journal.records))
-
-
-@asynccontextmanager
-async def in_vain(*_: object) -> AsyncIterator[Connection]:
-    """Dial, for as long as an instance may take to come up."""
-    await anyio.sleep(600)
-    raise Unreachable("could not be reached within 600 s")
-    yield
 
 
 async def test_who_comes_back_to_a_sick_instance_does_not_dial_for_ever() -> None:

@@ -41,7 +41,7 @@ from taskscaler import KeyInUse, LeaseLost, NoCapacity, NotSuspended, Policy, Po
 from taskscaler._kept import KEPT
 from taskscaler._lease import VERDICT_TIMEOUT
 from taskscaler.core._mediator import COALESCE
-from tests.taskscaler.scaling import FullDisk, asked, scaling, virtual_clock, work
+from tests.taskscaler.scaling import FullDisk, asked, in_vain, scaling, virtual_clock, work
 
 pytestmark = pytest.mark.anyio
 anyio_backend = virtual_time
@@ -237,14 +237,6 @@ async def test_a_connection_that_lives_is_no_matter_of_heartbeats() -> None:
         assert (await connection.run("true")).ok
         async with lease.dial() as another:
             assert (await another.run("true")).ok
-
-
-@asynccontextmanager
-async def in_vain(*_: object) -> AsyncIterator[Connection]:
-    """Dial, for as long as an instance may take to come up."""
-    await anyio.sleep(600)
-    raise Unreachable("could not be reached within 600 s")
-    yield
 
 
 @pytest.mark.parametrize("before", [False, True], ids=["while it dials", "before it dials"])
