@@ -64,6 +64,8 @@ class Site:
     servers: dict[str, tuple[Server, ExitStack]] = field(factory=dict)
     numbers: Iterator[int] = field(factory=lambda: count(1))
     started: list[str] = field(factory=list)
+    most: int = 0
+    """Machines that stood at a time, at most."""
 
     def boot(self, machine: Machine) -> None:
         """Start a machine, and let it publish its host key."""
@@ -80,6 +82,7 @@ class Site:
         settings = (f"ListenAddress {machine.address}", command)
         server = stack.enter_context(sshd(home / "sshd", *settings, port=self.port))
         self.servers[machine.name] = server, stack
+        self.most = max(self.most, len(self.servers))
         self.started.append(machine.name)
         kind, key = server.host_key.split()[:2]
         machine.guest_attributes = {kind: key}
@@ -149,6 +152,13 @@ def results(directory: Path) -> list[dict[str, Any]]:
     return jobs
 
 
+def left(directory: Path) -> dict[str, str]:
+    """Read which instances left before the batch was over, and why."""
+    events = [json.loads(line) for line in (directory / "out" / "events.jsonl").read_text().splitlines()]
+    leaving = [event for event in events if event.get("event") == "instance" and event["state"] == "deleting"]
+    return {event["instance"]: event["why"] for event in leaving if event["why"] != "shutdown"}
+
+
 CASES = {
     "zonal-calm": ({}, False),
     "regional-preempted": (REGIONAL, True),
@@ -185,7 +195,10 @@ def test_twenty_jobs_leave_nothing_behind(tmp_path: Path, site: Site, kind: dict
     assert [job["state"] for job in jobs] == ["succeeded"] * 20, said
     instances = {attempt["instance"] for job in jobs for attempt in job["attempts"]}
     assert instances <= set(site.started)
-    assert len(set(site.started)) <= (4 if preempt else 3)
+    gone = left(tmp_path)
+    assert victim in gone or not preempt, (gone, said)
+    assert site.most <= 3, said
+    assert len(set(site.started)) <= 3 + len(gone), (gone, said)
     assert all(name.startswith("fleeting-") for name in site.started)
     lost = {attempt["instance"] for job in jobs for attempt in job["attempts"] if attempt["state"] == "lost"}
     assert lost == ({victim} if preempt else set())
