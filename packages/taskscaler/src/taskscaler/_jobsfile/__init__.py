@@ -3,7 +3,8 @@
 from taskscaler._jobsfile._file import JobsFile, Source, read_jobs_file
 from taskscaler._jobsfile._records import Format
 from taskscaler._jobsfile._stream import StreamJobs, keep
-from taskscaler._jobsfile._tables import Defaults, JobTable, Report
+from taskscaler._jobsfile._submitted import SubmittedFile, files_to_submit, read_submitted_file
+from taskscaler._jobsfile._tables import Defaults, JobTable, Report, Retention
 
 __all__ = [
     "Defaults",
@@ -11,8 +12,12 @@ __all__ = [
     "JobTable",
     "JobsFile",
     "Report",
+    "Retention",
     "Source",
     "StreamJobs",
+    "SubmittedFile",
+    "files_to_submit",
     "keep",
     "read_jobs_file",
+    "read_submitted_file",
 ]

@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 from fleeting.config import quoted
 from fleeting.errors import ConfigProblem, Mistake
 from fleeting.plugins import describe
-from taskscaler._jobsfile._tables import RESERVED, Report, Tables
+from taskscaler._jobsfile._tables import RESERVED, JobsTables, Report
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -17,7 +17,7 @@ OUR_VARIABLES = "TASKSCALER_"
 """What the names of variables begin with by which jobs learn about themselves."""
 
 
-def bad_variables(tables: Tables) -> Iterator[ConfigProblem]:
+def bad_variables(tables: JobsTables) -> Iterator[ConfigProblem]:
     yield from wrong_variables(tables.defaults.env, "defaults.")
     for index, table in enumerate(tables.jobs):
         yield from wrong_variables(table.env, f"jobs[{index}].")
@@ -33,7 +33,7 @@ def wrong_variables(env: Mapping[str, str], path: str) -> Iterator[ConfigProblem
             yield ConfigProblem(path=f"{path}env", found=quoted(name), expected=expected)
 
 
-def missing_files(directory: Path, tables: Tables) -> Iterator[ConfigProblem]:
+def missing_files(directory: Path, tables: JobsTables) -> Iterator[ConfigProblem]:
     yield from absent_files(tables.defaults.files, "defaults.", directory)
     yield from absent_files(tables.report.files if tables.report else (), "report.", directory)
     for index, table in enumerate(tables.jobs):

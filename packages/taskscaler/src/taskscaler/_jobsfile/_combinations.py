@@ -5,13 +5,13 @@ from collections.abc import Iterator
 from fleeting import ConnectorConfig
 from fleeting.errors import ConfigProblem
 from fleeting.plugins import format_duration
-from taskscaler._jobsfile._tables import Tables
+from taskscaler._jobsfile._tables import JobsTables, Tables
 from taskscaler.config._autoscaler import Autoscaler, PoolTable
 
 
 def impossible_combinations(tables: Tables) -> Iterator[ConfigProblem]:
     """Find them all. What could not be read has its default, and contradicts nothing."""
-    yield from _of_jobs(tables)
+    yield from impossible_jobs(tables)
     fleet = tables.autoscaler
     yield from _of_policies(fleet)
     for index, pool in enumerate(fleet.all_pools):
@@ -20,7 +20,8 @@ def impossible_combinations(tables: Tables) -> Iterator[ConfigProblem]:
         yield from _of_connector(f"{path}.connector_config", pool.connector_config)
 
 
-def _of_jobs(tables: Tables) -> Iterator[ConfigProblem]:
+def impossible_jobs(tables: JobsTables) -> Iterator[ConfigProblem]:
+    """Find those of jobs alone."""
     for index, table in enumerate(tables.jobs):
         timeout = tables.defaults.timeout if table.timeout is None else table.timeout
         expected = table.expected_duration

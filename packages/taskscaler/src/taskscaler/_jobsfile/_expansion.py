@@ -26,7 +26,7 @@ from taskscaler._jobsfile._matrix import (
     matrix_of,
     references,
 )
-from taskscaler._jobsfile._tables import MOST_JOBS, Defaults, JobTable, Tables
+from taskscaler._jobsfile._tables import MOST_JOBS, Defaults, JobsTables, JobTable
 from taskscaler.batch import Job
 from taskscaler.batch._names import Names
 from taskscaler.executors import JobSpec
@@ -160,7 +160,7 @@ def job_from(
     )
 
 
-def expansions_of(tables: Tables, directory: Path, problems: list[ConfigProblem]) -> Sequence[Expansion]:
+def expansions_of(tables: JobsTables, directory: Path, problems: list[ConfigProblem]) -> Sequence[Expansion]:
     """Tell which jobs the tables stand for; none if they would be too many, which is seen before any is made."""
     matrices = [_matrix(index, table, problems) for index, table in enumerate(tables.jobs)]
     try:

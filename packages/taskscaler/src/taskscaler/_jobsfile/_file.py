@@ -5,10 +5,8 @@ All mistakes are reported together: those of form, of the settings of plugins, a
 tables, what could not be read is empty; each of them passes over that, as `fleeting._structure` says.
 """
 
-from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from itertools import accumulate
 from pathlib import Path
 
 from attrs import evolve, field, frozen
@@ -17,18 +15,14 @@ from fleeting import ConfigError, InstanceGroup
 from fleeting.config import file_error, read_toml
 from fleeting.errors import ConfigProblem, Mistake
 from fleeting.plugins import structure
-from taskscaler._jobsfile._checks import bad_variables, missing_files, missing_program
+from taskscaler._jobsfile._checks import missing_program
 from taskscaler._jobsfile._combinations import impossible_combinations
-from taskscaler._jobsfile._expansion import expansions_of, repeated_names
-from taskscaler._jobsfile._jobs import FileJobs
-from taskscaler._jobsfile._needs import wrong_needs
+from taskscaler._jobsfile._jobs import jobs_of
 from taskscaler._jobsfile._plugins import (
     executors_of,
     groups_of,
     load_one,
     observers_of,
-    options_of,
-    refused_wishes,
     unusable_connectors,
 )
 from taskscaler._jobsfile._tables import Defaults, FleetTables, Report, Tables
@@ -106,22 +100,13 @@ def read_jobs_file(path: Path, source: Source | None = None, *, schema: type[Tab
     problems[:] = map(_with_way_out, problems)
     groups = groups_of(fleet, problems, notes)
     executors = executors_of(tables, problems)
-    expansions = expansions_of(tables, path.parent, problems)
-    options = options_of(tables, problems)
     observers = observers_of(tables.autoscaler, problems)
     problems += [
         *unusable_connectors(tables.autoscaler),
-        *refused_wishes(tables, executors, options),
         *impossible_combinations(tables),
-        *bad_variables(tables),
-        *missing_files(path.parent, tables),
         *missing_program(path.parent, tables.report),
     ]
-    jobs: LazyJobs = FileJobs(expansions, tables.defaults, options, path.parent)
-    repeated = [*repeated_names(expansions)]
-    ends = [*accumulate(map(len, expansions))]
-    groups_named = [table.name for table in tables.jobs]
-    problems += repeated or wrong_needs(jobs.plan, lambda job: f"jobs[{bisect_right(ends, job)}].needs", groups_named)
+    jobs: LazyJobs = jobs_of(tables, path.parent, executors, problems)
     if problems:
         raise file_error(at_home(problems, data.get("autoscaler"), "autoscaler"), data, source=str(path))
     if source is not None:

@@ -5,10 +5,15 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
 
-from taskscaler._jobsfile._expansion import Expansion
-from taskscaler._jobsfile._tables import Defaults
+from fleeting.errors import ConfigProblem
+from taskscaler._jobsfile._checks import bad_variables, missing_files
+from taskscaler._jobsfile._expansion import Expansion, expansions_of, repeated_names
+from taskscaler._jobsfile._needs import wrong_needs
+from taskscaler._jobsfile._plugins import options_of, refused_wishes
+from taskscaler._jobsfile._tables import Defaults, JobsTables
 from taskscaler.batch import Job, Plan, Planned
 from taskscaler.batch._job import PlannedJobs
+from taskscaler.executors import Executor
 
 
 class FileJobs(PlannedJobs):
@@ -50,3 +55,22 @@ class FileJobs(PlannedJobs):
             when=table.when,
             max_parallel=table.max_parallel or 0,
         )
+
+
+def jobs_of(
+    tables: JobsTables, directory: Path, executors: Mapping[str, Executor], problems: list[ConfigProblem]
+) -> FileJobs:
+    """Make the jobs that tables stand for, and find what is wrong with them."""
+    expansions = expansions_of(tables, directory, problems)
+    options = options_of(tables, problems)
+    problems += [
+        *refused_wishes(tables, executors, options),
+        *bad_variables(tables),
+        *missing_files(directory, tables),
+    ]
+    jobs = FileJobs(expansions, tables.defaults, options, directory)
+    ends = [*accumulate(map(len, expansions))]
+    groups = [table.name for table in tables.jobs]
+    repeated = [*repeated_names(expansions)]
+    problems += repeated or wrong_needs(jobs.plan, lambda job: f"jobs[{bisect_right(ends, job)}].needs", groups)
+    return jobs

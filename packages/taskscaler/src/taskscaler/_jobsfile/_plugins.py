@@ -8,7 +8,7 @@ from fleeting.config import quoted
 from fleeting.errors import ConfigProblem, Mistake
 from fleeting.plugins import describe, load_connector, structure
 from taskscaler._jobsfile._checks import missing
-from taskscaler._jobsfile._tables import Defaults, JobTable, Tables
+from taskscaler._jobsfile._tables import Defaults, JobsTables, JobTable
 from taskscaler._observe import ScalerObserver
 from taskscaler.config._autoscaler import Autoscaler
 from taskscaler.executors import Executor, ForeseesRefusal, find_executor, load_executor
@@ -43,9 +43,11 @@ def _group(path: str, table: object, problems: list[ConfigProblem], notes: list[
         problems.append(not_installed(f"{path}.plugin", error))
 
 
-def executors_of(tables: Tables, problems: list[ConfigProblem]) -> dict[str, Executor]:
-    """Load the executors that jobs use, and those with settings, so that these are checked."""
-    executors: dict[str, Executor] = {}
+def executors_of(
+    tables: JobsTables, problems: list[ConfigProblem], loaded: Mapping[str, Executor] | None = None
+) -> dict[str, Executor]:
+    """Load the executors that jobs use, and those with settings, so that these are checked; but for those loaded."""
+    executors = dict(loaded or {})
     for name, path in _executors_named(tables).items():
         problems += _loaded(executors, tables.executors, name, path)
     return executors
@@ -71,7 +73,7 @@ def _loaded(
     return ()
 
 
-def options_of(tables: Tables, problems: list[ConfigProblem]) -> Sequence[Mapping[str, object]]:
+def options_of(tables: JobsTables, problems: list[ConfigProblem]) -> Sequence[Mapping[str, object]]:
     """Read what each job wishes of executors, by their names: of those that it does not use too."""
     before = len(problems)
     for name, wishes in tables.defaults.options.items():
@@ -107,7 +109,7 @@ def _read_options(name: str, wishes: Mapping[str, object], path: str, problems: 
 
 
 def refused_wishes(
-    tables: Tables, executors: Mapping[str, Executor], options: Sequence[Mapping[str, object]]
+    tables: JobsTables, executors: Mapping[str, Executor], options: Sequence[Mapping[str, object]]
 ) -> Iterator[ConfigProblem]:
     """What an executor would refuse once there is an instance for it, which costs money."""
     for index, (table, wishes) in enumerate(zip(tables.jobs, options, strict=False)):  # none if defaults are wrong
@@ -137,7 +139,7 @@ def observers_of(fleet: Autoscaler, problems: list[ConfigProblem]) -> list[Scale
     return observers
 
 
-def _executors_named(tables: Tables) -> Mapping[str, str]:
+def _executors_named(tables: JobsTables) -> Mapping[str, str]:
     """Map every executor that is named to the key path that names it first."""
     named = {"defaults.executor": tables.defaults.executor}
     named |= {f"jobs[{index}].executor": table.executor for index, table in enumerate(tables.jobs) if table.executor}

@@ -1,7 +1,7 @@
 """The tables of a jobs file as they stand: keys, types, defaults, and which values may be there."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import PurePosixPath
 from typing import Any, Literal
 
@@ -156,10 +156,9 @@ class Report:
 
 
 @frozen(kw_only=True)
-class Tables:
-    """The file as it stands."""
+class JobsTables:
+    """What a file says of jobs, whoever's fleet runs them."""
 
-    autoscaler: Autoscaler
     jobs: tuple[JobTable, ...] = field(validator=some("at least one job"))
     defaults: Defaults = Defaults()
     executors: dict[str, dict[str, object]] = field(factory=dict, repr=False)
@@ -168,9 +167,27 @@ class Tables:
     report: Report | None = None
 
 
+@frozen(kw_only=True)
+class Tables(JobsTables):
+    """The file as it stands."""
+
+    autoscaler: Autoscaler
+
+
 def _none_here(_: object, __: "Attribute[Any]", value: Sequence[JobTable]) -> None:
     if value:
         raise ValueError("no jobs, because they come from standard input; remove them, or run without -")
+
+
+@frozen(kw_only=True)
+class Retention:
+    """``[retention]``: how long a daemon keeps batches that are over, with their logs and artifacts."""
+
+    age: Duration = field(default=30 * 86400.0, validator=validators.gt(0))
+    """Seconds after which a batch is deleted."""
+
+    size: int = field(default=10 << 30, validator=validators.gt(0))
+    """Bytes that all of them may have; beyond that, the oldest are deleted first."""
 
 
 @frozen(kw_only=True)
@@ -178,6 +195,8 @@ class FleetTables(Tables):
     """The file as it stands, if the jobs are elsewhere."""
 
     jobs: tuple[JobTable, ...] = field(default=(), validator=_none_here)
+    retention: Retention = Retention()
+    """Of a daemon that has the fleet."""
 
 
 def _none_served(_: object, __: "Attribute[Any]", value: Sequence[JobTable]) -> None:
@@ -191,8 +210,33 @@ def _no_report(_: object, __: "Attribute[Any]", value: Report | None) -> None:
 
 
 @frozen(kw_only=True)
-class ServedTables(Tables):
+class ServedTables(FleetTables):
     """The file as it stands, if a daemon owns its fleet."""
 
     jobs: tuple[JobTable, ...] = field(default=(), validator=_none_served)
     report: Report | None = field(default=None, validator=_no_report)
+
+
+def _not_submitted(what: str, why: str) -> Callable[[object, "Attribute[Any]", object], None]:
+    """Make a validator that refuses what would act with the rights of the daemon."""
+
+    def check(_: object, __: "Attribute[Any]", value: object) -> None:
+        if value:
+            raise ValueError(f"no {what} in a submitted file, because {why}; remove it")
+
+    return check
+
+
+@frozen(kw_only=True)
+class SubmittedTables(JobsTables):
+    """The file as it stands, if a daemon is to run its jobs."""
+
+    autoscaler: dict[str, object] = field(
+        factory=dict, validator=_not_submitted("fleet", "the jobs run on the daemon's")
+    )
+    executors: dict[str, dict[str, object]] = field(
+        factory=dict, validator=_not_submitted("settings of executors", "those of the daemon apply")
+    )
+    report: Report | None = field(
+        default=None, validator=_not_submitted("report", "a report runs where `taskscaler run` does")
+    )

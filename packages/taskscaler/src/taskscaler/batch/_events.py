@@ -21,7 +21,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import inf
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from attrs import asdict, field, fields_dict, frozen
 
@@ -31,6 +31,9 @@ from taskscaler.batch._job import Job, planned
 from taskscaler.batch._job_state import JobState
 from taskscaler.batch._plan import Plan, Planned, plan_of
 from taskscaler.core._decide import Decision, Demand, PoolDecision, Removal, Sleep, Wake
+
+if TYPE_CHECKING:
+    from taskscaler.config import Autoscaler
 
 FORMAT = "taskscaler events"
 
@@ -56,6 +59,20 @@ class PoolFacts:
 
     max_use_count: int = 0
     """0: any number."""
+
+    @classmethod
+    def of(cls, fleet: "Autoscaler") -> "tuple[PoolFacts, ...]":
+        """Take those of all pools of a fleet, in their order."""
+        return tuple(
+            cls(
+                name=pool.name,
+                plugin=pool.plugin,
+                capacity_per_instance=pool.capacity_per_instance,
+                max_instances=pool.max_instances,
+                max_use_count=pool.max_use_count,
+            )
+            for pool in fleet.all_pools
+        )
 
 
 @frozen(kw_only=True)

@@ -73,7 +73,9 @@ def run_jobs_file(path: Path, output: Path | None, wishes: Wishes, for_ci: ForCI
     except _WRONG as error:
         return report_errors([error], WRONG)
     try:
-        return _run_all(file, EventLog(results, pools=_facts(file), jobs_file=path, text=file.text), choice, for_ci)
+        return _run_all(
+            file, EventLog(results, pools=PoolFacts.of(file.autoscaler), jobs_file=path, text=file.text), choice, for_ci
+        )
     finally:
         _remove_empty(made)  # they are, if the batch could not be begun
 
@@ -95,7 +97,7 @@ def run_stream(path: Path, output: Path | None, wishes: Wishes, for_ci: ForCI, f
     def run() -> int:
         file = read_jobs_file(path, source)
         choice = choose(wishes, file.jobs.plan, None)
-        events = EventLog(results, pools=_facts(file), jobs_file=path, text=file.text, streamed=True)
+        events = EventLog(results, pools=PoolFacts.of(file.autoscaler), jobs_file=path, text=file.text, streamed=True)
         return _run_all(file, events, choice, for_ci)
 
     try:
@@ -141,7 +143,7 @@ def resume_batch(directory: Path, wishes: Wishes, for_ci: ForCI) -> int:
         if events.past:
             said = sayings(events.text, file.text, plan, events.past, frozenset(choice.rerun))
             choice = evolve(choice, notes=(*choice.notes, *said))
-        events.pools, events.text = tuple(_facts(file)), file.text
+        events.pools, events.text = PoolFacts.of(file.autoscaler), file.text
         return _run_all(file, events, choice, for_ci)
 
 
@@ -231,19 +233,6 @@ def _tell_over(state: BatchState, over: Over, results: Results) -> int:
     went = f"{state.count(JobState.SUCCEEDED)} of {len(state)} jobs succeeded"
     print(f"nothing to resume: the batch is over, {went}; see {results.summary}")  # noqa: T201  (what was asked for)
     return SUCCEEDED if over.well else FAILED
-
-
-def _facts(file: JobsFile) -> list[PoolFacts]:
-    return [
-        PoolFacts(
-            name=pool.name,
-            plugin=pool.plugin,
-            capacity_per_instance=pool.capacity_per_instance,
-            max_instances=pool.max_instances,
-            max_use_count=pool.max_use_count,
-        )
-        for pool in file.autoscaler.all_pools
-    ]
 
 
 def new_results(path: Path) -> tuple[Results, Sequence[Path]]:
