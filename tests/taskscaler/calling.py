@@ -1,19 +1,24 @@
 """The daemon's API without a socket: requests as values, in virtual time."""
 
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from math import inf
+from pathlib import Path
 from typing import Any
 
 import anyio
 from anyio.streams.memory import MemoryObjectReceiveStream
 from attrs import define, evolve, field, frozen
 
-from fleeting import ConnectorConfig
+from fleeting import Clock, ConnectorConfig, Journal
 from fleeting.testing import FakeCloud, FakeGroup
 from taskscaler import Pool, ScalerEvent, Taskscaler
+from taskscaler._jobsfile import Retention
+from taskscaler.config import Autoscaler
+from taskscaler.executors import Executor
 from taskscaler.serve._app import Api
+from taskscaler.serve._batches import Batches
 from taskscaler.serve._holders import Holders
 from taskscaler.serve._peers import Peer
 from tests.taskscaler.scaling import virtual_clock
@@ -57,6 +62,20 @@ class Caller:
         version: str = "1.1",
     ) -> Answer:
         """Ask, and wait for the whole answer."""
+        status, answer = await self.read(method, path, body, headers=headers, raw=raw, version=version)
+        return Answer(status, json.loads(answer or b"null"))
+
+    async def read(
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        *,
+        headers: Mapping[str, str] | None = None,
+        raw: bytes | None = None,
+        version: str = "1.1",
+    ) -> tuple[int, bytes]:
+        """Ask, and wait for the whole answer, whatever it is made of."""
         sent: list[Any] = []
         content = raw if raw is not None else b"" if body is None else json.dumps(body).encode()
         coming = [{"type": "http.request", "body": content, "more_body": False}]
@@ -71,8 +90,7 @@ class Caller:
             sent.append(message)
 
         await self.app(self._scope(method, path, headers or {}, version), receive, send)
-        status = sent[0]["status"]
-        return Answer(status, json.loads(b"".join(each.get("body", b"") for each in sent[1:]) or b"null"))
+        return sent[0]["status"], b"".join(each.get("body", b"") for each in sent[1:])
 
     @asynccontextmanager
     async def stream(self, path: str) -> AsyncIterator["Heard"]:
@@ -154,6 +172,7 @@ class Fleet:
 
     scaler: Taskscaler
     holders: Holders = field(init=False)
+    batches: Batches = field(init=False)
     boot: str = "the first"
     drained: list[tuple[float | None, bool]] = field(factory=list)
 
@@ -175,20 +194,45 @@ class Fleet:
         return {"policies": 0, "pending": [], "notes": []}
 
 
+def batches_of(
+    scaler: Taskscaler,
+    directory: Path,
+    start_soon: Callable[..., object],
+    *,
+    clock: Clock | None = None,
+    say: Callable[[str], object] = lambda _: None,
+    retention: Retention | None = None,
+    executors: Mapping[str, Executor] | None = None,
+) -> Batches:
+    """Batches in a directory."""
+    limits, clock = retention or Retention(), clock or virtual_clock()
+    return Batches(directory, scaler, clock, start_soon, Autoscaler(plugin="fake"), executors or {}, limits, say)
+
+
 @asynccontextmanager
-async def called(cloud: FakeCloud, **settings: object) -> AsyncIterator[tuple[Caller, Fleet]]:
-    """The API over a scaler on the cloud, and somebody to ask it."""
+async def called(
+    cloud: FakeCloud,
+    *,
+    directory: Path | None = None,
+    executors: Mapping[str, Executor] | None = None,
+    retention: Retention | None = None,
+    journal: Journal | None = None,
+    **settings: object,
+) -> AsyncIterator[tuple[Caller, Fleet]]:
+    """The API over a scaler on the cloud, and somebody to ask it; batches, if there are any, in the directory."""
     apis: list[Api] = []
 
     def hear(event: ScalerEvent) -> None:
         for api in apis:
             api.hear(event)
+            api.fleet.batches.hear(event)
 
     group, clock = FakeGroup(cloud), virtual_clock()
     pool = Pool(group, **{"dial": group.dial, **settings})  # type: ignore[arg-type]
     scaler = Taskscaler(
         pool,
         clock=clock,
+        journal=journal,
         delete_instances_on_shutdown=False,
         observers=[hear],
     )
@@ -197,6 +241,10 @@ async def called(cloud: FakeCloud, **settings: object) -> AsyncIterator[tuple[Ca
         api = Api(fleet)
         apis.append(api)
         fleet.holders = Holders(scaler, clock.now, tasks.start_soon, api.tell)
+        place = directory or Path("nowhere")
+        fleet.batches = batches_of(scaler, place, tasks.start_soon, executors=executors, retention=retention)
+        if directory is not None:
+            await fleet.batches.take_up()
         tasks.start_soon(fleet.holders.watch)
         yield Caller(api.app()), fleet
         tasks.cancel_scope.cancel()

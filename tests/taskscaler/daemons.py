@@ -16,7 +16,7 @@ from taskscaler.serve._app import Api
 from taskscaler.serve._holders import Holders
 from taskscaler.serve._listen import listening
 from taskscaler.serve._server import Server
-from tests.taskscaler.calling import Fleet
+from tests.taskscaler.calling import Fleet, batches_of
 from tests.taskscaler.scaling import virtual_clock
 
 
@@ -39,6 +39,7 @@ async def daemon(
         api = Api(fleet)
         apis.append(api)
         fleet.holders = Holders(scaler, clock.now, tasks.start_soon, api.tell)
+        fleet.batches = batches_of(scaler, path.with_suffix(".batches"), tasks.start_soon)
         server = Server(api.app())
         tasks.start_soon(fleet.holders.watch)
         tasks.start_soon(server.serve, listener)

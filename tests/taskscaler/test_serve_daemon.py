@@ -1,98 +1,19 @@
 """The daemon as a process among others: its socket, signals, the service manager, and the commands that ask it."""
 
 import json
-import os
 import signal
 import socket
 import stat
-import subprocess
-import sys
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import pytest
-from attrs import define, field
-from click.testing import CliRunner
 
 from taskscaler import sync
-from taskscaler.cli import main
-from taskscaler.cli._operate import ask
 from taskscaler.executors import JobSpec
 from taskscaler.futures import Call, FleetExecutor
 from taskscaler.serve._notify import watchdog_interval
-
-FLEET = """
-[autoscaler]
-plugin = "local"
-update_interval_when_expecting = "20ms"
-plugin_config = {{ directory = "{here}/fleet" }}
-max_instances = {most}
-[autoscaler.state_storage]
-dir = "{here}/state"
-[[autoscaler.policy]]
-idle_count = {idle}
-idle_time = "1h"
-"""
-
-CLIENT = {"taskscaler-client": "0" * 32}
-
-
-@define
-class Service:
-    """A daemon, as whoever has started it sees it."""
-
-    process: "subprocess.Popen[str]"
-    socket: Path
-    lines: list[str] = field(factory=list)
-
-    def wait_for(self, text: str) -> str:
-        """Read what it prints until a line has this."""
-        assert self.process.stdout
-        for line in self.process.stdout:
-            self.lines.append(line.rstrip())
-            if text in line:
-                return self.lines[-1]
-        raise AssertionError(f"it ended without {text!r}: {self.lines}")
-
-    def ask(self, method: str, path: str, **sent: Any) -> Mapping[str, Any]:  # noqa: ANN401  (httpx's)
-        """Ask it as a client."""
-        return ask(self.socket, method, path, headers=CLIENT, **sent)
-
-    def end(self, *numbers: int) -> int:
-        """Send it signals, and wait for its end."""
-        for number in numbers:
-            self.process.send_signal(number)
-        return self.process.wait(60)
-
-
-def write(here: Path, *, idle: int = 1, most: int = 3) -> None:
-    """Write the fleet's file."""
-    (here / "fleet.toml").write_text(FLEET.format(here=here, idle=idle, most=most))
-
-
-@contextmanager
-def serving(here: Path, *options: str, env: Mapping[str, str] | None = None) -> Iterator[Service]:
-    """Run a daemon on the fleet's file, which is ready when the body begins and gone after it."""
-    command = [sys.executable, "-c", "from taskscaler.cli import main; main()", "serve", str(here / "fleet.toml")]
-    environment = {**os.environ, "XDG_RUNTIME_DIR": str(here), **(env or {})}
-    with subprocess.Popen(
-        [*command, *options], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
-    ) as process:
-        try:
-            service = Service(process, here / "taskscaler" / "fleet.sock")
-            service.wait_for("ready: ")
-            yield service
-        finally:
-            process.kill()
-
-
-def command(*arguments: str) -> tuple[int, str]:
-    """Run a command here; gives its status and all that it printed."""
-    result = CliRunner().invoke(main, arguments, prog_name="taskscaler")
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    return result.exit_code, result.output
+from tests.taskscaler.services import command, serving, write
 
 
 @pytest.mark.slow

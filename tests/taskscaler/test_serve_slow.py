@@ -10,7 +10,8 @@ import anyio
 import pytest
 
 from fleeting.testing import FakeCloud, virtual_time
-from taskscaler.serve._app import BODY_TIMEOUT, _unless_gone
+from taskscaler.serve._app import BODY_TIMEOUT
+from taskscaler.serve._hang_up import unless_gone
 from taskscaler.serve._server import IDLE, SEND_TIMEOUT, Server
 from tests.taskscaler.daemons import client, daemon
 
@@ -93,7 +94,7 @@ async def test_who_does_not_read_is_hung_up_on(tmp_path: Path) -> None:
                 await send({"type": "http.response.body", "body": bytes(1 << 16), "more_body": True})
 
         try:
-            await _unless_gone(receive, pour)
+            await unless_gone(receive, pour)
         finally:
             ended.set()
 

@@ -5,10 +5,11 @@ from functools import cache
 from math import inf
 from typing import Any, TypeVar
 
-from attrs import frozen
+from attrs import asdict, frozen
 from cattrs.preconf.json import JsonConverter, make_converter
 
-from fleeting import FleetingError, Unreachable
+from fleeting import ConfigError, FleetingError, Unreachable
+from fleeting.errors import ConfigProblem, Mistake
 from fleeting.events import Loss, LossKind
 from taskscaler._errors import (
     DaemonRefused,
@@ -36,6 +37,9 @@ class ClientUnknown(Exception):
 
 CLIENT = "taskscaler-client"
 """The header that names the client: a secret, and so in no address."""
+
+MOST_PROBLEMS = 100
+"""Of a file, in one answer."""
 
 DEFAULT_TTL = 30.0
 """Seconds after which a client that has gone silent gives its leases back, unless it names another bound."""
@@ -109,6 +113,11 @@ def _kept_by(error: Exception) -> dict[str, object]:
             return {**kept, "why": str(error).removeprefix(f"the lease {error.key!r} ")}
         case LeaseLost():
             return {**kept, "loss": loss_as_data(error.loss)}
+        case ConfigError():
+            return {
+                "source": error.source,
+                "problems": [_problem_as_data(each) for each in error.problems[:MOST_PROBLEMS]],
+            }
     return kept
 
 
@@ -124,6 +133,7 @@ _ERRORS: Mapping[str, Callable[[Mapping[str, Any]], Exception]] = {
     "LeaseLost": lambda data: LeaseLost(data["key"], data["instance"], loss_of(data["loss"])),
     "ClientUnknown": lambda _: ClientUnknown(),
     "Unreachable": lambda data: Unreachable(data["message"]),
+    "ConfigError": lambda data: ConfigError(list(map(_problem_of, data["problems"])), source=data["source"]),
     "ValueError": lambda data: ValueError(data["message"]),
 }
 
@@ -143,6 +153,14 @@ def error_of(data: object) -> Exception:
 
 def _capacity_of(data: object) -> Capacity | None:
     return None if data is None else from_plain(data, Capacity)
+
+
+def _problem_as_data(problem: ConfigProblem) -> dict[str, str]:
+    return {**asdict(problem, recurse=False), "mistake": problem.mistake.name}
+
+
+def _problem_of(data: Mapping[str, str]) -> ConfigProblem:
+    return ConfigProblem(**{**data, "mistake": Mistake[data["mistake"]]})  # type: ignore[arg-type]
 
 
 def loss_as_data(loss: Loss) -> dict[str, str]:

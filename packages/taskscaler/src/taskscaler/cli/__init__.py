@@ -313,6 +313,107 @@ def reload(socket: Path | None, *, as_json: bool) -> None:
     sys.exit(_operate.reload(socket, as_json=as_json))
 
 
+_BATCH_EPILOG = """
+Exit status: 0 on success, 1 if no daemon answers or it refuses, 2 if the arguments are wrong.
+"""
+
+
+@main.command(
+    epilog="Exit status: 0 if the daemon has accepted the batch, 1 if none answers or it refuses, 2 if the file or the "
+    "arguments are wrong.",
+    short_help="Hand a batch over to a daemon, and leave.",
+)
+@click.argument("jobs", metavar="JOBS", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@_SOCKET
+@_JSON
+def submit(jobs: Path, socket: Path | None, *, as_json: bool) -> None:
+    """Hand the jobs of the file JOBS over to the daemon, which runs them on its fleet; print the id of the batch.
+
+    The files that the jobs need are sent along. JOBS has no [autoscaler], [executors] and [report]: the daemon's apply,
+    and reports are made by `taskscaler run`. The batch goes on if the daemon is killed and started again.
+    """
+    from taskscaler.cli import _batches
+
+    sys.exit(_batches.submit(jobs, socket, as_json=as_json))
+
+
+@main.command("jobs", epilog=_BATCH_EPILOG, short_help="List the batches of a daemon, or the jobs of a batch.")
+@click.argument("batch", metavar="[BATCH]", required=False)
+@_SOCKET
+@_JSON
+def list_jobs(batch: str | None, socket: Path | None, *, as_json: bool) -> None:
+    """List the jobs of BATCH, or without it all batches of the daemon: for its own user all, for others their own.
+
+    BATCH is the id that `taskscaler submit` has printed, or a directory with results.
+    """
+    from taskscaler.cli import _batches
+
+    if batch is None:
+        sys.exit(_batches.list_batches(socket, as_json=as_json))
+    sys.exit(_batches.list_jobs(batch, socket, as_json=as_json))
+
+
+@main.command(
+    epilog="Exit status: 0 if every job succeeded, 1 if not, or if no daemon answers or it refuses, 2 if the arguments "
+    "are wrong.",
+    short_help="Wait until a batch is over.",
+)
+@click.argument("batch", metavar="BATCH")
+@_SOCKET
+@_JSON
+def wait(batch: str, socket: Path | None, *, as_json: bool) -> None:
+    """Wait until BATCH is over, also while the daemon is restarted, and exit as it went.
+
+    BATCH is the id that `taskscaler submit` has printed, or a directory with the results of a batch that another
+    command runs.
+    """
+    from taskscaler.cli import _batches
+
+    sys.exit(_batches.wait(batch, socket, as_json=as_json))
+
+
+@main.command(epilog=_BATCH_EPILOG, short_help="End a batch that a daemon runs.")
+@click.argument("batch", metavar="BATCH")
+@_SOCKET
+@_JSON
+def cancel(batch: str, socket: Path | None, *, as_json: bool) -> None:
+    """End BATCH: running jobs are ended, and no more are started. What has finished stays finished.
+
+    BATCH is the id that `taskscaler submit` has printed.
+    """
+    from taskscaler.cli import _batches
+
+    sys.exit(_batches.cancel(batch, socket, as_json=as_json))
+
+
+def _directory_of(batch: str, socket: Path | None) -> Path | None:
+    """Take a batch as a directory; None: it is the id of a daemon's."""
+    from taskscaler._batch_id import directory_of
+
+    directory = directory_of(batch)
+    if directory is not None and socket is not None:
+        raise click.UsageError("a directory and --socket cannot be combined; ask about a batch or about a daemon")
+    return directory
+
+
+def _results_of(batch: str, socket: Path | None) -> Path:
+    """Find the results directory of a batch, or end with an error."""
+    if directory := _directory_of(batch, socket):
+        return directory
+    from fleeting.cli import outcome
+    from taskscaler.cli._batches import results_of
+
+    found: list[Path] = []
+
+    def ask() -> int:
+        found.append(results_of(batch, socket))
+        return 0
+
+    if status := outcome(ask):
+        sys.exit(status)
+    return found[0]
+
+
 def _price(_: click.Context, __: click.Parameter, given: str | None) -> float | None:
     if given is None:
         return None
@@ -408,41 +509,38 @@ def errors(code: str | None) -> None:
     epilog="Exit status: 0 if there is an answer, 1 if no daemon gives one, 2 if the arguments are wrong.",
     short_help="Explain why a batch went as it did, or why it waits.",
 )
-@click.argument("directory", metavar="[DIR]", type=click.Path(path_type=Path), required=False)
+@click.argument("batch", metavar="[BATCH]", required=False)
 @click.option(
     "--job", metavar="JOB", help="Explain one job, as `logs` takes it: what it waits for, and why it was retried."
 )
 @click.option("--instance", metavar="ID", help="Explain one instance: why it is there, or why it went.")
 @_SOCKET
 @_JSON
-def explain(
-    directory: Path | None, job: str | None, instance: str | None, *, socket: Path | None, as_json: bool
-) -> None:
-    """Explain the batch whose results are in DIR, whether it is over, was interrupted, or is still running.
+def explain(batch: str | None, job: str | None, instance: str | None, *, socket: Path | None, as_json: bool) -> None:
+    """Explain BATCH, whether it is over, was interrupted, or is still running.
 
-    Without DIR, explain the fleet of the daemon; a job is then the key of a lease.
+    BATCH is a directory with results, or the id of a batch that was submitted to the daemon. Without it, explain the
+    fleet of the daemon; a job is then the key of a lease.
 
     Why was there no capacity, why were jobs retried, what happened to the instances, and what will happen next?
     The command changes nothing and contacts no cloud.
     """
     if job is not None and instance is not None:
         raise click.UsageError("--job and --instance cannot be combined; ask for one at a time")
-    if directory is None:
+    if batch is None:
         from taskscaler.cli import _operate
 
         sys.exit(_operate.explain(socket, job=job, instance=instance, as_json=as_json))
-    if socket is not None:
-        raise click.UsageError("a directory and --socket cannot be combined; ask about a batch or about a daemon")
     from taskscaler.cli._explain import explain_results
 
-    sys.exit(explain_results(directory, job=job, instance=instance, as_json=as_json))
+    sys.exit(explain_results(_results_of(batch, socket), job=job, instance=instance, as_json=as_json))
 
 
 @main.command(
     epilog="Exit status: 0 if there is a log to show, or none yet, 2 if the directory or the arguments are wrong.",
     short_help="Show the last lines of a job's log.",
 )
-@click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
+@click.argument("batch", metavar="BATCH")
 @click.argument("job", metavar="JOB")
 @click.option(
     "-n",
@@ -454,16 +552,23 @@ def explain(
     help="How many of the last lines to show.",
 )
 @click.option("-f", "--follow", is_flag=True, help="Also show what follows, until the job is over.")
-def logs(directory: Path, job: str, lines: int, *, follow: bool) -> None:
-    """Show the last lines of the log of JOB, of the batch whose results are in DIR.
+@_SOCKET
+def logs(batch: str, job: str, lines: int, socket: Path | None, *, follow: bool) -> None:
+    """Show the last lines of the log of JOB, one of the jobs of BATCH.
+
+    BATCH is a directory with results, or the id of a batch that was submitted to the daemon.
 
     JOB is a name, a pattern that matches one job, such as 'train-*7', or '#N' for the Nth job of the batch, from 1;
     quote the last two. Another command may be running the batch. With -f, what the job prints is shown as it comes, in
     all its tries, until the job is over or nothing runs the batch any more.
     """
-    from taskscaler.cli._logs import show_log
+    if directory := _directory_of(batch, socket):
+        from taskscaler.cli._logs import show_log
 
-    sys.exit(show_log(directory, job, lines=lines, follow=follow))
+        sys.exit(show_log(directory, job, lines=lines, follow=follow))
+    from taskscaler.cli import _batches
+
+    sys.exit(_batches.show_log(batch, job, socket, lines=lines, follow=follow))
 
 
 _REPORT_EPILOG = """
@@ -473,7 +578,7 @@ are wrong.
 
 
 @main.command(epilog=_REPORT_EPILOG, short_help="Summarise a batch: times, utilisation, cost, timeline.")
-@click.argument("results", metavar="RESULTS", type=click.Path(path_type=Path))
+@click.argument("batch", metavar="BATCH")
 @click.option(
     "--price-per-hour",
     metavar="X",
@@ -482,8 +587,11 @@ are wrong.
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
 @_JUNIT
-def report(results: Path, price_per_hour: float | None, *, as_json: bool, junit: Path | None) -> None:
-    """Summarise the batch whose results are in the directory RESULTS.
+@_SOCKET
+def report(batch: str, price_per_hour: float | None, *, as_json: bool, junit: Path | None, socket: Path | None) -> None:
+    """Summarise BATCH.
+
+    BATCH is a directory with results, or the id of a batch that was submitted to the daemon.
 
     Draws the timeline again, and prints how long jobs waited and ran, how well the instances were used, how many
     instance-hours they took and, with a price, what they cost. The batch may be over, interrupted, or running.
@@ -491,4 +599,4 @@ def report(results: Path, price_per_hour: float | None, *, as_json: bool, junit:
     from taskscaler.cli._for_ci import ForCI
     from taskscaler.cli._timeline import look_back
 
-    sys.exit(look_back(results, ForCI(junit=junit), price_per_hour=price_per_hour, as_json=as_json))
+    sys.exit(look_back(_results_of(batch, socket), ForCI(junit=junit), price_per_hour=price_per_hour, as_json=as_json))

@@ -59,7 +59,7 @@ def show(run: RecordedRun, name: str, lines: int, *, follow: bool, pause: Pause 
 
 
 def _show(path: Path, name: str, lines: int, ended: Callable[[], bool], pause: Pause) -> int:
-    console, printed = PatientConsole(), _Lines()
+    console, printed = PatientConsole(), Lines()
     if not path.exists():
         waits = "has printed nothing" if ended() else "has not started yet; waiting for it"
         print(f"{name} {waits}", file=sys.stderr)  # noqa: T201  (no part of the log)
@@ -71,9 +71,9 @@ def _show(path: Path, name: str, lines: int, ended: Callable[[], bool], pause: P
         while True:
             over = ended()  # asked first: what was printed before the end is there by then
             for piece in reader.read():
-                _print(console, printed.take(piece))
+                print_lines(console, printed.take(piece))
             if over:
-                _print(console, printed.rest())
+                print_lines(console, printed.rest())
                 return SUCCEEDED
             pause(INTERVAL)
 
@@ -83,13 +83,14 @@ def _at_once() -> bool:
     return True
 
 
-def _print(console: Console, lines: Iterable[str]) -> None:
+def print_lines(console: Console, lines: Iterable[str]) -> None:
+    """Print lines as they are."""
     for line in lines:
         console.print(Text(line), soft_wrap=True, highlight=False)
 
 
 @define
-class _Lines:
+class Lines:
     """Makes lines of bytes as they come, with nothing in them that a terminal would obey."""
 
     _decoder: IncrementalDecoder = field(factory=lambda: getincrementaldecoder("utf-8")(errors="replace"))

@@ -1,80 +1,30 @@
 """What operators do with a daemon: one question or wish, and the answer for people or as JSON."""
 
-import json
-import socket as sockets
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import closing
+from collections.abc import Iterator, Mapping
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from fleeting.cli import FAILED, SUCCEEDED, outcome
-from fleeting.errors import WrongArguments
-from taskscaler._errors import NoDaemon
-from taskscaler._socket import find_socket
-from taskscaler.cli._console import PatientConsole
-from taskscaler.cli._paragraphs import Paragraphs, Row
+from fleeting.cli import FAILED
+from taskscaler.cli._ask import LONG, ask, show
+from taskscaler.cli._paragraphs import Row
 from taskscaler.diagnose._explain import STATES
-
-LONG = 10.0
-"""Seconds that a daemon may take to answer what needs no waiting."""
-
-
-def ask(
-    socket: Path | None, method: str, path: str, *, timeout: float | None = LONG, **sent: Mapping[str, object]
-) -> dict[str, Any]:
-    """Ask a daemon.
-
-    Args:
-        socket: Where it listens. None: where `find_socket` finds it.
-        method: HTTP's.
-        path: Below the API's root.
-        timeout: Seconds to wait for the answer; None: for ever.
-        sent: What goes along: ``json`` or ``params``.
-
-    Raises:
-        NoDaemon: None answers.
-        FleetingError: It refuses.
-    """
-    if missing := [name for name in ("httpx", "cattrs") if find_spec(name) is None]:
-        raise WrongArguments(f"this needs {missing[0]}, which is not installed; install taskscaler[remote]")
-    import httpx
-
-    from taskscaler._wire import error_of
-
-    place = find_socket(socket)
-    try:
-        with closing(sockets.socket(sockets.AF_UNIX)) as first:  # httpcore would not close one that nobody answers on
-            first.settimeout(LONG)
-            first.connect(str(place))
-        with httpx.Client(
-            transport=httpx.HTTPTransport(uds=str(place)), timeout=httpx.Timeout(LONG, read=timeout)
-        ) as http:
-            answer = http.request(method, f"http://localhost/v1{path}", **sent)  # type: ignore[arg-type]
-            data = answer.json()
-    except (httpx.HTTPError, OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        raise NoDaemon(f"no daemon answers at {place} ({why}); is it running?") from error
-    if answer.is_error or not isinstance(data, dict):
-        raise error_of(data.get("error") if isinstance(data, dict) else None)
-    return data
 
 
 def status(socket: Path | None, *, as_json: bool) -> int:
     """Show the daemon and its fleet on one screen."""
-    return _show(partial(ask, socket, "GET", "/status"), _status_rows, as_json=as_json)
+    return show(partial(ask, socket, "GET", "/status"), _status_rows, as_json=as_json)
 
 
 def instances(socket: Path | None, *, as_json: bool) -> int:
     """List the instances."""
-    return _show(partial(ask, socket, "GET", "/instances"), _instance_rows, as_json=as_json)
+    return show(partial(ask, socket, "GET", "/instances"), _instance_rows, as_json=as_json)
 
 
 def explain(socket: Path | None, *, job: str | None, instance: str | None, as_json: bool) -> int:
     """Explain the fleet, a key or an instance."""
     params = {name: value for name, value in (("key", job), ("instance", instance)) if value is not None}
-    return _show(partial(ask, socket, "GET", "/explain", params=params), _answer_rows, as_json=as_json)
+    return show(partial(ask, socket, "GET", "/explain", params=params), _answer_rows, as_json=as_json)
 
 
 def hold(socket: Path | None, verb: str, instance: str, why: str, *, as_json: bool) -> int:
@@ -86,7 +36,7 @@ def hold(socket: Path | None, verb: str, instance: str, why: str, *, as_json: bo
         "unretain": "no longer retained",
     }
     sent = {"instance": instance, "why": why}
-    return _show(
+    return show(
         partial(ask, socket, "POST", f"/{verb}", json=sent),
         lambda _: [(verb, f"{instance} is {done[verb]}")],
         as_json=as_json,
@@ -95,7 +45,7 @@ def hold(socket: Path | None, verb: str, instance: str, why: str, *, as_json: bo
 
 def reload(socket: Path | None, *, as_json: bool) -> int:
     """Have the daemon read its file again."""
-    return _show(partial(ask, socket, "POST", "/reload", json={}), _reload_rows, as_json=as_json)
+    return show(partial(ask, socket, "POST", "/reload", json={}), _reload_rows, as_json=as_json)
 
 
 def drain(socket: Path | None, timeout: float | None, *, delete: bool, as_json: bool) -> int:
@@ -112,25 +62,8 @@ def drain(socket: Path | None, timeout: float | None, *, delete: bool, as_json: 
         return [("drain", "leases are still held; the daemon hands out no more slots, and ends with the last one")]
 
     answered = partial(ask, socket, "POST", "/drain", json=sent, timeout=patience)
-    ended = _show(answered, rows, as_json=as_json)
+    ended = show(answered, rows, as_json=as_json)
     return ended if ended or all(drained) else FAILED
-
-
-def _show(
-    answered: "partial[dict[str, Any]]", rows: Callable[[Mapping[str, Any]], Iterable[Row]], *, as_json: bool
-) -> int:
-    def run() -> int:
-        data = answered()
-        shown = [*rows(data)]
-        console = PatientConsole()
-        if as_json:
-            text = json.dumps(data, indent=2, allow_nan=False)
-            console.print(text, markup=False, highlight=False, soft_wrap=True)
-        else:
-            Paragraphs(console).add(*shown)
-        return SUCCEEDED
-
-    return outcome(run)
 
 
 def _status_rows(data: Mapping[str, Any]) -> Iterator[Row]:
@@ -140,6 +73,7 @@ def _status_rows(data: Mapping[str, Any]) -> Iterator[Row]:
     yield "slots", slots or "none"
     yield from (("pool", f"{name}: {counts}") for name, counts in data["pools"].items())
     yield "clients", f"{data['clients']}, with {data['leases']} leases"
+    yield "batches", f"{data['batches']}, with {data['jobs']} jobs running"
 
 
 def _instance_rows(data: Mapping[str, Any]) -> Iterator[Row]:

@@ -3,9 +3,10 @@
 import json
 import logging
 import re
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
 from contextlib import aclosing, contextmanager
-from typing import Any, Protocol, TypeVar
+from functools import partial
+from typing import Any, Protocol
 
 import anyio
 from attrs import asdict, define, evolve, field
@@ -22,10 +23,14 @@ from taskscaler._errors import DaemonRefused, KeyInUse, LeaseLost, NoCapacity, N
 from taskscaler._observe import ScalerEvent, event_as_data
 from taskscaler._scaler import Taskscaler
 from taskscaler._wire import CLIENT, ClientUnknown, error_as_data, to_plain
+from taskscaler.batch._described import record_as_data
 from taskscaler.serve import _bodies as bodies
+from taskscaler.serve._batches import Batches
 from taskscaler.serve._clients import Client
 from taskscaler.serve._events import Listener
+from taskscaler.serve._hang_up import Gone, unless_gone
 from taskscaler.serve._holders import Held, Holders
+from taskscaler.serve._log_stream import LogStream
 from taskscaler.serve._peers import Peer
 from taskscaler.serve._verbs import PREFIX, VERBS, Verb, openapi
 
@@ -34,6 +39,9 @@ LARGEST_BODY = 64 * 1024
 
 BODY_TIMEOUT = 10.0
 """Seconds within which a request's body has to be there."""
+
+MOST_READING = 256
+"""Logs that are sent at a time, those that are followed included: each is looked at four times a second."""
 
 HOSTS = frozenset({"localhost", "taskscaler"})
 """What a request may be addressed to: a browser that was led here by a name of somebody else's is refused."""
@@ -54,8 +62,6 @@ _STATUS: Mapping[type[Exception], int] = {
     JournalError: 503,
 }
 
-T = TypeVar("T")
-
 log = logging.getLogger("taskscaler.serve")
 
 
@@ -64,6 +70,7 @@ class Fleet(Protocol):
 
     scaler: Taskscaler
     holders: Holders
+    batches: Batches
     boot: str
     """Another one after each start."""
 
@@ -92,7 +99,7 @@ class _Call:
     body: Any
     client_id: str
     client: Client | None
-    receive: Receive
+    request: Request
 
     @property
     def owned(self) -> Client:
@@ -100,10 +107,6 @@ class _Call:
         if self.client is None:
             raise ClientUnknown
         return self.client
-
-
-class _Gone(Exception):
-    """Who has asked hung up."""
 
 
 @define(eq=False)
@@ -119,6 +122,9 @@ class Api:
 
     answering: int = field(default=0, init=False)
     """Requests that have not been answered in full."""
+
+    reading: int = field(default=0, init=False)
+    """Logs that are being read."""
 
     _settled: anyio.Event = field(factory=anyio.Event, init=False)
     """Set when there is one less."""
@@ -160,10 +166,10 @@ class Api:
                 call = await self._check(verb, request)
                 key = getattr(call.body, "key", None) or ""
                 if verb.waits:
-                    result = await _unless_gone(call.receive, lambda: answer(call))
+                    result = await unless_gone(call.request.receive, lambda: answer(call))
                 else:
                     result = await answer(call)
-            except (_Gone, ClientDisconnect):
+            except (Gone, ClientDisconnect):
                 return Response(status_code=499)
             except Exception as error:  # noqa: BLE001  (each request ends nothing but itself)
                 return _refused(error, request, key)
@@ -186,11 +192,20 @@ class Api:
             raise DaemonRefused("a page of a website may not ask; use no browser", status=403)
         if verb.owner and not peer.is_owner:
             raise DaemonRefused(f"only the daemon's own user may {verb.name}; ask that user to do it", status=403)
-        data = dict(request.query_params) if verb.method == "GET" else await _json(request)
-        body = _named(peer, structure(data, verb.body)) if verb.body is not None else None
+        body = await self._body(verb, request, peer)
         id_ = _client_id(headers.get(CLIENT)) if verb.client else ""
         client = None if verb.name == "open_client" or not verb.client else self._renewed(id_, peer)
-        return _Call(peer, body, id_, client, request.receive)
+        return _Call(peer, body, id_, client, request)
+
+    async def _body(self, verb: Verb, request: Request, peer: Peer) -> Any:  # noqa: ANN401  (of any schema)
+        """Read what is asked, from the address or the body."""
+        if verb.body is None:
+            if verb.method != "GET":
+                await _json(request)
+            return None
+        query = request.query_params
+        data = bodies.of_query(query, verb.body) if verb.asks_in_address else await _json(request)
+        return _named(peer, structure(data, verb.body))
 
     def _renewed(self, id_: str, peer: Peer) -> Client:
         client = self.fleet.holders.clients.find(id_, peer.uid)
@@ -332,6 +347,50 @@ class Api:
         connector = self.fleet.connector_of(lease.pool)
         return {"info": to_plain(await lease.connect_info()), "connector": to_plain(connector)}
 
+    # --- batches -----------------------------------------------------------------------------------------
+
+    async def _submit(self, call: _Call) -> dict[str, object]:
+        async with aclosing(_chunks(call.request)) as chunks:
+            batch = await self.fleet.batches.submit(call.peer, call.body.name, chunks)
+        return {"batch": batch.ticket.id, "jobs": batch.jobs}
+
+    async def _batches(self, call: _Call) -> dict[str, object]:
+        return {"batches": [batch.as_data() for batch in self.fleet.batches.of(call.peer)]}
+
+    async def _jobs(self, call: _Call) -> dict[str, object]:
+        asked: bodies.Jobs = call.body
+        batch = self.fleet.batches.find(call.peer, asked.batch)
+        records, total = await self.fleet.batches.jobs(batch, asked.first, asked.most)
+        results = str(batch.files.results.directory) if call.peer.is_owner else None
+        return {**batch.as_data(), "results": results, "total": total, "list": list(map(record_as_data, records))}
+
+    async def _wait(self, call: _Call) -> dict[str, object]:
+        batch = self.fleet.batches.find(call.peer, call.body.batch)
+        return (await self.fleet.batches.wait(batch)).as_data()
+
+    async def _cancel(self, call: _Call) -> dict[str, object]:
+        batch = self.fleet.batches.find(call.peer, call.body.batch)
+        await self.fleet.batches.cancel(batch)
+        return batch.as_data()
+
+    async def _log(self, call: _Call) -> Response:
+        asked: bodies.Log = call.body
+        batch = self.fleet.batches.find(call.peer, asked.batch)
+        name = await self.fleet.batches.job_of(batch, asked.job)
+        if self.reading >= MOST_READING:
+            raise DaemonRefused(f"{MOST_READING} logs are being read already; try again in a moment", status=503)
+        over = partial(self.fleet.batches.is_over, batch, name)
+        return LogStream(batch.files.results.log(name), asked.lines, over if asked.follow else lambda: True, self._read)
+
+    @contextmanager
+    def _read(self) -> Iterator[None]:
+        """Count one that reads a log."""
+        self.reading += 1
+        try:
+            yield
+        finally:
+            self.reading -= 1
+
     # --- operators ---------------------------------------------------------------------------------------
 
     async def _cordon(self, call: _Call) -> None:
@@ -378,37 +437,26 @@ class _Stream(Response):
                 await send({"type": "http.response.body", "body": b"", "more_body": False})
 
             try:
-                await _unless_gone(receive, pour)
-            except _Gone:
+                await unless_gone(receive, pour)
+            except Gone:
                 return
 
 
-async def _unless_gone(receive: Receive, answer: Callable[[], Awaitable[T]]) -> T:
-    """Answer, unless who has asked hangs up before.
+async def _chunks(request: Request) -> AsyncGenerator[bytes]:
+    """Give a body in pieces, none of which may take long to come.
 
     Raises:
-        _Gone: They did; what was under way was cancelled.
+        DaemonRefused: It is too slow.
     """
-    results: list[T] = []
-    failure: Exception | None = None
-    async with anyio.create_task_group() as tasks:
-
-        async def watch() -> None:
-            while (await receive())["type"] != "http.disconnect":
-                pass
-            tasks.cancel_scope.cancel()
-
-        tasks.start_soon(watch)
-        try:
-            results.append(await answer())
-        except Exception as error:  # noqa: BLE001  (raised below: the group would wrap it)
-            failure = error
-        tasks.cancel_scope.cancel()
-    if failure is not None:
-        raise failure
-    if not results:
-        raise _Gone
-    return results[0]
+    async with aclosing(request.stream()) as stream:
+        while True:
+            with anyio.move_on_after(BODY_TIMEOUT) as timeout:
+                chunk = await anext(stream, None)
+            if timeout.cancelled_caught:
+                raise DaemonRefused(f"nothing came for {BODY_TIMEOUT:g} s; send it at once", status=408)
+            if chunk is None:
+                return
+            yield chunk
 
 
 async def _json(request: Request) -> object:

@@ -1,15 +1,20 @@
 """What requests say: the schemas of their bodies."""
 
+from collections.abc import Mapping
 from math import inf
 from typing import Any, Literal
 
-from attrs import Attribute, field, frozen
+from attrs import Attribute, field, fields, frozen
 from attrs.validators import and_, ge, le, optional
 
 from taskscaler._wire import DEFAULT_TTL, LEAST_TTL, MOST_TTL
 
 LONGEST_KEY = 512
 LONGEST_WHY = 1000
+LONGEST_FILE = 200
+LONGEST_NUMBER = 12
+"""Digits of a number in an address."""
+
 MOST_RECLAIMED = 1000
 """Leases in one request; whoever holds more asks again."""
 
@@ -174,3 +179,62 @@ class Explain:
     key: str | None = None
     form: str = "answer"
     """``answer``: as `taskscaler explain --json`; ``value``: for `taskscaler.remote`, of the same release only."""
+
+
+def _a_file(_: object, __: "Attribute[Any]", value: str) -> None:
+    if not 0 < len(value) <= LONGEST_FILE or "/" in value or value in {".", ".."} or not value.isprintable():
+        raise ValueError(f"the name of a file, at most {LONGEST_FILE} characters without a slash")
+
+
+@frozen(kw_only=True)
+class Submit:
+    """Hands over a batch; its files follow, as a tar archive."""
+
+    name: str = field(validator=_a_file)
+    """Which of the files has the jobs."""
+
+
+@frozen(kw_only=True)
+class OfBatch:
+    """Names a batch."""
+
+    batch: str = _name()
+
+
+@frozen(kw_only=True)
+class Jobs(OfBatch):
+    """Asks for some jobs of a batch."""
+
+    first: int = field(default=0, validator=ge(0))
+    """Place of the first, from 0."""
+
+    most: int = field(default=MOST_RECLAIMED, validator=and_(ge(0), le(MOST_RECLAIMED)))
+    """How many."""
+
+
+@frozen(kw_only=True)
+class Log(OfBatch):
+    """Asks for the end of a job's log."""
+
+    job: str = _name()
+    """Its name, a pattern that matches one job, or ``#N`` for the Nth, from 1."""
+
+    lines: int = field(default=20, validator=ge(0))
+    """How many of the last lines."""
+
+    follow: bool = False
+    """Whether to send what the job prints later, too, until it is over."""
+
+
+def of_query(query: Mapping[str, str], cls: type) -> dict[str, object]:
+    """Read what is in an address as what the schema wants there; what is none is left for the schema to refuse."""
+    kinds = {each.name: each.type for each in fields(cls)}
+    return {name: _typed(value, kinds.get(name)) for name, value in query.items()}
+
+
+def _typed(value: str, kind: object) -> object:
+    if kind is int and value.isascii() and value.isdigit() and len(value) <= LONGEST_NUMBER:
+        return int(value)
+    if kind is bool:
+        return {"true": True, "false": False}.get(value, value)
+    return value

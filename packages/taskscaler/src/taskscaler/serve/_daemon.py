@@ -14,13 +14,14 @@ from anyio import to_thread
 from anyio.abc import TaskStatus
 from attrs import asdict, define, field
 
-from fleeting import ConfigError, ConnectorConfig, FleetingError, LoopClock
+from fleeting import ConfigError, ConnectorConfig, FleetingError, JournalError, LoopClock
 from fleeting.cli import SIGNALLED, SUCCEEDED, in_lines
 from fleeting.plugins import span
+from taskscaler._observe import ScalerEvent
 from taskscaler._scaler import Taskscaler
 from taskscaler._wording import counted, iso
-from taskscaler.cli._changes import changes_of_table
 from taskscaler.serve._app import Api
+from taskscaler.serve._batches import Batches
 from taskscaler.serve._fleet_file import FleetFile, read_fleet_file
 from taskscaler.serve._holders import Holders
 from taskscaler.serve._listen import listening
@@ -29,6 +30,10 @@ from taskscaler.serve._server import Server
 
 GOODBYE = 2.0
 """Seconds that answers under way have to be sent when the daemon ends."""
+
+LEAVE_TIMEOUT = 15.0
+"""Seconds for leaving the jobs of batches to the next daemon; what is not left in good order by then is as after a
+kill."""
 
 log = logging.getLogger("taskscaler.serve")
 
@@ -54,6 +59,7 @@ class Daemon:
     boot: str = field(factory=lambda: token_hex(8), init=False)
     scaler: Taskscaler = field(init=False)
     holders: Holders = field(init=False)
+    batches: Batches = field(init=False)
     _api: Api = field(init=False)
     _clock: LoopClock = field(init=False)
     _since: float = field(init=False)
@@ -79,7 +85,7 @@ class Daemon:
             self._clock = LoopClock()
             self._since = self._clock.now()
             self._api = Api(self)
-            self.scaler = self.file.scaler(self._clock, [self._api.hear])
+            self.scaler = self.file.scaler(self._clock, [self._api.hear, self._hear])
             with self._opening:
                 async with self.scaler:
                     await self._serve(Server(self._api.app()), listener)
@@ -91,6 +97,18 @@ class Daemon:
         """Answer until it is over."""
         async with anyio.create_task_group() as serving:
             self.holders = Holders(self.scaler, self._clock.now, serving.start_soon, self._api.tell)
+            self.batches = Batches(
+                self.file.batches,
+                self.scaler,
+                self._clock,
+                serving.start_soon,
+                self.file.autoscaler,
+                self.file.executors,
+                self.file.retention,
+                self.say,
+            )
+            await self._take_up_batches()
+            serving.start_soon(self.batches.watch)
             serving.start_soon(self.holders.watch)
             serving.start_soon(server.serve, listener)
             serving.start_soon(self._show_life)
@@ -98,10 +116,31 @@ class Daemon:
             notify("READY=1", f"STATUS=serving {self.file.path} on {self.socket}")
             await self._over.wait()
             notify("STOPPING=1")
+            with anyio.move_on_after(GOODBYE if self._ended_by else LEAVE_TIMEOUT):
+                await self.batches.leave()
             with anyio.move_on_after(GOODBYE):
                 await self._api.settle()
             await server.close()
             serving.cancel_scope.cancel()
+
+    async def _take_up_batches(self) -> None:
+        """Go on with what an earlier daemon has left: before anybody is answered, for its leases' time runs.
+
+        Raises:
+            JournalError: The directory cannot be used.
+        """
+        try:
+            await self.batches.take_up()
+        except OSError as error:
+            why = f"{self.batches.directory} cannot be used ({error.strerror})"
+            raise JournalError(f"{why}; check its permissions") from error
+        if left := len(self.batches.unfinished):
+            self.say(f"resuming {'1 batch' if left == 1 else f'{left} batches'}")
+
+    def _hear(self, event: ScalerEvent) -> None:
+        """Pass on what the scaler reports to the batches, once there are any."""
+        if hasattr(self, "batches"):
+            self.batches.hear(event)
 
     async def _show_life(self) -> None:
         interval = watchdog_interval()
@@ -125,6 +164,8 @@ class Daemon:
             "pools": {pool.name: pool.counts() for pool in explanation.pools},
             "clients": len(self.holders.clients),
             "leases": len(self.holders.held),
+            "batches": len(self.batches.unfinished),
+            "jobs": self.batches.jobs_running,
         }
 
     def connector_of(self, pool: str) -> ConnectorConfig:
@@ -145,11 +186,18 @@ class Daemon:
             self.scaler.delete_instances_on_shutdown = True
         if not self._draining:
             self._draining = True
-            self.say(f"draining: {counted(len(self.holders.held), 'lease')} left")
+            self.batches.drain()
+            self.say(f"draining: {self._left} left")
             self._tasks.start_soon(self._end_with_the_last)
         with anyio.move_on_after(timeout):
             return await self.scaler.drain()
         return False
+
+    @property
+    def _left(self) -> str:
+        """Count what is held."""
+        leases, jobs = counted(len(self.holders.held), "lease"), self.batches.jobs_running
+        return f"{leases} and {counted(jobs, 'job')} of batches" if jobs else leases
 
     async def _end_with_the_last(self) -> None:
         await self.scaler.drain()
@@ -170,7 +218,7 @@ class Daemon:
             raise FleetingError(problem) from error
         finally:
             notify("READY=1")
-        pending = changes_of_table(self.file.written, file.written)
+        pending = self.file.changes(file)
         return {"policies": len(file.autoscaler.policy), "pending": pending, "notes": list(file.notes)}
 
     # --- signals -----------------------------------------------------------------------------------------
@@ -206,9 +254,10 @@ class Daemon:
             self._opening.cancel()
         elif self._signals == 1:
             bound = span(self.stop_timeout)
-            left = counted(len(self.holders.held), "lease")
-            self.say(f"stopping: waiting at most {bound} for {left} to end; repeat the signal to stop at once")
-            notify(f"EXTEND_TIMEOUT_USEC={int((self.stop_timeout + GOODBYE) * 2_000_000)}", "STOPPING=1")
+            self.say(f"stopping: waiting at most {bound} for {self._left} to end; repeat the signal to stop at once")
+            notify(
+                f"EXTEND_TIMEOUT_USEC={int((self.stop_timeout + LEAVE_TIMEOUT + GOODBYE) * 2_000_000)}", "STOPPING=1"
+            )
             self._tasks.start_soon(self._drain_in_time)
         else:
             self.say("stopping at once")
@@ -217,7 +266,7 @@ class Daemon:
 
     async def _drain_in_time(self) -> None:
         if not await self.drain(self.stop_timeout, delete=False) and not self._over.is_set():
-            self.say(f"{counted(len(self.holders.held), 'lease')} did not end in time")
+            self.say(f"{self._left} did not end in time; the next daemon resumes what can be resumed")
         self._over.set()
 
 

@@ -1,19 +1,26 @@
 """What a daemon owns: the fleet of a file, ours or GitLab's."""
 
+import os
 from collections.abc import Mapping, Sequence
+from hashlib import sha256
 from pathlib import Path
+from typing import Self
 
 from attrs import evolve, field, frozen
 
 from fleeting import Clock, ConfigError, InstanceGroup
 from fleeting.config import read_toml
 from fleeting.errors import ConfigProblem
+from fleeting.plugins import structure
 from taskscaler import config
-from taskscaler._jobsfile import read_jobs_file
+from taskscaler._jobsfile import Retention, read_jobs_file
 from taskscaler._jobsfile._tables import ServedTables
 from taskscaler._observe import ScalerObserver
 from taskscaler._scaler import Taskscaler
+from taskscaler._state import default_directory
+from taskscaler.cli._changes import changes_beside_jobs, changes_of_table
 from taskscaler.config import Autoscaler, StateStorage
+from taskscaler.executors import Executor
 
 _KEEPS = (
     "delete_instances_on_shutdown does not apply to a daemon: its instances stay when it is restarted;"
@@ -37,14 +44,40 @@ class FleetFile:
     """Of the pools, in their order; not opened yet."""
 
     observers: Sequence[ScalerObserver]
+    executors: Mapping[str, Executor] = field(factory=dict)
+    """Those that the file has settings for, by name."""
+
+    retention: Retention = field(factory=Retention)
+    """How long it keeps batches."""
+
     text: str = field(repr=False)
     """The file as it was read."""
+
+    is_ours: bool
+    """Whether it is not GitLab's."""
 
     written: Mapping[str, object] = field(repr=False)
     """The table of the fleet as it stands in the file."""
 
     notes: Sequence[str]
     """What was accepted but should be written otherwise, or is not as written, one sentence each."""
+
+    @property
+    def batches(self) -> Path:
+        """Where the batches are that were submitted to this fleet: beside its state.
+
+        Raises:
+            JournalError: The user has no home directory to keep them in.
+        """
+        storage = self.autoscaler.state_storage
+        directory = default_directory() if storage.dir is None else Path(storage.dir)
+        place = self.path.absolute()
+        return directory / "batches" / f"{place.stem}-{sha256(os.fsencode(place)).hexdigest()[:12]}"
+
+    def changes(self, later: Self) -> list[str]:
+        """Name what differs in the same file later, in anything but the policies."""
+        beside = changes_beside_jobs(self.text, later.text) if self.is_ours else []
+        return [*changes_of_table(self.written, later.written), *beside]
 
     def scaler(self, clock: Clock, observers: Sequence[ScalerObserver]) -> Taskscaler:
         """Make a scaler over the fleet; nothing is opened yet. Raises as `Autoscaler.scaler`."""
@@ -76,7 +109,10 @@ def read_fleet_file(path: Path, runner: str | None = None) -> FleetFile:
         autoscaler=evolve(file.autoscaler, delete_instances_on_shutdown=False),
         groups=file.groups,
         observers=file.observers,
+        executors=file.executors,
+        retention=structure(data.get("retention", {}), Retention),  # found to be right above
         text=text,
+        is_ours=True,
         written=written,
         notes=[*file.notes, *([_KEEPS] if written.get("delete_instances_on_shutdown") else [])],
     )
@@ -99,6 +135,7 @@ def _of_gitlab(path: Path, text: str, name: str | None) -> FleetFile:
         groups=groups,
         observers=runner.observers(),
         text=text,
+        is_ours=False,
         written=written,
         notes=notes,
     )

@@ -7,6 +7,9 @@ import sys
 
 from attrs import frozen
 
+from taskscaler._errors import DaemonRefused
+from taskscaler.batch._share import PREFIX
+
 _UCRED = struct.Struct("3i")
 """Linux: process, user and group."""
 
@@ -31,7 +34,15 @@ class Peer:
         return self.uid in (os.geteuid(), 0)
 
     def long_key(self, key: str) -> str:
-        """Name a key of this user's among those of all: so nobody else can have it, also after a restart."""
+        """Name a key of this user's among those of all: so nobody else can have it, also after a restart.
+
+        Raises:
+            DaemonRefused: It looks like a batch's.
+        """
+        if key.startswith(PREFIX):
+            raise DaemonRefused(
+                f"keys that begin with {PREFIX!r} are those of submitted batches; use another", status=403
+            )
         return key if self.is_owner else f"{self.uid}:{key}"
 
     def short_key(self, key: str) -> str:
@@ -39,8 +50,8 @@ class Peer:
         return key if self.is_owner else key.removeprefix(f"{self.uid}:")
 
     def may_have(self, key: str) -> bool:
-        """Whether a key, by its long name, is this user's."""
-        return self.is_owner or key.startswith(f"{self.uid}:")
+        """Whether a key, by its long name, is this user's, and none of a batch."""
+        return not key.startswith(PREFIX) if self.is_owner else key.startswith(f"{self.uid}:")
 
 
 def peer_of(connection: socket.socket) -> Peer:

@@ -42,6 +42,17 @@ class Verb:
     streams: bool = False
     """Whether the answer is a stream of server-sent events."""
 
+    uploads: bool = False
+    """Whether an archive is sent; the schema is that of the query then."""
+
+    media: str = "application/json"
+    """Of the answer, unless it is such a stream."""
+
+    @property
+    def asks_in_address(self) -> bool:
+        """Whether what is asked stands in the query, and not in the body."""
+        return self.method == "GET" or self.uploads
+
 
 VERBS: Sequence[Verb] = (
     Verb(
@@ -232,6 +243,56 @@ VERBS: Sequence[Verb] = (
         owner=True,
         waits=True,
     ),
+    Verb(
+        name="submit",
+        method="POST",
+        path="/batches",
+        summary="Hand over a batch: a tar archive with its jobs file and all files that its jobs need.",
+        answer="batch: what it is called from now on; jobs: how many it has",
+        body=bodies.Submit,
+        uploads=True,
+    ),
+    Verb(
+        name="batches",
+        method="GET",
+        path="/batches",
+        summary="List batches: all of them for the daemon's own user, else those of the user who asks.",
+        answer="batches: batch, name, uid, submitted, state, why, jobs (how many, by state), ended",
+    ),
+    Verb(
+        name="jobs",
+        method="GET",
+        path="/batch",
+        summary="Describe a batch and some of its jobs.",
+        answer="a batch as in `batches`, results (its directory, for the daemon's own user), total, and list: the jobs",
+        body=bodies.Jobs,
+    ),
+    Verb(
+        name="wait",
+        method="GET",
+        path="/batch/wait",
+        summary="Wait until a batch is over, or cannot continue.",
+        answer="a batch as in `batches`",
+        body=bodies.OfBatch,
+        waits=True,
+    ),
+    Verb(
+        name="cancel",
+        method="POST",
+        path="/batch/cancel",
+        summary="End a batch and its jobs.",
+        answer="a batch as in `batches`",
+        body=bodies.OfBatch,
+    ),
+    Verb(
+        name="log",
+        method="GET",
+        path="/batch/log",
+        summary="Read the last lines of a job's log, and follow it if asked to.",
+        answer="what the job printed",
+        body=bodies.Log,
+        media="text/plain",
+    ),
     *(
         Verb(
             name=name,
@@ -315,7 +376,7 @@ _ERROR = {
 
 
 def _operation(verb: Verb) -> dict[str, Any]:
-    media = "text/event-stream" if verb.streams else "application/json"
+    media = "text/event-stream" if verb.streams else verb.media
     error = {
         "description": "refused",
         "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}},
@@ -326,10 +387,15 @@ def _operation(verb: Verb) -> dict[str, Any]:
         "description": "The daemon's own user only." if verb.owner else "",
         "responses": {"200": {"description": verb.answer, "content": {media: {}}}, "default": error},
     }
-    parameters = [{"$ref": "#/components/parameters/client"}] if verb.client else []
-    if verb.body is not None and verb.method == "GET":
-        properties = _schema(verb.body)["properties"]
-        parameters += [{"name": name, "in": "query", "schema": each} for name, each in properties.items()]
+    parameters: list[dict[str, Any]] = [{"$ref": "#/components/parameters/client"}] if verb.client else []
+    if verb.uploads:
+        operation["requestBody"] = {"required": True, "content": {"application/x-tar": {}}}
+    if verb.body is not None and verb.asks_in_address:
+        schema = _schema(verb.body)
+        parameters += [
+            {"name": name, "in": "query", "required": name in schema.get("required", ()), "schema": each}
+            for name, each in schema["properties"].items()
+        ]
     elif verb.body is not None:
         schema = {"$ref": f"#/components/schemas/{verb.body.__name__}"}
         operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
@@ -337,7 +403,7 @@ def _operation(verb: Verb) -> dict[str, Any]:
 
 
 def _bodies() -> Iterator[type]:
-    yield from dict.fromkeys(verb.body for verb in VERBS if verb.body is not None and verb.method != "GET")
+    yield from dict.fromkeys(verb.body for verb in VERBS if verb.body is not None and not verb.asks_in_address)
 
 
 def _schema(cls: type) -> dict[str, Any]:

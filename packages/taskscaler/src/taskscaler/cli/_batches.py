@@ -1,0 +1,212 @@
+"""Batches that a daemon owns, from the command line: submit, look, wait and cancel.
+
+A batch is named by its id, or by its results directory if a command of its own runs it.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+from fleeting import ConfigError
+from fleeting.archives import pack
+from fleeting.cli import EXPECTED, FAILED, SUCCEEDED, WRONG, WRONG_FILE, outcome, report_errors
+from fleeting.errors import WrongArguments
+from taskscaler._batch_id import directory_of
+from taskscaler._errors import DaemonRefused, NoDaemon
+from taskscaler._jobsfile import files_to_submit
+from taskscaler._recorded_run import Progress, RecordedRun, is_locked, read_run
+from taskscaler._socket import find_socket
+from taskscaler._wording import counted, iso
+from taskscaler.batch import Results
+from taskscaler.batch._described import counts_of, record_as_data
+from taskscaler.cli._ask import answered, ask, pieces_of, show
+from taskscaler.cli._console import PatientConsole
+from taskscaler.cli._paragraphs import Row
+
+Pause = Callable[[float], object]
+"""Lets so many seconds pass."""
+
+PAGE = 1000
+"""Jobs that are asked for at once."""
+
+INTERVAL = 0.5
+"""Seconds between two looks at a batch of another command, or for a daemon that is being restarted."""
+
+RESTARTING = 60.0
+"""Seconds for which a daemon that does not answer may be restarting."""
+
+
+def submit(path: Path, socket: Path | None, *, as_json: bool) -> int:
+    """Hand a batch over to a daemon."""
+    try:
+        files = {file: path.parent / file for file in (*files_to_submit(path), path.name)}
+    except WRONG_FILE as error:
+        return report_errors([error], WRONG)
+
+    def archive() -> Iterator[bytes]:
+        try:
+            yield from pack(files)
+        except OSError as error:
+            raise WrongArguments(f"{error.filename or path} cannot be read ({error.strerror or error})") from error
+
+    try:
+        data = ask(socket, "POST", "/batches", timeout=None, params={"name": path.name}, content=archive())
+    except (ConfigError, WrongArguments) as error:
+        return report_errors([error], WRONG)
+    except EXPECTED as error:
+        return report_errors([error], FAILED)
+    return show(lambda: data, _submitted_rows, as_json=as_json)
+
+
+def list_batches(socket: Path | None, *, as_json: bool) -> int:
+    """List the batches of a daemon."""
+    return show(partial(ask, socket, "GET", "/batches"), _batch_rows, as_json=as_json)
+
+
+def list_jobs(given: str, socket: Path | None, *, as_json: bool) -> int:
+    """List the jobs of a batch."""
+    return show(partial(_jobs_of, given, socket), _job_rows, as_json=as_json)
+
+
+def wait(given: str, socket: Path | None, *, as_json: bool, pause: Pause | None = None) -> int:
+    """Wait until a batch is over, and return how it went."""
+    ended: list[bool] = []
+
+    def look() -> dict[str, Any]:
+        directory = directory_of(given)
+        data = _wait_for_run(directory, pause) if directory else _wait_for_batch(given, socket, pause)
+        ended.append(data["state"] == "succeeded")
+        return data
+
+    status = show(look, _over_rows, as_json=as_json)
+    return status if status or all(ended) else FAILED
+
+
+def cancel(given: str, socket: Path | None, *, as_json: bool) -> int:
+    """End a batch of a daemon."""
+
+    def end() -> dict[str, Any]:
+        if directory := directory_of(given):
+            hint = "press Ctrl-C where it runs, or send SIGTERM to its process"
+            why = f"the batch in {directory} does not belong to a daemon; {hint}"
+            raise WrongArguments(why)
+        return ask(socket, "POST", "/batch/cancel", json={"batch": given}, timeout=60)
+
+    return show(end, _over_rows, as_json=as_json)
+
+
+def results_of(given: str, socket: Path | None) -> Path:
+    """Find the results directory of a batch that a daemon has.
+
+    Raises:
+        NoDaemon, DaemonRefused: It does not say.
+    """
+    found = ask(socket, "GET", "/batch", params={"batch": given, "most": 0})["results"]
+    if found is None:
+        why = "only the daemon's own user may read all results"
+        raise DaemonRefused(f"{why}; use `taskscaler jobs {given}` and `taskscaler logs {given} JOB`")
+    return Path(found)
+
+
+def show_log(given: str, job: str, socket: Path | None, *, lines: int, follow: bool) -> int:
+    """Show the last lines of a job's log, of a batch that a daemon has."""
+    from taskscaler.cli._logs import Lines, print_lines
+
+    def run() -> int:
+        console, printed, place = PatientConsole(), Lines(), find_socket(socket)
+        asked = {"batch": given, "job": job, "lines": lines, "follow": "true" if follow else "false"}
+        with answered(place, "GET", "/batch/log", timeout=None if follow else 60, params=asked) as answer:
+            for piece in pieces_of(answer, place):
+                print_lines(console, printed.take(piece))
+        print_lines(console, printed.rest())
+        return SUCCEEDED
+
+    return outcome(run)
+
+
+def _jobs_of(given: str, socket: Path | None) -> dict[str, Any]:
+    directory = directory_of(given)
+    if directory is not None:
+        run = read_run(directory)
+        return {**_run_as_data(run), "list": [record_as_data(record) for record in run.jobs.values()]}
+    jobs: list[object] = []
+    while True:
+        data = ask(socket, "GET", "/batch", params={"batch": given, "first": len(jobs), "most": PAGE}, timeout=60)
+        jobs += data["list"]
+        if not data["list"] or len(jobs) >= data["total"]:
+            return {**data, "list": jobs}
+
+
+def _wait_for_run(directory: Path, pause: Pause | None) -> dict[str, Any]:
+    read_run(directory)  # says what is wrong with it
+    while is_locked(Results(directory).events):
+        (pause or Event().wait)(INTERVAL)
+    return _run_as_data(read_run(directory))
+
+
+def _wait_for_batch(given: str, socket: Path | None, pause: Pause | None) -> dict[str, Any]:
+    """Wait, also while the daemon is restarted."""
+    missed = 0.0
+    while True:
+        try:
+            return ask(socket, "GET", "/batch/wait", params={"batch": given}, timeout=None)
+        except NoDaemon:
+            if missed >= RESTARTING:
+                raise
+            (pause or Event().wait)(INTERVAL)
+            missed += INTERVAL
+
+
+def _run_as_data(run: RecordedRun) -> dict[str, Any]:
+    """Describe a batch from its results as a daemon describes its own."""
+    over = "succeeded" if run.state.succeeded else "failed"
+    return {
+        "batch": str(run.directory),
+        "name": str(run.directory),
+        "submitted": iso(run.started),
+        "state": over if run.progress is Progress.OVER else run.progress.value,
+        "why": "",
+        "jobs": counts_of(run.state),
+        "total": len(run.state),
+    }
+
+
+def _submitted_rows(data: Mapping[str, Any]) -> Iterator[Row]:
+    batch = data["batch"]
+    yield "batch", f"{batch}, with {counted(data['jobs'], 'job')}"
+    yield "next", f"taskscaler wait {batch}, taskscaler jobs {batch}, taskscaler logs -f {batch} JOB"
+
+
+def _batch_rows(data: Mapping[str, Any]) -> Iterator[Row]:
+    if not data["batches"]:
+        yield "batches", "none"
+    for each in data["batches"]:
+        why = f" ({each['why']})" if each["why"] else ""
+        yield each["batch"], f"{each['name']}, {each['state']}{why}: {_counts(each)}; submitted {each['submitted']}"
+
+
+def _over_rows(data: Mapping[str, Any]) -> Iterator[Row]:
+    why = f" ({data['why']})" if data["why"] else ""
+    yield data["state"], f"{data['batch']}{why}: {_counts(data)}"
+
+
+def _job_rows(data: Mapping[str, Any]) -> Iterator[Row]:
+    yield "batch", f"{data['batch']}, {data['state']}: {_counts(data)}"
+    for job in data["list"]:
+        parts = [
+            *([f"on {job['instance']}"] if job["instance"] else []),
+            *([f"exit code {job['exit_code']}"] if job["exit_code"] else []),
+            *([f"{job['tries']} tries"] if job["tries"] > 1 else []),
+            *([job["why"]] if job["why"] else []),
+        ]
+        yield job["state"].replace("_", " "), f"{job['name']}{': ' if parts else ''}{', '.join(parts)}"
+
+
+def _counts(data: Mapping[str, Any]) -> str:
+    """Say how many jobs stand where."""
+    counts = data["jobs"]
+    total = sum(counts.values())
+    parts = [f"{number} {state.replace('_', ' ')}" for state, number in counts.items()]
+    return f"{counted(total, 'job')} ({', '.join(parts)})" if parts else "no job has started"

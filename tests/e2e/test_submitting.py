@@ -1,0 +1,91 @@
+"""Batches that are submitted to a daemon, beside a script, while the daemon is killed again and again."""
+
+import json
+import signal
+from collections import Counter
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from taskscaler import sync
+from tests.taskscaler.services import command, first_line, serving, write
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+
+JOBS = """
+[[jobs]]
+name = "first"
+copies = 4
+files = ["data"]
+script = 'cat data/x; echo "$TASKSCALER_JOB_NAME" >> {ran}; for each in 1 2 3; do echo "$each"; sleep 1; done'
+
+[[jobs]]
+name = "last"
+needs = ["first"]
+script = 'echo "$TASKSCALER_JOB_NAME" >> {ran}'
+"""
+
+
+def submit(directory: Path) -> str:
+    """Hand over a batch; gives its id."""
+    directory.mkdir()
+    (directory / "data").mkdir()
+    (directory / "data" / "x").write_text("here\n")
+    (directory / "jobs.toml").write_text(JOBS.format(ran=directory / "ran"))
+    status, said = command("submit", str(directory / "jobs.toml"), "--json")
+    assert status == 0, said
+    batch: str = json.loads(said)["batch"]
+    return batch
+
+
+def test_batches_outlive_the_daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three batches and a script share a fleet; the daemon is killed twice. Each job runs once, and nothing is held."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.delenv("TASKSCALER_SOCKET", raising=False)
+    write(tmp_path, idle=0, most=6)
+    with ExitStack() as stack:
+        service = stack.enter_context(serving(tmp_path))
+        batches = [submit(tmp_path / name) for name in ("a", "b", "c")]
+        with sync.connect() as scaler, scaler.acquire("script") as lease:
+            for _ in range(2):
+                assert first_line("logs", "-f", batches[0], "first-01") == "here\n"
+                service.process.kill()
+                service.process.wait()
+                service = stack.enter_context(serving(tmp_path))
+            assert lease.instance
+        for batch, name in zip(batches, "abc", strict=True):
+            status, said = command("wait", batch)
+            assert (status, "succeeded" in said) == (0, True), said
+            ran = Counter((tmp_path / name / "ran").read_text().split())
+            assert ran == Counter([*(f"first-0{each}" for each in range(1, 5)), "last"])
+            status, said = command("logs", batch, "first-01")
+            assert said == "here\n1\n2\n3\n"
+        status, said = command("status", "--json")
+        shown = json.loads(said)
+        assert (shown["capacity"]["acquired"], shown["batches"], shown["jobs"], shown["leases"]) == (0, 0, 0, 0)
+        status, said = command("explain", batches[0])
+        assert (status, "5 succeeded" in said) == (0, True), said
+        assert command("drain", "--delete")[0] == 0
+        assert service.process.wait(60) == 0
+    assert not list((tmp_path / "fleet").glob("default-*"))
+
+
+def test_a_batch_that_was_left_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SIGTERM waits for its bound, then leaves what runs to the next daemon; what was cancelled stays so."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.delenv("TASKSCALER_SOCKET", raising=False)
+    write(tmp_path, idle=0, most=4)
+    with serving(tmp_path, "--stop-timeout=100ms") as service:
+        batch, other = submit(tmp_path / "a"), submit(tmp_path / "b")
+        assert first_line("logs", "-f", batch, "first-01") == "here\n"
+        assert command("cancel", other)[0] == 0
+        service.process.send_signal(signal.SIGTERM)
+        assert "4 jobs of batches" in service.wait_for("did not end in time")
+        assert service.process.wait(60) == 0
+    with serving(tmp_path) as service:
+        assert command("wait", batch)[0] == 0
+        assert Counter((tmp_path / "a" / "ran").read_text().split()).most_common(1)[0][1] == 1
+        status, said = command("wait", other)
+        assert (status, "cancelled" in said) == (1, True), said
+        assert command("drain", "--delete")[0] == 0
