@@ -88,4 +88,22 @@ def test_a_batch_that_was_left_goes_on(tmp_path: Path, monkeypatch: pytest.Monke
         assert Counter((tmp_path / "a" / "ran").read_text().split()).most_common(1)[0][1] == 1
         status, said = command("wait", other)
         assert (status, "cancelled" in said) == (1, True), said
+        (tmp_path / "bad.toml").write_text('[autoscaler]\nplugin = "local"\n[[jobs]]\nname = "a"\n')
+        for arguments, code, what in (
+            (("submit", str(tmp_path / "bad.toml")), 2, "no fleet in a submitted file"),
+            (("submit", str(tmp_path / "bad.toml")), 2, "missing key `script`"),
+            (("logs", batch, "nope"), 2, "matches no job"),
+            (("logs", batch, "first-*"), 2, "name one of them"),
+            (("jobs", "12345678"), 1, "there is no batch"),
+            (("wait", str(tmp_path / "nothing")), 2, "there is no directory"),
+            (("jobs", str(tmp_path)), 2, "holds no results"),
+            (("cancel", str(tmp_path / "a")), 2, "does not belong to a daemon"),
+            (("explain", str(tmp_path), "--socket", str(service.socket)), 2, "cannot be combined"),
+            (("explain", batch), 0, "5 succeeded"),
+            (("report", batch), 0, "5 succeeded"),
+            (("jobs", batch), 0, "first-03"),
+            (("jobs",), 0, f"{other}     jobs.toml, cancelled"),
+        ):
+            status, said = command(*arguments)
+            assert (status, what in said) == (code, True), (arguments, said)
         assert command("drain", "--delete")[0] == 0

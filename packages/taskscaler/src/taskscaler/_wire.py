@@ -9,7 +9,7 @@ from attrs import asdict, frozen
 from cattrs.preconf.json import JsonConverter, make_converter
 
 from fleeting import ConfigError, FleetingError, Unreachable
-from fleeting.errors import ConfigProblem, Mistake
+from fleeting.errors import ConfigProblem, Mistake, WrongArguments
 from fleeting.events import Loss, LossKind
 from taskscaler._errors import (
     DaemonRefused,
@@ -135,6 +135,7 @@ _ERRORS: Mapping[str, Callable[[Mapping[str, Any]], Exception]] = {
     "Unreachable": lambda data: Unreachable(data["message"]),
     "ConfigError": lambda data: ConfigError(list(map(_problem_of, data["problems"])), source=data["source"]),
     "ValueError": lambda data: ValueError(data["message"]),
+    "WrongArguments": lambda data: WrongArguments(data["message"]),
 }
 
 

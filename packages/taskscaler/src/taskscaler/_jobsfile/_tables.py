@@ -187,7 +187,7 @@ class Retention:
     """Seconds after which a batch is deleted."""
 
     size: int = field(default=10 << 30, validator=validators.gt(0))
-    """Bytes that all of them may have; beyond that, the oldest are deleted first."""
+    """Bytes that all of them may have; beyond that, the oldest are deleted first, but for the newest."""
 
 
 @frozen(kw_only=True)

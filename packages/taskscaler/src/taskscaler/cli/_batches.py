@@ -67,11 +67,15 @@ def list_batches(socket: Path | None, *, as_json: bool) -> int:
 
 def list_jobs(given: str, socket: Path | None, *, as_json: bool) -> int:
     """List the jobs of a batch."""
+    if status := _refused(given):
+        return status
     return show(partial(_jobs_of, given, socket), _job_rows, as_json=as_json)
 
 
 def wait(given: str, socket: Path | None, *, as_json: bool, pause: Pause | None = None) -> int:
     """Wait until a batch is over, and return how it went."""
+    if status := _refused(given):
+        return status
     ended: list[bool] = []
 
     def look() -> dict[str, Any]:
@@ -126,6 +130,16 @@ def show_log(given: str, job: str, socket: Path | None, *, lines: int, follow: b
     return outcome(run)
 
 
+def _refused(given: str) -> int:
+    """Report what is wrong with a directory; returns the exit status."""
+    try:
+        if directory := directory_of(given):
+            read_run(directory)
+    except EXPECTED as error:
+        return report_errors([error], WRONG)
+    return SUCCEEDED
+
+
 def _jobs_of(given: str, socket: Path | None) -> dict[str, Any]:
     directory = directory_of(given)
     if directory is not None:
@@ -140,7 +154,6 @@ def _jobs_of(given: str, socket: Path | None) -> dict[str, Any]:
 
 
 def _wait_for_run(directory: Path, pause: Pause | None) -> dict[str, Any]:
-    read_run(directory)  # says what is wrong with it
     while is_locked(Results(directory).events):
         (pause or Event().wait)(INTERVAL)
     return _run_as_data(read_run(directory))

@@ -56,6 +56,9 @@ MOST_JOBS = 1_000_000
 LARGEST_JOBS_FILE = 4 << 20
 """Bytes."""
 
+LOOK_AT_DISK = 16 << 20
+"""Bytes of a submission after which the disk is looked at again."""
+
 TIDY_INTERVAL = 60.0
 """Seconds between two looks at the disk."""
 
@@ -134,7 +137,7 @@ class Batches:
 
     fleet: Autoscaler
     executors: Mapping[str, Executor]
-    """Those that the fleet's file has settings for, by name."""
+    """By name: those that the fleet's file has settings for, and those that were loaded since."""
 
     retention: Retention
     say: Callable[[str], object]
@@ -282,11 +285,19 @@ class Batches:
         return batch
 
     async def cancel(self, batch: OwnedBatch) -> None:
-        """End a batch: its jobs end, and it is not taken up again; nothing happens if it is over."""
+        """End a batch: its jobs end, and it is not taken up again; nothing happens if it is over.
+
+        Raises:
+            DaemonRefused: There is no room to note that; the batch goes on.
+        """
         if batch.fate is not None or batch.cancelled:
             return
+        try:
+            await to_thread.run_sync(batch.files.cancel)
+        except OSError as error:
+            why = f"that the batch is cancelled could not be stored ({error.strerror}); make room on the disk"
+            raise DaemonRefused(why, status=507) from error
         batch.cancelled = True
-        await to_thread.run_sync(batch.files.cancel)
         if batch.running is not None:
             self.start_soon(batch.running.stop)  # which may take as long as an instance is silent
         elif batch.problem:
@@ -342,12 +353,17 @@ class Batches:
     def _refuse_if_full(self) -> None:
         if self._closing:
             raise DaemonRefused("the daemon is ending; submit the batch when it is back", status=503)
-        if self._look_at_disk() is Room.FULL:
-            why = f"the disk of {self.directory} is full, so that no batch can be recorded; make room there first"
-            raise DaemonRefused(why, status=507)
+        self._refuse_without_room(0)
         if len(self.unfinished) >= MOST_UNFINISHED:
             why = f"{MOST_UNFINISHED} batches are not over; wait for some, or cancel some"
             raise DaemonRefused(why, status=503)
+
+    def _refuse_without_room(self, size: int) -> None:
+        """Leave on the disk what the journal and the batches that there are need, beside so many bytes to come."""
+        free, total = self.disk(self.directory)
+        if room(free - size, total) is Room.FULL:
+            why = f"the disk of {self.directory} is full, so that no batch can be recorded; make room there first"
+            raise DaemonRefused(why, status=507)
 
     def _fresh_id(self) -> str:
         while (id_ := token_hex(4)) in self.known or id_ in self._receiving:
@@ -358,7 +374,7 @@ class Batches:
         """Store what comes, and read it."""
         archive = files.directory / "upload.tar"
         await to_thread.run_sync(make_private, files.directory)
-        size = 0
+        size = looked = 0
         with anyio.move_on_after(UPLOAD_TIMEOUT) as timeout:
             async with await anyio.open_file(archive, "wb") as file:
                 async for chunk in chunks:
@@ -367,29 +383,37 @@ class Batches:
                         why = f"the files are larger than {in_units(LARGEST_UPLOAD)}; have the jobs fetch them"
                         raise DaemonRefused(why, status=413)
                     await file.write(chunk)
+                    if size - looked > LOOK_AT_DISK:
+                        looked = size
+                        self._refuse_without_room(size)
         if timeout.cancelled_caught:
             raise DaemonRefused(f"the files did not come within {UPLOAD_TIMEOUT:g} s; send fewer", status=408)
+        self._refuse_without_room(size)  # for a moment, all is there twice
         try:
             await to_thread.run_sync(files.receive, archive, ticket.name)
         except ArchiveRefused as error:
-            raise DaemonRefused(
-                f"the files cannot be used: {one_line(str(error))}; send a tar archive of them"
-            ) from error
+            why = f"the files cannot be used ({one_line(str(error))}); send a tar archive of them"
+            raise DaemonRefused(why) from error
         path = files.source(ticket)
         if path.stat().st_size > LARGEST_JOBS_FILE:
             raise DaemonRefused(f"the jobs file is larger than {in_units(LARGEST_JOBS_FILE)}; use a matrix", status=413)
-        found = await to_thread.run_sync(read_submitted_file, path, self.executors, limiter=self._reading)
+        found = await self._read(path)
         if sum(batch.jobs for batch in self.unfinished) + len(found.jobs) > MOST_JOBS:
             why = f"there would be more than {MOST_JOBS} jobs in batches that are not over; wait for some to end"
             raise DaemonRefused(why, status=503)
         return found
 
+    async def _read(self, path: Path) -> SubmittedFile:
+        """Read a jobs file; an executor is loaded once, for it serves all batches."""
+        file = await to_thread.run_sync(read_submitted_file, path, self.executors, limiter=self._reading)
+        self.executors = {**file.executors, **self.executors}
+        return file
+
     async def _see_through(self, batch: OwnedBatch, file: SubmittedFile | None) -> None:
         """Run a batch to its end, or as far as this daemon goes; nothing that goes wrong ends anything else."""
         try:
             if file is None:
-                path = batch.files.source(batch.ticket)
-                file = await to_thread.run_sync(read_submitted_file, path, self.executors, limiter=self._reading)
+                file = await self._read(batch.files.source(batch.ticket))
                 batch.jobs = len(file.jobs)
             await self._run(batch, file)
         except Exception as error:

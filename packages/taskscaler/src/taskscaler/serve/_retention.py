@@ -28,11 +28,14 @@ class Finished:
 
 
 def outdated(finished: Iterable[Finished], limits: Retention, now: float) -> Sequence[str]:
-    """Choose which are deleted: those that are too old, and then the oldest until the rest is small enough."""
+    """Choose which are deleted: those that are too old, and then the oldest until the rest is small enough.
+
+    The newest of those that are not too old stays, however large it is: its user has yet to look at it.
+    """
     newest_first = sorted(finished, key=lambda each: (-each.ended, each.id))
     kept, chosen, full = 0, [], False
-    for each in newest_first:
-        full = full or kept + each.size > limits.size
+    for number, each in enumerate(newest_first):
+        full = full or (number > 0 and kept + each.size > limits.size)
         if full or now - each.ended >= limits.age:
             chosen.append(each.id)
         else:
