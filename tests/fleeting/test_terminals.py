@@ -11,8 +11,8 @@ from fleeting import ConnectError, Connection, Unreachable, Unsupported
 from fleeting.cli._ssh import _in_terminal
 from fleeting.connectors import OpensTerminals, Terminal
 from tests.fleeting import sshd
+from tests.fleeting.breakable import KINDS, Breakable, connected
 from tests.fleeting.local_agents import watched
-from tests.fleeting.ways import KINDS, Way, connected
 
 pytestmark = pytest.mark.anyio
 
@@ -20,10 +20,10 @@ SIZE = "stty size; "
 
 
 @pytest.fixture(params=KINDS)
-async def way(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Way]:
+async def breakable(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Breakable]:
     """A connection of each kind."""
-    async with connected(request.param, tmp_path) as way:
-        yield way
+    async with connected(request.param, tmp_path) as breakable:
+        yield breakable
 
 
 async def until(terminal: Terminal, text: bytes) -> bytes:
@@ -44,26 +44,28 @@ async def rest(terminal: Terminal) -> bytes:
     return seen
 
 
-async def test_a_command_finds_a_terminal(way: Way) -> None:
+async def test_a_command_finds_a_terminal(breakable: Breakable) -> None:
     """Of the kind and size that were told, on all three of its streams."""
     command = f'{SIZE} echo "$TERM"; for each in 0 1 2; do [ -t $each ] && echo yes; done; : </dev/tty && echo its own'
-    async with way.terminal(command, term="vt100") as terminal:
+    async with breakable.terminal(command, term="vt100") as terminal:
         assert (await rest(terminal)).split(b"\r\n") == [b"40 100", b"vt100", *[b"yes"] * 3, b"its own", b""]
         assert (await terminal.wait()).ok
 
 
-async def test_a_window_changes_its_size(way: Way) -> None:
+async def test_a_window_changes_its_size(breakable: Breakable) -> None:
     """The command is told by SIGWINCH."""
-    async with way.terminal("trap 'stty size; exit 3' WINCH; echo ready; while :; do read line; done") as terminal:
+    async with breakable.terminal(
+        "trap 'stty size; exit 3' WINCH; echo ready; while :; do read line; done"
+    ) as terminal:
         await until(terminal, b"ready")
         await terminal.resize(120, 50)
         assert b"50 120" in await rest(terminal)
         assert (await terminal.wait()).exit_status == 3
 
 
-async def test_keys_arrive_and_ctrl_c_interrupts(way: Way) -> None:
+async def test_keys_arrive_and_ctrl_c_interrupts(breakable: Breakable) -> None:
     """The terminal over there does with them what terminals do."""
-    async with way.terminal('read line; echo "<$line>"; exec sleep 1000') as terminal:
+    async with breakable.terminal('read line; echo "<$line>"; exec sleep 1000') as terminal:
         await terminal.send(b"hello\r")
         await until(terminal, b"<hello>")
         await terminal.send(b"\x03")
@@ -71,48 +73,48 @@ async def test_keys_arrive_and_ctrl_c_interrupts(way: Way) -> None:
         assert (await terminal.wait()).signal == "SIGINT"
 
 
-async def test_without_a_command_there_is_a_shell(way: Way) -> None:
+async def test_without_a_command_there_is_a_shell(breakable: Breakable) -> None:
     """It ends as one tells it to."""
-    async with way.terminal(None) as terminal:
+    async with breakable.terminal(None) as terminal:
         await terminal.send(b"exit 5\r")
         await rest(terminal)
         assert (await terminal.wait()).exit_status == 5
 
 
-async def test_a_list_is_a_program_and_its_arguments(way: Way) -> None:
+async def test_a_list_is_a_program_and_its_arguments(breakable: Breakable) -> None:
     """No shell touches them."""
-    async with way.terminal(["printf", "%s|", "$HOME", "a b", "'"]) as terminal:
+    async with breakable.terminal(["printf", "%s|", "$HOME", "a b", "'"]) as terminal:
         assert await rest(terminal) == b"$HOME|a b|'|"
 
 
-async def test_what_is_not_found_exits_as_in_a_shell(way: Way) -> None:
+async def test_what_is_not_found_exits_as_in_a_shell(breakable: Breakable) -> None:
     """With 127."""
-    async with way.terminal(["no-such-program"]) as terminal:
+    async with breakable.terminal(["no-such-program"]) as terminal:
         await rest(terminal)
         assert (await terminal.wait()).exit_status == 127
 
 
-async def test_leaving_hangs_up(way: Way) -> None:
+async def test_leaving_hangs_up(breakable: Breakable) -> None:
     """What runs in a terminal ends with it."""
     with ExitStack() as stack:
-        async with way.terminal("echo =$$=; exec sleep 1000") as terminal:
+        async with breakable.terminal("echo =$$=; exec sleep 1000") as terminal:
             _, pid, _ = (await until(terminal, b"=\r")).split(b"=")
             (process,) = stack.enter_context(watched(int(pid)))
         await process.ended()
 
 
-async def test_nothing_is_lost_of_much(way: Way) -> None:
+async def test_nothing_is_lost_of_much(breakable: Breakable) -> None:
     """However much faster it is written than read."""
-    async with way.terminal("head -c 5000000 /dev/zero; exit 4") as terminal:
+    async with breakable.terminal("head -c 5000000 /dev/zero; exit 4") as terminal:
         assert len(await rest(terminal)) == 5_000_000
         assert (await terminal.wait()).exit_status == 4
 
 
-async def test_a_lost_connection_is_told(way: Way) -> None:
+async def test_a_lost_connection_is_told(breakable: Breakable) -> None:
     """Nobody knows how the command ended."""
-    async with way.terminal("echo ready; exec sleep 1000") as terminal:
+    async with breakable.terminal("echo ready; exec sleep 1000") as terminal:
         await until(terminal, b"ready")
-        way.lose()
+        breakable.lose()
         await rest(terminal)
         await terminal.send(b"is anybody there?")
         with pytest.raises(Unreachable):

@@ -218,9 +218,9 @@ def target(config: ConnectorConfig = QUICK, **info: Any) -> Target:  # noqa: ANN
 
 def test_ports_and_users_have_defaults() -> None:
     """5985 and 5986, and the account whose password clouds hand out."""
-    assert (target().way.endpoint, target().way.user) == ("http://10.0.0.5:5985/wsman", "Administrator")
-    assert target(protocol="winrm+https").way.endpoint == "https://10.0.0.5:5986/wsman"
-    assert target(port=80, user="me", internal_addr="fe80::1").way.endpoint == "http://[fe80::1]:80/wsman"
+    assert (target().settings.endpoint, target().settings.user) == ("http://10.0.0.5:5985/wsman", "Administrator")
+    assert target(protocol="winrm+https").settings.endpoint == "https://10.0.0.5:5986/wsman"
+    assert target(port=80, user="me", internal_addr="fe80::1").settings.endpoint == "http://[fe80::1]:80/wsman"
     assert target(evolve(QUICK, use_external_addr=True), external_addr="1.2.3.4").host == "1.2.3.4"
     assert target(evolve(QUICK, use_external_addr=True)).host == "10.0.0.5"
 

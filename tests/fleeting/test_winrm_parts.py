@@ -35,7 +35,15 @@ from fleeting.connectors.winrm._command import (
     display,
 )
 from fleeting.connectors.winrm._faults import SHELL_QUOTA, Fault, OperationTimeout, refused, translated
-from fleeting.connectors.winrm._wire import LONGEST_ANSWER, Line, NoEnvelope, TooMuch, Way, Wire, refuse_entities
+from fleeting.connectors.winrm._wire import (
+    LONGEST_ANSWER,
+    Line,
+    NoEnvelope,
+    RequestSettings,
+    TooMuch,
+    Wire,
+    refuse_entities,
+)
 from tests.fleeting.winrm_commands import split
 from tests.fleeting.winrm_server import R, S
 from tests.taskscaler.fake_windows import decoded, read_literal
@@ -46,7 +54,7 @@ SENDABLE = st.text(
     st.characters(exclude_categories=["Cs", "Cc"], exclude_characters="\ufffe\uffff") | st.sampled_from("\t\r\n")
 )
 
-WAY = Way(
+SETTINGS = RequestSettings(
     endpoint="http://127.0.0.1:9/wsman",
     user="me",
     password="hunter2",
@@ -161,7 +169,7 @@ def test_what_windows_cannot_run_is_refused(command: str | list[str], env: dict[
 def test_secrets_stay_out_of_reprs() -> None:
     """What is sent may have tokens in it."""
     line = compose(["a", "hunter2"], env={"TOKEN": "hunter2"}, cwd=None)
-    assert "hunter2" not in f"{line!r} {WAY!r} {Wire.to(WAY, 'basic')!r}"
+    assert "hunter2" not in f"{line!r} {SETTINGS!r} {Wire.to(SETTINGS, 'basic')!r}"
 
 
 def test_a_command_is_shown_as_one_line() -> None:
@@ -175,7 +183,7 @@ def test_a_command_is_shown_as_one_line() -> None:
 def test_what_is_sent_is_read_as_it_was(line: str, value: str) -> None:
     """XML's readers take carriage returns for line ends, unless they are written out."""
     sent: list[bytes] = []
-    wire = Wire.to(WAY, "basic")
+    wire = Wire.to(SETTINGS, "basic")
 
     def answer(session: requests.Session, prepared_request: requests.PreparedRequest) -> requests.Response:
         assert isinstance(prepared_request.body, bytes)
@@ -272,13 +280,13 @@ def test_the_releases_are_those_that_were_looked_at(package: str, major: str) ->
 async def test_a_cut_line_wakes_who_waits_for_it() -> None:
     """`HTTPConnection._new_conn` gives the socket; shutting that down ends the wait of the thread."""
     with socket.create_server(("127.0.0.1", 0)) as server:
-        way = _to(server.getsockname()[1])
+        settings = _to(server.getsockname()[1])
         line = Line()
         async with anyio.create_task_group() as tasks:
 
             async def ask() -> None:
                 with pytest.raises(requests.exceptions.ConnectionError):
-                    await to_thread.run_sync(_wire.ask_for_schemes, way, line)
+                    await to_thread.run_sync(_wire.ask_for_schemes, settings, line)
 
             tasks.start_soon(ask)
             with anyio.fail_after(5):
@@ -300,8 +308,8 @@ def test_a_line_that_was_cut_before_it_was_there_is_cut() -> None:
 
 
 def test_pywinrm_waits_as_long_as_it_is_told_to() -> None:
-    """`Transport.read_timeout_sec` and the operation's own time-out come from the way."""
-    wire = Wire.to(WAY, "ntlm")
+    """`Transport.read_timeout_sec` and the operation's own time-out come from the settings."""
+    wire = Wire.to(SETTINGS, "ntlm")
     assert wire.protocol.transport.read_timeout_sec == 2
     assert wire.protocol.build_wsman_header("a", "r")["env:Header"]["w:OperationTimeout"] == "PT1S"
     assert isinstance(wire.protocol, Protocol)
@@ -317,15 +325,15 @@ def test_an_answer_is_bounded() -> None:
 @pytest.mark.anyio
 async def test_connections_that_were_idle_for_long_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     """The service may have closed them, and is just about to."""
-    calls = Calls("h", WAY)
+    calls = Calls("h", SETTINGS)
     first = await calls(lambda protocol: protocol)
     assert await calls(lambda protocol: protocol) is first
     monkeypatch.setattr(_calls, "FRESH", -1.0)
     assert await calls(lambda protocol: protocol) is not first
 
 
-def _to(port: int, *, patience: float = 30.0) -> Way:
-    return Way(
+def _to(port: int, *, patience: float = 30.0) -> RequestSettings:
+    return RequestSettings(
         endpoint=f"http://127.0.0.1:{port}/wsman",
         user="me",
         password="pw",

@@ -1,4 +1,4 @@
-"""Groups of containers for tests, and a way to their daemon on which there is trouble on demand."""
+"""Groups of containers for tests, and a relay to their daemon that has trouble on demand."""
 
 import itertools
 from collections.abc import AsyncIterator, Sequence
@@ -35,7 +35,7 @@ _READING = (b"GET ", b"HEAD ")
 
 
 @define(eq=False)
-class Way:
+class Relay:
     """A socket that leads to the daemon's, unless there is trouble."""
 
     socket: str
@@ -101,12 +101,12 @@ class Way:
 
 
 @asynccontextmanager
-async def way_to(docker: Daemon, directory: Path) -> AsyncIterator[Way]:
-    """Lay a way to the daemon."""
-    async with await anyio.create_unix_listener(directory / "way") as listener, anyio.create_task_group() as tasks:
-        way = Way(str(directory / "way"), docker.socket)
-        tasks.start_soon(listener.serve, way.serve)
-        yield way
+async def relay_to(docker: Daemon, directory: Path) -> AsyncIterator[Relay]:
+    """Relay to the daemon while the body runs."""
+    async with await anyio.create_unix_listener(directory / "relay") as listener, anyio.create_task_group() as tasks:
+        relay = Relay(str(directory / "relay"), docker.socket)
+        tasks.start_soon(listener.serve, relay.serve)
+        yield relay
         tasks.cancel_scope.cancel()
 
 
@@ -114,8 +114,8 @@ async def way_to(docker: Daemon, directory: Path) -> AsyncIterator[Way]:
 async def harness(docker: Daemon, directory: Path) -> AsyncIterator[Harness]:
     """What the conformance suite may do; in the end no container of the group may be left."""
     name = f"test-{uuid4().hex[:8]}"
-    async with way_to(docker, directory) as way:
-        config = DockerGroupConfig(name=name, socket=way.socket, max_size=12, timeout=3)
+    async with relay_to(docker, directory) as relay:
+        config = DockerGroupConfig(name=name, socket=relay.socket, max_size=12, timeout=3)
 
         async def alive() -> Sequence[str]:
             return await containers(docker, name, "running")
@@ -143,8 +143,8 @@ async def harness(docker: Daemon, directory: Path) -> AsyncIterator[Harness]:
                 kill=kill,
                 alive=alive,
                 launch=launch,
-                troubles={kind: partial(way.having, kind) for kind in kinds},
-                writes=lambda: way.writes,
+                troubles={kind: partial(relay.having, kind) for kind in kinds},
+                writes=lambda: relay.writes,
                 deadline=20,
                 patience=9,
                 settle=0.5,

@@ -12,7 +12,7 @@ from winrm.protocol import Protocol
 from fleeting._errors import Unreachable
 from fleeting._offload import Offload
 from fleeting.connectors.winrm._faults import Fault, OperationTimeout, translated
-from fleeting.connectors.winrm._wire import Auth, Stale, Way, Wire, ask_for_schemes
+from fleeting.connectors.winrm._wire import Auth, RequestSettings, Stale, Wire, ask_for_schemes
 
 T = TypeVar("T")
 
@@ -30,7 +30,7 @@ class Calls:
     host: str
     """Names it, for errors."""
 
-    way: Way
+    settings: RequestSettings
     auth: Auth = "ntlm"
     heard_at: float = field(factory=anyio.current_time, init=False)
     """When the host last said something, by the event loop's clock."""
@@ -63,9 +63,9 @@ class Calls:
 
     async def ask_for_schemes(self) -> str:
         """Learn how one may log in; see `_wire.ask_for_schemes`."""
-        wire = Wire.to(self.way, self.auth)
+        wire = Wire.to(self.settings, self.auth)
         try:
-            return await self._watched(wire, partial(ask_for_schemes, self.way, wire.line), 0.0)
+            return await self._watched(wire, partial(ask_for_schemes, self.settings, wire.line), 0.0)
         finally:
             wire.close()
 
@@ -86,7 +86,7 @@ class Calls:
             if anyio.current_time() < wire.used_at + FRESH:
                 return wire
             wire.close()
-        return Wire.to(self.way, self.auth)
+        return Wire.to(self.settings, self.auth)
 
     async def _use(self, wire: Wire, action: Callable[[Protocol], T], grace: float) -> T:
         usable = False
@@ -137,7 +137,7 @@ class Calls:
 
     async def _watch(self, wire: Wire, over: anyio.Event, grace: float) -> None:
         try:
-            await anyio.sleep(self.way.operation_timeout + self.way.patience)
+            await anyio.sleep(self.settings.operation_timeout + self.settings.patience)
         except anyio.get_cancelled_exc_class():
             with anyio.move_on_after(grace, shield=True):
                 await over.wait()

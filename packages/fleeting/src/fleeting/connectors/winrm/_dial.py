@@ -18,7 +18,7 @@ from fleeting._errors import ConfigError, ConfigProblem, LoginRejected, Unreacha
 from fleeting._types import ConnectInfo, ConnectorConfig
 from fleeting.connectors.winrm._calls import Calls
 from fleeting.connectors.winrm._shells import Shells
-from fleeting.connectors.winrm._wire import Auth, Way
+from fleeting.connectors.winrm._wire import Auth, RequestSettings
 
 FIRST_PAUSE, LONGEST_PAUSE, GROWTH = 0.2, 5.0, 1.6
 """Seconds between attempts, and the factor by which they grow; each is shortened by up to a half, at random."""
@@ -38,7 +38,7 @@ class Target:
     config: ConnectorConfig
     host: str
     port: int
-    way: Way
+    settings: RequestSettings
 
     @classmethod
     def of(cls, info: ConnectInfo, config: ConnectorConfig, *, operation_timeout: float, patience: float) -> "Target":
@@ -58,7 +58,7 @@ class Target:
             raise LoginRejected(f"there is no password for {info.id}; set password")
         scheme = _SCHEMES[info.protocol]
         port = info.port or _PORTS[scheme]
-        way = Way(
+        settings = RequestSettings(
             endpoint=f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}/wsman",
             user=info.user or USER,
             password=info.password,
@@ -67,7 +67,7 @@ class Target:
             operation_timeout=operation_timeout,
             patience=patience,
         )
-        return cls(info=info, config=config, host=host, port=port, way=way)
+        return cls(info=info, config=config, host=host, port=port, settings=settings)
 
     def __str__(self) -> str:
         """Name it for errors."""
@@ -84,8 +84,8 @@ async def dial(target: Target, shells: int) -> Shells:
         ConnectError: The host refuses for another reason.
         ConfigError: The file of authorities cannot be used.
     """
-    if target.way.ca_file is not None:
-        await to_thread.run_sync(_check_authorities, target.way.ca_file)
+    if target.settings.ca_file is not None:
+        await to_thread.run_sync(_check_authorities, target.settings.ca_file)
     pause, last, timeout = FIRST_PAUSE, "nothing answers", target.config.timeout
     with anyio.move_on_after(timeout):
         while True:
@@ -107,10 +107,10 @@ def _check_authorities(path: str) -> None:
 
 
 async def _attempt(target: Target, limit: int) -> Shells:
-    offered = await Calls(str(target), target.way).ask_for_schemes()
+    offered = await Calls(str(target), target.settings).ask_for_schemes()
     refusal: LoginRejected | None = None
     for auth in _acceptable(target, offered):
-        shells = Shells(Calls(str(target), target.way, auth), limit)
+        shells = Shells(Calls(str(target), target.settings, auth), limit)
         try:
             await shells.warm_up()
         except LoginRejected as error:
@@ -128,7 +128,7 @@ def _acceptable(target: Target, offered: str) -> Sequence[Auth]:
     """
     found: list[Auth] = ["ntlm"] if "negotiate" in offered or "ntlm" in offered else []
     if "basic" in offered:
-        if target.way.is_encrypted or target.config.allow_plaintext:
+        if target.settings.is_encrypted or target.config.allow_plaintext:
             found.append("basic")
         elif not found:
             raise LoginRejected(

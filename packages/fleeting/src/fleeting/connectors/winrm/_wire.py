@@ -43,7 +43,7 @@ class TooMuch(Exception):
 
 
 @frozen(kw_only=True)
-class Way:
+class RequestSettings:
     """Where to send requests, and as whom."""
 
     endpoint: str
@@ -163,24 +163,24 @@ def _pools(line: Line) -> dict[str, type[HTTPConnectionPool]]:
 class _Transport(Transport):
     """pywinrm's, on the adapter."""
 
-    def __init__(self, way: Way, auth: Auth, line: Line) -> None:
-        self._way, self._line = way, line
+    def __init__(self, settings: RequestSettings, auth: Auth, line: Line) -> None:
+        self._settings, self._line = settings, line
         super().__init__(
-            endpoint=way.endpoint,
-            username=way.user,
-            password=way.password,
+            endpoint=settings.endpoint,
+            username=settings.user,
+            password=settings.password,
             auth_method=auth,
             ca_trust_path=None,  # type: ignore[arg-type]  # pywinrm's documentation has it: no path from the environment
-            read_timeout_sec=round(way.operation_timeout + way.patience),
-            message_encryption="always" if auth == "ntlm" and not way.is_encrypted else "never",
+            read_timeout_sec=round(settings.operation_timeout + settings.patience),
+            message_encryption="always" if auth == "ntlm" and not settings.is_encrypted else "never",
             proxy=None,
         )
 
     def build_session(self) -> Session:
-        return self.session or prepared(super().build_session(), self._way, self._line)
+        return self.session or prepared(super().build_session(), self._settings, self._line)
 
     def setup_encryption(self, session: Session) -> None:
-        prepared(session, self._way, self._line)
+        prepared(session, self._settings, self._line)
         super().setup_encryption(session)
         self._line.may_replace = False
 
@@ -209,14 +209,14 @@ def refuse_entities(answer: str | bytes) -> None:
         raise NoEnvelope
 
 
-def prepared(session: Session, way: Way, line: Line) -> Session:
+def prepared(session: Session, settings: RequestSettings, line: Line) -> Session:
     """Let a session use our connection, and take nothing from the environment."""
-    if not isinstance(session.get_adapter(way.endpoint), _Adapter):
+    if not isinstance(session.get_adapter(settings.endpoint), _Adapter):
         session.trust_env = False
-        session.verify = False if way.fingerprint else way.ca_file or True
+        session.verify = False if settings.fingerprint else settings.ca_file or True
         session.headers["Accept-Encoding"] = "identity"
         session.max_redirects = 0  # nobody else gets our credentials
-        session.mount(way.endpoint, _Adapter(line, way.fingerprint))
+        session.mount(settings.endpoint, _Adapter(line, settings.fingerprint))
     return session
 
 
@@ -240,20 +240,20 @@ class Wire:
     """When it was last used, by the event loop's clock."""
 
     @classmethod
-    def to(cls, way: Way, auth: Auth) -> "Wire":
+    def to(cls, settings: RequestSettings, auth: Auth) -> "Wire":
         """Make one; connects to nothing yet."""
         line = Line()
-        operation_timeout = max(1, round(way.operation_timeout))
+        operation_timeout = max(1, round(settings.operation_timeout))
         protocol = _Protocol(
-            endpoint=way.endpoint,
+            endpoint=settings.endpoint,
             transport=auth,
-            username=way.user,
-            password=way.password,
+            username=settings.user,
+            password=settings.password,
             operation_timeout_sec=operation_timeout,
-            read_timeout_sec=operation_timeout + max(1, round(way.patience)),
+            read_timeout_sec=operation_timeout + max(1, round(settings.patience)),
             proxy=None,
         )
-        protocol.transport = _Transport(way, auth, line)
+        protocol.transport = _Transport(settings, auth, line)
         return cls(protocol, line)
 
     def close(self) -> None:
@@ -262,14 +262,14 @@ class Wire:
         self.line.close()
 
 
-def ask_for_schemes(way: Way, line: Line) -> str:
+def ask_for_schemes(settings: RequestSettings, line: Line) -> str:
     """Ask, as nobody, who may log in and how; returns what the host offers, in lower case.
 
     The host proves who it is before anything else, if it can.
     """
-    with prepared(Session(), way, line) as session:
-        request = session.prepare_request(Request("POST", way.endpoint, data=b""))
-        response = session.send(request, timeout=(CONNECT_TIMEOUT, way.patience), allow_redirects=False)
+    with prepared(Session(), settings, line) as session:
+        request = session.prepare_request(Request("POST", settings.endpoint, data=b""))
+        response = session.send(request, timeout=(CONNECT_TIMEOUT, settings.patience), allow_redirects=False)
         if response.status_code != 401:  # noqa: PLR2004  (HTTP's)
             raise ConnectionError(f"it answers with HTTP status {response.status_code}, unlike any WinRM service")
         return str(response.headers.get("WWW-Authenticate", "")).lower()

@@ -30,7 +30,7 @@ def _is_host_key(_: object, __: "attrs.Attribute[str | None]", value: str | None
 
 
 @frozen(kw_only=True)
-class Way:
+class HostSettings:
     """How to connect to a host. None: as the whole group says, and if that says nothing, as `Host.info` has it."""
 
     protocol: str | None = None
@@ -59,7 +59,7 @@ class Way:
 
 
 @frozen(kw_only=True)
-class Host(Way):
+class Host(HostSettings):
     """One of ``[[plugin_config.hosts]]``."""
 
     address: str = field(validator=min_len(1))
@@ -100,8 +100,8 @@ class Host(Way):
 
 
 @frozen(kw_only=True)
-class StaticConfig(Way):
-    """What ``plugin_config`` may say for ``plugin = "static"``; what it says of a `Way` holds for all hosts."""
+class StaticConfig(HostSettings):
+    """What ``plugin_config`` may say for ``plugin = "static"``; its `HostSettings` hold for all hosts."""
 
     hosts: tuple[Host, ...] = field()
     """The hosts; each has an address, and its own values for what is set above."""
@@ -140,7 +140,7 @@ class StaticConfig(Way):
 
     def complete(self, host: Host) -> Host:
         """The host, with what the group says where the host says nothing."""
-        names = [attribute.name for attribute in attrs.fields(Way)]
+        names = [attribute.name for attribute in attrs.fields(HostSettings)]
         return attrs.evolve(host, **{name: getattr(self, name) for name in names if getattr(host, name) is None})
 
 

@@ -17,7 +17,7 @@ KINDS = "local", "ssh"
 
 
 @frozen
-class Way:
+class Breakable:
     """A connection, and how to lose it."""
 
     connection: Connection
@@ -32,15 +32,15 @@ class Way:
 
 
 @asynccontextmanager
-async def connected(kind: str, directory: Path) -> AsyncIterator[Way]:
+async def connected(kind: str, directory: Path) -> AsyncIterator[Breakable]:
     """Connect to an instance of one's own."""
     if kind == "local":
         async with opened(directory) as group:
             (instance,) = await started(group)
             agent = agent_of(directory, instance)
             async with local_agents.dialled(group, instance) as connection:
-                yield Way(connection, lambda: os.kill(agent, signal.SIGKILL))
+                yield Breakable(connection, lambda: os.kill(agent, signal.SIGKILL))
     else:
         with sshd.sshd(directory / "sshd") as server:
             async with sshd.dialled(server.info) as connection:
-                yield Way(connection, lambda: server.signal(signal.SIGKILL))
+                yield Breakable(connection, lambda: server.signal(signal.SIGKILL))
