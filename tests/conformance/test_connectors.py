@@ -192,6 +192,8 @@ BREAKS_OF_DETACHED = {
     "it_outlives_its_connection": ('setsid /bin/sh -c "$1"', '/bin/sh -c "$1"'),
     "several_may_be_attached": ('tail -c "+', 'mkdir -- "$at:mine" || exit; tail -c "+'),
     "a_name_is_used_once": ("raise NameTaken(name)", "return"),
+    "starting_attached_reports_the_start_first": ("            self._begin()\n", ""),
+    "what_was_started_attached_goes_on": ("$(setsid /bin/sh", "$(/bin/sh"),
     "output_is_kept_up_to_a_limit": ('ulimit -f "$_f_blocks"', ":"),
     "killing_ends_the_process_tree": ("kill -KILL $all", ":"),
     "commands_are_listed_until_they_are_forgotten": ("{{ state=running; groups", "{{ groups"),

@@ -11,7 +11,7 @@ from fleeting import Completed, ConnectError, Unreachable
 from fleeting.connectors import Collector, Invocation, PosixConnection
 from fleeting.errors import NameTaken
 from tests.fleeting import local_agents
-from tests.fleeting.detached_commands import connected
+from tests.fleeting.detached_commands import begun, connected
 from tests.fleeting.sshd import dialled, only_root, sshd
 
 pytestmark = pytest.mark.anyio
@@ -132,11 +132,17 @@ async def test_a_host_without_setsid_will_do(tmp_path: Path) -> None:
     with sshd(tmp_path / "sshd", f"SetEnv PATH={tools} HOME={tmp_path / 'home'} SHLVL=5") as server:
         async with dialled(server.info) as connection:
             assert isinstance(connection, PosixConnection)
-            await connection.start("a", "command -v setsid; echo out; exec sleep 1000")
+            assert not (await connection.run("command -v setsid")).ok
+            pid = await begun(connection, "a")
             await connection.kill("a")
             output = Collector("output")
             assert (await connection.attach("a", output=output)).signal == "SIGTERM"
-            assert output.data == b"out\n"
+            assert output.data == b"%d\n" % pid
+            heard, starts = Collector("output"), list[bytes]()
+            completed = await connection.start_attached(
+                "b", "cat; exit 4", stdin=b"in", started=lambda: starts.append(bytes(heard.data)), output=heard
+            )
+            assert (completed.exit_status, bytes(heard.data), starts) == (4, b"in", [b""])
 
 
 @define(eq=False)

@@ -6,9 +6,12 @@ import anyio
 import anyio.lowlevel
 import pytest
 from attrs import define
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fleeting import Completed, ConnectError, Unreachable
 from fleeting.connectors import Invocation, PosixConnection
+from fleeting.connectors._detached_posix import _Marked
 from fleeting.connectors._detached_report import LONGEST_REPORT, PATIENCE
 from fleeting.testing import virtual_time
 
@@ -20,6 +23,11 @@ CHUNK = b"x" * 60_000 + b"\n" + b"a running\n" * 500
 
 async def ignore(_: bytes) -> None:
     """Take output."""
+
+
+def never() -> None:
+    """Hear of a start."""
+    raise AssertionError("nothing was started")
 
 
 @define
@@ -66,6 +74,7 @@ Act = Callable[[PosixConnection], Awaitable[object]]
 ACTS: dict[str, Act] = {
     "start": lambda host: host.start("a", "true"),
     "attach": lambda host: host.attach("a", output=ignore),
+    "start_attached": lambda host: host.start_attached("a", "true", started=never, output=ignore),
     "list": lambda host: host.list_detached(),
     "kill": lambda host: host.kill("a"),
     "forget": lambda host: host.forget("a"),
@@ -83,7 +92,7 @@ async def test_an_endless_report_is_not_listened_to(act: Act) -> None:
     assert host.passed_on <= 2 * (LONGEST_REPORT + 2 * len(CHUNK))
 
 
-@pytest.mark.parametrize("name", ["start", "list", "kill", "forget"])
+@pytest.mark.parametrize("name", ["start", "start_attached", "list", "kill", "forget"])
 async def test_silence_is_not_waited_for(name: str) -> None:
     """The outcome is unknown then, as when the connection breaks."""
     begun = anyio.current_time()
@@ -107,7 +116,7 @@ async def test_input_may_take_its_time() -> None:
 
 
 @pytest.mark.parametrize("said", [b"", b"ended 0", b"ended 0::x", b"\xff\n", b"ended 0::0 ended", b"\0", b"running\n"])
-@pytest.mark.parametrize("name", ["start", "attach", "kill"])
+@pytest.mark.parametrize("name", ["start", "start_attached", "attach", "kill"])
 async def test_no_other_report_is_believed(name: str, said: bytes) -> None:
     """What is none of our words is an error, on one line and of a reasonable length, and so is a word out of place."""
     for words in (said, said * 5000):
@@ -122,6 +131,32 @@ async def test_one_that_says_it_has_begun_and_goes_on_is_not_believed() -> None:
     with pytest.raises(ConnectError, match="could not be started: its shell exited with 2; check how many processes"):
         await Host(b"started\n", status=2).start("a", "true")
     await Host(b"started\n", status=137).start("a", "true")
+
+
+async def test_whether_a_shell_that_was_killed_has_started_it_is_unknown() -> None:
+    """That which would follow the command may be killed before it says so."""
+    with pytest.raises(Unreachable, match="unknown whether the command 'a' was started: its shell exited with 137"):
+        await Host(b"", status=137).start_attached("a", "true", started=never, output=ignore)
+
+
+MARK = b"aab\n"
+
+
+@given(st.lists(st.sampled_from([b"", b"a", b"b", b"\n", b"ab", b"aab", MARK, b"x" * 100])))
+async def test_a_start_is_reported_once_and_before_the_output(chunks: list[bytes]) -> None:
+    """However the mark arrives, and whatever comes before it, of which no more is held than may be its beginning."""
+    heard = list[bytes]()
+
+    async def hear(chunk: bytes) -> None:
+        heard.append(chunk)
+
+    marked = _Marked(MARK, lambda: heard.append(b"started:"), hear)
+    for chunk in chunks:
+        await marked(chunk)
+        assert len(marked._held) < len(MARK)
+    _, found, rest = b"".join(chunks).partition(MARK)
+    assert b"".join(heard) == (b"started:" + rest if found else b"")
+    assert marked.is_found == bool(found)
 
 
 async def test_a_login_shell_may_say_something_first() -> None:

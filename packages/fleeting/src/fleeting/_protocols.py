@@ -431,6 +431,49 @@ class RunsDetached(Protocol):
 
 
 @runtime_checkable
+class StartsAttached(RunsDetached, Protocol):
+    """A connection that starts a detached command and attaches to it at once: a round trip less than one after other.
+
+    Optional for those that are `RunsDetached`; whoever has none of it calls `RunsDetached.start`, then
+    `RunsDetached.attach`.
+    """
+
+    async def start_attached(
+        self,
+        name: str,
+        command: str | Sequence[str],
+        *,
+        stdin: Source | None = None,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        keep: int = KEPT_OUTPUT,
+        started: Callable[[], object],
+        output: Sink,
+    ) -> Completed:
+        """Start a command, and wait for its end; cancelling after *started* leaves it running.
+
+        Args:
+            name: As for `RunsDetached.start`; so are the next five.
+            command: As there.
+            stdin: As there.
+            env: As there.
+            cwd: As there.
+            keep: As there.
+            started: Called once, without arguments, when the command runs and before any of its output is passed on.
+            output: As for `RunsDetached.attach`, from the first byte on.
+
+        Returns:
+            As `RunsDetached.attach`.
+
+        Raises:
+            NameTaken, ConnectError, Unreachable: Before *started* was called, as `RunsDetached.start`.
+            CommandLost, NameUnknown, Unreachable: After it, as `RunsDetached.attach`: attach to the command, from where
+                the output broke off.
+        """
+        ...
+
+
+@runtime_checkable
 class ReportsSystem(Protocol):
     """A connection that knows what kind of system it leads to; one that does not leads to a POSIX host."""
 

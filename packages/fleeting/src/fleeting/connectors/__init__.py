@@ -17,6 +17,7 @@ from fleeting._protocols import (
     RunsDetached,
     Sink,
     Source,
+    StartsAttached,
     Terminal,
 )
 from fleeting._types import ConnectInfo, ConnectorConfig
@@ -42,6 +43,7 @@ __all__ = [
     "RunsDetached",
     "Sink",
     "Source",
+    "StartsAttached",
     "Terminal",
     "arriving",
     "overridden",

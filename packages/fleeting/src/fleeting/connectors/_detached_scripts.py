@@ -33,10 +33,14 @@ breaks must not make a shorter input of it.
 Variables of ours have a prefix, as one that the host exports would reach the command with our value.
 """
 
+import shlex
 from typing import Final
 
 GRACE: Final = 2.0
 """Seconds between SIGTERM and SIGKILL for a command that is killed."""
+
+_SHORT_POLL: Final = 0.01
+"""Seconds, where the wait is for what has just begun."""
 
 _POLL: Final = 0.05
 _SLOW_POLL: Final = 0.2
@@ -201,7 +205,11 @@ look() {{
 look_longer() {{
     look "$1"
     n=0
-    while [ "$state" = beginning ] && [ $n -lt 40 ]; do n=$((n + 1)); pause {_POLL}; look "$1"; done
+    while [ "$state" = beginning ] && [ $n -lt 45 ]; do
+        n=$((n + 1))
+        if [ $n -lt 10 ]; then pause {_SHORT_POLL}; else pause {_POLL}; fi
+        look "$1"
+    done
     [ "$state" != beginning ] || state=unborn
 }}
 booted
@@ -221,7 +229,8 @@ look_longer "$at"
     tail -c "+$2" <&3 || exit
     n=0
     while [ "$state" = running ]; do
-        if [ $n -lt 40 ]; then pause 0.05; elif [ $n -lt 100 ]; then pause 0.2; else pause 0.5; fi
+        if [ $n -lt 5 ]; then pause {_SHORT_POLL}; elif [ $n -lt 40 ]; then pause {_POLL}
+        elif [ $n -lt 100 ]; then pause {_SLOW_POLL}; else pause 0.5; fi
         [ $(((n = n + 1) % 16)) -ne 0 ] || echo >&2
         look "$at"
         cat <&3 || exit
@@ -231,6 +240,20 @@ look_longer "$at"
 echo "$state" >&2
 """
 """Write its output from byte $2 on, counted from one, and then the word for how it is."""
+
+START_ATTACHED: Final = f"""
+command -v setsid >/dev/null || {{ echo unable >&2; exit 1; }}
+_f_word=$1
+shift
+_f_said=$(setsid /bin/sh -c {shlex.quote(START)} sh "$@")
+_f_status=$?
+[ "$_f_status $_f_said" = "137 started" ] || {{ [ ! "$_f_said" ] || echo "$_f_said" >&2; exit "$_f_status"; }}
+echo "$_f_word"
+set -- "$1" "$2" 1
+{ATTACH}"""
+"""Start a command in a session of its own, say so by a line on standard output, and go on as who attaches to it. The
+arguments: the word of that line, and those of `START`. The line is written before any of the command's output is read,
+and to the same stream, so nothing that the command writes can come before it, or be taken for it."""
 
 KILL: Final = f"""{_LOOK}
 lives() {{

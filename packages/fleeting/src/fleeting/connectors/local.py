@@ -185,6 +185,9 @@ class LocalConnection(PosixConnection):
         """Run a command; a program that cannot be started exits with 127 or 126, as in a shell."""
         return await self._run("run", invocation)
 
+    lets_sessions_go = False
+    """The agent ends all that a command leaves."""
+
     async def launch(self, script: str, stdin: Source, said: Sink, complaint: Sink) -> Completed:
         """Run what starts a detached command; the agent lets go on what that leaves running."""
         invocation = Invocation(command=script, stdin=stdin, stdout=said, stderr=complaint, env={}, cwd=None)

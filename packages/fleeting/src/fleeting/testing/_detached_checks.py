@@ -12,7 +12,7 @@ from typing import Protocol
 import anyio
 
 from fleeting._errors import ConnectError, NameTaken, NameUnknown
-from fleeting._protocols import Connection, Detached, RunsDetached
+from fleeting._protocols import Connection, Detached, RunsDetached, StartsAttached
 from fleeting._types import Completed
 from fleeting.connectors import Collector
 from fleeting.testing._connector_checks import DialInstance, directory_on, expect, expect_ended
@@ -161,6 +161,58 @@ async def check_output_is_kept_up_to_a_limit(dial: DialInstance) -> None:
         expect("the bytes that were cut are counted", completed.cut, 200000 - 1024)
 
 
+async def check_starting_attached_reports_the_start_first(dial: DialInstance) -> None:
+    """A command that is started and attached to at once is reported as started, once, before its output.
+
+    One whose name is taken is reported as that, and not as started.
+    """
+    async with _detaching(dial) as connection, _named(connection) as name:
+        if not isinstance(connection, StartsAttached):
+            return
+        heard = list[bytes]()
+
+        async def hear(chunk: bytes) -> None:
+            heard.append(chunk)
+
+        async def start() -> Completed:
+            return await connection.start_attached(
+                name,
+                'read -r B; echo "$A $B"; echo err >&2; exit 3',
+                stdin=b"b\n",
+                env={"A": "a"},
+                started=lambda: heard.append(b"started "),
+                output=hear,
+            )
+
+        completed = await start()
+        expect("the start comes before the output", b"".join(heard), b"started a b\nerr\n")
+        expect("then comes the end", (completed.exit_status, completed.signal), (3, None))
+        heard.clear()
+        try:
+            await start()
+        except NameTaken:
+            expect("what was not started is not reported so", heard, [])
+        else:
+            raise Violation("a name is used once", "it was started again")
+        expect("all of it is kept", await _attached(connection, name), (b"a b\nerr\n", 3, None))
+
+
+async def check_what_was_started_attached_goes_on(dial: DialInstance) -> None:
+    """A command that was started and attached to at once goes on when that is cancelled, and is joined from there."""
+    async with _detaching(dial) as connection, directory_on(connection) as directory, _named(connection) as name:
+        if not isinstance(connection, StartsAttached):
+            return
+        with anyio.CancelScope() as scope:
+
+            async def leave(_: bytes) -> None:
+                scope.cancel()
+
+            command = f"echo begun; {WAIT.format(f'{directory}/go')}; echo done"
+            await connection.start_attached(name, command, started=lambda: None, output=leave)
+        await connection.run(["touch", f"{directory}/go"], check=True)
+        expect("it goes on", await _attached(connection, name, len("begun\n")), (b"done\n", 0, None))
+
+
 async def check_killing_ends_the_process_tree(dial: DialInstance) -> None:
     """When `kill` returns the command and its children are gone, those that ignore SIGTERM too; it may be repeated."""
     async with _detaching(dial) as connection, _named(connection) as name:
@@ -271,6 +323,8 @@ DETACHED_CHECKS: tuple[DetachedCheck, ...] = (
     check_it_outlives_its_connection,
     check_several_may_be_attached,
     check_a_name_is_used_once,
+    check_starting_attached_reports_the_start_first,
+    check_what_was_started_attached_goes_on,
     check_output_is_kept_up_to_a_limit,
     check_killing_ends_the_process_tree,
     check_commands_are_listed_until_they_are_forgotten,
