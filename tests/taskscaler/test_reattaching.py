@@ -8,15 +8,21 @@ from typing import Any
 
 import anyio
 import pytest
-from attrs import define, evolve
+from attrs import define, evolve, field
 
-from fleeting import Completed, Connection, Unsupported
+from fleeting import Completed, ConnectError, Connection, Unsupported
 from fleeting.connectors import RunsDetached, Sink
 from fleeting.errors import CommandLost, NameUnknown
+from taskscaler.batch import Job
+from taskscaler.batch._addresses import Addresses
+from taskscaler.batch._log import JobLog
+from taskscaler.batch._outliving import Outliving
 from taskscaler.executors import JobOutcome, JobSpec, Reattaches, Verdict, _kept
 from taskscaler.executors.instance import InstanceConfig, InstanceExecutor
 from taskscaler.executors.runs import Runs
-from tests.fleeting.local_agents import DETACHED, Heard, dialled, opened, started, watched
+from tests.fleeting.local_agents import DETACHED, POLL, Heard, dialled, is_there, opened, started, watched
+from tests.fleeting.sshd import Server, sshd
+from tests.fleeting.sshd import dialled as dialled_over_ssh
 from tests.taskscaler import test_instance_executor as plain
 from tests.taskscaler.leased import Slot
 from tests.taskscaler.test_instance_executor import NAP, PATIENCE, names_in
@@ -33,6 +39,15 @@ class Bench(plain.Bench):
     """One instance, and everything to run jobs on it that outlive whoever starts them."""
 
     tries: int = 0
+    attached: bool = False
+    """Whether jobs are started and attached to at once."""
+
+    starts: list[bytes] = field(factory=list)
+    """What was heard when each job that was started so was reported as started."""
+
+    def begun(self) -> None:
+        """A job is reported as started."""
+        self.starts.append(bytes(self.output.data))
 
     async def run(self, script: str, *, config: InstanceConfig | None = None, slot: int = 0, **spec: Any) -> JobOutcome:  # noqa: ANN401
         """Start a job, attach to it, and end it; one that is cancelled, too."""
@@ -41,8 +56,11 @@ class Bench(plain.Bench):
         job, name = JobSpec(name="job", script=script, **spec), f"{BATCH}-{self.tries}"
         with anyio.fail_after(PATIENCE):
             try:
+                how: dict[str, Any] = {"name": name, "output": self.output, "artifacts": self.artifacts}
+                if self.attached:
+                    return await executor.start_attached(job, leased, started=self.begun, **how)
                 await executor.start(job, leased, name=name)
-                return await executor.attach(job, leased, name=name, output=self.output, artifacts=self.artifacts)
+                return await executor.attach(job, leased, **how)
             finally:
                 with anyio.CancelScope(shield=True):
                     await executor.end(leased, name=name)
@@ -118,6 +136,16 @@ PROMISES: list[Callable[[plain.Bench], Awaitable[None]]] = [
 
 
 @pytest.mark.parametrize("promise", PROMISES, ids=lambda each: each.__name__.removeprefix("test_"))
+async def test_a_job_that_is_started_and_attached_to_at_once_is_a_job(
+    bench: Bench, promise: Callable[[plain.Bench], Awaitable[None]]
+) -> None:
+    """What `run` promises holds for `start_attached` and `end`, too; nothing is left."""
+    bench.attached = True
+    await promise(bench)
+    assert await bench.left() == []
+
+
+@pytest.mark.parametrize("promise", PROMISES, ids=lambda each: each.__name__.removeprefix("test_"))
 async def test_a_job_that_outlives_its_manager_is_a_job(
     bench: Bench, promise: Callable[[plain.Bench], Awaitable[None]]
 ) -> None:
@@ -133,6 +161,76 @@ async def test_environment_and_script_arrive_byte_for_byte(bench: Bench) -> None
     outcome = await bench.run(script, env={"A": value, "B": "x" * 100_000, "C": "y" * 100_000})
     assert outcome == WELL
     assert bench.output.data == f"{value}|100000|100000\n0\n".encode()
+
+
+# --- started and attached to at once, by one command ----------------------------------------------------------------
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    """A host that is reached over SSH."""
+    home = tmp_path / "home"
+    home.mkdir()
+    with sshd(tmp_path / "sshd", f"SetEnv HOME={home}") as server:
+        yield server
+
+
+@pytest.fixture
+def far(server: Server, tmp_path: Path) -> Bench:
+    """That host, to run jobs on, each with one command."""
+    slot = Slot("host", lambda: dialled_over_ssh(server.info))
+    return Bench(slot, tmp_path, Heard(), Runs("instance", tmp_path / "runs"), attached=True)
+
+
+def elsewhere(far: Bench) -> InstanceConfig:
+    """Settings for a host whose commands begin in a home that is not ours."""
+    return InstanceConfig(base=str(far.directory / "base"))
+
+
+async def test_over_ssh_a_job_is_reported_as_started_before_its_output(far: Bench) -> None:
+    """Once; then come output and outcome, and nothing is left."""
+    outcome = await far.run('echo "$A"; echo err >&2; exit 3', config=elsewhere(far), env={"A": "a"})
+    assert (outcome.exit_code, far.output.data, far.starts) == (3, b"a\nerr\n", [b""])
+    assert names_in(far.directory / "base") == []
+    async with far.slot.dial() as connection:
+        assert isinstance(connection, RunsDetached)
+        assert await connection.list_detached() == []
+
+
+async def test_over_ssh_a_job_that_takes_too_long_is_ended(far: Bench) -> None:
+    """With what it printed before."""
+    outcome = await far.run(f"echo $$; {NAP}", config=elsewhere(far), timeout=0.5)
+    assert outcome.verdict is Verdict.TIMED_OUT
+    (pid,) = await far.output.pids(1)
+    assert not is_there(pid)
+
+
+async def test_over_ssh_a_job_that_cannot_be_prepared_has_not_begun(far: Bench) -> None:
+    """The error says what was wrong."""
+    (far.directory / "base").write_text("no directory")
+    with pytest.raises(ConnectError, match="cannot prepare"):
+        await far.run("true", config=elsewhere(far))
+
+
+async def test_a_connection_that_breaks_after_the_start_loses_nothing(far: Bench, server: Server) -> None:
+    """The job runs once, and its log has each byte once: what is missing comes from the byte that was reached."""
+    script = f"echo ran >> {far.directory}/ran; i=0; while [ $i -lt 40 ]; do echo $((i += 1)); sleep 0.02; done"
+    job, log = Job(spec=JobSpec(name="job", script=script)), far.directory / "job.log"
+    executor = far.executor(elsewhere(far))
+    outliving = Outliving(executor, far.slot, job, NAME, far.artifacts)
+    async with JobLog.open(log, job.log_limit, Addresses()) as output, anyio.create_task_group() as tasks:
+
+        async def break_off() -> None:
+            while not output.total:  # noqa: ASYNC110  (it grows on the other side of the connection)
+                await anyio.sleep(POLL)
+            server.signal(9)
+
+        tasks.start_soon(break_off)
+        with anyio.fail_after(PATIENCE):
+            assert await outliving.run(output, output.total) == WELL
+            await outliving.end()
+    assert log.read_bytes() == b"".join(b"%d\n" % (number + 1) for number in range(40))
+    assert (far.directory / "ran").read_text() == "ran\n"
 
 
 # --- another manager ---------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from fleeting import ConnectError, Unreachable, Unsupported
 from fleeting.errors import NameUnknown
 from taskscaler.batch._job import Job
 from taskscaler.batch._log import JobLog
-from taskscaler.executors import JobOutcome, Leased, Reattaches
+from taskscaler.executors import JobOutcome, Leased, Reattaches, StartsAttached
 
 HASTY_END = 20.0
 """Seconds for which ending a job may hold up its cancellation."""
@@ -74,13 +74,36 @@ class Outliving:
 
     async def run(self, output: JobLog, logged: int) -> JobOutcome:
         """Start it and see it through; if jobs cannot outlive commands there, run it."""
-        began = anyio.current_time()
+        began, has_started = anyio.current_time(), False
+
+        def started() -> None:
+            nonlocal began, has_started
+            has_started = True
+            if not self.job.spec.files:  # else the upload counts
+                began = anyio.current_time()
+
         try:
+            if isinstance(self.executor, StartsAttached):
+                return await self.executor.start_attached(
+                    self.job.spec,
+                    self.lease,
+                    name=self.name,
+                    started=started,
+                    output=output.write,
+                    artifacts=self.artifacts,
+                )
             await self.executor.start(self.job.spec, self.lease, name=self.name)
+            started()
         except Unsupported as error:
+            if has_started:
+                raise
             log.info("not_detached", extra={"job": self.job.name, "why": str(error)})
             return await self.executor.run(self.job.spec, self.lease, output=output.write, artifacts=self.artifacts)
-        return await self.follow(output, logged, began=began if self.job.spec.files else anyio.current_time())
+        except Unreachable:
+            if not has_started:
+                raise
+            log.info("try_left_alone", extra={"job": self.job.name, "try": self.name})
+        return await self.follow(output, logged, began=began)
 
     async def go_on(self, output: JobLog, logged: int, *, began: float) -> JobOutcome:
         """See it through after an earlier command; one that was killed just before it could start this starts it now.

@@ -19,6 +19,7 @@ from taskscaler.executors._protocol import (
     JobSpec,
     Leased,
     Reattaches,
+    StartsAttached,
     Verdict,
     check_job_name,
 )
@@ -31,6 +32,7 @@ __all__ = [
     "JobSpec",
     "Leased",
     "Reattaches",
+    "StartsAttached",
     "Verdict",
     "available_executors",
     "check_job_name",

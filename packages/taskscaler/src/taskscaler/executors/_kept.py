@@ -12,7 +12,7 @@ and what runs on this machine under the name of an instance that it no longer is
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from hashlib import sha256
 from itertools import islice
@@ -23,7 +23,7 @@ import anyio
 from attrs import define, evolve, field, frozen
 
 from fleeting import Completed, ConnectError, Connection, Unreachable
-from fleeting.connectors import RunsDetached, Sink
+from fleeting.connectors import RunsDetached, Sink, Source, StartsAttached
 from fleeting.errors import NameTaken
 from taskscaler.executors._posix import LAST_WORDS, PosixSlot, exports_of, together
 from taskscaler.executors._slot import MOST_LEFTOVERS, MOST_NAMES, NOBODY, SHORT, Wanted
@@ -110,6 +110,33 @@ class KeptSlot:
 
     async def start(self, files: Mapping[str, Path]) -> None:
         """Start the job, unless it was started before."""
+        command, stdin = self._beginning(files)
+        with suppress(NameTaken):
+            await self.detached.start(self.wanted.name, command, stdin=stdin)
+
+    async def start_attached(self, files: Mapping[str, Path], started: Callable[[], object], output: Sink) -> Completed:
+        """Start the job, unless it was started before, and pass on what it prints until it has ended.
+
+        Raises:
+            ConnectError: As `follow`.
+        """
+        if isinstance(self.detached, StartsAttached):
+            command, stdin = self._beginning(files)
+            beginning = _Beginning(output, is_over=False)
+            with suppress(NameTaken):
+                return self._ended(
+                    await self.detached.start_attached(
+                        self.wanted.name, command, stdin=stdin, started=started, output=beginning
+                    ),
+                    beginning,
+                )
+        else:
+            await self.start(files)
+        started()
+        return await self.follow(0, output)
+
+    def _beginning(self, files: Mapping[str, Path]) -> tuple[Sequence[str], Source]:
+        """Write the command that becomes the job, and what it reads."""
         wanted = self.wanted
         exports, script = exports_of(wanted.env), wanted.script.encode()
         command = (
@@ -119,8 +146,7 @@ class KeptSlot:
         )
         head = os.fsencode(exports)
         stdin = together(head, f"{wanted.name}.script", script, wanted.name, files) if files else head + script
-        with suppress(NameTaken):
-            await self.detached.start(wanted.name, command, stdin=stdin)
+        return command, stdin
 
     async def follow(self, offset: int, output: Sink) -> Completed:
         """Pass on what the job prints from a byte on, until it has ended.
@@ -130,7 +156,10 @@ class KeptSlot:
         """
         beginning = _Beginning(output, is_over=offset > 0)
         known = offset + len(_BEGAN) if offset else 0
-        completed = await self.detached.attach(self.wanted.name, offset=known, output=beginning)
+        return self._ended(await self.detached.attach(self.wanted.name, offset=known, output=beginning), beginning)
+
+    def _ended(self, completed: Completed, beginning: "_Beginning") -> Completed:
+        """How the job ended, or raise why it did not begin."""
         if beginning.is_over:
             return completed
         said = beginning.said

@@ -240,6 +240,40 @@ class Reattaches(Protocol):
 
 
 @runtime_checkable
+class StartsAttached(Reattaches, Protocol):
+    """An executor that starts a job and attaches to it at once, because that takes less than one after the other.
+
+    Optional for those that are `Reattaches`: without it, `Reattaches.start` is called, then `Reattaches.attach`.
+    """
+
+    async def start_attached(
+        self,
+        job: JobSpec,
+        lease: Leased,
+        *,
+        name: str,
+        started: Callable[[], object],
+        output: Sink,
+        artifacts: Path,
+    ) -> JobOutcome:
+        """Start a job, and see it to its end.
+
+        Args:
+            job: What to run.
+            lease: Where, as for `Reattaches.start`.
+            name: The try's.
+            started: Called once, without arguments, when the job runs and before any of its output is passed on.
+            output: Gets all that it prints.
+            artifacts: As for `run`.
+
+        Raises:
+            Unsupported, Unreachable, ConnectError, OSError: Before *started* was called, as `Reattaches.start`; after
+                it, as `Reattaches.attach`, and so are the others of that: attach to the job.
+        """
+        ...
+
+
+@runtime_checkable
 class ForeseesRefusal(Protocol):
     """An executor that knows beforehand, from its settings alone, which jobs it will not run."""
 

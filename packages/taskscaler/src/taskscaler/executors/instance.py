@@ -10,7 +10,7 @@ Beside its own environment and the job's, the script sees ``TASKSCALER_INSTANCE`
 
 import logging
 import math
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
@@ -91,14 +91,34 @@ class InstanceExecutor:
     async def start(self, job: JobSpec, lease: Leased, *, name: str) -> None:
         """See `Reattaches.start`."""
         async with self._kept(job, lease, name) as (slot, place):
-            if (place.instance, place.slot) not in self._looked_at:  # once: what we leave there, we end
-                await slot.end_leftovers(place)
-                self._looked_at.add((place.instance, place.slot))
+            await self._end_leftovers(slot, place)
             patience = max(PREPARE_TIMEOUT, (job.timeout or math.inf) if job.files else 0)
             with anyio.move_on_after(patience) as scope:
                 await slot.start(job.files)
             if scope.cancelled_caught:
                 raise Unreachable(f"the job was not begun within {format_duration(patience)}")
+
+    async def start_attached(
+        self,
+        job: JobSpec,
+        lease: Leased,
+        *,
+        name: str,
+        started: Callable[[], object],
+        output: Sink,
+        artifacts: Path,
+    ) -> JobOutcome:
+        """See `StartsAttached.start_attached`. A job with files is uploaded first, which its time-out covers."""
+        if job.files:
+            began = anyio.current_time()
+            await self.start(job, lease, name=name)
+            started()
+            elapsed = anyio.current_time() - began
+            return await self.attach(job, lease, name=name, elapsed=elapsed, output=output, artifacts=artifacts)
+        async with self._kept(job, lease, name) as (slot, place):
+            await self._end_leftovers(slot, place)
+            outcome = await self._start_in_time(slot, job, started, output)
+            return await self._conclude(slot, job, outcome, output, artifacts)
 
     async def attach(
         self,
@@ -114,9 +134,7 @@ class InstanceExecutor:
         """See `Reattaches.attach`."""
         async with self._kept(job, lease, name) as (slot, _):
             outcome = await self._follow_in_time(slot, job, offset, elapsed, output)
-            outcome = await self._collect(slot.rest, job, outcome, artifacts)
-            warnings = await self._run_cleanup(slot.rest, output)
-        return evolve(outcome, warnings=(*outcome.warnings, *warnings))
+            return await self._conclude(slot, job, outcome, output, artifacts)
 
     async def end(self, lease: Leased, *, name: str) -> None:
         """See `Reattaches.end`."""
@@ -149,6 +167,20 @@ class InstanceExecutor:
             wanted = self._wanted(job, lease, name)
             place = Place(owner=wanted.owner, instance=lease.instance, slot=lease.slot)
             yield KeptSlot(connection, connection, evolve(wanted, name=place.name_of(name))), place
+
+    async def _end_leftovers(self, slot: KeptSlot, place: Place) -> None:
+        """End what jobs have left in a slot that outlived an earlier manager; once: what we leave there, we end."""
+        if (place.instance, place.slot) not in self._looked_at:
+            await slot.end_leftovers(place)
+            self._looked_at.add((place.instance, place.slot))
+
+    async def _conclude(
+        self, slot: KeptSlot, job: JobSpec, outcome: JobOutcome, output: Sink, artifacts: Path
+    ) -> JobOutcome:
+        """Bring back what a job has left that outlives the manager, and run the clean-up script."""
+        outcome = await self._collect(slot.rest, job, outcome, artifacts)
+        warnings = await self._run_cleanup(slot.rest, output)
+        return evolve(outcome, warnings=(*outcome.warnings, *warnings))
 
     async def _run(self, slot: Slot, job: JobSpec, output: Sink, artifacts: Path) -> JobOutcome:
         try:
@@ -197,11 +229,32 @@ class InstanceExecutor:
         known = _Counted(output, offset)
         with anyio.move_on_after(left):
             return _outcome(await slot.follow(offset, known))
+        return await self._end_in_time(slot, job, known.size, output)
+
+    async def _start_in_time(
+        self, slot: KeptSlot, job: JobSpec, started: Callable[[], object], output: Sink
+    ) -> JobOutcome:
+        """Start a job and see it to its end, or end it when it has had its time, which begins when it runs."""
+        known = _Counted(output, 0)
+        with anyio.move_on_after(PREPARE_TIMEOUT) as scope:
+            watch = _Watch(scope, math.inf if job.timeout is None else job.timeout, self._config.cleanup_timeout)
+
+            def begin() -> None:
+                watch.began()
+                started()
+
+            return _outcome(await slot.start_attached(job.files, begin, known))
+        if not watch.has_begun:
+            raise Unreachable(f"the job was not begun within {format_duration(PREPARE_TIMEOUT)}")
+        return await self._end_in_time(slot, job, known.size, output)
+
+    async def _end_in_time(self, slot: KeptSlot, job: JobSpec, offset: int, output: Sink) -> JobOutcome:
+        """End a job that has had its time, of whose output so many bytes are known."""
         if not await slot.is_running():  # it ended by itself, and only its output took so long
-            return _outcome(await slot.follow(known.size, output))
+            return _outcome(await slot.follow(offset, output))
         with anyio.move_on_after(self._config.cleanup_timeout):
             await slot.detached.kill(slot.wanted.name)
-            await slot.follow(known.size, output)
+            await slot.follow(offset, output)
         return _timed_out(job)
 
     async def _run_in_time(self, slot: Slot, job: JobSpec, output: Sink) -> JobOutcome:
