@@ -78,6 +78,7 @@ register() {{
     [ "$_f_born" ] && echo "$_f_pid $_f_born" >> "$_f_at:process"
 }}
 counted() {{
+    _f_pause={_SHORT_POLL}
     while :; do
         _f_total=
         _f_signal=
@@ -87,7 +88,8 @@ counted() {{
         [ ! "$_f_total" ] || return 0
         [ -e "$_f_at:ending" ] && [ "$1" -gt 0 ] || return 1
         set -- $(($1 - 1))
-        pause {_POLL}
+        pause $_f_pause
+        _f_pause={_POLL}
     done
 }}
 _f_base=${{1:-${{HOME:?is not set, so commands cannot be detached}}/.fleeting/detached}}
@@ -149,7 +151,7 @@ exec < "$_f_input" > /dev/null 2>> "$_f_at:ending"
     _f_status=$?
     exec > /dev/null
     _f_left=
-    counted 10 || {{ kill -TERM "-$$"; counted 40; }} || _f_left=1
+    counted 11 || {{ kill -TERM "-$$"; counted 40; }} || _f_left=1
     [ "$_f_signal$BASH_VERSION" ] && [ $_f_status -gt 128 ] && _f_signal=$(kill -l $_f_status) || _f_signal=
     _f_size=$(wc -c < "$_f_at:output")
     _f_cut=$((${{_f_total:-0}} - ${{_f_size:-0}}))
