@@ -432,7 +432,7 @@ class RunsDetached(Protocol):
 
 @runtime_checkable
 class StartsAttached(RunsDetached, Protocol):
-    """A connection that starts a detached command and attaches to it at once: a round trip less than one after other.
+    """A connection that starts a detached command and attaches to it at once, by one command rather than two.
 
     Optional for those that are `RunsDetached`; whoever has none of it calls `RunsDetached.start`, then
     `RunsDetached.attach`.
