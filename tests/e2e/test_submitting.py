@@ -102,8 +102,15 @@ def test_a_batch_that_was_left_goes_on(tmp_path: Path, monkeypatch: pytest.Monke
             (("explain", batch), 0, "5 succeeded"),
             (("report", batch), 0, "5 succeeded"),
             (("jobs", batch), 0, "first-03"),
+            (("fetch", batch, "--output", str(tmp_path / "fetched")), 0, "taskscaler report"),
+            (("fetch", batch, "--output", str(tmp_path / "fetched")), 2, "is there already"),
+            (("fetch", str(tmp_path / "a"), "--output", str(tmp_path / "other")), 2, "does not belong to a daemon"),
+            (("fetch", "12345678", "--output", str(tmp_path / "other")), 1, "there is no batch"),
+            (("explain", str(tmp_path / "fetched")), 0, "5 succeeded"),
             (("jobs",), 0, f"{other}     jobs.toml, cancelled"),
         ):
             status, said = command(*arguments)
             assert (status, what in said) == (code, True), (arguments, said)
+        assert [path.name for path in tmp_path.glob("*fetched*")] == ["fetched"]  # no part of the second one
+        assert not (tmp_path / "other").exists()
         assert command("drain", "--delete")[0] == 0

@@ -117,9 +117,11 @@ async def test_a_batch_is_run_and_its_log_read(tmp_path: Path) -> None:
 
 async def test_a_batch_is_its_users_and_the_owners(tmp_path: Path) -> None:
     """Others learn nothing of it, not even that there is one; where its results are, only the owner learns."""
-    async with called(FakeCloud(), directory=tmp_path / "b", executors={"instance": Obedient()}) as (ask, _):
+    obedient = Obedient()
+    async with called(FakeCloud(), directory=tmp_path / "b", executors={"instance": obedient}) as (ask, _):
         member, stranger = ask.called(1, MEMBER), ask.called(2, STRANGER)
         mine = (await submit(member, a="hang")).data["batch"]
+        await obedient.hanging.wait()
         assert await listed(member) == await listed(ask) == [mine]
         assert await listed(stranger) == []
         refusals = [
@@ -133,8 +135,15 @@ async def test_a_batch_is_its_users_and_the_owners(tmp_path: Path) -> None:
         assert {each.why.replace(mine, "00000000") for each in refusals} == {missing[0].why}
         assert (await member("GET", f"/batch?batch={mine}")).data["results"] is None
         assert (await ask("GET", f"/batch?batch={mine}")).data["results"].endswith("results")
+        early = await member("GET", f"/batch/results?batch={mine}")
+        assert (early.status, "is not over" in early.why) == (409, True)
+        assert (await stranger("GET", f"/batch/results?batch={mine}")).status == 404
         assert (await member("POST", "/batch/cancel", {"batch": mine})).status == 200
         assert (await over(member, mine))["state"] == "cancelled"
+        _, content = await member.read("GET", f"/batch/results?batch={mine}")
+        with tarfile.open(fileobj=io.BytesIO(content)) as tar:
+            assert {"events.jsonl", "results.json", "logs/a.log"} <= set(tar.getnames())
+            assert all(each.uid == each.gid == 0 and not each.uname for each in tar.getmembers())
 
 
 async def test_a_cancelled_batch_ends_alone_and_for_good(tmp_path: Path) -> None:

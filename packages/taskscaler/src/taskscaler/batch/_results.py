@@ -73,6 +73,14 @@ class Results:
         """What became of each job, for programs."""
         return self.directory / "results.json"
 
+    def files(self) -> Mapping[str, Path]:
+        """What is in the directory: files and directories, by their names.
+
+        Raises:
+            OSError: It cannot be read.
+        """
+        return {path.name: path for path in self.directory.iterdir()}
+
     @property
     def fleet_log(self) -> Path:
         """What the libraries logged: every change asked of the cloud, and every failure."""

@@ -372,6 +372,25 @@ def wait(batch: str, socket: Path | None, *, as_json: bool) -> None:
     sys.exit(_batches.wait(batch, socket, as_json=as_json))
 
 
+@main.command(epilog=_BATCH_EPILOG, short_help="Bring the results of a batch of a daemon here.")
+@click.argument("batch", metavar="BATCH")
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path),
+    help="Directory for the results, which is made.  [default: taskscaler-results/<BATCH>]",
+)
+@_SOCKET
+def fetch(batch: str, output: Path | None, socket: Path | None) -> None:
+    """Bring the logs, the artifacts and the record of BATCH here, once it is over.
+
+    BATCH is the id that `taskscaler submit` has printed. What `taskscaler run` leaves is in the directory then:
+    `explain` and `report` take it.
+    """
+    from taskscaler.cli import _batches
+
+    sys.exit(_batches.fetch(batch, output, socket))
+
+
 @main.command(epilog=_BATCH_EPILOG, short_help="End a batch that a daemon runs.")
 @click.argument("batch", metavar="BATCH")
 @_SOCKET

@@ -6,13 +6,16 @@ A batch is named by its id, or by its results directory if a command of its own 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
+from shlex import quote
+from tempfile import TemporaryDirectory
 from threading import Event
 from typing import Any
 
 from fleeting import ConfigError
-from fleeting.archives import pack
+from fleeting.archives import ArchiveRefused, pack, unpack
 from fleeting.cli import EXPECTED, FAILED, SUCCEEDED, WRONG, WRONG_FILE, outcome, report_errors
 from fleeting.errors import WrongArguments
+from fleeting.plugins import make_private
 from taskscaler._batch_id import directory_of
 from taskscaler._errors import DaemonRefused, NoDaemon
 from taskscaler._jobsfile import files_to_submit
@@ -23,10 +26,16 @@ from taskscaler.batch import Results
 from taskscaler.batch._described import counts_of, record_as_data
 from taskscaler.cli._ask import answered, ask, pieces_of, show
 from taskscaler.cli._console import PatientConsole
-from taskscaler.cli._paragraphs import Row
+from taskscaler.cli._paragraphs import Paragraphs, Row
 
 Pause = Callable[[float], object]
 """Lets so many seconds pass."""
+
+LARGEST = 64 << 30
+"""Bytes of results that are fetched, as an archive and unpacked."""
+
+MOST_MEMBERS = 4_000_000
+"""Files, directories and links of them."""
 
 PAGE = 1000
 """Jobs that are asked for at once."""
@@ -109,9 +118,45 @@ def results_of(given: str, socket: Path | None) -> Path:
     """
     found = ask(socket, "GET", "/batch", params={"batch": given, "most": 0})["results"]
     if found is None:
-        why = "only the daemon's own user may read all results"
-        raise DaemonRefused(f"{why}; use `taskscaler jobs {given}` and `taskscaler logs {given} JOB`")
+        why = "only the daemon's own user may read the results where they are"
+        raise DaemonRefused(f"{why}; use `taskscaler fetch {given}` once the batch is over")
     return Path(found)
+
+
+def fetch(given: str, output: Path | None, socket: Path | None) -> int:
+    """Bring the results of a batch that is over here."""
+    target = output or Path("taskscaler-results", given)
+
+    def run() -> int:
+        if target.exists():
+            raise WrongArguments(f"{target} is there already; name another directory with --output")
+        if directory := directory_of(given):
+            raise WrongArguments(f"{directory} does not belong to a daemon; its results are there already")
+        make_private(target.parent)
+        with TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as place:
+            archive, unpacked = Path(place, "results.tar"), Path(place, "results")
+            _download(given, socket, archive)
+            unpacked.mkdir(mode=0o700)
+            unpack(archive, unpacked, size=LARGEST, members=MOST_MEMBERS)
+            unpacked.rename(target)
+        Paragraphs(PatientConsole()).add(("results", str(target)), ("next", f"taskscaler report {quote(str(target))}"))
+        return SUCCEEDED
+
+    try:
+        return outcome(run)
+    except ArchiveRefused as error:
+        return report_errors([DaemonRefused(f"the results cannot be used ({error}); fetch them again")], FAILED)
+
+
+def _download(batch: str, socket: Path | None, archive: Path) -> None:
+    """Write the archive of a batch's results."""
+    place, size = find_socket(socket), 0
+    with archive.open("wb") as file, answered(place, "GET", "/batch/results", params={"batch": batch}) as answer:
+        for piece in pieces_of(answer, place):
+            size += len(piece)
+            if size > LARGEST:
+                raise DaemonRefused(f"the results are larger than {LARGEST >> 30} GiB; ask the daemon's user for them")
+            file.write(piece)
 
 
 def show_log(given: str, job: str, socket: Path | None, *, lines: int, follow: bool) -> int:

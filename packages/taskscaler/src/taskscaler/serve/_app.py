@@ -30,8 +30,8 @@ from taskscaler.serve._clients import Client
 from taskscaler.serve._events import Listener
 from taskscaler.serve._hang_up import Gone, unless_gone
 from taskscaler.serve._holders import Held, Holders
-from taskscaler.serve._log_stream import LogStream
 from taskscaler.serve._peers import Peer
+from taskscaler.serve._pieces import Pieces, archive_pieces, log_pieces
 from taskscaler.serve._verbs import PREFIX, VERBS, Verb, openapi
 
 LARGEST_BODY = 64 * 1024
@@ -124,7 +124,7 @@ class Api:
     """Requests that have not been answered in full."""
 
     reading: int = field(default=0, init=False)
-    """Logs that are being read."""
+    """Logs and results that are being read."""
 
     _settled: anyio.Event = field(factory=anyio.Event, init=False)
     """Set when there is one less."""
@@ -377,14 +377,30 @@ class Api:
         asked: bodies.Log = call.body
         batch = self.fleet.batches.find(call.peer, asked.batch)
         name = await self.fleet.batches.job_of(batch, asked.job)
+        over = partial(self.fleet.batches.is_over, batch, name)
+        path = batch.files.results.log(name)
+        return self._sent("text/plain", log_pieces(path, asked.lines, over if asked.follow else lambda: True))
+
+    async def _results(self, call: _Call) -> Response:
+        batch = self.fleet.batches.find(call.peer, call.body.batch)
+        if batch.fate is None:
+            why = f"the batch {batch.ticket.id} is not over; wait for it with `taskscaler wait`"
+            raise DaemonRefused(why, status=409)
+        return self._sent("application/x-tar", archive_pieces(batch.files.results))
+
+    def _sent(self, media: str, pieces: AsyncGenerator[bytes]) -> Response:
+        """Send pieces to one of those who read.
+
+        Raises:
+            DaemonRefused: There are too many.
+        """
         if self.reading >= MOST_READING:
             raise DaemonRefused(f"{MOST_READING} logs are being read already; try again in a moment", status=503)
-        over = partial(self.fleet.batches.is_over, batch, name)
-        return LogStream(batch.files.results.log(name), asked.lines, over if asked.follow else lambda: True, self._read)
+        return Pieces(media, pieces, self._read)
 
     @contextmanager
     def _read(self) -> Iterator[None]:
-        """Count one that reads a log."""
+        """Count one that reads a log, or results."""
         self.reading += 1
         try:
             yield

@@ -293,6 +293,15 @@ VERBS: Sequence[Verb] = (
         body=bodies.Log,
         media="text/plain",
     ),
+    Verb(
+        name="results",
+        method="GET",
+        path="/batch/results",
+        summary="Fetch all that a batch has left, once it is over.",
+        answer="a tar archive of its results",
+        body=bodies.OfBatch,
+        media="application/x-tar",
+    ),
     *(
         Verb(
             name=name,
