@@ -2,6 +2,7 @@
 
 import json
 import signal
+import stat
 from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
@@ -88,6 +89,9 @@ def test_a_batch_that_was_left_goes_on(tmp_path: Path, monkeypatch: pytest.Monke
         assert Counter((tmp_path / "a" / "ran").read_text().split()).most_common(1)[0][1] == 1
         status, said = command("wait", other)
         assert (status, "cancelled" in said) == (1, True), said
+        shared = tmp_path / "shared"
+        shared.mkdir()
+        shared.chmod(0o777)
         (tmp_path / "bad.toml").write_text('[autoscaler]\nplugin = "local"\n[[jobs]]\nname = "a"\n')
         for arguments, code, what in (
             (("submit", str(tmp_path / "bad.toml")), 2, "no fleet in a submitted file"),
@@ -102,15 +106,16 @@ def test_a_batch_that_was_left_goes_on(tmp_path: Path, monkeypatch: pytest.Monke
             (("explain", batch), 0, "5 succeeded"),
             (("report", batch), 0, "5 succeeded"),
             (("jobs", batch), 0, "first-03"),
-            (("fetch", batch, "--output", str(tmp_path / "fetched")), 0, "taskscaler report"),
-            (("fetch", batch, "--output", str(tmp_path / "fetched")), 2, "is there already"),
+            (("fetch", batch, "--output", str(shared / "fetched")), 0, "taskscaler report"),
+            (("fetch", batch, "--output", str(shared / "fetched")), 2, "is there already"),
             (("fetch", str(tmp_path / "a"), "--output", str(tmp_path / "other")), 2, "does not belong to a daemon"),
             (("fetch", "12345678", "--output", str(tmp_path / "other")), 1, "there is no batch"),
-            (("explain", str(tmp_path / "fetched")), 0, "5 succeeded"),
+            (("explain", str(shared / "fetched")), 0, "5 succeeded"),
             (("jobs",), 0, f"{other}     jobs.toml, cancelled"),
         ):
             status, said = command(*arguments)
             assert (status, what in said) == (code, True), (arguments, said)
-        assert [path.name for path in tmp_path.glob("*fetched*")] == ["fetched"]  # no part of the second one
+        assert [path.name for path in shared.iterdir()] == ["fetched"]  # no part of the second one
+        assert stat.S_IMODE((shared / "fetched").stat().st_mode) == 0o700
         assert not (tmp_path / "other").exists()
         assert command("drain", "--delete")[0] == 0

@@ -15,7 +15,6 @@ from fleeting import ConfigError
 from fleeting.archives import ArchiveRefused, pack, unpack
 from fleeting.cli import EXPECTED, FAILED, SUCCEEDED, WRONG, WRONG_FILE, outcome, report_errors
 from fleeting.errors import WrongArguments
-from fleeting.plugins import make_private
 from taskscaler._batch_id import directory_of
 from taskscaler._errors import DaemonRefused, NoDaemon
 from taskscaler._jobsfile import files_to_submit
@@ -132,7 +131,7 @@ def fetch(given: str, output: Path | None, socket: Path | None) -> int:
             raise WrongArguments(f"{target} is there already; name another directory with --output")
         if directory := directory_of(given):
             raise WrongArguments(f"{directory} does not belong to a daemon; its results are there already")
-        make_private(target.parent)
+        target.parent.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as place:
             archive, unpacked = Path(place, "results.tar"), Path(place, "results")
             _download(given, socket, archive)
