@@ -144,6 +144,9 @@ class RunExplanation(RunAnswer):
         if not self.run.fleet_recorded:
             yield "the fleet was not recorded"
             return
+        if self.decision is None:
+            yield "no scaling decision was recorded, so what jobs waited for is unknown"
+            return
         waits = {what: seconds for what, seconds in self.waits.items() if round(seconds, 1)}
         if not waits:
             yield "no job had to wait"
