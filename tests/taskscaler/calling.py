@@ -175,10 +175,11 @@ class Fleet:
     batches: Batches = field(init=False)
     boot: str = "the first"
     drained: list[tuple[float | None, bool]] = field(factory=list)
+    draining: bool = False
 
     async def status(self) -> dict[str, object]:
-        """Say nothing."""
-        return {"clients": len(self.holders.clients)}
+        """Say little."""
+        return {"clients": len(self.holders.clients), "state": "draining" if self.draining else "serving"}
 
     def connector_of(self, _: str) -> ConnectorConfig:
         """Give the defaults."""

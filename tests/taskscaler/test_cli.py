@@ -55,6 +55,7 @@ from taskscaler.cli._paragraphs import Paragraphs
 from taskscaler.cli._progress import LiveProgress, Picture, PlainProgress, paint, progress_for
 from taskscaler.cli._report import make_report
 from taskscaler.cli._run import _Run
+from taskscaler.cli._run_fleet import OwnFleet
 from taskscaler.cli._summary import print_summary
 from taskscaler.executors import JobSpec
 from tests.golden import Golden
@@ -1073,7 +1074,8 @@ async def test_sigterm_while_the_fleet_is_opened_begins_nothing(tmp_path: Path) 
     file, results = read_jobs_file(path), Results(tmp_path / "results")
     file = evolve(file, groups=[FakeGroup(cloud)])
     results.prepare()
-    run = _Run(file, EventLog(results, jobs_file=path, text=file.text), Console(file=io.StringIO()))
+    events = EventLog(results, jobs_file=path, text=file.text)
+    run = _Run(file, OwnFleet.of(file), events, Console(file=io.StringIO()))
     ended = []
 
     async def see() -> None:
@@ -1109,9 +1111,10 @@ async def test_policies_are_read_anew_while_jobs_run(tmp_path: Path, pin: Pin) -
     path, output, scaler = tmp_path / "jobs.toml", io.StringIO(), PoliciesOnly()
     path.write_text(fleet_in(tmp_path) + JOB)
     file, results = read_jobs_file(path), Results(tmp_path / "results")
-    run = _Run(file, EventLog(results, jobs_file=path, text=file.text), Console(file=output, width=200))
+    fleet = OwnFleet.of(file)
+    run = _Run(file, fleet, EventLog(results, jobs_file=path, text=file.text), Console(file=output, width=200))
     run._prepare()
-    run.scaler = cast("Taskscaler", scaler)
+    fleet.scaler = cast("Taskscaler", scaler)
     path.write_text(path.read_text() + "[[autoscaler.policy]]\nidle_count = -1\n")
     await run._reload()
     assert scaler.policies is None

@@ -93,6 +93,7 @@ events: st.SearchStrategy[RecordedEvent] = st.one_of(
         jobs=st.lists(planned, max_size=4).map(tuple),
         pools=st.just((POOL,)),
         jobs_file=names,
+        socket=names,
         id=names,
     ),
     st.builds(Resumed, at=times, pools=st.just((POOL,))),

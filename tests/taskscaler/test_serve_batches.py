@@ -17,7 +17,7 @@ from fleeting.connectors import Sink
 from fleeting.testing import FakeCloud
 from taskscaler import NoCapacity
 from taskscaler._jobsfile import Retention
-from taskscaler.batch._share import Share
+from taskscaler.batch._share import SubmittedShare
 from taskscaler.executors import JobOutcome, JobSpec, Leased, Verdict
 from taskscaler.serve import _app, _batch_files, _batches
 from taskscaler.serve._retention import LEAST_FREE, Finished, Room, outdated, room
@@ -412,7 +412,8 @@ async def test_a_share_sees_and_ends_only_its_own() -> None:
     """Two batches may have jobs of one name, and a detached lease of one is not the other's."""
     journal = MemoryJournal()
     async with called(FakeCloud(), journal=journal) as (_, fleet):
-        one, two = Share(fleet.scaler, "1"), Share(fleet.scaler, "2", discreet=True)
+        one = SubmittedShare.of(fleet.scaler, "1")
+        two = SubmittedShare.of(fleet.scaler, "2", discreet=True)
         async with one.acquire("a", persistent=True) as lease, two.acquire("a", persistent=True) as other:
             assert lease.key != other.key
             await one.stop()

@@ -3,12 +3,13 @@
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import inf
+from typing import Any
 
-from attrs import asdict, field, frozen
+from attrs import asdict, field, fields_dict, frozen
 
 from fleeting.core import Instance, Origin, Plan, Stage, Step, messages
 from fleeting.events import Loss
-from taskscaler.core._decide import Decision
+from taskscaler.core._decide import Decision, Demand, PoolDecision, Removal, Sleep, Wake
 
 log = logging.getLogger("taskscaler.observers")
 
@@ -115,6 +116,38 @@ def event_as_data(event: ScalerEvent) -> Mapping[str, object]:
     decision, again = event.decision, event.decision.look_again_at
     data = {**asdict(decision), "look_again_at": None if again == inf else again}
     return {**common, "decision": data, "text": str(decision)}
+
+
+def event_from_data(data: Mapping[str, Any]) -> ScalerEvent | None:
+    """Make an event from what `event_as_data` gives; None: a later release's, of which we need not know.
+
+    Raises:
+        TypeError, ValueError, LookupError: It is none.
+    """
+    match data["event"]:
+        case "decision":
+            return read_decision(at=data["at"], decision=data["decision"])
+        case "instance":
+            kind: type[InstanceEvent | LeaseEvent] = InstanceEvent
+        case "lease":
+            kind = LeaseEvent
+        case _:
+            return None
+    return kind(**{name: value for name, value in data.items() if name in fields_dict(kind)})
+
+
+def read_decision(*, at: float, decision: Mapping[str, Any]) -> DecisionEvent:
+    """Make a decision from what `event_as_data` gives."""
+    again = decision["look_again_at"]
+    values = {
+        "demand": Demand(**decision["demand"]),
+        "pools": tuple(PoolDecision(**pool) for pool in decision["pools"]),
+        "removals": tuple(Removal(**removal) for removal in decision["removals"]),
+        "sleeps": tuple(Sleep(**sleep) for sleep in decision.get("sleeps", ())),  # earlier releases had none
+        "wakes": tuple(Wake(**wake) for wake in decision.get("wakes", ())),
+        "look_again_at": inf if again is None else again,
+    }
+    return DecisionEvent(at=float(at), decision=Decision(**{**decision, **values}))
 
 
 @frozen

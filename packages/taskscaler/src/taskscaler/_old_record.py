@@ -24,7 +24,7 @@ from fleeting.plugins import open_private, write_whole
 from taskscaler._errors import CannotResume, NotRecorded, RecordUnreadable
 from taskscaler._jobsfile import Defaults, JobTable
 from taskscaler._jobsfile._expansion import Expansion
-from taskscaler._observe import DecisionEvent, InstanceEvent
+from taskscaler._observe import DecisionEvent, InstanceEvent, read_decision
 from taskscaler.batch import (
     Attempt,
     BatchState,
@@ -41,7 +41,7 @@ from taskscaler.batch import (
     Retries,
     Started,
 )
-from taskscaler.batch._events import as_line, header, read_decision
+from taskscaler.batch._events import as_line, header
 
 HISTORY_VERSION = 2
 FLEET_VERSION = 1

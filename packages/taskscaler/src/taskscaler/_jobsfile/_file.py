@@ -16,7 +16,7 @@ from fleeting.config import file_error, read_toml
 from fleeting.errors import ConfigProblem, Mistake
 from fleeting.plugins import structure
 from taskscaler._jobsfile._checks import missing_program
-from taskscaler._jobsfile._combinations import impossible_combinations
+from taskscaler._jobsfile._combinations import impossible_combinations, impossible_jobs
 from taskscaler._jobsfile._jobs import jobs_of
 from taskscaler._jobsfile._plugins import (
     executors_of,
@@ -25,7 +25,7 @@ from taskscaler._jobsfile._plugins import (
     observers_of,
     unusable_connectors,
 )
-from taskscaler._jobsfile._tables import Defaults, FleetTables, Report, Tables
+from taskscaler._jobsfile._tables import Defaults, FleetTables, GuestDefaultsTables, GuestTables, Report, Tables
 from taskscaler._observe import ScalerObserver
 from taskscaler.batch import LazyJobs
 from taskscaler.config._autoscaler import Autoscaler
@@ -34,17 +34,10 @@ from taskscaler.executors import Executor
 
 
 @frozen(kw_only=True)
-class JobsFile:
-    """A file that has been read and found to be right; nothing has been connected to."""
+class Runnable:
+    """What a file that has been read, and found to be right, says of jobs; nothing has been connected to."""
 
     path: Path
-    autoscaler: Autoscaler
-    groups: Sequence[InstanceGroup]
-    """What the plugins of the fleet's pools made, in their order; not opened yet."""
-
-    observers: Sequence[ScalerObserver]
-    """Those that the fleet names; nothing is sent anywhere yet."""
-
     jobs: LazyJobs
     executors: Mapping[str, Executor]
     """By the names that the jobs use."""
@@ -55,7 +48,19 @@ class JobsFile:
     """The file as it was read."""
 
     notes: Sequence[str]
-    """What was accepted but should be written otherwise, one sentence each."""
+    """What was accepted but should be written otherwise, or has no effect, one sentence each."""
+
+
+@frozen(kw_only=True)
+class JobsFile(Runnable):
+    """A file with a fleet for its jobs."""
+
+    autoscaler: Autoscaler
+    groups: Sequence[InstanceGroup]
+    """What the plugins of the fleet's pools made, in their order; not opened yet."""
+
+    observers: Sequence[ScalerObserver]
+    """Those that the fleet names; nothing is sent anywhere yet."""
 
 
 _GITLABS = ConfigProblem(
@@ -122,3 +127,25 @@ def read_jobs_file(path: Path, source: Source | None = None, *, schema: type[Tab
         text=text,
         notes=notes,
     )
+
+
+def read_guest_file(path: Path, source: Source | None = None) -> Runnable:
+    """Read and check a jobs file whose jobs run on a daemon's fleet, so that it needs none itself.
+
+    Arguments and errors are those of `read_jobs_file`.
+    """
+    notes: list[str] = []
+    problems: list[ConfigProblem] = []
+    text, data = read_toml(path)
+    tables = structure(data, GuestDefaultsTables if source else GuestTables, notes=notes, problems=problems)
+    problems[:] = map(_with_way_out, problems)
+    executors = executors_of(tables, problems)
+    problems += [*impossible_jobs(tables), *missing_program(path.parent, tables.report)]
+    jobs: LazyJobs = jobs_of(tables, path.parent, executors, problems)
+    if problems:
+        raise file_error(problems, data, source=str(path))
+    if source is not None:
+        jobs = source(tables.defaults, path.parent, partial(load_one, executors, tables.executors))
+    if tables.autoscaler:
+        notes.append("[autoscaler] has no effect: the jobs run on the daemon's fleet")
+    return Runnable(path=path, jobs=jobs, executors=executors, report=tables.report, text=text, notes=notes)

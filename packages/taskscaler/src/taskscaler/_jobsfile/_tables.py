@@ -168,6 +168,14 @@ class JobsTables:
 
 
 @frozen(kw_only=True)
+class GuestTables(JobsTables):
+    """The file as it stands, if its jobs run on a daemon's fleet."""
+
+    autoscaler: dict[str, object] = field(factory=dict, repr=False)
+    """Of no effect, so that the same file may be run on a fleet of its own, too."""
+
+
+@frozen(kw_only=True)
 class Tables(JobsTables):
     """The file as it stands."""
 
@@ -188,6 +196,15 @@ class Retention:
 
     size: int = field(default=10 << 30, validator=validators.gt(0))
     """Bytes that all of them may have; beyond that, the oldest are deleted first, but for the newest."""
+
+
+@frozen(kw_only=True)
+class GuestDefaultsTables(GuestTables):
+    """The same, if the jobs are elsewhere."""
+
+    jobs: tuple[JobTable, ...] = field(default=(), validator=_none_here)
+    retention: Retention = Retention()
+    """Of no effect, as the fleet's table."""
 
 
 @frozen(kw_only=True)

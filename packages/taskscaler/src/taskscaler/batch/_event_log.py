@@ -78,6 +78,7 @@ class EventLog:
         jobs_file: Path | None = None,
         text: str = "",
         streamed: bool = False,
+        socket: Path | None = None,
     ) -> None:
         """Prepare the log of a new batch; nothing is written before `open`.
 
@@ -87,12 +88,17 @@ class EventLog:
             jobs_file: What the batch is made from; None: a program makes it, so that no command can resume it.
             text: What is in that file; kept beside the log until the batch is over.
             streamed: Whether the jobs are not in that file, but came as a stream; `Results.jobs_stream` has them.
+            socket: Of the daemon whose fleet the batch runs on; None: the fleet is its own.
         """
         self.results = results
         self.pools = tuple(pools)
         self.jobs_file = jobs_file
         self.text = text
         self.streamed = streamed
+        self.socket = socket
+        self.id = token_hex(_ID_BYTES)
+        """The batch's; empty if an earlier release has begun it."""
+
         self.past: BatchState | None = None
         """What earlier commands left; None: this is the first."""
 
@@ -161,7 +167,13 @@ class EventLog:
         if self.past is None:
             origin = str(self.jobs_file.absolute()) if self.jobs_file else ""
             begun = Begun.of(
-                jobs, at=at, pools=self.pools, jobs_file=origin, streamed=self.streamed, id=token_hex(_ID_BYTES)
+                jobs,
+                at=at,
+                pools=self.pools,
+                jobs_file=origin,
+                streamed=self.streamed,
+                socket=str(self.socket.absolute()) if self.socket else "",
+                id=self.id,
             )
             self._first = [begun]
             return BatchState(begun)
@@ -372,11 +384,13 @@ class EventLog:
             yield line
 
     def _noted(self, events: Iterable[RecordedEvent]) -> Iterator[RecordedEvent]:
-        """Learn from the first event where the jobs file is."""
+        """Learn from the first event what the batch is made from, and where it runs."""
         for event in events:
             if isinstance(event, Begun):
                 self.jobs_file = Path(event.jobs_file) if event.jobs_file else None
                 self.streamed = event.streamed
+                self.socket = Path(event.socket) if event.socket else None
+                self.id = event.id
             yield event
 
     def _append_all(self, entries: Sequence[_Entry], *, durable: bool) -> None:

@@ -19,18 +19,16 @@ The first line is no event. It says what the file is, and which version of it.
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from attrs import asdict, field, fields_dict, frozen
 
 from taskscaler._errors import RecordUnreadable
-from taskscaler._observe import DecisionEvent, InstanceEvent, event_as_data
+from taskscaler._observe import DecisionEvent, InstanceEvent, event_as_data, read_decision
 from taskscaler.batch._job import Job, planned
 from taskscaler.batch._job_state import JobState
 from taskscaler.batch._plan import Plan, Planned, plan_of
-from taskscaler.core._decide import Decision, Demand, PoolDecision, Removal, Sleep, Wake
 
 if TYPE_CHECKING:
     from taskscaler.config import Autoscaler
@@ -94,6 +92,9 @@ class Begun:
     streamed: bool = False
     """Whether its jobs are not in that file, but came as a stream."""
 
+    socket: str = ""
+    """Absolute path of the socket of the daemon whose fleet it runs on; empty if the fleet is its own."""
+
     id: str = ""
     """Begins the names of tries that outlive a command; empty if an earlier release has begun it: then none does."""
 
@@ -106,10 +107,19 @@ class Begun:
         pools: Sequence[PoolFacts] = (),
         jobs_file: str = "",
         streamed: bool = False,
+        socket: str = "",
         id: str = "",  # noqa: A002  (the field's name)
     ) -> Self:
         """Begin a batch of these jobs."""
-        return cls(at=at, jobs=planned(jobs), pools=tuple(pools), jobs_file=jobs_file, streamed=streamed, id=id)
+        return cls(
+            at=at,
+            jobs=planned(jobs),
+            pools=tuple(pools),
+            jobs_file=jobs_file,
+            streamed=streamed,
+            socket=socket,
+            id=id,
+        )
 
 
 @frozen(kw_only=True)
@@ -349,9 +359,18 @@ def _begun(
     pools: Sequence[Mapping[str, Any]],
     jobs_file: str,
     streamed: bool = False,
+    socket: str = "",
     id: str = "",  # noqa: A002  (the key's name)
 ) -> Begun:
-    return Begun(at=float(at), jobs=_plan(jobs), pools=_pools(pools), jobs_file=jobs_file, streamed=streamed, id=id)
+    return Begun(
+        at=float(at),
+        jobs=_plan(jobs),
+        pools=_pools(pools),
+        jobs_file=jobs_file,
+        streamed=streamed,
+        socket=socket,
+        id=id,
+    )
 
 
 def _replanned(*, at: float, jobs: Sequence[Mapping[str, Any]]) -> Replanned:
@@ -381,20 +400,6 @@ def _ended(*, at: float, state: str, warnings: Sequence[str] = (), **others: Any
 
 def _given_up(*, at: float, jobs: Sequence[str], state: str, why: str) -> GivenUp:
     return GivenUp(at=float(at), jobs=tuple(jobs), state=JobState(state), why=why)
-
-
-def read_decision(*, at: float, decision: Mapping[str, Any]) -> DecisionEvent:
-    """Make a decision from what `event_as_data` gives."""
-    again = decision["look_again_at"]
-    values = {
-        "demand": Demand(**decision["demand"]),
-        "pools": tuple(PoolDecision(**pool) for pool in decision["pools"]),
-        "removals": tuple(Removal(**removal) for removal in decision["removals"]),
-        "sleeps": tuple(Sleep(**sleep) for sleep in decision.get("sleeps", ())),  # earlier releases had none
-        "wakes": tuple(Wake(**wake) for wake in decision.get("wakes", ())),
-        "look_again_at": inf if again is None else again,
-    }
-    return DecisionEvent(at=float(at), decision=Decision(**{**decision, **values}))
 
 
 _NAMES: Mapping[type[BatchEvent], str] = {

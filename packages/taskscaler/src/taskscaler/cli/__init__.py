@@ -39,13 +39,13 @@ def _a_hyphen(_: click.Context, __: click.Parameter, given: str | None) -> str |
 
 
 class _Run(click.Command):
-    """A command with an option whose value may be left out, even where the name of a file follows."""
+    """A command with options whose values may be left out, even where the name of a file follows."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Read the arguments."""
         given = [*args, ""]
         filled = [
-            f"{arg}=1" if arg == "--fail-fast" and not following.isdigit() else arg
+            f"{arg}=1" if arg == "--fail-fast" and not following.isdigit() else f"{arg}=" if arg == "--daemon" else arg
             for arg, following in pairwise(given)
         ]
         try:
@@ -104,6 +104,14 @@ _JUNIT = click.option(
     type=click.IntRange(min=1),
     help="Start no more jobs once N jobs have failed; running jobs finish.  [default if given: 1]",
 )
+@click.option(
+    "--daemon",
+    metavar="[=SOCKET]",
+    is_flag=False,
+    flag_value="",
+    help="Run the jobs on the fleet of a daemon (see taskscaler serve), which may run others at the same time.  "
+    "[default if given: the socket in TASKSCALER_SOCKET, or the only one in $XDG_RUNTIME_DIR/taskscaler]",
+)
 @_JUNIT
 @click.option(
     "--annotations",
@@ -121,6 +129,7 @@ def run(
     rerun: tuple[str, ...],
     only: tuple[str, ...],
     fail_fast: int | None,
+    daemon: str | None,
     junit: Path | None,
     annotations: str | None,
 ) -> None:
@@ -137,6 +146,9 @@ def run(
     finished, jobs that were running run again, and the others run. With --rerun, also a batch that is over is resumed,
     and jobs run again that did not end as they should; earlier attempts stay in the results. Jobs that are not over are
     run as the jobs file has them now.
+
+    With --daemon, the fleet is a daemon's, and [autoscaler] in JOBS has no effect; all else is as without it. Ctrl-C
+    ends this batch only. --resume needs no --daemon: a batch is resumed where it was started.
     """
     from taskscaler.cli._choice import Wishes
     from taskscaler.cli._for_ci import ForCI
@@ -152,16 +164,31 @@ def run(
             raise click.UsageError("--format needs -, which reads the jobs from standard input")
         from taskscaler.cli._run import run_jobs_file, run_stream
 
+        socket = None if daemon is None else _daemon_at(daemon)
         if stdin:
-            sys.exit(run_stream(jobs, output, wishes, for_ci, format_))
-        sys.exit(run_jobs_file(jobs, output, wishes, for_ci))
+            sys.exit(run_stream(jobs, output, wishes, for_ci, format_=format_, socket=socket))
+        sys.exit(run_jobs_file(jobs, output, wishes, for_ci, socket=socket))
     if jobs is not None:
         raise click.UsageError("--resume takes no file; the batch keeps the file that it was started with")
     if output is not None:
         raise click.UsageError("--resume takes no --output; the results stay in the batch's own directory")
+    if daemon is not None:
+        raise click.UsageError("--resume takes no --daemon; a batch is resumed where it was started")
     from taskscaler.cli._run import resume_batch
 
     sys.exit(resume_batch(resume, wishes, for_ci))
+
+
+def _daemon_at(given: str) -> Path:
+    """Find the socket that --daemon means; exits if there is none."""
+    from fleeting.cli import FAILED, report_errors
+    from taskscaler._errors import NoDaemon
+    from taskscaler._socket import find_socket
+
+    try:
+        return find_socket(given)
+    except NoDaemon as error:
+        sys.exit(report_errors([error], FAILED))
 
 
 _SOCKET = click.option(

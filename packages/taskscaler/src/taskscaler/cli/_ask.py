@@ -22,6 +22,16 @@ LONG = 10.0
 """Seconds that a daemon may take to answer what needs no waiting."""
 
 
+def check_installed() -> None:
+    """See that what speaks to a daemon is installed.
+
+    Raises:
+        WrongArguments: It is not.
+    """
+    if missing := [name for name in ("httpx", "cattrs") if find_spec(name) is None]:
+        raise WrongArguments(f"this needs {missing[0]}, which is not installed; install taskscaler[remote]")
+
+
 def ask(socket: Path | None, method: str, path: str, *, timeout: float | None = LONG, **sent: object) -> dict[str, Any]:
     """Ask a daemon.
 
@@ -52,8 +62,7 @@ def answered(
     place: Path, method: str, path: str, *, timeout: float | None = LONG, **sent: object
 ) -> Iterator["httpx.Response"]:
     """Ask the daemon at a place for what is read as it comes. The other arguments, and errors, are those of `ask`."""
-    if missing := [name for name in ("httpx", "cattrs") if find_spec(name) is None]:
-        raise WrongArguments(f"this needs {missing[0]}, which is not installed; install taskscaler[remote]")
+    check_installed()
     import httpx
 
     from taskscaler._wire import error_of

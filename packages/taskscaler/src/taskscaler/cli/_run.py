@@ -24,9 +24,7 @@ from fleeting.errors import ConfigProblem, WrongArguments
 from fleeting.plugins import make_private, one_line
 from taskscaler import _old_record
 from taskscaler._errors import NotRecorded, RecordUnreadable, ResultsInTheWay
-from taskscaler._jobsfile import Defaults, Format, JobsFile, Source, StreamJobs, keep, read_jobs_file
-from taskscaler._observe import ScalerObserver
-from taskscaler._scaler import Taskscaler
+from taskscaler._jobsfile import Defaults, Format, Runnable, Source, StreamJobs, keep
 from taskscaler.batch import (
     Batch,
     BatchState,
@@ -36,7 +34,6 @@ from taskscaler.batch import (
     JobState,
     LazyJobs,
     Over,
-    PoolFacts,
     Results,
 )
 from taskscaler.batch._job import planned
@@ -48,6 +45,7 @@ from taskscaler.cli._for_ci import ForCI
 from taskscaler.cli._log import logging_to
 from taskscaler.cli._progress import Picture, Progress, progress_for
 from taskscaler.cli._report import make_report
+from taskscaler.cli._run_fleet import RunFleet, read_for
 from taskscaler.cli._since_begun import depends_on_disk, sayings
 from taskscaler.cli._summary import print_summary
 from taskscaler.cli._timeline import leave_timeline
@@ -64,23 +62,33 @@ MOST_DRAWN = 100_000
 _HINT = "no more jobs start, running jobs finish; press Ctrl-C again to stop at once"
 
 
-def run_jobs_file(path: Path, output: Path | None, wishes: Wishes, for_ci: ForCI) -> int:
-    """Run the batch and return the exit status. What goes wrong is printed on standard error."""
+def run_jobs_file(path: Path, output: Path | None, wishes: Wishes, for_ci: ForCI, *, socket: Path | None) -> int:
+    """Run the batch, on the fleet of the daemon with a *socket* if there is one; returns the exit status.
+
+    What goes wrong is printed on standard error.
+    """
     try:
-        file = read_jobs_file(path)
+        file, fleet = read_for(path, socket)
         choice = choose(wishes, planned(file.jobs), None)
         results, made = _results_in(output) if output else new_results(_named_after(path))
     except _WRONG as error:
         return report_errors([error], WRONG)
     try:
-        return _run_all(
-            file, EventLog(results, pools=PoolFacts.of(file.autoscaler), jobs_file=path, text=file.text), choice, for_ci
-        )
+        events = EventLog(results, pools=fleet.pools, jobs_file=path, text=file.text, socket=socket)
+        return _run_all(file, fleet, events, choice, for_ci)
     finally:
         _remove_empty(made)  # they are, if the batch could not be begun
 
 
-def run_stream(path: Path, output: Path | None, wishes: Wishes, for_ci: ForCI, format_: Format | None) -> int:
+def run_stream(
+    path: Path,
+    output: Path | None,
+    wishes: Wishes,
+    for_ci: ForCI,
+    *,
+    format_: Format | None,
+    socket: Path | None,
+) -> int:
     """Run the jobs of standard input on the fleet of a file; returns the exit status, as `run_jobs_file`."""
 
     def source(defaults: Defaults, directory: Path, is_executor: Callable[[str], ConfigProblem | None]) -> LazyJobs:
@@ -95,10 +103,10 @@ def run_stream(path: Path, output: Path | None, wishes: Wishes, for_ci: ForCI, f
         )
 
     def run() -> int:
-        file = read_jobs_file(path, source)
+        file, fleet = read_for(path, socket, source)
         choice = choose(wishes, file.jobs.plan, None)
-        events = EventLog(results, pools=PoolFacts.of(file.autoscaler), jobs_file=path, text=file.text, streamed=True)
-        return _run_all(file, events, choice, for_ci)
+        events = EventLog(results, pools=fleet.pools, jobs_file=path, text=file.text, streamed=True, socket=socket)
+        return _run_all(file, fleet, events, choice, for_ci)
 
     try:
         results, made = _results_in(output) if output else new_results(_named_after(path))
@@ -133,7 +141,7 @@ def resume_batch(directory: Path, wishes: Wishes, for_ci: ForCI) -> int:
         if events.past and events.past.over and not wishes.rerun:
             return _tell_over(events.past, events.past.over, results)
         try:
-            file = _read_again(events)
+            file, fleet = _read_again(events)
             plan = planned(file.jobs)
             choice = choose(wishes, plan, events.past)
         except _WRONG as error:
@@ -143,11 +151,11 @@ def resume_batch(directory: Path, wishes: Wishes, for_ci: ForCI) -> int:
         if events.past:
             said = sayings(events.text, file.text, plan, events.past, frozenset(choice.rerun))
             choice = evolve(choice, notes=(*choice.notes, *said))
-        events.pools, events.text = PoolFacts.of(file.autoscaler), file.text
-        return _run_all(file, events, choice, for_ci)
+        events.pools, events.text = fleet.pools, file.text
+        return _run_all(file, fleet, events, choice, for_ci)
 
 
-def _read_again(events: EventLog) -> JobsFile:
+def _read_again(events: EventLog) -> tuple[Runnable, RunFleet]:
     """Read the file that the batch was begun with, as it is now.
 
     Raises:
@@ -166,13 +174,13 @@ def _read_again(events: EventLog) -> JobsFile:
             "its jobs came from standard input, and were kept only until the batch was over; run them again"
         )
     try:
-        file = read_jobs_file(path, _kept(stream) if events.streamed else None)
+        file, its_fleet = read_for(path, events.socket, _kept(stream) if events.streamed else None)
     except FileNotFoundError as error:
         raise CannotResume(f"{path} is no longer there; {'restore it' if over else put_it_back}") from error
     if over:  # it was not kept any longer
-        return file
+        return file, its_fleet
     try:
-        fleet = changes_of_fleet(events.text, file.text)
+        fleet = [] if events.socket else changes_of_fleet(events.text, file.text)
     except ValueError as error:
         raise CannotResume(f"{copy} is damaged; start a new batch") from error
     if not events.text:
@@ -184,7 +192,7 @@ def _read_again(events: EventLog) -> JobsFile:
         )
     if events.text == file.text and not depends_on_disk(file.text):
         events.check(file.jobs)
-    return file
+    return file, its_fleet
 
 
 def _kept(stream: Path) -> Source:
@@ -211,9 +219,9 @@ def _tell_nothing_left(choice: Choice, past: BatchState, results: Results) -> in
     return SUCCEEDED if choice.content(past) else FAILED
 
 
-def _run_all(file: JobsFile, events: EventLog, choice: Choice, for_ci: ForCI) -> int:
+def _run_all(file: Runnable, fleet: RunFleet, events: EventLog, choice: Choice, for_ci: ForCI) -> int:
     async def run_batch() -> int:
-        return await _Run(file, events, PatientConsole(), choice, for_ci).run()
+        return await _Run(file, fleet, events, PatientConsole(), choice, for_ci).run()
 
     def run() -> int:
         with closing(events), logging_to(events.results.fleet_log):
@@ -266,7 +274,8 @@ def _named_after(jobs: Path) -> Path:
 class _Run:
     """One batch, from the first sign of life to the exit status."""
 
-    file: JobsFile
+    file: Runnable
+    fleet: RunFleet
     events: EventLog
     console: Console
     choice: Choice = field(factory=Choice)
@@ -274,7 +283,6 @@ class _Run:
     ended_by: int | None = None
     """The first signal that asked for an end."""
 
-    scaler: Taskscaler = field(init=False)
     batch: Batch = field(init=False)
     progress: Progress = field(init=False)
     pace: Pace = field(init=False)
@@ -323,18 +331,16 @@ class _Run:
         self.clock = LoopClock()
         self.started = self.clock.now()
         self.progress = progress_for(self.console, self._look, self._time)
-        observers: list[ScalerObserver] = [self.events, *self.file.observers]
-        self.scaler = self.file.autoscaler.scaler(self.file.groups, clock=self.clock, observers=observers)
         self.batch = Batch(
-            self.scaler,
+            self.fleet.prepare(self.events, self.clock),
             self.file.jobs,
             executors=self.file.executors,
             events=self.events,
             clock=self.clock,
-            patience=self.file.autoscaler.instance_acquire_timeout,
+            patience=self.fleet.patience,
             observer=self._observe,
-            log_internal_ip=self.file.autoscaler.log_internal_ip,
-            log_external_ip=self.file.autoscaler.log_external_ip,
+            log_internal_ip=self.fleet.log_internal_ip,
+            log_external_ip=self.fleet.log_external_ip,
             only=self.choice.only,
             rerun=self.choice.rerun,
             fail_fast=self.choice.fail_fast,
@@ -345,11 +351,12 @@ class _Run:
         attempts = change.record.attempts
         if attempts and attempts[-1].ended == change.at:
             self.pace.learn(attempts[-1])
+        self.fleet.changed(change)
         self.progress.changed(change)
 
     async def _run_batch(self) -> None:
         with self.starting or anyio.CancelScope():
-            async with self.scaler:
+            async with self.fleet.opened():
                 self.starting = None
                 self.opened.set()
                 async with anyio.create_task_group() as display:
@@ -434,21 +441,20 @@ class _Run:
     async def _reload(self) -> None:
         """Take over the policies as they are in the file now, and report what else has changed."""
         try:
-            file = await to_thread.run_sync(self._read_again)
+            file, fleet = await to_thread.run_sync(self._read_again)
         except _WRONG as error:
             for line in in_lines(error):
                 self.progress.say(line)
             self.progress.say("nothing was reloaded: the policies have not changed")
             return
-        await self.scaler.configure(policies=file.autoscaler.policy)
-        self.progress.say(f"the policies were reloaded ({len(file.autoscaler.policy)} in all)")
+        self.progress.say(await self.fleet.reload(fleet))
         for change in changes(self.file.text, file.text):
             self.progress.say(f"{change}: takes effect with the next run")
 
-    def _read_again(self) -> JobsFile:
+    def _read_again(self) -> tuple[Runnable, RunFleet]:
         """Read the file again, and leave jobs that came as a stream as they are."""
         jobs = self.file.jobs
-        return read_jobs_file(self.file.path, (lambda *_: jobs) if isinstance(jobs, StreamJobs) else None)
+        return read_for(self.file.path, self.fleet.socket, (lambda *_: jobs) if isinstance(jobs, StreamJobs) else None)
 
     def _time(self) -> float:
         return self.clock.now() - self.started
@@ -459,14 +465,12 @@ class _Run:
             title=f"taskscaler run {self.file.path}",
             time=self._time(),
             state=self.batch.state,
-            instances=() if self.starting else await self.scaler.instances(),
-            ceiling=self.file.autoscaler.ceiling_with({} if self.starting else self.scaler.groups),
+            instances=() if self.starting else await self.fleet.instances(),
+            ceiling=self.fleet.ceiling,
             left=str(estimate or ""),
             why="" if self.starting else await self._why(),
         )
 
     async def _why(self) -> str:
-        """Why jobs wait; looked at several times a second, so nothing is explained while none does."""
-        waiting = (await self.scaler.capacity()).pending
-        why = (await self.scaler.explain()).answer if waiting else self.batch.held_back
-        return "; ".join(filter(None, [why, self.batch.resting]))
+        """Why jobs wait: for slots, or else for other jobs."""
+        return "; ".join(filter(None, [await self.fleet.why() or self.batch.held_back, self.batch.resting]))

@@ -30,6 +30,33 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
 log = logging.getLogger("taskscaler.remote")
 
 
+class _Body(httpx.AsyncByteStream):
+    """What a request sends. httpx's own is a generator, of which trio warns if the daemon ends while it is sent."""
+
+    def __init__(self, content: bytes) -> None:
+        """Send it in one piece."""
+        self._pieces = iter([content])
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        """Give the piece, once."""
+        return self
+
+    async def __anext__(self) -> bytes:
+        """Give it, or nothing more."""
+        for piece in self._pieces:
+            return piece
+        raise StopAsyncIteration
+
+
+class _Transport(httpx.AsyncHTTPTransport):
+    """httpx's, for requests whose bodies are there as a whole."""
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        """Send a request."""
+        request.stream = _Body(request.content)
+        return await super().handle_async_request(request)
+
+
 @define(eq=False)
 class Link:
     """One client of a daemon."""
@@ -48,7 +75,7 @@ class Link:
     """Called when the daemon was not there for too long, with why."""
 
     ttl: float
-    id: str = field(factory=lambda: token_hex(16), init=False, repr=False)
+    id: str = field(factory=lambda: token_hex(16), repr=False)
     _http: httpx.AsyncClient = field(init=False)
     _there: anyio.Event = field(factory=anyio.Event, init=False)
     """Set while the daemon is there."""
@@ -56,7 +83,7 @@ class Link:
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
         """Have a way to the daemon, while the body runs; nothing is asked yet."""
-        transport = httpx.AsyncHTTPTransport(
+        transport = _Transport(
             uds=str(self.socket), limits=httpx.Limits(max_connections=None, max_keepalive_connections=20)
         )
         headers = {CLIENT: self.id}
@@ -163,13 +190,50 @@ class Link:
             await anyio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
 
+    async def listen(
+        self, hear: Callable[[Mapping[str, Any]], None], *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Hear what happens to the fleet; what happens while the daemon is away is missed.
+
+        Raises:
+            DaemonRefused: That is not for this user. Only at first.
+        """
+        begun = False
+        while True:
+            await self._there.wait()
+            try:
+                async with aclosing(self._stream("/events")) as events:
+                    async for event in events:
+                        if event is not None:
+                            hear(event)
+                        elif not begun:
+                            begun = True
+                            task_status.started()
+            except NoDaemon as error:
+                log.debug("no_events", extra={"why": str(error)})
+            except DaemonRefused:
+                if not begun:
+                    raise
+            await anyio.sleep(LONGEST_PAUSE)
+
     async def _news(self) -> AsyncGenerator[Mapping[str, Any] | None]:
-        """Give what the daemon reports, after a None once it listens; ends when the daemon does."""
+        """Give what the daemon reports to this client, as `_stream` does."""
+        try:
+            async with aclosing(self._stream("/client/events")) as news:
+                async for message in news:
+                    yield message
+        except DaemonRefused as error:
+            raise NoDaemon(f"the daemon at {self.socket} does not report; use its own release") from error
+
+    async def _stream(self, path: str) -> AsyncGenerator[Mapping[str, Any] | None]:
+        """Give what the daemon streams, after a None once it does; ends when the daemon does."""
         timeout = httpx.Timeout(PROMPT, read=SILENCE, pool=None)
         try:
-            async with self._http.stream("GET", "/client/events", timeout=timeout) as answer:
+            async with self._http.stream("GET", path, timeout=timeout) as answer:
                 if not answer.is_success:
-                    raise NoDaemon(f"the daemon at {self.socket} does not report; use its own release")
+                    await answer.aread()
+                    data = answer.json()
+                    raise DaemonRefused(str(error_of(data.get("error") if isinstance(data, dict) else None)))
                 yield None
                 async for line in answer.aiter_lines():
                     if line.startswith("data: "):

@@ -1,5 +1,6 @@
 """A scaler whose slots are a daemon's."""
 
+import logging
 import math
 import os
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -17,9 +18,10 @@ from taskscaler._arguments import check_wait, refuse_with
 from taskscaler._attempts import Attempt, Attempts, Tries
 from taskscaler._errors import DaemonRefused, KeyInUse, NoCapacity, TaskscalerError
 from taskscaler._lease import Lease
+from taskscaler._observe import Observers, ScalerObserver, event_from_data
 from taskscaler._socket import find_socket
 from taskscaler._types import Policy
-from taskscaler._wire import DEFAULT_TTL, LEAST_TTL, MOST_TTL, from_plain
+from taskscaler._wire import DEFAULT_TTL, LEAST_TTL, MOST_TTL, ClientUnknown, from_plain
 from taskscaler.core._slots import Capacity, DetachedLease
 from taskscaler.diagnose._explain import Explanation, InstanceView
 from taskscaler.diagnose._explain_instance import InstanceExplanation
@@ -30,12 +32,18 @@ from taskscaler.remote._link import PROMPT, Link
 LONGEST_WAIT = 10 * 365 * 86400.0
 """Seconds: JSON has no word for for ever."""
 
+log = logging.getLogger("taskscaler.remote")
+
 FAREWELL = 5.0
 """Seconds that the daemon has, on leaving, to hear what is given back; else it learns that from our silence."""
 
 
 def connect(
-    socket: str | os.PathLike[str] | None = None, *, ttl: float = DEFAULT_TTL, patience: float = 300.0
+    socket: str | os.PathLike[str] | None = None,
+    *,
+    ttl: float = DEFAULT_TTL,
+    patience: float = 300.0,
+    observers: Sequence[ScalerObserver] = (),
 ) -> "Taskscaler":
     """Use the fleet of the daemon that listens on *socket*. Nothing is asked until the scaler is entered.
 
@@ -43,11 +51,12 @@ def connect(
         socket: Its path. None: as TASKSCALER_SOCKET has it, or the only one of the user's daemons.
         ttl: Seconds after which the daemon takes back what this program holds, if the program is gone: 1 to 600.
         patience: Seconds for which a daemon that is being restarted is waited for.
+        observers: Hear what happens to the fleet while the daemon is there; only the daemon's own user may.
 
     Raises:
         NoDaemon: No socket was named, and there is none, or there are several.
     """
-    return Taskscaler(socket, ttl=ttl, patience=patience)
+    return Taskscaler(socket, ttl=ttl, patience=patience, observers=observers)
 
 
 class Taskscaler:
@@ -63,9 +72,21 @@ class Taskscaler:
         *,
         ttl: float = DEFAULT_TTL,
         patience: float = 300.0,
+        observers: Sequence[ScalerObserver] = (),
+        client: str = "",
         dial: Dial = dial,
     ) -> None:
-        """Prepare; nothing is asked yet. Arguments and errors are those of `connect`; *dial* connects to instances."""
+        """Prepare; nothing is asked yet. Arguments and errors not named here are those of `connect`.
+
+        Args:
+            socket: Of the daemon.
+            ttl: Of what is held.
+            patience: With a daemon that is away.
+            observers: Of the fleet.
+            client: Names this program for good: one that was killed is succeeded by the next of its name, and what it
+                held goes back as soon as that enters. A secret. Empty: it is nobody's successor.
+            dial: Connects to instances.
+        """
         check("ttl", ttl, Duration, least=0)
         if not LEAST_TTL <= ttl <= MOST_TTL:
             raise ValueError(f"ttl: expected {LEAST_TTL:g} to {MOST_TTL:g} seconds, found {ttl!r}")
@@ -73,7 +94,10 @@ class Taskscaler:
         self._groups: Mapping[str, GroupInfo] = {}
         self._detached: Sequence[DetachedLease] = ()
         self._shut = ""
-        self._link = Link(find_socket(socket), patience, self._begin, self._hear, self._lose_all, ttl)
+        self._succeeds = bool(client)
+        named = {"id": client} if client else {}
+        self._link = Link(find_socket(socket), patience, self._begin, self._hear, self._lose_all, ttl, **named)
+        self._observers = Observers(observers)
         self._dial = dial
         self._leases: RemoteLeases | None = None
         self._tasks: TaskGroup
@@ -202,6 +226,10 @@ class Taskscaler:
         """All known instances, oldest first, for people to look at."""
         return [from_plain(each, InstanceView) for each in (await self._look("/instances"))["instances"]]
 
+    async def is_draining(self) -> bool:
+        """Whether the daemon hands out no more slots, because it is about to end."""
+        return bool((await self._look("/status"))["state"] == "draining")
+
     @property
     def groups(self) -> Mapping[str, GroupInfo]:
         """What each group said of itself when the daemon opened it, by the names of the pools."""
@@ -269,7 +297,12 @@ class Taskscaler:
             await self._tasks.__aenter__()
             self._stack.push_async_callback(self._end_tasks)
             self._leases = RemoteLeases(self._link, self._tasks.start_soon, self._dial)
+            if self._succeeds:
+                with suppress(ClientUnknown):
+                    await self._link.once("DELETE", "/client")
             await self._tasks.start(self._link.keep)
+            if self._observers:
+                await self._tasks.start(self._link.listen, self._observe)
             infos = (await self._link.ask("GET", "/groups"))["groups"]
             self._groups = {name: from_plain(info, GroupInfo) for name, info in infos.items()}
         except BaseException as error:
@@ -322,6 +355,16 @@ class Taskscaler:
 
     def _hear(self, message: Mapping[str, Any]) -> None:
         self._open.hear(message)
+
+    def _observe(self, message: Mapping[str, Any]) -> None:
+        """Have the observers hear an event that this release understands."""
+        try:
+            event = event_from_data(message)
+        except (TypeError, ValueError, LookupError, AttributeError) as error:
+            log.warning("event_not_understood", extra={"error": repr(error)})
+            return
+        if event is not None:
+            self._observers.notify(event)
 
     def _lose_all(self, why: str) -> None:
         self._open.break_all(why)

@@ -23,14 +23,15 @@ from fleeting.plugins import make_private, one_line
 from taskscaler._batch_id import BATCH_ID
 from taskscaler._errors import DaemonRefused
 from taskscaler._jobsfile import Retention, SubmittedFile, read_submitted_file
-from taskscaler._observe import InstanceEvent, ScalerEvent
+from taskscaler._observe import ScalerEvent
 from taskscaler._recorded_run import RecordedRun, read_run
 from taskscaler._scaler import Taskscaler
 from taskscaler._wording import iso
-from taskscaler.batch import Batch, BatchState, EventLog, JobChanged, JobRecord, JobState, Over, PoolFacts
+from taskscaler.batch import Batch, BatchState, EventLog, JobRecord, JobState, Over, PoolFacts
 from taskscaler.batch._described import counts_of
 from taskscaler.batch._select import select_one
-from taskscaler.batch._share import Share
+from taskscaler.batch._share import SubmittedShare
+from taskscaler.batch._used import UsedInstances
 from taskscaler.cli._doctor._state import in_units
 from taskscaler.config import Autoscaler
 from taskscaler.executors import Executor
@@ -84,10 +85,9 @@ class OwnedBatch:
     """Why it cannot continue; it is tried again when the daemon is restarted."""
 
     running: Batch | None = None
-    used: set[tuple[str, str]] = field(factory=set)
-    """Pools and instances on which its jobs ran."""
+    used: UsedInstances | None = None
+    """On which its jobs ran; None: they do not run."""
 
-    hear: Callable[[ScalerEvent], None] | None = None
     jobs: int = 0
     begun: anyio.Event = field(factory=anyio.Event)
     """Set once it is known where its jobs stand, or that this cannot be known."""
@@ -205,10 +205,9 @@ class Batches:
 
     def hear(self, event: ScalerEvent) -> None:
         """Have the batches record what becomes of instances that they use; an observer."""
-        if isinstance(event, InstanceEvent):
-            for batch in self._running.values():
-                if batch.hear is not None and (event.pool, event.instance) in batch.used:
-                    batch.hear(event)
+        for batch in self._running.values():
+            if batch.used is not None:
+                batch.used.hear(event)
 
     def drain(self) -> None:
         """Begin no more jobs; those that wait are left to the next daemon."""
@@ -421,7 +420,7 @@ class Batches:
             log.warning("batch_stuck", exc_info=error, extra={"batch": batch.ticket.id})
             self.say(f"warning: the batch {batch.ticket.id} ({batch.ticket.name}) cannot continue: {batch.problem}")
         finally:
-            batch.running = batch.hear = None
+            batch.running = batch.used = None
             self._running.pop(batch.ticket.id, None)
             batch.begun.set()
             changed, batch.changed = batch.changed, anyio.Event()
@@ -439,19 +438,20 @@ class Batches:
                 await self._end(batch, events.past)
                 return
             events.check(file.jobs)
+            used = UsedInstances(events)
             running = Batch(
-                Share(self.scaler, batch.ticket.id, discreet=not Peer(batch.ticket.uid).is_owner),
+                SubmittedShare.of(self.scaler, batch.ticket.id, discreet=not Peer(batch.ticket.uid).is_owner),
                 file.jobs,
                 executors=file.executors,
                 events=events,
                 clock=self.clock,
                 patience=inf,  # others may have the slots for as long as they like
-                observer=lambda change: _note_use(batch, change),
+                observer=used.changed,
                 log_internal_ip=self.fleet.log_internal_ip,
                 log_external_ip=self.fleet.log_external_ip,
                 only=frozenset() if batch.cancelled else None,
             )
-            batch.running, batch.hear = running, events
+            batch.running, batch.used = running, used
             self._running[batch.ticket.id] = batch
             batch.begun.set()
             if self._closing:
@@ -486,13 +486,3 @@ class Batches:
 
 def _may_see(peer: Peer, batch: OwnedBatch) -> bool:
     return peer.is_owner or batch.ticket.uid == peer.uid
-
-
-def _note_use(batch: OwnedBatch, change: JobChanged) -> None:
-    """Have the batch's record begin with an instance where the batch does; what was before, others have paid for."""
-    last = change.record.last_attempt
-    if last is None or (place := (last.pool, last.instance)) in batch.used:
-        return
-    batch.used.add(place)
-    if batch.hear is not None:
-        batch.hear(InstanceEvent(at=change.at, pool=last.pool, instance=last.instance, state="running"))

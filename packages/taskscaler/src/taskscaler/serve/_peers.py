@@ -8,7 +8,7 @@ import sys
 from attrs import frozen
 
 from taskscaler._errors import DaemonRefused
-from taskscaler.batch._share import PREFIX
+from taskscaler.batch._share import SUBMITTED
 
 _UCRED = struct.Struct("3i")
 """Linux: process, user and group."""
@@ -39,9 +39,9 @@ class Peer:
         Raises:
             DaemonRefused: It looks like a batch's.
         """
-        if key.startswith(PREFIX):
+        if key.startswith(SUBMITTED):
             raise DaemonRefused(
-                f"keys that begin with {PREFIX!r} are those of submitted batches; use another", status=403
+                f"keys that begin with {SUBMITTED!r} are those of submitted batches; use another", status=403
             )
         return key if self.is_owner else f"{self.uid}:{key}"
 
@@ -51,7 +51,7 @@ class Peer:
 
     def may_have(self, key: str) -> bool:
         """Whether a key, by its long name, is this user's, and none of a batch."""
-        return not key.startswith(PREFIX) if self.is_owner else key.startswith(f"{self.uid}:")
+        return not key.startswith(SUBMITTED) if self.is_owner else key.startswith(f"{self.uid}:")
 
 
 def peer_of(connection: socket.socket) -> Peer:
