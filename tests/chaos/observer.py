@@ -82,8 +82,8 @@ class Left:
     places: dict[str, tuple[str, int]] = Factory(dict)
     """By the key of each that still runs: the instance and the slot."""
 
-    given_up: set[str] = Factory(set)
-    """Keys of those that nobody came back for in time, and that have not begun again."""
+    given_up: dict[str, float] = Factory(dict)
+    """When nobody had come back in time, by key: of those that have not begun again."""
 
 
 class WatchedCloud(FakeCloud):
@@ -417,7 +417,7 @@ class Observer:
             self.violate(f"{where}, and its lease is not in the journal")
         if (instance, lease.slot) in self.left.places.values():
             self.violate(f"{where}, which a detached lease has")
-        self.left.given_up.discard(job.key)
+        self.left.given_up.pop(job.key, None)
         self.running[job.key] = run = Run(job, life, lease, self.cloud.now)
         return run
 
@@ -464,11 +464,14 @@ class Observer:
         if slept is not None and asked_at > slept.expires_at + self._late:
             self.violate(f"{job.key} goes on though it expired at {slept.expires_at - EPOCH:.2f}")
 
-    def reattached(self, job: Job, life: "Life", lease: Lease) -> Run:
-        """Somebody came back for a job; check that it is where it ran, if it did, and that it was not given up."""
+    def reattached(self, job: Job, life: "Life", lease: Lease, *, since: float) -> Run:
+        """Somebody came back for a job; check that it is where it ran, if it did, and that it was not given up.
+
+        A key that was given up may have been given a lease again, *since* when its manager died before the job began.
+        """
         place = lease.instance, lease.slot
         where = f"{job.key} goes on on {lease.instance} slot {lease.slot}"
-        if job.key in self.left.given_up:
+        if since <= self.left.given_up.pop(job.key, -inf):
             self.violate(f"{where}, and was given up")
         if job.key not in self.left.places:  # it was on its way to the job, or from it, when its manager died
             if (job.key, lease.instance) not in self.begun:
@@ -485,7 +488,7 @@ class Observer:
             return
         place = self.left.places.pop(key, None)
         if given_up:
-            self.left.given_up.add(key)
+            self.left.given_up[key] = self.cloud.now
             if key in self.running:
                 self.violate(f"{key} was given up, and runs")
             if place is not None and not self._pool.cleans:

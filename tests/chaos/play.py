@@ -571,7 +571,7 @@ class Play:
 
     async def _work_that_lasts(self, life: Life, job: Job, returns: float) -> None:
         """Run the job, or what an earlier manager left of it, once its owner is back."""
-        if job.key in [left.key for left in life.scaler.detached]:
+        if kept := next((left for left in life.scaler.detached if left.key == job.key), None):
             await anyio.sleep(returns)
             try:
                 lease = await life.scaler.reattach(job.key)
@@ -582,7 +582,7 @@ class Play:
                 raise
             self.result.met["job: reattached after a crash"] += 1
             async with lease.hold():
-                await self._work(life, job, lease, how="reattached")
+                await self._work(life, job, lease, how="reattached", since=kept.since)
             return
         expected = job.duration if job.declared else inf
         lease = await life.scaler.acquire_lease(job.key, timeout=inf, expected_duration=expected, persistent=True)
@@ -629,12 +629,15 @@ class Play:
         if not life.dead:
             self.observer.lost_asleep(job)
 
-    async def _work(self, life: Life, job: Job, lease: Any, *, how: str = "") -> None:  # noqa: ANN401
+    async def _work(self, life: Life, job: Job, lease: Any, *, how: str = "", since: float = -inf) -> None:  # noqa: ANN401
         """Run the job, or half of it, where the lease says."""
         if life.dead:
             await anyio.sleep_forever()
         observer = self.observers[lease.pool]
-        goes_on = {"resumed": observer.resumed, "reattached": observer.reattached}
+        goes_on: dict[str, Callable[[Job, Life, Lease], Run]] = {
+            "resumed": observer.resumed,
+            "reattached": partial(observer.reattached, since=since),
+        }
         self.say(f"{job.key} {'goes on' if how in goes_on else 'starts'} on {lease.instance} slot {lease.slot}")
         begin = goes_on.get(how, observer.started)
         run = self._runs[job.key] = begin(job, life, lease)
