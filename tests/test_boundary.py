@@ -42,6 +42,7 @@ LOADED_BY_NAME = {
 
 UNSTABLE = {
     "fleeting.cli",
+    "fleeting.cli.streaming",
     "fleeting.config",
     "fleeting.core",
     "fleeting.core.messages",

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 from fleeting.plugins import state_home
-from taskscaler._errors import NoDaemon
+from taskscaler._errors import DaemonRefused, NoDaemon
 
 LONGEST = 103
 """Bytes of a socket's path: Linux has room for 107, macOS for 103."""
@@ -47,3 +47,27 @@ def find_socket(given: str | os.PathLike[str] | None = None) -> Path:
         f"no daemon has a socket in {directory}; start one with `taskscaler serve FLEET.toml`,"
         " or name its socket with --socket or TASKSCALER_SOCKET"
     )
+
+
+def is_ours(socket: Path) -> bool:
+    """Whether the daemon with a socket lets us do what only its own user may; also if there is none."""
+    try:
+        return os.geteuid() in (0, socket.stat().st_uid)
+    except OSError:
+        return True  # which is not there: to be said where it is asked
+
+
+def check_ours(socket: Path, instead: str) -> None:
+    """See that we may connect to the instances of the daemon with a socket, before a slot is taken.
+
+    Args:
+        socket: Its path.
+        instead: What others can do.
+
+    Raises:
+        DaemonRefused: It is another user's.
+    """
+    if not is_ours(socket):
+        raise DaemonRefused(
+            f"the daemon at {socket} belongs to another user, who alone may connect to its instances; {instead}"
+        )

@@ -122,7 +122,8 @@ def run(config: Path, runner: str | None, instance: str, command: tuple[str, ...
     One word is a line for the instance's shell; several words are a program and its arguments, without a shell.
     """
     from fleeting.cli._group import perform
-    from fleeting.cli._run import UNABLE, run_on_instance
+    from fleeting.cli._run import run_on_instance
+    from fleeting.cli.streaming import UNABLE
 
     line = _line(command)
     sys.exit(perform(run_on_instance, config, runner, failed=UNABLE, instance=instance, command=line, stdin=stdin))
@@ -140,8 +141,8 @@ def ssh(config: Path, runner: str | None, instance: str, command: tuple[str, ...
     or output is not a terminal, the command gets none either: it reads the input, and its two outputs stay separate.
     """
     from fleeting.cli._group import perform
-    from fleeting.cli._run import UNABLE
     from fleeting.cli._ssh import open_shell
+    from fleeting.cli.streaming import UNABLE
 
     line = _line(command) if command else None
     sys.exit(perform(open_shell, config, runner, failed=UNABLE, instance=instance, command=line))

@@ -16,8 +16,8 @@ from fleeting._errors import Unsupported
 from fleeting._protocols import Connection, OpensTerminals, Terminal
 from fleeting.cli._commandline import SIGNALLED
 from fleeting.cli._group import OpenGroup
-from fleeting.cli._run import run_through, status_of
 from fleeting.cli._standard import Arriving, passed_on
+from fleeting.cli.streaming import run_through, status_of
 
 STDIN, STDOUT = 0, 1
 

@@ -340,6 +340,50 @@ def reload(socket: Path | None, *, as_json: bool) -> None:
     sys.exit(_operate.reload(socket, as_json=as_json))
 
 
+@main.command(
+    epilog="Exit status: COMMAND's own, 128 plus the number of the signal that ended it, 254 if its slot was lost, 255 "
+    "if it got no slot or could not be run, 2 if the arguments are wrong.",
+    short_help="Run a command that has a slot of a daemon's fleet.",
+)
+@click.argument("command", metavar="-- COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.option(
+    "--key", metavar="KEY", help="What the slot is acquired under; one lease at a time.  [default: a new one]"
+)
+@click.option(
+    "--timeout",
+    metavar="DURATION",
+    callback=_seconds,
+    help="How long to wait for a slot.  [default: the fleet's instance_acquire_timeout]",
+)
+@click.option("--remote", is_flag=True, help="Run COMMAND on the slot's instance, not here.")
+@click.option("--stdin", "-i", is_flag=True, help="With --remote: pass standard input on to COMMAND.")
+@_SOCKET
+def lease(
+    command: tuple[str, ...],
+    key: str | None,
+    timeout: float | None,
+    *,
+    remote: bool,
+    stdin: bool,
+    socket: Path | None,
+) -> None:
+    """Wait for a slot, run COMMAND, and give the slot back when it ends, however it ends.
+
+    COMMAND runs on this machine. Its environment names the slot: TASKSCALER_KEY, TASKSCALER_POOL, TASKSCALER_INSTANCE,
+    TASKSCALER_SLOT, and for the daemon's own user where the instance is: TASKSCALER_PROTOCOL,
+    TASKSCALER_INTERNAL_ADDR, TASKSCALER_EXTERNAL_ADDR, TASKSCALER_PORT and TASKSCALER_USER, as far as they are known.
+    One word is a line for the shell; several words are a program and its arguments, without a shell.
+
+    Ctrl-C and SIGTERM reach COMMAND here, and end it with --remote; while it waits for a slot, they end the wait.
+    """
+    from taskscaler.cli._lease import run_leased
+
+    if stdin and not remote:
+        raise click.UsageError("--stdin needs --remote; a command here reads standard input anyway")
+    line = command[0] if len(command) == 1 else command
+    sys.exit(run_leased(line, key=key, timeout=timeout, there=remote, stdin=stdin, socket=socket))
+
+
 _BATCH_EPILOG = """
 Exit status: 0 on success, 1 if no daemon answers or it refuses, 2 if the arguments are wrong.
 """

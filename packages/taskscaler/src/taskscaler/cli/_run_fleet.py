@@ -1,6 +1,5 @@
 """Where the jobs of `taskscaler run` get their slots from: a fleet of their own, or that of a daemon."""
 
-import os
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -13,10 +12,11 @@ import anyio
 from attrs import define, evolve, field
 
 from fleeting import Clock
-from taskscaler._errors import DaemonRefused, NoDaemon
+from taskscaler._errors import NoDaemon
 from taskscaler._jobsfile import JobsFile, Runnable, Source, read_guest_file, read_jobs_file
 from taskscaler._observe import ScalerObserver
 from taskscaler._scaler import Taskscaler
+from taskscaler._socket import check_ours
 from taskscaler.batch import EventLog, JobChanged, PoolFacts
 from taskscaler.batch._runner import Scaler
 from taskscaler.batch._share import RunShare
@@ -174,9 +174,7 @@ class DaemonFleet(RunFleet):
             NoDaemon: It does not answer.
             DaemonRefused: It is another user's, and would not let us connect to its instances.
         """
-        if not _is_ours(self.place):
-            why = f"the daemon at {self.place} belongs to another user, who alone may connect to its instances"
-            raise DaemonRefused(f"{why}; have it run the jobs itself, with taskscaler submit")
+        check_ours(self.place, "have it run the jobs itself, with taskscaler submit")
         async with self.scaler:
             yield
 
@@ -223,13 +221,6 @@ class DaemonFleet(RunFleet):
         prefix = self._share.prefix
         ours = any(key is not None and key.startswith(prefix) for key in view.slots)
         return ours, evolve(view, slots=tuple(key and key.removeprefix(prefix) for key in view.slots))
-
-
-def _is_ours(socket: Path) -> bool:
-    try:
-        return os.geteuid() in (0, socket.stat().st_uid)
-    except OSError:
-        return True  # which is not there: to be said where it is asked
 
 
 def read_for(path: Path, socket: Path | None, source: Source | None = None) -> tuple[Runnable, RunFleet]:

@@ -1,0 +1,186 @@
+"""``taskscaler lease``: a command that has a slot of a daemon's fleet for as long as it runs, here or there."""
+
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from secrets import token_hex
+from typing import TYPE_CHECKING
+
+import anyio
+from anyio.abc import Process, TaskStatus
+from attrs import define, field
+
+from fleeting import FleetingError
+from fleeting.cli import SIGNALLED, WRONG, outcome, report_errors
+from fleeting.cli.streaming import UNABLE, Arriving, run_through
+from fleeting.errors import WrongArguments
+from taskscaler._errors import LeaseLost
+from taskscaler._socket import check_ours, find_socket, is_ours
+from taskscaler.cli._ask import check_installed
+
+if TYPE_CHECKING:
+    from taskscaler import Lease, remote
+
+LOST = 254
+"""The exit status if the slot was lost while the command ran."""
+
+FIRST_WORD = 2.0
+"""Seconds of waiting after which it is said what for."""
+
+LONGEST_SILENCE = 60.0
+"""Seconds of waiting between two words at most: the second comes after twice as long as the first, and so on."""
+
+GRACE = 10.0
+"""Seconds that a command has to end by itself once its slot is lost."""
+
+_PASSED_ON = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+
+
+def run_leased(
+    command: str | Sequence[str],
+    *,
+    key: str | None,
+    timeout: float | None,
+    there: bool,
+    stdin: bool,
+    socket: Path | None,
+) -> int:
+    """Wait for a slot, run the command and give the slot back; returns the exit status.
+
+    Args:
+        command: A line for a shell, or a program and its arguments.
+        key: What the slot is acquired under. None: a fresh one.
+        timeout: Seconds to wait for it; None: as the fleet has it.
+        there: Whether it runs on the slot's instance, not here.
+        stdin: Whether standard input is passed on to a command there.
+        socket: The daemon's. None: where `find_socket` finds it.
+    """
+    if not there and not isinstance(command, str) and shutil.which(command[0]) is None:
+        return report_errors([WrongArguments(f"there is no program {command[0]!r} on this machine")], WRONG)
+
+    def run() -> int:
+        check_installed()
+        place = find_socket(socket).absolute()
+        if there:
+            check_ours(place, "run the command here, without --remote")
+
+        async def run_command() -> int:
+            leased = _Leased(command, key or f"lease-{token_hex(4)}", timeout, place, there=there, stdin=stdin)
+            return await leased.run()
+
+        return anyio.run(run_command)
+
+    return outcome(run, failed=UNABLE)
+
+
+@define
+class _Leased:
+    """One command, from the wait for its slot on."""
+
+    command: str | Sequence[str]
+    key: str
+    timeout: float | None
+    socket: Path
+    there: bool
+    stdin: bool
+    _process: Process | None = field(default=None, init=False)
+    """The command, while it runs here."""
+
+    _all: anyio.CancelScope = field(factory=anyio.CancelScope, init=False)
+    _ended_by: int = field(default=0, init=False)
+    """The signal that ended the wait, or a command there; 0: none."""
+
+    async def run(self) -> int:
+        """Run it all."""
+        from taskscaler import remote
+
+        status = UNABLE
+        async with anyio.create_task_group() as tasks:
+            await tasks.start(self._heed_signals)
+            with self._all:
+                try:
+                    async with remote.connect(self.socket) as scaler:
+                        status = await self._run_with(scaler)
+                except LeaseLost as error:
+                    status = report_errors([error], LOST)
+            tasks.cancel_scope.cancel()
+        return SIGNALLED + self._ended_by if self._ended_by else status
+
+    async def _run_with(self, scaler: "remote.Taskscaler") -> int:
+        async with anyio.create_task_group() as waiting:
+            waiting.start_soon(self._say_what_for, scaler)
+            lease = await scaler.acquire_lease(self.key, timeout=self.timeout)
+            waiting.cancel_scope.cancel()
+        async with lease.hold():
+            return await (self._run_there(lease) if self.there else self._run_here(lease))
+
+    async def _say_what_for(self, scaler: "remote.Taskscaler") -> None:
+        """Say on standard error why there is no slot yet, more and more seldom."""
+        pause = FIRST_WORD
+        while True:
+            await anyio.sleep(pause)
+            with suppress(FleetingError):  # it is said if it ends the wait
+                why = (await scaler.explain(key=self.key)).answer
+                print(f"taskscaler lease: {why}", file=sys.stderr, flush=True)  # noqa: T201  (for who waits)
+            pause = min(2 * pause, LONGEST_SILENCE)
+
+    async def _run_there(self, lease: "Lease") -> int:
+        async with lease.dial() as connection:
+            return await run_through(connection, self.command, Arriving(sys.stdin.fileno()) if self.stdin else None)
+
+    async def _run_here(self, lease: "Lease") -> int:
+        """Run it here; one whose slot is lost has a little time to end."""
+        variables = {**os.environ, **await _variables(lease, self.socket)}
+        process = await anyio.open_process(self.command, stdin=None, stdout=None, stderr=None, env=variables)
+        self._process = process
+        try:
+            status = await process.wait()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await _end(process)
+            self._process = None
+        return status if status >= 0 else SIGNALLED - status
+
+    async def _heed_signals(self, *, task_status: TaskStatus[None]) -> None:
+        """Pass signals on to a command here; they end the wait for a slot, and a command there."""
+        with anyio.open_signal_receiver(*_PASSED_ON) as received:
+            task_status.started()
+            async for number in received:
+                if self._process is None:
+                    self._ended_by = self._ended_by or number
+                    self._all.cancel()
+                elif not (number == signal.SIGINT and sys.stdin.isatty()):  # a terminal has sent it to both
+                    with suppress(ProcessLookupError):
+                        self._process.send_signal(number)
+
+
+async def _end(process: Process) -> None:
+    """End what still runs, in good order if it is willing."""
+    if process.returncode is None:
+        with suppress(ProcessLookupError):
+            process.terminate()
+            with anyio.move_on_after(GRACE):
+                await process.wait()
+                return
+            process.kill()
+            await process.wait()
+
+
+async def _variables(lease: "Lease", socket: Path) -> Mapping[str, str]:
+    """What a command learns of its slot; where the instance is, only who may connect to it. Never a credential."""
+    found: dict[str, object] = {"KEY": lease.key, "POOL": lease.pool, "INSTANCE": lease.instance, "SLOT": lease.slot}
+    found["SOCKET"] = socket
+    if is_ours(socket):
+        info = await lease.connect_info()
+        found |= {
+            "PROTOCOL": info.protocol,
+            "INTERNAL_ADDR": info.internal_addr,
+            "EXTERNAL_ADDR": info.external_addr,
+            "PORT": info.port,
+            "USER": info.user,
+        }
+    return {f"TASKSCALER_{name}": str(value) for name, value in found.items() if value is not None}

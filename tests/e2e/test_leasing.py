@@ -1,0 +1,123 @@
+"""Commands that have a slot of a daemon's fleet for as long as they run, here and there."""
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.taskscaler.services import COMMAND, Service, command, serving, write
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+
+
+def leased(*arguments: str, stdin: str = "") -> "subprocess.CompletedProcess[str]":
+    """Run a command with a slot, and wait for its end."""
+    run = [*COMMAND, "lease", *arguments]
+    return subprocess.run(run, input=stdin, capture_output=True, text=True, check=False, timeout=60)
+
+
+def begun(*arguments: str) -> "subprocess.Popen[str]":
+    """Run one until it has printed a line; its process is in a group of its own, as a shell's would be."""
+    process = subprocess.Popen(
+        [*COMMAND, "lease", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout
+    assert process.stdout.readline() == "begun\n"
+    return process
+
+
+def held(service: Service) -> int:
+    """Count the slots that are held."""
+    return int(service.ask("GET", "/status")["capacity"]["acquired"])
+
+
+@pytest.fixture
+def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
+    """A daemon with room for two."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.delenv("TASKSCALER_SOCKET", raising=False)
+    write(tmp_path, idle=2, most=2)
+    fleet = tmp_path / "fleet.toml"
+    fleet.write_text(fleet.read_text().replace("max_instances", 'update_interval = "1s"\nmax_instances', 1))
+    with serving(tmp_path) as service:
+        yield service
+        assert held(service) == 0
+        assert command("drain", "--delete")[0] == 0
+
+
+def test_a_command_has_a_slot(service: Service, tmp_path: Path) -> None:
+    """Its environment names it, its exit status is ours, and so are its outputs; it may run on the instance."""
+    here = leased("--key", "mine", "--", "env")
+    variables = dict(line.partition("=")[::2] for line in here.stdout.splitlines() if line.startswith("TASKSCALER_"))
+    instance = variables["TASKSCALER_INSTANCE"]
+    assert variables | {"TASKSCALER_SLOT": "0"} == {
+        "TASKSCALER_KEY": "mine",
+        "TASKSCALER_POOL": "default",
+        "TASKSCALER_INSTANCE": instance,
+        "TASKSCALER_SLOT": "0",
+        "TASKSCALER_SOCKET": str(service.socket),
+        "TASKSCALER_PROTOCOL": "local",
+        "TASKSCALER_INTERNAL_ADDR": str(tmp_path / "fleet" / instance / "agent.sock"),
+    }
+    for arguments, stdin, expected in (
+        (("--", "echo out; echo err >&2; exit 3"), "", (3, "out\n", "err\n")),
+        (("--", "cat"), "in", (0, "in", "")),
+        (("--", "printf", "%s|", "a b", "c"), "", (0, "a b|c|", "")),
+        (("--", "kill -KILL $$"), "", (137, "", "")),
+        (("--remote", "--", "basename $(dirname $PWD | xargs dirname); exit 4"), "", (4, "fleet\n", "")),
+        (("--remote", "--stdin", "--", "cat"), "in", (0, "in", "")),
+        (("--remote", "--", "printf", "%s|", "a b", "c"), "", (0, "a b|c|", "")),
+    ):
+        done = leased(*arguments, stdin=stdin)
+        assert (done.returncode, done.stdout, done.stderr) == expected, arguments
+
+
+def test_signals_end_what_they_should(service: Service) -> None:
+    """A command here gets them, one there is ended by them, and so is the wait for a slot; no slot stays held."""
+    with begun("--", "trap 'echo got; exit 7' TERM; echo begun; sleep 60 & wait") as process:
+        assert held(service) == 1
+        process.send_signal(signal.SIGTERM)
+        assert (process.wait(60), process.stdout.read() if process.stdout else "") == (7, "got\n")
+    with begun("--remote", "--", "echo begun; exec sleep 60") as process:
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
+    with (
+        begun("--key", "a", "--", "echo begun; exec sleep 60") as first,
+        begun("--", "echo begun; exec sleep 60") as second,
+    ):
+        refused = leased("--key", "a", "--", "true")
+        assert (refused.returncode, "is in use" in refused.stderr) == (255, True), refused
+        late = leased("--timeout", "3s", "--", "true")
+        assert (late.returncode, "taskscaler lease: " in late.stderr, "within 3s" in late.stderr) == (255, True, True)
+        with subprocess.Popen([*COMMAND, "lease", "--", "true"], stderr=subprocess.PIPE, text=True) as waiting:
+            assert waiting.stderr
+            assert "limit of 2 instances" in waiting.stderr.readline()
+            waiting.send_signal(signal.SIGINT)
+            assert waiting.wait(60) == 130
+        for each in (first, second):
+            each.send_signal(signal.SIGTERM)
+            assert each.wait(60) == 143
+
+
+@pytest.mark.usefixtures("service")
+def test_a_command_whose_slot_is_lost_is_ended(tmp_path: Path) -> None:
+    """With a status of its own, and the reason; what cannot be is refused before a slot is taken."""
+    line = f'echo "$TASKSCALER_INSTANCE" > {tmp_path}/where; echo begun; exec sleep 60'
+    with begun("--", line) as process:
+        instance = (tmp_path / "where").read_text().strip()
+        os.kill(int((tmp_path / "fleet" / instance / "agent.pid").read_text()), signal.SIGKILL)
+        assert process.wait(60) == 254
+        assert process.stderr
+        assert f"lost its slot on {instance}" in process.stderr.read()
+    for arguments, status, what in (
+        (("--", "nosuchprogram", "x"), 2, "no program 'nosuchprogram'"),
+        (("--stdin", "--", "cat"), 2, "needs --remote"),
+        (("--timeout", "soon", "--", "true"), 2, "is not a duration"),
+        (("--socket", "/nowhere.sock", "--", "true"), 255, "no daemon answers"),
+        ((), 2, "missing argument"),
+    ):
+        code, said = command("lease", *arguments)
+        assert (code, what in said) == (status, True), (arguments, said)
