@@ -116,6 +116,20 @@ async def test_a_name_that_was_taken_for_nothing_is_lost(tmp_path: Path) -> None
             assert (await connection.attach(name, output=ignore)).ok
 
 
+async def test_a_shell_that_takes_long_to_begin_is_not_taken_for_dead(tmp_path: Path) -> None:
+    """On a busy host that took longer than the wait, and a job ran twice; while the shell lives, it is waited for."""
+    async with connected(tmp_path) as (connection, kept):
+        kept.mkdir()
+        line = "sleep 4; echo late > a:output; echo > a:ended:3::0"
+        async with await anyio.open_process(line, cwd=kept, start_new_session=True) as shell:
+            (kept / "a:process").write_text(f"{shell.pid}\n")
+            output = Collector("output")
+            (kept / "a:output").touch()
+            assert (await connection.attach("a", output=output)).exit_status == 3
+            assert output.data == b"late\n"
+        await connection.forget("a")
+
+
 async def test_a_job_that_removes_what_is_kept_is_lost(tmp_path: Path) -> None:
     """Who is attached learns of it; who comes later finds nothing."""
     async with connected(tmp_path) as (connection, kept):

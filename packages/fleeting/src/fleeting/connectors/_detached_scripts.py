@@ -46,6 +46,15 @@ _POLL: Final = 0.05
 _SLOW_POLL: Final = 0.2
 _POLLS: Final = round(GRACE / _SLOW_POLL)
 
+_BEGINNING: Final = 30.0
+"""Seconds for which a shell that lives is waited for to begin its command: on a busy host it takes long, and to be
+taken for dead meanwhile would have the command run twice."""
+
+_BEGINNING_POLLS: Final = round(_BEGINNING / _POLL)
+
+_TAKING_POLLS: Final = 45
+"""The same for one that has only taken the name so far, of which nobody knows whether it lives."""
+
 _IDENTITY: Final = """
 booted() {
     { IFS= read -r _f_boot < /proc/sys/kernel/random/boot_id; } 2>/dev/null ||
@@ -207,7 +216,8 @@ look() {{
 look_longer() {{
     look "$1"
     n=0
-    while [ "$state" = beginning ] && [ $n -lt 45 ]; do
+    while [ "$state" = beginning ] && [ $n -lt {_BEGINNING_POLLS} ]; do
+        [ "$group" ] || [ $n -lt {_TAKING_POLLS} ] || break
         n=$((n + 1))
         if [ $n -lt 10 ]; then pause {_SHORT_POLL}; else pause {_POLL}; fi
         look "$1"
@@ -221,7 +231,8 @@ shift
 """
 """How a command is, and the process groups of who watches over it and of the command, each for as long as it lives: the
 command may have left the first. Whether it has ended is looked at twice, since it may end in between. One that nobody
-watches over any more runs for as long as it lives, and is lost then."""
+watches over any more runs for as long as it lives, and is lost then. One that is about to begin is waited for while the
+shell lives that begins it."""
 
 # A line now and then on an output that nobody reads any more ends this, when the connection broke.
 ATTACH: Final = f"""{_LOOK}
