@@ -196,7 +196,8 @@ def test_jobs_in_containers_outlive_the_command(tmp_path: Path, size: Size, dock
 def test_jobs_of_local_instances_outlive_the_command(tmp_path: Path, size: Size) -> None:
     """Nothing is left on this host."""
     trial = Trial(tmp_path, size)
-    trial.begin(f'plugin = "local"\nmax_instances = {size.hosts}\nplugin_config = {{ directory = "{tmp_path}/fleet" }}')
+    config = f'{{ directory = "{tmp_path}/fleet", orphan_ttl = "10m" }}'  # a command may take its time to come back
+    trial.begin(f'plugin = "local"\nmax_instances = {size.hosts}\nplugin_config = {config}')
     trial.see_through()
     trial.check()
     assert trial.processes() == []

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import subprocess
 from collections import Counter
 from collections.abc import Callable
@@ -146,4 +147,19 @@ def test_ctrl_c_ends_this_batch_only(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert runs[1].returncode == 0, said
         status, said = command("run", "--resume", str(one / "results"))
         assert (status, "5 succeeded" in said) == (0, True), said
+        assert command("drain", "--delete")[0] == 0
+
+
+def test_more_jobs_than_connections_that_may_be_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever waits has a connection open, and the system gives only so many: the others wait for their turn here."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.delenv("TASKSCALER_SOCKET", raising=False)
+    write(tmp_path, idle=3, most=3)
+    (tmp_path / "jobs.toml").write_text('[[jobs]]\nname = "a"\ncopies = 150\nscript = "true"\ndetach = false\n')
+    with serving(tmp_path):
+        few = (
+            f"ulimit -n 128 && exec {shlex.join(COMMAND)} run {tmp_path}/jobs.toml --daemon --output {tmp_path}/results"
+        )
+        result = subprocess.run(["/bin/sh", "-c", few], capture_output=True, text=True, check=False, timeout=120)
+        assert (result.returncode, "150 succeeded" in result.stdout) == (0, True), result
         assert command("drain", "--delete")[0] == 0

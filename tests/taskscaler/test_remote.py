@@ -1,5 +1,6 @@
 """A scaler here and one at the other end of a socket: the same tests over both, then what only the second can meet."""
 
+import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
@@ -317,6 +318,24 @@ async def test_a_daemon_that_comes_back_is_asked_once_it_knows_what_was_held(tmp
             await anyio.sleep(20)
             assert len(said) == 1
             assert not lease.ended
+
+
+async def test_a_daemon_that_ends_while_it_learns_who_asks_is_asked_again(tmp_path: Path) -> None:
+    """Killed once more, it fails nobody: who asks goes on once the next one is there."""
+    cloud, path = FakeCloud(), tmp_path / "s.sock"
+    async with daemon(path, cloud) as fleet, client(path, cloud) as scaler:
+        failures, begin = [NoDaemon("it has ended")], scaler._link.begin
+
+        async def begin_badly() -> None:
+            for failure in failures:
+                failures.clear()
+                raise failure
+            await begin()
+
+        scaler._link.begin = begin_badly
+        fleet.holders.close(fleet.holders.clients.find(scaler._link.id, os.geteuid()))
+        async with scaler.acquire("a", timeout=60):
+            assert not failures
 
 
 async def test_where_no_daemon_is_nothing_is_opened(tmp_path: Path) -> None:

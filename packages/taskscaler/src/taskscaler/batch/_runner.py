@@ -37,7 +37,7 @@ PATIENCE = 900.0
 
 
 MOST_WAITING = 10_000
-"""Jobs that wait at the scaler at once; the next ones follow as these are given slots. So many are more than a fleet is
+"""Jobs that wait at the scaler at once, unless less is said. So many are more than a fleet is
 asked to grow for in one step, and few enough to be cancelled at once."""
 
 NOT_SELECTED = "not selected in this run"
@@ -181,6 +181,7 @@ class Batch:
         only: Container[str] | None = None,
         rerun: Sequence[str] = (),
         fail_fast: int | None = None,
+        most_waiting: int | None = None,
     ) -> None:
         """Prepare a batch; nothing starts before `run`.
 
@@ -199,6 +200,8 @@ class Batch:
             rerun: Names of jobs that are over for good in *events*, and run again.
             fail_fast: After so many jobs, at least 1, that failed, timed out or were lost for good in this run, no more
                 are begun; those that run go on to their ends. None: however many.
+            most_waiting: Jobs that wait at the scaler at once; the next ones follow as these are given slots. None: as
+                many as one scaler has to do with at once, `MOST_WAITING`.
 
         Raises:
             TypeError, ValueError: As `check_batch`.
@@ -222,7 +225,7 @@ class Batch:
         self._failed = 0
         """Jobs that ended badly in this run."""
 
-        self._room = anyio.Semaphore(MOST_WAITING)
+        self._room = anyio.Semaphore(MOST_WAITING if most_waiting is None else most_waiting)
         self._kept: set[str] = set()
         """Jobs under whose names leases are detached; each is taken up before its job is run, or is over."""
 

@@ -344,6 +344,7 @@ class _Run:
             only=self.choice.only,
             rerun=self.choice.rerun,
             fail_fast=self.choice.fail_fast,
+            most_waiting=self.fleet.most_waiting,
         )
         self.pace = Pace.of(self.batch.state)
 

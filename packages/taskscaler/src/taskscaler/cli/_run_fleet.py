@@ -15,6 +15,7 @@ from fleeting import Clock
 from taskscaler._errors import NoDaemon
 from taskscaler._jobsfile import JobsFile, Runnable, Source, read_guest_file, read_jobs_file
 from taskscaler._observe import ScalerObserver
+from taskscaler._open_files import allow_open_files
 from taskscaler._scaler import Taskscaler
 from taskscaler._socket import check_ours
 from taskscaler.batch import EventLog, JobChanged, PoolFacts
@@ -26,6 +27,9 @@ from taskscaler.diagnose._explain import InstanceView
 
 if TYPE_CHECKING:
     from taskscaler import remote
+
+MOST_CONNECTIONS = 1_000
+"""On which jobs of one batch wait for a daemon's slots; its fleet grows by as many at a time."""
 
 LOOK_INTERVAL = 1.0
 """Seconds between two looks at a daemon's fleet, which may be large, and has others to answer."""
@@ -50,6 +54,8 @@ class RunFleet(ABC):
 
     log_internal_ip: bool = False
     log_external_ip: bool = False
+    most_waiting: int | None = None
+    """Jobs that wait for slots at once; None: as many as a scaler here has to do with."""
 
     @abstractmethod
     def prepare(self, events: EventLog, clock: Clock) -> Scaler:
@@ -151,8 +157,11 @@ class DaemonFleet(RunFleet):
 
     @classmethod
     def of(cls, place: Path) -> "DaemonFleet":
-        """Take that of the daemon whose socket is there; nothing is asked yet."""
-        return cls(place=place, socket=place)
+        """Take that of the daemon whose socket is there; nothing is asked yet.
+
+        Whoever waits has a connection open, here and at the daemon.
+        """
+        return cls(place=place, socket=place, most_waiting=max(1, min(MOST_CONNECTIONS, allow_open_files() // 4)))
 
     def prepare(self, events: EventLog, clock: Clock) -> Scaler:
         """Make this batch's share of it. A command that was killed is succeeded by the one that resumes its batch."""

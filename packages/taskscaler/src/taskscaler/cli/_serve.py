@@ -12,6 +12,7 @@ from fleeting import PluginNotFound
 from fleeting.cli import SUCCEEDED, WRONG, WRONG_FILE, outcome, report_errors
 from fleeting.errors import WrongArguments
 from taskscaler._errors import NoDaemon
+from taskscaler._open_files import allow_open_files
 from taskscaler.cli._log import logging_on
 
 _UNIT = Template("""\
@@ -69,6 +70,7 @@ def serve_fleet(
         return await Daemon(file, place, group, stop_timeout, say, runner).run()
 
     def serve() -> int:
+        allow_open_files()
         with logging_on(sys.stderr):
             return anyio.run(run)
 

@@ -10,11 +10,11 @@ from typing import Any
 import anyio
 from attrs import define, field
 
-from fleeting import ConnectInfo, Connection, ConnectorConfig, FleetingError
+from fleeting import ConnectInfo, Connection, ConnectorConfig, FleetingError, Unreachable
 from fleeting.events import Loss, LossKind
 from fleeting.runtime import Dial
 from taskscaler._connections import Connections
-from taskscaler._errors import DaemonRefused, KeyInUse, NoCapacity, NotDetached, NotHeld, NotSuspended
+from taskscaler._errors import DaemonRefused, KeyInUse, NoCapacity, NoDaemon, NotDetached, NotHeld, NotSuspended
 from taskscaler._lease import Lease, LeaseState
 from taskscaler._scaler import REPLACED
 from taskscaler._wire import LeaseFacts, from_plain, loss_of
@@ -250,6 +250,8 @@ class RemoteLeases:
             name = f"{id_.number:016x}" if held is None else held.name
             try:
                 answer = await self._link.ask("POST", "/dial", {"key": id_.key, "lease": name})
+            except NoDaemon as error:
+                raise Unreachable(str(error)) from error
             except DaemonRefused:
                 if held is None or (held.name == name and not held.coming_back):
                     raise

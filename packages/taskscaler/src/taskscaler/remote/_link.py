@@ -3,7 +3,7 @@
 import json
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from math import inf
 from pathlib import Path
 from secrets import token_hex
@@ -153,7 +153,8 @@ class Link:
                 if there is self._there:  # `keep` has yet to notice; others may wait for it already
                     self._there = anyio.Event()
             except ClientUnknown:
-                await self.begin()
+                with suppress(NoDaemon):  # it has ended once more: the next one is asked
+                    await self.begin()
             except DaemonRefused:
                 if there is self._there:  # else it may have been restarted, and not know yet what this client had
                     raise
