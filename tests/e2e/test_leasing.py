@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,9 +21,13 @@ def leased(*arguments: str, stdin: str = "") -> "subprocess.CompletedProcess[str
 
 
 def begun(*arguments: str) -> "subprocess.Popen[str]":
-    """Run one until it has printed a line; its process is in a group of its own, as a shell's would be."""
+    """Run one until it has printed a line, without a terminal."""
     process = subprocess.Popen(
-        [*COMMAND, "lease", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [*COMMAND, "lease", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     )
     assert process.stdout
     assert process.stdout.readline() == "begun\n"
@@ -48,8 +53,9 @@ def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Service
         assert command("drain", "--delete")[0] == 0
 
 
-def test_a_command_has_a_slot(service: Service, tmp_path: Path) -> None:
+def test_a_command_has_a_slot(service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its environment names it, its exit status is ours, and so are its outputs; it may run on the instance."""
+    monkeypatch.setenv("TASKSCALER_EXTERNAL_ADDR", "that of a slot in which this runs")
     here = leased("--key", "mine", "--", "env")
     variables = dict(line.partition("=")[::2] for line in here.stdout.splitlines() if line.startswith("TASKSCALER_"))
     instance = variables["TASKSCALER_INSTANCE"]
@@ -103,18 +109,52 @@ def test_signals_end_what_they_should(service: Service) -> None:
 
 
 @pytest.mark.usefixtures("service")
+def test_what_a_command_has_started_gets_signals_too(tmp_path: Path) -> None:
+    """Without a terminal all of it does, so that nothing works on without a slot; Ctrl-C comes once, not twice."""
+    line = "sh -c 'trap \"echo got; exit\" TERM; echo begun; while :; do sleep 0.1; done'; echo not reached"
+    run = [*COMMAND, "lease", "--", line]
+    with subprocess.Popen(run, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
+        assert process.stdout
+        assert process.stdout.readline() == "begun\n"
+        process.send_signal(signal.SIGTERM)
+        assert (process.stdout.read(), process.wait(60)) == ("got\n", 143)
+    (tmp_path / "count.sh").write_text(
+        "trap 'n=$((n+1)); echo got' INT; trap 'echo $n in all; exit 5' TERM\n"
+        "echo begun $PPID; while :; do sleep 0.1 & wait; done\n"
+    )
+    inside = 'exec "$@" </dev/null', "sh", *COMMAND, "lease", "--", "sh", str(tmp_path / "count.sh")
+    terminal = "import os, pty, sys; sys.exit(os.waitstatus_to_exitcode(pty.spawn(sys.argv[1:])))"
+    run = [sys.executable, "-c", terminal, "sh", "-c", *inside]
+    with subprocess.Popen(run, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1) as process:
+        assert process.stdin
+        assert process.stdout
+        begun, _, pid = process.stdout.readline().partition(" ")
+        assert begun == "begun"
+        process.stdin.write("\x03")
+        process.stdin.flush()
+        assert process.stdout.readline() == "^Cgot\n"
+        os.kill(int(pid), signal.SIGTERM)
+        assert (process.stdout.readline(), process.wait(60)) == ("1 in all\n", 5)
+
+
+@pytest.mark.usefixtures("service")
 def test_a_command_whose_slot_is_lost_is_ended(tmp_path: Path) -> None:
     """With a status of its own, and the reason; what cannot be is refused before a slot is taken."""
-    line = f'echo "$TASKSCALER_INSTANCE" > {tmp_path}/where; echo begun; exec sleep 60'
+    (tmp_path / "started.sh").write_text(
+        f"trap 'echo ended > {tmp_path}/ended; exit' TERM; echo begun; while :; do sleep 0.1; done\n"
+    )
+    line = f'echo "$TASKSCALER_INSTANCE" > {tmp_path}/where; sh {tmp_path}/started.sh; echo not reached'
     with begun("--", line) as process:
         instance = (tmp_path / "where").read_text().strip()
         os.kill(int((tmp_path / "fleet" / instance / "agent.pid").read_text()), signal.SIGKILL)
         assert process.wait(60) == 254
         assert process.stderr
         assert f"lost its slot on {instance}" in process.stderr.read()
+    assert (tmp_path / "ended").read_text() == "ended\n"
     for arguments, status, what in (
         (("--", "nosuchprogram", "x"), 2, "no program 'nosuchprogram'"),
         (("--stdin", "--", "cat"), 2, "needs --remote"),
+        (("--key", "", "--", "true"), 2, "--key is empty"),
         (("--timeout", "soon", "--", "true"), 2, "is not a duration"),
         (("--socket", "/nowhere.sock", "--", "true"), 255, "no daemon answers"),
         ((), 2, "missing argument"),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 from anyio.abc import Process, TaskStatus
-from attrs import define, field
+from attrs import define, field, frozen
 
 from fleeting import FleetingError
 from fleeting.cli import SIGNALLED, WRONG, outcome, report_errors
@@ -37,7 +37,19 @@ LONGEST_SILENCE = 60.0
 GRACE = 10.0
 """Seconds that a command has to end by itself once its slot is lost."""
 
+GONE_YET = 0.1
+"""Seconds between two looks whether what a command has started has ended, too."""
+
 _PASSED_ON = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+
+_NAMES = tuple(
+    f"TASKSCALER_{name}"
+    for name in (
+        *("KEY", "POOL", "INSTANCE", "SLOT", "SOCKET"),
+        *("PROTOCOL", "INTERNAL_ADDR", "EXTERNAL_ADDR", "PORT", "USER"),  # for those who may connect to it
+    )
+)
+"""The variables that say which slot a command has. Those of a slot that we run with ourselves are not passed on."""
 
 
 def run_leased(
@@ -59,6 +71,8 @@ def run_leased(
         stdin: Whether standard input is passed on to a command there.
         socket: The daemon's. None: where `find_socket` finds it.
     """
+    if key == "":  # an unset variable of a script, which would exclude nobody
+        return report_errors([WrongArguments("--key is empty; give it a name, or leave it out")], WRONG)
     if not there and not isinstance(command, str) and shutil.which(command[0]) is None:
         return report_errors([WrongArguments(f"there is no program {command[0]!r} on this machine")], WRONG)
 
@@ -87,7 +101,7 @@ class _Leased:
     socket: Path
     there: bool
     stdin: bool
-    _process: Process | None = field(default=None, init=False)
+    _process: "_Process | None" = field(default=None, init=False)
     """The command, while it runs here."""
 
     _all: anyio.CancelScope = field(factory=anyio.CancelScope, init=False)
@@ -134,14 +148,18 @@ class _Leased:
 
     async def _run_here(self, lease: "Lease") -> int:
         """Run it here; one whose slot is lost has a little time to end."""
-        variables = {**os.environ, **await _variables(lease, self.socket)}
-        process = await anyio.open_process(self.command, stdin=None, stdout=None, stderr=None, env=variables)
-        self._process = process
+        others = {name: value for name, value in os.environ.items() if name not in _NAMES}
+        variables = {**others, **await _variables(lease, self.socket)}
+        alone = not _has_terminal()
+        process = await anyio.open_process(
+            self.command, stdin=None, stdout=None, stderr=None, env=variables, start_new_session=alone
+        )
+        self._process = _Process(process, alone=alone)
         try:
             status = await process.wait()
         finally:
             with anyio.CancelScope(shield=True):
-                await _end(process)
+                await self._process.end()
             self._process = None
         return status if status >= 0 else SIGNALLED - status
 
@@ -153,34 +171,74 @@ class _Leased:
                 if self._process is None:
                     self._ended_by = self._ended_by or number
                     self._all.cancel()
-                elif not (number == signal.SIGINT and sys.stdin.isatty()):  # a terminal has sent it to both
-                    with suppress(ProcessLookupError):
-                        self._process.send_signal(number)
+                elif not (number == signal.SIGINT and _is_in_foreground()):  # the terminal has sent it to both
+                    self._process.send(number)
 
 
-async def _end(process: Process) -> None:
-    """End what still runs, in good order if it is willing."""
-    if process.returncode is None:
-        with suppress(ProcessLookupError):
-            process.terminate()
-            with anyio.move_on_after(GRACE):
-                await process.wait()
-                return
-            process.kill()
-            await process.wait()
+@frozen
+class _Process:
+    """A command that runs here.
+
+    Without a terminal it has a session of its own, so that what it has started is reached, too, as `timeout` does it:
+    a shell that is ended does not end what it waits for. At a terminal that would cost it Ctrl-C and the keyboard.
+    """
+
+    _process: Process
+    _alone: bool
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal, if somebody is there."""
+        if self._alone:
+            self._reaches(number)
+        else:
+            with suppress(ProcessLookupError):
+                self._process.send_signal(number)
+
+    def _reaches(self, number: int) -> bool:
+        """Send a signal to all of them; returns whether somebody was there."""
+        try:
+            os.killpg(self._process.pid, number)
+        except (ProcessLookupError, PermissionError):  # the latter: what is left has become another user's
+            return False
+        return True
+
+    async def end(self) -> None:
+        """End what still runs, in good order if it is willing; nothing if the command has ended by itself."""
+        if self._process.returncode is not None:
+            return
+        self.send(signal.SIGTERM)
+        with anyio.move_on_after(GRACE):
+            await self._process.wait()
+            while self._alone and self._reaches(0):  # noqa: ASYNC110  (of what is not our child, the kernel gives no word)
+                await anyio.sleep(GONE_YET)
+            return
+        self.send(signal.SIGKILL)
+        await self._process.wait()
+
+
+def _has_terminal() -> bool:
+    """Whether a terminal sends signals to us, or would if we were in its foreground."""
+    with suppress(OSError):
+        os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY))
+        return True
+    return False
+
+
+def _is_in_foreground() -> bool:
+    """Whether what is typed at the terminal is for us; where our standard input comes from does not matter."""
+    with suppress(OSError):
+        terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY)
+        try:
+            return os.tcgetpgrp(terminal) == os.getpgrp()
+        finally:
+            os.close(terminal)
+    return False
 
 
 async def _variables(lease: "Lease", socket: Path) -> Mapping[str, str]:
     """What a command learns of its slot; where the instance is, only who may connect to it. Never a credential."""
-    found: dict[str, object] = {"KEY": lease.key, "POOL": lease.pool, "INSTANCE": lease.instance, "SLOT": lease.slot}
-    found["SOCKET"] = socket
+    found: list[object] = [lease.key, lease.pool, lease.instance, lease.slot, socket]
     if is_ours(socket):
         info = await lease.connect_info()
-        found |= {
-            "PROTOCOL": info.protocol,
-            "INTERNAL_ADDR": info.internal_addr,
-            "EXTERNAL_ADDR": info.external_addr,
-            "PORT": info.port,
-            "USER": info.user,
-        }
-    return {f"TASKSCALER_{name}": str(value) for name, value in found.items() if value is not None}
+        found += [info.protocol, info.internal_addr, info.external_addr, info.port, info.user]
+    return {name: str(value) for name, value in zip(_NAMES, found, strict=False) if value is not None}
