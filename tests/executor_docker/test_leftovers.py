@@ -103,6 +103,22 @@ async def test_what_a_stranger_has_left_is_left_alone_on_whatever_slot(bench: Be
     assert await bench.docker.holdings() == before
 
 
+async def test_a_network_that_is_in_use_is_left_for_the_next_time(bench: Bench) -> None:
+    """A daemon that is busy makes and ends what a killed manager asked for while the next job begins there."""
+    before = await bench.docker.holdings()
+    name, labels = "late", {MANAGER: "stranger", UNIT: "3" * 12}
+    async with bench.docker.engine() as engine:
+        await engine.ask("POST", "/networks/create", json={"Name": name, "Labels": labels})
+        body = {"Image": IMAGE, "Cmd": ["sleep", "1000"], "HostConfig": {"NetworkMode": name}}
+        await engine.ask("POST", "/containers/create", query={"name": name}, json=body)
+        await engine.ask("POST", f"/containers/{name}/start")
+        await clear(engine, lambda found: found.get(MANAGER) == "stranger")
+        assert await remains(bench, name) == 2
+        await engine.ask("DELETE", f"/containers/{name}", query={"force": True})
+        await clear(engine, lambda found: found.get(MANAGER) == "stranger")
+    assert await bench.docker.holdings() == before
+
+
 async def test_a_job_lost_with_its_instance_is_cleared_away_by_the_next_on_that_daemon(
     docker: Daemon, tmp_path: Path
 ) -> None:

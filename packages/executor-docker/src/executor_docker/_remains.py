@@ -1,6 +1,6 @@
 """Finding and removing what was made for jobs: containers, then networks, then volumes."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from contextlib import suppress
 
 from executor_docker._owner import CACHE, KIND, UNIT
@@ -8,6 +8,10 @@ from fleeting_docker_engine import Engine, EngineRefused, Listed, Network, Volum
 
 _GONE = (404, 409)
 """It is not there any more, or is just being removed by somebody else."""
+
+_IN_USE = 403
+"""A network that a container is on its way to or from, which the daemon was asked for before or by somebody else. It is
+left for the next time: that another job's is still there is no reason for this one to fail."""
 
 Wanted = Callable[[Mapping[str, str]], bool]
 """Decides by its labels whether something is to be removed."""
@@ -28,7 +32,7 @@ async def clear(engine: Engine, unwanted: Wanted, *, label: str = UNIT) -> None:
             await _remove_container(engine, container.id)
     for network in await engine.ask_for(tuple[Network, ...], "GET", "/networks", query={"filters": filters}):
         if unwanted(network.labels):
-            await _remove(engine, f"/networks/{quoted(network.id)}")
+            await _remove(engine, f"/networks/{quoted(network.id)}", left=(*_GONE, _IN_USE))
     for volume in (await engine.ask_for(Volumes, "GET", "/volumes", query={"filters": filters})).volumes:
         if volume.labels.get(KIND) != CACHE and unwanted(volume.labels):
             await _remove(engine, f"/volumes/{quoted(volume.name)}")
@@ -46,9 +50,9 @@ async def _remove_container(engine: Engine, container: str) -> None:
             await engine.ask("POST", f"{path}/wait", query={"condition": "removed"})
 
 
-async def _remove(engine: Engine, path: str) -> None:
+async def _remove(engine: Engine, path: str, *, left: Container[int] = _GONE) -> None:
     try:
         await engine.ask("DELETE", path)
     except EngineRefused as error:
-        if error.status not in _GONE:
+        if error.status not in left:
             raise
