@@ -82,6 +82,7 @@ def test_one_is_killed_and_the_daemon_twice(tmp_path: Path, monkeypatch: pytest.
         runs = {name: begin(stack, each, "--daemon") for name, each in here.items()}
         with sync.connect() as scaler, scaler.acquire("script") as lease:
             wait_until(lambda: sum(len(lines(each / "ran")) for each in here.values()) == 6)  # all other slots
+            wait_until(lambda: scaler.capacity().pending == 6)  # so that all three know the daemon before it is killed
             runs["b"].kill()
             runs["b"].wait()
             for _ in range(2):
