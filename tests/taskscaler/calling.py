@@ -21,6 +21,7 @@ from taskscaler.serve._app import Api
 from taskscaler.serve._batches import Batches
 from taskscaler.serve._holders import Holders
 from taskscaler.serve._peers import Peer
+from taskscaler.serve._tcp import Entrance
 from tests.taskscaler.scaling import virtual_clock
 
 OWNER, MEMBER, STRANGER = Peer(0, 1), Peer(4001, 2), Peer(4002, 3)
@@ -176,6 +177,16 @@ class Fleet:
     boot: str = "the first"
     drained: list[tuple[float | None, bool]] = field(factory=list)
     draining: bool = False
+    entrance: Entrance | None = None
+    """Over TCP."""
+
+    port: int = 0
+
+    @property
+    def url(self) -> str:
+        """Where it is reached over TCP."""
+        assert self.entrance is not None
+        return self.entrance.url(self.port)
 
     async def status(self) -> dict[str, object]:
         """Say little."""

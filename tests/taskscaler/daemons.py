@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 
 import anyio
-from anyio.abc import TaskGroup, TaskStatus
+from anyio.abc import SocketAttribute, TaskGroup, TaskStatus
 from attrs import define, field
 
 from fleeting import Journal
@@ -16,15 +16,26 @@ from taskscaler.serve._app import Api
 from taskscaler.serve._holders import Holders
 from taskscaler.serve._listen import listening
 from taskscaler.serve._server import Server
+from taskscaler.serve._tcp import MOST_CONNECTIONS, Entrance, Listen, listening_on_tcp
 from tests.taskscaler.calling import Fleet, batches_of
 from tests.taskscaler.scaling import virtual_clock
 
 
 @asynccontextmanager
 async def daemon(
-    path: Path, cloud: FakeCloud, *, boot: str = "first", journal: Journal | None = None, **settings: object
+    path: Path,
+    cloud: FakeCloud,
+    *,
+    boot: str = "first",
+    journal: Journal | None = None,
+    tcp: Listen | None = None,
+    most: int = MOST_CONNECTIONS,
+    **settings: object,
 ) -> AsyncIterator[Fleet]:
-    """Serve the cloud on a socket while the body runs; instances and leases stay if there is a journal."""
+    """Serve the cloud on a socket while the body runs, and over TCP, for so many connections, if that is asked for.
+
+    Instances and leases stay if there is a journal.
+    """
     group, clock = FakeGroup(cloud), virtual_clock()
     pool = Pool(group, **{"dial": group.dial, **settings})  # type: ignore[arg-type]
     apis: list[Api] = []
@@ -34,20 +45,31 @@ async def daemon(
             api.hear(event)
 
     scaler = Taskscaler(pool, clock=clock, journal=journal, delete_instances_on_shutdown=False, observers=[hear])
-    async with listening(path, None) as listener, scaler, anyio.create_task_group() as tasks:
+    entrance = None if tcp is None else Entrance.of(tcp)
+    async with (
+        listening(path, None) as listener,
+        listening_on_tcp(entrance) as others,
+        scaler,
+        anyio.create_task_group() as tasks,
+    ):
         fleet = Fleet(scaler, boot=boot)
         api = Api(fleet)
         apis.append(api)
         fleet.holders = Holders(scaler, clock.now, tasks.start_soon, api.tell)
         fleet.batches = batches_of(scaler, path.with_suffix(".batches"), tasks.start_soon)
-        server = Server(api.app())
+        app = api.app()
+        servers = [Server(app), *(Server(entrance.guard(app), most, entrance.admit) for _ in others if entrance)]
         tasks.start_soon(fleet.holders.watch)
-        tasks.start_soon(server.serve, listener)
+        for server, each in zip(servers, (listener, *others), strict=True):
+            tasks.start_soon(server.serve, each)
+        if entrance is not None:
+            fleet.entrance, fleet.port = entrance, others[0].extra(SocketAttribute.local_port)
         try:
             yield fleet
         finally:
             with anyio.CancelScope(shield=True):
-                await server.close()
+                for server in servers:
+                    await server.close()
             tasks.cancel_scope.cancel()
 
 

@@ -493,6 +493,27 @@ WRONG_ARGUMENTS = {
     "serving for a group that does not exist": Bad(
         jobs=FLEET, arguments=("serve", "jobs.toml", "--socket-group", "no such group"), codes=("TS110",), status=1
     ),
+    "listening on what is no place": wrong_arguments("serve", "jobs.toml", "--listen", "8443", code="FL101"),
+    "a certificate and nowhere to listen": wrong_arguments(
+        "serve", "jobs.toml", "--tls-cert", "jobs.toml", code="FL101"
+    ),
+    "a key without its certificate": wrong_arguments(
+        "serve", "jobs.toml", "--listen", ":1", "--tls-key", "jobs.toml", code="FL101"
+    ),
+    "a socket that is an address": wrong_arguments(
+        "serve", "jobs.toml", "--socket", "https://build.example", code="FL101"
+    ),
+    "listening everywhere without TLS": Bad(
+        jobs=FLEET, arguments=("serve", "jobs.toml", "--listen", ":8443"), codes=("TS110",), status=1
+    ),
+    "a certificate that is none": Bad(
+        jobs=FLEET,
+        arguments=("serve", "jobs.toml", "--listen", ":8443", "--tls-cert", "jobs.toml"),
+        codes=("TS110",),
+        status=1,
+    ),
+    "an address without a token": wrong_arguments("status", "--socket", "https://build.example", code="FL101"),
+    "an address that gives the token away": wrong_arguments("jobs", "--socket", "http://build.example", code="FL101"),
     "explaining a batch and a daemon": wrong_arguments("explain", ".", "--socket", "a.sock", code="FL101"),
     "asking a daemon where nobody ever served": Bad(
         arguments=("status",), codes=("TS109",), status=1, env={"XDG_RUNTIME_DIR": "/dev/null"}

@@ -297,5 +297,6 @@ def test_the_page_has_every_verb() -> None:
 
 def _asker(verb: Verb) -> str:
     if verb.owner:
-        return "its own user, as a client" if verb.client else "its own user"
+        who = "its own user, as a client" if verb.client else "its own user"
+        return f"{who}, on the socket" if verb.local else who
     return "clients" if verb.client else "everybody"

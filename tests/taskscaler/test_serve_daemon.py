@@ -126,12 +126,48 @@ def test_the_unit_starts_what_was_asked_for(tmp_path: Path) -> None:
     odd.mkdir()
     (odd / "fleet.toml").write_text((tmp_path / "fleet.toml").read_text())
     status, unit = command(
-        "serve", str(odd / "fleet.toml"), "--unit", "--stop-timeout", "2m", "--socket-group", "builders"
+        "serve",
+        str(odd / "fleet.toml"),
+        "--unit",
+        "--stop-timeout",
+        "2m",
+        "--socket-group",
+        "builders",
+        "--listen",
+        "[::1]:8443",
+        "--token-file",
+        str(odd / "token"),
+        "--tls-cert",
+        str(odd / "fleet.toml"),
     )
     assert status == 0
-    assert f'serve "{tmp_path}/100%% $$odd/fleet.toml" --stop-timeout=120s --socket-group=builders\n' in unit
+    place = f"{tmp_path}/100%% $$odd"
+    assert f'serve "{place}/fleet.toml" --stop-timeout=120s --socket-group=builders --listen=[::1]:8443 ' in unit
+    assert f'"--token-file={place}/token" "--tls-cert={place}/fleet.toml"\n' in unit
     assert "Type=notify\n" in unit
     assert "TimeoutStopSec=150\n" in unit
+
+
+@pytest.mark.slow
+def test_it_listens_on_tcp_if_asked_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says where, and where the token is; a batch that was submitted there is waited for there."""
+    write(tmp_path, most=1)
+    monkeypatch.delenv("TASKSCALER_SOCKET", raising=False)
+    with serving(tmp_path, "--listen", "127.0.0.1:0") as service:
+        said = next(line for line in service.lines if line.startswith("listening on "))
+        url, token = said.removeprefix("listening on ").split("; the token is in ")
+        assert Path(token).is_relative_to(tmp_path / "state" / "tokens")
+        monkeypatch.setenv("TASKSCALER_TOKEN_FILE", token)
+        (tmp_path / "jobs.toml").write_text("[[jobs]]\nname = 'a'\nscript = 'echo hello'\n")
+        status, said = command("submit", str(tmp_path / "jobs.toml"), "--json", "--socket", url)
+        assert status == 0, said
+        batch = json.loads(said)["batch"]
+        assert command("wait", batch, "--socket", url)[0] == 0
+        assert command("logs", batch, "a", "--socket", url) == (0, "hello\n")
+        status, said = command("report", batch, "--socket", url)
+        assert (status, f"taskscaler fetch {batch}" in said) == (1, True)
+        assert command("fetch", batch, "--socket", url, "--output", str(tmp_path / "fetched"))[0] == 0
+        assert (tmp_path / "fetched" / "results.json").exists()
 
 
 @pytest.mark.slow

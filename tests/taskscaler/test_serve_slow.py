@@ -8,11 +8,14 @@ from typing import Any
 
 import anyio
 import pytest
+import trustme
+from attrs import evolve
 
 from fleeting.testing import FakeCloud, virtual_time
 from taskscaler.serve._app import BODY_TIMEOUT
 from taskscaler.serve._hang_up import unless_gone
 from taskscaler.serve._server import IDLE, SEND_TIMEOUT, Server
+from taskscaler.serve._tcp import HANDSHAKE, Listen
 from tests.taskscaler.daemons import client, daemon
 
 pytestmark = pytest.mark.anyio
@@ -30,6 +33,46 @@ async def test_a_head_that_comes_byte_by_byte_is_not_waited_for(tmp_path: Path) 
                 await anyio.sleep(1)
                 await scaler.capacity()
         assert anyio.current_time() - began < 2 * IDLE
+
+
+@pytest.fixture
+def listen(tmp_path: Path) -> Listen:
+    """Where to listen over TCP."""
+    (tmp_path / "token").write_text("t" * 40)
+    return Listen(host="127.0.0.1", port=0, token=tmp_path / "token")
+
+
+async def test_a_head_over_tcp_that_comes_byte_by_byte_is_not_waited_for(tmp_path: Path, listen: Listen) -> None:
+    """Whether or not the token is in it already; the socket's clients are served meanwhile."""
+    path, cloud = tmp_path / "s.sock", FakeCloud()
+    for begun in (b"GET /v1/status HTTP/1.1\r\n", b"GET / HTTP/1.1\r\nauthorization: Bearer " + b"t" * 40 + b"\r\n"):
+        async with (
+            daemon(path, cloud, tcp=listen) as fleet,
+            await anyio.connect_tcp("127.0.0.1", fleet.port) as slow,
+            client(path, cloud) as scaler,
+        ):
+            began = anyio.current_time()
+            with pytest.raises((anyio.BrokenResourceError, anyio.EndOfStream)):
+                for byte in begun + b"x-long: y\r\n" * 100:
+                    await slow.send(bytes([byte]))
+                    await anyio.sleep(1)
+                    await scaler.capacity()
+            assert anyio.current_time() - began < 2 * IDLE
+
+
+async def test_a_handshake_that_does_not_come_is_not_waited_for(tmp_path: Path, listen: Listen) -> None:
+    """Neither one of which nothing comes nor one that has begun."""
+    trustme.CA().issue_cert("localhost").private_key_and_cert_chain_pem.write_to_path(str(tmp_path / "tls.pem"))
+    listen = evolve(listen, certificate=tmp_path / "tls.pem")
+    async with daemon(tmp_path / "s.sock", FakeCloud(), tcp=listen) as fleet:
+        for begun in (b"", b"\x16", b"\x16\x03\x01\x02\x00\x01"):
+            async with await anyio.connect_tcp("127.0.0.1", fleet.port) as slow:
+                began = anyio.current_time()
+                if begun:
+                    await slow.send(begun)
+                with pytest.raises((anyio.BrokenResourceError, anyio.EndOfStream)):
+                    await slow.receive()
+                assert HANDSHAKE <= anyio.current_time() - began < HANDSHAKE + 1
 
 
 async def test_a_body_that_does_not_come_is_not_waited_for(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from contextlib import suppress
 from itertools import pairwise
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,6 +13,7 @@ from fleeting.cli import Commands
 
 if TYPE_CHECKING:
     from taskscaler._jobsfile import Format
+    from taskscaler._socket import Place
 
 _EPILOG = """
 Exit status: 0 if every job succeeded, 1 if a job failed or the fleet could not be opened, 2 if the file or the
@@ -180,22 +181,39 @@ def run(
 
 
 def _daemon_at(given: str) -> Path:
-    """Find the socket that --daemon means; exits if there is none."""
-    from fleeting.cli import FAILED, report_errors
-    from taskscaler._errors import NoDaemon
+    """Find the socket that --daemon means; exits if there is none, or its instances cannot be reached."""
+    from fleeting import FleetingError
+    from fleeting.cli import FAILED, WRONG, report_errors
+    from fleeting.errors import WrongArguments
+    from taskscaler._socket import check_ours, find_socket
+
+    try:
+        place = find_socket(given)
+        if not isinstance(place, Path):
+            check_ours(place, "have it run the jobs itself, with taskscaler submit")
+    except FleetingError as error:
+        sys.exit(report_errors([error], WRONG if isinstance(error, WrongArguments) else FAILED))
+    return Path(str(place))
+
+
+def _a_place(_: click.Context, __: click.Parameter, given: str | None) -> "Place | None":
+    if given is None:
+        return None
+    from fleeting.errors import WrongArguments
     from taskscaler._socket import find_socket
 
     try:
         return find_socket(given)
-    except NoDaemon as error:
-        sys.exit(report_errors([error], FAILED))
+    except WrongArguments as error:
+        raise click.BadParameter(str(error)) from error
 
 
 _SOCKET = click.option(
     "--socket",
     metavar="PATH",
-    type=click.Path(path_type=Path),
-    help="The daemon's socket.  [default: TASKSCALER_SOCKET, or the only one in $XDG_RUNTIME_DIR/taskscaler]",
+    callback=_a_place,
+    help="The daemon's socket, or its address, as https://HOST:PORT.  [default: TASKSCALER_SOCKET, or the only one in "
+    "$XDG_RUNTIME_DIR/taskscaler]",
 )
 
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
@@ -213,6 +231,29 @@ def _seconds(_: click.Context, __: click.Parameter, given: str | None) -> float 
         raise click.BadParameter(f"{given!r} is not a duration such as 90s or 5m") from error
 
 
+def _place(_: click.Context, __: click.Parameter, given: str | None) -> tuple[str, int] | None:
+    if given is None:
+        return None
+    from taskscaler._url import place_to_listen
+
+    try:
+        return place_to_listen(given)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
+
+
+class _SocketPath(click.Path):
+    """The path of a socket, where an address might be given, too."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401  (click's)
+        """Take it as a path."""
+        from taskscaler._url import is_url
+
+        if is_url(str(value)):
+            self.fail("it is a path here; to listen on TCP, use --listen HOST:PORT", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 _SERVE_EPILOG = """
 Exit status: 0 once it was stopped or drained, 1 if the fleet could not be opened or another daemon has it, 2 if the
 file or the arguments are wrong, 130 or 143 if it was stopped at once.
@@ -226,7 +267,7 @@ file or the arguments are wrong, 130 or 143 if it was stopped at once.
     "--socket",
     metavar="PATH",
     envvar="TASKSCALER_SOCKET",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=_SocketPath(dir_okay=False, path_type=Path),
     help="Where to listen.  [default: TASKSCALER_SOCKET, or $XDG_RUNTIME_DIR/taskscaler/<name of FLEET>.sock]",
 )
 @click.option(
@@ -242,9 +283,44 @@ file or the arguments are wrong, 130 or 143 if it was stopped at once.
     callback=_seconds,
     help="How long leases have to end after SIGTERM or Ctrl-C.",
 )
+@click.option(
+    "--listen",
+    metavar="HOST:PORT",
+    callback=_place,
+    help="Listen on TCP, too, for who has the token. Without TLS, HOST has to be this machine's own, as 127.0.0.1 is.",
+)
+@click.option(
+    "--token-file",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="With --listen: the file with the token, which is made if it is missing.  [default: one below the state's "
+    "directory]",
+)
+@click.option(
+    "--tls-cert",
+    metavar="FILE",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="With --listen: speak TLS with this certificate, in PEM.",
+)
+@click.option(
+    "--tls-key",
+    metavar="FILE",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Its key, in PEM.  [default: in the same file]",
+)
 @click.option("--unit", is_flag=True, help="Print a unit for systemd that serves FLEET like this, and exit.")
 def serve(
-    fleet: Path, runner: str | None, socket: Path | None, socket_group: str | None, *, stop_timeout: float, unit: bool
+    fleet: Path,
+    runner: str | None,
+    socket: Path | None,
+    socket_group: str | None,
+    *,
+    stop_timeout: float,
+    listen: tuple[str, int] | None,
+    token_file: Path | None,
+    tls_cert: Path | None,
+    tls_key: Path | None,
+    unit: bool,
 ) -> None:
     """Own the fleet of the file FLEET, and hand out its slots to the programs of this host.
 
@@ -252,9 +328,17 @@ def serve(
     `taskscaler drain --delete` removes them. SIGHUP reloads the policies. SIGTERM or Ctrl-C waits until leases end,
     for --stop-timeout; a second one ends at once.
     """
-    from taskscaler.cli._serve import serve_fleet
+    from taskscaler.cli._serve import Served, Tcp, serve_fleet
 
-    sys.exit(serve_fleet(fleet, runner=runner, socket=socket, group=socket_group, stop_timeout=stop_timeout, unit=unit))
+    if listen is None and any((token_file, tls_cert, tls_key)):
+        raise click.UsageError("--token-file, --tls-cert and --tls-key need --listen HOST:PORT")
+    if tls_key is not None and tls_cert is None:
+        raise click.UsageError("--tls-key needs --tls-cert, the certificate that it belongs to")
+    tcp = listen and Tcp(host=listen[0], port=listen[1], token=token_file, certificate=tls_cert, key=tls_key)
+    served = Served(
+        path=fleet, runner=runner, socket=socket, group=socket_group, stop_timeout=stop_timeout, tcp=tcp or None
+    )
+    sys.exit(serve_fleet(served, unit=unit))
 
 
 _OPERATE_EPILOG = """
@@ -265,7 +349,7 @@ Exit status: 0 on success, 1 if no daemon answers or it refuses, 2 if the argume
 @main.command(epilog=_OPERATE_EPILOG, short_help="Show a daemon and its fleet on one screen.")
 @_SOCKET
 @_JSON
-def status(socket: Path | None, *, as_json: bool) -> None:
+def status(socket: "Place | None", *, as_json: bool) -> None:
     """Show the daemon: its pools and slots, who waits, for what, and why."""
     from taskscaler.cli import _operate
 
@@ -275,7 +359,7 @@ def status(socket: Path | None, *, as_json: bool) -> None:
 @main.command(epilog=_OPERATE_EPILOG, short_help="List the instances of a daemon's fleet.")
 @_SOCKET
 @_JSON
-def instances(socket: Path | None, *, as_json: bool) -> None:
+def instances(socket: "Place | None", *, as_json: bool) -> None:
     """List the instances of the daemon's fleet, oldest first."""
     from taskscaler.cli import _operate
 
@@ -290,7 +374,7 @@ def _hold(verb: str, undo: str, summary: str, details: str) -> click.Command:
     @click.option("--undo", "undone", is_flag=True, help="No longer do so.")
     @_SOCKET
     @_JSON
-    def command(instance: str, why: str, *, undone: bool, socket: Path | None, as_json: bool) -> None:
+    def command(instance: str, why: str, *, undone: bool, socket: "Place | None", as_json: bool) -> None:
         from taskscaler.cli import _operate
 
         sys.exit(_operate.hold(socket, undo if undone else verb, instance, why, as_json=as_json))
@@ -320,7 +404,7 @@ retain = _hold(
 @click.option("--delete", is_flag=True, help="Delete the instances, too.")
 @_SOCKET
 @_JSON
-def drain(socket: Path | None, *, timeout: float | None, delete: bool, as_json: bool) -> None:
+def drain(socket: "Place | None", *, timeout: float | None, delete: bool, as_json: bool) -> None:
     """Hand out no more slots, wait until no lease is held, and end the daemon."""
     from taskscaler.cli import _operate
 
@@ -330,7 +414,7 @@ def drain(socket: Path | None, *, timeout: float | None, delete: bool, as_json: 
 @main.command(epilog=_OPERATE_EPILOG, short_help="Have a daemon read its file again.")
 @_SOCKET
 @_JSON
-def reload(socket: Path | None, *, as_json: bool) -> None:
+def reload(socket: "Place | None", *, as_json: bool) -> None:
     """Have the daemon take over the policies as they are in its file now.
 
     All else that has changed in the file is named: it takes effect when the daemon is restarted.
@@ -365,7 +449,7 @@ def lease(
     *,
     remote: bool,
     stdin: bool,
-    socket: Path | None,
+    socket: "Place | None",
 ) -> None:
     """Wait for a slot, run COMMAND, and give the slot back when it ends, however it ends.
 
@@ -397,7 +481,7 @@ Exit status: 0 on success, 1 if no daemon answers or it refuses, 2 if the argume
 @click.argument("jobs", metavar="JOBS", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @_SOCKET
 @_JSON
-def submit(jobs: Path, socket: Path | None, *, as_json: bool) -> None:
+def submit(jobs: Path, socket: "Place | None", *, as_json: bool) -> None:
     """Hand the jobs of the file JOBS over to the daemon, which runs them on its fleet; print the id of the batch.
 
     The files that the jobs need are sent along. JOBS has no [autoscaler], [executors] and [report]: the daemon's apply,
@@ -412,7 +496,7 @@ def submit(jobs: Path, socket: Path | None, *, as_json: bool) -> None:
 @click.argument("batch", metavar="[BATCH]", required=False)
 @_SOCKET
 @_JSON
-def list_jobs(batch: str | None, socket: Path | None, *, as_json: bool) -> None:
+def list_jobs(batch: str | None, socket: "Place | None", *, as_json: bool) -> None:
     """List the jobs of BATCH, or without it all batches of the daemon: for its own user all, for others their own.
 
     BATCH is the id that `taskscaler submit` has printed, or a directory with results.
@@ -432,7 +516,7 @@ def list_jobs(batch: str | None, socket: Path | None, *, as_json: bool) -> None:
 @click.argument("batch", metavar="BATCH")
 @_SOCKET
 @_JSON
-def wait(batch: str, socket: Path | None, *, as_json: bool) -> None:
+def wait(batch: str, socket: "Place | None", *, as_json: bool) -> None:
     """Wait until BATCH is over, also while the daemon is restarted, and exit as it went.
 
     BATCH is the id that `taskscaler submit` has printed, or a directory with the results of a batch that another
@@ -451,7 +535,7 @@ def wait(batch: str, socket: Path | None, *, as_json: bool) -> None:
     help="Directory for the results, which is made.  [default: taskscaler-results/<BATCH>]",
 )
 @_SOCKET
-def fetch(batch: str, output: Path | None, socket: Path | None) -> None:
+def fetch(batch: str, output: Path | None, socket: "Place | None") -> None:
     """Bring the logs, the artifacts and the record of BATCH here, once it is over.
 
     BATCH is the id that `taskscaler submit` has printed. What `taskscaler run` leaves is in the directory then:
@@ -466,7 +550,7 @@ def fetch(batch: str, output: Path | None, socket: Path | None) -> None:
 @click.argument("batch", metavar="BATCH")
 @_SOCKET
 @_JSON
-def cancel(batch: str, socket: Path | None, *, as_json: bool) -> None:
+def cancel(batch: str, socket: "Place | None", *, as_json: bool) -> None:
     """End BATCH: running jobs are ended, and no more are started. What has finished stays finished.
 
     BATCH is the id that `taskscaler submit` has printed.
@@ -476,7 +560,7 @@ def cancel(batch: str, socket: Path | None, *, as_json: bool) -> None:
     sys.exit(_batches.cancel(batch, socket, as_json=as_json))
 
 
-def _directory_of(batch: str, socket: Path | None) -> Path | None:
+def _directory_of(batch: str, socket: "Place | None") -> Path | None:
     """Take a batch as a directory; None: it is the id of a daemon's."""
     from taskscaler._batch_id import directory_of
 
@@ -486,7 +570,7 @@ def _directory_of(batch: str, socket: Path | None) -> Path | None:
     return directory
 
 
-def _results_of(batch: str, socket: Path | None) -> Path:
+def _results_of(batch: str, socket: "Place | None") -> Path:
     """Find the results directory of a batch, or end with an error."""
     if directory := _directory_of(batch, socket):
         return directory
@@ -606,7 +690,7 @@ def errors(code: str | None) -> None:
 @click.option("--instance", metavar="ID", help="Explain one instance: why it is there, or why it went.")
 @_SOCKET
 @_JSON
-def explain(batch: str | None, job: str | None, instance: str | None, *, socket: Path | None, as_json: bool) -> None:
+def explain(batch: str | None, job: str | None, instance: str | None, *, socket: "Place | None", as_json: bool) -> None:
     """Explain BATCH, whether it is over, was interrupted, or is still running.
 
     BATCH is a directory with results, or the id of a batch that was submitted to the daemon. Without it, explain the
@@ -643,7 +727,7 @@ def explain(batch: str | None, job: str | None, instance: str | None, *, socket:
 )
 @click.option("-f", "--follow", is_flag=True, help="Also show what follows, until the job is over.")
 @_SOCKET
-def logs(batch: str, job: str, lines: int, socket: Path | None, *, follow: bool) -> None:
+def logs(batch: str, job: str, lines: int, socket: "Place | None", *, follow: bool) -> None:
     """Show the last lines of the log of JOB, one of the jobs of BATCH.
 
     BATCH is a directory with results, or the id of a batch that was submitted to the daemon.
@@ -678,7 +762,9 @@ are wrong.
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
 @_JUNIT
 @_SOCKET
-def report(batch: str, price_per_hour: float | None, *, as_json: bool, junit: Path | None, socket: Path | None) -> None:
+def report(
+    batch: str, price_per_hour: float | None, *, as_json: bool, junit: Path | None, socket: "Place | None"
+) -> None:
     """Summarise BATCH.
 
     BATCH is a directory with results, or the id of a batch that was submitted to the daemon.

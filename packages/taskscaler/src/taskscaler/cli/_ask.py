@@ -5,13 +5,13 @@ import socket as sockets
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fleeting.cli import SUCCEEDED, outcome
 from fleeting.errors import WrongArguments
 from taskscaler._errors import NoDaemon
-from taskscaler._socket import find_socket
+from taskscaler._socket import Place, find_socket
+from taskscaler._url import DaemonUrl
 from taskscaler.cli._console import PatientConsole
 from taskscaler.cli._paragraphs import Paragraphs, Row
 
@@ -32,7 +32,9 @@ def check_installed() -> None:
         raise WrongArguments(f"this needs {missing[0]}, which is not installed; install taskscaler[remote]")
 
 
-def ask(socket: Path | None, method: str, path: str, *, timeout: float | None = LONG, **sent: object) -> dict[str, Any]:
+def ask(
+    socket: Place | None, method: str, path: str, *, timeout: float | None = LONG, **sent: object
+) -> dict[str, Any]:
     """Ask a daemon.
 
     Args:
@@ -59,7 +61,7 @@ def ask(socket: Path | None, method: str, path: str, *, timeout: float | None = 
 
 @contextmanager
 def answered(
-    place: Path, method: str, path: str, *, timeout: float | None = LONG, **sent: object
+    place: Place, method: str, path: str, *, timeout: float | None = LONG, **sent: object
 ) -> Iterator["httpx.Response"]:
     """Ask the daemon at a place for what is read as it comes. The other arguments, and errors, are those of `ask`."""
     check_installed()
@@ -70,12 +72,8 @@ def answered(
     refusal = None
     with ExitStack() as stack:
         with _reaching(place):
-            with closing(sockets.socket(sockets.AF_UNIX)) as first:  # httpcore leaves one open that nobody answers on
-                first.settimeout(LONG)
-                first.connect(str(place))
-            transport, times = httpx.HTTPTransport(uds=str(place)), httpx.Timeout(LONG, read=timeout)
-            http = stack.enter_context(httpx.Client(transport=transport, timeout=times))
-            answer = stack.enter_context(http.stream(method, f"http://localhost/v1{path}", **sent))  # type: ignore[arg-type]
+            http = stack.enter_context(_client(place, httpx.Timeout(LONG, read=timeout)))
+            answer = stack.enter_context(http.stream(method, path, **sent))  # type: ignore[arg-type]
             if answer.is_error:
                 answer.read()
                 data = answer.json()
@@ -85,7 +83,25 @@ def answered(
         yield answer
 
 
-def pieces_of(answer: "httpx.Response", place: Path) -> Iterator[bytes]:
+def _client(place: Place, times: "httpx.Timeout") -> "httpx.Client":
+    """Make what asks the daemon at a place.
+
+    Raises:
+        OSError: There is no such socket, or nobody answers on it.
+        WrongArguments: There is no token.
+    """
+    import httpx
+
+    if isinstance(place, DaemonUrl):
+        transport = httpx.HTTPTransport(verify=place.context())
+        return httpx.Client(transport=transport, timeout=times, base_url=f"{place}/v1", headers=place.headers())
+    with closing(sockets.socket(sockets.AF_UNIX)) as first:  # httpcore leaves one open that nobody answers on
+        first.settimeout(LONG)
+        first.connect(str(place))
+    return httpx.Client(transport=httpx.HTTPTransport(uds=str(place)), timeout=times, base_url="http://localhost/v1")
+
+
+def pieces_of(answer: "httpx.Response", place: Place) -> Iterator[bytes]:
     """Give what comes from the daemon at a place, as it comes.
 
     Raises:
@@ -96,7 +112,7 @@ def pieces_of(answer: "httpx.Response", place: Path) -> Iterator[bytes]:
 
 
 @contextmanager
-def _reaching(place: Path) -> Iterator[None]:
+def _reaching(place: Place) -> Iterator[None]:
     import httpx
 
     try:

@@ -19,7 +19,7 @@ from taskscaler._batch_id import directory_of
 from taskscaler._errors import DaemonRefused, NoDaemon
 from taskscaler._jobsfile import files_to_submit
 from taskscaler._recorded_run import Progress, RecordedRun, is_locked, read_run
-from taskscaler._socket import find_socket
+from taskscaler._socket import Place, find_socket
 from taskscaler._wording import counted, iso
 from taskscaler.batch import Results
 from taskscaler.batch._described import counts_of, record_as_data
@@ -46,7 +46,7 @@ RESTARTING = 60.0
 """Seconds for which a daemon that does not answer may be restarting."""
 
 
-def submit(path: Path, socket: Path | None, *, as_json: bool) -> int:
+def submit(path: Path, socket: Place | None, *, as_json: bool) -> int:
     """Hand a batch over to a daemon."""
     try:
         files = {file: path.parent / file for file in (*files_to_submit(path), path.name)}
@@ -68,19 +68,19 @@ def submit(path: Path, socket: Path | None, *, as_json: bool) -> int:
     return show(lambda: data, _submitted_rows, as_json=as_json)
 
 
-def list_batches(socket: Path | None, *, as_json: bool) -> int:
+def list_batches(socket: Place | None, *, as_json: bool) -> int:
     """List the batches of a daemon."""
     return show(partial(ask, socket, "GET", "/batches"), _batch_rows, as_json=as_json)
 
 
-def list_jobs(given: str, socket: Path | None, *, as_json: bool) -> int:
+def list_jobs(given: str, socket: Place | None, *, as_json: bool) -> int:
     """List the jobs of a batch."""
     if status := _refused(given):
         return status
     return show(partial(_jobs_of, given, socket), _job_rows, as_json=as_json)
 
 
-def wait(given: str, socket: Path | None, *, as_json: bool, pause: Pause | None = None) -> int:
+def wait(given: str, socket: Place | None, *, as_json: bool, pause: Pause | None = None) -> int:
     """Wait until a batch is over, and return how it went."""
     if status := _refused(given):
         return status
@@ -96,7 +96,7 @@ def wait(given: str, socket: Path | None, *, as_json: bool, pause: Pause | None 
     return status if status or all(ended) else FAILED
 
 
-def cancel(given: str, socket: Path | None, *, as_json: bool) -> int:
+def cancel(given: str, socket: Place | None, *, as_json: bool) -> int:
     """End a batch of a daemon."""
 
     def end() -> dict[str, Any]:
@@ -109,7 +109,7 @@ def cancel(given: str, socket: Path | None, *, as_json: bool) -> int:
     return show(end, _over_rows, as_json=as_json)
 
 
-def results_of(given: str, socket: Path | None) -> Path:
+def results_of(given: str, socket: Place | None) -> Path:
     """Find the results directory of a batch that a daemon has.
 
     Raises:
@@ -122,7 +122,7 @@ def results_of(given: str, socket: Path | None) -> Path:
     return Path(found)
 
 
-def fetch(given: str, output: Path | None, socket: Path | None) -> int:
+def fetch(given: str, output: Path | None, socket: Place | None) -> int:
     """Bring the results of a batch that is over here."""
     target = output or Path("taskscaler-results", given)
 
@@ -147,7 +147,7 @@ def fetch(given: str, output: Path | None, socket: Path | None) -> int:
         return report_errors([DaemonRefused(f"the results cannot be used ({error}); fetch them again")], FAILED)
 
 
-def _download(batch: str, socket: Path | None, archive: Path) -> None:
+def _download(batch: str, socket: Place | None, archive: Path) -> None:
     """Write the archive of a batch's results."""
     place, size = find_socket(socket), 0
     with archive.open("wb") as file, answered(place, "GET", "/batch/results", params={"batch": batch}) as answer:
@@ -158,7 +158,7 @@ def _download(batch: str, socket: Path | None, archive: Path) -> None:
             file.write(piece)
 
 
-def show_log(given: str, job: str, socket: Path | None, *, lines: int, follow: bool) -> int:
+def show_log(given: str, job: str, socket: Place | None, *, lines: int, follow: bool) -> int:
     """Show the last lines of a job's log, of a batch that a daemon has."""
     from taskscaler.cli._logs import Lines, print_lines
 
@@ -184,7 +184,7 @@ def _refused(given: str) -> int:
     return SUCCEEDED
 
 
-def _jobs_of(given: str, socket: Path | None) -> dict[str, Any]:
+def _jobs_of(given: str, socket: Place | None) -> dict[str, Any]:
     directory = directory_of(given)
     if directory is not None:
         run = read_run(directory)
@@ -203,7 +203,7 @@ def _wait_for_run(directory: Path, pause: Pause | None) -> dict[str, Any]:
     return _run_as_data(read_run(directory))
 
 
-def _wait_for_batch(given: str, socket: Path | None, pause: Pause | None) -> dict[str, Any]:
+def _wait_for_batch(given: str, socket: Place | None, pause: Pause | None) -> dict[str, Any]:
     """Wait, also while the daemon is restarted."""
     missed = 0.0
     while True:

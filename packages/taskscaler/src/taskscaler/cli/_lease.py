@@ -6,7 +6,6 @@ import signal
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING
 
@@ -19,7 +18,7 @@ from fleeting.cli import SIGNALLED, WRONG, outcome, report_errors
 from fleeting.cli.streaming import UNABLE, Arriving, run_through
 from fleeting.errors import WrongArguments
 from taskscaler._errors import LeaseLost
-from taskscaler._socket import check_ours, find_socket, is_ours
+from taskscaler._socket import Place, check_ours, find_socket, is_ours
 from taskscaler.cli._ask import check_installed
 
 if TYPE_CHECKING:
@@ -59,7 +58,7 @@ def run_leased(
     timeout: float | None,
     there: bool,
     stdin: bool,
-    socket: Path | None,
+    socket: Place | None,
 ) -> int:
     """Wait for a slot, run the command and give the slot back; returns the exit status.
 
@@ -98,7 +97,7 @@ class _Leased:
     command: str | Sequence[str]
     key: str
     timeout: float | None
-    socket: Path
+    socket: Place
     there: bool
     stdin: bool
     _process: "_Process | None" = field(default=None, init=False)
@@ -235,7 +234,7 @@ def _is_in_foreground() -> bool:
     return False
 
 
-async def _variables(lease: "Lease", socket: Path) -> Mapping[str, str]:
+async def _variables(lease: "Lease", socket: Place) -> Mapping[str, str]:
     """What a command learns of its slot; where the instance is, only who may connect to it. Never a credential."""
     found: list[object] = [lease.key, lease.pool, lease.instance, lease.slot, socket]
     if is_ours(socket):

@@ -2,32 +2,32 @@
 
 from collections.abc import Iterator, Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from fleeting.cli import FAILED
+from taskscaler._socket import Place
 from taskscaler.cli._ask import LONG, ask, show
 from taskscaler.cli._paragraphs import Row
 from taskscaler.diagnose._explain import STATES
 
 
-def status(socket: Path | None, *, as_json: bool) -> int:
+def status(socket: Place | None, *, as_json: bool) -> int:
     """Show the daemon and its fleet on one screen."""
     return show(partial(ask, socket, "GET", "/status"), _status_rows, as_json=as_json)
 
 
-def instances(socket: Path | None, *, as_json: bool) -> int:
+def instances(socket: Place | None, *, as_json: bool) -> int:
     """List the instances."""
     return show(partial(ask, socket, "GET", "/instances"), _instance_rows, as_json=as_json)
 
 
-def explain(socket: Path | None, *, job: str | None, instance: str | None, as_json: bool) -> int:
+def explain(socket: Place | None, *, job: str | None, instance: str | None, as_json: bool) -> int:
     """Explain the fleet, a key or an instance."""
     params = {name: value for name, value in (("key", job), ("instance", instance)) if value is not None}
     return show(partial(ask, socket, "GET", "/explain", params=params), _answer_rows, as_json=as_json)
 
 
-def hold(socket: Path | None, verb: str, instance: str, why: str, *, as_json: bool) -> int:
+def hold(socket: Place | None, verb: str, instance: str, why: str, *, as_json: bool) -> int:
     """Cordon or retain an instance, or no longer."""
     done = {
         "cordon": "cordoned",
@@ -43,12 +43,12 @@ def hold(socket: Path | None, verb: str, instance: str, why: str, *, as_json: bo
     )
 
 
-def reload(socket: Path | None, *, as_json: bool) -> int:
+def reload(socket: Place | None, *, as_json: bool) -> int:
     """Have the daemon read its file again."""
     return show(partial(ask, socket, "POST", "/reload", json={}), _reload_rows, as_json=as_json)
 
 
-def drain(socket: Path | None, timeout: float | None, *, delete: bool, as_json: bool) -> int:
+def drain(socket: Place | None, timeout: float | None, *, delete: bool, as_json: bool) -> int:
     """Have the daemon end with its last lease; fails if that is not in time."""
     sent = {"delete": delete, **({"timeout": timeout} if timeout is not None else {})}
     patience = None if timeout is None else timeout + LONG

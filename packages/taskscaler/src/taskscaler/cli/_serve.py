@@ -2,11 +2,13 @@
 
 import shutil
 import sys
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from string import Template
 
 import anyio
+from attrs import frozen
 
 from fleeting import PluginNotFound
 from fleeting.cli import SUCCEEDED, WRONG, WRONG_FILE, outcome, report_errors
@@ -40,24 +42,69 @@ _MARGIN = 30
 """Seconds beyond the drain that the service manager waits."""
 
 
-def serve_fleet(
-    path: Path, *, runner: str | None, socket: Path | None, group: str | None, stop_timeout: float, unit: bool
-) -> int:
-    """Serve the fleet of a file, and return the exit status. What goes wrong is printed on standard error."""
+@frozen(kw_only=True)
+class Tcp:
+    """Where the daemon listens over TCP, as the command line has it."""
+
+    host: str
+    port: int
+    token: Path | None
+    certificate: Path | None
+    key: Path | None
+
+
+@frozen(kw_only=True)
+class Served:
+    """What is served, and where."""
+
+    path: Path
+    """Of the fleet's file."""
+
+    runner: str | None
+    socket: Path | None
+    group: str | None
+    stop_timeout: float
+    tcp: Tcp | None
+
+    def words(self) -> Iterator[str]:
+        """Give the arguments that mean the same, wherever they are given."""
+        yield str(self.path.absolute())
+        yield f"--stop-timeout={self.stop_timeout:g}s"
+        if self.runner is not None:
+            yield f"--runner={self.runner}"
+        if self.socket is not None:
+            yield f"--socket={self.socket.absolute()}"
+        if self.group is not None:
+            yield f"--socket-group={self.group}"
+        if self.tcp is not None:
+            host = f"[{self.tcp.host}]" if ":" in self.tcp.host else self.tcp.host
+            yield f"--listen={host}:{self.tcp.port}"
+            files = {"token-file": self.tcp.token, "tls-cert": self.tcp.certificate, "tls-key": self.tcp.key}
+            yield from (f"--{name}={path.absolute()}" for name, path in files.items() if path is not None)
+
+
+def serve_fleet(served: Served, *, unit: bool) -> int:
+    """Serve a fleet, and return the exit status. What goes wrong is printed on standard error."""
     if missing := [name for name in ("anycorn", "starlette", "cattrs") if find_spec(name) is None]:
         why = f"the daemon needs {missing[0]}, which is not installed; install taskscaler[serve]"
         return report_errors([WrongArguments(why)], WRONG)
     from taskscaler.serve._daemon import Daemon
     from taskscaler.serve._fleet_file import read_fleet_file
     from taskscaler.serve._listen import place_of
+    from taskscaler.serve._tcp import Entrance, Listen
 
+    tcp = served.tcp
     try:
-        file = read_fleet_file(path, runner)
-        place = place_of(path, socket, group)
+        file = read_fleet_file(served.path, served.runner)
+        place = place_of(served.path, served.socket, served.group)
+        listen = None
+        if tcp is not None:
+            token = tcp.token or file.token
+            listen = Listen(host=tcp.host, port=tcp.port, token=token, certificate=tcp.certificate, key=tcp.key)
     except (*WRONG_FILE, PluginNotFound, NoDaemon) as error:
         return report_errors([error], WRONG)
     if unit:
-        print(_unit(path, runner, socket, group, stop_timeout), end="")  # noqa: T201  (what was asked for)
+        print(_unit(served), end="")  # noqa: T201  (what was asked for)
         return SUCCEEDED
 
     def say(line: str) -> None:
@@ -66,10 +113,12 @@ def serve_fleet(
     for note in file.notes:
         say(f"note: {note}")
 
-    async def run() -> int:
-        return await Daemon(file, place, group, stop_timeout, say, runner).run()
-
     def serve() -> int:
+        entrance = None if listen is None else Entrance.of(listen)
+
+        async def run() -> int:
+            return await Daemon(file, place, served.group, served.stop_timeout, say, served.runner, entrance).run()
+
         allow_open_files()
         with logging_on(sys.stderr):
             return anyio.run(run)
@@ -77,15 +126,11 @@ def serve_fleet(
     return outcome(serve)
 
 
-def _unit(path: Path, runner: str | None, socket: Path | None, group: str | None, stop_timeout: float) -> str:
+def _unit(served: Served) -> str:
     """Write the unit of systemd that serves the fleet as this command would."""
     program = shutil.which(sys.argv[0]) or shutil.which("taskscaler") or "taskscaler"
-    words = [str(Path(program).absolute()), "serve", str(path.absolute()), f"--stop-timeout={stop_timeout:g}s"]
-    words += [f"--runner={runner}"] if runner is not None else []
-    words += [f"--socket={socket.absolute()}"] if socket is not None else []
-    words += [f"--socket-group={group}"] if group is not None else []
-    command = " ".join(map(_quoted, words))
-    return _UNIT.substitute(name=path.name, command=command, timeout=f"{stop_timeout + _MARGIN:g}")
+    command = " ".join(map(_quoted, [str(Path(program).absolute()), "serve", *served.words()]))
+    return _UNIT.substitute(name=served.path.name, command=command, timeout=f"{served.stop_timeout + _MARGIN:g}")
 
 
 def _quoted(word: str) -> str:

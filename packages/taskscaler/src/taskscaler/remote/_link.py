@@ -2,10 +2,9 @@
 
 import json
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Mapping
 from contextlib import aclosing, asynccontextmanager, suppress
 from math import inf
-from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
@@ -14,8 +13,11 @@ import httpx
 from anyio.abc import TaskStatus
 from attrs import define, field
 
+from fleeting.errors import WrongArguments
 from fleeting.plugins import format_duration
 from taskscaler._errors import DaemonRefused, NoDaemon
+from taskscaler._socket import Place
+from taskscaler._url import DaemonUrl
 from taskscaler._wire import CLIENT, ClientUnknown, error_of
 
 PROMPT = 30.0
@@ -57,11 +59,31 @@ class _Transport(httpx.AsyncHTTPTransport):
         return await super().handle_async_request(request)
 
 
+class _Token(httpx.Auth):
+    """Shows the token, as its file has it at the moment."""
+
+    def __init__(self, place: DaemonUrl) -> None:
+        """Read it once.
+
+        Raises:
+            WrongArguments: There is none.
+        """
+        self._place = place
+        self._last = place.headers()
+
+    def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response]:
+        """Add it to a request; while the file is being exchanged, the last one."""
+        with suppress(WrongArguments):
+            self._last = self._place.headers()
+        request.headers.update(self._last)
+        yield request
+
+
 @define(eq=False)
 class Link:
     """One client of a daemon."""
 
-    socket: Path
+    socket: Place
     patience: float
     """Seconds for which a daemon that does not answer is tried again."""
 
@@ -82,12 +104,19 @@ class Link:
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
-        """Have a way to the daemon, while the body runs; nothing is asked yet."""
-        transport = _Transport(
-            uds=str(self.socket), limits=httpx.Limits(max_connections=None, max_keepalive_connections=20)
-        )
-        headers = {CLIENT: self.id}
-        self._http = httpx.AsyncClient(transport=transport, base_url="http://localhost/v1", headers=headers)
+        """Have a way to the daemon, while the body runs; nothing is asked yet.
+
+        Raises:
+            WrongArguments: There is no token to show.
+        """
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=20)
+        headers, root, auth = {CLIENT: self.id}, "http://localhost/v1", None
+        if isinstance(self.socket, DaemonUrl):
+            transport = _Transport(verify=self.socket.context(), limits=limits)
+            root, auth = f"{self.socket}/v1", _Token(self.socket)
+        else:
+            transport = _Transport(uds=str(self.socket), limits=limits)
+        self._http = httpx.AsyncClient(transport=transport, base_url=root, headers=headers, auth=auth)
         async with self._http:
             yield
 
@@ -178,7 +207,7 @@ class Link:
                             begun = True
                             task_status.started()
                 gone_at = anyio.current_time()
-            except (NoDaemon, ClientUnknown) as error:
+            except (NoDaemon, ClientUnknown, DaemonRefused) as error:  # the last: it may know another token by now
                 if not begun:
                     raise
                 if self._there.is_set():

@@ -21,6 +21,7 @@ from taskscaler._lease import Lease
 from taskscaler._observe import Observers, ScalerObserver, event_from_data
 from taskscaler._socket import find_socket
 from taskscaler._types import Policy
+from taskscaler._url import DaemonUrl
 from taskscaler._wire import DEFAULT_TTL, LEAST_TTL, MOST_TTL, ClientUnknown, from_plain
 from taskscaler.core._slots import Capacity, DetachedLease
 from taskscaler.diagnose._explain import Explanation, InstanceView
@@ -39,24 +40,28 @@ FAREWELL = 5.0
 
 
 def connect(
-    socket: str | os.PathLike[str] | None = None,
+    socket: str | os.PathLike[str] | DaemonUrl | None = None,
     *,
     ttl: float = DEFAULT_TTL,
     patience: float = 300.0,
     observers: Sequence[ScalerObserver] = (),
+    token_file: str | os.PathLike[str] | None = None,
 ) -> "Taskscaler":
     """Use the fleet of the daemon that listens on *socket*. Nothing is asked until the scaler is entered.
 
     Args:
-        socket: Its path. None: as TASKSCALER_SOCKET has it, or the only one of the user's daemons.
+        socket: Its path, or its address, as ``https://build.example:8443``: over TCP, leases cannot be dialled. None:
+            as TASKSCALER_SOCKET has it, or the only one of the user's daemons.
         ttl: Seconds after which the daemon takes back what this program holds, if the program is gone: 1 to 600.
         patience: Seconds for which a daemon that is being restarted is waited for.
         observers: Hear what happens to the fleet while the daemon is there; only the daemon's own user may.
+        token_file: For an address: the file with the token. None: as TASKSCALER_TOKEN_FILE has it.
 
     Raises:
         NoDaemon: No socket was named, and there is none, or there are several.
+        WrongArguments: The address cannot be used, or there is no token for it.
     """
-    return Taskscaler(socket, ttl=ttl, patience=patience, observers=observers)
+    return Taskscaler(socket, ttl=ttl, patience=patience, observers=observers, token_file=token_file)
 
 
 class Taskscaler:
@@ -68,11 +73,12 @@ class Taskscaler:
 
     def __init__(
         self,
-        socket: str | os.PathLike[str] | None = None,
+        socket: str | os.PathLike[str] | DaemonUrl | None = None,
         *,
         ttl: float = DEFAULT_TTL,
         patience: float = 300.0,
         observers: Sequence[ScalerObserver] = (),
+        token_file: str | os.PathLike[str] | None = None,
         client: str = "",
         dial: Dial = dial,
     ) -> None:
@@ -83,6 +89,7 @@ class Taskscaler:
             ttl: Of what is held.
             patience: With a daemon that is away.
             observers: Of the fleet.
+            token_file: For an address.
             client: Names this program for good: one that was killed is succeeded by the next of its name, and what it
                 held goes back as soon as that enters. A secret. Empty: it is nobody's successor.
             dial: Connects to instances.
@@ -96,7 +103,8 @@ class Taskscaler:
         self._shut = ""
         self._succeeds = bool(client)
         named = {"id": client} if client else {}
-        self._link = Link(find_socket(socket), patience, self._begin, self._hear, self._lose_all, ttl, **named)
+        place = find_socket(socket, token_file)
+        self._link = Link(place, patience, self._begin, self._hear, self._lose_all, ttl, **named)
         self._observers = Observers(observers)
         self._dial = dial
         self._leases: RemoteLeases | None = None

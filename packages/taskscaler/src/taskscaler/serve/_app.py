@@ -186,12 +186,15 @@ class Api:
         headers, peer = request.headers, request.state.peer
         if request.scope["http_version"] not in ("1.0", "1.1"):
             raise DaemonRefused("only HTTP/1.1 is spoken here; use no other version", status=505)
-        if (host := headers.get("host", "").partition(":")[0]) not in HOSTS:
+        if not peer.by_token and (host := headers.get("host", "").partition(":")[0]) not in HOSTS:
             raise DaemonRefused(f"this is not {host[:100]!r}; use http://localhost", status=421)
         if "origin" in headers:
             raise DaemonRefused("a page of a website may not ask; use no browser", status=403)
         if verb.owner and not peer.is_owner:
             raise DaemonRefused(f"only the daemon's own user may {verb.name}; ask that user to do it", status=403)
+        if verb.local and peer.by_token:
+            why = "credentials are given on the daemon's Unix socket only"
+            raise DaemonRefused(f"{why}; use that, or have the daemon itself run the work: submit it", status=403)
         body = await self._body(verb, request, peer)
         id_ = _client_id(headers.get(CLIENT)) if verb.client else ""
         client = None if verb.name == "open_client" or not verb.client else self._renewed(id_, peer)
@@ -361,7 +364,7 @@ class Api:
         asked: bodies.Jobs = call.body
         batch = self.fleet.batches.find(call.peer, asked.batch)
         records, total = await self.fleet.batches.jobs(batch, asked.first, asked.most)
-        results = str(batch.files.results.directory) if call.peer.is_owner else None
+        results = str(batch.files.results.directory) if call.peer.is_owner and not call.peer.by_token else None
         return {**batch.as_data(), "results": results, "total": total, "list": list(map(record_as_data, records))}
 
     async def _wait(self, call: _Call) -> dict[str, object]:

@@ -3,7 +3,7 @@
 import logging
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from secrets import token_hex
@@ -11,7 +11,7 @@ from time import monotonic_ns
 
 import anyio
 from anyio import to_thread
-from anyio.abc import TaskStatus
+from anyio.abc import SocketAttribute, SocketListener, TaskStatus
 from attrs import asdict, define, field
 
 from fleeting import ConfigError, ConnectorConfig, FleetingError, JournalError, LoopClock
@@ -27,6 +27,7 @@ from taskscaler.serve._holders import Holders
 from taskscaler.serve._listen import listening
 from taskscaler.serve._notify import notify, watchdog_interval
 from taskscaler.serve._server import Server
+from taskscaler.serve._tcp import MOST_CONNECTIONS, Entrance, listening_on_tcp
 
 GOODBYE = 2.0
 """Seconds that answers under way have to be sent when the daemon ends."""
@@ -56,6 +57,9 @@ class Daemon:
     runner: str | None = None
     """Which runner of a ``config.toml``."""
 
+    entrance: Entrance | None = None
+    """Where it listens over TCP, too."""
+
     boot: str = field(factory=lambda: token_hex(8), init=False)
     scaler: Taskscaler = field(init=False)
     holders: Holders = field(init=False)
@@ -80,7 +84,11 @@ class Daemon:
             SocketRefused, JournalError: Another daemon has the socket, the state or the group.
             FleetingError: The fleet cannot be opened.
         """
-        async with listening(self.socket, self.group) as listener, anyio.create_task_group() as self._tasks:
+        async with (
+            listening(self.socket, self.group) as listener,
+            listening_on_tcp(self.entrance) as others,
+            anyio.create_task_group() as self._tasks,
+        ):
             await self._tasks.start(self._heed_signals)
             self._clock = LoopClock()
             self._since = self._clock.now()
@@ -88,12 +96,23 @@ class Daemon:
             self.scaler = self.file.scaler(self._clock, [self._api.hear, self._hear])
             with self._opening:
                 async with self.scaler:
-                    await self._serve(Server(self._api.app()), listener)
+                    await self._serve(self._servers(listener, others))
             self._tasks.cancel_scope.cancel()
         self.say("stopped")
         return SIGNALLED + self._ended_by if self._ended_by else SUCCEEDED
 
-    async def _serve(self, server: Server, listener: anyio.abc.SocketListener) -> None:
+    def _servers(
+        self, listener: SocketListener, others: Sequence[SocketListener]
+    ) -> Sequence[tuple[Server, SocketListener]]:
+        """Give each listener its own server, so that nobody takes another's places."""
+        app = self._api.app()
+        servers = [(Server(app), listener)]
+        if self.entrance is not None:
+            guarded = self.entrance.guard(app)
+            servers += [(Server(guarded, MOST_CONNECTIONS, self.entrance.admit), other) for other in others]
+        return servers
+
+    async def _serve(self, servers: Sequence[tuple[Server, SocketListener]]) -> None:
         """Answer until it is over."""
         async with anyio.create_task_group() as serving:
             self.holders = Holders(self.scaler, self._clock.now, serving.start_soon, self._api.tell)
@@ -110,8 +129,10 @@ class Daemon:
             await self._take_up_batches()
             serving.start_soon(self.batches.watch)
             serving.start_soon(self.holders.watch)
-            serving.start_soon(server.serve, listener)
+            for server, listener in servers:
+                serving.start_soon(server.serve, listener)
             serving.start_soon(self._show_life)
+            self._say_where([listener for _, listener in servers[1:]])
             self.say(f"ready: {self.file.path} is served on {self.socket} (process {os.getpid()})")
             notify("READY=1", f"STATUS=serving {self.file.path} on {self.socket}")
             await self._over.wait()
@@ -120,8 +141,16 @@ class Daemon:
                 await self.batches.leave()
             with anyio.move_on_after(GOODBYE):
                 await self._api.settle()
-            await server.close()
+            async with anyio.create_task_group() as closing:
+                for server, _ in servers:
+                    closing.start_soon(server.close)
             serving.cancel_scope.cancel()
+
+    def _say_where(self, listeners: Sequence[SocketListener]) -> None:
+        """Name what TCP clients need."""
+        if self.entrance is not None:
+            port = listeners[0].extra(SocketAttribute.local_port)
+            self.say(f"listening on {self.entrance.url(port)}; the token is in {self.entrance.asked.token}")
 
     async def _take_up_batches(self) -> None:
         """Go on with what an earlier daemon has left: before anybody is answered, for its leases' time runs.
@@ -206,12 +235,16 @@ class Daemon:
     async def reload(self) -> dict[str, object]:
         """Take over the policies as they are in the file now, and name what else has changed.
 
+        Token and certificate are read again, too.
+
         Raises:
             ConfigError, FleetingError, OSError: The file is wrong; nothing has changed.
         """
         notify("RELOADING=1", f"MONOTONIC_USEC={monotonic_ns() // 1000}")
         try:
             file = await to_thread.run_sync(read_fleet_file, self.file.path, self.runner)
+            if self.entrance is not None:
+                await to_thread.run_sync(self.entrance.reload)
             await self.scaler.configure(policies=file.autoscaler.policy)
         except OSError as error:
             problem = f"{self.file.path} cannot be read ({error.strerror}); nothing was reloaded"

@@ -69,10 +69,23 @@ class FleetFile:
         Raises:
             JournalError: The user has no home directory to keep them in.
         """
-        storage = self.autoscaler.state_storage
-        directory = default_directory() if storage.dir is None else Path(storage.dir)
+        return self._state / "batches" / self._name
+
+    @property
+    def token(self) -> Path:
+        """Where the token is for clients over TCP, unless the user says otherwise. Raises as `batches`."""
+        return self._state / "tokens" / self._name
+
+    @property
+    def _state(self) -> Path:
+        given = self.autoscaler.state_storage.dir
+        return default_directory() if given is None else Path(given)
+
+    @property
+    def _name(self) -> str:
+        """Name this fleet among those of the user."""
         place = self.path.absolute()
-        return directory / "batches" / f"{place.stem}-{sha256(os.fsencode(place)).hexdigest()[:12]}"
+        return f"{place.stem}-{sha256(os.fsencode(place)).hexdigest()[:12]}"
 
     def changes(self, later: Self) -> list[str]:
         """Name what differs in the same file later, in anything but the policies."""

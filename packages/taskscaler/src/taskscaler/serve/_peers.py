@@ -28,6 +28,10 @@ class Peer:
     pid: int = 0
     """0: not known."""
 
+    by_token: bool = False
+    """Whether it came over TCP, with the token: it may do what the daemon's own user may, but learns no credential and
+    nothing of this machine's files."""
+
     @property
     def is_owner(self) -> bool:
         """Whether it is the daemon's own user, or root, who could become it."""

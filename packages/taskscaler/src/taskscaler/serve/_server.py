@@ -5,8 +5,10 @@ connected nor bounds how many do; so the listener is ours, and each connection i
 """
 
 import errno
+import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import anyio
@@ -19,6 +21,8 @@ from anycorn.worker_context import WorkerContext
 from anyio.abc import ByteStream, SocketAttribute, SocketListener, SocketStream
 from attrs import define, field
 
+from taskscaler._errors import DaemonRefused
+from taskscaler._wire import error_as_data
 from taskscaler.serve._peers import Peer, peer_of
 
 MOST_CONNECTIONS = 8192
@@ -33,17 +37,24 @@ IDLE = 15
 SEND_TIMEOUT = 10.0
 """Seconds that a client may take to read what it is sent; then its connection is closed."""
 
+MOST_REFUSED = 64
+"""Connections too many that are told so at a time; further ones are closed."""
+
 HEARING = 1.0
 """Seconds for which a connection that is too much is still listened to, so that it can read why."""
 
 BREATH = 0.1
 """Seconds until the next try to accept where the system has no file descriptors left."""
 
-_WHY_FULL = b'{"error": {"code": "TS111", "type": "DaemonRefused", "message": "too many connections; wait"}}'
-_FULL = b"HTTP/1.1 503 Full\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%s" % (
-    len(_WHY_FULL),
-    _WHY_FULL,
-)
+
+def written(status: int, why: str) -> bytes:
+    """Write a refusal as it goes over the wire, where nothing else speaks HTTP."""
+    body = json.dumps({"error": error_as_data(DaemonRefused(why))}).encode()
+    head = f"HTTP/1.1 {status} Refused\r\nconnection: close\r\ncontent-type: application/json\r\n"
+    return f"{head}content-length: {len(body)}\r\n\r\n".encode() + body
+
+
+_FULL = written(503, "too many connections; wait")
 
 log = logging.getLogger("taskscaler.serve")
 
@@ -52,7 +63,7 @@ log = logging.getLogger("taskscaler.serve")
 class _Patient(ByteStream):
     """A connection whose other end may not take for ever to read."""
 
-    _stream: SocketStream
+    _stream: ByteStream
 
     async def receive(self, max_bytes: int = 65536) -> bytes:
         """Receive, for as long as it takes: anycorn sees to who is idle."""
@@ -103,6 +114,17 @@ class _Connection(TCPServer):
             await super().protocol_send(event)
 
 
+async def hear_out(stream: ByteStream) -> None:
+    """Read what is still sent: who is hung up on meanwhile may never read the answer."""
+    while True:
+        await stream.receive()
+
+
+async def _as_connected(stream: SocketStream) -> tuple[ByteStream, Peer]:
+    """Take a connection on a Unix socket as it is: the kernel says whose it is."""
+    return stream, peer_of(stream.extra(SocketAttribute.raw_socket))
+
+
 @define(eq=False)
 class Server:
     """Answers what comes in on a listener."""
@@ -111,6 +133,12 @@ class Server:
     """The ASGI application; finds the `Peer` in the state of each request, as ``peer``."""
 
     most: int = MOST_CONNECTIONS
+    admit: Callable[[SocketStream], Awaitable[tuple[ByteStream, Peer]]] = _as_connected
+    """Says what to speak over, and with whom; may take its time, within bounds of its own."""
+
+    _refused: int = field(default=0, init=False)
+    """How many connections too many are being told so."""
+
     _open: dict[SocketStream, anyio.CancelScope] = field(factory=dict, init=False)
     _accepting: anyio.CancelScope = field(factory=anyio.CancelScope, init=False)
     _closed: anyio.Event = field(factory=anyio.Event, init=False)
@@ -158,16 +186,11 @@ class Server:
     async def _attend(self, stream: SocketStream) -> None:
         """Serve one connection; whatever goes wrong with it ends nothing else."""
         try:
-            peer = peer_of(stream.extra(SocketAttribute.raw_socket))
-            if len(self._open) >= self.most:
-                await _Patient(stream).send(_FULL)
-                await stream.send_eof()
-                with anyio.move_on_after(HEARING):  # closed with something unread, it would lose the answer
-                    while True:
-                        await stream.receive()
-                return
-            with anyio.CancelScope() as self._open[stream]:
-                await self._talk(stream, peer)
+            if len(self._open) < self.most:
+                with anyio.CancelScope() as self._open[stream]:
+                    await self._talk(stream)
+            elif self._refused < MOST_REFUSED:
+                await self._refuse(stream)
         except Exception as error:
             log.debug("connection_failed", exc_info=error)
         finally:
@@ -176,7 +199,21 @@ class Server:
             with anyio.CancelScope(shield=True):
                 await anyio.aclose_forcefully(stream)
 
-    async def _talk(self, stream: SocketStream, peer: Peer) -> None:
+    async def _refuse(self, stream: SocketStream) -> None:
+        """Say that there are too many; closed with something unread, the connection would lose the answer."""
+        self._refused += 1
+        try:
+            with anyio.move_on_after(HEARING):
+                admitted, _ = await self.admit(stream)
+                await _Patient(admitted).send(_FULL)
+                with suppress(NotImplementedError):  # TLS has no such thing
+                    await admitted.send_eof()
+                await hear_out(admitted)
+        finally:
+            self._refused -= 1
+
+    async def _talk(self, stream: SocketStream) -> None:
+        admitted, peer = await self.admit(stream)
+        patient: Any = _Patient(admitted)  # of the socket, anycorn uses no more than this has
         state = ConnectionState({"peer": peer})
-        patient: Any = _Patient(stream)  # of the socket, anycorn uses no more than this has
         await _Connection(ASGIWrapper(self.app), self._config, self._context, state, patient).run()

@@ -33,6 +33,9 @@ class Verb:
     owner: bool = False
     """Whether only the daemon's own user may ask."""
 
+    local: bool = False
+    """Whether that is answered on the Unix socket only: with credentials."""
+
     client: bool = False
     """Whether a client has to be named in the header."""
 
@@ -241,6 +244,7 @@ VERBS: Sequence[Verb] = (
         body=bodies.OfLease,
         client=True,
         owner=True,
+        local=True,
         waits=True,
     ),
     Verb(
@@ -264,7 +268,8 @@ VERBS: Sequence[Verb] = (
         method="GET",
         path="/batch",
         summary="Describe a batch and some of its jobs.",
-        answer="a batch as in `batches`, results (its directory, for the daemon's own user), total, and list: the jobs",
+        answer="a batch as in `batches`, results (its directory, for the daemon's own user on the socket), total, and "
+        "list: the jobs",
         body=bodies.Jobs,
     ),
     Verb(
@@ -357,7 +362,9 @@ def openapi() -> dict[str, Any]:
         "openapi": "3.1.0",
         "info": {"title": "taskscaler", "version": version("taskscaler")},
         "paths": paths,
+        "security": [{}, {"token": []}],
         "components": {
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer", "description": "Over TCP."}},
             "schemas": {"Error": _ERROR, **{cls.__name__: _schema(cls) for cls in _bodies()}},
             "parameters": {
                 "client": {
@@ -393,7 +400,7 @@ def _operation(verb: Verb) -> dict[str, Any]:
     operation: dict[str, Any] = {
         "operationId": verb.name,
         "summary": verb.summary,
-        "description": "The daemon's own user only." if verb.owner else "",
+        "description": " ".join(_restrictions(verb)),
         "responses": {"200": {"description": verb.answer, "content": {media: {}}}, "default": error},
     }
     parameters: list[dict[str, Any]] = [{"$ref": "#/components/parameters/client"}] if verb.client else []
@@ -409,6 +416,13 @@ def _operation(verb: Verb) -> dict[str, Any]:
         schema = {"$ref": f"#/components/schemas/{verb.body.__name__}"}
         operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
     return {**operation, **({"parameters": parameters} if parameters else {})}
+
+
+def _restrictions(verb: Verb) -> Iterator[str]:
+    if verb.owner:
+        yield "The daemon's own user only."
+    if verb.local:
+        yield "On the Unix socket only."
 
 
 def _bodies() -> Iterator[type]:

@@ -30,12 +30,16 @@ P = ParamSpec("P")
 
 
 def connect(
-    socket: str | os.PathLike[str] | None = None, *, ttl: float = 30.0, patience: float = 300.0
+    socket: str | os.PathLike[str] | None = None,
+    *,
+    ttl: float = 30.0,
+    patience: float = 300.0,
+    token_file: str | os.PathLike[str] | None = None,
 ) -> "Taskscaler":
     """Use the fleet of a daemon. Arguments and errors are those of `taskscaler.remote.connect`."""
     from taskscaler import remote  # needs what only some have installed
 
-    return Taskscaler.of(remote.connect(socket, ttl=ttl, patience=patience))
+    return Taskscaler.of(remote.connect(socket, ttl=ttl, patience=patience, token_file=token_file))
 
 
 def _like(
