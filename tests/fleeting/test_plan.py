@@ -19,6 +19,7 @@ from fleeting import (
     State,
 )
 from fleeting.core import TOO_OLD, Plan, Step, messages
+from fleeting.core._context import REMEMBER_LOST
 from fleeting.core._growth import UNFILLED
 from fleeting.core._intents import IntentRecord
 from fleeting.core._pacing import UNANSWERED
@@ -538,21 +539,48 @@ def test_a_sign_of_life_does_not_bring_back_what_the_view_does_not_show() -> Non
     assert access(plan) is Access.AVAILABLE
 
 
-def test_a_notice_that_is_overdue_when_a_view_shows_its_instance_counts() -> None:
-    """However long no view comes; only one that does not show it, later than any request is waited for, forgets it.
+SHOWN, DELETED, OMITTED = {"i": State.RUNNING}, {"i": State.DELETED}, dict[str, State]()
 
-    One that shows it as deleted does not: the next may show it running.
+
+@pytest.mark.parametrize("preexisting", [Preexisting.REMOVE, Preexisting.ADOPT])
+@pytest.mark.parametrize(
+    ("views", "counts"),
+    [
+        ([SHOWN], True),
+        ([DELETED, SHOWN], True),
+        ([OMITTED, SHOWN], True),
+        ([OMITTED, DELETED, OMITTED, SHOWN], True),
+        ([OMITTED, OMITTED, SHOWN], False),
+    ],
+)
+def test_a_notice_that_is_overdue_when_a_view_shows_its_instance_counts(
+    preexisting: Preexisting, views: list[dict[str, State]], *, counts: bool
+) -> None:
+    """However long no view comes; two in a row that do not show it, later than a lost one is remembered, forget it.
+
+    One is not enough, as it is not for an instance that is known, and neither is one that shows it as deleted.
     """
-    late, running = EPOCH + 11 + CONFIG.intent_timeout, {"i": State.RUNNING}
-    for config in (CONFIG, evolve(CONFIG, preexisting=Preexisting.ADOPT)):
-        for views, counts in (([running], True), ([{}, running], False), ([{"i": State.DELETED}, running], True)):
-            plan = started(config)
-            plan.handle(messages.Noticed("i", EPOCH + 10, NoticeKind.REBALANCE), EPOCH)
-            plan.handle(messages.Noticed("i", EPOCH + 11, NoticeKind.REBALANCE), EPOCH)
-            plan.tick(late)
-            plan.handle(messages.Increased(one_intent(plan.request(1, late)), 1), late)
-            steps = [view(plan, seen(**shown), late) for shown in views]
-            assert bool(of_type(messages.Decrease, steps[-1].actions)) == counts
+    late = EPOCH + 11 + max(CONFIG.intent_timeout, REMEMBER_LOST)
+    plan = started(evolve(CONFIG, preexisting=preexisting))
+    plan.handle(messages.Noticed("i", EPOCH + 10, NoticeKind.REBALANCE), EPOCH)
+    plan.handle(messages.Noticed("i", EPOCH + 11, NoticeKind.REBALANCE), EPOCH)
+    plan.tick(late)
+    plan.handle(messages.Increased(one_intent(plan.request(1, late)), 1), late)
+    steps = [view(plan, seen(**shown), late) for shown in views]
+    assert bool(of_type(messages.Decrease, steps[-1].actions)) == counts
+
+
+@pytest.mark.parametrize("intent_timeout", [CONFIG.intent_timeout, 2 * REMEMBER_LOST])
+def test_a_notice_is_kept_as_long_as_a_lost_instance_and_a_request(intent_timeout: float) -> None:
+    """However many views do not show its instance meanwhile: that may be on its way, or come back."""
+    plan = started(evolve(CONFIG, intent_timeout=intent_timeout))
+    plan.handle(messages.Noticed("i", EPOCH + 10, NoticeKind.REBALANCE), EPOCH)
+    late = EPOCH + 10 + max(intent_timeout, REMEMBER_LOST)
+    for at in (EPOCH + 11, EPOCH + 12, late - 1, late):
+        plan.tick(at)
+        view(plan, seen(), at)
+    plan.handle(messages.Increased(one_intent(plan.request(1, late)), 1), late)
+    assert of_type(messages.Decrease, view(plan, seen(**SHOWN), late).actions)
 
 
 def test_the_age_counts_from_what_the_cloud_says_as_soon_as_it_does() -> None:

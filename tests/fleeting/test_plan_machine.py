@@ -22,9 +22,9 @@ from fleeting import (
     State,
 )
 from fleeting.core import Drop, Instance, Put, Stage, Step, messages
+from fleeting.core._context import REMEMBER_LOST
 from fleeting.core._intents import CLOCK_SKEW
 from fleeting.core._pacing import UNANSWERED
-from fleeting.core._plan import REMEMBER_LOST
 from fleeting.core._records import INSTANCE, INTENT
 from fleeting.core._stages import Ready, Unhealthy
 from fleeting.events import Access, Availability, LossKind
@@ -147,7 +147,9 @@ class Early:
 
     goes_at: float
     kept_until: float
-    """A view that is fetched from then on, and does not show the instance, lets it be forgotten."""
+    """Two views in a row that are fetched from then on, and do not show the instance, let it be forgotten."""
+
+    missed: int = 0
 
 
 @define
@@ -534,7 +536,9 @@ class PlanMachine(RuleBasedStateMachine):
             else:
                 known.missed += 1
         self.feed(messages.Updated(Observation(instances, self.problems)))
-        self.early = {id_: each for id_, each in self.early.items() if each.kept_until > began}
+        for id_, each in self.early.items():
+            each.missed = 0 if id_ in instances else each.missed + (began >= each.kept_until)
+        self.early = {id_: each for id_, each in self.early.items() if each.missed < 2}
         for known in self.seen.values():
             assert known.missed < 2, "missing twice, and still not lost"
         for id_ in fresh:
@@ -553,6 +557,8 @@ class PlanMachine(RuleBasedStateMachine):
             adopted = self.config.preexisting is Preexisting.ADOPT and not self.seen[id_].noticed
             spoilt = observed.state in {State.FAILED, State.DELETING, State.DELETED}
             assert (known.stage is not Stage.REMOVING) == (adopted and not spoilt)
+        if self.seen[id_].noticed:
+            assert known.stage is Stage.REMOVING, "one that is about to go, or should have gone, is not made ready"
 
     # --- those on top ----------------------------------------------------------------------------------------
 
@@ -935,7 +941,7 @@ class PlanMachine(RuleBasedStateMachine):
             self.seen[id_].noticed = True
         earlier = self.early.get(id_)
         goes_at = min(earlier.goes_at if earlier else 1e12, self.now + seconds)
-        self.early[id_] = Early(goes_at, max(self.now, goes_at) + self.config.intent_timeout)
+        self.early[id_] = Early(goes_at, max(self.now, goes_at) + max(self.config.intent_timeout, REMEMBER_LOST))
         self.feed(messages.Noticed(id_, self.now + seconds, NoticeKind.PREEMPTION))
 
     @rule(pick=PICKS)

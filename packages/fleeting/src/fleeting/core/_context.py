@@ -12,6 +12,9 @@ from fleeting.core._table import InstanceTable
 from fleeting.core._timers import Timers
 from fleeting.core._turn import Turn
 
+REMEMBER_LOST = 3600.0
+"""Seconds for which a gone instance is remembered, so that a stale view cannot bring it back to work."""
+
 
 @define(kw_only=True)
 class Context:

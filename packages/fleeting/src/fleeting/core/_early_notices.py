@@ -1,24 +1,32 @@
 """Notices of instances that no view has shown yet. Pure."""
 
 from collections.abc import Container
-from typing import NamedTuple
+
+from attrs import define
 
 from fleeting.core import messages
 
+MISSED = 2
+"""Views in a row that do not show an instance, after which it does not exist: one bad read decides nothing."""
 
-class _Kept(NamedTuple):
+
+@define
+class _Kept:
     """A notice, and until when it is kept."""
 
     notice: messages.Noticed
     until: float
-    """A view that was fetched at this time or later, and does not show the instance, lets it be forgotten."""
+    """Views that were fetched at this time or later, and do not show the instance, let it be forgotten."""
+
+    missed: int = 0
+    """How many of these there have been in a row."""
 
 
 class EarlyNotices:
     """Kept until their instances appear, or should have."""
 
     def __init__(self, patience: float) -> None:
-        """Start with none; *patience*: seconds after its time for which a notice is kept, as requests are."""
+        """Start with none; *patience*: seconds after its time for which a notice is kept, whatever views show."""
         self._patience = patience
         self._kept: dict[str, _Kept] = {}
 
@@ -35,8 +43,13 @@ class EarlyNotices:
         return kept.notice if kept is not None else None
 
     def forget(self, seen_at: float, shown: Container[str]) -> None:
-        """Drop those whose instances a view that was fetched then should have shown; without one nobody knows.
+        """Drop those whose instances a view that was fetched then should have shown, and not only that one.
 
         One that it shows as deleted stays: the cloud may take that back.
         """
-        self._kept = {id_: each for id_, each in self._kept.items() if each.until > seen_at or id_ in shown}
+        for id_, each in self._kept.items():
+            if id_ in shown:
+                each.missed = 0
+            elif each.until <= seen_at:
+                each.missed += 1
+        self._kept = {id_: each for id_, each in self._kept.items() if each.missed < MISSED}

@@ -30,7 +30,7 @@ from fleeting._types import Notice, NoticeKind, Observation, Observed, Problem, 
 from fleeting.core import messages
 from fleeting.core._agenda import Agenda
 from fleeting.core._chance import Chance
-from fleeting.core._context import Context
+from fleeting.core._context import REMEMBER_LOST, Context
 from fleeting.core._deletions import Deletions
 from fleeting.core._due import Due, Timer
 from fleeting.core._growth import Growth
@@ -58,9 +58,6 @@ from fleeting.core._table import InstanceTable
 from fleeting.core._timers import Timers
 from fleeting.core._turn import Turn
 from fleeting.core._views import Views
-
-REMEMBER_LOST = 3600.0
-"""Seconds for which a gone instance is remembered, so that a stale view cannot bring it back to work."""
 
 ROUNDS = 60
 """Rounds of heartbeats in a `heartbeat_interval`: every second, if that is a minute."""

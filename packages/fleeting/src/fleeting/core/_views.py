@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from fleeting._types import Observed
 from fleeting.core import messages
-from fleeting.core._context import Context
+from fleeting.core._context import REMEMBER_LOST, Context
 from fleeting.core._due import VIEW
 from fleeting.core._early_notices import EarlyNotices
 from fleeting.core._last_view import LastView
@@ -42,7 +42,7 @@ class Views:
         """Before the first view; *last_view* is the one that the table reports changes to."""
         self._context = context
         self._last = last_view
-        self.early_notices = EarlyNotices(context.config.intent_timeout)
+        self.early_notices = EarlyNotices(max(context.config.intent_timeout, REMEMBER_LOST))
         self.viewed = False
         """Whether the cloud's view has been seen at least once."""
 
