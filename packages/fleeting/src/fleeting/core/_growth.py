@@ -8,6 +8,7 @@ stay at or below `max_instances`. Instances that are being deleted count until t
 """
 
 from collections.abc import Iterable
+from itertools import chain
 from math import inf
 
 from fleeting._types import Observed, Problem
@@ -15,7 +16,7 @@ from fleeting.core import messages
 from fleeting.core._chance import Chance
 from fleeting.core._context import Context
 from fleeting.core._due import ANSWERED, Due, Timer
-from fleeting.core._intents import Intent, IntentRecord, Intents, MatchByTime, Numbered
+from fleeting.core._intents import Candidates, Intent, IntentRecord, Intents, MatchByTime, Numbered
 from fleeting.core._pacing import OURS, UNANSWERED, Backoffs, Limits, TokenBucket
 from fleeting.core._plan_config import PlanConfig
 from fleeting.core._views import Views
@@ -66,7 +67,7 @@ class Growth:
         self._by_time: MatchByTime | None = None
         """Of the view that is being looked through, if instances carry nothing."""
 
-        self._withdrawing: list[Intent] = []
+        self._withdrawing: Candidates = ()
         self._withdrawable = withdraws
 
     def limit_to(self, max_size: int | None) -> None:
@@ -197,7 +198,7 @@ class Growth:
         self._bucket.take(-count, now)
         return count
 
-    def _withdraw(self, count: int, intents: list[Intent]) -> None:
+    def _withdraw(self, count: int, intents: Candidates) -> None:
         """Take back up to *count* unfilled requests of these."""
         count = min(count, self.withdrawable)
         if count > 0:
@@ -306,7 +307,7 @@ class Growth:
 
     def withdrawn(self, asked: int, taken: int, now: float) -> None:
         """Unfilled requests were taken back; if not all, the rest cannot be, and is not asked for again."""
-        candidates, self._withdrawing = self._withdrawing, []
+        candidates, self._withdrawing = self._withdrawing, ()
         self._withdrawable = taken >= asked
         for intent in self.intents.take_back(min(taken, asked), candidates):
             self._settle(intent)
@@ -360,7 +361,7 @@ class Growth:
         """
         seen_until = self._views.started - self._context.config.intent_timeout
         late = [each for each in self.intents if not each.in_flight and each.asked_at <= seen_until]
-        withdrawing = {intent.id for intent in self._withdrawing}
+        withdrawing = {intent.id for intent in chain.from_iterable(self._withdrawing)}
         expired = [each for each in late if each.overdue and each.id not in withdrawing]
         for intent in expired:
             self._backoff.failed(f"{intent.outstanding} requested instances never appeared", now)
@@ -369,7 +370,7 @@ class Growth:
         for intent in first_missed:
             self.intents.missed(intent)
             self._views.fetch_again()
-        self._withdraw(sum(each.outstanding for each in first_missed), first_missed)
+        self._withdraw(sum(each.outstanding for each in first_missed), [first_missed])
 
     def note_problems(self, problems: Iterable[Problem], now: float) -> None:
         """A problem not met before is a failure to grow; so is one that lasts, once more was asked for in spite of it.

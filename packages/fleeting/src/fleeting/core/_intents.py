@@ -5,14 +5,15 @@ its instances have appeared, or it is withdrawn, has failed, or has expired. One
 counts in full: the cloud may have heard it.
 """
 
-from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from heapq import heapify, heappop, heappush
-from itertools import islice
+from itertools import chain
 from math import inf
 
 from attrs import define, frozen
+
+from fleeting.core._blocks import Blocks
 
 CLOCK_SKEW = 60.0
 """Seconds by which a cloud's clock may differ from ours."""
@@ -86,6 +87,10 @@ class Numbered:
         return f"{self.token}-{self.last}"
 
 
+Candidates = Sequence[Sequence[Intent]]
+"""Intents in order, in blocks: what was withdrawable at one time, or a part of it."""
+
+
 @define(eq=False)
 class Exchange:
     """Requests that were taken back together: nobody knows whose."""
@@ -93,11 +98,14 @@ class Exchange:
     given_up: Sequence[str]
     """The intents that were given up for them, in part at least."""
 
-    candidates: Sequence[Intent]
-    """Those of which the cloud may have taken some instead, in order."""
+    candidates: Candidates
+    """Those of which the cloud may have taken some instead."""
+
+    block: int = 0
+    """Blocks of them, from the first on, in which none is open any more."""
 
     first: int = 0
-    """How many of them, from the first on, are known not to be open any more."""
+    """How many in the next one, from the first on, are known not to be open any more."""
 
 
 class Intents:
@@ -116,11 +124,8 @@ class Intents:
         """The place of each open intent among all that ever were opened."""
 
         self._opened = 0
-        self._places: list[tuple[float, int]] = []
-        """When those that `withdrawable` gives were asked for last, and their numbers; sorted."""
-
-        self._withdrawable: list[Intent] = []
-        """They themselves, in the same order."""
+        self._withdrawable: Blocks[Intent] = Blocks()
+        """Those that `withdrawable` gives, by when they were asked for last, and by number."""
 
         self._in_flight: dict[str, Intent] = {}
         """Those that the cloud is being asked for, the longest first."""
@@ -156,7 +161,8 @@ class Intents:
     @property
     def unfilled_since(self) -> float:
         """When the cloud was asked for the oldest of those that `withdrawable` gives; infinite: for none. O(1)."""
-        return self._places[0][0] if self._places else inf
+        first = self._withdrawable.first
+        return inf if first is None else first[0]
 
     @property
     def any_overdue(self) -> bool:
@@ -213,10 +219,7 @@ class Intents:
             self._in_flight[intent.id] = intent
         elif intent.outstanding:
             self.unfilled += intent.outstanding
-            place = intent.asked_at, self._numbers[intent.id]
-            at = bisect_left(self._places, place)
-            self._places.insert(at, place)
-            self._withdrawable.insert(at, intent)
+            self._withdrawable.add((intent.asked_at, self._numbers[intent.id]), intent)
         if intent.overdue:
             self._overdue.add(intent.id)
 
@@ -225,24 +228,23 @@ class Intents:
         self.outstanding -= intent.outstanding
         if not intent.in_flight and intent.outstanding:
             self.unfilled -= intent.outstanding
-            at = bisect_left(self._places, (intent.asked_at, self._numbers[intent.id]))
-            del self._places[at], self._withdrawable[at]
+            self._withdrawable.remove((intent.asked_at, self._numbers[intent.id]))
         self._in_flight.pop(intent.id, None)
         self._overdue.discard(intent.id)
 
     @property
-    def withdrawable(self) -> list[Intent]:
+    def withdrawable(self) -> Candidates:
         """Those that the cloud has answered and that still wait for instances, the next to expire first.
 
         A withdrawal is a number, and nobody knows whose requests it took: what is left has to be waited for as long
         as the youngest of them asks.
         """
-        return self._withdrawable.copy()
+        return self._withdrawable.snapshot()
 
-    def take_back(self, count: int, candidates: Sequence[Intent]) -> list[Intent]:
+    def take_back(self, count: int, candidates: Candidates) -> list[Intent]:
         """Give up *count* outstanding instances of the candidates, in their order; returns those it changed."""
         changed = []
-        for intent in candidates:
+        for intent in chain.from_iterable(candidates):
             if not count:
                 break
             given_up = min(count, intent.outstanding if intent.id in self._open else 0)
@@ -255,7 +257,7 @@ class Intents:
         self._note_exchange(changed, candidates)
         return changed
 
-    def _note_exchange(self, changed: Sequence[Intent], candidates: Sequence[Intent]) -> None:
+    def _note_exchange(self, changed: Sequence[Intent], candidates: Candidates) -> None:
         """Nobody knows whose requests were taken back: what was given up may come in the place of what was not."""
         if changed:
             exchange = Exchange([intent.id for intent in changed], candidates)
@@ -269,10 +271,15 @@ class Intents:
 
     def _is_over(self, exchange: "Exchange") -> bool:
         """Whether none of its candidates is open any more. O(1) but for those that were closed since this was asked."""
-        candidates = exchange.candidates
-        while exchange.first < len(candidates) and candidates[exchange.first].id not in self._open:
-            exchange.first += 1
-        return exchange.first == len(candidates)
+        blocks = exchange.candidates
+        while exchange.block < len(blocks):
+            block = blocks[exchange.block]
+            while exchange.first < len(block) and block[exchange.first].id not in self._open:
+                exchange.first += 1
+            if exchange.first < len(block):
+                return False
+            exchange.block, exchange.first = exchange.block + 1, 0
+        return True
 
     def close(self, intent: Intent) -> None:
         """Forget it, with whatever is still outstanding."""
@@ -287,7 +294,7 @@ class Intents:
         exchange = self._exchanges.get(carried or "")
         if exchange is None or self._is_over(exchange):
             return None
-        candidates = islice(exchange.candidates, exchange.first, None)
+        candidates = chain.from_iterable(exchange.candidates[exchange.block :])
         return next((each for each in candidates if each.id in self._open and each.outstanding), None)
 
 
