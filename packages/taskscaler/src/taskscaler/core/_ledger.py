@@ -213,12 +213,11 @@ class Ledger:
         if place is None:
             self._ticket += 1
         ticket = self._ticket if place is None else min(place, self._ticket)
-        waiter = Waiter(key, ticket, now, False, expected, persistent)
         if self.usable > len(self._fulfilled) and not self.shut:
-            return self._assign(waiter, now)
+            return self._assign(key, ticket, now, now, expected, persistent=persistent)
         if self.over:
             raise NoCapacity(self.over)
-        self._wait(waiter)
+        self._wait(Waiter(key, ticket, now, False, expected, persistent))
         if place is None:
             return NOTHING
         self._unfulfil(since=ticket)  # what is kept for a reservation that came later
@@ -312,7 +311,8 @@ class Ledger:
         if expires_at is not None:
             assignment.expires_at = expires_at
         self.expiries.expect(assignment)
-        self._attach(assignment)
+        if assignment.detached:
+            self._attach(assignment)
         assignment.node.asleep[assignment.slot] = assignment.node.awake.pop(assignment.slot)
         assignment.node.pool_slots.settle(assignment.node)
         if assignment.node.rests:
@@ -451,7 +451,8 @@ class Ledger:
         if assignment is None or (assignment.delivered and not assignment.resuming):
             return False
         assignment.delivered, assignment.resuming = True, False
-        self._attach(assignment)
+        if assignment.detached:
+            self._attach(assignment)
         return True
 
     def check(self, lease: LeaseId) -> bool:
@@ -801,17 +802,19 @@ class Ledger:
         assignment.node.pool_slots.settle(assignment.node)
 
     def _attach(self, assignment: Assignment) -> None:
-        """Somebody has it, if it was detached."""
-        if assignment.detached:
-            assignment.detached, assignment.reattach_by = False, inf
-            del self.detached[assignment.key]
-            self.deadlines.cancel(assignment.key)
+        """Somebody has it, though it was detached."""
+        assignment.detached, assignment.reattach_by = False, inf
+        del self.detached[assignment.key]
+        self.deadlines.cancel(assignment.key)
 
     def _end(self, assignment: Assignment) -> None:
         """There is no such lease any more, but for its slot."""
-        self._attach(assignment)
-        self.expiries.cancel(assignment.key)
-        del self.leases[assignment.key]
+        key = assignment.id.key
+        if assignment.detached:
+            self._attach(assignment)
+        if assignment.expires_at < inf:
+            self.expiries.cancel(key)
+        del self.leases[key]
 
     def _why_not_detached(self, key: str) -> str:
         """What there is under a key instead of a detached lease."""
@@ -825,10 +828,10 @@ class Ledger:
         if not reservation.reserves:
             raise KeyInUse(reservation.key)
         del self._waiters[reservation.key]
-        waiter = Waiter(reservation.key, reservation.ticket, now, False, expected, persistent)
-        if self._fulfilled.pop(waiter.key, None) is not None and not self.shut:
-            return self._assign(waiter, now)
-        self._wait(waiter)
+        key, ticket = reservation.key, reservation.ticket
+        if self._fulfilled.pop(key, None) is not None and not self.shut:
+            return self._assign(key, ticket, now, now, expected, persistent=persistent)
+        self._wait(Waiter(key, ticket, now, False, expected, persistent))
         return NOTHING
 
     def _wait(self, waiter: Waiter) -> None:
@@ -858,7 +861,7 @@ class Ledger:
                 continue
             del self._waiters[key]
             self.pending -= 1
-            step = self._assign(waiter, now)
+            step = self._assign(key, ticket, now, waiter.asked_at, waiter.expected, persistent=waiter.persistent)
             writes += step.writes
             actions += step.actions
         return Step(writes, actions) if actions else NOTHING
@@ -889,29 +892,29 @@ class Ledger:
                 self._queue_up(waiter)
             heapq.heappop(self._last_fulfilled)
 
-    def _assign(self, waiter: Waiter, now: float) -> Step:
+    def _assign(self, key: str, ticket: int, now: float, asked_at: float, expected: float, *, persistent: bool) -> Step:
         """Hand out a slot; there is one."""
         node = self._pick()
-        pool_slots, id_ = node.pool_slots, node.id
-        key, slot = waiter.key, heapq.heappop(node.vacant)
+        pool_slots, id_, slot = node.pool_slots, node.id, heapq.heappop(node.vacant)
         lease = self._lease_id(key, node, slot)
-        assignment = Assignment(
-            lease, node, now, waiter.ticket, waiter.asked_at, now + waiter.expected, persistent=waiter.persistent
+        node.awake[slot] = self.leases[key] = Assignment(
+            lease, node, now, ticket, asked_at, now + expected, persistent=persistent
         )
-        node.awake[slot] = self.leases[key] = assignment
-        uses = pool_slots.uses[node.instance] = node.uses + 1
-        node.pool_slots.settle(node)
-        return Step(
-            (Put(LEASE, key, assignment.record()), Put(USES, id_, UsesRecord(uses)), *self.expiries.forget(key)),
-            (Check(lease) if pool_slots.checks else Deliver(lease),),
-        )
+        uses = pool_slots.uses[node.instance] = pool_slots.uses.get(node.instance, 0) + 1
+        pool_slots.settle(node)
+        record = LeaseRecord(id_, slot, now, False, None, persistent)
+        writes: tuple[Write, ...] = Put(LEASE, key, record), Put(USES, id_, UsesRecord(uses))
+        if self.expiries.expired:
+            writes = (*writes, *self.expiries.forget(key))
+        return Step(writes, (Check(lease) if pool_slots.checks else Deliver(lease),))
 
     def _pick(self) -> Node:
         """The fullest node with a usable slot, in the first pool that has one."""
         for pool_slots in self._preferred:
             if pool_slots.counts.usable:
                 break
-        pool_slots.sort_idle()
+        if not pool_slots.idle_sorted:
+            pool_slots.sort_idle()
         while not pool_slots.by_busy[pool_slots.fullest]:
             pool_slots.fullest -= 1
         return next(reversed(pool_slots.by_busy[pool_slots.fullest].values()))
@@ -938,15 +941,16 @@ class Ledger:
     def _vacate(self, assignment: Assignment, now: float) -> None:
         """Free the slot. The use stays counted."""
         _let_go(assignment)
-        self._free(assignment.node, assignment.slot, now)
+        self._free(assignment.node, assignment.id.slot, now)
 
     def _free(self, node: Node, slot: int, now: float) -> None:
         """Have one more free slot."""
         heapq.heappush(node.vacant, slot)
-        if node.rests:
+        if not (node.awake or node.cleaning):
             node.idle_since = now
-        if not node.busy:
-            node.idle_rank = self._next_idle_rank()
+            if not node.asleep:
+                self._idle_rank += 1
+                node.idle_rank = self._idle_rank
         node.pool_slots.settle(node)
 
     def _lease_id(self, key: str, node: Node, slot: int) -> LeaseId:
@@ -1032,5 +1036,5 @@ def _stop_cleaning(node: Node) -> None:
 
 def _let_go(assignment: Assignment) -> None:
     """Nobody holds the slot any more."""
-    among = assignment.node.asleep if assignment.suspended else assignment.node.awake
-    del among[assignment.slot]
+    node, slot = assignment.node, assignment.id.slot
+    del (node.awake if slot in node.awake else node.asleep)[slot]

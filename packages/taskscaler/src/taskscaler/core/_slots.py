@@ -1,7 +1,7 @@
 """What the ledger's books are made of: nodes and slots, leases, waiters, records, and what is to be done. Pure."""
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from math import inf
 from typing import NamedTuple
@@ -162,15 +162,17 @@ class Counts(NamedTuple):
 
     def moved(self, before: "Counts", after: "Counts") -> "Counts":
         """The counters once a node counts for something else than before."""
-        rare = self.rare
-        if after.rare is not before.rare:
-            changes = zip(rare, after.rare, before.rare, strict=True)
+        acquired, usable, kept, blocked, rare = self  # reading them by name would take most of the time
+        to_acquired, to_usable, to_kept, to_blocked, to_rare = after
+        from_acquired, from_usable, from_kept, from_blocked, from_rare = before
+        if to_rare is not from_rare:
+            changes = zip(rare, to_rare, from_rare, strict=True)
             rare = Rarities(*[total + new - old for total, new, old in changes])
         return Counts(
-            self.acquired + after.acquired - before.acquired,
-            self.usable + after.usable - before.usable,
-            self.kept + after.kept - before.kept,
-            self.blocked + after.blocked - before.blocked,
+            acquired + to_acquired - from_acquired,
+            usable + to_usable - from_usable,
+            kept + to_kept - from_kept,
+            blocked + to_blocked - from_blocked,
             rare,
         )
 
@@ -249,15 +251,13 @@ class Node:
     place: tuple[int, int] | None = None
     """Where it stands in the pool's `by_busy`, and in its `idle` if that is not 0."""
 
+    id: str = Factory(lambda self: node_id(self.pool_slots.pool, self.instance), takes_self=True)
+    """``pool/instance``, unique over all pools."""
+
     @property
     def pool(self) -> str:
         """The pool's name."""
         return self.pool_slots.pool
-
-    @property
-    def id(self) -> str:
-        """``pool/instance``, unique over all pools."""
-        return node_id(self.pool_slots.pool, self.instance)
 
     @property
     def uses(self) -> int:
@@ -311,7 +311,9 @@ def contribution(node: Node) -> Counts:
     """What a node counts for, and in which lists it is, from what is known of it."""
     pool_slots, taken, free = node.pool_slots, len(node.awake), len(node.vacant)
     if node.closed is None and not (node.cleaning or node.asleep or pool_slots.why_blocked or pool_slots.cordons):
-        room = node.room if pool_slots.max_uses else free
+        if not pool_slots.max_uses:
+            return pool_slots.ordinary[taken]
+        room = node.room
         if room or taken:  # as nearly always; the rest would come to the same
             return Counts(taken, room, 1, free - room if taken else 0)
     return _uncommon_contribution(node)
@@ -575,6 +577,10 @@ class PoolSlots:
     idle: list[OrderedDict[str, Node]]
     """Of those of which no slot is acquired, the ones that may be given up, by how many slots that costs."""
 
+    ordinary: Sequence[Counts]
+    """What a node counts for that nothing is the matter with, by how many of its slots are acquired; without a limit of
+    uses."""
+
     uses: dict[str, int] = Factory(dict)
     """How often its instances were given work, nodes or not, by id."""
 
@@ -608,7 +614,8 @@ class PoolSlots:
         """Without nodes."""
         by_busy: list[OrderedDict[str, Node]] = [OrderedDict() for _ in range(slots)]
         idle: list[OrderedDict[str, Node]] = [OrderedDict() for _ in range(slots + 1)]
-        return cls(pool, slots, max_uses, {}, by_busy, idle, cleans=cleans, checks=checks)
+        ordinary = [Counts(taken, slots - taken, 1) for taken in range(slots + 1)]
+        return cls(pool, slots, max_uses, {}, by_busy, idle, ordinary, cleans=cleans, checks=checks)
 
     idle_sorted: bool = True
     """Whether the idle nodes are in the order in which they fell idle; not after one was closed for a while."""
@@ -648,19 +655,25 @@ class PoolSlots:
         if place == node.place:
             return
         if node.place is not None:
-            del self.by_busy[node.place[0]][node.instance]
-            self.idle[node.place[1]].pop(node.instance, None)
+            was_busy, cost = node.place
+            del self.by_busy[was_busy][node.instance]
+            if cost:
+                del self.idle[cost][node.instance]
         node.place = place
         if place is not None:
-            self._insert(node, self.by_busy[busy])
+            among = self.by_busy[busy]
+            if not busy:
+                self._note_order(node, among)
+            among[node.instance] = node
             if place[1]:
-                self._insert(node, self.idle[usable])
+                self._note_order(node, self.idle[usable])
+                self.idle[usable][node.instance] = node
             self.fullest = max(self.fullest, busy)
 
-    def _insert(self, node: Node, among: OrderedDict[str, Node]) -> None:
-        if not node.busy and among and next(reversed(among.values())).idle_rank > node.idle_rank:
+    def _note_order(self, node: Node, among: OrderedDict[str, Node]) -> None:
+        """It comes behind all of them, though it may have fallen idle before."""
+        if among and next(reversed(among.values())).idle_rank > node.idle_rank:
             self.idle_sorted = False
-        among[node.instance] = node
 
     def sort_idle(self) -> None:
         """Put the idle nodes in the order in which they fell idle, if they are not."""
