@@ -26,6 +26,9 @@ _SCALARS: Mapping[Kind, str] = {
     str: "a string",
     bool: "True or False",
 }
+_WHATEVER_IT_SAYS = (str, bool)
+"""Kinds with no range."""
+
 _IN_WORDS = {">=": "at least", ">": "more than", "<=": "at most", "<": "less than"}
 _LENGTH = re.compile("Length of '.*' must be (>=|<=) ([0-9]+): [0-9]+")
 _PLURAL = {"character": "characters", "entry": "entries"}
@@ -60,6 +63,8 @@ def check(
         TypeError: It is of another kind.
         ValueError: It is no finite number, or out of range.
     """
+    if kind in _WHATEVER_IT_SAYS and type(value) is kind:
+        return  # as nearly always, and with each job
     _Look(endless=endless, secret=secret).at(name, value, kind)
     if value is None or not isinstance(value, int | float):
         return

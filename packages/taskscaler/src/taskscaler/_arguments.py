@@ -1,9 +1,12 @@
 """What a scaler is given by a program, looked at before anything is done with it."""
 
+import math
 from typing import NoReturn
 
 from fleeting import Duration
 from fleeting.config import check
+
+MAYBE_SECONDS = Duration | None
 
 
 def check_settings(
@@ -27,8 +30,10 @@ def check_settings(
 def check_wait(key: object, timeout: object, expected_duration: object = 0.0) -> None:
     """See that a slot can be waited for. Raises as `fleeting.config.check`."""
     check("key", key, str)
-    check("timeout", timeout, Duration | None, least=0, endless=True)
-    check("expected_duration", expected_duration, Duration, least=0, endless=True)
+    if timeout is not None:
+        check("timeout", timeout, MAYBE_SECONDS, least=0, endless=True)
+    if expected_duration is not math.inf:
+        check("expected_duration", expected_duration, Duration, least=0, endless=True)
 
 
 def refuse_with(statement: str, right: str, other: str) -> NoReturn:
