@@ -229,15 +229,20 @@ async def called(
     executors: Mapping[str, Executor] | None = None,
     retention: Retention | None = None,
     journal: Journal | None = None,
+    leases: Path | None = None,
     **settings: object,
 ) -> AsyncIterator[tuple[Caller, Fleet]]:
-    """The API over a scaler on the cloud, and somebody to ask it; batches, if there are any, in the directory."""
+    """The API over a scaler on the cloud, and somebody to ask it.
+
+    Batches, if there are any, are in the directory; leases that outlive their clients are written down in *leases*.
+    """
     apis: list[Api] = []
 
     def hear(event: ScalerEvent) -> None:
         for api in apis:
             api.hear(event)
             api.fleet.batches.hear(event)
+            api.fleet.holders.keeper.hear(event)
 
     group, clock = FakeGroup(cloud), virtual_clock()
     pool = Pool(group, **{"dial": group.dial, **settings})  # type: ignore[arg-type]
@@ -252,9 +257,10 @@ async def called(
         fleet = Fleet(scaler)
         api = Api(fleet)
         apis.append(api)
-        fleet.holders = Holders(scaler, clock.now, tasks.start_soon, api.tell)
+        fleet.holders = Holders(scaler, clock.now, tasks.start_soon, api.tell, leases)
         place = directory or Path("nowhere")
         fleet.batches = batches_of(scaler, place, tasks.start_soon, executors=executors, retention=retention)
+        await fleet.holders.keeper.take_up()
         if directory is not None:
             await fleet.batches.take_up()
         tasks.start_soon(fleet.holders.watch)

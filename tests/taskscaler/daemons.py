@@ -43,6 +43,7 @@ async def daemon(
     def hear(event: ScalerEvent) -> None:
         for api in apis:
             api.hear(event)
+            api.fleet.holders.keeper.hear(event)
 
     scaler = Taskscaler(pool, clock=clock, journal=journal, delete_instances_on_shutdown=False, observers=[hear])
     entrance = None if tcp is None else Entrance.of(tcp)
@@ -55,10 +56,11 @@ async def daemon(
         fleet = Fleet(scaler, boot=boot)
         api = Api(fleet)
         apis.append(api)
-        fleet.holders = Holders(scaler, clock.now, tasks.start_soon, api.tell)
+        fleet.holders = Holders(scaler, clock.now, tasks.start_soon, api.tell, path.with_suffix(".leases"))
         fleet.batches = batches_of(scaler, path.with_suffix(".batches"), tasks.start_soon)
         app = api.app()
         servers = [Server(app), *(Server(entrance.guard(app), most, entrance.admit) for _ in others if entrance)]
+        await fleet.holders.keeper.take_up()
         tasks.start_soon(fleet.holders.watch)
         for server, each in zip(servers, (listener, *others), strict=True):
             tasks.start_soon(server.serve, each)

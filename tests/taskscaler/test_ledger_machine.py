@@ -634,6 +634,13 @@ class LedgerMachine(RuleBasedStateMachine):
         self.detached[key] = self.now + 30.0
         self.ledger.detach(self.leases[key].id, self.now + 30.0)
 
+    @rule(key=KEYS, by=st.sampled_from([5.0, 90.0, inf]))
+    def bound_detached(self, key: str, by: float) -> None:
+        """A detached lease is kept for another time, or for ever; no other is touched."""
+        if key in self.detached:
+            self.detached[key] = self.now + by
+        self.ledger.bound_detached(key, self.now + by)
+
     @precondition(lambda self: self.detached.keys() - self.claimed)
     @rule(pick=PICKS, used_on=st.booleans())
     def give_up(self, pick: int, *, used_on: bool) -> None:

@@ -365,3 +365,32 @@ async def test_a_client_that_is_gone_loses_what_it_had(tmp_path: Path) -> None:
             lease = await other.reattach("b")
             assert lease.persistent
             lease.release()
+
+
+async def test_a_program_has_a_lease_outlive_it(tmp_path: Path) -> None:
+    """For a bound of its own: the daemon lists it, over a restart too, and whoever reattaches it has the same slot."""
+    cloud, path = FakeCloud(), tmp_path / "s.sock"
+    async with restarted(path, cloud, journal=MemoryJournal()) as service:
+        fleet = await service.start("first")
+        async with client(path, cloud) as scaler:
+            lease = await scaler.acquire_lease("dev")
+            with pytest.raises(ValueError, match="ttl"):
+                await scaler.keep(lease, ttl=0)
+            await scaler.keep(lease, ttl=500, idle_timeout=60)
+            assert lease.persistent
+            assert fleet.holders.keeper.kept["dev"].ttl == 500
+            await service.stop()
+            fleet = await service.start("second")
+            await scaler.keep(lease, ttl=600)
+            assert lease.loss is None
+        await service.stop()
+        fleet = await service.start("third")
+        assert fleet.holders.keeper.kept["dev"].ttl == 600
+        async with client(path, cloud) as other:
+            assert [each.key for each in other.detached] == ["dev"]
+            again = await other.reattach("dev")
+            assert (again.instance, again.slot) == (lease.instance, lease.slot)
+            again.release()
+            with pytest.raises(DaemonRefused, match="has ended"):
+                await other.keep(again)
+        assert fleet.holders.keeper.kept == {}

@@ -89,6 +89,11 @@ HOSTILE: dict[str, tuple[bytes, int]] = {
     "a key that a terminal obeys": (post("cordon", '{"instance": "\\u001b[2J"}'), 400),
     "a key that is no text": (post("cordon", '{"instance": "\\ud800"}'), 400),
     "a key that is too long": (post("cordon", json.dumps({"instance": "k" * 513})), 400),
+    "a lease that is kept for nothing": (post("keep", '{"key": "k", "lease": "l", "ttl": 0}'), 400),
+    "stopping what nobody keeps": (post("stop", '{"key": "k"}'), 404),
+    "stopping what is too long": (post("stop", json.dumps({"key": "k" * 513})), 400),
+    "stopping a batch's lease": (post("stop", '{"key": "batch:1:a"}'), 403),
+    "stopping with a name": (post("stop", '{"key": "k", "name": "another"}'), 400),
     "an unknown instance": (post("retain", '{"instance": "nope"}'), 404),
     "a question with unknown parts": (request("GET /v1/explain?what=all HTTP/1.1"), 400),
     "two lengths": (

@@ -637,3 +637,11 @@ class Taskscaler:
         """Nothing more will be performed."""
         self._leases.end_all("the scaler has ended")
         self._all_removed.set()
+
+
+def bound_detached(scaler: Taskscaler, key: str, by: float) -> None:
+    """Keep a detached lease until then, in seconds since the epoch, whatever `reattach_timeout` is; infinite: for ever.
+
+    For the daemon, which sees to it that each such lease ends. Nothing happens if the lease is not detached.
+    """
+    scaler._take(scaler._core.bound_detached(key, by))  # noqa: SLF001  (this module's own)

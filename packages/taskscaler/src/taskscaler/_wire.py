@@ -68,6 +68,22 @@ class LeaseFacts:
     """Whether it outlives its client."""
 
 
+@frozen(kw_only=True)
+class KeptFacts:
+    """How a lease is kept beyond its client, as the daemon gives it to that."""
+
+    name: str
+    """Names what the client leaves on the instance."""
+
+    ttl: float
+    idle_timeout: float | None
+    stays: bool
+    """Whether it is to be kept when the command that was left in it is over."""
+
+    there: bool
+    """Whether the daemon looks on the instance for what was left."""
+
+
 @cache
 def converter() -> JsonConverter:
     """Write what JSON has no word for, a span without end, as ``"inf"``."""

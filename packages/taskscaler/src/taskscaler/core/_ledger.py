@@ -377,6 +377,14 @@ class Ledger:
         if assignment is not None and assignment.delivered and not assignment.suspended:
             self._detach(assignment, by)
 
+    def bound_detached(self, key: str, by: float) -> None:
+        """Keep a detached lease until then; nothing happens if there is none, or somebody has it by now."""
+        assignment = self.detached.get(key)
+        if assignment is not None:
+            assignment.reattach_by = by
+            if not assignment.resuming:
+                self.deadlines.set(key, by)
+
     def detach_all(self, why: str) -> Step:
         """Take persistent leases out of their holders' hands, and keep them for the next manager. O(n)."""
         kept = [each for each in self.leases.values() if each.persistent and each.delivered and not each.suspended]

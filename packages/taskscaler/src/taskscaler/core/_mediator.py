@@ -361,6 +361,12 @@ class Core:
         )  # then it is the next one's
         return NOTHING
 
+    def bound_detached(self, key: str, by: float) -> Step:
+        """See `Ledger.bound_detached`."""
+        self._touched = True
+        self.ledger.bound_detached(key, by)
+        return NOTHING
+
     def mark_unreachable(self, lease: LeaseId, loss: Loss, now: float) -> Step:
         """Break one lease, if it is still held: the node is unhealthy, and out of its holder's reach."""
         self._touched = True

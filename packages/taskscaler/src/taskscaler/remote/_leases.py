@@ -15,9 +15,9 @@ from fleeting.events import Loss, LossKind
 from fleeting.runtime import Dial
 from taskscaler._connections import Connections
 from taskscaler._errors import DaemonRefused, KeyInUse, NoCapacity, NoDaemon, NotDetached, NotHeld, NotSuspended
-from taskscaler._lease import Lease, LeaseState
+from taskscaler._lease import Lease, LeaseState, inside
 from taskscaler._scaler import REPLACED
-from taskscaler._wire import LeaseFacts, from_plain, loss_of
+from taskscaler._wire import KeptFacts, LeaseFacts, from_plain, loss_of
 from taskscaler.core._slots import DetachedLease, LeaseId
 from taskscaler.remote._link import PROMPT, Link
 
@@ -242,19 +242,10 @@ class RemoteLeases:
         Raises:
             Unreachable: It cannot be found out.
         """
-        answer: Mapping[str, Any] | None = None
-        while answer is None:
-            held = self.held.get(id_.key)
-            while held is not None and held.coming_back:
-                await self._changed.wait()
-            name = f"{id_.number:016x}" if held is None else held.name
-            try:
-                answer = await self._link.ask("POST", "/dial", {"key": id_.key, "lease": name})
-            except NoDaemon as error:
-                raise Unreachable(str(error)) from error
-            except DaemonRefused:
-                if held is None or (held.name == name and not held.coming_back):
-                    raise
+        try:
+            answer = await self._ask_of(id_, "/dial", {})
+        except NoDaemon as error:
+            raise Unreachable(str(error)) from error
         self._connectors[id_.pool] = from_plain(answer["connector"], ConnectorConfig)
         return from_plain(answer["info"], ConnectInfo)
 
@@ -264,6 +255,32 @@ class RemoteLeases:
 
     def _dial_of(self, pool: str) -> Callable[[ConnectInfo], AbstractAsyncContextManager[Connection]]:
         return lambda info: self._dial(info, self._connectors[pool])
+
+    async def keep(self, lease: Lease, asked: Mapping[str, object]) -> KeptFacts:
+        """Have a lease outlive this program, for a bound.
+
+        Raises:
+            DaemonRefused: It has ended, or cannot be kept.
+        """
+        state, _ = inside(lease)
+        if state.ended:
+            raise DaemonRefused(f"the lease {lease.key!r} has ended; acquire another, and keep that")
+        facts = from_plain(await self._ask_of(state.id, "/keep", asked), KeptFacts)
+        state.persistent = True
+        return facts
+
+    async def _ask_of(self, id_: LeaseId, path: str, asked: Mapping[str, object]) -> Mapping[str, Any]:
+        """Ask something of a lease, by the name that the daemon has for it, also over its restarts."""
+        while True:
+            held = self.held.get(id_.key)
+            while held is not None and held.coming_back:
+                await self._changed.wait()
+            name = f"{id_.number:016x}" if held is None else held.name
+            try:
+                return await self._link.ask("POST", path, {**asked, "key": id_.key, "lease": name})
+            except DaemonRefused:
+                if held is None or (held.name == name and not held.coming_back):
+                    raise
 
     # --- waiting for the end -----------------------------------------------------------------------------
 

@@ -17,12 +17,13 @@ from fleeting.runtime import Dial
 from taskscaler._arguments import check_wait, refuse_with
 from taskscaler._attempts import Attempt, Attempts, Tries
 from taskscaler._errors import DaemonRefused, KeyInUse, NoCapacity, TaskscalerError
+from taskscaler._kept_bounds import check_bound
 from taskscaler._lease import Lease
 from taskscaler._observe import Observers, ScalerObserver, event_from_data
 from taskscaler._socket import find_socket
 from taskscaler._types import Policy
 from taskscaler._url import DaemonUrl
-from taskscaler._wire import DEFAULT_TTL, LEAST_TTL, MOST_TTL, ClientUnknown, from_plain
+from taskscaler._wire import DEFAULT_TTL, LEAST_TTL, MOST_TTL, ClientUnknown, KeptFacts, from_plain
 from taskscaler.core._slots import Capacity, DetachedLease
 from taskscaler.diagnose._explain import Explanation, InstanceView
 from taskscaler.diagnose._explain_instance import InstanceExplanation
@@ -168,6 +169,26 @@ class Taskscaler:
         """Take up a detached lease. Arguments and errors are those of `taskscaler.Taskscaler.reattach`."""
         check_wait(key, timeout)
         return await self._wait("/reattach", key, timeout, {})
+
+    async def keep(self, lease: Lease, *, ttl: float | None = None, idle_timeout: float | None = None) -> None:
+        """Have a lease outlive this program and the daemon, for a bound of its own.
+
+        From when this program has detached it or is gone, the daemon keeps it for whoever reattaches it.
+
+        Args:
+            lease: One of this program's; it is persistent from now on.
+            ttl: Seconds for which it is kept, whatever runs in it: 1 to 604,800. None: as before, 8 hours at first.
+            idle_timeout: Seconds for which it is kept while nothing runs in it, if that is less. None: as before; at
+                first, only *ttl* counts.
+
+        Raises:
+            DaemonRefused: It has ended, or cannot be kept.
+            ValueError: A bound is out of range.
+        """
+        check("lease", lease, Lease)
+        check_bound("ttl", ttl)
+        check_bound("idle_timeout", idle_timeout)
+        await self._open.keep(lease, _finite(ttl=ttl, idle_timeout=idle_timeout))
 
     async def replace(self, key: str, *, why: str = "", timeout: float | None = None) -> Lease:
         """Give a lease's slot back for one on another instance: as `taskscaler.Taskscaler.replace`.
@@ -389,3 +410,15 @@ class Taskscaler:
 def _finite(**spans: float | None) -> dict[str, float]:
     """Write spans of time for JSON; those that were not given are left out."""
     return {name: min(value, LONGEST_WAIT) for name, value in spans.items() if value is not None}
+
+
+async def keep_for_command(scaler: Taskscaler, lease: Lease, **asked: object) -> KeptFacts:
+    """Keep a lease as `Taskscaler.keep` does, for the command line, which leaves things on the instance.
+
+    Args:
+        scaler: That has it.
+        lease: Which.
+        asked: As in the API's request; None: as before.
+    """
+    wanted = {name: value for name, value in asked.items() if value is not None}
+    return await scaler._open.keep(lease, wanted)  # noqa: SLF001  (this module's own)

@@ -3,7 +3,7 @@
 import json
 import logging
 import re
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
 from functools import partial
 from typing import Any, Protocol
@@ -18,18 +18,25 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from fleeting import ConfigError, ConnectorConfig, FleetingError, JournalError, Unreachable
+from fleeting.config import did_you_mean
 from fleeting.plugins import structure
 from taskscaler._errors import DaemonRefused, KeyInUse, LeaseLost, NoCapacity, NoSuchInstance, NotDetached, NotSuspended
 from taskscaler._observe import ScalerEvent, event_as_data
 from taskscaler._scaler import Taskscaler
 from taskscaler._wire import CLIENT, ClientUnknown, error_as_data, to_plain
+from taskscaler._wording import finite
 from taskscaler.batch._described import record_as_data
+from taskscaler.core._slots import DetachedLease
+from taskscaler.diagnose._explain import Explanation
+from taskscaler.diagnose._explain_key import KeyExplanation
 from taskscaler.serve import _bodies as bodies
 from taskscaler.serve._batches import Batches
 from taskscaler.serve._clients import Client
 from taskscaler.serve._events import Listener
+from taskscaler.serve._explain_kept import fleet_with_kept, key_with_kept
 from taskscaler.serve._hang_up import Gone, unless_gone
 from taskscaler.serve._holders import Held, Holders
+from taskscaler.serve._kept import Kept
 from taskscaler.serve._peers import Peer
 from taskscaler.serve._pieces import Pieces, archive_pieces, log_pieces
 from taskscaler.serve._verbs import PREFIX, VERBS, Verb, openapi
@@ -256,9 +263,16 @@ class Api:
         return {"instances": to_plain(list(await self.fleet.scaler.instances()))}
 
     async def _leases(self, call: _Call) -> dict[str, object]:
-        held = self.fleet.holders.held.values()
-        own = [each for each in held if call.peer.is_owner or each.client.uid == call.peer.uid]
-        return {"leases": [_lease(each) for each in own]}
+        holders, peer = self.fleet.holders, call.peer
+        own = [each for each in holders.held.values() if peer.is_owner or each.client.uid == peer.uid]
+        left = [(each, holders.keeper.kept[each.key]) for each in self._left_by(peer)]
+        held = [_lease(each, holders.keeper.kept.get(each.lease.key)) for each in own]
+        return {"leases": [*held, *(_left(lease, kept) for lease, kept in left)]}
+
+    def _left_by(self, peer: Peer) -> Sequence[DetachedLease]:
+        """Leases that are kept and that no client has, as far as somebody may see them."""
+        kept = self.fleet.holders.keeper.kept
+        return [each for each in self.fleet.scaler.detached if each.key in kept and peer.may_have(each.key)]
 
     async def _decisions(self, _: _Call) -> dict[str, object]:
         return {"decisions": (await self.fleet.scaler.explain()).as_dict()["decisions"]}
@@ -269,8 +283,15 @@ class Api:
             raise DaemonRefused("only the daemon's own user may ask about this; ask about keys you hold", status=403)
         explain: Any = self.fleet.scaler.explain
         answer = await explain(instance=asked.instance, key=asked.key)
+        match answer:
+            case Explanation():
+                answer = fleet_with_kept(answer, self.fleet.holders)
+            case KeyExplanation():
+                answer = key_with_kept(answer, self.fleet.holders)
         if not call.peer.is_owner:
-            answer = evolve(answer, key=call.peer.short_key(answer.key))
+            short = call.peer.short_key(answer.key)
+            next_ = tuple(evolve(each, keys=tuple(map(call.peer.short_key, each.keys))) for each in answer.next)
+            answer = evolve(answer, key=short, next=next_)
             if answer.state == "unknown":  # behind it, a hint at keys that others use
                 answer = evolve(answer, why=answer.why.partition(";")[0])
         if asked.form == "value":
@@ -314,6 +335,15 @@ class Api:
 
     async def _detach(self, call: _Call) -> None:
         self.fleet.holders.detach(call.owned, call.body)
+
+    async def _keep(self, call: _Call) -> dict[str, object]:
+        kept = await self.fleet.holders.keep(call.owned, call.body)
+        return dict(to_plain(kept.facts))
+
+    async def _stop(self, call: _Call) -> dict[str, object]:
+        peer, key = call.peer, call.body.key
+        known = [peer.short_key(each) for each in self.fleet.holders.keeper.kept if peer.may_have(each)]
+        return {"removed": await self.fleet.holders.stop(key, did_you_mean(peer.short_key(key), known))}
 
     async def _abandon(self, call: _Call) -> None:
         self.fleet.holders.abandon(call.owned, call.body)
@@ -562,7 +592,14 @@ async def _no_such_route(_: Request, error: Exception) -> Response:
     return JSONResponse({"error": error_as_data(refusal)}, status)
 
 
-def _lease(held: Held) -> dict[str, object]:
+def _lease(held: Held, kept: Kept | None) -> dict[str, object]:
     lease, client = held.lease, held.client
     facts = {"key": lease.key, "pool": lease.pool, "instance": lease.instance, "slot": lease.slot}
-    return {**facts, "since": held.since, "uid": client.uid, "pid": client.pid, "ttl": client.ttl}
+    bounds = {"ttl": client.ttl, "kept": kept is not None, "ends_at": None}
+    return {**facts, "since": held.since, "uid": client.uid, "pid": client.pid, **bounds}
+
+
+def _left(lease: DetachedLease, kept: Kept) -> dict[str, object]:
+    facts = {"key": lease.key, "pool": lease.pool, "instance": lease.instance, "slot": lease.slot}
+    bounds = {"ttl": kept.ttl, "kept": True, "ends_at": finite(kept.ends_at)}
+    return {**facts, "since": lease.since, "uid": kept.uid, "pid": None, **bounds}

@@ -7,6 +7,7 @@ from typing import Any, Literal
 from attrs import Attribute, field, fields, frozen
 from attrs.validators import and_, ge, le, optional
 
+from taskscaler._kept_bounds import LEAST_TIME, MOST_TIME
 from taskscaler._wire import DEFAULT_TTL, LEAST_TTL, MOST_TTL
 
 LONGEST_KEY = 512
@@ -102,6 +103,27 @@ class OfLease:
     key: str = _name()
     lease: str = _name()
     """As the answer to the acquire had it: a key may have been used again since."""
+
+
+def _a_bound() -> Any:  # noqa: ANN401  (attrs')
+    return field(default=None, validator=optional(and_(ge(LEAST_TIME), le(MOST_TIME))))
+
+
+@frozen(kw_only=True)
+class Keep(OfLease):
+    """Has a lease outlive its client. What is missing stays as it is, or as it is by default."""
+
+    ttl: float | None = _a_bound()
+    """Seconds for which the lease is kept while no client has it, 1 to 604,800; 8 hours by default."""
+
+    idle_timeout: float | None = _a_bound()
+    """The same, but a command that was left running counts as a client. By default, only `ttl` counts."""
+
+    stays: bool | None = None
+    """Whether the lease is to be kept when the command that was left in it is over; yes by default."""
+
+    there: bool | None = None
+    """Whether the client leaves a command or files on the instance, for the daemon to remove in the end."""
 
 
 @frozen(kw_only=True)

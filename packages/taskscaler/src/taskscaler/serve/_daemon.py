@@ -115,7 +115,7 @@ class Daemon:
     async def _serve(self, servers: Sequence[tuple[Server, SocketListener]]) -> None:
         """Answer until it is over."""
         async with anyio.create_task_group() as serving:
-            self.holders = Holders(self.scaler, self._clock.now, serving.start_soon, self._api.tell)
+            self.holders = Holders(self.scaler, self._clock.now, serving.start_soon, self._api.tell, self.file.leases)
             self.batches = Batches(
                 self.file.batches,
                 self.scaler,
@@ -126,7 +126,7 @@ class Daemon:
                 self.file.retention,
                 self.say,
             )
-            await self._take_up_batches()
+            await self._take_up()
             serving.start_soon(self.batches.watch)
             serving.start_soon(self.holders.watch)
             for server, listener in servers:
@@ -152,22 +152,27 @@ class Daemon:
             port = listeners[0].extra(SocketAttribute.local_port)
             self.say(f"listening on {self.entrance.url(port)}; the token is in {self.entrance.asked.token}")
 
-    async def _take_up_batches(self) -> None:
+    async def _take_up(self) -> None:
         """Go on with what an earlier daemon has left: before anybody is answered, for its leases' time runs.
 
         Raises:
-            JournalError: The directory cannot be used.
+            JournalError: A directory cannot be used.
         """
+        directory = self.file.leases
         try:
+            await self.holders.keeper.take_up()
+            directory = self.batches.directory
             await self.batches.take_up()
         except OSError as error:
-            why = f"{self.batches.directory} cannot be used ({error.strerror})"
+            why = f"{directory} cannot be used ({error.strerror})"
             raise JournalError(f"{why}; check its permissions") from error
         if left := len(self.batches.unfinished):
             self.say(f"resuming {'1 batch' if left == 1 else f'{left} batches'}")
 
     def _hear(self, event: ScalerEvent) -> None:
-        """Pass on what the scaler reports to the batches, once there are any."""
+        """Pass on what the scaler reports to the batches and to who keeps leases, once they are there."""
+        if hasattr(self, "holders"):
+            self.holders.keeper.hear(event)
         if hasattr(self, "batches"):
             self.batches.hear(event)
 
@@ -193,6 +198,7 @@ class Daemon:
             "pools": {pool.name: pool.counts() for pool in explanation.pools},
             "clients": len(self.holders.clients),
             "leases": len(self.holders.held),
+            "kept": self.holders.keeper.left,
             "batches": len(self.batches.unfinished),
             "jobs": self.batches.jobs_running,
         }
@@ -213,6 +219,7 @@ class Daemon:
         """
         if delete:
             self.scaler.delete_instances_on_shutdown = True
+            await self.holders.keeper.hold_all()
         if not self._draining:
             self._draining = True
             self.batches.drain()

@@ -72,6 +72,11 @@ class FleetFile:
         return self._state / "batches" / self._name
 
     @property
+    def leases(self) -> Path:
+        """Where the leases are written down that outlive their clients. Raises as `batches`."""
+        return self._state / "leases" / self._name
+
+    @property
     def token(self) -> Path:
         """Where the token is for clients over TCP, unless the user says otherwise. Raises as `batches`."""
         return self._state / "tokens" / self._name

@@ -2,20 +2,25 @@
 
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from math import inf
+from pathlib import Path
 from secrets import token_hex
 
 import anyio
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
 
+from fleeting import FleetingError
+from fleeting.events import Loss, LossKind
 from fleeting.plugins import one_line
-from taskscaler._errors import DaemonRefused, NoCapacity
+from taskscaler._errors import DaemonRefused, NoCapacity, NotDetached
 from taskscaler._lease import Lease, inside
 from taskscaler._scaler import Taskscaler
 from taskscaler._wire import LeaseFacts, loss_as_data
-from taskscaler.serve._bodies import Acquire, OfLease, OfRequest, Reserve, Resume, Suspect, Suspend
+from taskscaler.serve._bodies import Acquire, Keep, OfLease, OfRequest, Reserve, Resume, Suspect, Suspend
 from taskscaler.serve._clients import Client, Clients, GiveBack, Hold
+from taskscaler.serve._keeper import Keeper, check_detached
+from taskscaler.serve._kept import Kept
 
 log = logging.getLogger("taskscaler.serve")
 
@@ -63,12 +68,20 @@ class Holders:
     tell: Callable[[Client, Mapping[str, object]], None]
     """Called with news for a client."""
 
+    directory: Path | None = None
+    """Where leases are written down that outlive their clients. None: nowhere."""
+
     clients: Clients = field(factory=Clients, init=False)
+    keeper: Keeper = field(init=False)
     held: dict[str, Held] = field(factory=dict, init=False)
     """By key."""
 
     _news: anyio.Event = field(factory=anyio.Event, init=False)
     """Set when a client may end sooner than the last look has shown."""
+
+    def __attrs_post_init__(self) -> None:
+        """Keep nothing yet."""
+        self.keeper = Keeper(self.scaler, self.now, self.start_soon, self.directory)
 
     # --- clients -----------------------------------------------------------------------------------------
 
@@ -102,7 +115,8 @@ class Holders:
         return [held for key in keys if (held := self.held.get(key)) is not None and held.client is client]
 
     async def watch(self) -> None:
-        """End clients that are gone, for as long as the daemon runs."""
+        """End clients that are gone, and leases that nobody needs, for as long as the daemon runs."""
+        self.start_soon(self.keeper.watch)
         while True:
             self._give_back(self.clients.expire(self.now()))
             self._news = anyio.Event()
@@ -123,9 +137,9 @@ class Holders:
         """Wait for a detached lease, as `Taskscaler.reattach` does."""
         if self.clients.ask(client, asked.key, asked.request):
             return self.held[asked.key]
-        timeout = inf if asked.timeout is None else asked.timeout
-        waiting = self.scaler.reattach(asked.key, timeout=timeout)
-        return await self._receive(client, asked.key, asked.request, waiting, Lease.detach)
+        waiting = self._reattach(asked)
+        kept = asked.key in self.keeper.kept
+        return await self._receive(client, asked.key, asked.request, waiting, self._let_go, persistent=kept)
 
     def abandon(self, client: Client, asked: OfRequest) -> None:
         """Give back what a request has got; one that still waits waits for nothing."""
@@ -141,7 +155,39 @@ class Holders:
         """Let go of a lease, and keep its slot; nothing happens if it has ended."""
         if held := self._find(client, named):
             self._forget(named.key)
-            held.lease.detach()
+            self._let_go(held.lease)
+
+    async def keep(self, client: Client, asked: Keep) -> Kept:
+        """Have a lease outlive its client, within its bounds.
+
+        Raises:
+            DaemonRefused: The client has no such lease, or it cannot be kept.
+        """
+        self.lease(client, asked)
+        kept = await self.keeper.keep(asked.key, client.uid, asked)
+        if held := self._find(client, asked):
+            self.held[asked.key] = evolve(held, persistent=True, undo=self._let_go)
+        return kept
+
+    async def stop(self, key: str, hint: str = "") -> bool:
+        """End a lease that is kept, whoever has it; returns whether all that was left in it is gone.
+
+        Args:
+            key: Of the lease.
+            hint: What to do if there is none.
+
+        Raises:
+            DaemonRefused: None is kept under the key.
+        """
+        await self.keeper.settle(key)
+        if key not in self.keeper.kept:
+            raise DaemonRefused(self._why_not_kept(key, hint), status=404)
+        held = self.held.get(key)
+        if held is not None:
+            self._forget(key)
+            loss = loss_as_data(Loss(LossKind.KILLED, "it was stopped"))
+            self.tell(held.client, {"event": "lost", "key": key, "lease": held.name, "loss": loss})
+        return await self.keeper.end(key, "was stopped", None if held is None else held.lease)
 
     async def resume(self, client: Client, asked: Resume) -> Held:
         """Wait for a suspended lease, as `Taskscaler.resume` does."""
@@ -153,7 +199,11 @@ class Holders:
         """Take a slot back; nothing happens if the lease has ended."""
         if held := self._find(client, named):
             self._forget(named.key)
-            held.lease.release()
+            kept = self.keeper.kept.get(named.key)
+            if kept is not None and kept.there:
+                self.start_soon(self._end_kept, held.lease)
+            else:
+                held.lease.release()
 
     def suspend(self, client: Client, asked: Suspend) -> None:
         """Let a lease sleep; nothing happens if it has ended."""
@@ -213,6 +263,40 @@ class Holders:
             asked.key, timeout=asked.timeout, expected_duration=duration, place=asked.place, persistent=True
         )
 
+    async def _reattach(self, asked: Resume) -> Lease:
+        await self.keeper.settle(asked.key)
+        self.keeper.take(asked.key)
+        try:
+            return await self.scaler.reattach(asked.key, timeout=inf if asked.timeout is None else asked.timeout)
+        except NotDetached as error:
+            self.keeper.leave(asked.key)
+            raise check_detached(self.keeper, asked.key, error) from error
+        except BaseException:
+            self.keeper.leave(asked.key)
+            raise
+
+    def _let_go(self, lease: Lease) -> None:
+        """Keep a lease whose client is gone."""
+        if lease.key in self.keeper.kept:
+            self.keeper.leave(lease.key, lease)
+        else:
+            lease.detach()
+
+    async def _end_kept(self, lease: Lease) -> None:
+        """Take a slot back, with what was left in it."""
+        with suppress(FleetingError):  # it is lost, so there is nothing left
+            await self.keeper.end(lease.key, "was given back", lease)
+
+    def _why_not_kept(self, key: str, hint: str) -> str:
+        """Say why there is nothing to stop."""
+        held = self.held.get(key)
+        if held is not None:
+            who = f"process {held.client.pid}" if held.client.pid else "its client"
+            return f"the lease {key!r} is not kept: it ends with {who}; end that"
+        if why := self.keeper.ended.get(key):
+            return f"the lease {key!r} {why}"
+        return f"no lease is kept under the key {key!r}; {hint or '`taskscaler leases` lists those that there are'}"
+
     async def _resume(self, asked: Resume) -> Lease:
         return await self.scaler.resume(asked.key, timeout=inf if asked.timeout is None else asked.timeout)
 
@@ -271,7 +355,7 @@ class Holders:
                 case Hold.HELD:
                     held = self.held.pop(each.key)
                     if held.persistent:
-                        held.lease.detach()
+                        self._let_go(held.lease)
                     else:
                         held.lease.release()
                 case Hold.RESERVED:

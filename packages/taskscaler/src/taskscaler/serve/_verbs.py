@@ -86,7 +86,7 @@ VERBS: Sequence[Verb] = (
         method="GET",
         path="/leases",
         summary="List leases: all of them for the daemon's own user, else those of the user who asks.",
-        answer="leases: key, pool, instance, slot, since, uid, pid",
+        answer="leases: key, pool, instance, slot, since, uid, pid, ttl, kept, ends_at",
     ),
     Verb(
         name="decisions",
@@ -196,6 +196,24 @@ VERBS: Sequence[Verb] = (
         answer="key, lease, pool, instance, slot, place, persistent",
         body=bodies.Resume,
         client=True,
+        waits=True,
+    ),
+    Verb(
+        name="keep",
+        method="POST",
+        path="/keep",
+        summary="Have a lease outlive its client, for a bound.",
+        answer="name (for what the client leaves on the instance), ttl, idle_timeout, stays, there",
+        body=bodies.Keep,
+        client=True,
+    ),
+    Verb(
+        name="stop",
+        method="POST",
+        path="/stop",
+        summary="End a lease that is kept, with what was left in it, no matter which client has it.",
+        answer="removed: whether all that was left is gone; if not, the instance is removed",
+        body=bodies.OfKey,
         waits=True,
     ),
     Verb(
