@@ -262,6 +262,7 @@ async def test_a_job_that_was_never_claimed_is_left_to_others(client: GitLabClie
         {"reply": BUSY, "is_processed": True},
         {"reply": HTML},
         {"reply": HTML, "after": 1},
+        {"reply": evolve(HTML, headers={"Content-Type": "application/xhtml+xml; charset=utf-8"}), "after": 1},
         {"reply": evolve(HTML, status=403)},
         {"reply": evolve(HTML, status=404), "after": 1},
         {"reply": Reply(status=400)},
@@ -300,7 +301,7 @@ async def test_a_job_that_cannot_be_understood_is_failed_at_once(client: GitLabC
 @pytest.mark.parametrize(
     ("answer", "problem"),
     [
-        (httpx.Response(201, content=b'{"id": 1, "tok'), 'expected JSON, found \'{"id": 1, "tok\''),
+        (httpx.Response(201, content=b'{"id": 1, "tok'), "expected JSON, found 14 bytes (Unterminated string"),
         (httpx.Response(201, content=b"<html>"), "expected JSON, found '<html>'"),
         (httpx.Response(201), "expected JSON, found nothing"),
         (httpx.Response(200, content=b"<html>"), "POST jobs/request: GitLab answered 200"),
@@ -390,8 +391,36 @@ async def test_an_address_that_is_none_is_refused(url: str) -> None:
         GitLabClient(url)
 
 
+async def test_a_token_that_no_header_can_have_is_a_refusal_that_does_not_show_it(tmp_path: Path) -> None:
+    """Whoever made it: a user, or GitLab for a job that another one depends on. Nothing is sent."""
+    client, seen = answering(httpx.Response(204))
+    for token in ("glrt-S\n", "glrt-Sé", " glrt-S"):
+        problem = (await client.ask(token)).problem
+        assert str(problem) == "POST jobs/request: the token has a character that no header can have"
+        with pytest.raises(Refused, match=r"GET jobs/3/artifacts: the token has a character that no header can have"):
+            await client.download(Dependency(id=3, token=token), tmp_path / "in")
+    assert not seen
+
+
+async def test_a_reason_has_an_end() -> None:
+    """Whatever is sent instead of an answer."""
+    client, _ = answering(httpx.RemoteProtocolError(f"illegal status line: {'x' * 100_000}"))
+    assert len(str((await client.ask("glrt-x")).problem)) < 400
+    client, _ = answering(httpx.Response(307, headers={"Location": f"https://{'x.' * 9999}test/"}))
+    assert len(str((await client.ask("glrt-x")).problem)) < 500
+
+
 @pytest.mark.parametrize(
-    "body", [b"", b"<html>", b"[]", b'{"id": "1", "token": "t"}', b'{"id": 1.0}', b'{"token": "t"}']
+    "body",
+    [
+        b"",
+        b"<html>",
+        b'{"id": 1, "token": "t\\n"}',
+        b"[]",
+        b'{"id": "1", "token": "t"}',
+        b'{"id": 1.0}',
+        b'{"token": "t"}',
+    ],
 )
 async def test_an_answer_about_a_runner_is_checked(body: bytes) -> None:
     """What GitLab says of a runner that it registers has to be one."""
@@ -497,6 +526,15 @@ async def test_our_token_goes_to_nobody_else(tmp_path: Path) -> None:
         ("bucket.test", False),
         ("gitlab.test", True),
     ]
+
+
+@pytest.mark.parametrize("kind", ["text/html; charset=utf-8", "application/xhtml+xml"])
+async def test_a_page_is_no_archive(kind: str, tmp_path: Path) -> None:
+    """What wants somebody to sign in is not unpacked, and not kept."""
+    client, seen = answering(httpx.Response(200, headers={"Content-Type": kind}, content=b"<html>"))
+    with pytest.raises(Refused, match="GET jobs/3/artifacts: found a page for a browser instead of an archive"):
+        await client.download(Dependency(id=3, token="t"), tmp_path / "in")
+    assert (len(seen), (tmp_path / "in").exists()) == (1, False)
 
 
 @pytest.mark.parametrize(

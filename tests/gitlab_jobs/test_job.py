@@ -225,6 +225,60 @@ def test_a_final_state_that_is_accepted_is_asked_about_again() -> None:
     assert isinstance(report.request(7.0), Update)
 
 
+def test_a_gitlab_that_is_away_for_long_costs_nothing() -> None:
+    """However often a call fails, a running job goes on, and is asked for its state until it is heard."""
+    report, now = running(log=b"abc"), 0.0
+    while now < 24 * 3600.0:
+        if report.request(now):
+            report.answered(NO_ANSWER, now)
+        assert report.wake is not None
+        now = report.wake
+    assert report.phase is Phase.RUNNING
+
+
+def calls(report: Report, answers: list[Answer], until: float) -> list[tuple[float, object]]:
+    """What is sent at what time, if these are the answers, over and over."""
+    sent: list[tuple[float, object]] = []
+    while report.wake is not None and report.wake <= until:
+        now = report.wake
+        if request := report.request(now):
+            report.answered(answers[len(sent) % len(answers)], now)
+            sent.append((now, request))
+    return sent
+
+
+@pytest.mark.parametrize("ends", [True, False])
+@pytest.mark.parametrize("held", [["0-4", "0-0"], ["0-99"], [""], ["0-4", "0-5"], ["0-10"]], ids=" ".join)
+def test_a_coordinator_that_contradicts_itself_is_not_asked_without_end(held: list[str], ends: bool) -> None:  # noqa: FBT001
+    """Where it wants to go on is followed once; then it has time to find out."""
+    report = running(log=b"0123456789")
+    if ends:
+        report.finish(DONE, 0.0)
+    sent = calls(report, [ok(416, Range=each) for each in held], 600.0)
+    assert len(sent) < 250
+
+
+def test_a_log_that_differs_for_ever_is_sent_a_few_times() -> None:
+    """Less and less often; then the state is said without a checksum, for it matters more."""
+    report = running(log=b"abc")
+    report.request(0.0)
+    report.answered(ok(202), 0.0)
+    report.finish(DONE, 0.0)
+    updates = []
+    while report.end is None:
+        assert report.wake is not None
+        now = report.wake
+        request = report.request(now)
+        if isinstance(request, Patch):
+            report.answered(ok(202), now)
+        elif request:
+            updates.append((now, request))
+            report.answered(ok(200 if request.checksum is None else 412), now)
+    assert [now for now, _ in updates] == [0.0, 1.0, 3.0, 7.0, 15.0]
+    assert updates[-1][1] == Update(state="success")
+    assert report.end is End.REPORTED
+
+
 def test_a_log_that_differs_is_sent_again() -> None:
     """All of it, before the final state."""
     report = running(log=b"abc")

@@ -103,6 +103,16 @@ def test_values_are_bytes_and_patterns_nowhere() -> None:
     assert shown(Masker([".*", b"\xff\xfe", "a\nb"]), [b"x .* \xff\xfe a\nb"]) == b"x [MASKED] [MASKED] [MASKED]"
 
 
+@pytest.mark.parametrize(
+    "printed",
+    [b"se\xef\xbf\xbdcret", b"se\xed\xa0\x80cret", b"se?cret", b"se" + b"\xef\xbf\xbd" * 3 + b"cret"],
+    ids=["replaced", "as it is", "question mark", "each byte replaced"],
+)
+def test_a_value_with_half_of_a_character_is_hidden(printed: bytes) -> None:
+    """JSON may have one, no text has: each program writes it in its own way, and none of them shows it."""
+    assert shown(Masker(["se\ud800cret"]), [b"x ", printed, b" y"]) == b"x [MASKED] y"
+
+
 def test_a_secret_without_end_takes_no_memory() -> None:
     """A token of many mebibytes is one mask, and nothing of it is kept."""
     masker = Masker(["x" * 100])

@@ -122,6 +122,54 @@ def test_a_full_disk_costs_the_rest_of_the_log_and_no_more(pieces: list[bytes], 
     assert (trace.size, trace.checksum) == (len(got), f"crc32:{zlib.crc32(got):08x}")
 
 
+class Unreadable(BytesIO):
+    """A file of which nothing is read from some offset on: it is shorter than it was, or its disk fails."""
+
+    readable_to = 1 << 30
+    error: OSError | None = None
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """Read what is still there."""
+        at = self.tell()
+        if at >= self.readable_to and self.error is not None:
+            raise self.error
+        return super().read(size)[: max(0, self.readable_to - at)]
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [(None, "its file is shorter than it was"), (OSError(errno.EIO, "Input/output error"), "Input/output error")],
+)
+@pytest.mark.parametrize("at", [0, 3, 6])
+def test_what_cannot_be_read_again_is_lost_and_no_more(error: OSError | None, reason: str, at: int) -> None:
+    """The log goes on after what the coordinator has, with a line that says so; there is always a next piece."""
+    spool = Unreadable()
+    trace = Trace(spool=spool)
+    trace.write(b"012345")
+    patch = trace.patch(at) if at else None
+    if patch:
+        trace.accepted(patch)
+    trace.write(b"6789")
+    spool.readable_to, spool.error = at, error
+    lost = trace.patch(4)
+    assert lost
+    assert (lost.start, lost.body, trace.checksum) == (at, b"\n\x1b[3", None)
+    trace.note("why")
+    trace.write(b"more")
+    got = b""
+    while patch := trace.patch(7):
+        got += patch.body
+        trace.accepted(patch)
+    assert got.startswith(f"\n\x1b[33;1mWhat comes here cannot be read any more: {reason}. It is lost".encode())
+    assert got.endswith(b"why")
+    assert (trace.size, trace.checksum) == (at + len(got), None)
+    trace.restart()
+    spool.readable_to = 0
+    again = trace.patch()
+    assert again
+    assert (again.start, again.body) == (0, got)
+
+
 def test_a_log_outlives_its_process() -> None:
     """Read again from where it was kept, it has the same checksum; where to go on, the coordinator says."""
     spool = BytesIO()

@@ -17,7 +17,7 @@ from gitlab_jobs import _transfers
 from gitlab_jobs._errors import GitLabJobsError, PayloadInvalid, Refused
 from gitlab_jobs._http import Call, Http, Received
 from gitlab_jobs._job import NO_ANSWER, Answer, Request, Update
-from gitlab_jobs._json import MAX_PAYLOAD, decode_job, decode_object
+from gitlab_jobs._json import MAX_PAYLOAD, decode_job, decode_object, is_token
 from gitlab_jobs._payload import Artifact, Dependency, Job
 from gitlab_jobs._polling import Polled
 from gitlab_jobs._trace import Patch
@@ -280,7 +280,7 @@ class GitLabClient:
         except PayloadInvalid as error:
             raise Refused(f"{call}: {error}", status=received.status) from None
         runner, given, expiry = found.get("id", number), found.get("token") or token, found.get("token_expires_at")
-        if type(runner) is not int or not isinstance(given, str) or not given:
+        if type(runner) is not int or not is_token(given):
             raise Refused(f"{call}: expected an id and a token in the answer", status=received.status)
         is_time = isinstance(expiry, str) and len(expiry) <= _MAX_EXPIRY
         return Registered(id=runner, token=given, token_expires_at=expiry if is_time else None)

@@ -7,6 +7,7 @@ import ssl
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Mapping
 from contextlib import aclosing, asynccontextmanager
 from datetime import UTC, datetime
+from http import HTTPStatus
 from typing import Any, cast
 
 import anyio
@@ -28,6 +29,10 @@ _MOST_REDIRECTS = 3
 _NO_TLS = frozenset({"WRONG_VERSION_NUMBER", "UNKNOWN_PROTOCOL", "RECORD_LAYER_FAILURE", "HTTP_REQUEST"})
 """What OpenSSL's releases make of an answer that is no TLS."""
 
+
+IDLE = 600.0
+"""Seconds in which nothing comes, or can be sent, after which a call is given up, however long it may take; GitLab
+Runner waits as long for the beginning of an answer."""
 
 _log = logging.getLogger("gitlab_jobs")
 
@@ -136,9 +141,10 @@ class Http:
         name: str,
     ) -> AsyncIterator[httpx.Response]:
         """Send a request, and have its answer until the block is left; all of that within the time."""
-        request = self.http.build_request(
-            method, url, headers={"Accept-Encoding": "identity", **headers}, content=content, timeout=seconds
-        )
+        if not all(each.isascii() and each.isprintable() and each == each.strip() for each in headers.values()):
+            raise Refused(f"{name}: the token has a character that no header can have", status=HTTPStatus.BAD_REQUEST)
+        headers = {"Accept-Encoding": "identity", **headers}
+        request = self.http.build_request(method, url, headers=headers, content=content, timeout=min(seconds, IDLE))
         try:
             with anyio.fail_after(seconds):
                 response = await self.http.send(request, stream=True, follow_redirects=False)
@@ -157,7 +163,7 @@ class Http:
         target = location(url, got, name)
         if origin(target) != origin(self.base):
             raise Refused(
-                f"{name}: GitLab redirects to {target.scheme}://{target.host}, where our token does not belong;"
+                f"{name}: GitLab redirects to {target.scheme}://{_shown(target.host)}, where our token does not belong;"
                 " use that address as the url if it is right",
                 status=got.status_code,
             )
@@ -213,8 +219,12 @@ def _message(body: bytes) -> str:
         message = "; ".join(f"{key} {', '.join(map(str, each))}" for key, each in fields)
     if not isinstance(message, str) or not message:
         return ""
-    shown = "".join(letter if letter.isprintable() else " " for letter in message[:MAX_MESSAGE])
-    return f": {shown}"
+    return f": {_shown(message)}"
+
+
+def _shown(text: str) -> str:
+    """The beginning of what somebody else has written, on one line."""
+    return "".join(letter if letter.isprintable() else " " for letter in text[:MAX_MESSAGE])
 
 
 def _reason(error: Exception, url: httpx.URL) -> str:
@@ -228,4 +238,4 @@ def _reason(error: Exception, url: httpx.URL) -> str:
         return f"the certificate of {url.host} cannot be trusted: {why}; {advice}"
     if cause is not None and cause.reason in _NO_TLS:
         return f"{url.host} does not speak TLS there; check the address, or begin it with http://"
-    return (str(error) or type(error).__name__).partition("\n")[0]
+    return _shown((str(error) or type(error).__name__).partition("\n")[0])

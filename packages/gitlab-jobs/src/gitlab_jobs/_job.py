@@ -39,6 +39,9 @@ CLAIM_PATIENCE = 5 * 60.0
 FINAL_PATIENCE = 2 * 3600.0
 """Seconds after which a final state is given up that nobody takes; GitLab has its own time limit for the job."""
 
+SUMS = 3
+"""So often a log is sent again because its checksum differs; after that the final state goes without one."""
+
 _ALWAYS_KNOWN = {"script_failure", "runner_system_failure", "job_execution_timeout"}
 _INSTEAD = {
     "image_pull_failure": "runner_system_failure",
@@ -47,6 +50,7 @@ _INSTEAD = {
 }
 _UNKNOWN = "unknown_failure"
 _SECONDS = re.compile("[0-9]{1,9}")
+_PAGES = frozenset({"text/html", "application/xhtml+xml"})
 _REFUSED = frozenset({403})
 _NOT_OURS = frozenset({403, 404, 409})
 """In the answer to an update. A patch that is not found may be so because of a proxy: the job goes on."""
@@ -140,7 +144,7 @@ class Answer:
         A page is no answer, whatever its status: GitLab's API never sends one, but what stands before it does, to say
         that GitLab is away or that somebody has to sign in.
         """
-        if headers.get("Content-Type", "").partition(";")[0].strip().lower() == "text/html":
+        if is_page(headers):
             return NO_ANSWER
         interval = _SECONDS.fullmatch(headers.get("X-GitLab-Trace-Update-Interval", ""))
         return cls(
@@ -149,6 +153,11 @@ class Answer:
             held=headers.get("Range"),
             interval=float(interval[0]) if interval else None,
         )
+
+
+def is_page(headers: Mapping[str, str]) -> bool:
+    """Whether an answer is meant for a person with a browser."""
+    return headers.get("Content-Type", "").partition(";")[0].strip().lower() in _PAGES
 
 
 NO_ANSWER = Answer(status=None)
@@ -201,6 +210,8 @@ class Report:
         self._since = now  # when claiming or finishing began
         self._retry_at = now
         self._failures = 0
+        self._refusals = 0  # so many patches in a row were refused for where they begin
+        self._mismatches = 0  # so often the coordinator's copy of the log was another one
         self._interval = INTERVAL
         self._patch_at = now
         self._alive_at = now + KEEP_ALIVE
@@ -286,6 +297,8 @@ class Report:
         )
 
     def _about_log(self, state: str) -> Update:
+        if self._mismatches > SUMS:
+            return Update(state=state)
         return Update(state=state, checksum=self.trace.checksum, size=self.trace.size)
 
     def _patched(self, patch: Patch, answer: Answer, now: float) -> None:
@@ -294,13 +307,15 @@ class Report:
             case 202:
                 self.trace.accepted(patch)
                 self._succeeded(now)
+                self._refusals = 0
             case 416:
                 self.trace.refused(answer.held)
-                if self.trace.sent != patch.start:
+                self._refusals += 1
+                if self._refusals == 1 and self.trace.sent != patch.start:
                     self._patch_at = now
                     self._succeeded(now)
                 else:
-                    self._failed(now)
+                    self._failed(now)  # it says the same again, or something else each time
             case 413:
                 self._piece = max(1 << 10, self._piece // 2)  # a proxy between us and GitLab takes less
                 self._failed(now)
@@ -347,7 +362,8 @@ class Report:
                 self._retry_at = now + self._interval
             case 412:
                 self.trace.restart()
-                self._failed(now)
+                self._retry_at = now + _backoff(self._mismatches)
+                self._mismatches += 1
             case 403 if self._has_outcome(answer):
                 self._over(End.REPORTED)
             case 403 | 404 | 409:
@@ -381,7 +397,7 @@ class Report:
         self._failures = 0
 
     def _failed(self, now: float) -> None:
-        self._retry_at = now + min(FIRST_RETRY * 2**self._failures, MAX_RETRY)
+        self._retry_at = now + _backoff(self._failures)
         self._failures += 1
 
     def _give_up_in_time(self, now: float) -> None:
@@ -391,3 +407,8 @@ class Report:
 
     def _over(self, end: End) -> None:
         self.phase, self.end = Phase.OVER, end
+
+
+def _backoff(failures: int) -> float:
+    """Seconds to wait after so many failures in a row; there may be thousands while a GitLab is away."""
+    return min(FIRST_RETRY * (1 << min(failures, 10)), MAX_RETRY)

@@ -1,6 +1,7 @@
 """Jobs from JSON and to JSON, as strictly as Go reads it: pure."""
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from functools import cache
 from math import isfinite
@@ -17,12 +18,20 @@ from gitlab_jobs._payload import Job, Json
 MAX_PAYLOAD = 64 << 20
 """Bytes of a description; GitLab's largest are the variables of a pipeline, and far below that."""
 
+_TOKEN = re.compile("[!-~]+")
 _INT64 = range(-(1 << 63), 1 << 63)
 _MOST_PROBLEMS = 5
 """So many mistakes of one description are named: more have one cause."""
 
-_OMITTED_IF_EMPTY = {"run"}
-"""GitLab Runner from 19 on refuses these keys when they are there and empty."""
+_LONGEST_PROBLEM = 200
+"""Characters of one mistake that are shown; the names in it are the sender's."""
+
+_OMITTED_IF_EMPTY = {"run", "artifacts_file"}
+"""GitLab Runner from 19 on refuses the first when it is there and empty; other runners take the second, if it is there,
+for something to fetch."""
+
+_NULL_IF_EMPTY = {"when", "artifact_format"}
+"""One of several words, or what GitLab has if the user says nothing; no runner needs to know an empty word."""
 
 
 def decode_job(raw: bytes) -> Job:
@@ -37,9 +46,11 @@ def decode_job(raw: bytes) -> Job:
     except (ClassValidationError, IterableValidationError) as error:
         problems = transform_error(error, path="job", format_exception=_in_words)
         more = f"; and {len(problems) - _MOST_PROBLEMS} more" if len(problems) > _MOST_PROBLEMS else ""
-        raise PayloadInvalid("; ".join(problems[:_MOST_PROBLEMS]) + more, **_identity(found)) from None
-    if not _is_token(job.token):
-        raise PayloadInvalid(f"expected a token, found {job.token[:9]!r} @ job.token")
+        shown = "; ".join(each[:_LONGEST_PROBLEM] for each in problems[:_MOST_PROBLEMS])
+        raise PayloadInvalid(shown + more, **_identity(found)) from None
+    if not is_token(job.token):
+        found_instead = "a character that no header can have" if job.token else "an empty string"
+        raise PayloadInvalid(f"expected a token, found {found_instead} @ job.token")
     return job
 
 
@@ -67,13 +78,13 @@ def encode_job(job: Job) -> bytes:
 
 def _identity(found: Json) -> dict[str, Any]:
     job_id, token = found.get("id"), found.get("token")
-    usable = type(job_id) is int and job_id in _INT64 and _is_token(token)
+    usable = type(job_id) is int and job_id in _INT64 and is_token(token)
     return {"job_id": job_id, "token": token} if usable else {}
 
 
-def _is_token(token: object) -> bool:
-    """Whether a header can have it: HTTP knows no line breaks there, and nothing but ASCII."""
-    return isinstance(token, str) and bool(token) and token.isascii() and token.isprintable()
+def is_token(token: object) -> bool:
+    """Whether a header can have it: HTTP knows no line breaks there, no spaces at the ends, and nothing but ASCII."""
+    return isinstance(token, str) and _TOKEN.fullmatch(token) is not None
 
 
 def _no_number(word: str) -> float:
@@ -88,12 +99,20 @@ def _finite(text: str) -> float:
 
 
 def _shown(raw: bytes) -> str:
+    """What something is that is no JSON; of what might be a job, nothing: its token is near the beginning."""
+    if not raw:
+        return "nothing"
+    if raw.lstrip()[:1] in (b"{", b"[", b'"'):
+        return f"{len(raw)} bytes"
     start = raw[:40].decode(errors="replace")
-    return f"{start!r}…" if len(raw) > len(start) else repr(start) if start else "nothing"
+    return f"{start!r}…" if len(raw) > len(start) else repr(start)
 
 
 def _reason(error: Exception) -> str:
-    return "nested too deeply" if isinstance(error, RecursionError) else str(error).partition("\n")[0][:120]
+    if isinstance(error, RecursionError):
+        return "nested too deeply"
+    text = str(error).partition("\n")[0][:120]
+    return "an integer has too many digits" if "integer string conversion" in text else text
 
 
 _KINDS = {
@@ -202,12 +221,13 @@ def _structure_part(converter: Converter, kind: Any) -> Callable[[object, object
 
 
 def _unstructure_part(converter: Converter, part: Any) -> dict[str, Any]:  # noqa: ANN401  (any part)
-    values = {each.name: getattr(part, each.name) for each in attrs.fields(type(part)) if each.name != "extra"}
-    kept = {
-        key: converter.unstructure(value)
-        for key, value in values.items()
-        if value is not None and not (key in _OMITTED_IF_EMPTY and not value)
-    }
+    kept: dict[str, Any] = {}
+    for each in attrs.fields(type(part)):
+        key, value = each.name, getattr(part, each.name)
+        if key in _NULL_IF_EMPTY and not value:
+            kept[key] = None
+        elif key != "extra" and value is not None and not (key in _OMITTED_IF_EMPTY and value == each.default):
+            kept[key] = converter.unstructure(value)
     return kept | dict(part.extra)
 
 

@@ -45,6 +45,7 @@ URL_PARAMETERS = (
 _COMMON = b" etaoinsrlhdcumpfg0123456789./-_:()[]\n\x1bbywvkxjqz,;?&='\"ETAOINSRLHDCUMPFGBYWVKXJQZ"
 """What logs are made of, the most frequent first; what is not here is rarer still."""
 
+_HALF = re.compile("[\ud800-\udfff]")
 _OF_TOKEN = re.compile(rb"[A-Za-z0-9_.=-]*")
 _OF_PARAMETER = re.compile(rb"[^\s&#\"'<>]*")
 
@@ -62,7 +63,7 @@ class Masker:
 
     def __init__(self, values: Iterable[str | bytes], *, prefixes: Iterable[str] = ()) -> None:
         """Hide these values, and tokens with these prefixes beside those of GitLab's own."""
-        phrases = [each if isinstance(each, bytes) else each.encode(errors="replace") for each in values]
+        phrases = [each for value in values for each in ([value] if isinstance(value, bytes) else _spellings(value))]
         openers = [f"{mark}{name}=".encode() for name in URL_PARAMETERS for mark in "?&"]
         tokens = [each.encode(errors="replace") for each in (*TOKEN_PREFIXES, *prefixes)]
         self._stages: Sequence[_Values | _Openers] = (
@@ -83,6 +84,16 @@ class Masker:
         for stage in self._stages:
             rest = stage.feed(rest) + stage.end()
         return rest
+
+
+def _spellings(value: str) -> set[bytes]:
+    """The bytes that programs print a value as: JSON may have half of a character in it, which each writes its way."""
+    try:
+        return {value.encode()}
+    except UnicodeEncodeError:
+        replaced = _HALF.sub("\N{REPLACEMENT CHARACTER}", value).encode()
+        each_byte = _HALF.sub("\N{REPLACEMENT CHARACTER}" * 3, value).encode()
+        return {replaced, each_byte, value.encode(errors="surrogatepass"), value.encode(errors="replace")}
 
 
 class _Finder:

@@ -22,6 +22,7 @@ DEFAULT_LIMIT = 4 << 20
 """Bytes of a log, GitLab Runner's ``output_limit`` of 4096 KiB."""
 
 _READ = 1 << 20
+_GOES_ON = "The job goes on, and what it prints from here on is not kept."
 _RANGE = re.compile(r"0-([0-9]{1,18})")
 
 
@@ -64,8 +65,9 @@ class Trace:
     beginning then, and the coordinator's answer to the first patch says where it is.
 
     A spool that cannot be written to any more, such as one on a full disk, costs what the job prints from then on, and
-    a line says so; neither the job nor what was kept. The file is to be opened with ``buffering=0``: what is in a
-    buffer is not kept, and cannot be taken back.
+    a line says so; neither the job nor what was kept. One that cannot be read any more costs what was not sent yet,
+    and the checksum with it. The file is to be opened with ``buffering=0``: what is in a buffer is not kept, and
+    cannot be taken back.
     """
 
     def __init__(self, *, limit: int = DEFAULT_LIMIT, spool: Spool | None = None) -> None:
@@ -73,22 +75,24 @@ class Trace:
         self.limit = limit
         self.size = 0
         self.sent = 0
-        self._crc = 0
+        self._crc: int | None = 0
         self._spool: Spool = BytesIO() if spool is None else spool
         self._rest: bytearray | None = None
-        """What the spool did not take: our own lines; `None` while it takes everything."""
+        """What the spool did not take, or does not give back: our own lines; `None` while it takes everything."""
 
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._spool.seek(0)
+        crc = 0
         while data := self._spool.read(_READ):
-            self._crc = zlib.crc32(data, self._crc)
+            crc = zlib.crc32(data, crc)
             self.size += len(data)
+        self._crc = crc
         self._is_full = self.size >= limit
 
     @property
-    def checksum(self) -> str:
-        """Of all that is kept, as ``PUT jobs/:id`` has it."""
-        return f"crc32:{self._crc:08x}"
+    def checksum(self) -> str | None:
+        """Of all that is kept, as ``PUT jobs/:id`` has it; `None` if some of it cannot be read any more."""
+        return None if self._crc is None else f"crc32:{self._crc:08x}"
 
     @property
     def is_sent(self) -> bool:
@@ -112,12 +116,32 @@ class Trace:
         """The next piece that the coordinator lacks, of *most* bytes; `None` if it has everything."""
         if self.is_sent:
             return None
+        kept = self.size - len(self._rest or b"")
+        body = self._read(min(most, kept - self.sent)) if self.sent < kept else b""
+        if not body and self._rest is not None:
+            at = max(0, self.sent - (self.size - len(self._rest)))
+            body = bytes(self._rest[at : at + most])
+        return Patch(self.sent, body)
+
+    def _read(self, most: int) -> bytes:
+        """What is kept there, or nothing if it is lost."""
+        try:
+            self._spool.seek(self.sent)
+            body = self._spool.read(most)
+            reason = "its file is shorter than it was"
+        except OSError as error:
+            body, reason = None, error.strerror or str(error)
+        if not body:
+            self._lose(reason)
+        return body or b""
+
+    def _lose(self, reason: str) -> None:
+        """Go on after what the coordinator has; nobody can tell the checksum of what it has any more."""
+        self._is_full, self._crc = True, None
         rest = self._rest or b""
-        kept = self.size - len(rest)
-        if self.sent >= kept:
-            return Patch(self.sent, bytes(rest[self.sent - kept :][:most]))
-        self._spool.seek(self.sent)
-        return Patch(self.sent, self._spool.read(min(most, kept - self.sent)) or b"")
+        notice = _notice(f"What comes here cannot be read any more: {reason}. It is lost, and what comes later, too.")
+        self._rest = bytearray(rest if rest.startswith(notice) else notice + rest)
+        self.size = self.sent + len(self._rest)
 
     def accepted(self, patch: Patch) -> None:
         """The coordinator has taken a piece."""
@@ -144,10 +168,7 @@ class Trace:
             return
         self._is_full = True
         self._append(data[: self.limit - self.size].decode(errors="ignore").encode())
-        self._append(
-            f"\n\x1b[33;1mThe log has reached its limit of {self.limit} bytes. The job goes on, and what it prints from"
-            " here on is not kept.\x1b[0;m\n".encode()
-        )
+        self._append(_notice(f"The log has reached its limit of {self.limit} bytes. {_GOES_ON}"))
 
     def _append(self, data: bytes, *, is_ours: bool = False) -> None:
         if self._rest is None:
@@ -158,15 +179,11 @@ class Trace:
                 self._rest = bytearray()
                 with suppress(OSError):  # what was written of it is not what the coordinator gets
                     self._spool.truncate(self.size)
-                reason = error.strerror or str(error)
-                notice = (
-                    f"\n\x1b[33;1mThe log cannot be kept any more: {reason}. The job goes on, and what it prints from"
-                    " here on is not kept.\x1b[0;m\n".encode()
-                )
+                notice = _notice(f"The log cannot be kept any more: {error.strerror or error}. {_GOES_ON}")
                 data = notice + data if is_ours else notice
         if self._rest is not None:
             self._rest += data
-        self._crc = zlib.crc32(data, self._crc)
+        self._crc = None if self._crc is None else zlib.crc32(data, self._crc)
         self.size += len(data)
 
     def _write(self, data: bytes) -> None:
@@ -177,3 +194,8 @@ class Trace:
             if not written:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             data = data[written:]
+
+
+def _notice(text: str) -> bytes:
+    """A line of our own in the log, in yellow."""
+    return f"\n\x1b[33;1m{text}\x1b[0;m\n".encode(errors="replace")

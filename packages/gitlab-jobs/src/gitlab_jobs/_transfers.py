@@ -12,6 +12,7 @@ import httpx
 
 from gitlab_jobs._errors import NotKept, Refused, Unreachable
 from gitlab_jobs._http import MAX_ANSWER, Http, Received, is_redirect, location, origin, pieces, read
+from gitlab_jobs._job import is_page
 from gitlab_jobs._payload import Artifact, Dependency, Job
 
 MAX_ARTIFACTS = 1 << 30
@@ -88,6 +89,8 @@ async def _fetch(http: Http, dependency: Dependency, to: Path, *, limit: int, di
         headers = {"JOB-TOKEN": dependency.token} if ours else {}
         async with http.open("GET", url, headers, seconds=SECONDS, name=name) as got:
             if got.status_code == HTTPStatus.OK:
+                if is_page(got.headers):
+                    raise Refused(f"{name}: found a page for a browser instead of an archive", status=HTTPStatus.OK)
                 return await _save(got, to, limit, name)
             body = await read(got, MAX_ANSWER, name)
             if not is_redirect(got.status_code):
