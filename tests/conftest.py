@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, settings
 
 from tests.chaos.tally import Tally
 from tests.golden import Golden
+from tests.peers import Absent, look_for_peers
 
 if TYPE_CHECKING:
     from tests.fleeting_docker_engine.daemons import Daemon
@@ -197,9 +198,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Add up what the stories meet, where the reports of all workers come together."""
+    """Add up what the stories meet, and who was not there, where the reports of all workers come together."""
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(Tally())
+        config.pluginmanager.register(Absent())
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
@@ -274,11 +276,13 @@ def pytest_collection_finish() -> None:
     _frozen_with = len(sys.modules)
 
 
-def pytest_runtest_setup() -> None:
-    """Now and then look through what is frozen: checks of the contract freeze more, and not all of it stays.
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Look whether programs are there that a test needs, and now and then through what is frozen.
 
-    Also once a test has imported an SDK: that stays, and tests that follow would collect it many times.
+    Checks of the contract freeze more, and not all of it stays. Also once a test has imported an SDK: that stays, and
+    tests that follow would collect it many times.
     """
+    look_for_peers(item)
     if next(_begun) % 500 == 0 or len(sys.modules) > _frozen_with + MANY_MODULES:
         gc.unfreeze()
         pytest_collection_finish()

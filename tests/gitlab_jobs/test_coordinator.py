@@ -1,13 +1,16 @@
 """GitLab's side over HTTP: what runners of all ages send, what nobody should, and a real server."""
 
 from collections.abc import AsyncIterator
+from itertools import chain, repeat
 from pathlib import Path
+from typing import Any
 
 import anyio
 import httpx
 import pytest
 from anycorn import Config, serve
 from anyio.lowlevel import checkpoint
+from starlette.types import Message
 
 from gitlab_jobs import End, Job, Outcome
 from gitlab_jobs.client import GitLabClient, info, reporting
@@ -114,6 +117,63 @@ async def test_a_strange_upload_is_refused(
         headers = {"JOB-TOKEN": token, "Content-Type": kind}
         got = await http.post(f"{API}/jobs/1/artifacts", content=content, headers=headers)
     assert (got.status_code, gitlab.artifacts) == (status, {})
+
+
+@pytest.mark.parametrize("place", ["address", "form", "both"])
+async def test_what_a_file_is_may_be_said_in_two_places(gitlab: FakeGitLab, place: str) -> None:
+    """GitLab Runner says it in the address, others in the form; nothing said is an archive in a zip."""
+    gitlab.enqueue(Job(id=0, token=""))
+    said = {"artifact_type": "junit", "artifact_format": "gzip"}
+    query = {"address": said, "both": said}.get(place, {})
+    form = {"form": said, "both": {"artifact_type": "archive"}}.get(place, {})
+    async with httpx.AsyncClient(transport=gitlab.transport()) as http:
+        token = (await http.post(f"{API}/jobs/request", json={"token": gitlab.runner_token})).json()["token"]
+        call: Any = {"url": f"{API}/jobs/1/artifacts", "headers": {"JOB-TOKEN": token}, "files": {"file": b"content"}}
+        assert (await http.post(params=query, data=form, **call)).status_code == 201
+        assert (await http.post(**call)).status_code == 201
+    first, second = gitlab.artifacts[1]
+    assert (first.artifact_type, first.artifact_format) == ("junit", "gzip")
+    assert (second.artifact_type, second.artifact_format) == ("archive", "zip")
+
+
+@pytest.mark.parametrize("call", ["PUT jobs/1", "PATCH jobs/1/trace", "POST jobs/1/artifacts"])
+async def test_a_body_that_never_ends_is_given_up(
+    gitlab: FakeGitLab, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """Whoever sends a byte now and then holds nothing for long."""
+    monkeypatch.setattr("gitlab_jobs.coordinator.BODY_SECONDS", 0.2)
+    monkeypatch.setattr("gitlab_jobs.coordinator.UPLOAD_SECONDS", 0.2)
+    gitlab.enqueue(Job(id=0, token=""))
+    async with httpx.AsyncClient(transport=gitlab.transport()) as http:
+        token = (await http.post(f"{API}/jobs/request", json={"token": gitlab.runner_token})).json()["token"]
+    method, _, path = call.partition(" ")
+    sent = list[Message]()
+    pieces = chain([PART % b'; filename="a"'], repeat(b" "))
+
+    async def receive() -> Message:
+        await anyio.sleep(0.01)
+        return {"type": "http.request", "body": next(pieces), "more_body": True}
+
+    async def send(message: Message) -> None:
+        await checkpoint()
+        sent.append(message)
+
+    headers = [(b"job-token", token.encode()), (b"content-type", FORM.encode())]
+    scope = {"type": "http", "method": method, "path": f"/api/v4/{path}", "headers": headers, "query_string": b""}
+    with anyio.fail_after(30):
+        await gitlab.application()(scope, receive, send)
+    assert sent[0]["status"] == 408
+
+
+async def test_a_file_that_somebody_removed_is_gone(http: httpx.AsyncClient, gitlab: FakeGitLab) -> None:
+    """404, as GitLab has it once artifacts have expired."""
+    gitlab.enqueue(Job(id=0, token=""))
+    token = (await http.post(f"{API}/jobs/request", json={"token": gitlab.runner_token})).json()["token"]
+    call: Any = {"url": f"{API}/jobs/1/artifacts", "headers": {"JOB-TOKEN": token}}
+    await http.post(files={"file": b"content"}, **call)
+    assert (await http.get(**call)).content == b"content"
+    gitlab.artifacts[1][0].path.unlink()
+    assert (await http.get(**call)).status_code == 404
 
 
 async def test_jobs_over_a_real_server(gitlab: FakeGitLab, tmp_path: Path) -> None:

@@ -1,21 +1,27 @@
 """The coordinator's side: who may ask what."""
 
+import errno
 import zlib
+from io import BytesIO
 from itertools import count
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gitlab_jobs import Dependency, Job, Variable
 from gitlab_jobs._server import ACKNOWLEDGEMENT, Reply, Server, State
+from gitlab_jobs._stored_log import StoredLog
 
 RUNNER = "glrt-runner"
 FULL = {"two_phase_job_commit": True, "cancel_gracefully": True}
 
 
-def server(*, accepts: int = 0) -> Server:
+def server(**settings: Any) -> Server:  # noqa: ANN401  (the server's)
     """One with a runner, and a job that waits."""
     numbers = count(1)
-    made = Server(lambda: f"secret{next(numbers)}", accepts=accepts)
+    made = Server(lambda: f"secret{next(numbers)}", **settings)
     made.add_runner(RUNNER)
     made.enqueue(Job(id=0, token="", variables=(Variable(key="A", value="b"),)))
     return made
@@ -90,7 +96,7 @@ def test_the_log_is_kept_by_offset() -> None:
     assert append("3-99", b"de") == (202, "0-5")
     for wrong in (None, "", "bytes 5-6/7", "5", "a-b", "5-" + "9" * 5000):
         assert append(wrong, b"f")[0] == 400
-    assert there.jobs[1].trace == b"abcde"
+    assert bytes(there.jobs[1].trace) == b"abcde"
 
 
 def test_a_job_ends_once() -> None:
@@ -178,11 +184,47 @@ def test_artifacts_are_for_jobs_that_depend_on_them() -> None:
     assert there.may_upload(2, second.token) is None
 
 
-def test_a_log_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_has_a_limit() -> None:
     """The job fails beyond it."""
-    monkeypatch.setattr("gitlab_jobs._server.TRACE_LIMIT", 3)
-    there = server()
+    there = server(trace_limit=3)
     token = there.request(RUNNER, {}, 0.0).body.token
     assert there.append(1, token, "0-2", b"abc", 0.0).status == 202
     assert there.append(1, token, "3-3", b"d", 0.0).status == 403
     assert (there.jobs[1].state, there.jobs[1].failure_reason) == (State.FAILED, "trace_size_exceeded")
+
+
+class SmallDisk(BytesIO):
+    """A file on a disk with room for four bytes."""
+
+    def write(self, data: Any, /) -> int:  # noqa: ANN401  (what can be written)
+        """Write what there is room for."""
+        left = 4 - self.tell()
+        if left <= 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return super().write(data[:left])
+
+
+def test_a_log_on_a_full_disk_is_as_it_was() -> None:
+    """The runner is told to come again, and nothing of the piece is kept."""
+    disk = SmallDisk(b"of an earlier run")
+    there = server(spool=lambda _: disk)
+    token = there.request(RUNNER, {}, 0.0).body.token
+    assert there.append(1, token, "0-2", b"abc", 0.0).status == 202
+    reply = there.append(1, token, "3-4", b"de", 0.0)
+    assert (reply.status, reply.headers["Range"], disk.getvalue()) == (500, "0-3", b"abc")
+    assert there.append(1, token, "3-3", b"d", 0.0).status == 202
+    assert there.update(1, token, final(b"abcd"), 0.0).status == 200
+
+
+@given(st.lists(st.one_of(st.binary(min_size=1, max_size=9), st.integers(0, 20))))
+def test_a_stored_log_is_what_was_stored(steps: list[bytes | int]) -> None:
+    """With the checksum of that, whatever was cut off in between."""
+    log, model = StoredLog(), b""
+    for step in steps:
+        if isinstance(step, bytes):
+            log.append(step)
+            model += step
+        else:
+            log.cut(step)
+            model = model[:step]
+        assert (bytes(log), len(log), log.checksum) == (model, len(model), f"crc32:{zlib.crc32(model):08x}")

@@ -6,7 +6,6 @@ GitLab's own code (``lib/api/ci/runner.rb``, ``lib/api/ci/helpers/runner.rb``, `
 """
 
 import re
-import zlib
 from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
 from hmac import compare_digest
@@ -15,6 +14,8 @@ from typing import Any
 from attrs import Factory, define, evolve, field, frozen
 
 from gitlab_jobs._payload import Dependency, Job
+from gitlab_jobs._stored_log import StoredLog
+from gitlab_jobs._trace import Spool
 
 INTERVAL = 3
 """Seconds between two patches that a runner is asked for."""
@@ -75,7 +76,7 @@ class Stored:
     state: State = State.PENDING
     """Where it is."""
 
-    trace: bytearray = Factory(bytearray)
+    trace: StoredLog = Factory(StoredLog)
     """The log, as far as it has come."""
 
     failure_reason: str | None = None
@@ -113,8 +114,19 @@ class Stored:
 class Server:
     """A coordinator without a network: runners ask, and it answers."""
 
-    def __init__(self, mint: Callable[[], str], *, accepts: int = 0, acknowledgement: float = ACKNOWLEDGEMENT) -> None:
-        """Make tokens with *mint*; accept so many final calls of each job with 202 before one is done."""
+    def __init__(
+        self,
+        mint: Callable[[], str],
+        *,
+        accepts: int = 0,
+        acknowledgement: float = ACKNOWLEDGEMENT,
+        trace_limit: int = TRACE_LIMIT,
+        spool: Callable[[int], Spool | None] = lambda _: None,
+    ) -> None:
+        """Make tokens with *mint*; accept so many final calls of each job with 202 before one is done.
+
+        A log may have so many bytes, and is kept where *spool* says for a job's number; by default in memory.
+        """
         self.jobs: dict[int, Stored] = {}
         self.version = 0
         """Grows with every change that may mean a job for somebody."""
@@ -122,6 +134,8 @@ class Server:
         self._mint = mint
         self._accepts = accepts
         self._acknowledgement = acknowledgement
+        self._trace_limit = trace_limit
+        self._spool = spool
         self._runners: dict[str, int] = {}
 
     # what the operator does
@@ -137,7 +151,8 @@ class Server:
         """Take a job that runners may have; its id and token are given here."""
         number = max(self.jobs, default=0) + 1
         state = State.PENDING if is_ready else State.CREATED
-        self.jobs[number] = Stored(job=evolve(job, id=number), state=state, accepts=self._accepts)
+        trace = StoredLog(self._spool(number))
+        self.jobs[number] = Stored(job=evolve(job, id=number), state=state, accepts=self._accepts, trace=trace)
         self.version += 1
         return number
 
@@ -248,10 +263,13 @@ class Server:
             return self._reply(stored, 400)
         if int(found[1]) != len(stored.trace):
             return self._reply(stored, 416)
-        if len(stored.trace) + len(body) > TRACE_LIMIT:
+        if len(stored.trace) + len(body) > self._trace_limit:
             self._fail(stored, "trace_size_exceeded")
             return self._reply(stored, 403)
-        stored.trace += body
+        try:
+            stored.trace.append(body)
+        except OSError:  # a full disk [guessed]
+            return self._reply(stored, 500)
         return self._reply(stored, 202)
 
     def may_upload(self, number: int, token: str) -> Reply | None:
@@ -283,8 +301,9 @@ class Server:
         if checksum and stored.accepts:  # parts of the log are still on their way to where they are kept [GitLab]
             stored.accepts -= 1
             return self._reply(stored, 202)
-        if checksum and (checksum, output.get("bytesize", len(stored.trace))) != _sum(stored.trace):
-            stored.trace.clear()  # [sheet: what the runner does on 412; GitLab itself only logs that they differ]
+        found = (stored.trace.checksum, len(stored.trace))
+        if checksum and (checksum, output.get("bytesize", len(stored.trace))) != found:
+            stored.trace.cut(0)  # [sheet: what the runner does on 412; GitLab itself only logs that they differ]
             return self._reply(stored, 412)
         if stored.state is State.CANCELING:
             stored.become(State.CANCELED)
@@ -322,10 +341,6 @@ class Server:
 
 def _runner_body(number: int, token: str) -> dict[str, Any]:
     return {"id": number, "token": token, "token_expires_at": None}
-
-
-def _sum(trace: bytes | bytearray) -> tuple[str, int]:
-    return f"crc32:{zlib.crc32(trace):08x}", len(trace)
 
 
 def _equal(known: str, given: str) -> bool:

@@ -173,7 +173,7 @@ class Trace:
     def _append(self, data: bytes, *, is_ours: bool = False) -> None:
         if self._rest is None:
             try:
-                self._write(data)
+                write_all(self._spool, self.size, data)  # what an earlier try may have left there does not count
             except OSError as error:
                 self._is_full = True
                 self._rest = bytearray()
@@ -186,14 +186,15 @@ class Trace:
         self._crc = None if self._crc is None else zlib.crc32(data, self._crc)
         self.size += len(data)
 
-    def _write(self, data: bytes) -> None:
-        """Write after what is kept; what an earlier try may have left there does not count."""
-        self._spool.seek(self.size)
-        while data:
-            written = self._spool.write(data) or 0
-            if not written:
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            data = data[written:]
+
+def write_all(spool: Spool, at: int, data: bytes) -> None:
+    """Write all of it there; a disk that takes a part, and then nothing, is full."""
+    spool.seek(at)
+    while data:
+        written = spool.write(data) or 0
+        if not written:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        data = data[written:]
 
 
 def _notice(text: str) -> bytes:

@@ -29,21 +29,22 @@ _FATAL_DOWNLOAD = frozenset({401, 403, 404})
 
 
 async def upload(http: Http, job: Job, artifact: Artifact, file: Path, *, filename: str) -> None:
-    """Send a file as one part of a form, as GitLab Runner does; repeated a few times."""
-    named = {
-        "expire_in": artifact.expire_in,
-        "artifact_format": artifact.artifact_format,
-        "artifact_type": artifact.artifact_type,
-    }
+    """Send a file as a part of a form; repeated a few times.
+
+    What kind of file it is, is said in the address, where GitLab Runner has it, and in the form, where others look.
+    """
+    kind = {"artifact_format": artifact.artifact_format, "artifact_type": artifact.artifact_type}
+    kind = {key: each for key, each in kind.items() if each}
+    query = kind | ({"expire_in": artifact.expire_in} if artifact.expire_in else {})
     name = f"POST jobs/{job.id}/artifacts"
-    url = http.base.join(f"jobs/{job.id}/artifacts?{urlencode({key: each for key, each in named.items() if each})}")
+    url = http.base.join(f"jobs/{job.id}/artifacts?{urlencode(query)}")
     boundary = secrets.token_hex(16)
     headers = {"JOB-TOKEN": job.token, "Content-Type": f"multipart/form-data; boundary={boundary}"}
     attempt = 1
     while True:
         error: Refused | Unreachable
         try:
-            async with aclosing(_form(file, filename, boundary)) as form:
+            async with aclosing(_form(file, filename, boundary, kind)) as form:
                 received = await _post(http, url, headers, form, name)
             if received.status == HTTPStatus.CREATED:
                 return
@@ -123,7 +124,9 @@ async def _save(got: httpx.Response, to: Path, limit: int, name: str) -> int:
     return size
 
 
-async def _form(file: Path, filename: str, boundary: str) -> AsyncGenerator[bytes, None]:
+async def _form(file: Path, filename: str, boundary: str, fields: Mapping[str, str]) -> AsyncGenerator[bytes, None]:
+    for key, value in fields.items():
+        yield f'--{boundary}\r\nContent-Disposition: form-data; name="{key}"\r\n\r\n{value}\r\n'.encode()
     quoted = filename.replace("\\", "_").replace('"', "%22").replace("\r", "%0D").replace("\n", "%0A")
     yield (
         f'--{boundary}\r\nContent-Disposition: form-data; name="file"; filename="{quoted}"\r\n'

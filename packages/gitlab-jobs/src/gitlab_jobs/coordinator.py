@@ -13,7 +13,7 @@ import anyio
 from attrs import frozen
 from python_multipart.exceptions import MultipartParseError
 from starlette.applications import Starlette
-from starlette.datastructures import UploadFile
+from starlette.datastructures import FormData, QueryParams, UploadFile
 from starlette.exceptions import HTTPException
 from starlette.formparsers import MultiPartException
 from starlette.requests import ClientDisconnect, Request
@@ -35,6 +35,9 @@ MAX_PATCH = 4 << 20
 
 MAX_UPLOAD = 1 << 30
 """Bytes of an artifact."""
+
+BODY_SECONDS, UPLOAD_SECONDS = 60.0, 3600.0
+"""Within which a body, or a file, has to be here."""
 
 _NUMBER = "{number:int}"
 
@@ -166,23 +169,42 @@ class _Calls:
             return _answer(refusal)
         limited = Request(request.scope, _limited(request, MAX_UPLOAD))
         try:
-            async with limited.form(max_files=1, max_fields=8) as form:
-                file = form.get("file")
-                if not isinstance(file, UploadFile):
-                    raise HTTPException(400, "expected a part named file")
-                upload = Upload(
-                    filename=file.filename or "artifacts.zip",
-                    artifact_type=request.query_params.get("artifact_type", "archive"),
-                    artifact_format=request.query_params.get("artifact_format", "zip"),
-                    file=file,
-                )
-                return _answer(await self._backend.upload(number, token, upload))
+            with anyio.fail_after(UPLOAD_SECONDS):
+                async with limited.form(max_files=1, max_fields=8) as form:
+                    upload = _upload(form, request.query_params)
+                    return _answer(await self._backend.upload(number, token, upload))
+        except TimeoutError:
+            raise HTTPException(408, f"expected the file within {UPLOAD_SECONDS:g} s") from None
         except (MultiPartException, MultipartParseError) as error:
             raise HTTPException(400, f"expected a form with a file ({error})") from None
+        except OSError as error:  # where parts are kept while they come
+            raise HTTPException(500, error.strerror or "the file cannot be kept") from None
 
     async def download(self, request: Request) -> Response:
         found = await self._backend.download(_number(request), _job_token(request, {}))
-        return FileResponse(found, filename=found.name) if isinstance(found, Path) else _answer(found)
+        if not isinstance(found, Path):
+            return _answer(found)
+        if not await anyio.Path(found).is_file():
+            raise HTTPException(404, "the file is gone")
+        return FileResponse(found, filename=found.name, media_type="application/octet-stream")
+
+
+def _upload(form: FormData, query: QueryParams) -> Upload:
+    """A file, and what it is: GitLab Runner says it in the address, others in the form."""
+    file = form.get("file")
+    if not isinstance(file, UploadFile):
+        raise HTTPException(400, "expected a part named file")
+
+    def said(name: str, otherwise: str) -> str:
+        found = query.get(name) or form.get(name)
+        return found if isinstance(found, str) and found else otherwise
+
+    return Upload(
+        filename=file.filename or "artifacts.zip",
+        artifact_type=said("artifact_type", "archive"),
+        artifact_format=said("artifact_format", "zip"),
+        file=file,
+    )
 
 
 async def _runner(request: Request) -> tuple[str, Mapping[str, Any]]:
@@ -217,11 +239,15 @@ async def _object(request: Request) -> Mapping[str, Any]:
 
 async def _body(request: Request, most: int) -> bytes:
     body = bytearray()
-    async with aclosing(request.stream()) as chunks:
-        async for chunk in chunks:
-            body += chunk
-            if len(body) > most:
-                raise HTTPException(413, f"expected at most {most} bytes")
+    try:
+        with anyio.fail_after(BODY_SECONDS):
+            async with aclosing(request.stream()) as chunks:
+                async for chunk in chunks:
+                    body += chunk
+                    if len(body) > most:
+                        raise HTTPException(413, f"expected at most {most} bytes")
+    except TimeoutError:
+        raise HTTPException(408, f"expected the whole of it within {BODY_SECONDS:g} s") from None
     return bytes(body)
 
 

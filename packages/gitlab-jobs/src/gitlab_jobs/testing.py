@@ -15,7 +15,8 @@ from attrs import define, field, frozen
 from starlette.applications import Starlette
 
 from gitlab_jobs._payload import Job
-from gitlab_jobs._server import ACKNOWLEDGEMENT, Reply, Server, State, Stored
+from gitlab_jobs._server import ACKNOWLEDGEMENT, TRACE_LIMIT, Reply, Server, State, Stored
+from gitlab_jobs._trace import Spool
 from gitlab_jobs.coordinator import Upload, application
 
 __all__ = ["URL", "Artifacts", "FakeGitLab", "Fault", "State", "Stored"]
@@ -65,11 +66,39 @@ class _Broken(Exception):
 
 
 @define
+class _LogFile:
+    """A log in a file, which is open only while it is used: there may be thousands."""
+
+    path: Path
+    _at: int = 0
+
+    def seek(self, offset: int, /) -> int:
+        self._at = offset
+        return offset
+
+    def read(self, size: int, /) -> bytes:
+        with self.path.open("rb") as file:
+            file.seek(self._at)
+            return file.read(size)
+
+    def write(self, data: bytes, /) -> int:
+        with self.path.open("r+b", buffering=0) as file:
+            file.seek(self._at)
+            written = file.write(data)
+            self._at += written
+            return written
+
+    def truncate(self, size: int, /) -> int:
+        with self.path.open("ab", buffering=0) as file:
+            return file.truncate(size)
+
+
+@define
 class FakeGitLab:
     """A GitLab that hands out jobs: the rules of `gitlab_jobs.coordinator`, with everything kept to look at."""
 
     directory: Path
-    """Where artifacts are kept."""
+    """Where artifacts are kept, and logs if they are not in memory."""
 
     faults: Iterable[Fault] = ()
     """What goes wrong."""
@@ -82,6 +111,12 @@ class FakeGitLab:
 
     acknowledgement: float = ACKNOWLEDGEMENT
     """Seconds after which a job that nobody acknowledges is given to another runner [guessed]."""
+
+    trace_limit: int = TRACE_LIMIT
+    """Bytes of a log that it takes; the job fails beyond that."""
+
+    logs_on_disk: bool = False
+    """Whether logs are kept in the directory, as ``7.log``, and not in memory."""
 
     server: Server = field(init=False)
     """What it knows."""
@@ -103,7 +138,11 @@ class FakeGitLab:
     def __attrs_post_init__(self) -> None:
         """Begin with one runner and no job."""
         self.server = Server(
-            lambda: secrets.token_urlsafe(16), accepts=self.accepts, acknowledgement=self.acknowledgement
+            lambda: secrets.token_urlsafe(16),
+            accepts=self.accepts,
+            acknowledgement=self.acknowledgement,
+            trace_limit=self.trace_limit,
+            spool=self._spool,
         )
         self.runner_token = f"glrt-{secrets.token_urlsafe(16)}"
         self.server.add_runner(self.runner_token)
@@ -124,6 +163,9 @@ class FakeGitLab:
     def log(self, number: int) -> bytes:
         """What there is of a job's log."""
         return bytes(self.server.jobs[number].trace)
+
+    def _spool(self, number: int) -> Spool | None:
+        return _LogFile(self.directory / f"{number}.log") if self.logs_on_disk else None
 
     async def ended(self, number: int) -> Stored:
         """Wait for the end of a job, and return what became of it."""

@@ -51,7 +51,7 @@ class _Desk:
     """A GitLab, and what its user sees of it."""
 
     def __init__(self, planned: list[Planned], output: Path, token: str | None) -> None:
-        self._gitlab = FakeGitLab(output)
+        self._gitlab = FakeGitLab(output, logs_on_disk=True)
         if token is not None:
             self._gitlab.server.add_runner(token)
         self._token = token or self._gitlab.runner_token
@@ -59,7 +59,6 @@ class _Desk:
         self._jobs = {self._gitlab.enqueue(each.job, is_ready=not each.needs): each for each in planned}
         self._numbers = {each.name: number for number, each in self._jobs.items()}
         self._shown: dict[int, State] = {}
-        self._written: dict[int, int] = {}
 
     async def run(self, listener: socket.socket) -> int:
         """Serve until every job has ended."""
@@ -117,14 +116,11 @@ class _Desk:
 
     def _show(self, number: int, tasks: TaskGroup) -> None:
         stored, planned = self._gitlab.server.latest(number), self._jobs[number]
-        if len(stored.trace) != self._written.get(number):
-            self._written[number] = len(stored.trace)
-            (self._output / f"{number}.log").write_bytes(stored.trace)
         if stored.state is self._shown.get(number):
             return
         self._shown[number] = stored.state
         reason = f" ({stored.failure_reason})" if stored.failure_reason else ""
-        click.echo(f"{number:>4}  {stored.state.value:<9} {planned.name}{reason}")
+        click.echo(f"{stored.job.id:>4}  {stored.state.value:<9} {planned.name}{reason}")
         if stored.state is State.RUNNING and planned.cancel_after is not None:
             tasks.start_soon(self._cancel, stored.job.id, planned.cancel_after)
 
@@ -148,7 +144,8 @@ class _Desk:
         }
         click.echo(f"{len(self._jobs) - len(wrong)} of {len(self._jobs)} jobs ended as expected")
         for number, state in wrong.items():
-            planned, log = self._jobs[number], self._output / f"{number}.log"
+            planned = self._jobs[number]
+            log = self._output / f"{self._gitlab.server.latest(number).job.id}.log"
             click.echo(f"{planned.name}: expected {planned.expect}, found {state.value}; see {log}")
         return 1 if wrong else 0
 
