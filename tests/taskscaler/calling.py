@@ -20,6 +20,7 @@ from taskscaler.executors import Executor
 from taskscaler.serve._app import Api
 from taskscaler.serve._batches import Batches
 from taskscaler.serve._holders import Holders
+from taskscaler.serve._owners import Owners
 from taskscaler.serve._peers import Peer
 from taskscaler.serve._tcp import Entrance
 from tests.taskscaler.scaling import virtual_clock
@@ -174,6 +175,7 @@ class Fleet:
     scaler: Taskscaler
     holders: Holders = field(init=False)
     batches: Batches = field(init=False)
+    owners: Owners = field(factory=lambda: Owners((), print), init=False)
     boot: str = "the first"
     drained: list[tuple[float | None, bool]] = field(factory=list)
     draining: bool = False

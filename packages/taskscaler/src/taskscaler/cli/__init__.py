@@ -693,20 +693,26 @@ def errors(code: str | None) -> None:
 def explain(batch: str | None, job: str | None, instance: str | None, *, socket: "Place | None", as_json: bool) -> None:
     """Explain BATCH, whether it is over, was interrupted, or is still running.
 
-    BATCH is a directory with results, or the id of a batch that was submitted to the daemon. Without it, explain the
-    fleet of the daemon; a job is then the key of a lease.
+    BATCH is a directory with results, or the id of a batch that was submitted to the daemon, or of a job that runs on
+    its fleet, as `taskscaler jobs` shows it. Without it, explain the fleet of the daemon; a job is then the key of a
+    lease.
 
     Why was there no capacity, why were jobs retried, what happened to the instances, and what will happen next?
     The command changes nothing and contacts no cloud.
     """
     if job is not None and instance is not None:
         raise click.UsageError("--job and --instance cannot be combined; ask for one at a time")
-    if batch is None:
-        from taskscaler.cli import _operate
+    from taskscaler.cli import _operate
 
+    if batch is None:
         sys.exit(_operate.explain(socket, job=job, instance=instance, as_json=as_json))
+    from taskscaler._batch_id import JOB_ID
     from taskscaler.cli._explain import explain_results
 
+    if JOB_ID.fullmatch(batch) and _directory_of(batch, socket) is None:
+        if job is not None or instance is not None:
+            raise click.UsageError(f"{batch} is one job; leave out --job and --instance")
+        sys.exit(_operate.explain(socket, job=batch, instance=None, as_json=as_json))
     sys.exit(explain_results(_results_of(batch, socket), job=job, instance=instance, as_json=as_json))
 
 
@@ -715,7 +721,7 @@ def explain(batch: str | None, job: str | None, instance: str | None, *, socket:
     short_help="Show the last lines of a job's log.",
 )
 @click.argument("batch", metavar="BATCH")
-@click.argument("job", metavar="JOB")
+@click.argument("job", metavar="[JOB]", required=False)
 @click.option(
     "-n",
     "--lines",
@@ -727,22 +733,25 @@ def explain(batch: str | None, job: str | None, instance: str | None, *, socket:
 )
 @click.option("-f", "--follow", is_flag=True, help="Also show what follows, until the job is over.")
 @_SOCKET
-def logs(batch: str, job: str, lines: int, socket: "Place | None", *, follow: bool) -> None:
+def logs(batch: str, job: str | None, lines: int, socket: "Place | None", *, follow: bool) -> None:
     """Show the last lines of the log of JOB, one of the jobs of BATCH.
 
     BATCH is a directory with results, or the id of a batch that was submitted to the daemon.
 
     JOB is a name, a pattern that matches one job, such as 'train-*7', or '#N' for the Nth job of the batch, from 1;
-    quote the last two. Another command may be running the batch. With -f, what the job prints is shown as it comes, in
-    all its tries, until the job is over or nothing runs the batch any more.
+    quote the last two. It may be left out if a daemon's batch has only one. Another command may be running the batch.
+    With -f, what the job prints is shown as it comes, in all its tries, until the job is over or nothing runs the batch
+    any more.
     """
     if directory := _directory_of(batch, socket):
         from taskscaler.cli._logs import show_log
 
+        if job is None:
+            raise click.UsageError("the job is missing; name one behind the directory, '#1' is the first")
         sys.exit(show_log(directory, job, lines=lines, follow=follow))
     from taskscaler.cli import _batches
 
-    sys.exit(_batches.show_log(batch, job, socket, lines=lines, follow=follow))
+    sys.exit(_batches.show_log(batch, job or "", socket, lines=lines, follow=follow))
 
 
 _REPORT_EPILOG = """

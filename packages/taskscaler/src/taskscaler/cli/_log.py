@@ -1,7 +1,8 @@
 """Where the libraries' own log goes while a command runs: into a file, not between the lines of the display."""
 
+import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from io import TextIOWrapper
 from pathlib import Path
@@ -23,8 +24,29 @@ class EventFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Append the event's own keys."""
-        own = {key: value for key, value in vars(record).items() if key not in _EVERY_RECORD_HAS}
-        return " ".join([super().format(record), *(f"{key}={value!r}" for key, value in own.items())])
+        return " ".join([super().format(record), *(f"{key}={value!r}" for key, value in _own(record).items())])
+
+
+class JsonFormatter(EventFormatter):
+    """One JSON object per event and line: the same, for programs."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Write the event and its own keys."""
+        event = {
+            "time": f"{self.formatTime(record, self.datefmt)}Z",
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "event": record.getMessage(),
+            **_own(record),
+        }
+        if record.exc_info:
+            event["error"] = self.formatException(record.exc_info)
+        return json.dumps(event, default=str)
+
+
+def _own(record: logging.LogRecord) -> dict[str, object]:
+    """What belongs to an event."""
+    return {key: value for key, value in vars(record).items() if key not in _EVERY_RECORD_HAS}
 
 
 class _Handler(logging.FileHandler):
@@ -51,18 +73,26 @@ def logging_to(path: Path | None) -> AbstractContextManager[None]:
     return _logging(_Handler(path, encoding="utf-8", errors="backslashreplace", delay=True))
 
 
-def logging_on(stream: TextIO) -> AbstractContextManager[None]:
-    """Log to a stream, for a service manager to keep."""
-    return _logging(logging.StreamHandler(stream))
+def logging_on(
+    stream: TextIO, *, also: Sequence[str] = (), level: int = logging.INFO, as_json: bool = False
+) -> AbstractContextManager[None]:
+    """Log to a stream, for a service manager to keep; of other libraries *also*, by their names."""
+    formatter = JsonFormatter() if as_json else EventFormatter()
+    return _logging(logging.StreamHandler(stream), also, level, formatter)
 
 
 @contextmanager
-def _logging(handler: logging.Handler) -> Iterator[None]:
-    handler.setFormatter(EventFormatter())
-    loggers = [logging.getLogger(name) for name in ("fleeting", "taskscaler")]
+def _logging(
+    handler: logging.Handler,
+    also: Sequence[str] = (),
+    level: int = logging.INFO,
+    formatter: logging.Formatter | None = None,
+) -> Iterator[None]:
+    handler.setFormatter(formatter or EventFormatter())
+    loggers = [logging.getLogger(name) for name in ("fleeting", "taskscaler", *also)]
     for logger in loggers:
         logger.addHandler(handler)
-        logger.setLevel(logging.INFO)
+        logger.setLevel(level)
         logger.propagate = False
     try:
         yield

@@ -74,6 +74,7 @@ def _status_rows(data: Mapping[str, Any]) -> Iterator[Row]:
     yield from (("pool", f"{name}: {counts}") for name, counts in data["pools"].items())
     yield "clients", f"{data['clients']}, with {data['leases']} leases"
     yield "batches", f"{data['batches']}, with {data['jobs']} jobs running"
+    yield from (("jobs", sentence) for sentence in data["owners"])
 
 
 def _instance_rows(data: Mapping[str, Any]) -> Iterator[Row]:

@@ -7,15 +7,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from string import Template
 
-import anyio
 from attrs import frozen
 
 from fleeting import PluginNotFound
-from fleeting.cli import SUCCEEDED, WRONG, WRONG_FILE, outcome, report_errors
+from fleeting.cli import SUCCEEDED, WRONG, WRONG_FILE, report_errors
 from fleeting.errors import WrongArguments
 from taskscaler._errors import NoDaemon
-from taskscaler._open_files import allow_open_files
-from taskscaler.cli._log import logging_on
 
 _UNIT = Template("""\
 [Unit]
@@ -88,10 +85,8 @@ def serve_fleet(served: Served, *, unit: bool) -> int:
     if missing := [name for name in ("anycorn", "starlette", "cattrs") if find_spec(name) is None]:
         why = f"the daemon needs {missing[0]}, which is not installed; install taskscaler[serve]"
         return report_errors([WrongArguments(why)], WRONG)
-    from taskscaler.serve._daemon import Daemon
-    from taskscaler.serve._fleet_file import read_fleet_file
-    from taskscaler.serve._listen import place_of
-    from taskscaler.serve._tcp import Entrance, Listen
+    from taskscaler.serve import place_of, read_fleet_file, run_daemon
+    from taskscaler.serve._tcp import Listen
 
     tcp = served.tcp
     try:
@@ -107,23 +102,9 @@ def serve_fleet(served: Served, *, unit: bool) -> int:
         print(_unit(served), end="")  # noqa: T201  (what was asked for)
         return SUCCEEDED
 
-    def say(line: str) -> None:
-        print(line, flush=True)  # noqa: T201  (for who has started it, or the service manager's log)
-
-    for note in file.notes:
-        say(f"note: {note}")
-
-    def serve() -> int:
-        entrance = None if listen is None else Entrance.of(listen)
-
-        async def run() -> int:
-            return await Daemon(file, place, served.group, served.stop_timeout, say, served.runner, entrance).run()
-
-        allow_open_files()
-        with logging_on(sys.stderr):
-            return anyio.run(run)
-
-    return outcome(serve)
+    return run_daemon(
+        file, place, group=served.group, stop_timeout=served.stop_timeout, runner=served.runner, listen=listen
+    )
 
 
 def _unit(served: Served) -> str:

@@ -2,9 +2,11 @@
 
 How the parts lie on each other; each imports only from those below it:
 
+    _run                    a daemon in this process, from somebody's command line
     _daemon                 from the first sign of life to the last: signals, reloading, draining
     _app                    the API: which request does what, for whom
     _holders    _events     the leases of clients; news for whoever listens
+    _batches    _owners     submitted batches; who else brings jobs
     _clients                pure: who holds what, and until when
     _tcp                    the way in over TCP: TLS, names, token
     _server     _listen     HTTP on a socket, with a bound for everything
@@ -12,3 +14,10 @@ How the parts lie on each other; each imports only from those below it:
     _fleet_file             what the daemon owns, as a file describes it
     _peers      _notify     who asks, as the kernel has it; what the service manager learns
 """
+
+from taskscaler.serve._fleet_file import FleetFile, read_fleet_file
+from taskscaler.serve._listen import place_of
+from taskscaler.serve._owners import JobOwner, OwnedJob
+from taskscaler.serve._run import run_daemon, say
+
+__all__ = ["FleetFile", "JobOwner", "OwnedJob", "place_of", "read_fleet_file", "run_daemon", "say"]

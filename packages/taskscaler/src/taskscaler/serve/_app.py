@@ -37,6 +37,7 @@ from taskscaler.serve._explain_kept import fleet_with_kept, key_with_kept
 from taskscaler.serve._hang_up import Gone, unless_gone
 from taskscaler.serve._holders import Held, Holders
 from taskscaler.serve._kept import Kept
+from taskscaler.serve._owners import OwnedJob, Owners, log_of
 from taskscaler.serve._peers import Peer
 from taskscaler.serve._pieces import Pieces, archive_pieces, log_pieces
 from taskscaler.serve._verbs import PREFIX, VERBS, Verb, openapi
@@ -78,6 +79,7 @@ class Fleet(Protocol):
     scaler: Taskscaler
     holders: Holders
     batches: Batches
+    owners: Owners
     boot: str
     """Another one after each start."""
 
@@ -281,6 +283,8 @@ class Api:
         asked: bodies.Explain = call.body
         if not (call.peer.is_owner or (asked.key is not None and asked.instance is None)):
             raise DaemonRefused("only the daemon's own user may ask about this; ask about keys you hold", status=403)
+        if call.peer.is_owner and asked.key is not None and (said := self.fleet.owners.explain(asked.key)):
+            return await self._explain_job(asked.key, said)
         explain: Any = self.fleet.scaler.explain
         answer = await explain(instance=asked.instance, key=asked.key)
         match answer:
@@ -297,6 +301,14 @@ class Api:
         if asked.form == "value":
             return {"explanation": to_plain(answer)}
         return dict(answer.as_dict())
+
+    async def _explain_job(self, job: str, said: Sequence[str]) -> dict[str, object]:
+        """Explain the job of an owner: where its slot is, or what the owner says of it."""
+        key = self.fleet.owners.key_of(job)
+        answer = evolve(await self.fleet.scaler.explain(key=job if key is None else key), key=job).as_dict()
+        if key is None:
+            return {**answer, "answer": said[0], "details": [*said[1:]]}
+        return {**answer, "details": [*said, *answer["details"]]}  # type: ignore[misc]  # of sentences, always
 
     async def _openapi(self, _: _Call) -> dict[str, object]:
         return openapi()
@@ -388,26 +400,45 @@ class Api:
         return {"batch": batch.ticket.id, "jobs": batch.jobs}
 
     async def _batches(self, call: _Call) -> dict[str, object]:
-        return {"batches": [batch.as_data() for batch in self.fleet.batches.of(call.peer)]}
+        owned = self.fleet.owners.jobs if call.peer.is_owner else ()
+        batches = [batch.as_data() for batch in self.fleet.batches.of(call.peer)]
+        return {"batches": [*batches, *(dict(job.as_data()) for job in owned)]}
 
     async def _jobs(self, call: _Call) -> dict[str, object]:
         asked: bodies.Jobs = call.body
+        if job := self._owned(call):
+            page = [job.record()][asked.first : asked.first + asked.most]
+            return {**job.as_data(), "results": None, "total": 1, "list": page}
         batch = self.fleet.batches.find(call.peer, asked.batch)
         records, total = await self.fleet.batches.jobs(batch, asked.first, asked.most)
         results = str(batch.files.results.directory) if call.peer.is_owner and not call.peer.by_token else None
         return {**batch.as_data(), "results": results, "total": total, "list": list(map(record_as_data, records))}
 
+    def _owned(self, call: _Call) -> OwnedJob | None:
+        """Give the job of an owner that is meant; None: it is a batch."""
+        return self.fleet.owners.find(call.body.batch) if call.peer.is_owner else None
+
     async def _wait(self, call: _Call) -> dict[str, object]:
+        if job := self._owned(call):
+            await job.wait()
+            return dict(job.as_data())
         batch = self.fleet.batches.find(call.peer, call.body.batch)
         return (await self.fleet.batches.wait(batch)).as_data()
 
     async def _cancel(self, call: _Call) -> dict[str, object]:
+        if job := self._owned(call):
+            job.cancel()
+            return dict(job.as_data())
         batch = self.fleet.batches.find(call.peer, call.body.batch)
         await self.fleet.batches.cancel(batch)
         return batch.as_data()
 
     async def _log(self, call: _Call) -> Response:
         asked: bodies.Log = call.body
+        if job := self._owned(call):
+            return self._sent(
+                "text/plain", log_pieces(log_of(job, asked.job), asked.lines, partial(_is_over, asked, job))
+            )
         batch = self.fleet.batches.find(call.peer, asked.batch)
         name = await self.fleet.batches.job_of(batch, asked.job)
         over = partial(self.fleet.batches.is_over, batch, name)
@@ -415,6 +446,8 @@ class Api:
         return self._sent("text/plain", log_pieces(path, asked.lines, over if asked.follow else lambda: True))
 
     async def _results(self, call: _Call) -> Response:
+        if job := self._owned(call):
+            raise DaemonRefused(f"{job.id} leaves no results here; whose job it was has them", status=409)
         batch = self.fleet.batches.find(call.peer, call.body.batch)
         if batch.fate is None:
             why = f"the batch {batch.ticket.id} is not over; wait for it with `taskscaler wait`"
@@ -549,6 +582,10 @@ def _short(peer: Peer, data: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(short.get(name), list):
             short[name] = [_short(peer, each) for each in short[name]]
     return short
+
+
+def _is_over(asked: bodies.Log, job: OwnedJob) -> bool:
+    return not asked.follow or job.over
 
 
 def _no_number(word: str) -> None:

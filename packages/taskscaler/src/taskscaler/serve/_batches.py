@@ -320,6 +320,10 @@ class Batches:
     async def job_of(self, batch: OwnedBatch, wanted: str) -> str:
         """Find the job that is meant; raises as `jobs`, and as `select_one`."""
         names = (await self._state_of(batch)).plan.names
+        if not wanted:
+            if len(names) > 1:
+                raise DaemonRefused(f"the batch {batch.ticket.id} has {len(names)} jobs; name one of them")
+            return names[0]
         return await to_thread.run_sync(select_one, names, wanted, limiter=self._looking)
 
     def is_over(self, batch: OwnedBatch, job: str) -> bool:

@@ -238,8 +238,8 @@ class Jobs(OfBatch):
 class Log(OfBatch):
     """Asks for the end of a job's log."""
 
-    job: str = _name()
-    """Its name, a pattern that matches one job, or ``#N`` for the Nth, from 1."""
+    job: str = field(default="", validator=lambda _, __, value: None if not value else _a_name(_, __, value))
+    """Its name, a pattern that matches one job, or ``#N`` for the Nth, from 1; missing: the only one."""
 
     lines: int = field(default=20, validator=ge(0))
     """How many of the last lines."""

@@ -19,13 +19,14 @@ from fleeting.cli import SIGNALLED, SUCCEEDED, in_lines
 from fleeting.plugins import span
 from taskscaler._observe import ScalerEvent
 from taskscaler._scaler import Taskscaler
-from taskscaler._wording import counted, iso
+from taskscaler._wording import counted, enumerated, iso
 from taskscaler.serve._app import Api
 from taskscaler.serve._batches import Batches
 from taskscaler.serve._fleet_file import FleetFile, read_fleet_file
 from taskscaler.serve._holders import Holders
 from taskscaler.serve._listen import listening
 from taskscaler.serve._notify import notify, watchdog_interval
+from taskscaler.serve._owners import JobOwner, Owners
 from taskscaler.serve._server import Server
 from taskscaler.serve._tcp import MOST_CONNECTIONS, Entrance, listening_on_tcp
 
@@ -60,10 +61,14 @@ class Daemon:
     entrance: Entrance | None = None
     """Where it listens over TCP, too."""
 
+    job_owners: Sequence[JobOwner] = ()
+    """Who brings jobs to the fleet, beside clients and batches."""
+
     boot: str = field(factory=lambda: token_hex(8), init=False)
     scaler: Taskscaler = field(init=False)
     holders: Holders = field(init=False)
     batches: Batches = field(init=False)
+    owners: Owners = field(init=False)
     _api: Api = field(init=False)
     _clock: LoopClock = field(init=False)
     _since: float = field(init=False)
@@ -126,7 +131,9 @@ class Daemon:
                 self.file.retention,
                 self.say,
             )
+            self.owners = Owners(self.job_owners, self.say)
             await self._take_up()
+            serving.start_soon(self.owners.run)
             serving.start_soon(self.batches.watch)
             serving.start_soon(self.holders.watch)
             for server, listener in servers:
@@ -138,7 +145,9 @@ class Daemon:
             await self._over.wait()
             notify("STOPPING=1")
             with anyio.move_on_after(GOODBYE if self._ended_by else LEAVE_TIMEOUT):
-                await self.batches.leave()
+                async with anyio.create_task_group() as leaving:
+                    leaving.start_soon(self.batches.leave)
+                    leaving.start_soon(self.owners.leave)
             with anyio.move_on_after(GOODBYE):
                 await self._api.settle()
             async with anyio.create_task_group() as closing:
@@ -166,6 +175,10 @@ class Daemon:
         except OSError as error:
             why = f"{directory} cannot be used ({error.strerror})"
             raise JournalError(f"{why}; check its permissions") from error
+        try:
+            await self.owners.take_up(self.scaler, self._clock)
+        except OSError as error:
+            raise JournalError(f"{error.filename} cannot be used ({error.strerror}); check its permissions") from error
         if left := len(self.batches.unfinished):
             self.say(f"resuming {'1 batch' if left == 1 else f'{left} batches'}")
 
@@ -201,6 +214,7 @@ class Daemon:
             "kept": self.holders.keeper.left,
             "batches": len(self.batches.unfinished),
             "jobs": self.batches.jobs_running,
+            "owners": self.owners.status(),
         }
 
     def connector_of(self, pool: str) -> ConnectorConfig:
@@ -223,20 +237,28 @@ class Daemon:
         if not self._draining:
             self._draining = True
             self.batches.drain()
+            self.owners.drain()
             self.say(f"draining: {self._left} left")
             self._tasks.start_soon(self._end_with_the_last)
         with anyio.move_on_after(timeout):
-            return await self.scaler.drain()
+            drained = await self.scaler.drain()
+            await self.owners.settle()
+            return drained
         return False
 
     @property
     def _left(self) -> str:
         """Count what is held."""
-        leases, jobs = counted(len(self.holders.held), "lease"), self.batches.jobs_running
-        return f"{leases} and {counted(jobs, 'job')} of batches" if jobs else leases
+        parts = [
+            counted(len(self.holders.held), "lease"),
+            *([f"{counted(jobs, 'job')} of batches"] if (jobs := self.batches.jobs_running) else []),
+            *self.owners.running,
+        ]
+        return enumerated(parts)
 
     async def _end_with_the_last(self) -> None:
         await self.scaler.drain()
+        await self.owners.settle()
         self._over.set()
 
     async def reload(self) -> dict[str, object]:
@@ -250,6 +272,7 @@ class Daemon:
         notify("RELOADING=1", f"MONOTONIC_USEC={monotonic_ns() // 1000}")
         try:
             file = await to_thread.run_sync(read_fleet_file, self.file.path, self.runner)
+            later = await self.owners.reload()
             if self.entrance is not None:
                 await to_thread.run_sync(self.entrance.reload)
             await self.scaler.configure(policies=file.autoscaler.policy)
@@ -258,7 +281,7 @@ class Daemon:
             raise FleetingError(problem) from error
         finally:
             notify("READY=1")
-        pending = self.file.changes(file)
+        pending = [*self.file.changes(file), *later]
         return {"policies": len(file.autoscaler.policy), "pending": pending, "notes": list(file.notes)}
 
     # --- signals -----------------------------------------------------------------------------------------

@@ -69,7 +69,11 @@ class FleetFile:
         Raises:
             JournalError: The user has no home directory to keep them in.
         """
-        return self._state / "batches" / self._name
+        return self.kept("batches")
+
+    def kept(self, kind: str) -> Path:
+        """Where things of a kind are that are kept for this fleet: beside its state. Raises as `batches`."""
+        return self._state / kind / self._name
 
     @property
     def leases(self) -> Path:
@@ -79,7 +83,7 @@ class FleetFile:
     @property
     def token(self) -> Path:
         """Where the token is for clients over TCP, unless the user says otherwise. Raises as `batches`."""
-        return self._state / "tokens" / self._name
+        return self.kept("tokens")
 
     @property
     def _state(self) -> Path:

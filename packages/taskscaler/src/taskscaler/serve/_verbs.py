@@ -63,7 +63,7 @@ VERBS: Sequence[Verb] = (
         method="GET",
         path="/status",
         summary="Show the daemon and its fleet at a glance.",
-        answer="fleet, pid, version, since, state, answer, capacity, clients",
+        answer="fleet, pid, version, since, state, answer, capacity, clients, owners",
     ),
     Verb(
         name="capacity",
