@@ -31,6 +31,9 @@ class Reporting:
         self.over = anyio.Event()
         """Set when GitLab wants no more of the job, or has its end: stop whatever still runs."""
 
+        self.is_handed_over = False
+        """Whether nothing more is said of the job from here; see `hand_over`."""
+
         self._client = client
         self._info = info
         values = (each.value for each in job.variables if each.masked)
@@ -43,6 +46,19 @@ class Reporting:
         self.report.trace.write(self._masker.feed(data))
         self._wake()
 
+    def note(self, line: str) -> None:
+        """Add a line of the runner's own to the log, whatever its limit; see `Trace.note`."""
+        self.report.trace.note(line)
+        self._wake()
+
+    def end_log(self) -> None:
+        """Add what was held back because a secret might have begun there: nothing more is printed.
+
+        `finish` does it, too; this is for who notes down that the job has ended before it tells GitLab.
+        """
+        self.report.trace.write(self._masker.end())
+        self.report.trace.end()
+
     async def claim(self) -> bool:
         """Take the job for good, now that it can run; false if it is not ours any more."""
         self.report.start(anyio.current_time())
@@ -52,13 +68,23 @@ class Reporting:
 
     async def finish(self, outcome: Outcome) -> End:
         """Send the rest of the log and how the job ended; returns when GitLab has it, or wants no more of it."""
-        self.report.trace.write(self._masker.end())
+        self.end_log()
         known = self.job.features.failure_reasons
         reason = outcome.failure_reason and known_reason(outcome.failure_reason, known)
         self.report.finish(evolve(outcome, failure_reason=reason), anyio.current_time())
         self._wake()
         await self.over.wait()
         return self.report.end or End.GIVEN_UP
+
+    def hand_over(self) -> None:
+        """Say no more about the job: whoever goes on with it, after a restart, goes on with its report, too.
+
+        What that needs is the job, its log, and where its report was; see `reporting`.
+        """
+        self.is_handed_over = True
+        self.over.set()
+        self._claimed.set()
+        self._wake()
 
     async def leave(self) -> None:
         """End it for whoever does not know how it went: GitLab gives it to somebody else if that is still possible."""
@@ -69,7 +95,7 @@ class Reporting:
     async def run(self) -> None:
         """Say what there is to say until it is over."""
         report, clock = self.report, anyio.current_time
-        while report.phase is not Phase.OVER:
+        while report.phase is not Phase.OVER and not self.is_handed_over:
             self._changed = anyio.Event()
             request = report.request(clock())
             if request is not None:
@@ -103,7 +129,8 @@ async def reporting(
 ) -> AsyncIterator[Reporting]:
     """Report on a job while the block runs.
 
-    Who leaves it without `finish`, by an exception or a cancellation, has the job reported as failed by its runner.
+    Who leaves it without `finish`, by an exception or a cancellation, has the job reported as failed by its runner,
+    unless it was handed over.
 
     Args:
         client: The GitLab that it is from.

@@ -1,7 +1,7 @@
 """A runner that asks one GitLab for jobs, at the times that `Polling` says."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import Any
 
@@ -50,32 +50,37 @@ class Runner:
             with anyio.move_on_after(None if wake is None else wake - now):
                 await changed.wait()
 
-    async def ask(self) -> Job | None:
+    async def ask(self, *, asked: Callable[[], object] | None = None) -> Job | None:
         """Ask once, when it is due; what is reserved can be given back if there is no job.
 
         A job that cannot be understood is reported as failed: GitLab would wait for its end otherwise.
+
+        Args:
+            asked: Called once, without arguments, when the request is on its way and `turn` waits for the next.
         """
         await self.turn()
         self.polling.asked()
-        asked, token = None, self._token
+        if asked is not None:
+            asked()
+        got, token = None, self._token
         try:
-            asked = await self.client.ask(token, system_id=self._system_id, info=self.info, ticket=self.polling.ticket)
+            got = await self.client.ask(token, system_id=self._system_id, info=self.info, ticket=self.polling.ticket)
         finally:
-            refused = asked is not None and asked.polled.status == HTTPStatus.FORBIDDEN
+            refused = got is not None and got.polled.status == HTTPStatus.FORBIDDEN
             is_outdated = refused and self._token != token  # it was replaced while GitLab held the request
-            if asked is None or is_outdated:
+            if got is None or is_outdated:
                 self.polling.cancelled()
             else:
-                self.polling.answered(asked.polled, anyio.current_time())
+                self.polling.answered(got.polled, anyio.current_time())
             self._note_change()
         if is_outdated:
             return None
-        if asked.problem is not None:
-            _log.warning("no job", extra={"reason": str(asked.problem), "status": asked.polled.status})
-        if isinstance(asked.problem, PayloadInvalid):
+        if got.problem is not None:
+            _log.warning("no job", extra={"reason": str(got.problem), "status": got.polled.status})
+        if isinstance(got.problem, PayloadInvalid):
             with anyio.move_on_after(REFUSAL, shield=True):
-                await self._refuse(asked.problem)
-        return asked.job
+                await self._refuse(got.problem)
+        return got.job
 
     async def reset_token(self) -> Registered:
         """Have GitLab replace the token, and ask with the new one from now on; keep it for the next start.
