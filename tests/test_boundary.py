@@ -56,8 +56,11 @@ SOURCES = ROOT / "packages/fleeting/src/fleeting"
 INDEPENDENT = {"gitlab-jobs"}
 """Packages for people who use neither a fleet nor a scaler."""
 
+OURS = {"taskscaler", "taskscaler-gitlab"}
+"""Packages that may use what is unstable of fleeting, and require one minor version of it."""
+
 PLUGINS = [
-    *sorted(package for package in PACKAGES if package.name not in {"fleeting", "taskscaler"}),
+    *sorted(package for package in PACKAGES if package.name not in {"fleeting", *OURS}),
     SOURCES / "groups",
     *sorted(path for path in ROOT.glob("examples/*") if path.is_dir()),
 ]
@@ -114,9 +117,10 @@ def test_plugins_import_only_public_names(plugin: Path) -> None:
     assert trespasses(plugin, PUBLIC) == []
 
 
-def test_taskscaler_imports_what_is_declared() -> None:
+@pytest.mark.parametrize("package", sorted(OURS))
+def test_taskscaler_imports_what_is_declared(package: str) -> None:
     """Nothing private: what it shares with fleeting, fleeting knows about."""
-    assert trespasses(ROOT / "packages/taskscaler", PUBLIC | UNSTABLE) == []
+    assert trespasses(ROOT / "packages" / package, PUBLIC | UNSTABLE) == []
 
 
 def test_the_documentation_imports_only_public_names() -> None:
@@ -203,11 +207,11 @@ def test_the_package_says_what_is_stable() -> None:
     "package", [each for each in PACKAGES if each.name not in {"fleeting", *INDEPENDENT}], ids=lambda each: each.name
 )
 def test_a_package_requires_the_fleeting_that_it_was_made_for(package: Path) -> None:
-    """Plugins take any of this major version; taskscaler, which uses more, any of this minor version."""
+    """Plugins take any of this major version; what uses more, any of this minor version."""
     (required,) = (
         each for each in map(Requirement, read(package)["project"]["dependencies"]) if each.name == "fleeting"
     )
     here = Version(version("fleeting"))
     minor, major = f"{here.major}.{here.minor + 1}", f"{here.major + 1}"
-    end = minor if package.name == "taskscaler" else major
+    end = minor if package.name in OURS else major
     assert required.specifier == SpecifierSet(f">={here.major}.{here.minor},<{end}")

@@ -41,6 +41,7 @@ PUBLIC: Sequence[str] = (
     "gitlab_jobs.client",
     "gitlab_jobs.coordinator",
     "gitlab_jobs.testing",
+    "taskscaler_gitlab",
 )
 """The modules that people import from."""
 
@@ -48,6 +49,7 @@ COMMANDS: Mapping[str, str] = {
     "taskscaler": "taskscaler.cli:main",
     "fleeting": "fleeting.cli:main",
     "gitlab-jobs": "gitlab_jobs.cli:main",
+    "taskscaler-gitlab": "taskscaler_gitlab.cli:main",
 }
 """Where the parsers of the commands are."""
 

@@ -122,6 +122,7 @@ def test_every_distribution_is_in_an_extra_of_taskscaler(package: Path) -> None:
         "taskscaler",
         "fleeting-docker-engine",  # which the two of docker bring
         "gitlab-jobs",  # which needs no taskscaler
+        "taskscaler-gitlab",  # a program, which brings taskscaler
     }
     for extra, plugin in EXTRAS.items():
         assert plugin in {Requirement(line).name for line in extras[extra]}

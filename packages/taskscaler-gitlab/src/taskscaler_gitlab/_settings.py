@@ -1,0 +1,284 @@
+"""The schema of a ``[[runners]]`` entry, as far as it is about jobs. Names, meanings and defaults are GitLab's."""
+
+import re
+from collections.abc import Mapping
+from typing import Literal
+
+from attrs import Attribute, field, frozen
+from attrs.validators import ge
+
+from fleeting.plugins import is_absolute
+
+EXECUTORS: Mapping[str, str] = {"docker": "docker", "docker-autoscaler": "docker", "instance": "instance"}
+"""What GitLab Runner calls an executor, and what it is called here."""
+
+
+def _is_size(_: object, __: "Attribute[str]", value: str) -> None:
+    if value and not re.fullmatch(r"[0-9]+[bkmgBKMG]?", value):
+        raise ValueError('a size such as "512m" or "2g"')
+
+
+def _is_cpus(_: object, __: "Attribute[str]", value: str) -> None:
+    if value and not (re.fullmatch(r"[0-9]*\.?[0-9]+", value) and float(value)):
+        raise ValueError('a number of CPUs in quotes, such as "1.5"')
+
+
+def _is_socket(_: object, __: "Attribute[str]", value: str) -> None:
+    if value and not value.startswith("unix:///"):
+        raise ValueError("the daemon's socket on the instance, such as unix:///var/run/docker.sock")
+
+
+def _no_nul(_: object, __: "Attribute[str]", value: str) -> None:
+    if "\0" in value:
+        raise ValueError("text without NUL")
+
+
+@frozen(kw_only=True)
+class CacheSettings:
+    """The table ``[runners.cache]``: caches are kept on the instances, and on the manager if that is asked for."""
+
+    type: Literal["", "local"] = field(default="", metadata={"aliases": ("Type",)})
+    """``local`` or nothing: object storage is not supported."""
+
+    path: str = field(default="", metadata={"aliases": ("Path",)})
+    """Put before every key."""
+
+    shared: bool = field(default=False, metadata={"aliases": ("Shared",)})
+    """Whether all runners of a fleet share caches; else each has its own."""
+
+
+@frozen(kw_only=True)
+class DockerSettings:
+    """The table ``[runners.docker]``, as far as jobs in containers have it here."""
+
+    image: str = ""
+    """For jobs that name none."""
+
+    helper_image: str = ""
+    """For what is not a job's own commands: its sources, caches and artifacts. Nothing: the job's image."""
+
+    allowed_images: tuple[str, ...] = ()
+    """Patterns of the images that jobs may name; none: any, as in GitLab Runner."""
+
+    allowed_services: tuple[str, ...] = ()
+    """The same for services."""
+
+    pull_policy: tuple[Literal["always", "if-not-present", "never"], ...] = ("always",)
+    """When to pull; several are tried in their order. A file may name one without brackets."""
+
+    privileged: bool = False
+    """Whether every job has the instance as good as to itself."""
+
+    memory: str = field(default="", validator=_is_size)
+    """Of each job, such as ``2g``."""
+
+    cpus: str = field(default="", validator=_is_cpus)
+    """The same with CPUs, as a string."""
+
+    shm_size: int = field(default=0, validator=ge(0))
+    """Bytes of ``/dev/shm``."""
+
+    volumes: tuple[str, ...] = ()
+    """``/host:/container[:ro]``, or a path alone, which is kept for later jobs."""
+
+    devices: tuple[str, ...] = ()
+    """The instance's devices that every job has."""
+
+    cap_add: tuple[str, ...] = ()
+    """Capabilities that every job has beyond Docker's own."""
+
+    cap_drop: tuple[str, ...] = ()
+    """Those of Docker's own that none has."""
+
+    network_mode: Literal["", "bridge", "none"] = ""
+    """``bridge`` or ``none``; nothing: a network for each job."""
+
+    user: str = ""
+    """As whom scripts run; nothing: as the image says."""
+
+    disable_cache: bool = False
+    """Whether nothing is kept for later jobs."""
+
+    host: str = field(default="", validator=_is_socket)
+    """``unix://`` and the path of the daemon's socket on the instance."""
+
+    @property
+    def binds(self) -> tuple[str, ...]:
+        """What of the instance every job has in its container."""
+        return tuple(each for each in self.volumes if ":" in each)
+
+    @property
+    def kept(self) -> tuple[str, ...]:
+        """Directories of containers that are kept for later jobs."""
+        return () if self.disable_cache else tuple(each for each in self.volumes if ":" not in each)
+
+    def executor(self) -> dict[str, object]:
+        """The settings of the executor *docker*."""
+        wanted: dict[str, object] = {
+            "image": self.image,
+            "allowed_images": [*(self.allowed_images or ("*",)), *([self.helper_image] if self.helper_image else [])],
+            "allowed_services": list(self.allowed_services or ("*",)),
+            "pull_policy": list(self.pull_policy),
+            "memory": self.memory,
+            "cpus": float(self.cpus) if self.cpus else None,
+            "shm_size": str(self.shm_size) if self.shm_size else None,
+            "network": self.network_mode or "job",
+            "allowed_volumes": [each.partition(":")[0] for each in self.binds],
+            "allowed_devices": [each.partition(":")[0] for each in self.devices],
+            "allowed_capabilities": list(self.cap_add),
+            "allow_privileged": self.privileged,
+            "socket": self.host.removeprefix("unix://"),
+        }
+        return {key: value for key, value in wanted.items() if value not in (None, "", [])}
+
+    def options(self) -> dict[str, object]:
+        """What every job wishes of that executor, whatever the job itself says."""
+        wanted: dict[str, object] = {
+            "privileged": self.privileged,
+            "volumes": list(self.binds),
+            "devices": list(self.devices),
+            "capabilities": list(self.cap_add),
+            "drop_capabilities": list(self.cap_drop),
+            "user": self.user,
+        }
+        return {key: value for key, value in wanted.items() if value}
+
+
+@frozen(kw_only=True)
+class OwnSettings:
+    """The table ``[runners.taskscaler]``: what GitLab Runner does not know."""
+
+    run_with: Literal["own"] = "own"
+    """Who runs jobs: this program itself."""
+
+    placements: int = field(default=3, validator=ge(1))
+    """How often a job is placed at most whose instance is lost before anything of it ran."""
+
+    cache_on_manager: str | None = field(default=None, validator=is_absolute)
+    """A directory where caches are kept here too, for instances that do not live long. None: nowhere."""
+
+    state_dir: str | None = field(default=None, validator=is_absolute)
+    """Where jobs are noted down that have been taken. None: beside the state of the fleet."""
+
+
+@frozen(kw_only=True)
+class RunnerSettings:
+    """One ``[[runners]]`` entry: where its jobs come from, and how they run."""
+
+    name: str = ""
+    """What people call the runner."""
+
+    url: str
+    """The GitLab that it asks for jobs."""
+
+    token: str = field(repr=False)
+    """What it asks with."""
+
+    executor: Literal["instance", "docker-autoscaler", "docker"]
+    """What runs jobs, as the file has it."""
+
+    limit: int = field(default=0, validator=ge(0))
+    """Jobs at once; 0: as many as ``concurrent`` allows."""
+
+    request_concurrency: int = field(default=1, validator=ge(1))
+    """Requests for jobs that may be open at once."""
+
+    output_limit: int = field(default=4096, validator=ge(1))
+    """KiB of a job's log."""
+
+    environment: tuple[str, ...] = field(default=(), repr=False)
+    """``KEY=value``, for every job."""
+
+    shell: Literal["", "bash", "sh"] = ""
+    """What scripts are for; nothing: ``bash`` where there is one."""
+
+    pre_get_sources_script: str = field(
+        default="", repr=False, validator=_no_nul, metadata={"aliases": ("pre_clone_script",)}
+    )
+    """Commands before the sources are fetched."""
+
+    post_get_sources_script: str = field(
+        default="", repr=False, validator=_no_nul, metadata={"aliases": ("post_clone_script",)}
+    )
+    """Commands after they were."""
+
+    pre_build_script: str = field(default="", repr=False, validator=_no_nul)
+    """Commands before a job's own."""
+
+    post_build_script: str = field(default="", repr=False, validator=_no_nul)
+    """Commands after them."""
+
+    builds_dir: str = field(default="", validator=_no_nul)
+    """Where projects are checked out on instances; nothing: below the slot's own directory."""
+
+    cache_dir: str = field(default="", validator=_no_nul)
+    """Where caches are kept on instances; nothing: beside the projects."""
+
+    clone_url: str = ""
+    """Where sources come from instead of the address that jobs name."""
+
+    tls_ca_file: str = field(default="", metadata={"aliases": ("tls-ca-file",)})
+    """Certificates of authorities that vouch for GitLab, as PEM."""
+
+    tls_cert_file: str = field(default="", metadata={"aliases": ("tls-cert-file",)})
+    """The certificate that is shown to GitLab."""
+
+    tls_key_file: str = field(default="", metadata={"aliases": ("tls-key-file",)})
+    """Its key."""
+
+    debug_trace_disabled: bool = False
+    """Whether ``CI_DEBUG_TRACE`` has no effect."""
+
+    cache: CacheSettings = CacheSettings()
+    """The table ``cache``."""
+
+    docker: DockerSettings = DockerSettings()
+    """The table ``docker``."""
+
+    taskscaler: OwnSettings = OwnSettings()
+    """The table ``taskscaler``."""
+
+    ca_chain: str = field(default="", init=True, repr=False, metadata={"internal": True})
+    """What is in ``tls-ca-file``, for jobs that fetch sources; empty if there is none."""
+
+    token_obtained_at: str = ""
+    """When the token was given, as GitLab Runner writes it."""
+
+    token_expires_at: str = ""
+    """When it ends; nothing: never."""
+
+    @property
+    def kind(self) -> str:
+        """Which executor of ours runs the jobs: ``instance`` or ``docker``."""
+        return EXECUTORS[self.executor]
+
+    @property
+    def output_bytes(self) -> int:
+        """Bytes of a job's log."""
+        return self.output_limit << 10
+
+    @property
+    def variables(self) -> Mapping[str, str]:
+        """What is in ``environment``; of two with one name, the later counts."""
+        pairs = (each.partition("=") for each in self.environment)
+        return {key: value for key, _, value in pairs}
+
+
+@frozen(kw_only=True)
+class Top:
+    """What the top of the file says of jobs."""
+
+    concurrent: int = field(default=1, validator=ge(1))
+    """Jobs at once."""
+
+    check_interval: int = field(default=0, validator=ge(0))
+    """Seconds between an answer without a job and the next request; 0: 3."""
+
+    shutdown_timeout: int = field(default=0, validator=ge(0))
+    """Seconds that jobs have to end after the first signal; 0: 30."""
+
+    log_level: Literal["debug", "info", "warn", "warning", "error", "fatal", "panic"] = "info"
+    """What is logged, and what is more important."""
+
+    log_format: Literal["runner", "text", "json"] = "runner"
+    """How."""

@@ -1,0 +1,1 @@
+"""What becomes of a job: its stages, its sources, its variables, its end."""
