@@ -73,6 +73,7 @@ def a_plan(
     seed: int | None = None,
     life: int = 1,
     observing: bool = False,
+    journaled: bool = True,
     cls: type[Plan] = Plan,
 ) -> Plan:
     """A plan whose intents are numbered, by the manager's life too: none comes up twice."""
@@ -86,6 +87,7 @@ def a_plan(
         suspends=suspends,
         recovered=recovered,
         observing=observing,
+        journaled=journaled,
     )
 
 

@@ -85,6 +85,29 @@ def test_an_instance_goes_from_request_to_ready() -> None:
     assert (plan.total, plan.coming) == (1, 0)
 
 
+def test_without_a_journal_nothing_is_written() -> None:
+    """The same is done, from the request to the end."""
+    steps = []
+    for journaled in (True, False):
+        plan = a_plan(CONFIG, journaled=journaled)
+        facts: list[messages.Command | messages.Fact] = [
+            messages.Tick(),
+            seen(),
+            messages.Request(1),
+            messages.Increased("intent-1-1", 1),
+            seen(i=State.RUNNING),
+            messages.Prepared("i"),
+            messages.Remove({"i": "not needed"}),
+            messages.Decreased(("i",), ("i",)),
+            seen(),
+        ]
+        steps.append([plan.handle(fact, EPOCH) for fact in facts])
+    written, unwritten = steps
+    assert [len(step.writes) for step in written] == [0, 0, 1, 1, 2, 0, 1, 0, 2]
+    assert [(*step.writes,) for step in unwritten] == [()] * len(written)
+    assert [step[1:] for step in unwritten] == [step[1:] for step in written]
+
+
 def test_nothing_is_asked_for_before_the_group_was_seen() -> None:
     """Who does not know what the group holds would grow past its ceiling, and change a group it must refuse."""
     plan = a_plan(evolve(CONFIG, max_instances=1, preexisting=Preexisting.REFUSE))

@@ -1216,6 +1216,16 @@ def test_an_instance_used_more_than_is_allowed_now_offers_nothing() -> None:
     assert ledger.capacity().unavailable == 2
 
 
+def test_without_a_journal_leases_come_and_go_without_a_record() -> None:
+    """Nobody would keep one, and there is one for each job."""
+    ledger = Ledger([PoolSlots.empty("p", slots=1, max_uses=0)], journaled=False)
+    ledger.add("p", "0", EPOCH)
+    steps = [ledger.acquire("first", EPOCH), ledger.acquire("second", EPOCH)]
+    steps += [ledger.release(key, EPOCH) for key in ("first", "second")]
+    assert not any(step.writes for step in steps)
+    assert [each.lease.key for step in steps for each in step.actions] == ["first", "second"]
+
+
 def test_who_loses_a_slot_before_delivery_while_the_journal_fails_goes_on_waiting() -> None:
     """Holding back is for a moment: nobody is refused because of it."""
     ledger = a_ledger(nodes=1)

@@ -64,6 +64,7 @@ class Provisioner:
         """
         self._config = config if config is not None else PlanConfig()
         self._random = random
+        self._journaled = journal is not None
         self._on_event = on_event
         driver = GroupDriver(
             group,
@@ -127,7 +128,7 @@ class Provisioner:
     def _build(self, infos: Mapping[str, GroupInfo], recovered: Recovered, now: float) -> "_OnePlan":
         """The core over the one plan."""
         info = infos[self._config.name]
-        return _OnePlan(build_plan(self._config, info, recovered, now, random=self._random))
+        return _OnePlan(build_plan(self._config, info, recovered, now, random=self._random, journaled=self._journaled))
 
     def _pass_on(self, event: Any) -> None:  # noqa: ANN401  (whatever the core puts among its actions)
         """Pass an event on; it comes as an action, so that it comes after what led to it is durable."""

@@ -126,6 +126,7 @@ class Taskscaler:
         self._delete_on_shutdown = forgets and not observe_only
         self._observers = Observers(observers)
         self._random = random
+        self._journaled = journal is not None
         self._by_name = {pool.name: pool for pool in self._pools}
         drivers = [
             GroupDriver(
@@ -567,7 +568,15 @@ class Taskscaler:
         """The core over one plan per pool."""
         observing = self._observe_only
         plans = {
-            pool.name: build_plan(pool, infos[pool.name], recovered, now, random=self._random, observing=observing)
+            pool.name: build_plan(
+                pool,
+                infos[pool.name],
+                recovered,
+                now,
+                random=self._random,
+                observing=observing,
+                journaled=self._journaled,
+            )
             for pool in self._pools
         }
         return Core(
@@ -581,6 +590,7 @@ class Taskscaler:
             watched=bool(self._observers),
             max_instances=self._max_instances,
             reattach_timeout=self._reattach_timeout,
+            journaled=self._journaled,
         )
 
     def _perform(

@@ -21,6 +21,7 @@ def build_plan(
     *,
     random: Callable[[], float] | None,
     observing: bool = False,
+    journaled: bool = True,
 ) -> Plan:
     """A plan for a group that was just opened, from what the journal knows of it.
 
@@ -45,6 +46,7 @@ def build_plan(
         suspends=Capability.SUSPEND_RESUME in info.capabilities,
         recovered=own,
         observing=observing,
+        journaled=journaled,
     )
 
 

@@ -105,6 +105,7 @@ class Plan:
         suspends: bool = False,
         recovered: Mapping[str, Mapping[str, Any]] | None = None,
         observing: bool = False,
+        journaled: bool = True,
     ) -> None:
         """Start from what the journal knows.
 
@@ -121,10 +122,12 @@ class Plan:
             recovered: Records by kind and key, of this pool only.
             observing: Whether to ask for views and nothing else, and to take what they show as ours and usable. What
                 the consumer requests or removes would be believed to have been asked for: it must not, either.
+            journaled: Whether anybody keeps a journal; else no step has writes.
         """
         self.config = evolve(config, preexisting=Preexisting.ADOPT) if observing else config
         self.pool = config.name
         self.observing = observing
+        self._journaled = journaled
         self._chance = chance
         self._now = self._began = now
         self._turn = Turn()
@@ -913,6 +916,7 @@ class Plan:
             turn.actions.append(messages.Suspend(self.pool, tuple(turn.suspensions)))
         if turn.resumptions:
             turn.actions.append(messages.Resume(self.pool, tuple(turn.resumptions)))
-        step = Step([self._record(*each) for each in turn.writes], turn.actions, turn.events)
+        writes = [self._record(*each) for each in turn.writes] if self._journaled else ()
+        step = Step(writes, turn.actions, turn.events)
         turn.begin()
         return step

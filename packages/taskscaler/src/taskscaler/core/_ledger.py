@@ -102,6 +102,7 @@ class Ledger:
         expired: Mapping[str, ExpiredRecord] | None = None,
         claim_until: float = -inf,
         reattach_by: float = inf,
+        journaled: bool = True,
     ) -> None:
         """Start with no nodes, but those of leases that go on and of slots that have to be cleaned.
 
@@ -116,7 +117,10 @@ class Ledger:
             claim_until: Before this moment none of the suspended ones expires: nobody could resume them while there was
                 no manager.
             reattach_by: When those leases are given up that were held and that nobody has reattached.
+            journaled: Whether anybody keeps a journal; else nothing is written of leases that come and go, of which
+                there are many.
         """
+        self._journaled = journaled
         self.pools = {pool_slots.pool: pool_slots for pool_slots in pools}
         self.leases: dict[str, Assignment] = {}
         self.detached: dict[str, Assignment] = {}
@@ -232,6 +236,8 @@ class Ledger:
         if assignment.delivered and assignment.node.pool_slots.cleans:
             return self._clean(assignment, now)
         self._vacate(assignment, now)
+        if not self._journaled:
+            return self._serve(now) if self._queue else NOTHING
         if not self._queue:
             return Step((Drop(LEASE, key),))
         served = self._serve(now)
@@ -903,15 +909,17 @@ class Ledger:
     def _assign(self, key: str, ticket: int, now: float, asked_at: float, expected: float, *, persistent: bool) -> Step:
         """Hand out a slot; there is one."""
         node = self._pick()
-        pool_slots, id_, slot = node.pool_slots, node.id, heapq.heappop(node.vacant)
+        pool_slots, slot = node.pool_slots, heapq.heappop(node.vacant)
         lease = self._lease_id(key, node, slot)
         node.awake[slot] = self.leases[key] = Assignment(
             lease, node, now, ticket, asked_at, now + expected, persistent=persistent
         )
         uses = pool_slots.uses[node.instance] = pool_slots.uses.get(node.instance, 0) + 1
         pool_slots.settle(node)
-        record = LeaseRecord(id_, slot, now, False, None, persistent)
-        writes: tuple[Write, ...] = Put(LEASE, key, record), Put(USES, id_, UsesRecord(uses))
+        writes: tuple[Write, ...] = ()
+        if self._journaled:
+            record = LeaseRecord(node.id, slot, now, False, None, persistent)
+            writes = Put(LEASE, key, record), Put(USES, node.id, UsesRecord(uses))
         if self.expiries.expired:
             writes = (*writes, *self.expiries.forget(key))
         return Step(writes, (Check(lease) if pool_slots.checks else Deliver(lease),))

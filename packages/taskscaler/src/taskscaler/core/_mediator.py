@@ -19,7 +19,6 @@ from fleeting.core import (
     TOO_OLD,
     Instance,
     Plan,
-    Put,
     Stage,
     Start,
     Step,
@@ -113,6 +112,7 @@ class Core:
         watched: bool = False,
         max_instances: int = 0,
         reattach_timeout: float = 600.0,
+        journaled: bool = True,
     ) -> None:
         """Start from what the journal knows.
 
@@ -128,6 +128,8 @@ class Core:
             watched: Whether to report, as actions, instances that change and of decisions.
             max_instances: How many there may be over all pools, besides what each of them may have; 0: any number.
             reattach_timeout: Seconds for which a persistent lease that nobody holds is kept.
+            journaled: Whether anybody keeps a journal; else few steps have writes, and nobody is to read them. The same
+                goes for the plans.
         """
         self.ceiling = max_instances or None
         self.losses = Losses()
@@ -148,6 +150,7 @@ class Core:
             expired=left.expired,
             claim_until=now + self.policy_at(now).idle_time,
             reattach_by=now + reattach_timeout,
+            journaled=journaled,
         )
         self._reattach_timeout = reattach_timeout
         self.keep_used = keep_used
@@ -643,8 +646,8 @@ class Core:
         if self.removing_all or self.observing or self.plans[pool].suspends:
             self._seen += 1  # decisions read more than counters of such a pool
         if self.choices.staying is not None:
-            written = (each.key for each in step.writes if isinstance(each, Put) and each.kind == "instance")
-            self.choices.staying[pool].update(dict.fromkeys(key.removeprefix(f"{pool}/") for key in written))
+            changed = (event.instance for event in step.events if isinstance(event, messages.Changed))
+            self.choices.staying[pool].update(dict.fromkeys(changed))  # new ones are among them
         self._add(step)
         if self._watch:  # before what the changes lead to: an instance is ready, then it is given work
             self._actions += self._watch.changes(self.plans[pool], step, now)

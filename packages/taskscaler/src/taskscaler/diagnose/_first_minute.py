@@ -117,9 +117,11 @@ def first_minute(
     """
     unknown, nothing = GroupInfo(identity=""), Recovered(epoch=1)
     plans = {
-        pool.name: build_plan(pool, infos.get(pool.name, unknown), nothing, now, random=lambda: 0.5) for pool in pools
+        pool.name: build_plan(pool, infos.get(pool.name, unknown), nothing, now, random=lambda: 0.5, journaled=False)
+        for pool in pools
     }
-    minute = _Minute(Core(pools, plans, policies, {}, now, watched=True, max_instances=max_instances), now)
+    core = Core(pools, plans, policies, {}, now, watched=True, max_instances=max_instances, journaled=False)
+    minute = _Minute(core, now)
     minute.begin(min(jobs, MOST_WAITING))
     minute.pass_to(now + MINUTE)
     return FirstMinute(
