@@ -43,8 +43,8 @@ class Growth:
 
     def hasty(self, life: int, now: float, late: float) -> float:
         """Until when a manager has still to wait that asks now; 0 if it need not, or may not know yet."""
-        told_at, until = self._waits.get(life, (now, now))
-        return until if told_at + late < now < until - COARSE else 0.0
+        ended_at, until = self._waits.get(life, (now, now))
+        return until if ended_at + late < now < until - COARSE else 0.0
 
 
 def most_wanted(policy: Policy, pool: PoolSettings, jobs: int) -> int:

@@ -292,7 +292,7 @@ class Play:
         for cloud in (site.cloud for site in self.sites):
             for machine in list(cloud.machines.values()):
                 machine.sickness = ""
-                if machine.hangs or machine.runs_at == inf or (machine.told_at <= self.now and machine.gone_at == inf):
+                if machine.hangs or machine.runs_at == inf or (machine.ended_at <= self.now and machine.gone_at == inf):
                     cloud.release(machine.id)
 
     async def _end(self) -> None:

@@ -149,7 +149,7 @@ class TestFake(GroupConformance):
             cloud = CLOUDS[request.param]()
             found = cloud.launch(1)
             yield harness_for(cloud)
-            left = [machine for machine in cloud.machines.values() if machine.told_at > cloud.now < machine.gone_at]
+            left = [machine for machine in cloud.machines.values() if machine.ended_at > cloud.now < machine.gone_at]
             assert [machine.id for machine in left] == found
 
         return make

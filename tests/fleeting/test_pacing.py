@@ -124,7 +124,7 @@ def test_success_ends_the_wait() -> None:
 )
 def test_what_the_cloud_asks_for_holds(story: list[tuple[str, float, float]]) -> None:
     """Neither a success of what was asked for earlier nor the end of a problem lets it be asked before its time."""
-    backoff, now, told_until = Backoff(5.0, 60.0, Drawn(lambda: 0.5)), EPOCH, EPOCH
+    backoff, now, left_alone_until = Backoff(5.0, 60.0, Drawn(lambda: 0.5)), EPOCH, EPOCH
     for what, seconds, pause in story:
         now += pause
         match what:
@@ -132,13 +132,13 @@ def test_what_the_cloud_asks_for_holds(story: list[tuple[str, float, float]]) ->
                 backoff.failed("no capacity", now)
             case "is throttled":
                 backoff.failed("slow down", now, seconds)
-                told_until = max(told_until, now + seconds)
+                left_alone_until = max(left_alone_until, now + seconds)
             case "succeeds":
                 backoff.succeeded()
             case "is lifted":
                 backoff.lift(backoff.reason, now)
-        assert backoff.active(now) or now >= told_until
-        assert backoff.until >= told_until or told_until == EPOCH
+        assert backoff.active(now) or now >= left_alone_until
+        assert backoff.until >= left_alone_until or left_alone_until == EPOCH
         assert backoff.reason or not backoff.active(now)
 
 

@@ -259,7 +259,7 @@ async def called(
         fleet = Fleet(scaler)
         api = Api(fleet)
         apis.append(api)
-        fleet.holders = Holders(scaler, clock.now, tasks.start_soon, api.tell, leases)
+        fleet.holders = Holders(scaler, clock.now, tasks.start_soon, api.notify, leases)
         place = directory or Path("nowhere")
         fleet.batches = batches_of(scaler, place, tasks.start_soon, executors=executors, retention=retention)
         await fleet.holders.keeper.take_up()

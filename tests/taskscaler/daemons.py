@@ -55,7 +55,7 @@ async def daemon(
         fleet = Fleet(scaler, boot=boot)
         api = Api(fleet)
         apis.append(api)
-        fleet.holders = Holders(scaler, clock.now, tasks.start_soon, api.tell, path.with_suffix(".leases"))
+        fleet.holders = Holders(scaler, clock.now, tasks.start_soon, api.notify, path.with_suffix(".leases"))
         fleet.batches = batches_of(scaler, path.with_suffix(".batches"), tasks.start_soon)
         app = api.app()
         servers = [Server(app), *(Server(entrance.guard(app), most, entrance.admit) for _ in others if entrance)]

@@ -268,7 +268,7 @@ async def test_a_listener_that_does_not_read_misses_what_is_too_much() -> None:
     """It is told how much; nothing is kept without bound."""
     listener = Listener()
     for number in range(MOST_KEPT + 7):
-        listener.tell({"event": "lease", "number": number})
+        listener.notify({"event": "lease", "number": number})
     for number in range(MOST_KEPT):
         assert f'"number": {number}}}'.encode() in await listener.next()
     assert b'"count": 7' in await listener.next()

@@ -18,7 +18,7 @@ _NO_LOG = {"Type": "none"}
 """What is attached to needs no copy on the instance's disk."""
 
 _WHOLE_LOG = {"Type": "local", "Config": {"max-size": "1t", "max-file": "1", "compress": "false"}}
-"""Of a job that outlives its manager, to the byte: the driver ``json-file`` is for text alone, and none is told to keep
+"""Of a job that outlives its manager, to the byte: the driver ``json-file`` is for text alone, and none can keep
 the beginning rather than the end, so this is all of it."""
 
 _SHORT_LOG = {"Type": "json-file", "Config": {"max-size": "1m", "max-file": "1"}}

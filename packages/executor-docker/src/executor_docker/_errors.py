@@ -15,7 +15,7 @@ class DockerError(ConnectError):
 
 
 @contextmanager
-def told_of(instance: str, what: str) -> Iterator[None]:
+def reported(instance: str, what: str) -> Iterator[None]:
     """Say of the daemon's errors what was being done, and where.
 
     Args:

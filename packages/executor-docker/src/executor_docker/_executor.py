@@ -10,7 +10,7 @@ from attrs import define, evolve, field
 
 from executor_docker._config import DockerConfig
 from executor_docker._endpoint import daemon
-from executor_docker._errors import DockerError, told_of
+from executor_docker._errors import DockerError, reported
 from executor_docker._kept import Kept
 from executor_docker._options import DockerOptions
 from executor_docker._owner import UNIT, Labels, Owner, Unit
@@ -50,7 +50,7 @@ class DockerExecutor:
         await to_thread.run_sync(self._owner.claim)
         with self._owner.at_work(job.name, lease.instance, lease.slot) as unit:
             async with self._engine_on(lease) as engine:
-                with told_of(lease.instance, "an earlier job's leftovers cannot be removed"):
+                with reported(lease.instance, "an earlier job's leftovers cannot be removed"):
                     await clear(engine, self._owner.is_leftover)
                 return await self._run(Work(self._config, engine, admitted, job, unit, lease), output, artifacts)
 
@@ -59,7 +59,7 @@ class DockerExecutor:
         admitted = admit(self._config, _wishes(job.options))
         unit = await self._held(job, lease, name)
         async with self._engine_on(lease) as engine:
-            with told_of(lease.instance, "an earlier job's leftovers cannot be removed"):
+            with reported(lease.instance, "an earlier job's leftovers cannot be removed"):
                 await clear(engine, lambda found: self._owner.is_leftover(found) or self._owner.is_over(found, unit))
             await Kept(Work(self._config, engine, admitted, job, unit, lease)).start()
 

@@ -1,7 +1,7 @@
 """A job that outlives its manager: its container runs on, the daemon keeps its output, and labels say whose it is.
 
 A container is made, gets all that the job needs, and is started last. One that was not started is nobody's: whoever
-starts the job under that name again makes everything anew.
+starts the job under that name again makes everything again.
 """
 
 import math
@@ -12,7 +12,7 @@ import anyio
 from attrs import define, field, frozen
 
 from executor_docker._caches import Caches
-from executor_docker._errors import told_of
+from executor_docker._errors import reported
 from executor_docker._owner import KIND, UNIT
 from executor_docker._remains import clear
 from executor_docker._script import END, LARGEST, NOT_EXECUTABLE, NOT_FOUND, read_report
@@ -46,7 +46,7 @@ class Kept:
     async def start(self) -> None:
         """Start the job, unless it was started before."""
         work = self._work
-        with told_of(work.instance, "the job's container cannot be looked up"):
+        with reported(work.instance, "the job's container cannot be looked up"):
             made = await self._made()
             if any(map(_was_started, made)) or not await self._remove(made):
                 return
@@ -57,13 +57,13 @@ class Kept:
             await work.upload()
         if scope.cancelled_caught:
             raise Unreachable(f"the job was not begun within {format_duration(patience)}")
-        with told_of(work.instance, "the job's container cannot be run"):
+        with reported(work.instance, "the job's container cannot be run"):
             await work.start()
 
     async def attach(self, offset: int, elapsed: float, output: Sink, artifacts: Path) -> JobOutcome:
         """See the job to its end, or end it when it has had its time; see `Reattaches.attach`."""
         work = self._work
-        with told_of(work.instance, "the job's container cannot be looked up"):
+        with reported(work.instance, "the job's container cannot be looked up"):
             started = [*filter(_was_started, await self._made())]
         if not started:
             raise NameUnknown(work.unit.id)
@@ -98,7 +98,7 @@ class Kept:
         with anyio.move_on_after(left):
             await self._follow(printed, output, patience=math.inf)
             return await self._ended(printed)
-        with told_of(work.instance, "the job took too long and cannot be stopped"):
+        with reported(work.instance, "the job took too long and cannot be stopped"):
             has_ended = not (await work.state()).is_running
         if not has_ended:
             outcome = await work.time_out()
@@ -127,7 +127,7 @@ class Kept:
                 await output(chunk)
                 printed.passed(chunk)
 
-        with told_of(work.instance, "the job's output cannot be read"):
+        with reported(work.instance, "the job's output cannot be read"):
             while True:
                 printed.begin()
                 await work.engine.download(f"{work.path}/logs", take, query=query, patience=patience)
@@ -141,7 +141,7 @@ class Kept:
     async def _ended(self, printed: "Printed") -> JobOutcome:
         """Say how the job ended, unless nobody knows."""
         work = self._work
-        with told_of(work.instance, "the job's end cannot be read"):
+        with reported(work.instance, "the job's end cannot be read"):
             state, code = await work.state(), await work.wait()
         report = read_report(bytes(printed.report))
         outcome = work.outcome(code, state, report)

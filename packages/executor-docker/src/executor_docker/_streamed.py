@@ -2,7 +2,7 @@
 
 import anyio
 
-from executor_docker._errors import told_of
+from executor_docker._errors import reported
 from executor_docker._script import LARGEST, read_report
 from executor_docker._work import Work
 from fleeting.connectors import Sink
@@ -20,7 +20,7 @@ async def run_in_time(work: Work, output: Sink) -> JobOutcome:
 
 async def _run(work: Work, output: Sink) -> JobOutcome:
     frames, report = Demultiplexer(), bytearray()
-    with told_of(work.instance, "the job's container cannot be run"):
+    with reported(work.instance, "the job's container cannot be run"):
         async with work.engine.attached(work.container) as outputs:
             await work.start()
             while data := await outputs.receive_raw():  # until all that could print has ended

@@ -13,7 +13,7 @@ from executor_docker import _caches, _images, _network, _services
 from executor_docker._artifacts import fetch
 from executor_docker._bodies import Place, job_container
 from executor_docker._config import DockerConfig
-from executor_docker._errors import told_of
+from executor_docker._errors import reported
 from executor_docker._owner import Unit
 from executor_docker._rules import Admitted
 from executor_docker._script import BY_SIGNAL, DIRECTORY, NOT_EXECUTABLE, NOT_FOUND, PATH, Report
@@ -72,14 +72,14 @@ class Work:
             output: Gets the log of a service that does not get well; None: the error has the end of it.
         """
         options, config, engine = self.admitted.options, self.config, self.engine
-        with told_of(self.instance, f"the image {self.admitted.image} cannot be looked up or pulled"):
+        with reported(self.instance, f"the image {self.admitted.image} cannot be looked up or pulled"):
             image = await _images.get(engine, config, self.admitted.image, self.instance)
         await self._check_volumes()
-        with told_of(self.instance, "the job's network cannot be made"):
+        with reported(self.instance, "the job's network cannot be made"):
             place = await _network.prepare(engine, config.network, self.unit)
-        with told_of(self.instance, "the job's limits cannot be determined"):
+        with reported(self.instance, "the job's limits cannot be determined"):
             await self._lower_limits()
-        with told_of(self.instance, "a service of the job cannot be started"):
+        with reported(self.instance, "a service of the job cannot be started"):
             await _services.start(
                 engine,
                 config,
@@ -90,9 +90,9 @@ class Work:
                 instance=self.instance,
                 output=output,
             )
-        with told_of(self.instance, "the job's caches cannot be made"):
+        with reported(self.instance, "the job's caches cannot be made"):
             caches = await _caches.prepare(engine, options.caches)
-        with told_of(self.instance, "the job's container cannot be made"):
+        with reported(self.instance, "the job's container cannot be made"):
             await self._make_container(image, place, caches)
             self._warnings += await _caches.fill(engine, config, caches, self.container)
         return caches
@@ -101,7 +101,7 @@ class Work:
         """See that named volumes are there: Docker would make them, and nobody would remove them."""
         for volume in self.admitted.volumes:
             if not volume.is_bind:
-                with told_of(self.instance, f"the volume {volume.source} cannot be used"):
+                with reported(self.instance, f"the volume {volume.source} cannot be used"):
                     await self.engine.ask("GET", f"/volumes/{quoted(volume.source)}")
 
     async def _lower_limits(self) -> None:
@@ -147,7 +147,7 @@ class Work:
     async def upload(self) -> None:
         """Bring the job's files into its container."""
         if self.job.files:
-            with told_of(self.instance, "the job's files cannot be uploaded"):
+            with reported(self.instance, "the job's files cannot be uploaded"):
                 await self._put(self.admitted.options.working_dir, Packed.of(self.job.files, owner=self._user))
 
     async def start(self) -> None:
@@ -164,7 +164,7 @@ class Work:
 
     async def time_out(self) -> JobOutcome:
         """End a job that has had its time."""
-        with told_of(self.instance, "the job took too long and cannot be stopped"):
+        with reported(self.instance, "the job took too long and cannot be stopped"):
             return _with_use(self.timed_out(), await self._end())
 
     def timed_out(self) -> JobOutcome:
@@ -203,9 +203,9 @@ class Work:
 
     async def bring_back(self, outcome: JobOutcome, artifacts: Path, caches: _caches.Caches) -> JobOutcome:
         """Take what the job was to leave, and add what went wrong without changing the verdict."""
-        with told_of(self.instance, "the artifacts cannot be fetched"):
+        with reported(self.instance, "the artifacts cannot be fetched"):
             outcome = await self._collect(outcome, artifacts)
-        with told_of(self.instance, "the caches cannot be kept"):
+        with reported(self.instance, "the caches cannot be kept"):
             if outcome.verdict is Verdict.SUCCEEDED:
                 self._warnings += await _caches.keep(self.engine, self.config, caches, self.container)
         return evolve(outcome, warnings=(*outcome.warnings, *self._warnings))

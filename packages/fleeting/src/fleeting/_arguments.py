@@ -275,7 +275,7 @@ def _is_hook(kind: Kind) -> bool:
 
 
 def _is_plain(kind: type) -> bool:
-    """Whether an instance can be told from others by its class: not so with protocols, and with what they are like."""
+    """Whether its class says what an instance is: not so with protocols, and with what they are like."""
     return kind is not object and not getattr(kind, "_is_protocol", False)
 
 

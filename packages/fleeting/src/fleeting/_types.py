@@ -233,7 +233,7 @@ class ConnectorConfig:
     """Whether SSH may send the password to a host whose key nobody has reported, configured or pinned."""
 
     ca_file: str | None = None
-    """PEM file of the authorities that may vouch for a WinRM host's certificate; None: those that the public trusts."""
+    """PEM file of the authorities that may sign a WinRM host's certificate; None: those that the public trusts."""
 
     certificate: str | None = field(default=None, validator=_is_fingerprint)
     """SHA-256 of the certificate that a WinRM host shows, in hexadecimal; with it, no authority is asked."""

@@ -219,7 +219,7 @@ def origin(kind: Kind) -> Kind:
 
 
 def alternatives(kind: Kind) -> Sequence[Kind]:
-    """Tell of which types a union is made, None left out; empty if it is none, or only optional."""
+    """Return the types that a union is made of, None left out; empty if it is none, or only optional."""
     if origin(kind) not in (Union, UnionType):
         return ()
     known = [each for each in get_args(kind) if each is not type(None)]

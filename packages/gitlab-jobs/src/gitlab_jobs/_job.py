@@ -320,7 +320,7 @@ class Report:
                 self._piece = max(1 << 10, self._piece // 2)  # a proxy between us and GitLab takes less
                 self._failed(now)
             case 404 if self.phase is Phase.FINISHING:
-                self.trace.sent = self.trace.size  # the final state gets through, or tells that there is no such job
+                self.trace.sent = self.trace.size  # the final state gets through, or shows that there is no such job
             case _:
                 self._failed(now)
         if self._has_outcome(answer):

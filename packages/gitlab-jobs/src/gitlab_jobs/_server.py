@@ -210,7 +210,7 @@ class Server:
         return Reply(status=201, body={"token": fresh, "token_expires_at": None})
 
     def request(self, token: str, features: Mapping[str, Any], now: float) -> Reply:
-        """``POST jobs/request``: the oldest job, or 204; the ticket tells the state of the queue [GitLab]."""
+        """``POST jobs/request``: the oldest job, or 204; the ticket says the state of the queue [GitLab]."""
         self.tick(now)
         if self._runner(token) is None:
             return FORBIDDEN

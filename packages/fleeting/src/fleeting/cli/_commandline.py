@@ -58,12 +58,12 @@ class Commands(click.Group):
 
     def make_context(self, info_name: str | None, *args: Any, **extra: Any) -> click.Context:  # noqa: ANN401  (click's)
         """Read the arguments before the command."""
-        with _retold(info_name or ""):
+        with _reworded(info_name or ""):
             return super().make_context(info_name, *args, **extra)
 
     def invoke(self, ctx: click.Context) -> object:
         """Read the command's own arguments, and run it."""
-        with _retold(ctx.command_path):
+        with _reworded(ctx.command_path):
             return super().invoke(ctx)
 
 
@@ -85,7 +85,7 @@ class _Wrong(click.ClickException):
 
 
 @contextmanager
-def _retold(command: str) -> Iterator[None]:
+def _reworded(command: str) -> Iterator[None]:
     try:
         yield
     except click.exceptions.NoArgsIsHelpError:

@@ -111,11 +111,11 @@ async def list_instances(group: OpenGroup, *, as_json: bool) -> int:
     else:
         rows = [await _as_row(group, id_, seen) for id_, seen in view.instances.items()]
         print_table(("INSTANCE", "STATE", "AGE", "OFFERING", "ADDRESS"), rows)
-    _tell_problems(view)
+    _print_problems(view)
     return SUCCEEDED
 
 
-def _tell_problems(view: Observation) -> None:
+def _print_problems(view: Observation) -> None:
     for problem in view.problems:
         say(f"the cloud says: {problem.message} ({problem.kind.value})")
 
@@ -131,7 +131,7 @@ async def increase_group(group: OpenGroup, *, count: int) -> int:
     ceiling = group.info.max_size if view.max_size is None else view.max_size
     if ceiling is not None and len(view.instances) + count - accepted > ceiling:
         say(f"the cloud's ceiling for this group is {ceiling}, and it has {len(view.instances)}")
-    _tell_problems(view)
+    _print_problems(view)
     return FAILED
 
 
@@ -147,7 +147,7 @@ async def decrease_group(group: OpenGroup, *, instances: Sequence[str]) -> int:
         say(f"{instance}: {'is being deleted' if instance in accepted else 'was not accepted for deletion'}")
     if set(instances) <= set(accepted):
         return SUCCEEDED
-    _tell_problems(await group.look())
+    _print_problems(await group.look())
     return FAILED
 
 

@@ -67,7 +67,7 @@ class PosixConnection(BaseConnection):
         """Run what starts a detached command: as `perform` does, but nothing that it leaves may be ended.
 
         The default puts it into a session of its own, for which the instance needs ``setsid``. A subclass whose
-        `perform` can be told to let go does so, and needs no more than a shell; in both, the process that runs the
+        `perform` can be asked to let go does so, and needs no more than a shell; in both, the process that runs the
         script is the leader of its process group, and of no other command's.
         """
         command = ("/bin/sh", "-c", _IN_A_SESSION, "sh", script)

@@ -1,4 +1,4 @@
-"""What a POSIX host is told about commands that outlive their connection: all in its own shell.
+"""How a POSIX host keeps commands that outlive their connection: all in its own shell.
 
 A command named NAME has three files in ``~/.fleeting/detached``, which only its user can read::
 

@@ -1,4 +1,4 @@
-"""The book of intents: what was asked of the cloud and has not been accounted for yet. Pure.
+"""Open intents: what was asked of the cloud and has not been accounted for yet. Pure.
 
 An intent is written to the journal before the cloud is asked, and counts against every ceiling until
 its instances have appeared, or it is withdrawn, has failed, or has expired. One whose outcome is unknown

@@ -70,10 +70,10 @@ class Backoff:
     last: tuple[float, str] | None = None
     """When and why the last failure of all came, whatever succeeded since."""
 
-    told_until: float = 0.0
+    left_alone_until: float = 0.0
     """The cloud has asked to be left alone until then, which no success of something asked for earlier takes back."""
 
-    _told_reason: str = ""
+    _left_alone_reason: str = ""
 
     def failed(self, reason: str, now: float, retry_after: float | None = None) -> None:
         """Note a failure. Several of one burst count once, or the wait would explode."""
@@ -83,20 +83,20 @@ class Backoff:
             self.failures += 1
             full = min(self.cap, self.initial * 2.0 ** min(self.failures - 1, 30))
             self.until = now + full * (0.5 + 0.5 * self._chance.draw())
-        if retry_after is not None and now + retry_after > self.told_until:
-            self.told_until, self._told_reason = now + retry_after, reason
-        self.until = max(self.until, self.told_until)
+        if retry_after is not None and now + retry_after > self.left_alone_until:
+            self.left_alone_until, self._left_alone_reason = now + retry_after, reason
+        self.until = max(self.until, self.left_alone_until)
 
     def succeeded(self) -> None:
         """Forget the failures; but what the cloud has asked for holds."""
         self.failures = 0
-        self.until = self.told_until
-        self.reason = self._told_reason
+        self.until = self.left_alone_until
+        self.reason = self._left_alone_reason
 
     def lift(self, reason: str, now: float) -> None:
         """What led to it is over: try again as soon as the cloud lets us. The next failure doubles the wait anyway."""
         if reason == self.reason:
-            self.until = min(self.until, max(now, self.told_until))
+            self.until = min(self.until, max(now, self.left_alone_until))
 
     def active(self, now: float) -> bool:
         """Whether nothing is to be tried now."""

@@ -3,7 +3,7 @@
 Nothing runs in the background. Every machine carries the times of its turning points, and what the cloud
 shows is worked out from them whenever it is asked::
 
-    asked_at ──► exists_at ──► shown_at ──► runs_at ──► told_at ──► gone_at ──► forgotten_at
+    asked_at ──► exists_at ──► shown_at ──► runs_at ──► ended_at ─► gone_at ──► forgotten_at
     (a request)  (is billed)   creating     running     deleting    deleted     (absent)
 
     suspend_at ──► suspended_at ──► resume_at ──► resumed_at      while it runs, any number of times
@@ -188,8 +188,8 @@ class FakeCloud:
         """Begin to delete those that exist; returns those that are said to be accepted."""
         accepted = instances[: fault.accept]
         for machine in [self.machines[instance] for instance in accepted if instance in self.machines]:
-            if not fault.ignore and self.now < min(machine.told_at, machine.gone_at):
-                machine.told_at = self.now
+            if not fault.ignore and self.now < min(machine.ended_at, machine.gone_at):
+                machine.ended_at = self.now
                 self._leave(machine, math.inf if fault.hang or machine.hangs else self.now + self.delete_time)
         return accepted
 
@@ -270,7 +270,7 @@ class FakeCloud:
     def come_back(self, instance: str) -> None:
         """Let a gone instance exist again, as if the views without it had been wrong."""
         machine = self.machines[instance]
-        machine.told_at = machine.gone_at = machine.forgotten_at = math.inf
+        machine.ended_at = machine.gone_at = machine.forgotten_at = math.inf
 
     def fail(self, instance: str) -> None:
         """Let it be shown as failed from now on."""
@@ -282,7 +282,7 @@ class FakeCloud:
         """Let it stay in creating or deleting where it is there, and else in deleting once it gets there."""
         machine = self.machines[instance]
         machine.hangs = True
-        if self.now >= machine.told_at:
+        if self.now >= machine.ended_at:
             self._leave(machine, math.inf)
         elif self.now < machine.runs_at:
             machine.runs_at = math.inf
@@ -291,7 +291,7 @@ class FakeCloud:
         """Let an instance that hangs go on: it runs, is suspended, or is gone, now."""
         machine = self.machines[instance]
         machine.hangs = False
-        if self.now >= machine.told_at:
+        if self.now >= machine.ended_at:
             self._leave(machine, min(machine.gone_at, self.now))
         machine.runs_at = min(machine.runs_at, self.now)
         if self.now >= machine.suspend_at:

@@ -120,7 +120,7 @@ class Machine:
     resumed_at: float = math.inf
     """When it runs again."""
 
-    told_at: float = math.inf
+    ended_at: float = math.inf
     """When its deletion was asked for."""
 
     gone_at: float = math.inf
@@ -147,7 +147,7 @@ class Machine:
             return None
         if now >= self.gone_at:
             return State.DELETED
-        if now >= self.told_at:
+        if now >= self.ended_at:
             return State.DELETING
         if now < self.runs_at:
             return State.CREATING

@@ -198,7 +198,7 @@ async def _emptied(account: _Account) -> Sequence[str]:
     try:
         with anyio.move_on_after(harness.deadline + harness.settle):
             while left or (account.to_come(-math.inf) and settings.clock.now() < settled):
-                left = await _told_to_go(group, account, left)
+                left = await _asked_to_go(group, account, left)
                 await anyio.sleep(harness.poll)
     finally:
         await _try(group.shutdown)
@@ -208,7 +208,7 @@ async def _emptied(account: _Account) -> Sequence[str]:
     return left
 
 
-async def _told_to_go(group: InstanceGroup, account: _Account, left: Sequence[str]) -> Sequence[str]:
+async def _asked_to_go(group: InstanceGroup, account: _Account, left: Sequence[str]) -> Sequence[str]:
     """Delete what was not there first; returns what that was, or *left* if the cloud cannot list it."""
     view = await _try(group.update)
     if view is None:

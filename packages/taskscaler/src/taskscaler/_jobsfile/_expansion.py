@@ -161,7 +161,7 @@ def job_from(
 
 
 def expansions_of(tables: JobsTables, directory: Path, problems: list[ConfigProblem]) -> Sequence[Expansion]:
-    """Tell which jobs the tables stand for; none if they would be too many, which is seen before any is made."""
+    """Return which jobs the tables stand for; none if they would be too many, which is seen before any is made."""
     matrices = [_matrix(index, table, problems) for index, table in enumerate(tables.jobs)]
     try:
         looks = iter(range(1, MOST_LOOKED_AT + 1))

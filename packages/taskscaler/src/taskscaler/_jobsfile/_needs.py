@@ -16,7 +16,7 @@ def wrong_needs(plan: Plan, where: Callable[[int], str], groups: Iterable[str]) 
 
     Args:
         plan: All jobs, with names that differ.
-        where: Tells where the needs of a job stand, by its number.
+        where: Returns where the needs of a job stand, by its number.
         groups: Names of groups of jobs.
     """
     graph = Graph(plan)

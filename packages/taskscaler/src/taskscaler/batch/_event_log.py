@@ -45,7 +45,7 @@ PAUSE = 0.5
 """Seconds for which events are gathered that nothing waits for."""
 
 _ID_BYTES = 6
-"""Of a batch's id: it tells apart what different batches have left on instances."""
+"""Of a batch's id: it distinguishes what different batches have left on instances."""
 
 log = logging.getLogger("taskscaler.batch")
 

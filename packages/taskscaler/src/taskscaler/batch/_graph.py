@@ -35,7 +35,7 @@ class Graph:
         """What each run needs: a job by its number, or a run by its number and that of all jobs."""
 
     def run_of(self, job: int) -> int:
-        """Tell which run a job is in."""
+        """Return which run a job is in."""
         return bisect_right(self.plan.starts, job) - 1
 
     def jobs_of(self, run: int) -> range:
@@ -135,7 +135,7 @@ class Front:
 
         Args:
             plan: Whose needs are known, and no cycle.
-            is_over: Tells whether a job, by its number, need not be begun (any more).
+            is_over: Returns whether a job, by its number, need not be begun (any more).
         """
         self.graph = graph = Graph(plan)
         self._is_over = is_over

@@ -104,7 +104,7 @@ class PlannedJobs(LazyJobs):
 
 
 def planned(jobs: Iterable[Job]) -> Plan:
-    """Tell of jobs what is planned, in their order."""
+    """Return what is planned of jobs, in their order."""
     if isinstance(jobs, LazyJobs):
         return jobs.plan
     return Plan(
@@ -121,5 +121,5 @@ def planned(jobs: Iterable[Job]) -> Plan:
 
 
 def executors_of(jobs: Iterable[Job]) -> frozenset[str]:
-    """Tell which executors jobs use, by their names."""
+    """Return which executors jobs use, by their names."""
     return jobs.executors if isinstance(jobs, LazyJobs) else frozenset(job.executor for job in jobs)

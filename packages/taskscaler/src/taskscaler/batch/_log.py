@@ -88,7 +88,7 @@ class JobLog:
         """Go on with what a try prints, in a thread; returns how much of that is there. The file alone says it.
 
         It may be out of order if it was being shortened when the process was killed. So from where the try began it is
-        written anew if something was left out since, as far as what is before that is whole.
+        written again if something was left out since, as far as what is before that is whole.
 
         Args:
             logged: What `total` was before the try.

@@ -203,5 +203,5 @@ def _take(mine: dict[int, T], job: int, others: Mapping[int, T], number: int) ->
 
 
 def _kind(attempt: Attempt) -> bool:
-    """Tell losses from failures, which are counted apart."""
+    """Distinguish losses from failures, which are counted apart."""
     return attempt.state is JobState.LOST

@@ -581,7 +581,7 @@ class Batch:
         self._wake()
 
     def _wake(self) -> None:
-        """Have those look again that wait for a change; patience begins anew."""
+        """Have those look again that wait for a change; patience begins again."""
         self._changed.set()
         self._changed = anyio.Event()
 

@@ -172,7 +172,7 @@ class RunShare(Share):
         """Get a lease: also if a command that was killed has the key a little longer, or the daemon is exchanged.
 
         Raises:
-            NoCapacity: As ever; or because no daemon is there for too long.
+            NoCapacity: As usual; or because no daemon is there for too long.
         """
         try:
             while True:

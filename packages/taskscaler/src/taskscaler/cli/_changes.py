@@ -28,24 +28,24 @@ def changes(before: str, after: str) -> list[str]:
 
 
 def changes_of_fleet(before: str, after: str) -> list[str]:
-    """Tell what differs in the settings of the fleet, but for its policies."""
+    """List what differs in the settings of the fleet, but for its policies."""
     old, new = tomllib.loads(before), tomllib.loads(after)
     return changes_of_table(old.get(_FLEET, {}), new.get(_FLEET, {}))
 
 
 def changes_of_table(old: Mapping[str, object], new: Mapping[str, object]) -> list[str]:
-    """Tell the same of two tables ``autoscaler``, wherever they stand."""
+    """List the same of two tables ``autoscaler``, wherever they stand."""
     return list(_of_the_fleet(old, new))
 
 
 def changes_beside_jobs(before: str, after: str) -> list[str]:
-    """Tell which tables differ, but for the fleet's and those of jobs."""
+    """List which tables differ, but for the fleet's and those of jobs."""
     old, new = tomllib.loads(before), tomllib.loads(after)
     return [f"{key} changed" for key in _differing(old, new) if key not in (_FLEET, _JOBS)]
 
 
 def changes_of_jobs(before: str, after: str) -> Mapping[str, str]:
-    """Tell what became of tables of jobs, by their names: ``changed``, ``is new`` or ``is gone``."""
+    """List what became of tables of jobs, by their names: ``changed``, ``is new`` or ``is gone``."""
     old, new = (
         {str(table.get("name", "")): table for table in tomllib.loads(text).get(_JOBS, ())} for text in (before, after)
     )

@@ -156,7 +156,7 @@ def _instance_rows(view: Observation) -> Iterable[Row]:
 def first_minute_rows(
     fleet: Autoscaler, infos: Mapping[str, GroupInfo], jobs: int, now: float, price_per_hour: float | None
 ) -> Iterator[Row]:
-    """Tell what a batch of so many jobs would ask for in its first minute; nothing of a file without jobs."""
+    """Describe what a batch of so many jobs would ask for in its first minute; nothing of a file without jobs."""
     if jobs:
         pools = fleet.all_pools
         ceiling = fleet.max_instances if fleet.pools else 0

@@ -35,12 +35,12 @@ class _HangupIsBrokenPipe:
 
     def write(self, text: str) -> int:
         """Write, or say that nobody is there."""
-        with self._told():
+        with self._broken_pipe():
             return self.file.write(text)
 
     def flush(self) -> None:
         """Flush, or say that nobody is there."""
-        with self._told():
+        with self._broken_pipe():
             self.file.flush()
 
     def __getattr__(self, name: str) -> object:
@@ -48,7 +48,7 @@ class _HangupIsBrokenPipe:
         return getattr(self.file, name)
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def _broken_pipe(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:

@@ -139,7 +139,7 @@ def resume_batch(directory: Path, wishes: Wishes, for_ci: ForCI) -> int:
         return report_errors([error], WRONG)
     with closing(events):
         if events.past and events.past.over and not wishes.rerun:
-            return _tell_over(events.past, events.past.over, results)
+            return _report_over(events.past, events.past.over, results)
         try:
             file, fleet = _read_again(events)
             plan = planned(file.jobs)
@@ -147,7 +147,7 @@ def resume_batch(directory: Path, wishes: Wishes, for_ci: ForCI) -> int:
         except _WRONG as error:
             return report_errors([error], WRONG)
         if events.past and not choice.left and (wishes.rerun or wishes.only):
-            return _tell_nothing_left(choice, events.past, results)
+            return _report_nothing_left(choice, events.past, results)
         if events.past:
             said = sayings(events.text, file.text, plan, events.past, frozenset(choice.rerun))
             choice = evolve(choice, notes=(*choice.notes, *said))
@@ -210,7 +210,7 @@ def _kept(stream: Path) -> Source:
     return source
 
 
-def _tell_nothing_left(choice: Choice, past: BatchState, results: Results) -> int:
+def _report_nothing_left(choice: Choice, past: BatchState, results: Results) -> int:
     """Say that no job is left to run among those that were chosen."""
     went = f"{past.count(JobState.SUCCEEDED)} of {len(past)} jobs succeeded"
     hint = "" if choice.only is None else "; add --rerun all to run them again"
@@ -237,7 +237,7 @@ def _what_ran(detached: int, ran: int) -> str:
     return f", {ran} {'was' if ran == 1 else 'were'} running and will be retried" if ran else ""
 
 
-def _tell_over(state: BatchState, over: Over, results: Results) -> int:
+def _report_over(state: BatchState, over: Over, results: Results) -> int:
     went = f"{state.count(JobState.SUCCEEDED)} of {len(state)} jobs succeeded"
     print(f"nothing to resume: the batch is over, {went}; see {results.summary}")  # noqa: T201  (what was asked for)
     return SUCCEEDED if over.well else FAILED
@@ -306,7 +306,7 @@ class _Run:
             timeline = await self._draw()
             with self.for_ci.nothing_obeyed(self.console):
                 print_summary(self.console, self.batch.state, self.events.results, now=now, timeline=timeline)
-                written = self._tell_if_unwritten()
+                written = self._report_if_unwritten()
                 reported = await self._report() and written
             left = await self._leave_for_ci()
             signals.cancel_scope.cancel()
@@ -380,7 +380,7 @@ class _Run:
         async with self.progress.busy("drawing the timeline"):
             return await to_thread.run_sync(leave_timeline, self.events.results)
 
-    def _tell_if_unwritten(self) -> bool:
+    def _report_if_unwritten(self) -> bool:
         """Say so if the summary could not be written; return whether it was."""
         if self.batch.summary_refused:
             report_errors([self.batch.summary_refused], FAILED)

@@ -188,7 +188,7 @@ class DaemonFleet(RunFleet):
             yield
 
     def changed(self, change: JobChanged) -> None:
-        """Have the log tell of the instance where the job runs."""
+        """Have the log name the instance where the job runs."""
         self._used.changed(change)
 
     async def instances(self) -> Sequence[InstanceView]:

@@ -44,7 +44,7 @@ def _of_tables(before: str, after: str, past: BatchState, rerun: Container[str])
 
 
 def _of_names(plan: Plan, past: BatchState) -> Iterator[str]:
-    """Count what has come and gone where no text tells: a directory has other files, or the text was not kept."""
+    """Count what has come and gone where no text says so: a directory has other files, or the text was not kept."""
     if plan.names == past.plan.names:
         return
     new = sum(name not in past.jobs for name in plan.names)

@@ -105,7 +105,7 @@ def _read_runner(path: Path, name: str | None) -> Subject:
 
 
 def job_rows(jobs: Sequence[Job]) -> Iterator[Row]:
-    """Tell what the first jobs need and leave, and how long they may take; of neighbours that are alike, once."""
+    """Describe what the first jobs need and leave, and how long they may take; of neighbours that are alike, once."""
     shown = 0
     for description, group in islice(groupby(islice(jobs, MANY), _describe_job), FEW):
         names = [job.name for job in group]

@@ -1,6 +1,6 @@
 """When leases that sleep expire because nobody has come back for them, and which have. Pure.
 
-The last that have expired are remembered, in the journal as well: whoever comes back too late is told so, and not that
+The last that have expired are remembered, in the journal as well: whoever comes back too late learns that, and not that
 the lease never was. Each change is O(log n).
 """
 

@@ -24,7 +24,7 @@ of their slots are taken. The fullest are used first, so that others can fall id
 to fall idle is used first, so that the first can be given up.
 
 A node whose instance is suspended is *asleep*: whoever wants to resume a lease there waits until it is ready again.
-A lease that sleeps may expire: then it is as if it had been released, but that whoever comes back is told.
+A lease that sleeps may expire: then it is as if it had been released, but that the one that comes back learns it.
 
 A persistent lease outlives its manager. Until somebody reattaches it, or the time for that has passed, it is
 *detached*: it is acquired like any other, and nobody holds it.

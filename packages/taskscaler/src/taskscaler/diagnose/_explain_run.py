@@ -435,7 +435,7 @@ def _history(instance: RecordedInstance) -> list[_Moment]:
 
 
 def _worth_a_line(history: Sequence[_Moment]) -> Sequence[_Moment]:
-    """Leave out the middle of a long history, but not what tells more than that jobs came and went."""
+    """Leave out the middle of a long history, but not what says more than that jobs came and went."""
     middle = [each for each in history[MOST:-MOST] if each.what not in _USUAL]
     return history if len(history) <= 2 * MOST else [*history[:MOST], *middle, *history[-MOST:]]
 

@@ -370,7 +370,7 @@ class RemoteLeases:
             self._post("/suspect", id_.key, lease=held.name, what=what, why=_printable(why))
 
     def _post(self, path: str, key: str, **asked: object) -> None:
-        """Tell the daemon, in the background."""
+        """Notify the daemon, in the background."""
         self._posts[key] = self._posts.get(key, 0) + 1
         self._start_soon(self._send, path, key, asked)
 
@@ -383,7 +383,7 @@ class RemoteLeases:
                 if kept is not None:
                     await self._link.ask("POST", path, {**asked, "key": key, "lease": kept["lease"]}, wait=PROMPT)
         except Exception as error:  # noqa: BLE001  (nobody waits for it; the daemon learns it from our silence)
-            log.warning("not_told", extra={"path": path, "key": key, "error": str(error)})
+            log.warning("not_notified", extra={"path": path, "key": key, "error": str(error)})
         finally:
             self._posts[key] -= 1
             if not self._posts[key]:

@@ -221,23 +221,23 @@ class Taskscaler:
     async def unreserve(self, key: str) -> None:
         """Give a reservation up; nothing happens if there is none."""
         check("key", key, str)
-        await self._tell("/unreserve", key=key)
+        await self._change("/unreserve", key=key)
 
     async def cordon(self, instance: str, why: str = "") -> None:
         """Give an instance no new work. Arguments and errors are those of `taskscaler.Taskscaler.cordon`."""
-        await self._tell("/cordon", instance=instance, why=why)
+        await self._change("/cordon", instance=instance, why=why)
 
     async def uncordon(self, instance: str) -> None:
         """Give it work again."""
-        await self._tell("/uncordon", instance=instance)
+        await self._change("/uncordon", instance=instance)
 
     async def retain(self, instance: str, why: str = "") -> None:
         """Do not delete an instance. Arguments and errors are those of `taskscaler.Taskscaler.retain`."""
-        await self._tell("/retain", instance=instance, why=why)
+        await self._change("/retain", instance=instance, why=why)
 
     async def unretain(self, instance: str) -> None:
         """Let it be deleted."""
-        await self._tell("/unretain", instance=instance)
+        await self._change("/unretain", instance=instance)
 
     async def configure(self, *, policies: Sequence[Policy]) -> NoReturn:
         """Refuse: the policies are everybody's, and stand in the daemon's file."""
@@ -374,7 +374,7 @@ class Taskscaler:
             raise KeyInUse(key)
         return await self._open.wait(path, key, {**asked, **_finite(timeout=timeout)})
 
-    async def _tell(self, path: str, **asked: str) -> None:
+    async def _change(self, path: str, **asked: str) -> None:
         for name, value in asked.items():
             check(name, value, str)
         self._open  # noqa: B018  (raises unless it is entered)

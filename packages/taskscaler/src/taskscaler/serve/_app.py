@@ -171,10 +171,10 @@ class Api:
             self._settled = anyio.Event()
             await self._settled.wait()
 
-    def tell(self, client: Client, message: Mapping[str, object]) -> None:
+    def notify(self, client: Client, message: Mapping[str, object]) -> None:
         """Send news to a client, if it listens; one that does not learns it when it opens itself again."""
         if listener := self.clients.get(client.id):
-            listener.tell(_short(Peer(client.uid), message))
+            listener.notify(_short(Peer(client.uid), message))
 
     def _endpoint(self, verb: Verb) -> Callable[[Request], Awaitable[Response]]:
         answer = getattr(self, f"_{verb.name}")
@@ -258,7 +258,7 @@ class Api:
         if self.listeners:
             data = event_as_data(event)
             for listener in self.listeners:
-                listener.tell(data)
+                listener.notify(data)
 
     # --- looking -----------------------------------------------------------------------------------------
 

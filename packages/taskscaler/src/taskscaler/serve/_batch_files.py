@@ -1,4 +1,4 @@
-"""A submitted batch on the disk: what is there before its client is told, and what is left once it is over.
+"""A submitted batch on the disk: what is there before its client has an answer, and what is left once it is over.
 
 In a directory of its own, for the daemon's user alone::
 

@@ -1,7 +1,7 @@
 """The batches that a daemon owns: whoever has submitted one may go, and the daemon may be killed.
 
-A batch is durable before its client is told. One that is not over is taken up when the daemon starts, before anybody
-is answered: what still runs is joined, what was over stays so. Nothing that happens to one batch ends another.
+A batch is durable before its client has an answer. One that is not over is taken up when the daemon starts, before
+anybody is answered: what still runs is joined, what was over stays so. Nothing that happens to one batch ends another.
 """
 
 import logging
@@ -93,7 +93,7 @@ class OwnedBatch:
     """Set once it is known where its jobs stand, or that this cannot be known."""
 
     changed: anyio.Event = field(factory=anyio.Event)
-    """Set, and made anew, when it has ended, cannot go on, or was left to the next daemon."""
+    """Set, and replaced, when it has ended, cannot go on, or was left to the next daemon."""
 
     @property
     def state(self) -> str:
@@ -342,7 +342,7 @@ class Batches:
                 continue
             try:
                 ticket = files.ticket()
-                if ticket is None:  # its client was never told that it was accepted
+                if ticket is None:  # its client never learned that it was accepted
                     files.remove()
                 else:
                     found.append(OwnedBatch(ticket, files, cancelled=files.cancelled, fate=files.fate()))

@@ -120,7 +120,7 @@ class Daemon:
     async def _serve(self, servers: Sequence[tuple[Server, SocketListener]]) -> None:
         """Answer until it is over."""
         async with anyio.create_task_group() as serving:
-            self.holders = Holders(self.scaler, self._clock.now, serving.start_soon, self._api.tell, self.file.leases)
+            self.holders = Holders(self.scaler, self._clock.now, serving.start_soon, self._api.notify, self.file.leases)
             self.batches = Batches(
                 self.file.batches,
                 self.scaler,

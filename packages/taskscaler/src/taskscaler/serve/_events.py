@@ -23,7 +23,7 @@ class Listener:
     _closed: bool = field(default=False, init=False)
     _news: anyio.Event = field(factory=anyio.Event, init=False)
 
-    def tell(self, message: Mapping[str, object]) -> None:
+    def notify(self, message: Mapping[str, object]) -> None:
         """Keep a message until it is read; of too many, the later ones are counted only."""
         if len(self._kept) < MOST_KEPT:
             self._kept.append(message)

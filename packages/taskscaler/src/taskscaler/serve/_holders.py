@@ -65,7 +65,7 @@ class Holders:
     start_soon: Callable[..., object]
     """Runs a task for as long as the daemon."""
 
-    tell: Callable[[Client, Mapping[str, object]], None]
+    notify: Callable[[Client, Mapping[str, object]], None]
     """Called with news for a client."""
 
     directory: Path | None = None
@@ -189,7 +189,7 @@ class Holders:
         if held is not None:
             self._forget(key)
             loss = loss_as_data(Loss(LossKind.KILLED, "it was stopped"))
-            self.tell(held.client, {"event": "lost", "key": key, "lease": held.name, "loss": loss})
+            self.notify(held.client, {"event": "lost", "key": key, "lease": held.name, "loss": loss})
         return await self.keeper.end(key, "was stopped", None if held is None else held.lease)
 
     async def resume(self, client: Client, asked: Resume) -> Held:
@@ -359,7 +359,7 @@ class Holders:
         while not state.ended:
             if state.unhealthy != unhealthy:
                 unhealthy = state.unhealthy
-                self.tell(
+                self.notify(
                     held.client, {"event": "unhealthy", "key": state.id.key, "lease": held.name, "why": unhealthy}
                 )
             await state.wait_for_news()
@@ -367,7 +367,7 @@ class Holders:
         if state.loss is not None and now is not None and now.name == held.name:  # it may be kept by now
             self._forget(state.id.key)
             loss = loss_as_data(state.loss)
-            self.tell(held.client, {"event": "lost", "key": state.id.key, "lease": held.name, "loss": loss})
+            self.notify(held.client, {"event": "lost", "key": state.id.key, "lease": held.name, "loss": loss})
 
     @staticmethod
     def _is_from(held: Held, asked: Replace) -> bool:

@@ -19,7 +19,7 @@ BACKLOG = 1024
 
 
 def place_of(fleet: Path, given: Path | None, group: str | None) -> Path:
-    """Where the daemon of a fleet listens unless it is told: its path has the name of the fleet's file."""
+    """Where the daemon of a fleet listens by default: its path has the name of the fleet's file."""
     if given is not None:
         return given.absolute()
     return (GROUP_DIRECTORY if group else socket_directory()) / f"{fleet.stem}.sock"

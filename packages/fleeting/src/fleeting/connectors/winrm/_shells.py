@@ -207,7 +207,7 @@ class Shells:
 
     def _give_back(self, shell: Shell) -> None:
         self._idle.append(shell)
-        self._tell()
+        self._note_change()
 
     async def _end_command(self, shell: Shell, command: str) -> bool:
         """End it if it runs; else only let the host forget it. Returns whether that was answered."""
@@ -224,9 +224,9 @@ class Shells:
                 await self.calls(lambda protocol: protocol.close_shell(shell.id, close_session=False))
         finally:
             self._opened -= 1
-            self._tell()
+            self._note_change()
 
-    def _tell(self) -> None:
+    def _note_change(self) -> None:
         self._changed.set()
         self._changed = anyio.Event()
 

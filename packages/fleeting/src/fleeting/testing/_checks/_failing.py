@@ -67,12 +67,12 @@ async def check_throttling_is_rate_limited(harness: Harness) -> None:
 
 async def check_stock_out_is_reported(harness: Harness) -> None:
     """If the cloud has no stock, `increase` raises `CapacityUnavailable`, or `update` shows a problem that says so."""
-    await _tells(harness, Trouble.STOCK_OUT, CapacityUnavailable, ProblemKind.CAPACITY)
+    await _reports(harness, Trouble.STOCK_OUT, CapacityUnavailable, ProblemKind.CAPACITY)
 
 
 async def check_quota_is_reported(harness: Harness) -> None:
     """If a quota is exhausted, `increase` raises `QuotaExceeded`, or `update` shows a problem that says so."""
-    await _tells(harness, Trouble.QUOTA, QuotaExceeded, ProblemKind.QUOTA)
+    await _reports(harness, Trouble.QUOTA, QuotaExceeded, ProblemKind.QUOTA)
 
 
 async def check_silence_ends_in_time(harness: Harness) -> None:
@@ -122,7 +122,7 @@ async def _raises(harness: Harness, kind: Trouble, expected: type[ProviderError]
     return list(answers.values())
 
 
-async def _tells(harness: Harness, kind: Trouble, refusal: type[ProviderError], problem: ProblemKind) -> None:
+async def _reports(harness: Harness, kind: Trouble, refusal: type[ProviderError], problem: ProblemKind) -> None:
     """Look whether the user gets to know why nothing comes: by an error, or by a problem that stays the same."""
     async with harness.opened() as probe:
         async with harness.trouble(kind):
