@@ -219,10 +219,10 @@ def _with_files(
         problems.append(ConfigProblem(path=f"{key}.{lacking}", found="nothing", expected=expected))
     if len(problems) > before:
         return None
-    chain = Path(ca).read_text(errors="replace") if ca else ""
+    chain, shows, key_of = (Path(each).read_text(errors="replace") if each else "" for each in (ca, cert, secret))
     url, clone_url = runner.url.rstrip("/"), runner.clone_url.rstrip("/")
-    runner = evolve(runner, url=url, clone_url=clone_url)
-    return evolve(runner, tls_ca_file=ca, tls_cert_file=cert, tls_key_file=secret, ca_chain=chain)
+    runner = evolve(runner, url=url, clone_url=clone_url, ca_chain=chain, tls_cert=shows, tls_key=key_of)
+    return evolve(runner, tls_ca_file=ca, tls_cert_file=cert, tls_key_file=secret)
 
 
 def _ignored(file: Table, entry: Table, fleet: RunnerConfig) -> Iterator[str]:

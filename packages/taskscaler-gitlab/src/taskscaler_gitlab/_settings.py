@@ -241,6 +241,12 @@ class RunnerSettings:
     ca_chain: str = field(default="", init=True, repr=False, metadata={"internal": True})
     """What is in ``tls-ca-file``, for jobs that fetch sources; empty if there is none."""
 
+    tls_cert: str = field(default="", init=True, repr=False, metadata={"internal": True})
+    """What is in ``tls-cert-file``, likewise."""
+
+    tls_key: str = field(default="", init=True, repr=False, metadata={"internal": True})
+    """What is in ``tls-key-file``, likewise."""
+
     token_obtained_at: str = ""
     """When the token was given, as GitLab Runner writes it."""
 

@@ -1,0 +1,470 @@
+"""The environment of a job: which variables it has, with which values, and which directory its project is in: pure.
+
+The order in which they are put together decides who wins, the later of two with one name:
+
+1. what the runner says first: the image, the runner's short token, ``environment`` of its configuration, the
+   directories, the numbers of the slot, the certificates;
+2. what GitLab sends with the job, where the order is GitLab's own precedence;
+3. what nobody overrides: whether the instance is shared, the runner's version, the directory for temporary files.
+
+Then the references in all values are replaced once, see `_expansion`.
+
+Source: ``common/build.go`` and ``common/spec/variables.go`` of gitlab-runner.
+"""
+
+import base64
+import posixpath
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from importlib.metadata import version
+from itertools import chain
+from urllib.parse import unquote, urlsplit
+
+from attrs import define, evolve, field, frozen
+
+from gitlab_jobs import Image, Job, Masker, Variable, shorten
+from taskscaler_gitlab._settings import RunnerSettings
+from taskscaler_gitlab.runner._errors import JobInvalid
+from taskscaler_gitlab.runner._expansion import MAX_EXPANDED, expand
+from taskscaler_gitlab.runner._options import GitSettings, JobOptions, Read, read_options, shown, within
+from taskscaler_gitlab.runner._shell import NAME, quote
+
+ENV_FILE = "gitlab-runner.env"
+"""What ``GITLAB_ENV`` names, among the temporary files; no variable can have this name."""
+
+GIT_CONFIG = "git.config"
+"""What git is configured by beside its own files, likewise."""
+
+_USER = "gitlab-ci-token"
+_STATUS = "CI_JOB_STATUS"
+_TEMPORARY = "RUNNER_TEMP_PROJECT_DIR"
+
+_SHELLS_OWN = frozenset({"BASHOPTS", "BASH_VERSINFO", "EUID", "PPID", "SHELLOPTS", "UID"})
+"""Variables that bash sets by itself and lets nobody set."""
+
+_SECRET = 8
+"""Characters of the shortest password that is hidden in logs: GitLab masks nothing shorter either."""
+
+_SURROGATES = re.compile(r"[\ud800-\udfff]")
+_UNFIT = re.compile(r"[\x00-\x1f\x7f]")
+_NAMED = 5
+
+
+@frozen(kw_only=True)
+class Place:
+    """Where a job runs."""
+
+    builds_dir: str
+    """The directory that projects are below, absolute, as the job sees it."""
+
+    instance: str
+    """The instance."""
+
+    slot: int
+    """The number of the job's slot on it, from 0."""
+
+    concurrent_id: int = 0
+    """The number of the job among those of its runner that run now: the lowest free one."""
+
+    concurrent_project_id: int = 0
+    """The same among those of its project."""
+
+    architecture: str = "linux/amd64"
+    """The instance's system and processor."""
+
+    shared: bool = True
+    """Whether jobs of others come to this instance too, before, after or beside it."""
+
+    private_builds: bool = False
+    """Whether no other slot sees `builds_dir`, as in a container of its own."""
+
+    custom_build_dir: bool = True
+    """Whether jobs choose a directory by ``GIT_CLONE_PATH``."""
+
+
+@frozen(kw_only=True)
+class JobEnvironment:
+    """The variables of a job as its shell has them, and what they ask of the runner."""
+
+    exports: Mapping[str, str] = field(repr=False)
+    """Names and values; that of a file is its path."""
+
+    files: Mapping[str, str] = field(repr=False)
+    """What is in the files of variables, by their paths: below `temp_dir`."""
+
+    builds_dir: str
+    """The directory that projects are below."""
+
+    project_dir: str
+    """The project's: where the job's script runs."""
+
+    phrases: tuple[str, ...] = field(repr=False)
+    """What no log may show."""
+
+    problems: tuple[str, ...]
+    """What was not understood or is left out, one line each, for the job's log; mask it."""
+
+    git: GitSettings
+    """How its sources come."""
+
+    options: JobOptions
+    """What else it asks for."""
+
+    variables: "Variables" = field(repr=False)
+    """What all of this was made of."""
+
+    @property
+    def temp_dir(self) -> str:
+        """Where the runner keeps files for the job: only its user may read them."""
+        return f"{self.project_dir}.tmp"
+
+    @property
+    def env_file(self) -> str:
+        """The file that ``GITLAB_ENV`` names: ``KEY=value`` in it is exported in the job's later stages."""
+        return posixpath.join(self.temp_dir, ENV_FILE)
+
+    def get(self, name: str, default: str = "") -> str:
+        """A variable's value; of a file, its path."""
+        return self.variables.get(name) if name in self.variables else default
+
+    def content(self, name: str) -> str:
+        """A variable's value; of a file, what is in it."""
+        return self.variables.content(name)
+
+    def expand(self, text: str) -> str:
+        """Replace the references in a text, as in a cache's key or the name of an image.
+
+        Raises:
+            JobInvalid: The text becomes too long.
+        """
+        return expand(_whole(text), self.get)
+
+    def with_status(self, status: str) -> "JobEnvironment":
+        """The same for the stages after the script, which learn how it ended: ``success``, ``failed``, ``canceled``.
+
+        A job that sets ``CI_JOB_STATUS`` itself keeps its own, as with GitLab Runner.
+        """
+        variables = self.variables.with_base(_STATUS, status)
+        return evolve(self, variables=variables, exports={**self.exports, **_exports(variables, [_STATUS])})
+
+    def of_service(self, service: Image) -> Mapping[str, str]:
+        """The variables of a service beside the job: the job's public ones, and its own.
+
+        Those of its own may refer to all that the job has; the job's are as the job has them.
+        """
+        own = [_cleaned(each) for each in service.variables]
+        mine = {each.key: each.value for each in own}
+        names = dict(self.variables.public)
+
+        def value(name: str) -> str:
+            return mine[name] if name in mine else self.get(name)
+
+        for each in own:
+            names[each.key] = each.value if each.raw else expand(each.value, value)
+        return {name: value for name, value in names.items() if NAME.fullmatch(name) and "\0" not in value}
+
+    def preamble(self, *, write_files: bool = True) -> str:
+        """What every stage begins with, for any POSIX shell: the variables, and what earlier stages added to them.
+
+        Args:
+            write_files: Whether the files are written; stages on the same instance find them.
+        """
+        lines = list(self._writing()) if write_files else []
+        lines += [f"export {name}={quote(value)}" for name, value in self.exports.items()]
+        return "\n".join([*lines, f"export GITLAB_ENV={quote(self.env_file)}", _READ_ENV])
+
+    def cleanup(self) -> str:
+        """What removes the files again, for any POSIX shell."""
+        paths = [*self.files, self.env_file, posixpath.join(self.temp_dir, GIT_CONFIG)]
+        return "\n".join(f"rm -f {quote(path)}" for path in paths)
+
+    def _writing(self) -> Iterator[str]:
+        directory = quote(self.temp_dir)
+        yield f"[ ! -L {directory} ] || rm -f {directory}"  # what an earlier job put there leads nowhere
+        yield f"mkdir -p {directory} && chmod 700 {directory} || exit 1"
+        for path, text in self.files.items():
+            yield f"rm -rf {quote(path)} && (umask 077 && printf '%s' {quote(text)} > {quote(path)}) || exit 1"
+
+
+_READ_ENV = r"""if [ -f "$GITLAB_ENV" ]; then
+  while IFS= read -r _gl_line || [ -n "$_gl_line" ]; do
+    case "$_gl_line" in *=*) ;; *) continue ;; esac
+    case "${_gl_line%%=*}" in
+      '' | [0-9]* | *[!A-Za-z0-9_]*) ;;
+      BASHOPTS | BASH_VERSINFO | EUID | PPID | SHELLOPTS | UID) ;;
+      *) export "$_gl_line" ;;
+    esac
+  done < "$GITLAB_ENV"
+else
+  mkdir -p "${GITLAB_ENV%/*}" && : > "$GITLAB_ENV"
+fi"""
+
+
+def environment_of(job: Job, settings: RunnerSettings, place: Place) -> JobEnvironment:
+    """Put together what a job's shell has.
+
+    Args:
+        job: The job, as GitLab sent it.
+        settings: The runner's configuration.
+        place: Where it runs.
+
+    Raises:
+        JobInvalid: The job cannot run like this; the message is fit for its log.
+    """
+    try:
+        return _environment_of(job, settings, place)
+    except JobInvalid as error:
+        masker = Masker(_phrases(job, [_cleaned(each) for each in job.variables]))
+        message = masker.feed(str(error).encode(errors="replace")) + masker.end()
+        raise JobInvalid(message.decode(errors="replace"), reason=error.reason) from None
+
+
+def _environment_of(job: Job, settings: RunnerSettings, place: Place) -> JobEnvironment:
+    sent = [_cleaned(each) for each in job.variables]
+    nowhere = Variables(before=_before(job, settings, place, ""), sent=sent, after=_after(place, ""))
+    first = _read(job, settings, nowhere)
+    project = _project_dir(job, settings, place, first)
+    variables = Variables(before=_before(job, settings, place, project), sent=sent, after=_after(place, project))
+    read = _read(job, settings, variables)
+    exports = _exports(variables, variables.names)
+    return JobEnvironment(
+        exports=exports,
+        files={variables.get(name): variables.content(name) for name in exports if variables.is_file(name)},
+        builds_dir=place.builds_dir,
+        project_dir=project,
+        phrases=tuple(_phrases(job, sent, variables.masked)),
+        problems=(*_left_out(variables), *read.problems),
+        git=read.git,
+        options=read.options,
+        variables=variables,
+    )
+
+
+@define
+class Variables:
+    """The variables of a job in their order, and their values once references are replaced.
+
+    All values are replaced together: each refers to the others as they were before.
+    """
+
+    before: list[Variable]
+    sent: list[Variable]
+    after: list[Variable]
+    _last: dict[str, Variable] = field(init=False, repr=False)
+    _values: list[tuple[Variable, str]] = field(init=False, repr=False)
+    _value: dict[str, str] = field(init=False, repr=False)
+
+    def __attrs_post_init__(self) -> None:
+        """Replace the references."""
+        self._last = {each.key: each for each in self._all}
+        self._values = list(self._expanded())
+        self._value = {each.key: value for each, value in self._values}
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._last
+
+    @property
+    def names(self) -> Iterable[str]:
+        """All of them."""
+        return self._last
+
+    @property
+    def public(self) -> Mapping[str, str]:
+        """Those that services have too: what the job's author calls public, and what the runner says."""
+        own = {id(each) for each in (*self.before, *self.after)}
+        shared = ((each, value) for each, value in self._values if each.public or id(each) in own)
+        return {each.key: self._path(each.key) if each.file else value for each, value in shared}
+
+    @property
+    def masked(self) -> Iterator[str]:
+        """Values that no log may show, those of variables that are overridden too."""
+        return (value for each, value in self._values if each.masked)
+
+    def is_file(self, name: str) -> bool:
+        """Whether the value is written to a file."""
+        return self._last[name].file
+
+    def get(self, name: str) -> str:
+        """The value, or the path of the file that has it; empty if there is no such variable."""
+        return self._path(name) if name in self._last and self._last[name].file else self.content(name)
+
+    def content(self, name: str) -> str:
+        """The value, be it in a file or not."""
+        return self._value.get(name, "")
+
+    def with_base(self, name: str, value: str) -> "Variables":
+        """The same with another value for what the runner says first."""
+        before = [evolve(each, value=value) if each.key == name else each for each in self.before]
+        return Variables(before=before, sent=self.sent, after=self.after)
+
+    @property
+    def _all(self) -> Iterator[Variable]:
+        return chain(self.before, self.sent, self.after)
+
+    def _expanded(self) -> Iterator[tuple[Variable, str]]:
+        left = MAX_EXPANDED
+        for each in self._all:
+            value = each.value if each.raw else expand(each.value, self._unexpanded, limit=left)
+            left -= len(value) if value is not each.value else 0
+            yield each, value
+
+    def _unexpanded(self, name: str) -> str:
+        found = self._last.get(name)
+        if found is None:
+            return ""
+        return self._path(name) if found.file else found.value
+
+    def _path(self, name: str) -> str:
+        return posixpath.join(self._last[_TEMPORARY].value, name)
+
+
+def _before(job: Job, settings: RunnerSettings, place: Place, project: str) -> list[Variable]:
+    """What the job's own variables may override."""
+    image = [Variable(key="CI_JOB_IMAGE", value=_whole(job.image.name))] if job.image.name else []
+    configured = [Variable(key=name, value=_whole(value)) for name, value in settings.variables.items()]
+    said = {
+        "CI_BUILDS_DIR": place.builds_dir,
+        "CI_PROJECT_DIR": project,
+        "CI_CONCURRENT_ID": str(place.concurrent_id),
+        "CI_CONCURRENT_PROJECT_ID": str(place.concurrent_project_id),
+        "CI_SERVER": "yes",
+        _STATUS: "running",
+        "CI_JOB_TIMEOUT": str(job.timeout),
+        "CI_JOB_TOKEN": job.token,  # GitLab sends it too; what plays GitLab in a test may not
+    }
+    return [
+        *image,
+        _said("CI_RUNNER_SHORT_TOKEN", shorten(settings.token)),
+        *configured,
+        *(_said(name, value) for name, value in said.items()),
+        *_certificates(settings),
+    ]
+
+
+def _certificates(settings: RunnerSettings) -> list[Variable]:
+    """What vouches for GitLab, and for this runner, as files."""
+    files = {
+        "CI_SERVER_TLS_CA_FILE": settings.ca_chain,
+        "CI_SERVER_TLS_CERT_FILE": settings.tls_cert,
+        "CI_SERVER_TLS_KEY_FILE": settings.tls_key,
+    }
+    return [Variable(key=name, value=text, file=True, raw=True) for name, text in files.items() if text]
+
+
+def _after(place: Place, project: str) -> list[Variable]:
+    """What nothing overrides."""
+    ours = version("taskscaler-gitlab")
+    said = {
+        "CI_SHARED_ENVIRONMENT" if place.shared else "CI_DISPOSABLE_ENVIRONMENT": "true",
+        "CI_RUNNER_VERSION": ours,
+        "CI_RUNNER_REVISION": f"taskscaler-gitlab-{ours}",
+        "CI_RUNNER_EXECUTABLE_ARCH": place.architecture,
+        "TASKSCALER_INSTANCE": place.instance,
+        "TASKSCALER_SLOT": str(place.slot),
+        _TEMPORARY: f"{project}.tmp" if project else "",
+    }
+    return [_said(name, value) for name, value in said.items()]
+
+
+def _said(name: str, value: str) -> Variable:
+    return Variable(key=name, value=value, raw=True)
+
+
+def _cleaned(variable: Variable) -> Variable:
+    return variable if variable.value.isascii() else evolve(variable, value=_whole(variable.value))
+
+
+def _whole(text: str) -> str:
+    """The text without halves of surrogate pairs, which JSON can have and a shell cannot: as GitLab Runner reads it."""
+    return text if text.isascii() else _SURROGATES.sub("\ufffd", text)
+
+
+def _read(job: Job, settings: RunnerSettings, variables: Variables) -> Read:
+    return read_options(
+        variables.content,
+        job.git_info,
+        may_fetch=job.allow_git_fetch,
+        may_trace=not settings.debug_trace_disabled,
+        job_timeout=job.timeout,
+    )
+
+
+def _project_dir(job: Job, settings: RunnerSettings, place: Place, read: Read) -> str:
+    """Where the project is: below the directory of its runner and slot, unless the job names a place."""
+    if not place.builds_dir.startswith("/"):
+        raise JobInvalid(f"builds_dir: expected an absolute path, found {shown(place.builds_dir)}")
+    if read.clone_path:
+        if not place.custom_build_dir:
+            raise JobInvalid("GIT_CLONE_PATH: this runner does not let jobs choose a directory; leave the variable out")
+        return within(read.clone_path, place.builds_dir)
+    own = () if place.private_builds else (_part(shorten(settings.token)), str(place.slot))
+    suffix = "-empty" if read.git.strategy == "empty" else ""
+    return posixpath.join(place.builds_dir, *own, _slug(job)) + suffix
+
+
+def _part(text: str) -> str:
+    """A text as one part of a path."""
+    return re.sub(r"[^A-Za-z0-9_-]", "_", text) or "_"
+
+
+def _slug(job: Job) -> str:
+    """The project's path at GitLab, below which nothing else is; its number, if the path is not one."""
+    try:
+        path = unquote(urlsplit(job.git_info.repo_url).path).removesuffix(".git")
+    except ValueError:
+        path = ""
+    slug = posixpath.normpath("/" + path).lstrip("/")
+    is_path = slug and ".." not in slug and not _UNFIT.search(slug) and _whole(slug) == slug
+    return slug if is_path else f"project-{job.job_info.project_id}"
+
+
+def _exports(variables: Variables, names: Iterable[str]) -> dict[str, str]:
+    """What a shell can have of these, with its value."""
+    return {name: _without_nul(name, variables) for name in names if NAME.fullmatch(name) and name not in _SHELLS_OWN}
+
+
+def _without_nul(name: str, variables: Variables) -> str:
+    if "\0" in variables.content(name):
+        raise JobInvalid(
+            f"the variable `{name}` has a NUL character in its value, which no shell can hold; encode it, for example"
+            " as Base64",
+            reason="script_failure",
+        )
+    return variables.get(name)
+
+
+def _left_out(variables: Variables) -> Iterator[str]:
+    """What the shell does not get, in a line for each reason."""
+    unfit = [name for name in variables.names if not NAME.fullmatch(name)]
+    if unfit:
+        yield (
+            f"{_list(unfit)}: not exported, a shell cannot have a variable of this name; use letters, digits and"
+            " underscores, and begin with a letter"
+        )
+    if own := [name for name in variables.names if name in _SHELLS_OWN]:
+        yield f"{_list(own)}: not exported, bash sets this by itself; choose another name"
+
+
+def _list(names: list[str]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return f"variable {', '.join(shown(name) for name in names[:_NAMED])}{more}"
+
+
+def _phrases(job: Job, variables: Iterable[Variable], values: Iterable[str] = ()) -> Iterator[str]:
+    """What no log may show: masked values as they were sent and as they are, tokens, passwords.
+
+    The job's token also as HTTP has it: git prints its headers if it is asked to.
+    """
+    yield from filter(None, dict.fromkeys([*(each.value for each in variables if each.masked), *values]))
+    tokens = [job.token, *(each.token for each in job.dependencies)]
+    passwords = [each.password for each in job.credentials]
+    yield from {each for each in (*tokens, *passwords, _password(job.git_info.repo_url)) if len(each) >= _SECRET}
+    if len(job.token) >= _SECRET:
+        yield base64.b64encode(f"{_USER}:{job.token}".encode(errors="replace")).decode()
+
+
+def _password(url: str) -> str:
+    try:
+        return unquote(urlsplit(url).password or "")
+    except ValueError:
+        return ""
