@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from taskscaler import sync
-from tests.taskscaler.services import command, first_line, serving, write
+from tests.taskscaler.services import command, first_line, printing, serving, write
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
@@ -42,7 +42,10 @@ def submit(directory: Path) -> str:
 
 
 def test_batches_outlive_the_daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three batches and a script share a fleet; the daemon is killed twice. Each job runs once, and nothing is held."""
+    """Three batches and a script share a fleet; the daemon is killed twice. Each job runs once, and nothing is held.
+
+    Who follows a log meanwhile sees all of it, once.
+    """
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     monkeypatch.delenv("TASKSCALER_SOCKET", raising=False)
     write(tmp_path, idle=0, most=6)
@@ -50,6 +53,7 @@ def test_batches_outlive_the_daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         service = stack.enter_context(serving(tmp_path))
         batches = [submit(tmp_path / name) for name in ("a", "b", "c")]
         with sync.connect() as scaler, scaler.acquire("script") as lease:
+            followed = stack.enter_context(printing("logs", "-f", batches[0], "first-02"))
             for _ in range(2):
                 assert first_line("logs", "-f", batches[0], "first-01") == "here\n"
                 service.process.kill()
@@ -63,6 +67,7 @@ def test_batches_outlive_the_daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             assert ran == Counter([*(f"first-0{each}" for each in range(1, 5)), "last"])
             status, said = command("logs", batch, "first-01")
             assert said == "here\n1\n2\n3\n"
+        assert followed() == ("here\n1\n2\n3\n", "", 0)
         status, said = command("status", "--json")
         shown = json.loads(said)
         assert (shown["capacity"]["acquired"], shown["batches"], shown["jobs"], shown["leases"]) == (0, 0, 0, 0)
@@ -78,15 +83,18 @@ def test_a_batch_that_was_left_goes_on(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     monkeypatch.delenv("TASKSCALER_SOCKET", raising=False)
     write(tmp_path, idle=0, most=4)
-    with serving(tmp_path, "--stop-timeout=100ms") as service:
+    with ExitStack() as stack:
+        service = stack.enter_context(serving(tmp_path, "--stop-timeout=100ms"))
         batch, other = submit(tmp_path / "a"), submit(tmp_path / "b")
         assert first_line("logs", "-f", batch, "first-01") == "here\n"
+        followed = stack.enter_context(printing("logs", "-f", batch, "first-01"))
         assert command("cancel", other)[0] == 0
         service.process.send_signal(signal.SIGTERM)
         assert re.search("[1-4] jobs? of batches", service.wait_for("did not end in time"))
         assert service.process.wait(60) == 0
-    with serving(tmp_path) as service:
+        service = stack.enter_context(serving(tmp_path))
         assert command("wait", batch)[0] == 0
+        assert followed() == ("here\n1\n2\n3\n", "", 0)
         assert Counter((tmp_path / "a" / "ran").read_text().split()).most_common(1)[0][1] == 1
         status, said = command("wait", other)
         assert (status, "cancelled" in said) == (1, True), said

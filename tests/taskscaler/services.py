@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -87,6 +87,23 @@ def command(*arguments: str) -> tuple[int, str]:
     result = CliRunner().invoke(main, arguments, prog_name="taskscaler")
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
     return result.exit_code, result.output
+
+
+@contextmanager
+def printing(*arguments: str) -> Iterator[Callable[[], tuple[str, str, int]]]:
+    """Run a command that has printed a line when the body begins; gives what waits for all of it, and its end."""
+    with subprocess.Popen([*COMMAND, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout
+            line = process.stdout.readline()
+
+            def wait() -> tuple[str, str, int]:
+                said, wrong = process.communicate(timeout=60)
+                return line + said, wrong, process.returncode
+
+            yield wait
+        finally:
+            process.kill()
 
 
 def first_line(*arguments: str) -> str:

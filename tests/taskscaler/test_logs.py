@@ -43,17 +43,23 @@ def text(start: int, length: int) -> bytes:
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(st.one_of(st.integers(1, 900), st.none()), max_size=40), st.integers(0, 3))
-def test_a_follower_sees_all_but_what_it_is_told_was_left_out(steps: list[int | None], extra: int) -> None:
-    """In order, nothing twice: what is shown and what is said to be missing add up to what the job has printed."""
+@given(st.lists(st.one_of(st.integers(1, 900), st.none(), st.just("again")), max_size=40), st.integers(0, 3))
+def test_a_follower_sees_all_but_what_it_is_told_was_left_out(steps: list[int | str | None], extra: int) -> None:
+    """In order, nothing twice: what is shown and what is said to be missing add up to what the job has printed.
+
+    So it is, too, if another reader goes on where an earlier one was.
+    """
     with TemporaryDirectory() as directory:
         path = Path(directory) / "log"
         log = job_log(path, LEAST_LOG_LIMIT + extra)
         seen, written = b"", 0
-        with closing(LogReader.at_last_lines(path, 10)) as reader:
+        with ExitStack() as stack:
+            reader = stack.enter_context(closing(LogReader.at_last_lines(path, 10)))
             for step in [*steps, None]:
                 if step is None:
                     seen += b"".join(reader.read())
+                elif isinstance(step, str):
+                    reader = stack.enter_context(closing(LogReader.after(path, reader.whole)))
                 else:
                     log._write(text(written, step))
                     written += step

@@ -2,9 +2,12 @@
 
 import io
 import tarfile
+from base64 import b64decode
 from collections.abc import Mapping
+from json import loads
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import anyio
 import pytest
@@ -144,6 +147,34 @@ async def test_a_batch_is_its_users_and_the_owners(tmp_path: Path) -> None:
         with tarfile.open(fileobj=io.BytesIO(content)) as tar:
             assert {"events.jsonl", "results.json", "logs/a.log"} <= set(tar.getnames())
             assert all(each.uid == each.gid == 0 and not each.uname for each in tar.getmembers())
+
+
+async def test_a_log_is_followed_from_one_daemon_to_the_next(tmp_path: Path) -> None:
+    """Each says where to go on, and the one that ends that the job does not; not a byte is missing or comes twice."""
+    obedient, seen = Obedient(), b""
+    where = {"job": "a", "follow": "true", "places": "true"}
+    for boot in range(2):
+        async with called(FakeCloud(), directory=tmp_path / "b", executors={"instance": obedient}) as (ask, fleet):
+            if not boot:
+                where["batch"] = (await submit(ask, a="hang")).data["batch"]
+            await obedient.hanging.wait()
+            obedient.hanging = anyio.Event()
+            answers: list[bytes] = []
+
+            async def follow(ask: Caller = ask, answers: list[bytes] = answers) -> None:
+                answers.append((await ask.read("GET", f"/batch/log?{urlencode(where)}"))[1])
+
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(follow)
+                await anyio.sleep(1)
+                await (ask("POST", "/batch/cancel", {"batch": where["batch"]}) if boot else fleet.batches.leave())
+            *lines, last = map(loads, answers[0].splitlines())
+            seen += b"".join(b64decode(each["data"]) for each in lines)
+            where["after"] = lines[-1]["next"]
+            assert last == {"over": bool(boot)}
+    log = next((tmp_path / "b").glob("*/results/logs/a.log"))
+    assert seen == log.read_bytes()
+    assert seen.count(b"a on i-") == 2
 
 
 async def test_a_cancelled_batch_ends_alone_and_for_good(tmp_path: Path) -> None:

@@ -74,6 +74,9 @@ class LogReader:
     _before: bytes = b""
     """What stands before the place, to see whether the log was rewritten."""
 
+    _missed: int = 0
+    """Bytes that were left out before they were read, and not reported yet."""
+
     @classmethod
     def at_last_lines(cls, path: Path, lines: int) -> Self:
         """Open a log so many lines before its end.
@@ -87,9 +90,34 @@ class LogReader:
         reader._move(reader._start_of(lines, size))
         return reader
 
+    @classmethod
+    def after(cls, path: Path, whole: int) -> Self:
+        """Open a log where an earlier reader was, also if it has not grown as far again.
+
+        Args:
+            path: Of the log.
+            whole: What `whole` was then.
+
+        Raises:
+            OSError: It cannot be read, or is not there yet.
+        """
+        reader = cls(path.open("rb", buffering=0))
+        gap = reader._gap = Gap.find(reader._file, os.fstat(reader._file.fileno()).st_size)
+        reader._move(whole if gap is None else gap.place(whole))
+        reader._missed = reader.whole - whole
+        return reader
+
+    @property
+    def whole(self) -> int:
+        """Bytes of the whole log before the place, those that are left out included."""
+        return self._place if self._gap is None else self._gap.whole(self._place)
+
     def read(self) -> Iterator[bytes]:
         """Read what there is by now, in pieces; a line says what was left out meanwhile."""
-        yield from self._caught_up()
+        self._catch_up()
+        if missed := self._missed:
+            self._missed = 0
+            yield f"\ntaskscaler: {missed} bytes were left out of the log before they could be shown\n".encode()
         while piece := os.pread(self._file.fileno(), _BLOCK, self._place):
             self._place += len(piece)
             self._before = (self._before + piece)[-_CHECKED:]
@@ -99,7 +127,7 @@ class LogReader:
         """Let go of the file."""
         self._file.close()
 
-    def _caught_up(self) -> Iterator[bytes]:
+    def _catch_up(self) -> None:
         """Go to where the text goes on, if the log was rewritten."""
         size = os.fstat(self._file.fileno()).st_size
         if self._before == os.pread(self._file.fileno(), len(self._before), self._place - len(self._before)):
@@ -109,11 +137,10 @@ class LogReader:
         gap = Gap.find(self._file, size)
         if gap is None:  # it is being rewritten right now
             return
-        whole = self._place if self._gap is None else self._gap.whole(self._place)
+        whole = self.whole
         self._gap = gap
         self._move(gap.place(whole))
-        if missed := gap.whole(self._place) - whole:
-            yield f"\ntaskscaler: {missed} bytes were left out of the log before they could be shown\n".encode()
+        self._missed += self.whole - whole
 
     def _move(self, place: int) -> None:
         self._place = place

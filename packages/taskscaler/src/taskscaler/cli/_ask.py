@@ -111,6 +111,13 @@ def pieces_of(answer: "httpx.Response", place: Place) -> Iterator[bytes]:
         yield from answer.iter_raw()
 
 
+def lines_of(answer: "httpx.Response", place: Place) -> Iterator[dict[str, Any]]:
+    """Give the JSON objects that come from the daemon at a place, one a line. Raises as `pieces_of`."""
+    with _reaching(place):
+        for line in answer.iter_lines():
+            yield json.loads(line)
+
+
 @contextmanager
 def _reaching(place: Place) -> Iterator[None]:
     import httpx

@@ -3,6 +3,7 @@
 A batch is named by its id, or by its results directory if a command of its own runs it.
 """
 
+from base64 import b64decode
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -23,7 +24,7 @@ from taskscaler._socket import Place, find_socket
 from taskscaler._wording import counted, iso
 from taskscaler.batch import Results
 from taskscaler.batch._described import counts_of, record_as_data
-from taskscaler.cli._ask import answered, ask, pieces_of, show
+from taskscaler.cli._ask import answered, ask, lines_of, pieces_of, show
 from taskscaler.cli._console import PatientConsole
 from taskscaler.cli._paragraphs import Paragraphs, Row
 
@@ -158,20 +159,48 @@ def _download(batch: str, socket: Place | None, archive: Path) -> None:
             file.write(piece)
 
 
-def show_log(given: str, job: str, socket: Place | None, *, lines: int, follow: bool) -> int:
-    """Show the last lines of a job's log, of a batch that a daemon has."""
+def show_log(
+    given: str, job: str, socket: Place | None, *, lines: int, follow: bool, pause: Pause | None = None
+) -> int:
+    """Show the last lines of a job's log, of a batch that a daemon has; follow it also while that is restarted."""
     from taskscaler.cli._logs import Lines, print_lines
 
     def run() -> int:
         console, printed, place = PatientConsole(), Lines(), find_socket(socket)
-        asked = {"batch": given, "job": job, "lines": lines, "follow": "true" if follow else "false"}
-        with answered(place, "GET", "/batch/log", timeout=None if follow else 60, params=asked) as answer:
-            for piece in pieces_of(answer, place):
-                print_lines(console, printed.take(piece))
+        asked = {"batch": given, "job": job, "lines": str(lines)}
+        for piece in _followed(place, asked, pause) if follow else _printed(place, asked):
+            print_lines(console, printed.take(piece))
         print_lines(console, printed.rest())
         return SUCCEEDED
 
     return outcome(run)
+
+
+def _printed(place: Place, asked: Mapping[str, str]) -> Iterator[bytes]:
+    """Give the end of a log, as it is now."""
+    with answered(place, "GET", "/batch/log", timeout=60, params=asked) as answer:
+        yield from pieces_of(answer, place)
+
+
+def _followed(place: Place, asked: Mapping[str, str], pause: Pause | None) -> Iterator[bytes]:
+    """Give the end of a log, and what follows until the job is over, whichever daemon it runs under."""
+    asked = {**asked, "follow": "true", "places": "true"}
+    missed, begun = 0.0, False
+    while True:
+        try:
+            with answered(place, "GET", "/batch/log", timeout=None, params=asked) as answer:
+                missed, begun = 0.0, True
+                for line in lines_of(answer, place):
+                    if "over" not in line:
+                        asked["after"] = str(line["next"])
+                        yield b64decode(line["data"])
+                    elif line["over"]:
+                        return
+        except NoDaemon:
+            if not begun or missed >= RESTARTING:
+                raise
+        (pause or Event().wait)(INTERVAL)
+        missed += INTERVAL
 
 
 def _refused(given: str) -> int:

@@ -6,6 +6,7 @@ import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any, Protocol
 
 import anyio
@@ -26,6 +27,7 @@ from taskscaler._scaler import Taskscaler
 from taskscaler._wire import CLIENT, ClientUnknown, error_as_data, to_plain
 from taskscaler._wording import finite
 from taskscaler.batch._described import record_as_data
+from taskscaler.batch._log_reader import LogReader
 from taskscaler.core._slots import DetachedLease
 from taskscaler.diagnose._explain import Explanation
 from taskscaler.diagnose._explain_key import KeyExplanation
@@ -39,7 +41,7 @@ from taskscaler.serve._holders import Held, Holders
 from taskscaler.serve._kept import Kept
 from taskscaler.serve._owners import OwnedJob, Owners, log_of
 from taskscaler.serve._peers import Peer
-from taskscaler.serve._pieces import Pieces, archive_pieces, log_pieces
+from taskscaler.serve._pieces import Pieces, archive_pieces, log_lines, log_text
 from taskscaler.serve._verbs import PREFIX, VERBS, Verb, openapi
 
 LARGEST_BODY = 64 * 1024
@@ -436,14 +438,21 @@ class Api:
     async def _log(self, call: _Call) -> Response:
         asked: bodies.Log = call.body
         if job := self._owned(call):
-            return self._sent(
-                "text/plain", log_pieces(log_of(job, asked.job), asked.lines, partial(_is_over, asked, job))
-            )
-        batch = self.fleet.batches.find(call.peer, asked.batch)
-        name = await self.fleet.batches.job_of(batch, asked.job)
-        over = partial(self.fleet.batches.is_over, batch, name)
-        path = batch.files.results.log(name)
-        return self._sent("text/plain", log_pieces(path, asked.lines, over if asked.follow else lambda: True))
+            return self._follow(log_of(job, asked.job), asked, partial(_is_over, asked, job), lambda: False)
+        batches = self.fleet.batches
+        batch = batches.find(call.peer, asked.batch)
+        name = await batches.job_of(batch, asked.job)
+        over = partial(batches.is_over, batch, name) if asked.follow else lambda: True
+        return self._follow(batch.files.results.log(name), asked, over, partial(batches.is_left, batch, name))
+
+    def _follow(self, path: Path, asked: bodies.Log, over: Callable[[], bool], left: Callable[[], bool]) -> Response:
+        """Send a log as it is asked for. Arguments are those of `log_lines`."""
+        opened = partial(LogReader.at_last_lines, lines=asked.lines)
+        if asked.after is not None:
+            opened = partial(LogReader.after, whole=asked.after)
+        if asked.places:
+            return self._sent("application/x-ndjson", log_lines(path, opened, over, left))
+        return self._sent("text/plain", log_text(path, opened, over))
 
     async def _results(self, call: _Call) -> Response:
         if job := self._owned(call):

@@ -330,6 +330,12 @@ class Batches:
         """Whether nothing more comes into a job's log for now."""
         return batch.running is None or batch.running.state[job].state.final
 
+    def is_left(self, batch: OwnedBatch, job: str) -> bool:
+        """Whether the next daemon goes on with a job: this one is ending, and the job is not over."""
+        if not self._closing or batch.fate is not None or batch.problem:
+            return False
+        return batch.running is None or not batch.running.state[job].state.final
+
     # --- inside ------------------------------------------------------------------------------------------
 
     def _found(self) -> list[OwnedBatch]:

@@ -244,8 +244,15 @@ class Log(OfBatch):
     lines: int = field(default=20, validator=ge(0))
     """How many of the last lines."""
 
+    after: int | None = field(default=None, validator=optional(ge(0)))
+    """Where to go on, as an earlier answer had it in ``next``; *lines* does not count then."""
+
     follow: bool = False
     """Whether to send what the job prints later, too, until it is over."""
+
+    places: bool = False
+    """Whether to answer with lines of JSON: each has ``data``, in base64, and ``next``, where to go on *after* it. The
+    last one has ``over``: false, if the daemon ends before the job, and the next one can be asked to go on."""
 
 
 def of_query(query: Mapping[str, str], cls: type) -> dict[str, object]:
@@ -255,7 +262,7 @@ def of_query(query: Mapping[str, str], cls: type) -> dict[str, object]:
 
 
 def _typed(value: str, kind: object) -> object:
-    if kind is int and value.isascii() and value.isdigit() and len(value) <= LONGEST_NUMBER:
+    if kind in (int, int | None) and value.isascii() and value.isdigit() and len(value) <= LONGEST_NUMBER:
         return int(value)
     if kind is bool:
         return {"true": True, "false": False}.get(value, value)

@@ -312,7 +312,7 @@ VERBS: Sequence[Verb] = (
         method="GET",
         path="/batch/log",
         summary="Read the last lines of a job's log, and follow it if asked to.",
-        answer="what the job printed",
+        answer="what the job printed; or lines of JSON, if asked for",
         body=bodies.Log,
         media="text/plain",
     ),
