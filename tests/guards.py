@@ -16,7 +16,7 @@ LIST = TESTS / "guards.txt"
 def found() -> dict[str, list[str]]:
     """Every guard that the tests have, sorted, by kind."""
     from fleeting.testing import CHECKS, CONNECTOR_CHECKS, DETACHED_CHECKS, name_of
-    from tests.chaos.test_crash_points import PLACES
+    from tests.chaos.test_crash_points import PLACES, SCRIPTS
     from tests.chaos.troubles import KINDS
     from tests.chaos.witness import REQUIRED
     from tests.conformance.mutants import MUTANTS
@@ -30,6 +30,7 @@ def found() -> dict[str, list[str]]:
         "transitions that stories meet": REQUIRED,
         "troubles of stories": KINDS,
         "places where managers are killed": PLACES,
+        "scripts in which managers are killed": SCRIPTS,
         "checks of groups": map(name_of, CHECKS),
         "checks of connectors": (check.__name__.removeprefix("check_") for check in CONNECTOR_CHECKS),
         "mutants of a correct plugin": (f"{mutant.name}, found by {name_of(mutant.check)}" for mutant in MUTANTS),

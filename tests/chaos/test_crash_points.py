@@ -99,6 +99,12 @@ def lasting(script: Story) -> Story:
     return evolve(script, jobs=jobs, reattach_timeout=10.0)
 
 
+def outlived(script: Story) -> Story:
+    """The same, where a manager is dead already, and the next one finds detached leases, whose owners come back."""
+    script = lasting(script)
+    return evolve(script, troubles=(Trouble(at=9.0, kind="crash while jobs ran"), *script.troubles))
+
+
 SCRIPTS = {
     f"{backend}-{'named' if capable else 'unnamed'}": evolve(
         SCRIPT, backend=backend, cloud=SCRIPT.cloud if capable else {**SCRIPT.cloud, "capabilities": frozenset()}
@@ -110,9 +116,11 @@ SCRIPTS = {
     "worn-replaced": evolve(WORN, keep_used=False),
     "lasting": lasting(SCRIPT),
     "lasting-worn": lasting(evolve(WORN, backend="trio")),
+    "lasting-outlived": outlived(SCRIPT),
+    "lasting-outlived-worn": outlived(evolve(WORN, backend="trio")),
 }
 """On both backends, in clouds that can do something and in such that cannot; after a crash what wears is used on, or
-replaced, and jobs begin again, or go on."""
+replaced, and jobs begin again, or go on, over one crash or two."""
 
 
 def places_of(script: Story) -> list[str]:
