@@ -50,6 +50,17 @@ async def test_an_image_is_pulled_with_the_registry_s_login_and_is_there_afterwa
     assert bench.said == "pulled\n" * 2
 
 
+async def test_a_job_brings_a_login_where_the_operator_has_none(bench: Bench, images: Registry) -> None:
+    """And the operator's is the one that counts where there are both."""
+    ours = config(images, PRESENT)
+    logins = ours.pop("registries")
+    outcome = await bench.run("true", config=ours, options={"registries": logins})
+    assert outcome.verdict is Verdict.SUCCEEDED
+    wrong = {"registries": {images.host: Login(username=USER, password="wrong")}}
+    outcome = await bench.run("true", config=config(images, ALWAYS), options={**wrong, "pull_policy": (ALWAYS,)})
+    assert outcome.verdict is Verdict.SUCCEEDED
+
+
 async def test_a_policy_that_fails_makes_room_for_the_next(bench: Bench, images: Registry) -> None:
     """A registry that refuses is no trouble if the image is there, and that was to be tried too."""
     await bench.run("true", config=config(images, ALWAYS))

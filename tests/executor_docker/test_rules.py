@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from executor_docker import DockerConfig, DockerError, DockerOptions, Service
+from executor_docker import DockerConfig, DockerError, DockerOptions, PullPolicy, Registry, Service
 from executor_docker._owner import Unit
 from executor_docker._rules import Limits, admit
 from executor_docker._sizes import in_words, size_of
@@ -242,3 +242,21 @@ def test_an_image_s_labels_make_no_instance_of_a_job() -> None:
 def test_a_container_is_an_instance_by_more_than_a_label(name: str, change: dict[str, str], ours: bool) -> None:  # noqa: FBT001  (an example's outcome)
     """What somebody runs for another purpose is not removed."""
     assert is_instance(name, {GROUP: "ci", OWNER: "me", HOST_KEY: "ssh-ed25519 AAAA", **change}, "ci") is ours
+
+
+def test_a_job_chooses_among_the_pull_policies_that_are_allowed() -> None:
+    """The operator's own, and those that the operator allows beside them; for services too."""
+    never, always = PullPolicy.NEVER, PullPolicy.ALWAYS
+    assert "allowed_pull_policies" in why_not({}, {"pull_policy": (never,)})
+    service = Service(image="redis:7", pull_policy=(always,))
+    assert "allowed_pull_policies" in why_not({"allowed_services": ("*",)}, {"services": (service,)})
+    config = DockerConfig(image=IMAGE, allowed_services=("*",), pull_policy=(always,), allowed_pull_policies=(never,))
+    admitted = admit(config, DockerOptions(pull_policy=(never, always), services=(service,)))
+    assert admitted.options.pull_policy == (never, always)
+
+
+def test_a_job_names_no_file_of_the_manager_as_a_password() -> None:
+    """Its logins have their passwords in them: it could send any file to a registry of its own otherwise."""
+    login = Registry(username="u", password_file="/etc/passwd")
+    with pytest.raises(ValueError, match="a password, not a file"):
+        DockerOptions(registries={"registry.example": login})

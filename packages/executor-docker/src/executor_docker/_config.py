@@ -79,6 +79,9 @@ class DockerConfig:
     pull_policy: tuple[PullPolicy, ...] = field(default=(PullPolicy.IF_NOT_PRESENT,), validator=_some)
     """Tried in this order until one gets the image."""
 
+    allowed_pull_policies: tuple[PullPolicy, ...] = ()
+    """Those that jobs may ask for instead; ``pull_policy``'s own they may always."""
+
     pull_timeout: Duration = field(default=1800.0, validator=gt(0))
     """Seconds that one image may take."""
 

@@ -13,6 +13,11 @@ _FULL: Final = "no space left on device"
 class DockerError(ConnectError):
     """The job cannot be run in a container there, and trying again would not help."""
 
+    def __init__(self, message: str, *, is_about_image: bool = False) -> None:
+        """Take what is wrong, and whether it is that an image is not to be had."""
+        super().__init__(message)
+        self.is_about_image = is_about_image
+
 
 @contextmanager
 def reported(instance: str, what: str) -> Iterator[None]:

@@ -2,6 +2,7 @@
 
 import base64
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import anyio
@@ -29,7 +30,9 @@ class Image:
     """As whom its containers run if nobody says otherwise; empty: root."""
 
 
-async def get(engine: Engine, config: DockerConfig, image: str, instance: str) -> Image:
+async def get(
+    engine: Engine, config: DockerConfig, image: str, instance: str, *, wishes: Sequence[PullPolicy] = ()
+) -> Image:
     """Get an image by the first of the policies that can.
 
     Args:
@@ -37,12 +40,13 @@ async def get(engine: Engine, config: DockerConfig, image: str, instance: str) -
         config: Has the policies and logins.
         image: With tag or digest.
         instance: Its id, for messages.
+        wishes: The job's own policies; none: those of the settings.
 
     Raises:
         DockerError: None could; says why the last one could not.
     """
     problem = ""
-    for policy in config.pull_policy:
+    for policy in wishes or config.pull_policy:
         if policy is not PullPolicy.ALWAYS and (found := await _inspect(engine, image)):
             return found
         if policy is PullPolicy.NEVER:
@@ -51,7 +55,8 @@ async def get(engine: Engine, config: DockerConfig, image: str, instance: str) -
             problem = await _pull(engine, config, image, instance)
             if not problem and (found := await _inspect(engine, image)):
                 return found
-    raise DockerError(problem or f"the image {image} vanished from {instance} right after it was pulled")
+    problem = problem or f"the image {image} vanished from {instance} right after it was pulled"
+    raise DockerError(problem, is_about_image=True)
 
 
 async def _inspect(engine: Engine, image: str) -> Image | None:

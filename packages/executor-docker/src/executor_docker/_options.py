@@ -6,7 +6,7 @@ from pathlib import PurePosixPath
 from attrs import Attribute, field, frozen
 from attrs.validators import ge, gt, min_len, optional
 
-from executor_docker._config import Namespace, as_capabilities
+from executor_docker._config import Namespace, PullPolicy, Registry, as_capabilities
 from executor_docker._sizes import is_size
 from fleeting import Duration
 
@@ -36,6 +36,12 @@ def _a_place(_: object, __: "Attribute[str]", value: str) -> None:
 def _caches(_: object, __: "Attribute[dict[str, str]]", value: dict[str, str]) -> None:
     if bad := [name for name, path in value.items() if not (NAME.fullmatch(name) and is_inside_path(path))]:
         raise ValueError("for each name an absolute path in the container", bad[0])
+
+
+def _without_files(_: object, __: "Attribute[dict[str, Registry]]", value: dict[str, Registry]) -> None:
+    """Files on the manager are the operator's to name, not a job's."""
+    if bad := [host for host, login in value.items() if login.password_file is not None]:
+        raise ValueError("a password, not a file, for each registry", bad[0])
 
 
 @frozen
@@ -125,6 +131,9 @@ class Service:
     command: tuple[str, ...] = ()
     """The same."""
 
+    pull_policy: tuple[PullPolicy, ...] = ()
+    """When to fetch the image; none: as the executor says. Only what the executor allows."""
+
     health: str | None = field(default=None, validator=optional(min_len(1)))
     """A shell command that succeeds in the container once it serves; None: the image's own check, if it has one."""
 
@@ -150,6 +159,12 @@ class DockerOptions:
 
     entrypoint: tuple[str, ...] = ()
     """A program and its arguments that is given the script's command; the image's own is not run."""
+
+    pull_policy: tuple[PullPolicy, ...] = ()
+    """When to fetch the image, tried in this order; none: as the executor says. Only what the executor allows."""
+
+    registries: dict[str, Registry] = field(factory=dict, repr=False, validator=_without_files)
+    """The job's own logins, by registry, where the executor has none."""
 
     user: str | None = field(default=None, validator=optional(min_len(1)))
     """As whom the script runs: ``name``, ``uid`` or ``uid:gid``. None: the image's user."""

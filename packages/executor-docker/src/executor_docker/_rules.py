@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from attrs import frozen
 
-from executor_docker._config import DockerConfig
+from executor_docker._config import DockerConfig, PullPolicy
 from executor_docker._errors import DockerError
 from executor_docker._options import Device, DockerOptions, Volume
 from executor_docker._sizes import in_words, size_of
@@ -75,6 +75,7 @@ def admit(config: DockerConfig, options: DockerOptions) -> Admitted:
         _allow("instance's namespace", namespace, config.allowed_namespaces, "allowed_namespaces")
     if options.privileged and not config.allow_privileged:
         raise DockerError("the job may not run privileged; if you trust it, set allow_privileged in [executors.docker]")
+    _check_policies(config, options.pull_policy)
     _check_services(config, options)
     return Admitted(
         image=_image(config, options),
@@ -94,9 +95,16 @@ def _image(config: DockerConfig, options: DockerOptions) -> str:
     return canonical(image)
 
 
+def _check_policies(config: DockerConfig, wishes: Iterable[PullPolicy]) -> None:
+    for policy in wishes:
+        if policy not in (*config.pull_policy, *config.allowed_pull_policies):
+            _refuse("pull policy", policy.value, "allowed_pull_policies")
+
+
 def _check_services(config: DockerConfig, options: DockerOptions) -> None:
     for service in options.services:
         _allow_image("service's image", service.image, config.allowed_services, "allowed_services")
+        _check_policies(config, service.pull_policy)
         _size(f"memory for the service {service.names[0]}", service.memory, config.memory)
     if options.services and (config.network != "job" or "network" in options.namespaces):
         raise DockerError('the job has services, which need a network of their own; set network = "job"')

@@ -80,7 +80,7 @@ async def start(
     """
     started = []
     for service in services:
-        image = await _images.get(engine, config, canonical(service.image), instance)
+        image = await _images.get(engine, config, canonical(service.image), instance, wishes=service.pull_policy)
         body = service_container(service, image.reference, unit, place, limits)
         container = (await engine.ask_for(Created, "POST", "/containers/create", json=body)).id
         await engine.ask("POST", f"/containers/{quoted(container)}/start")

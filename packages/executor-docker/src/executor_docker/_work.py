@@ -71,9 +71,10 @@ class Work:
         Args:
             output: Gets the log of a service that does not get well; None: the error has the end of it.
         """
-        options, config, engine = self.admitted.options, self.config, self.engine
+        options, engine = self.admitted.options, self.engine
+        config = evolve(self.config, registries={**options.registries, **self.config.registries})
         with reported(self.instance, f"the image {self.admitted.image} cannot be looked up or pulled"):
-            image = await _images.get(engine, config, self.admitted.image, self.instance)
+            image = await _images.get(engine, config, self.admitted.image, self.instance, wishes=options.pull_policy)
         await self._check_volumes()
         with reported(self.instance, "the job's network cannot be made"):
             place = await _network.prepare(engine, config.network, self.unit)
