@@ -1,6 +1,6 @@
 """One job at GitLab: drives a `Report` while somebody else runs the job."""
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -36,10 +36,16 @@ class Reporting:
 
         self._client = client
         self._info = info
-        values = (each.value for each in job.variables if each.masked)
-        self._masker = Masker(values, prefixes=job.features.token_mask_prefixes)
+        self._hidden = {each.value for each in job.variables if each.masked}
+        self._masker = Masker(self._hidden, prefixes=job.features.token_mask_prefixes)
         self._claimed = anyio.Event()
         self._changed = anyio.Event()
+
+    def hide(self, values: Iterable[str]) -> None:
+        """Hide these too in what is logged from here on: secrets that the job has beside its masked variables."""
+        self.report.trace.write(self._masker.end())
+        self._hidden.update(values)
+        self._masker = Masker(self._hidden, prefixes=self.job.features.token_mask_prefixes)
 
     def log(self, data: bytes) -> None:
         """Add to the job's log; what is secret is hidden first."""
