@@ -1,1 +1,7 @@
 """What becomes of a job: its stages, its sources, its variables, its end."""
+
+from taskscaler_gitlab.runner._features import features
+from taskscaler_gitlab.runner._record import has_begun, kept_log
+from taskscaler_gitlab.runner._run import abandon, run_job
+
+__all__ = ["abandon", "features", "has_begun", "kept_log", "run_job"]

@@ -1,0 +1,115 @@
+"""What other jobs left, for this one: from GitLab's archive to a directory in which nothing leads out.
+
+The archive was made by another job, so it is not trusted. A zip file becomes a tar archive here, member by member, and
+that is unpacked by `fleeting.archives`, which knows every way out of a directory.
+"""
+
+import gzip
+import stat
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Protocol
+
+from anyio import from_thread
+
+from fleeting.archives import BLOCK, END, ArchiveRefused, Kind, Member, header, unpack
+from taskscaler_gitlab.runner._artifacts import MOST_BYTES, MOST_ENTRIES
+
+PLACE = "dependencies"
+"""Where they are put, in the directory in which a leg begins: a directory each, by their order."""
+
+_PIECE = 1 << 20
+_LONGEST_LINK = 4096
+_SECOND = 10**9
+_GZIP = b"\x1f\x8b"
+
+
+class NotTaken(Exception):
+    """An archive cannot be used; says why."""
+
+
+def take_archive(archive: Path, scratch: Path, target: Path, name: str) -> None:
+    """Unpack what another job left; blocks, so call it in a thread.
+
+    Args:
+        archive: As GitLab gave it: a zip file, or a file packed by gzip.
+        scratch: A file for what is between; does not exist, and is removed.
+        target: The directory for it; does not exist.
+        name: What a file is called that is alone.
+
+    Raises:
+        NotTaken: It is broken, too large, or leads outside.
+        OSError: There is no room here.
+    """
+    target.mkdir(mode=0o700)
+    try:
+        with scratch.open("xb") as tar:
+            with archive.open("rb") as file:
+                is_gzip = file.read(len(_GZIP)) == _GZIP
+            for piece in _of_gzip(archive, name) if is_gzip else _of_zip(archive):
+                from_thread.check_cancelled()
+                if isinstance(piece, Member):
+                    tar.write(header(piece))
+                else:
+                    tar.write(piece)
+            tar.write(END)
+        unpack(scratch, target, size=MOST_BYTES, members=MOST_ENTRIES, modes=True)
+    except (ArchiveRefused, zipfile.BadZipFile, gzip.BadGzipFile, EOFError, NotImplementedError, RuntimeError) as error:
+        raise NotTaken(f"the archive cannot be used: {error}") from None
+    finally:
+        scratch.unlink(missing_ok=True)
+
+
+class _Reads(Protocol):
+    def read(self, size: int, /) -> bytes: ...
+
+
+def _of_gzip(archive: Path, name: str) -> Iterator[Member | bytes]:
+    """The one file, of which nobody says the size before."""
+    with gzip.open(archive) as file:
+        size = sum(len(piece) for piece in _bounded(file, MOST_BYTES))
+    plain = Path(name.removesuffix(".gz")).name or "artifact"
+    yield Member(name=plain.encode(), size=size, mode=0o644, mtime=_SECOND)
+    with gzip.open(archive) as file:
+        yield from _padded(file, size)
+
+
+def _of_zip(archive: Path) -> Iterator[Member | bytes]:
+    with zipfile.ZipFile(archive) as source:
+        infos = source.infolist()
+        if len(infos) > MOST_ENTRIES:
+            raise NotTaken(f"the archive has {len(infos)} entries, and {MOST_ENTRIES} are taken at most")
+        if sum(info.file_size for info in infos) > MOST_BYTES:
+            raise NotTaken(f"the archive has more than {MOST_BYTES} bytes in it")
+        for info in infos:
+            mode = info.external_attr >> 16
+            name = info.filename.encode("utf-8", "replace")
+            if info.is_dir():
+                yield Member(name=name.rstrip(b"/"), kind=Kind.DIRECTORY, mode=0o755, mtime=_SECOND)
+            elif stat.S_ISLNK(mode):
+                with source.open(info) as file:
+                    yield Member(name=name, kind=Kind.SYMLINK, link=file.read(_LONGEST_LINK), mtime=_SECOND)
+            else:
+                yield Member(name=name, size=info.file_size, mode=mode & 0o777 or 0o644, mtime=_SECOND)
+                with source.open(info) as file:
+                    yield from _padded(file, info.file_size)
+
+
+def _padded(file: _Reads, size: int) -> Iterator[bytes]:
+    found = 0
+    for piece in _bounded(file, size):
+        found += len(piece)
+        yield piece
+    if found != size:
+        raise NotTaken("the archive cannot be used: a file in it is shorter than it says")
+    yield bytes(-size % BLOCK)
+
+
+def _bounded(file: _Reads, most: int) -> Iterator[bytes]:
+    size = 0
+    while piece := file.read(_PIECE):
+        size += len(piece)
+        if size > most:
+            raise NotTaken(f"the archive has a file of more than {most} bytes")
+        yield piece

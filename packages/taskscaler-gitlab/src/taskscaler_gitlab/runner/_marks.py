@@ -1,0 +1,92 @@
+"""Takes our own lines out of a job's output: pure."""
+
+import re
+
+from attrs import define, field
+
+from taskscaler_gitlab.runner._stages import Ended
+
+_LINE = re.compile(rb"(begin|end) ([0-9]{1,6})(?: ([0-9]{1,3}) (yes)?)?")
+_LONGEST = 64
+"""Bytes of a line of ours."""
+
+
+@define
+class Marks:
+    """Passes a job's output on without the lines of ours in it, and remembers what they say.
+
+    A job that finds out what they look like can write them too. It can only belie itself by that: what is made of them
+    is how its own scripts have ended.
+    """
+
+    _nonce: str
+    begun: int | None = field(default=None, init=False)
+    """The stage that has begun last."""
+
+    all_begun: set[int] = field(factory=set, init=False)
+    """All that have."""
+
+    ended: dict[int, Ended] = field(factory=dict, init=False)
+    """How stages have ended, by their numbers; of those that were tried again, the last time."""
+
+    size: int = field(default=0, init=False)
+    """Bytes of output that came in."""
+
+    is_line_open: bool = field(default=False, init=False)
+    """Whether what was passed on last has no end of line."""
+
+    _held: bytes = field(default=b"", init=False)
+
+    def feed(self, data: bytes) -> bytes:
+        """Take in output; returns what of it and of what was held back is the job's."""
+        self.size += len(data)
+        data, shown = self._held + data, bytearray()
+        mark = f"\x1e{self._nonce} ".encode()
+        self._held = b""
+        while (at := data.find(mark)) >= 0:
+            shown += data[:at]
+            line, end, rest = data[at + len(mark) :].partition(b"\n")
+            if not end and len(line) <= _LONGEST:
+                self._held = data[at:]
+                return self._shown(shown)
+            if (found := _LINE.fullmatch(line)) is None or not end:
+                shown += data[at : at + len(mark)]
+                data = data[at + len(mark) :]
+            else:
+                self._take(found)
+                data = rest
+        keep = _overlap(data, mark)
+        self._held = data[len(data) - keep :]
+        shown += data[: len(data) - keep]
+        return self._shown(shown)
+
+    def end(self) -> bytes:
+        """What is left, so that it ends with a line: what comes next begins one."""
+        rest = self._shown(bytearray(self._held))
+        self._held = b""
+        if self.is_line_open:
+            self.is_line_open = False
+            rest += b"\n"
+        return rest
+
+    def _shown(self, data: bytearray) -> bytes:
+        if data:
+            self.is_line_open = not data.endswith(b"\n")
+        return bytes(data)
+
+    def _take(self, found: re.Match[bytes]) -> None:
+        number = int(found[2])
+        if found[1] == b"begin":
+            self.begun = number
+            self.all_begun.add(number)
+            self.ended.pop(number, None)
+        elif found[3] is not None:
+            self.ended[number] = Ended(int(found[3]), is_stopped=found[4] is not None)
+
+
+def _overlap(data: bytes, mark: bytes) -> int:
+    """How many bytes at the end of the data a mark may begin with."""
+    for size in range(min(len(data), len(mark) - 1), 0, -1):
+        if mark.startswith(data[-size:]):
+            return size
+    return 0

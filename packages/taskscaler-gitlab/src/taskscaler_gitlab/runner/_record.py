@@ -1,0 +1,174 @@
+"""What is written down about a job that runs, so that the next manager goes on with it.
+
+Each change is on disk before what it is about happens. Nothing of the job's output is here, masked or not: that is read
+again from the instance. What is said in the log beside it has no secrets, and is said in the same words again.
+"""
+
+import json
+import os
+import secrets
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from attrs import asdict, define, field
+
+from fleeting.plugins import make_private, open_private
+from gitlab_jobs import Outcome
+from taskscaler_gitlab.runner._stages import Ended
+
+DIRECTORY = "run"
+"""Below the job's own directory."""
+
+_FILE = "record.json"
+
+
+@define(kw_only=True)
+class LegRecord:
+    """One command on the instance that was, or is to be, started."""
+
+    kind: str
+    """Which part of the job it is."""
+
+    name: str
+    """The try's, for `Reattaches`."""
+
+    began: float
+    """Seconds since the epoch."""
+
+    is_over: bool = False
+    """Whether all of its output is in the log, and what it left here."""
+
+    is_timed_out: bool = False
+    """Whether it was ended because the job's time was over."""
+
+    is_lost: bool = False
+    """Whether it ended before it was through."""
+
+    why: str = ""
+    """What its executor says of that, or of files that it does not bring."""
+
+
+@define(kw_only=True)
+class Record:
+    """What is known of a job."""
+
+    path: Path
+    """The directory."""
+
+    nonce: str = field(factory=lambda: secrets.token_hex(8), repr=False)
+    """Marks our lines in the output."""
+
+    began: float = 0.0
+    """When the job was begun here, in seconds since the epoch."""
+
+    home: str = ""
+    """Where commands start on the instance."""
+
+    architecture: str = ""
+    """The instance's, as GitLab writes it."""
+
+    legs: list[LegRecord] = field(factory=list)
+    ended: dict[int, Ended] = field(factory=dict)
+    """How stages have ended, in legs that are over."""
+
+    begun: set[int] = field(factory=set)
+    """The stages that had begun there."""
+
+    is_canceled: bool = False
+    """Whether the job was stopped because GitLab wanted that."""
+
+    log_size: int = 0
+    """Bytes of the log that are there for good: all up to the end of the last leg that is over."""
+
+    sent: dict[int, str] = field(factory=dict)
+    """Artifacts that need nothing any more, by their numbers: what went wrong with each, or nothing."""
+
+    is_uploading: bool = False
+    """Whether the log says that artifacts are sent."""
+
+    has_uploaded: bool = False
+    """Whether it says that that is over."""
+
+    said: list[str] = field(factory=list)
+    """What we have said in the log after the last leg."""
+
+    outcome: Outcome | None = None
+    """How the job ended."""
+
+    def save(self) -> None:
+        """Write it down; blocks."""
+        state = {
+            "nonce": self.nonce,
+            "began": self.began,
+            "home": self.home,
+            "architecture": self.architecture,
+            "legs": [asdict(leg) for leg in self.legs],
+            "ended": [[number, end.code, end.is_stopped] for number, end in self.ended.items()],
+            "begun": sorted(self.begun),
+            "is_canceled": self.is_canceled,
+            "log_size": self.log_size,
+            "sent": list(self.sent.items()),
+            "is_uploading": self.is_uploading,
+            "has_uploaded": self.has_uploaded,
+            "said": self.said,
+            "outcome": _outcome_as_json(self.outcome),
+        }
+        draft = self.path / f"{_FILE}.draft"
+        with open(draft, "w", encoding="utf-8", opener=open_private) as file:
+            json.dump(state, file)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(self.path / _FILE)
+
+    @classmethod
+    def load(cls, directory: Path) -> "Record":
+        """Read what is known of a job, or begin; blocks.
+
+        Raises:
+            OSError: The directory cannot be used.
+        """
+        path = directory / DIRECTORY
+        make_private(path)
+        try:
+            state = json.loads((path / _FILE).read_text("utf-8"))
+        except FileNotFoundError:
+            return cls(path=path)
+        return _read(path, state)
+
+
+def kept_log(directory: Path) -> int:
+    """Say how many bytes of a job's log stay after a restart; `run_job` writes what comes after them again; blocks."""
+    return Record.load(directory).log_size
+
+
+def has_begun(directory: Path) -> bool:
+    """Say whether anything of a job may have been started on its instance; blocks."""
+    return bool(Record.load(directory).legs)
+
+
+def _read(path: Path, state: Mapping[str, Any]) -> Record:
+    plain = (
+        *("nonce", "began", "home", "architecture", "is_canceled", "log_size"),
+        *("is_uploading", "has_uploaded", "said"),
+    )
+    return Record(
+        path=path,
+        legs=[LegRecord(**leg) for leg in state["legs"]],
+        sent=dict(state["sent"]),
+        ended={number: Ended(code, is_stopped=is_stopped) for number, code, is_stopped in state["ended"]},
+        begun=set(state["begun"]),
+        outcome=_outcome(state["outcome"]),
+        **{name: state[name] for name in plain},
+    )
+
+
+def _outcome_as_json(outcome: Outcome | None) -> Sequence[object] | None:
+    return None if outcome is None else [outcome.is_success, outcome.failure_reason, outcome.exit_code]
+
+
+def _outcome(state: Sequence[Any] | None) -> Outcome | None:
+    if state is None:
+        return None
+    is_success, reason, code = state
+    return Outcome(is_success=is_success, failure_reason=reason, exit_code=code)

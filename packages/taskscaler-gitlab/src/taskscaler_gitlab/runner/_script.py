@@ -1,0 +1,209 @@
+r"""The script that runs stages on an instance, one after the other: pure text for a POSIX shell.
+
+One script does for a whole job what would cost a round trip per stage otherwise, and goes on while nobody looks. Each
+stage is a file of its own that a shell of its own runs, in a process group of its own where there is ``setsid``: so one
+can be stopped without the others. What becomes of stages is written between the job's output, in lines that nobody
+else can write by accident (`_marks`)::
+
+    \x1e<nonce> begin <stage>
+    \x1e<nonce> end <stage> <exit code> <yes, if it was stopped for its time>
+"""
+
+import shlex
+from collections.abc import Iterable
+
+from attrs import frozen
+
+from taskscaler_gitlab.runner._stages import Phase, Stage
+
+HOME = ".stages"
+"""Where the stages' scripts are, below the directory in which the script begins."""
+
+OUT = "out"
+"""Where stages leave what is to be brought back, beside it."""
+
+GRACE = 10
+"""Seconds that a stage has to end itself once it is to stop."""
+
+PAUSE = 5
+"""Seconds before a stage is tried again."""
+
+
+@frozen(kw_only=True)
+class Before:
+    """What has become of the job before a leg of it begins."""
+
+    has_failed: bool = False
+    """Whether a step of its script has failed, or was stopped."""
+
+    is_canceled: bool = False
+    """Whether that was because somebody has canceled the job."""
+
+    is_broken: bool = False
+    """Whether something before its script has failed: the script does not run, nor what comes after it."""
+
+
+def write_script(
+    stages: Iterable[Stage],
+    before: Before,
+    *,
+    nonce: str,
+    shell: str = "",
+    sections: bool = True,
+    script_timeout: float | None = None,
+    is_shared: bool = False,
+) -> str:
+    """Write the script that runs these stages, in their order.
+
+    Args:
+        stages: The stages of the leg.
+        before: What has become of the job before.
+        nonce: Marks our lines in the output; letters and digits, nobody else's.
+        shell: What runs the job's own scripts; nothing: ``bash`` where there is one.
+        sections: Whether GitLab wants marks where sections begin and end.
+        script_timeout: Seconds that all steps may take together.
+        is_shared: Whether other users of the machine, as those in other containers, are to write to what is made.
+    """
+    stages = tuple(stages)
+    steps = [stage.number for stage in stages if stage.phase is Phase.SCRIPT]
+    lines = [
+        _HEAD.replace("@NONCE@", nonce),
+        "umask 000" if is_shared else "",
+        f"_t_sections={'yes' if sections else ''} _t_shell={shell}",
+        f"_t_status={'canceled' if before.is_canceled else 'failed' if before.has_failed else 'success'}",
+        f"_t_broken={'yes' if before.is_broken else ''}",
+    ]
+    lines += [_file(stage.number, stage.script) for stage in stages]
+    lines += [_file(stage.number, stage.retry, ".retry") for stage in stages if stage.retry]
+    lines.append("_t_begin")
+    for stage in stages:
+        if steps and stage.number == steps[0] and script_timeout is not None:
+            lines.append(f"_t_alarm_in {_seconds(script_timeout)}; _t_script_alarm=$_t_alarm")
+        lines.append(_call(stage))
+        if steps and stage.number == steps[-1] and script_timeout is not None:
+            lines.append('_t_no_alarm "$_t_script_alarm"')
+    return "\n".join([*lines, _TAIL])
+
+
+def _file(number: int, script: str, suffix: str = "") -> str:
+    return f"printf '%s' {shlex.quote(script)} > {HOME}/{number}{suffix} || exit"
+
+
+def _call(stage: Stage) -> str:
+    words = {
+        Phase.BEFORE: ("_t_before", stage.attempts),
+        Phase.SCRIPT: ("_t_step", stage.when.value, "yes" if stage.allow_failure else "no"),
+        Phase.AFTER: ("_t_after", _seconds(stage.timeout or 0)),
+        Phase.LATE: ("_t_late", stage.when.value),
+    }
+    function, *more = words[stage.phase]
+    return " ".join(map(str, (function, stage.number, stage.section or "-", shlex.quote(stage.title), *more)))
+
+
+def _seconds(timeout: float) -> int:
+    """Whole ones, of which every ``sleep`` knows."""
+    return max(1, round(timeout))
+
+
+_HEAD = rf"""
+set +e
+exec 2>&1 </dev/null
+(umask 077; exec mkdir {HOME} {OUT}) || exit
+_t_umask=$(umask); umask 077
+_t_pid= _t_woke= _t_stopped= _t_groups= _t_exit=0 _t_skip=
+_t_setsid=; command -v setsid >/dev/null 2>&1 && _t_setsid=setsid
+_t_mark() {{ printf '\036@NONCE@ %s\n' "$*"; }}
+_t_signal() {{ if [ "$_t_setsid" ]; then kill -s "$1" -- "-$2"; else kill -s "$1" "$2"; fi 2>/dev/null; }}
+_t_alarm_in() {{
+    $_t_setsid /bin/sh -c 'sleep "$1"; kill -s USR1 "$2"' sh "$1" $$ >/dev/null 2>&1 &
+    _t_alarm=$!
+}}
+_t_no_alarm() {{ _t_signal KILL "$1"; wait "$1" 2>/dev/null; _t_woke=; }}
+_t_stop() {{
+    _t_woke=yes
+    [ "$_t_pid" ] || return
+    _t_stopped=yes
+    _t_signal TERM "$_t_pid"
+    $_t_setsid /bin/sh -c 'sleep {GRACE}; kill -s KILL -- "$1"' sh "${{_t_setsid:+-}}$_t_pid" >/dev/null 2>&1 &
+    _t_groups="$_t_groups $!"
+}}
+trap _t_stop USR1
+_t_run() {{
+    _t_number=$1 _t_stopped= _t_woke=
+    shift
+    _t_mark begin "$_t_number"
+    $_t_setsid "$@" &
+    _t_pid=$!
+    wait "$_t_pid"; _t_code=$?
+    while [ "$_t_woke" ]; do _t_woke=; wait "$_t_pid"; _t_code=$?; done
+    _t_group=$_t_pid _t_pid=
+    _t_signal TERM "$_t_group" && _t_groups="$_t_groups $_t_group"
+    _t_mark end "$_t_number" "$_t_code" "$_t_stopped"
+}}
+_t_open() {{
+    [ "$1" != - ] || return
+    [ ! "$_t_sections" ] || printf 'section_start:%s:%s\r\033[0K' "$(date +%s)" "$1"
+    printf '\033[0K\033[36;1m%s\033[0;m\n' "$2"
+}}
+_t_close() {{ [ "$1" = - ] || [ ! "$_t_sections" ] || printf 'section_end:%s:%s\r\033[0K' "$(date +%s)" "$1"; }}
+_t_warn() {{ printf '\033[0;33mWARNING: %s\033[0;m\n' "$1"; }}
+_t_before() {{
+    [ ! "$_t_broken" ] || return
+    _t_open "$2" "$3"
+    _t_tries=1
+    while _t_run "$1" /bin/sh "{HOME}/$1" "$PWD"; [ "$_t_code" -ne 0 ] && [ "$_t_tries" -lt "$4" ]; do
+        _t_warn "it failed; another try in {PAUSE} seconds"
+        sleep {PAUSE}
+        [ ! -f "{HOME}/$1.retry" ] || _t_run "$1" /bin/sh "{HOME}/$1.retry" "$PWD"
+        _t_tries=$((_t_tries + 1))
+    done
+    _t_close "$2"
+    [ "$_t_code" -eq 0 ] || _t_broken=yes _t_status=failed _t_exit=$_t_code
+}}
+_t_fits() {{
+    case $1:$_t_status in
+        always:* | on_success:success | on_failure:failed | on_failure:canceled) ;;
+        *) false ;;
+    esac
+}}
+_t_step() {{
+    [ ! "$_t_broken$_t_skip" ] && _t_fits "$4" || return
+    _t_open "$2" "$3"
+    _t_run "$1" "$_t_shell" "{HOME}/$1"
+    _t_close "$2"
+    [ "$_t_code" -ne 0 ] || [ "$_t_stopped" ] || return
+    if [ "$_t_stopped" ]; then
+        _t_skip=yes
+    elif [ "$5" = yes ]; then
+        _t_warn "it failed with exit code $_t_code, which it may"
+        return
+    fi
+    [ "$_t_status" != success ] || _t_status=failed _t_exit=$_t_code
+}}
+_t_after() {{
+    [ ! "$_t_broken" ] || return
+    _t_open "$2" "$3"
+    _t_alarm_in "$4"; _t_after_alarm=$_t_alarm
+    _t_run "$1" "$_t_shell" "{HOME}/$1"
+    _t_no_alarm "$_t_after_alarm"
+    [ ! "$_t_stopped" ] || _t_warn "after_script took longer than $4 seconds, and was stopped"
+    _t_close "$2"
+}}
+_t_late() {{
+    _t_fits "$4" || return
+    _t_open "$2" "$3"
+    _t_run "$1" /bin/sh "{HOME}/$1" "$PWD"
+    _t_close "$2"
+    [ "$_t_code" -eq 0 ] || [ "$_t_status" != success ] || _t_exit=$_t_code
+}}
+_t_begin() {{
+    umask "$_t_umask"
+    [ "$_t_shell" ] || _t_shell=$(command -v bash 2>/dev/null || echo /bin/sh)
+    export _t_status
+}}
+"""
+
+_TAIL = """
+for _t_group in $_t_groups; do _t_signal KILL "$_t_group"; done
+exit "$_t_exit"
+"""

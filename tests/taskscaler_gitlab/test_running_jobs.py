@@ -1,0 +1,349 @@
+"""GitLab's jobs on a real instance, with a GitLab that plays by GitLab's rules."""
+
+import subprocess
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from attrs import evolve
+
+from gitlab_jobs import Features, GitInfo, Hook, Job, Step, Variable
+from gitlab_jobs.client import Reporting
+from tests.fleeting.local_agents import POLL
+from tests.taskscaler_gitlab.desks import Desk, Stopped, desk_on, leaving, script
+
+pytestmark = pytest.mark.anyio
+
+WAIT = "until [ -e {home}/go ]; do sleep 0.05; done"
+
+
+@pytest.fixture
+async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
+    """A GitLab and an instance."""
+    async with desk_on(tmp_path) as made:
+        yield made
+
+
+async def seen(path: Path) -> None:
+    """Wait for a job to make a file."""
+    while not path.exists():  # noqa: ASYNC110, ASYNC240  (only looking tells)
+        await anyio.sleep(POLL)
+
+
+def cancels_at(path: Path) -> Callable[[Job, Reporting], Awaitable[None]]:
+    """Be GitLab that wants the end of a job once it has made a file."""
+
+    async def cancel(_: Job, report: Reporting) -> None:
+        await seen(path)
+        report.report.is_canceling = True
+        report.canceling.set()
+
+    return cancel
+
+
+def stops_at(path: Path) -> Callable[[Job, Reporting], Awaitable[None]]:
+    """Kill the manager once a job has made a file."""
+
+    async def stop(_: Job, __: Reporting) -> None:
+        await seen(path)
+        raise Stopped
+
+    return stop
+
+
+def waiting(desk: Desk, mark: str) -> tuple[str, str]:
+    """Commands that make a file, and wait for the test."""
+    return f"touch {desk.home}/{mark}", WAIT.format(home=desk.home)
+
+
+def with_sources(job: Job, directory: Path) -> Job:
+    """Give a job a repository, with a file in it."""
+    work = directory / "repository"
+    who = ("-c", "user.name=nobody", "-c", "user.email=nobody@example.com")
+
+    def git(*arguments: str) -> str:
+        done = subprocess.run(["git", *who, *arguments], cwd=work, check=True, capture_output=True)  # noqa: S607
+        return done.stdout.decode().strip()
+
+    work.mkdir()
+    (work / "file").write_text("content\n")
+    git("init", "-q", "-b", "main")
+    git("add", "file")
+    git("commit", "-q", "-m", "a change")
+    sources = GitInfo(
+        repo_url=f"file://{work}",
+        ref="main",
+        sha=git("rev-parse", "HEAD"),
+        refspecs=("+refs/heads/main:refs/remotes/origin/main",),
+    )
+    variables = tuple(each for each in job.variables if each.key != "GIT_STRATEGY")
+    return evolve(job, git_info=sources, variables=variables)
+
+
+# --- scripts ------------------------------------------------------------------------------------------------
+
+
+async def test_a_script_runs_and_its_log_is_gitlabs(desk: Desk) -> None:
+    """A job succeeds, and its log has the lines that people know."""
+    job = await desk.run(script("echo hello $((40 + 2))"))
+    assert (job.state.value, job.exit_code) == ("success", None)
+    log = desk.log(job)
+    assert log.startswith("Running with taskscaler-gitlab ")
+    assert "$ echo hello $((40 + 2))" in log
+    assert "\nhello 42\n" in log
+    assert log.endswith("Job succeeded\x1b[0;m\n")
+    assert log.count("section_start:") == log.count("section_end:") > 0
+
+
+async def test_the_first_command_that_fails_ends_the_script(desk: Desk) -> None:
+    """Its exit code is the job's."""
+    job = await desk.run(script("echo one", "(exit 7)", "echo two", after=["echo then $CI_JOB_STATUS"]))
+    assert (job.state.value, job.failure_reason, job.exit_code) == ("failed", "script_failure", 7)
+    log = desk.log(job)
+    assert "\none\n" in log
+    assert "\ntwo\n" not in log
+    assert "\nthen failed\n" in log
+    assert log.endswith("ERROR: Job failed: exit code 7\x1b[0;m\n")
+
+
+async def test_a_failure_in_a_pipe_is_one(desk: Desk) -> None:
+    """Where the shell can: as GitLab Runner has it."""
+    job = await desk.run(script("false | cat"))
+    assert (job.state.value, job.exit_code) == ("failed", 1)
+
+
+async def test_steps_run_in_order_as_far_as_they_are_wanted(desk: Desk) -> None:
+    """A step that may fail does not end the job; one for failures runs after one that may not."""
+    steps = (
+        Step(name="script", script=("echo first", "exit 3"), when="on_success", allow_failure=True),
+        Step(name="second", script=("echo second",), when="on_failure"),
+        Step(name="release", script=("echo third", "exit 4"), when="on_success"),
+        Step(name="fourth", script=("echo fourth",), when="on_success"),
+        Step(name="fifth", script=("echo fifth", "exit 5"), when="always"),
+    )
+    job = await desk.run(evolve(script(), steps=steps))
+    said = [word for word in ("first", "second", "third", "fourth", "fifth") if f"\n{word}\n" in desk.log(job)]
+    assert said == ["first", "third", "fifth"]
+    assert (job.state.value, job.exit_code) == ("failed", 4)
+
+
+async def test_an_after_script_has_no_say(desk: Desk) -> None:
+    """It runs in a shell of its own, knows how the script ended, and its failure is none."""
+    job = await desk.run(script("x=1", after=["echo x=${x-none} is $CI_JOB_STATUS", "exit 9"]))
+    assert job.state.value == "success"
+    assert "\nx=none is success\n" in desk.log(job)
+
+
+async def test_an_after_script_has_a_say_if_it_is_given_one(desk: Desk) -> None:
+    """With AFTER_SCRIPT_IGNORE_ERRORS=false, its failure is the job's."""
+    wanted = (Variable(key="AFTER_SCRIPT_IGNORE_ERRORS", value="false"),)
+    job = await desk.run(script("true", after=["exit 9"], variables=wanted))
+    assert (job.state.value, job.failure_reason, job.exit_code) == ("failed", "script_failure", 9)
+
+
+async def test_an_after_script_that_takes_too_long_is_stopped(desk: Desk) -> None:
+    """Its time is its own, and its end still none of the job's."""
+    wanted = (Variable(key="RUNNER_AFTER_SCRIPT_TIMEOUT", value="1s"),)
+    job = await desk.run(script("true", after=["echo long", "sleep 1000"], variables=wanted))
+    assert job.state.value == "success"
+    assert "after_script took longer than 1 seconds" in desk.log(job)
+
+
+async def test_a_script_that_takes_too_long_has_its_after_script(desk: Desk) -> None:
+    """RUNNER_SCRIPT_TIMEOUT ends the script, and nothing else."""
+    wanted = (Variable(key="RUNNER_SCRIPT_TIMEOUT", value="1s"),)
+    job = await desk.run(script("sleep 1000", after=["echo then $CI_JOB_STATUS"], variables=wanted))
+    assert (job.state.value, job.failure_reason) == ("failed", "job_execution_timeout")
+    assert "\nthen failed\n" in desk.log(job)
+
+
+async def test_a_job_that_takes_too_long_ends(desk: Desk) -> None:
+    """The job's own time covers all of it: nothing runs afterwards."""
+    job = script("echo begun", "sleep 1000", after=["echo after"])
+    ended = await desk.run(evolve(job, runner_info=evolve(job.runner_info, timeout=2)))
+    assert (ended.state.value, ended.failure_reason) == ("failed", "job_execution_timeout")
+    assert "\nbegun\n" in desk.log(ended)
+    assert "\nafter\n" not in desk.log(ended)
+    assert desk.log(ended).endswith("execution took longer than 2s seconds\x1b[0;m\n")
+
+
+async def test_the_runners_own_commands_surround_the_script(desk: Desk, tmp_path: Path) -> None:
+    """The script has what was done before it in its shell; hooks are around the sources."""
+    hooks = (Hook(name="pre_get_sources_script", script=("echo hooked",)),)
+    wanted = with_sources(evolve(script("cat file", "echo y=$y"), hooks=hooks), tmp_path)
+    job = await desk.run(wanted, pre_build_script="y=2", post_build_script="echo last y=$y")
+    log = desk.log(job)
+    assert job.state.value == "success", log
+    assert log.index("\nhooked\n") < log.index("\ncontent\n") < log.index("\ny=2\n") < log.index("\nlast y=2\n")
+
+
+async def test_variables_are_what_gitlab_says(desk: Desk) -> None:
+    """Plain ones, files, and what is masked is in no log."""
+    wanted = (
+        Variable(key="A", value='it\'s "$HOME" `x`\n\\ two', raw=True),
+        Variable(key="F", value="in a file", file=True),
+        Variable(key="S", value="hunter2-hunter2", masked=True),
+        Variable(key="A;B", value="1"),
+    )
+    lines = ('printf "%s|" "$A"', 'cat "$F"', "echo; echo $S", "umask; ls -l $F | cut -c1-10")
+    job = await desk.run(script(*lines, variables=wanted))
+    log = desk.log(job)
+    assert job.state.value == "success", log
+    assert 'it\'s "$HOME" `x`\n\\ two|' in log
+    assert "in a file" in log
+    assert "[MASKED]" in log
+    assert "hunter2" not in log
+    assert "-rw-------" in log
+    assert "A;B" in log
+
+
+async def test_what_a_job_leaves_running_ends_with_it(desk: Desk) -> None:
+    """A process in the background keeps no job from its end."""
+    job = await desk.run(script("sleep 1000 &", "echo done"))
+    assert job.state.value == "success"
+
+
+async def test_a_job_without_marks_has_none(desk: Desk) -> None:
+    """Sections are for a GitLab that asks for them."""
+    job = await desk.run(script("true", features=Features()))
+    assert "section_" not in desk.log(job)
+    assert 'Executing "step_script" stage' in desk.log(job)
+
+
+async def test_a_job_that_kills_its_runner_has_failed(desk: Desk) -> None:
+    """What runs the stages is gone: nobody takes that for a success."""
+    job = await desk.run(script("kill -9 $PPID", "sleep 1000"))
+    assert (job.state.value, job.failure_reason) == ("failed", "runner_system_failure")
+
+
+# --- what goes wrong with a job -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "reason", "said"),
+    [
+        ({"run": "[]"}, "runner_configuration_error", "does not support"),
+        ({"steps": (Step(name="script", script=("echo \0",)),)}, "script_failure", "NUL character"),
+        ({"variables": (Variable(key="N", value="a\0b"),)}, "script_failure", "NUL character"),
+    ],
+)
+async def test_a_job_that_cannot_be_run(desk: Desk, change: dict[str, Any], reason: str, said: str) -> None:
+    """It fails with one line, and nothing of it runs."""
+    job = await desk.run(evolve(script("echo no"), **change))
+    assert (job.state.value, job.failure_reason) == ("failed", reason)
+    assert said in desk.log(job).splitlines()[-1]
+    assert "\nno\n" not in desk.log(job)
+
+
+async def test_a_script_of_20_mib(desk: Desk) -> None:
+    """It runs like any other."""
+    job = await desk.run(script(f": {'x' * (20 << 20)}", "echo through"))
+    assert job.state.value == "success"
+    assert "\nthrough\n" in desk.log(job)[-2000:] or "limit" in desk.log(job)[-2000:]
+
+
+# --- cancellation -------------------------------------------------------------------------------------------
+
+
+async def test_a_canceled_script_has_its_after_script(desk: Desk) -> None:
+    """The script ends at once; what comes after it runs, and what it leaves is that of a failure."""
+    job = script(
+        "trap 'echo cleaning; exit 1' TERM",
+        "echo x > kept",
+        *waiting(desk, "begun"),
+        after=["echo then $CI_JOB_STATUS"],
+        artifacts=(leaving("kept", when="on_failure"), leaving("kept", when="on_success")),
+    )
+    ended = await desk.run(job, meanwhile=cancels_at(desk.home / "begun"))
+    assert (desk.outcome and desk.outcome.failure_reason) == "job_canceled"
+    assert ended.failure_reason == "job_canceled"
+    assert "\nthen canceled\n" in desk.log(ended)
+    assert [desk.archive(ended.job.id)] == [{"kept": b"x\n"}]
+    assert len(desk.gitlab.artifacts[ended.job.id]) == 1
+
+
+async def test_a_job_that_is_canceled_before_its_script_has_none(desk: Desk, tmp_path: Path) -> None:
+    """Neither the script nor what comes after it runs."""
+    hook = Hook(name="pre_get_sources_script", script=waiting(desk, "begun"))
+    job = evolve(script("echo script", after=["echo after"]), hooks=(hook,))
+    job = with_sources(job, tmp_path)
+    ended = await desk.run(job, meanwhile=cancels_at(desk.home / "begun"))
+    assert ended.failure_reason == "job_canceled"
+    assert "\nscript\n" not in desk.log(ended)
+    assert "\nafter\n" not in desk.log(ended)
+
+
+async def test_an_after_script_is_not_canceled(desk: Desk) -> None:
+    """It runs to its end."""
+    job = script("true", after=[*waiting(desk, "begun"), "echo whole"])
+
+    async def cancel(taken: Job, report: Reporting) -> None:
+        await cancels_at(desk.home / "begun")(taken, report)
+        (desk.home / "go").touch()
+
+    ended = await desk.run(job, meanwhile=cancel)
+    assert ended.failure_reason == "job_canceled"
+    assert "\nwhole\n" in desk.log(ended)
+
+
+async def test_a_job_that_gitlab_has_given_up_ends_at_once(desk: Desk) -> None:
+    """No after_script: nobody is there to take its log."""
+    taken = await desk.take(script(*waiting(desk, "begun"), after=[f"touch {desk.home}/after"]))
+
+    async def revoke(_: Job, report: Reporting) -> None:
+        await seen(desk.home / "begun")
+        report.over.set()
+
+    with anyio.fail_after(30):
+        await desk.carry_out(taken, meanwhile=revoke)
+    assert desk.outcome is not None
+    assert desk.outcome.failure_reason == "job_canceled"
+    assert not (desk.home / "after").exists()
+
+
+# --- restarts -----------------------------------------------------------------------------------------------
+
+
+async def test_a_job_outlives_its_manager(desk: Desk) -> None:
+    """The script runs once, and the log is whole."""
+    job = script(
+        f"echo ran >> {desk.home}/ran", "echo before", *waiting(desk, "begun"), "echo behind", after=["echo after"]
+    )
+    taken = await desk.take(job)
+    with anyio.fail_after(30):
+        await desk.carry_out(taken, meanwhile=stops_at(desk.home / "begun"))
+        (desk.home / "go").touch()
+        await desk.carry_out(taken, is_again=True)
+        ended = await desk.gitlab.ended(taken.id)
+    assert ended.state.value == "success"
+    assert (desk.home / "ran").read_text() == "ran\n"
+    log = desk.log(ended)
+    assert [log.count(f"\n{word}\n") for word in ("before", "behind", "after")] == [1, 1, 1]
+    assert log.count("Running with") == log.count("Job succeeded") == 1
+
+
+async def test_a_canceled_job_outlives_its_manager(desk: Desk) -> None:
+    """Killed in the after_script of a canceled job, the next manager goes on there."""
+    job = script(
+        "echo script",
+        f"touch {desk.home}/begun; sleep 1000",
+        after=["echo after", *waiting(desk, "late"), "echo end"],
+    )
+    taken = await desk.take(job)
+
+    async def cancel_and_stop(taken: Job, report: Reporting) -> None:
+        await cancels_at(desk.home / "begun")(taken, report)
+        await stops_at(desk.home / "late")(taken, report)
+
+    with anyio.fail_after(30):
+        await desk.carry_out(taken, meanwhile=cancel_and_stop)
+        (desk.home / "go").touch()
+        desk.gitlab.cancel(taken.id)
+        await desk.carry_out(taken, is_again=True)
+        ended = await desk.gitlab.ended(taken.id)
+    assert desk.outcome is not None
+    assert desk.outcome.failure_reason == "job_canceled"
+    log = desk.log(ended)
+    assert [log.count(f"\n{word}\n") for word in ("script", "after", "end")] == [1, 1, 1]

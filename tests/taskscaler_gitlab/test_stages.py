@@ -1,0 +1,246 @@
+"""The script of a whole job, as each shell of this machine runs it."""
+
+import re
+import shlex
+import subprocess
+import tarfile
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from attrs import evolve, field, frozen
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gitlab_jobs import Artifact, Job, Step, Variable
+from taskscaler_gitlab import RunnerSettings
+from taskscaler_gitlab.runner._caches import name_of
+from taskscaler_gitlab.runner._globs import FIND, OutsideProject, listing, read_pattern
+from taskscaler_gitlab.runner._marks import Marks
+from taskscaler_gitlab.runner._plan import Plan, plan_of
+from taskscaler_gitlab.runner._script import Before, write_script
+from taskscaler_gitlab.runner._stages import Cause, Ended, Phase, judge
+from taskscaler_gitlab.runner._variables import Place, environment_of
+from tests.taskscaler_gitlab.desks import leaving, script
+from tests.taskscaler_gitlab.projects import SHELLS
+
+SETTINGS = RunnerSettings(url="https://gitlab.example.com", token="glrt-0123456789", executor="instance")
+NONCE = "0123456789abcdef"
+TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=40)
+NAME = st.text(st.characters(exclude_characters="\0/\n", exclude_categories=["Cs"]), min_size=1, max_size=20).filter(
+    lambda name: name not in (".", "..") and len(name.encode()) < 200
+)
+
+
+@pytest.fixture(params=[command for _, command in SHELLS], ids=[name for name, _ in SHELLS])
+def shell(request: pytest.FixtureRequest) -> Sequence[str]:
+    """Each shell in turn."""
+    command: Sequence[str] = request.param
+    return command
+
+
+@frozen
+class Ran:
+    """What became of a job."""
+
+    plan: Plan
+    code: int
+    log: str = field(repr=False)
+    marks: Marks
+    directory: Path
+
+    @property
+    def phases(self) -> list[str]:
+        """Which sections there were, in their order."""
+        return re.findall(r"section_start:\d+:(\w+)", self.log)
+
+    def files(self, number: int = 0) -> set[str]:
+        """What artifacts have."""
+        path = self.directory / "work" / "out" / f"artifacts-{number}.tar"
+        if not path.exists():
+            return set()
+        with tarfile.open(path, errors="surrogateescape") as archive:
+            return {name.removeprefix("./") for name in archive.getnames()}
+
+
+def run(shell: Sequence[str], job: Job, directory: Path, *, before: Before | None = None) -> Ran:
+    """Run a job in a shell."""
+    work = directory / "work"
+    work.mkdir()
+    place = Place(builds_dir=str(directory / "builds"), instance="i-1", slot=0)
+    environment = environment_of(job, SETTINGS, place)
+    plan = plan_of(job, SETTINGS, environment, cache_dir=str(directory / "cache"), brings=False)
+    text = write_script(
+        plan.stages,
+        before or Before(),
+        nonce=NONCE,
+        shell=shlex.join(shell) if len(shell) == 1 else "",
+        script_timeout=environment.options.script_timeout,
+    )
+    path = directory / "script"
+    path.write_text(text)
+    done = subprocess.run([*shell, "-e", str(path)], cwd=work, capture_output=True, timeout=60, check=False)
+    marks = Marks(NONCE)
+    log = marks.feed(done.stdout) + marks.end()
+    assert done.stderr == b""
+    return Ran(plan, done.returncode, log.decode(errors="replace"), marks, directory)
+
+
+def test_stages_run_in_gitlabs_order(shell: Sequence[str], tmp_path: Path) -> None:
+    """Each in a section of its own, and each reports its end."""
+    ran = run(shell, script("echo x > f", after=["true"], artifacts=(leaving("f"),)), tmp_path)
+    assert ran.code == 0
+    assert ran.phases == ["prepare_script", "get_sources", "step_script", "after_script", "cleanup_file_variables"]
+    assert judge(ran.plan.stages, ran.marks.ended).cause is None
+    assert NONCE not in ran.log
+
+
+def test_a_failure_before_the_script_ends_the_job(shell: Sequence[str], tmp_path: Path) -> None:
+    """Neither script nor after_script run; what is late does."""
+    job = script("echo ran", after=["echo after"], artifacts=(leaving("f", when="on_failure"),))
+    (tmp_path / "builds").write_text("in the way")
+    ran = run(shell, job, tmp_path)
+    assert "ran" not in ran.log.splitlines()
+    assert ran.phases == ["prepare_script", "cleanup_file_variables"]
+    assert judge(ran.plan.stages, ran.marks.ended).cause is Cause.SYSTEM
+
+
+def test_time_is_kept(shell: Sequence[str], tmp_path: Path) -> None:
+    """A script and an after_script that take too long are stopped, each for itself, with what they have started."""
+    limits = tuple(Variable(key=key, value="1s") for key in ("RUNNER_SCRIPT_TIMEOUT", "RUNNER_AFTER_SCRIPT_TIMEOUT"))
+    ran = run(shell, script("sleep 1000 & wait", after=["sleep 1000; echo no"], variables=limits), tmp_path)
+    verdict = judge(ran.plan.stages, ran.marks.ended)
+    assert verdict.cause is Cause.TIMEOUT
+    assert verdict.stage is not None
+    assert verdict.stage.phase is Phase.SCRIPT
+    assert "no" not in ran.log.splitlines()
+
+
+@given(values=st.lists(TEXT, min_size=1, max_size=5), commands=st.lists(TEXT, min_size=1, max_size=5))
+@settings(max_examples=8, deadline=None)
+def test_what_a_job_says_is_what_it_gets(values: list[str], commands: list[str]) -> None:
+    """Values of variables, files, and arguments in scripts come through as they are, in every shell."""
+    names = [f"V{number}" for number in range(len(values))]
+    variables = tuple(Variable(key=name, value=value, raw=True) for name, value in zip(names, values, strict=True))
+    files = tuple(
+        Variable(key=f"F{name}", value=value, raw=True, file=True) for name, value in zip(names, values, strict=True)
+    )
+    lines = [f'printf "%s|" "${name}" "$(cat "$F{name}"; echo .)" >> got' for name in names]
+    lines += [f"printf '%s|' {shlex.quote(command)} >> got" for command in commands]
+    expected = "".join(f"{value}|{value}.|" for value in values) + "".join(f"{command}|" for command in commands)
+    for _, each in SHELLS[:1] if len(SHELLS) == 1 else (SHELLS[0], SHELLS[-1]):
+        with TemporaryDirectory() as directory:
+            ran = run(each, script(*lines, variables=(*variables, *files)), Path(directory))
+            assert ran.code == 0, ran.log
+            (got,) = Path(directory, "builds").rglob("got")
+            assert got.read_bytes() == expected.encode()
+
+
+@given(names=st.sets(NAME, min_size=1, max_size=8))
+@settings(max_examples=8, deadline=None)
+def test_files_of_any_name_are_left(names: set[str]) -> None:
+    """Whatever is in their names, but for ends of lines."""
+    with TemporaryDirectory() as directory:
+        make = " && ".join(f": > {shlex.quote(f'out/{name}')}" for name in names)
+        ran = run(SHELLS[0][1], script(f"mkdir out && {make}", artifacts=(leaving("out"),)), Path(directory))
+        assert ran.files() == {f"out/{name}" for name in names}, ran.log
+
+
+PART = st.sampled_from(["a", "b", "ab", ".x", "a.c"])
+PATHS = st.sets(st.lists(PART, min_size=1, max_size=3).map("/".join), min_size=1, max_size=8)
+PIECE = st.sampled_from(["a", "b", ".", "*", "?", "[ab]", "[!a]", "{a,ab}", "x", "c"])
+GLOBS = st.lists(st.one_of(st.just("**"), st.lists(PIECE, min_size=1, max_size=2).map("".join)), min_size=1, max_size=3)
+
+
+def _plain(piece: str) -> str:
+    """A piece of a pattern as a regular expression."""
+    if piece[0] in "*?":
+        return "[^/]*" if piece[0] == "*" else "[^/]"
+    if piece[0] == "[":
+        return piece.replace("!", "^")
+    return f"({piece[1:-1].replace(',', '|')})" if piece[0] == "{" else re.escape(piece)
+
+
+def matches(parts: Sequence[str], globs: Sequence[str]) -> bool:
+    """Whether a path, or a directory above it, matches: read part by part."""
+    if not globs:
+        return True
+    if globs[0] == "**":
+        return any(matches(parts[start:], globs[1:]) for start in range(len(parts) + 1))
+    if not parts:
+        return False
+    regex = re.sub(r"\*+|\?|\[!?\w+\]|\{[^}]*\}|.", lambda found: _plain(found[0]), globs[0])
+    return re.fullmatch(regex, parts[0]) is not None and matches(parts[1:], globs[1:])
+
+
+@given(paths=PATHS, globs=GLOBS)
+@settings(max_examples=30, deadline=None)
+def test_patterns_mean_what_they_mean_at_gitlab(paths: set[str], globs: list[str]) -> None:
+    """The program of the instance picks what a plain reading of the pattern picks."""
+    if ".." in globs or "." in globs:
+        return
+    files = {path for path in paths if not any(other.startswith(f"{path}/") for other in paths)}
+    with TemporaryDirectory() as directory:
+        for path in files:
+            Path(directory, path).parent.mkdir(parents=True, exist_ok=True)
+            Path(directory, path).touch()
+        pattern = read_pattern("/".join(globs), directory)
+        text = f"{FIND}\n{listing([pattern], [], untracked=False)}"
+        done = subprocess.run(["/bin/sh", "-c", text], cwd=directory, capture_output=True, check=True)
+    found = {line.removeprefix("./") for line in done.stdout.decode().splitlines()}
+    assert found == {path for path in files if matches(path.split("/"), globs)}
+
+
+@pytest.mark.parametrize("path", ["", "..", "../a", "/etc", "a/../..", "a\nb", "a\0b"])
+def test_patterns_that_lead_out(path: str) -> None:
+    """They mean nothing in the project."""
+    with pytest.raises(OutsideProject):
+        read_pattern(path, "/builds/project")
+
+
+def test_an_absolute_pattern_in_the_project() -> None:
+    """It means what it does without the project's directory."""
+    assert read_pattern("/builds/project/out/*.o", "/builds/project").place == "./out"
+    assert read_pattern("/builds/project", "/builds/project").place == "."
+
+
+@given(key=TEXT, other=TEXT)
+def test_no_two_keys_have_one_name(key: str, other: str) -> None:
+    """A name is a name, whatever the key."""
+    assert re.fullmatch(r"[A-Za-z0-9_-]+", name_of(key))
+    assert (name_of(key) == name_of(other)) == (key == other)
+
+
+@given(data=st.binary(max_size=200), cuts=st.lists(st.integers(1, 20), max_size=20), at=st.integers(0, 200))
+def test_marks_are_found_wherever_pieces_end(data: bytes, cuts: list[int], at: int) -> None:
+    """What is not ours passes as it is, and what is ours is understood, however the output comes in."""
+    mark = f"\x1e{NONCE} ".encode()
+    text = data[:at] + mark + b"begin 3\n" + mark + b"end 3 7 yes\n" + data[at:]
+    marks, passed, left = Marks(NONCE), b"", text
+    for cut in [*cuts, len(text)]:
+        passed, left = passed + marks.feed(left[:cut]), left[cut:]
+    passed += marks.feed(left) + marks.end()
+    assert passed == data + (b"" if not data or data.endswith(b"\n") else b"\n")
+    assert (marks.begun, marks.ended, marks.size) == (3, {3: Ended(7, is_stopped=True)}, len(text))
+
+
+@pytest.mark.parametrize("line", [b"end\n", b"begin x\n", b"nonsense " * 20, b"end 3 9999\n", b""])
+def test_what_only_looks_like_a_mark_is_passed_on(line: bytes) -> None:
+    """A job that guesses them gains nothing."""
+    text = f"\x1e{NONCE} ".encode() + line
+    marks = Marks(NONCE)
+    passed = marks.feed(text) + marks.end()
+    assert passed.rstrip(b"\n") == text.rstrip(b"\n")
+    assert not marks.ended
+
+
+def test_a_judgement_needs_every_end() -> None:
+    """A stage that has begun and not ended is lost; one that did not begin is none of the matter."""
+    steps = (Step(name="script", script=("true",)), Step(name="after_script", script=("true",)))
+    job = evolve(script("true"), steps=steps, artifacts=(Artifact(paths=("a",)),))
+    place = Place(builds_dir="/builds", instance="i-1", slot=0)
+    plan = plan_of(job, SETTINGS, environment_of(job, SETTINGS, place), cache_dir="/cache", brings=False)
+    assert judge(plan.stages, {0: Ended(0)}, {0, 1}).cause is Cause.LOST
+    assert judge(plan.stages, {0: Ended(0), 1: Ended(3)}, {0, 1}).code == 3
+    assert judge(plan.stages, {0: Ended(0), 1: Ended(0)}, {0, 1}).cause is None
