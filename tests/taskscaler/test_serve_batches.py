@@ -4,6 +4,7 @@ import io
 import tarfile
 from base64 import b64decode
 from collections.abc import Mapping
+from functools import partial
 from json import loads
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ from urllib.parse import urlencode
 
 import anyio
 import pytest
+from anyio import to_thread
+from anyio.abc import SocketStream
 from attrs import define, field
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,6 +28,8 @@ from taskscaler.executors import JobOutcome, JobSpec, Leased, Verdict
 from taskscaler.serve import _app, _batch_files, _batches
 from taskscaler.serve._retention import LEAST_FREE, Finished, Room, outdated, room
 from tests.taskscaler.calling import MEMBER, OWNER, STRANGER, Answer, Caller, called
+from tests.taskscaler.daemons import daemon
+from tests.taskscaler.services import command
 
 pytestmark = pytest.mark.anyio
 
@@ -116,6 +121,88 @@ async def test_a_batch_is_run_and_its_log_read(tmp_path: Path) -> None:
             "results",
         ]
         assert (await fleet.scaler.capacity()).acquired == 0
+
+
+async def test_a_batch_is_submitted_once(tmp_path: Path) -> None:
+    """The same request of the same user is the same batch: at the same time, once it is over, and to the next daemon.
+
+    Another user's, and one without a name, is another batch.
+    """
+    obedient, name = Obedient(), "/batches?name=jobs.toml&request=once"
+    content = archive({"jobs.toml": jobs_file(a="true", b="true")})
+    answers: list[Answer] = []
+    async with called(FakeCloud(), directory=tmp_path / "b", executors={"instance": obedient}) as (ask, _):
+
+        async def send() -> None:
+            answers.append(await ask("POST", name, raw=content))
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(3):
+                tasks.start_soon(send)
+        batch = answers[0].data["batch"]
+        await over(ask, batch)
+        await send()
+        other = await ask.called(1, MEMBER)("POST", name, raw=content)
+        assert (await submit(ask, a="true")).data["batch"] not in {batch, other.data["batch"]} != {batch}
+    async with called(FakeCloud(), directory=tmp_path / "b", executors={"instance": obedient}) as (ask, _):
+        answers.append(await ask("POST", name, raw=content))
+        assert len(await listed(ask)) == 3
+    assert [each.data for each in answers] == [{"batch": batch, "jobs": 2}] * 5
+
+
+async def test_a_submission_whose_answer_is_lost_is_sent_again(tmp_path: Path) -> None:
+    """By the command, which then prints the one batch that there is."""
+    (tmp_path / "jobs.toml").write_text(jobs_file(a="true"))
+    way, lost = tmp_path / "way.sock", anyio.Event()
+    said: list[tuple[int, str]] = []
+
+    async def pass_on(near: SocketStream) -> None:
+        """Take what is asked to the daemon, and its answer back, but for the first one."""
+        async with near, await anyio.connect_unix(tmp_path / "s.sock") as far, anyio.create_task_group() as tasks:
+
+            async def answer() -> None:
+                async for piece in far:
+                    if not lost.is_set():
+                        lost.set()
+                        break
+                    await near.send(piece)
+                tasks.cancel_scope.cancel()
+
+            tasks.start_soon(answer)
+            async for piece in near:
+                await far.send(piece)
+            tasks.cancel_scope.cancel()
+
+    async with (
+        daemon(tmp_path / "s.sock", FakeCloud()) as fleet,
+        await anyio.create_unix_listener(way) as listener,
+        anyio.create_task_group() as tasks,
+    ):
+        (tmp_path / "s.batches").mkdir()
+        tasks.start_soon(listener.serve, pass_on)
+        ask = partial(command, "submit", str(tmp_path / "jobs.toml"), "--json", "--socket", str(way))
+        said.append(await to_thread.run_sync(ask))
+        tasks.cancel_scope.cancel()
+        [batch] = fleet.batches.known
+    assert lost.is_set()
+    assert [(status, loads(text)) for status, text in said] == [(0, {"batch": batch, "jobs": 1})]
+
+
+async def test_people_read_which_job_of_which_batch_has_a_slot(tmp_path: Path) -> None:
+    """In the sentences of explanations; programs get the keys."""
+    obedient = Obedient()
+    async with called(FakeCloud(), directory=tmp_path / "b", executors={"instance": obedient}) as (ask, _):
+        batch = (await submit(ask, {"jobs.toml": jobs_file(**{"a.b-c": "hang"})})).data["batch"]
+        await obedient.hanging.wait()
+        key = f"batch:{batch}:a.b-c"
+        answer = (await ask("GET", f"/explain?key={key}")).data
+        assert answer["answer"].startswith(f"job a.b-c of batch {batch} has held slot 0 of ")
+        assert answer["key"] == key
+        [instance] = (await ask("GET", "/instances")).data["instances"]
+        assert instance["slots"] == [key]
+        answer = (await ask("GET", f"/explain?instance={instance['id']}")).data
+        assert key not in " ".join(answer["details"])
+        assert f"job a.b-c of batch {batch}" in " ".join(answer["details"])
 
 
 async def test_a_batch_is_its_users_and_the_owners(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from base64 import b64decode
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
+from secrets import token_hex
 from shlex import quote
 from tempfile import TemporaryDirectory
 from threading import Event
@@ -47,26 +48,42 @@ RESTARTING = 60.0
 """Seconds for which a daemon that does not answer may be restarting."""
 
 
-def submit(path: Path, socket: Place | None, *, as_json: bool) -> int:
-    """Hand a batch over to a daemon."""
+def submit(path: Path, socket: Place | None, *, as_json: bool, pause: Pause | None = None) -> int:
+    """Hand a batch over to a daemon; once, also if the daemon is restarted before its answer is there."""
     try:
         files = {file: path.parent / file for file in (*files_to_submit(path), path.name)}
     except WRONG_FILE as error:
         return report_errors([error], WRONG)
-
-    def archive() -> Iterator[bytes]:
-        try:
-            yield from pack(files)
-        except OSError as error:
-            raise WrongArguments(f"{error.filename or path} cannot be read ({error.strerror or error})") from error
-
     try:
-        data = ask(socket, "POST", "/batches", timeout=None, params={"name": path.name}, content=archive())
+        data = _submitted(path, files, socket, pause)
     except (ConfigError, WrongArguments) as error:
         return report_errors([error], WRONG)
     except EXPECTED as error:
         return report_errors([error], FAILED)
     return show(lambda: data, _submitted_rows, as_json=as_json)
+
+
+def _submitted(path: Path, files: Mapping[str, Path], socket: Place | None, pause: Pause | None) -> dict[str, Any]:
+    """Send the files; again, if a daemon was there, and its answer was lost: the same request is one batch."""
+    asked = {"name": path.name, "request": token_hex(16)}
+    missed, begun = 0.0, False
+
+    def archive() -> Iterator[bytes]:
+        nonlocal begun
+        begun = True  # nothing is read before somebody listens
+        try:
+            yield from pack(files)
+        except OSError as error:
+            raise WrongArguments(f"{error.filename or path} cannot be read ({error.strerror or error})") from error
+
+    while True:
+        try:
+            return ask(socket, "POST", "/batches", timeout=None, params=asked, content=archive())
+        except NoDaemon:
+            if not begun or missed >= RESTARTING:
+                raise
+        (pause or Event().wait)(INTERVAL)
+        missed += INTERVAL
 
 
 def list_batches(socket: Place | None, *, as_json: bool) -> int:

@@ -28,6 +28,7 @@ from taskscaler._wire import CLIENT, ClientUnknown, error_as_data, to_plain
 from taskscaler._wording import finite
 from taskscaler.batch._described import record_as_data
 from taskscaler.batch._log_reader import LogReader
+from taskscaler.batch._spoken import spoken_in
 from taskscaler.core._slots import DetachedLease
 from taskscaler.diagnose._explain import Explanation
 from taskscaler.diagnose._explain_key import KeyExplanation
@@ -255,7 +256,7 @@ class Api:
     # --- looking -----------------------------------------------------------------------------------------
 
     async def _status(self, _: _Call) -> dict[str, object]:
-        return await self.fleet.status()
+        return spoken_in(await self.fleet.status())
 
     async def _capacity(self, _: _Call) -> dict[str, object]:
         return asdict(await self.fleet.scaler.capacity())
@@ -302,7 +303,7 @@ class Api:
                 answer = evolve(answer, why=answer.why.partition(";")[0])
         if asked.form == "value":
             return {"explanation": to_plain(answer)}
-        return dict(answer.as_dict())
+        return spoken_in(answer.as_dict())
 
     async def _explain_job(self, job: str, said: Sequence[str]) -> dict[str, object]:
         """Explain the job of an owner: where its slot is, or what the owner says of it."""
@@ -398,8 +399,8 @@ class Api:
 
     async def _submit(self, call: _Call) -> dict[str, object]:
         async with aclosing(_chunks(call.request)) as chunks:
-            batch = await self.fleet.batches.submit(call.peer, call.body.name, chunks)
-        return {"batch": batch.ticket.id, "jobs": batch.jobs}
+            batch = await self.fleet.batches.submit(call.peer, call.body.name, chunks, call.body.request)
+        return {"batch": batch.ticket.id, "jobs": batch.jobs or sum(batch.counts.values())}
 
     async def _batches(self, call: _Call) -> dict[str, object]:
         owned = self.fleet.owners.jobs if call.peer.is_owner else ()
@@ -577,6 +578,8 @@ async def _json(request: Request) -> object:
 
 def _named(peer: Peer, body: Any) -> Any:  # noqa: ANN401  (of any schema)
     """Give the keys in a request the names that they have in the scaler."""
+    if isinstance(body, bodies.Explain) and peer.is_owner:  # who may ask about jobs of batches, too
+        return body
     if hasattr(body, "leases"):
         return evolve(body, leases=tuple(map(peer.long_key, body.leases)))
     return evolve(body, key=peer.long_key(body.key)) if getattr(body, "key", None) is not None else body

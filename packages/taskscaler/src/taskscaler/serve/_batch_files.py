@@ -42,6 +42,9 @@ class Ticket:
     submitted: float
     """When, in seconds since the epoch."""
 
+    request: str = ""
+    """Which request of its user it comes from, if that has a name."""
+
 
 @frozen(kw_only=True)
 class Fate:

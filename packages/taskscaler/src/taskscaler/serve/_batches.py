@@ -153,8 +153,11 @@ class Batches:
     _running: dict[str, OwnedBatch] = field(factory=dict, init=False)
     """By id: of those that are not over, those whose jobs this daemon sees to by now."""
 
-    _receiving: set[str] = field(factory=set, init=False)
-    """Ids of those that are being submitted."""
+    _receiving: dict[str, Ticket] = field(factory=dict, init=False)
+    """By id: those that are being submitted."""
+
+    _received: anyio.Event = field(factory=anyio.Event, init=False)
+    """Set, and made anew, when one of them is there, or is not to come."""
 
     _reading: anyio.CapacityLimiter = field(factory=lambda: anyio.CapacityLimiter(1), init=False)
     """For what takes memory and time by the number of jobs, so that the rest of the daemon has its share."""
@@ -239,19 +242,30 @@ class Batches:
 
     # --- what clients ask --------------------------------------------------------------------------------
 
-    async def submit(self, peer: Peer, name: str, chunks: AsyncIterator[bytes]) -> OwnedBatch:
+    async def submit(self, peer: Peer, name: str, chunks: AsyncIterator[bytes], request: str = "") -> OwnedBatch:
         """Take in a batch: a tar archive with its jobs file and all files that its jobs need.
+
+        Args:
+            peer: Who submits it.
+            name: Of the jobs file.
+            chunks: The archive.
+            request: Names it among those of its user, who may submit it again. Empty: it has no name.
 
         Raises:
             DaemonRefused: It is too large or too slow, or there is no room for it.
             ConfigError: Its jobs file is wrong; every mistake is named.
         """
+        if request and (batch := await self._from(peer.uid, request)) is not None:
+            with anyio.move_on_after(UPLOAD_TIMEOUT):  # who is still sending would not read the answer
+                async for _ in chunks:
+                    pass
+            return batch
         self._refuse_if_full()
         if len(self._receiving) >= MOST_UPLOADS:
             raise DaemonRefused("too many batches are being submitted; try again in a moment", status=503)
-        ticket = Ticket(id=self._fresh_id(), uid=peer.uid, name=name, submitted=self.clock.now())
+        ticket = Ticket(id=self._fresh_id(), uid=peer.uid, name=name, submitted=self.clock.now(), request=request)
         files = BatchFiles(self.directory / ticket.id)
-        self._receiving.add(ticket.id)
+        self._receiving[ticket.id] = ticket
         try:
             file = await self._receive(ticket, files, chunks)
             await to_thread.run_sync(files.accept, ticket)
@@ -263,9 +277,24 @@ class Batches:
                 raise DaemonRefused(why, status=507) from error
             raise
         finally:
-            self._receiving.discard(ticket.id)
+            del self._receiving[ticket.id]
+            self._received.set()
+            self._received = anyio.Event()
         batch = self.known[ticket.id] = OwnedBatch(ticket, files, jobs=len(file.jobs))
         self.start_soon(self._see_through, batch, file)
+        return batch
+
+    async def _from(self, uid: int, request: str) -> OwnedBatch | None:
+        """Find the batch that comes from a request; None: there is none."""
+
+        def matches(ticket: Ticket) -> bool:
+            return (ticket.uid, ticket.request) == (uid, request)
+
+        while any(map(matches, self._receiving.values())):  # its client hung up, which is about to be noticed
+            await self._received.wait()
+        batch = next((each for each in self.known.values() if matches(each.ticket)), None)
+        if batch is not None and batch.fate is None and not batch.jobs:
+            await batch.begun.wait()
         return batch
 
     def of(self, peer: Peer) -> Sequence[OwnedBatch]:

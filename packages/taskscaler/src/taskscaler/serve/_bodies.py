@@ -215,6 +215,9 @@ class Submit:
     name: str = field(validator=_a_file)
     """Which of the files has the jobs."""
 
+    request: str = field(default="", validator=_short)
+    """Made up by the client: the same request of the same user sent twice is one batch."""
+
 
 @frozen(kw_only=True)
 class OfBatch:
