@@ -1,5 +1,6 @@
 """Nothing secret is shown, wherever pieces of output end."""
 
+import random
 import re
 
 import pytest
@@ -7,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gitlab_jobs import Masker
-from gitlab_jobs._masking import MASK
+from gitlab_jobs._masking import MASK, _Finder, _Places
 
 FEW = st.text("ab", min_size=1, max_size=4)
 PIECES = st.lists(st.text("ab ", max_size=6), max_size=8)
@@ -39,6 +40,43 @@ def hidden(text: str, values: list[str]) -> str:
 def test_values_are_hidden_over_borders(values: list[str], pieces: list[str]) -> None:
     """As if everything had come at once, and as a plain search would do it."""
     assert shown(Masker(values), [each.encode() for each in pieces]).decode() == hidden("".join(pieces), values)
+
+
+@given(values=st.lists(FEW, max_size=8), text=st.text("ab ", max_size=30))
+def test_looking_up_each_place_finds_the_same(values: list[str], text: str) -> None:
+    """Values that are many or much alike are hidden as if they were few."""
+    phrases, data = [each.encode() for each in values], text.encode()
+    spans = _Finder(phrases).find(data), _Places(phrases).find(data)
+    first, second = ({place for start, end in each for place in range(start, end)} for each in spans)
+    assert first == second
+
+
+@pytest.mark.parametrize("piece", [1, 7, 4096, 1 << 20])
+@pytest.mark.parametrize("length", [96, 97, 128, 5_000])
+def test_long_values_are_hidden_as_one(length: int, piece: int) -> None:
+    """And so are parts of them, for little of a log is held back for their end."""
+    value = "".join(random.Random(length).choices("abcdefgh", k=length))
+    log = f"x {value} y {value[:-1]} z".encode()
+    seen = shown(Masker([value]), [log[at : at + piece] for at in range(0, len(log), piece)])
+    assert seen.startswith(b"x [MASKED] y ")
+    assert len(seen) <= 2 * (96 + 20)
+    assert b"z" in Masker([value]).feed(b"z" * 1000)
+
+
+@pytest.mark.parametrize(
+    ("values", "log"),
+    [
+        (["a" * length for length in range(1, 200)], "a" * (1 << 16)),
+        (["ab" * 50_000], "ab" * 100_000),
+        (["a" * 95 + chr(65 + number) for number in range(26)], "a" * (1 << 14)),
+        ([f"{'x' * (number % 90)}{number}" for number in range(20_000)], "x1" * (1 << 13)),
+    ],
+    ids=["nested", "long and periodic", "alike", "many"],
+)
+def test_hostile_values_take_no_more_than_a_moment(values: list[str], log: str) -> None:
+    """Whatever a job masks, and whatever it prints, others are not kept waiting for it."""
+    seen = shown(Masker(values), [log[at : at + (1 << 15)].encode() for at in range(0, len(log), 1 << 15)])
+    assert len(seen) <= len(log) * len(MASK)
 
 
 @given(

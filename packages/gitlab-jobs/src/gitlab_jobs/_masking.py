@@ -5,11 +5,16 @@ the beginning of a secret is held back until more is there, or the log ends. The
 GitLab Runner has them: values, parameters of URLs, tokens.
 
 Speed comes from one regular expression per stage that looks for the byte of each secret that is rarest in logs, and
-only there at the whole: looking for twenty values one after the other reads every log twenty times.
+only there at the whole: looking for twenty values one after the other reads every log twenty times. Values that are too
+many for that, or so much alike that they are found everywhere, are looked up in a set at each place: slower, but as
+slow for whatever values and logs a job may have. Of long values, parts are hidden too, wherever they are: what is
+looked for is never longer than `LONG`, so that little is held back and no comparison takes long.
 """
 
 import re
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import TypeAlias
 
 MASK = b"[MASKED]"
@@ -49,6 +54,27 @@ _HALF = re.compile("[\ud800-\udfff]")
 _OF_TOKEN = re.compile(rb"[A-Za-z0-9_.=-]*")
 _OF_PARAMETER = re.compile(rb"[^\s&#\"'<>]*")
 
+
+LONG = 96
+"""Bytes of the longest value that is looked for as a whole; of a longer one, blocks that overlap."""
+
+_BLOCK = 64
+"""Bytes of those blocks; each has the last byte of the one before it, so that all of them are hidden as one."""
+
+_AROUND = 16
+"""Bytes on either side of the rarest one that a pattern compares; the rest is compared where those are right."""
+
+_CROWD = 64
+"""Phrases that may be looked for by the same bytes without a thought of how often those are there."""
+
+_MOST = 2000
+"""Phrases that patterns are made of, at most: more of them take longer than looking up each place."""
+
+_WORTH = 2
+"""Comparisons by a pattern that take as long as looking up one place."""
+
+_FEW = 32
+"""Phrases that are compared one after the other with the end of a piece; else they are looked up."""
 
 _SHARED, _MANY = 2, 4
 """Bytes that phrases share and are found by if so many do: the prefixes of tokens. Python looks for one piece of text
@@ -106,9 +132,17 @@ class _Finder:
         self._longest = max(map(len, self._phrases), default=0)
         flags = re.IGNORECASE if ignore_case else re.NOFLAG
         self._patterns: list[tuple[re.Pattern[bytes], _Anchored]] = []
-        for known in _anchored(self._phrases, ignore_case=ignore_case):
+        self._is_full = len(self._phrases) > _MOST
+        for known in () if self._is_full else _anchored(self._phrases, ignore_case=ignore_case):
             alternatives = (_alternative(anchor, places) for anchor, places in known.items())
             self._patterns.append((re.compile(b"|".join(alternatives), flags), known))
+        counted = ((anchor, len(places)) for _, known in self._patterns for anchor, places in known.items())
+        self._crowds = [(anchor, crowd) for anchor, crowd in counted if crowd > _CROWD]
+
+    def is_slow(self, data: bytes) -> bool:
+        """Whether looking up each place of the data takes less time than `find`."""
+        compared = sum(data.count(anchor) * crowd for anchor, crowd in self._crowds)
+        return self._is_full or compared > _WORTH * len(data)
 
     def find(self, data: bytes) -> Iterator[tuple[int, int]]:
         """Where phrases are: start and end, in no order."""
@@ -125,12 +159,19 @@ class _Finder:
         window = max(0, len(data) - self._longest + 1)
         tail = self._fold(data[window:])
         first = len(tail)
+        if len(self._phrases) > _FEW:
+            return window + next(filter(lambda at: self._begins(tail[at:]), range(first)), first)
         for phrase in self._phrases:
             at = tail.find(phrase[:1], max(0, len(tail) - len(phrase) + 1), first)
             while at >= 0 and not phrase.startswith(tail[at:]):
                 at = tail.find(phrase[:1], at + 1, first)
             first = at if at >= 0 else first
         return window + first
+
+    def _begins(self, text: bytes) -> bool:
+        """Whether a longer phrase begins with this."""
+        at = bisect_right(self._phrases, text)
+        return at < len(self._phrases) and self._phrases[at].startswith(text)
 
 
 def _anchored(phrases: Iterable[bytes], *, ignore_case: bool) -> Iterator[_Anchored]:
@@ -159,24 +200,54 @@ def _rarity(byte: int, *, ignore_case: bool) -> int:
 def _alternative(anchor: bytes, places: Iterable[tuple[int, bytes]]) -> bytes:
     """A pattern that is the anchor alone, where a phrase is around it."""
     around = b"|".join(
-        b"(?=%s)(?<=%s)" % (re.escape(phrase[at + len(anchor) :]), re.escape(phrase[: at + len(anchor)]))
-        for at, phrase in places
+        b"(?=%s)(?<=%s)" % (re.escape(phrase[end : end + _AROUND]), re.escape(phrase[max(0, end - _AROUND) : end]))
+        for end, phrase in ((at + len(anchor), phrase) for at, phrase in places)
     )
     return b"%s(?:%s)" % (re.escape(anchor), around)
+
+
+class _Places:
+    """All places where any of many phrases is: the longest at each, looked up place by place."""
+
+    def __init__(self, phrases: Iterable[bytes]) -> None:
+        self._phrases = frozenset(phrases)
+        self._lengths = sorted({len(each) for each in self._phrases}, reverse=True)
+        self._head = min(self._lengths, default=1)
+        self._heads = frozenset(each[: self._head] for each in self._phrases)
+
+    def find(self, data: bytes) -> Iterator[tuple[int, int]]:
+        """Where phrases are: start and end, by their starts."""
+        heads, head = self._heads, self._head
+        for start in [at for at in range(len(data) - head + 1) if data[at : at + head] in heads]:
+            for length in self._lengths:
+                if (found := data[start : start + length]) in self._phrases:
+                    yield start, start + len(found)
+                    break
+
+
+def _blocks(phrase: bytes) -> Iterator[bytes]:
+    """A phrase, or what is looked for instead of a long one: all of it is in blocks that overlap."""
+    if len(phrase) <= LONG:
+        yield phrase
+    else:
+        yield from (phrase[at : at + _BLOCK] for at in range(0, len(phrase) - _BLOCK, _BLOCK - 1))
+        yield phrase[-_BLOCK:]
 
 
 class _Values:
     """Hides phrases; those that overlap are hidden as one."""
 
     def __init__(self, phrases: Iterable[bytes]) -> None:
-        self._finder = _Finder(phrases)
+        blocks = {block for phrase in phrases if phrase for block in _blocks(phrase)}
+        self._finder = _Finder(blocks)
+        self._places = _Places(blocks)
         self._held = b""
         self._hidden = 0  # so many of the held bytes are hidden already, and come back only as part of another phrase
 
     def feed(self, data: bytes) -> bytes:
         data, at = self._held + data, self._hidden
         shown = bytearray()
-        for start, end in sorted(self._finder.find(data)):
+        for start, end in self._found(data):
             if start >= at:
                 shown += data[at:start] + MASK
             at = max(at, end)
@@ -188,6 +259,12 @@ class _Values:
     def end(self) -> bytes:
         rest, self._held, self._hidden = self._held[self._hidden :], b"", 0
         return rest
+
+    def _found(self, data: bytes) -> Iterable[tuple[int, int]]:
+        """Where phrases are, by their starts."""
+        most = 0 if self._finder.is_slow(data) else len(data) // 4 + 1
+        found = list(islice(self._finder.find(data), most))
+        return sorted(found) if len(found) < most else self._places.find(data)
 
 
 class _Openers:
