@@ -1,6 +1,6 @@
 """A daemon in the same process, over a socket, on the fake cloud: what tests of its clients share."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -11,14 +11,14 @@ from attrs import define, field
 
 from fleeting import Journal
 from fleeting.testing import FakeCloud, FakeGroup
-from taskscaler import Pool, ScalerEvent, Taskscaler, remote
+from taskscaler import ScalerEvent, ScalerObserver, remote
 from taskscaler.serve._app import Api
 from taskscaler.serve._holders import Holders
 from taskscaler.serve._listen import listening
 from taskscaler.serve._server import Server
 from taskscaler.serve._tcp import MOST_CONNECTIONS, Entrance, Listen, listening_on_tcp
 from tests.taskscaler.calling import Fleet, batches_of
-from tests.taskscaler.scaling import virtual_clock
+from tests.taskscaler.scaling import scaling, virtual_clock
 
 
 @asynccontextmanager
@@ -36,21 +36,20 @@ async def daemon(
 
     Instances and leases stay if there is a journal.
     """
-    group, clock = FakeGroup(cloud), virtual_clock()
-    pool = Pool(group, **{"dial": group.dial, **settings})  # type: ignore[arg-type]
     apis: list[Api] = []
+    clock = virtual_clock()
+    observers: Sequence[ScalerObserver] = settings.pop("observers", ())  # type: ignore[assignment]
 
     def hear(event: ScalerEvent) -> None:
         for api in apis:
             api.hear(event)
             api.fleet.holders.keeper.hear(event)
 
-    scaler = Taskscaler(pool, clock=clock, journal=journal, delete_instances_on_shutdown=False, observers=[hear])
     entrance = None if tcp is None else Entrance.of(tcp)
     async with (
         listening(path, None) as listener,
         listening_on_tcp(entrance) as others,
-        scaler,
+        scaling(cloud, journal=journal, observers=[*observers, hear], **settings) as scaler,  # type: ignore[arg-type]
         anyio.create_task_group() as tasks,
     ):
         fleet = Fleet(scaler, boot=boot)

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from inspect import signature
+from math import inf
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -16,7 +17,8 @@ from fleeting.events import LossKind
 from fleeting.testing import FakeCloud, virtual_time
 from taskscaler import KeyInUse, LeaseLost, NoCapacity, NoSuchInstance, NotSuspended, Taskscaler, remote
 from taskscaler._errors import DaemonRefused, NoDaemon, NotHeld
-from tests.taskscaler.daemons import client, connected, daemon, restarted
+from taskscaler.remote._link import Link
+from tests.taskscaler.daemons import Restarted, client, connected, daemon, restarted
 from tests.taskscaler.scaling import scaling
 
 pytestmark = pytest.mark.anyio
@@ -135,7 +137,7 @@ async def test_a_lease_sleeps_and_wakes(opened: Opened) -> None:
 
 
 async def test_a_lease_is_replaced_by_one_on_another_instance(opened: Opened) -> None:
-    """Under the same key; what is not held cannot be."""
+    """Under the same key; what is not held cannot be. More of this in `test_replace.py`, which runs over both, too."""
     async with opened(FakeCloud()) as scaler:
         old = await scaler.acquire_lease("a")
         new = await scaler.replace("a", why="slow", timeout=60)
@@ -183,6 +185,27 @@ async def test_draining_waits_and_refuses(opened: Opened) -> None:
             await scaler.acquire_lease("b")
         lease.release()
         assert await scaler.drain(timeout=60)
+
+
+@pytest.mark.parametrize("how", ["drain", "leave"])
+async def test_who_waits_to_reserve_is_refused_too(opened: Opened, how: str) -> None:
+    """By draining, and by leaving; it keeps no slot."""
+    refused: list[str] = []
+
+    async def reserve(scaler: Scaler) -> None:
+        with pytest.raises(NoCapacity) as error:
+            await scaler.reserve("two", timeout=inf)
+        refused.append(str(error.value))
+
+    async with anyio.create_task_group() as waiting, opened(FakeCloud(), max_instances=1) as scaler:
+        await scaler.acquire_lease("one")
+        waiting.start_soon(reserve, scaler)
+        await anyio.sleep(1)
+        if how == "drain":
+            await scaler.drain(timeout=1)
+            assert refused == ["the scaler is draining"]
+            assert (await scaler.capacity()).reserved == 0
+    assert len(refused) == 1
 
 
 async def test_stopping_breaks_what_is_held_and_refuses_who_waits(opened: Opened) -> None:
@@ -273,6 +296,57 @@ async def test_a_daemon_that_is_restarted_gives_the_same_leases_back(tmp_path: P
             assert (await fleet.scaler.capacity()).acquired == 0
 
 
+@pytest.mark.parametrize("granted", [False, True])
+async def test_a_lease_is_replaced_over_a_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, granted: bool
+) -> None:
+    """Once, whether or not the daemon that ended had done so already, and its answer was lost."""
+    cloud, path = FakeCloud(boot_time=30), tmp_path / "s.sock"
+    async with restarted(path, cloud, journal=MemoryJournal()) as service:
+        first = await service.start()
+        async with client(path, cloud) as scaler, anyio.create_task_group() as tasks:
+            old = await scaler.acquire_lease("a")
+            got: list[str] = []
+
+            async def replace() -> None:
+                got.append((await scaler.replace("a", why="slow", timeout=3600)).instance)
+
+            if granted:
+                lose_answer(service, monkeypatch)
+            tasks.start_soon(replace)
+            await anyio.sleep(1)
+            if not granted:
+                await service.stop()
+            else:
+                await service.over.wait()
+            assert not got
+            fleet = await service.start("second")
+            await anyio.sleep(600)
+            assert got != [old.instance]
+            assert old.ended
+            assert old.loss is None
+            [held] = fleet.holders.held.values()
+            assert (held.lease.key, held.lease.instance) == ("a", got[0])
+            assert (await fleet.scaler.capacity()).acquired == 1
+            assert first is not fleet
+
+
+def lose_answer(service: Restarted, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the daemon end before the first answer to a replacement is read."""
+    lost: list[str] = []
+    once = Link.once
+
+    async def ask(link: Link, method: str, path: str, *args: Any, **settings: Any) -> dict[str, Any]:  # noqa: ANN401  (the same)
+        answer = await once(link, method, path, *args, **settings)
+        if path == "/replace" and not lost:
+            lost.append(path)
+            await service.stop()
+            raise NoDaemon("gone; wait for the next one")
+        return answer
+
+    monkeypatch.setattr(Link, "once", ask)
+
+
 async def test_a_daemon_that_stays_away_is_given_up(tmp_path: Path) -> None:
     """After `patience`: leases are lost, and who asks learns that nobody answers."""
     cloud, path = FakeCloud(), tmp_path / "s.sock"
@@ -346,6 +420,9 @@ async def test_where_no_daemon_is_nothing_is_opened(tmp_path: Path) -> None:
     async with connected(tmp_path / "s.sock", FakeCloud()) as scaler:
         with pytest.raises(DaemonRefused, match="taskscaler reload"):
             await scaler.configure(policies=[])
+        with pytest.raises(DaemonRefused, match="taskscaler drain --delete"):
+            scaler.delete_instances_on_shutdown = True
+        assert not scaler.delete_instances_on_shutdown
 
 
 async def test_a_client_that_is_gone_loses_what_it_had(tmp_path: Path) -> None:
@@ -367,6 +444,7 @@ async def test_a_client_that_is_gone_loses_what_it_had(tmp_path: Path) -> None:
             lease.release()
 
 
+@pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])  # it writes, which trio's virtual time does not await
 async def test_a_program_has_a_lease_outlive_it(tmp_path: Path) -> None:
     """For a bound of its own: the daemon lists it, over a restart too, and whoever reattaches it has the same slot."""
     cloud, path = FakeCloud(), tmp_path / "s.sock"

@@ -1,5 +1,11 @@
 """A lease's slot is swapped for one on another instance; over the fake cloud, in virtual time."""
 
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from functools import partial
+from pathlib import Path
+from typing import TypeAlias, cast
+
 import anyio
 import pytest
 
@@ -7,10 +13,21 @@ from fleeting import Capability, CapacityUnavailable, MemoryJournal
 from fleeting.testing import FakeCloud, FakeGroup, SuspendFault, virtual_time
 from taskscaler import KeyInUse, LeaseEvent, NoCapacity, NotHeld, Policy, Pool, ScalerEvent, Taskscaler
 from taskscaler.sync import Taskscaler as SyncTaskscaler
-from tests.taskscaler.scaling import scaling, virtual_clock, work
+from tests.taskscaler.daemons import connected
+from tests.taskscaler.scaling import scaling as scaling_here
+from tests.taskscaler.scaling import virtual_clock, work
 
 pytestmark = pytest.mark.anyio
 anyio_backend = virtual_time
+
+Opened: TypeAlias = Callable[..., AbstractAsyncContextManager[Taskscaler]]
+
+
+@pytest.fixture(params=["here", "there"])
+def scaling(request: pytest.FixtureRequest, tmp_path: Path) -> Opened:
+    """What opens a scaler on a cloud: our own, or a daemon's."""
+    return scaling_here if request.param == "here" else cast("Opened", partial(connected, tmp_path / "s.sock"))
+
 
 KEEP = [Policy(idle_time=3600)]
 
@@ -20,7 +37,7 @@ def a_cloud() -> FakeCloud:
     return FakeCloud(capabilities=frozenset({Capability.NAMED_CREATE, Capability.SUSPEND_RESUME}))
 
 
-async def test_the_work_gets_another_instance_and_the_old_one_goes_once_it_is_free() -> None:
+async def test_the_work_gets_another_instance_and_the_old_one_goes_once_it_is_free(scaling: Opened) -> None:
     """Though it had another slot free; what others run there goes on."""
     cloud = FakeCloud()
     async with scaling(cloud, capacity_per_instance=3, policies=KEEP) as scaler:
@@ -42,7 +59,7 @@ async def test_the_work_gets_another_instance_and_the_old_one_goes_once_it_is_fr
         new.release()
 
 
-async def test_it_keeps_its_place_in_the_queue() -> None:
+async def test_it_keeps_its_place_in_the_queue(scaling: Opened) -> None:
     """Whoever came later goes on waiting, also with a reservation."""
     cloud = FakeCloud()
     served: list[str] = []
@@ -63,7 +80,7 @@ async def test_it_keeps_its_place_in_the_queue() -> None:
     assert cloud.alive <= {"i-2"}
 
 
-async def test_a_suspended_lease_whose_instance_does_not_come_back_is_replaced() -> None:
+async def test_a_suspended_lease_whose_instance_does_not_come_back_is_replaced(scaling: Opened) -> None:
     """Its work begins anew elsewhere; the instance, with nothing else on it, is given up in its sleep."""
     cloud, journal = a_cloud(), MemoryJournal()
     async with scaling(cloud, journal=journal, policies=KEEP, capacity_per_instance=2) as scaler:
@@ -84,7 +101,7 @@ async def test_a_suspended_lease_whose_instance_does_not_come_back_is_replaced()
         new.release()
 
 
-async def test_what_sleeps_beside_a_lease_that_was_replaced_can_be_resumed_there() -> None:
+async def test_what_sleeps_beside_a_lease_that_was_replaced_can_be_resumed_there(scaling: Opened) -> None:
     """The instance gets no new work then either, and goes once that is done."""
     cloud = a_cloud()
     async with scaling(cloud, policies=[Policy(idle_time=10)], capacity_per_instance=3) as scaler:
@@ -105,7 +122,7 @@ async def test_what_sleeps_beside_a_lease_that_was_replaced_can_be_resumed_there
         assert old not in cloud.alive
 
 
-async def test_who_gives_up_waiting_for_another_has_none() -> None:
+async def test_who_gives_up_waiting_for_another_has_none(scaling: Opened) -> None:
     """The old slot was given back at once."""
     async with scaling(FakeCloud(), max_instances=1) as scaler:
         await scaler.acquire_lease("job")
@@ -117,7 +134,7 @@ async def test_who_gives_up_waiting_for_another_has_none() -> None:
         assert (capacity.acquired, capacity.pending) == (0, 0)
 
 
-async def test_only_what_is_held_can_be_replaced() -> None:
+async def test_only_what_is_held_can_be_replaced(scaling: Opened) -> None:
     """Not what waits, what is reserved or what somebody waits to resume; and not once nothing is handed out."""
     cloud = a_cloud()
     cloud.resume_time = 1000
@@ -143,7 +160,7 @@ async def test_only_what_is_held_can_be_replaced() -> None:
             held.release()
 
 
-async def test_a_detached_lease_is_reattached_first() -> None:
+async def test_a_detached_lease_is_reattached_first(scaling: Opened) -> None:
     """What runs there may still run; whoever replaces it has to know."""
     cloud, journal = FakeCloud(), MemoryJournal()
     async with scaling(cloud, journal=journal) as scaler:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from taskscaler import KeyInUse
-from taskscaler._errors import DaemonRefused
+from taskscaler._errors import DaemonRefused, NotHeld
 from taskscaler._wire import ClientUnknown
 from taskscaler.serve import _clients
 from taskscaler.serve._clients import Client, Clients, Hold
@@ -110,6 +110,31 @@ class ClientsMachine(RuleBasedStateMachine):
             if hold is Hold.WAITING:
                 self.keys[key] = id_, Hold.HELD, request
                 assert self.clients.ask(self.known[id_], key, request)
+
+    @rule(id_=IDS, key=KEYS)
+    def replaces(self, id_: str, key: str) -> None:
+        """It waits once more, for another slot than it has, or than sleeps under the key, which nobody has."""
+        if not (client := self.find(id_)):
+            return
+        self.requests += 1
+        owner, hold, _ = self.keys.get(key, (id_, Hold.HELD, ""))
+        if owner == id_ and hold is Hold.HELD:
+            assert not self.clients.replace(client, key, str(self.requests))
+            self.keys[key] = id_, Hold.WAITING, str(self.requests)
+        else:
+            with pytest.raises(NotHeld):
+                self.clients.replace(client, key, str(self.requests))
+
+    @rule(id_=IDS, key=KEYS)
+    def keeps(self, id_: str, key: str) -> None:
+        """It has again what could not be replaced, unless the key is taken or it is gone."""
+        client = self.find(id_) or Client(id_, 7, 1, 5, self.now)
+        self.requests += 1
+        kept = self.clients.keep(client, key, str(self.requests))
+        assert kept is (self.find(id_) is not None and key not in self.keys)
+        if kept:
+            self.keys[key] = id_, Hold.HELD, str(self.requests)
+            assert self.clients.replace(client, key, str(self.requests))
 
     @rule(key=KEYS)
     def gives_up(self, key: str) -> None:

@@ -246,6 +246,7 @@ class NotHeld(TaskscalerError):
     def __init__(self, key: str, *, detached: bool = False) -> None:
         """Take the key, and whether a lease under it is detached."""
         self.key = key
+        self.detached = detached
         what = "the lease {!r} is detached; reattach it first" if detached else "no lease is held under the key {!r}"
         super().__init__(what.format(key))
 

@@ -19,6 +19,7 @@ from taskscaler._errors import (
     NoCapacity,
     NoSuchInstance,
     NotDetached,
+    NotHeld,
     NotSuspended,
     TaskscalerError,
 )
@@ -116,7 +117,7 @@ def error_as_data(error: Exception) -> dict[str, object]:
     return {"code": entry.code, "type": type(error).__name__, "message": str(error), **_kept_by(error)}
 
 
-_KEPT = ("possible", "key", "at", "held", "instance")
+_KEPT = ("possible", "key", "at", "held", "instance", "detached")
 """What errors keep beside their messages, by the names of their attributes."""
 
 
@@ -144,6 +145,7 @@ _ERRORS: Mapping[str, Callable[[Mapping[str, Any]], Exception]] = {
     "KeyInUse": lambda data: KeyInUse(data["key"]),
     "LeaseExpired": lambda data: LeaseExpired(data["key"], float(data["at"])),
     "NotDetached": lambda data: NotDetached(data["key"], data["why"], held=bool(data["held"])),
+    "NotHeld": lambda data: NotHeld(data["key"], detached=bool(data["detached"])),
     "NotSuspended": lambda data: NotSuspended(data["key"]),
     "NoSuchInstance": lambda data: NoSuchInstance(data["instance"], data["message"]),
     "LeaseLost": lambda data: LeaseLost(data["key"], data["instance"], loss_of(data["loss"])),

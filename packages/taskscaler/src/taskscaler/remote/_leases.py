@@ -16,7 +16,6 @@ from fleeting.runtime import Dial
 from taskscaler._connections import Connections
 from taskscaler._errors import DaemonRefused, KeyInUse, NoCapacity, NoDaemon, NotDetached, NotHeld, NotSuspended
 from taskscaler._lease import Lease, LeaseState, inside
-from taskscaler._scaler import REPLACED
 from taskscaler._wire import KeptFacts, LeaseFacts, from_plain, loss_of
 from taskscaler.core._slots import DetachedLease, LeaseId
 from taskscaler.remote._link import PROMPT, Link
@@ -43,6 +42,9 @@ class _Held:
 class _Asking:
     """Somebody who waits for a lease."""
 
+    path: str
+    """Of what is asked."""
+
     scope: anyio.CancelScope = field(factory=anyio.CancelScope)
     refusal: str = ""
 
@@ -58,6 +60,7 @@ class RemoteLeases:
     """By key."""
 
     _asking: dict[str, _Asking] = field(factory=dict, init=False)
+    _reserving: list[_Asking] = field(factory=list, init=False)
     _posts: dict[str, int] = field(factory=dict, init=False)
     """How many messages about a key are on their way to the daemon: who asks for it again waits for them."""
 
@@ -84,15 +87,18 @@ class RemoteLeases:
 
     # --- waiting -----------------------------------------------------------------------------------------
 
-    async def wait(self, path: str, key: str, asked: Mapping[str, object]) -> Lease:
-        """Wait for what is asked under a key. A daemon that is restarted meanwhile is asked again."""
-        asking = self._asking[key] = _Asking()
+    async def wait(self, path: str, key: str, asked: Mapping[str, object], old: _Held | None = None) -> Lease:
+        """Wait for what is asked under a key, in place of an old lease if there is one.
+
+        A daemon that is restarted meanwhile is asked again.
+        """
+        asking = self._asking[key] = _Asking(path)
         request = self.new_request()
         try:
             with asking.scope:
                 while key in self._posts:
                     await self._changed.wait()
-                return await self._granted(path, {"key": key, "request": request}, asked)
+                return await self._granted(path, {"key": key, "request": request}, asked, old)
             self._post("/abandon", key, request=request)
             raise NoCapacity(asking.refusal)
         except BaseException as error:
@@ -103,19 +109,30 @@ class RemoteLeases:
             del self._asking[key]
             self._change()
 
-    async def _granted(self, path: str, named: Mapping[str, object], asked: Mapping[str, object]) -> Lease:
+    async def _granted(
+        self, path: str, named: Mapping[str, object], asked: Mapping[str, object], old: _Held | None
+    ) -> Lease:
         """Wait for the answer. A daemon that ended after it had granted the request has kept the lease for us."""
-        daemon = self._daemon
-        data: Mapping[str, Any] | None
-        try:
-            data = await self._link.ask("POST", path, {**named, **asked}, wait=inf)
-        except (KeyInUse, NotSuspended):
-            if daemon == self._daemon:
-                raise
-            data = await self._kept(named)
-            if data is None:
-                raise
-        return self._take(from_plain(data, LeaseFacts))
+        while True:
+            daemon = self._daemon
+            data: Mapping[str, Any] | None
+            try:
+                data = await self._link.ask("POST", path, {**named, **asked}, wait=inf)
+            except (KeyInUse, NotHeld, NotSuspended):
+                if daemon == self._daemon:
+                    raise
+                data = await self._kept(named if old is None else {**named, "request": self.new_request()})
+                if data is None and old is not None:  # it was given back, and the other one had not come
+                    again = {"place": old.state.place, "persistent": old.state.persistent}
+                    timeout = {name: value for name, value in asked.items() if name == "timeout"}
+                    return await self._granted("/acquire", named, {**again, **timeout}, None)
+                if data is None:
+                    raise
+                if old is not None and data["instance"] == old.state.id.instance:  # not replaced yet
+                    old.name = data["lease"]
+                    asked = {**asked, "lease": old.name}
+                    continue
+            return self._take(from_plain(data, LeaseFacts))
 
     async def _kept(self, named: Mapping[str, object]) -> Mapping[str, Any] | None:
         try:
@@ -129,23 +146,61 @@ class RemoteLeases:
         self.held[facts.key] = _Held(state, facts.lease)
         return Lease(state, self)
 
-    async def give_up(self, key: str, why: str) -> tuple[int, bool]:
-        """Release a lease whose instance is suspect; gives its place in the queue, and whether it was persistent.
+    async def reserve(self, key: str, asked: Mapping[str, object], wait: float) -> None:
+        """Keep a slot for later."""
+        asking = _Asking("/reserve")
+        self._reserving.append(asking)
+        try:
+            with asking.scope:
+                await self._link.ask(
+                    "POST", asking.path, {"key": key, "request": self.new_request(), **asked}, wait=wait
+                )
+                return
+            self._post("/unreserve", key)
+            raise NoCapacity(asking.refusal)
+        except BaseException as error:
+            if not isinstance(error, Exception):  # cancelled: the slot may be kept already
+                self._post("/unreserve", key)
+            raise
+        finally:
+            self._reserving.remove(asking)
+
+    async def replace(self, key: str, why: str, asked: Mapping[str, object]) -> Lease:
+        """Swap a lease that is held here, or suspended, for one on another instance.
 
         Raises:
-            NotHeld: There is none.
+            NotHeld, KeyInUse, NoCapacity: As `taskscaler.Taskscaler.replace`.
         """
-        held = self.held.get(key)
-        if held is None:
-            raise NotHeld(key)
-        said = {"key": key, "lease": held.name, "what": "suspect", "why": _printable(why) or REPLACED}
-        await self._link.ask("POST", "/suspect", said)
-        Lease(held.state, self).release()
-        return held.state.place, held.state.persistent
+        if asking := self._asking.get(key):
+            raise KeyInUse(key) if asking.path == "/resume" else NotHeld(key)
+        while (old := self.held.get(key)) is not None and old.coming_back:
+            await self._changed.wait()
+        if old is None:
+            return await self.wait("/replace", key, {"why": _printable(why), **asked})
+        del self.held[key]
+        try:
+            lease = await self.wait("/replace", key, {"lease": old.name, "why": _printable(why), **asked}, old)
+        except BaseException as error:
+            if isinstance(error, Exception) and await self._has_still(key):
+                self.held[key] = old
+            else:
+                old.state.end()
+                self._post("/release", key, lease=old.name)
+            raise
+        old.state.end()
+        return lease
+
+    async def _has_still(self, key: str) -> bool:
+        """Whether the daemon has left a lease as it was, because it hands out no more."""
+        try:
+            answer = await self._link.once("POST", "/client", {"ttl": self._link.ttl, "leases": [key]})
+        except FleetingError:
+            return False
+        return any(each["key"] == key for each in answer["leases"])
 
     def refuse(self, why: str) -> None:
         """Whoever waits waits no more."""
-        for asking in self._asking.values():
+        for asking in (*self._asking.values(), *self._reserving):
             asking.refusal = why
             asking.scope.cancel()
 

@@ -193,12 +193,12 @@ class Taskscaler:
     async def replace(self, key: str, *, why: str = "", timeout: float | None = None) -> Lease:
         """Give a lease's slot back for one on another instance: as `taskscaler.Taskscaler.replace`.
 
-        Only leases that this program holds can be replaced, not suspended ones.
+        The lease is one that this program holds, or a suspended one of the same user.
         """
         check_wait(key, timeout)
         check("why", why, str)
-        place, persistent = await self._open.give_up(key, why)
-        return await self.acquire_lease(key, timeout=timeout, place=place, persistent=persistent)
+        self._refuse_if_shut()
+        return await self._open.replace(key, why, _finite(timeout=timeout))
 
     def attempts(
         self, key: str, *, tries: int = 3, timeout: float | None = None, expected_duration: float = math.inf
@@ -216,8 +216,7 @@ class Taskscaler:
         """Keep a slot for an acquire to come. Arguments and errors are those of `taskscaler.Taskscaler.reserve`."""
         check_wait(key, timeout)
         self._refuse_if_shut()
-        asked = {"key": key, "request": self._open.new_request(), **_finite(timeout=timeout)}
-        await self._link.ask("POST", "/reserve", asked, wait=PROMPT + (timeout or 0.0))
+        await self._open.reserve(key, _finite(timeout=timeout), PROMPT + (timeout or 0.0))
 
     async def unreserve(self, key: str) -> None:
         """Give a reservation up; nothing happens if there is none."""
@@ -258,6 +257,17 @@ class Taskscaler:
     async def is_draining(self) -> bool:
         """Whether the daemon hands out no more slots, because it is about to end."""
         return bool((await self._look("/status"))["state"] == "draining")
+
+    @property
+    def delete_instances_on_shutdown(self) -> bool:
+        """Whether leaving deletes the instances: never, they are the daemon's."""
+        return False
+
+    @delete_instances_on_shutdown.setter
+    def delete_instances_on_shutdown(self, delete: bool) -> NoReturn:
+        """Refuse."""
+        del delete
+        raise DaemonRefused("the instances are the daemon's; `taskscaler drain --delete` deletes them")
 
     @property
     def groups(self) -> Mapping[str, GroupInfo]:

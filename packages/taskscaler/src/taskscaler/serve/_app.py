@@ -21,7 +21,16 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from fleeting import ConfigError, ConnectorConfig, FleetingError, JournalError, Unreachable
 from fleeting.config import did_you_mean
 from fleeting.plugins import structure
-from taskscaler._errors import DaemonRefused, KeyInUse, LeaseLost, NoCapacity, NoSuchInstance, NotDetached, NotSuspended
+from taskscaler._errors import (
+    DaemonRefused,
+    KeyInUse,
+    LeaseLost,
+    NoCapacity,
+    NoSuchInstance,
+    NotDetached,
+    NotHeld,
+    NotSuspended,
+)
 from taskscaler._observe import ScalerEvent, event_as_data
 from taskscaler._scaler import Taskscaler
 from taskscaler._wire import CLIENT, ClientUnknown, error_as_data, to_plain
@@ -66,6 +75,7 @@ _STATUS: Mapping[type[Exception], int] = {
     NotDetached: 404,
     NotSuspended: 404,
     NoSuchInstance: 404,
+    NotHeld: 404,
     KeyInUse: 409,
     LeaseLost: 410,
     Unreachable: 502,
@@ -344,6 +354,9 @@ class Api:
 
     async def _resume(self, call: _Call) -> dict[str, object]:
         return await self._receive(call, self.fleet.holders.resume)
+
+    async def _replace(self, call: _Call) -> dict[str, object]:
+        return await self._receive(call, self.fleet.holders.replace)
 
     async def _reattach(self, call: _Call) -> dict[str, object]:
         return await self._receive(call, self.fleet.holders.reattach)

@@ -97,6 +97,17 @@ class Resume:
 
 
 @frozen(kw_only=True)
+class Replace(Resume):
+    """Swaps a lease that is held or suspended for one on another instance."""
+
+    lease: str = field(default="", validator=_short)
+    """As the answer to the acquire had it; empty: it is suspended."""
+
+    why: str = field(default="", validator=_short)
+    """What is wrong with the old instance; for people to read."""
+
+
+@frozen(kw_only=True)
 class OfLease:
     """Names a lease that the client holds."""
 

@@ -4,7 +4,7 @@ A client is one program that uses the fleet. It lives while a connection of its 
 the last one was closed or it last renewed; what it holds then goes back. A key is one client's at a time:
 
     (nothing) ──ask──► WAITING ──grant──► HELD ──drop──► (nothing)
-        │                 ▲
+        │                ▲  └───replace────┘
         └──reserve──► RESERVED
 
 The scaler says who gets a slot; this says whose it is. Nothing here awaits, reads a clock or calls the scaler.
@@ -18,7 +18,7 @@ from math import inf
 
 from attrs import define, field, frozen
 
-from taskscaler._errors import DaemonRefused, KeyInUse
+from taskscaler._errors import DaemonRefused, KeyInUse, NotHeld
 from taskscaler._wire import ClientUnknown
 
 MOST_CLIENTS = 10_000
@@ -145,6 +145,27 @@ class Clients:
                 raise KeyInUse(key)
         self._put(client, key, Hold.WAITING, request)
         return False
+
+    def replace(self, client: Client, key: str, request: str) -> bool:
+        """Let a client wait for another slot than it has, or than sleeps under the key; returns as `ask`.
+
+        Raises:
+            NotHeld: It has none that could be replaced.
+        """
+        owner = self._owners.get(key)
+        if owner is not None and (owner is not client or owner.holds[key][0] is not Hold.HELD):
+            raise NotHeld(key)
+        if owner is client and client.holds[key] == (Hold.HELD, request):
+            return True
+        self._put(client, key, Hold.WAITING, request)
+        return False
+
+    def keep(self, client: Client, key: str, request: str) -> bool:
+        """Let a client have again what it had from a request; False: it is gone, or has something else."""
+        if self._clients.get(client.id) is not client or key in self._owners:
+            return False
+        self._put(client, key, Hold.HELD, request)
+        return True
 
     def grant(self, client: Client, key: str, request: str) -> bool:
         """Let a client have the slot that it waited for; False: it is gone, and the slot goes back."""

@@ -13,11 +13,11 @@ from attrs import define, evolve, field, frozen
 from fleeting import FleetingError
 from fleeting.events import Loss, LossKind
 from fleeting.plugins import one_line
-from taskscaler._errors import DaemonRefused, NoCapacity, NotDetached
+from taskscaler._errors import DaemonRefused, KeyInUse, NoCapacity, NotDetached, NotHeld
 from taskscaler._lease import Lease, inside
 from taskscaler._scaler import Taskscaler
 from taskscaler._wire import LeaseFacts, loss_as_data
-from taskscaler.serve._bodies import Acquire, Keep, OfLease, OfRequest, Reserve, Resume, Suspect, Suspend
+from taskscaler.serve._bodies import Acquire, Keep, OfLease, OfRequest, Replace, Reserve, Resume, Suspect, Suspend
 from taskscaler.serve._clients import Client, Clients, GiveBack, Hold
 from taskscaler.serve._keeper import Keeper, check_detached
 from taskscaler.serve._kept import Kept
@@ -75,6 +75,9 @@ class Holders:
     keeper: Keeper = field(init=False)
     held: dict[str, Held] = field(factory=dict, init=False)
     """By key."""
+
+    _resuming: set[str] = field(factory=set, init=False)
+    """Keys of suspended leases that somebody waits to resume."""
 
     _news: anyio.Event = field(factory=anyio.Event, init=False)
     """Set when a client may end sooner than the last look has shown."""
@@ -193,7 +196,33 @@ class Holders:
         """Wait for a suspended lease, as `Taskscaler.resume` does."""
         if self.clients.ask(client, asked.key, asked.request):
             return self.held[asked.key]
-        return await self._receive(client, asked.key, asked.request, self._resume(asked), Lease.suspend_again)
+        self._resuming.add(asked.key)
+        try:
+            return await self._receive(client, asked.key, asked.request, self._resume(asked), Lease.suspend_again)
+        finally:
+            self._resuming.discard(asked.key)
+
+    async def replace(self, client: Client, asked: Replace) -> Held:
+        """Wait for a slot on another instance, as `Taskscaler.replace` does."""
+        if asked.key in self._resuming:
+            raise KeyInUse(asked.key)
+        if asked.key in self.keeper.kept:  # with what was left on its instance
+            raise DaemonRefused(f"the lease {asked.key!r} is kept where it is; stop it, and acquire another one")
+        old = self.held.get(asked.key)
+        if old is not None and old.client is client and asked.lease != old.name and not self._is_from(old, asked):
+            raise NotHeld(asked.key)  # it has ended, and the key is used again
+        origin = client.holds.get(asked.key)
+        if self.clients.replace(client, asked.key, asked.request):
+            return self.held[asked.key]
+        old = self.held.pop(asked.key, None)
+        waiting = self.scaler.replace(asked.key, why=asked.why, timeout=asked.timeout)
+        persistent = old is not None and old.persistent
+        try:
+            return await self._receive(client, asked.key, asked.request, waiting, Lease.release, persistent=persistent)
+        except BaseException:
+            if old is not None and origin is not None and not old.lease.ended:  # no slot is handed out any more
+                self._keep(old, asked.key, origin[1])
+            raise
 
     def release(self, client: Client, named: OfLease) -> None:
         """Take a slot back; nothing happens if the lease has ended."""
@@ -334,10 +363,23 @@ class Holders:
                     held.client, {"event": "unhealthy", "key": state.id.key, "lease": held.name, "why": unhealthy}
                 )
             await state.wait_for_news()
-        if state.loss is not None and self.held.get(state.id.key) is held:
+        now = self.held.get(state.id.key)
+        if state.loss is not None and now is not None and now.name == held.name:  # it may be kept by now
             self._forget(state.id.key)
             loss = loss_as_data(state.loss)
             self.notify(held.client, {"event": "lost", "key": state.id.key, "lease": held.name, "loss": loss})
+
+    @staticmethod
+    def _is_from(held: Held, asked: Replace) -> bool:
+        """Whether a lease comes from this very request."""
+        return held.client.holds[asked.key] == (Hold.HELD, asked.request)
+
+    def _keep(self, held: Held, key: str, request: str) -> None:
+        """Leave a lease in its client's hands after all, if there are any."""
+        if self.clients.keep(held.client, key, request):
+            self.held[key] = held
+        else:
+            held.undo(held.lease)
 
     def _find(self, client: Client, named: OfLease) -> Held | None:
         held = self.held.get(named.key)

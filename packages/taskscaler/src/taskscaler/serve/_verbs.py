@@ -180,6 +180,16 @@ VERBS: Sequence[Verb] = (
         waits=True,
     ),
     Verb(
+        name="replace",
+        method="POST",
+        path="/replace",
+        summary="Give a lease's slot back, and wait for one on another instance, under the same key.",
+        answer="key, lease, pool, instance, slot, place, persistent",
+        body=bodies.Replace,
+        client=True,
+        waits=True,
+    ),
+    Verb(
         name="detach",
         method="POST",
         path="/detach",

@@ -208,6 +208,15 @@ class Taskscaler:
         return self.portal.call(self.scaler.instances)
 
     @property
+    def delete_instances_on_shutdown(self) -> bool:
+        """Whether leaving the scaler removes every instance, as `taskscaler.Taskscaler` has it."""
+        return self.scaler.delete_instances_on_shutdown
+
+    @delete_instances_on_shutdown.setter
+    def delete_instances_on_shutdown(self, delete: bool) -> None:
+        self.scaler.delete_instances_on_shutdown = delete
+
+    @property
     def groups(self) -> Mapping[str, GroupInfo]:
         """What each group said of itself when it was opened, by the names of the pools."""
         return self.portal.do(lambda: self.scaler.groups)
