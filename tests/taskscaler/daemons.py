@@ -30,11 +30,13 @@ async def daemon(
     journal: Journal | None = None,
     tcp: Listen | None = None,
     most: int = MOST_CONNECTIONS,
+    leases: Path | None = None,
     **settings: object,
 ) -> AsyncIterator[Fleet]:
     """Serve the cloud on a socket while the body runs, and over TCP, for so many connections, if that is asked for.
 
-    Instances and leases stay if there is a journal.
+    Instances and leases stay if there is a journal. Leases that outlive their clients are written down in *leases*, if
+    that is given: in threads, which trio's virtual time does not wait for.
     """
     apis: list[Api] = []
     clock = virtual_clock()
@@ -55,7 +57,7 @@ async def daemon(
         fleet = Fleet(scaler, boot=boot)
         api = Api(fleet)
         apis.append(api)
-        fleet.holders = Holders(scaler, clock.now, tasks.start_soon, api.notify, path.with_suffix(".leases"))
+        fleet.holders = Holders(scaler, clock.now, tasks.start_soon, api.notify, leases)
         fleet.batches = batches_of(scaler, path.with_suffix(".batches"), tasks.start_soon)
         app = api.app()
         servers = [Server(app), *(Server(entrance.guard(app), most, entrance.admit) for _ in others if entrance)]

@@ -448,7 +448,7 @@ async def test_a_client_that_is_gone_loses_what_it_had(tmp_path: Path) -> None:
 async def test_a_program_has_a_lease_outlive_it(tmp_path: Path) -> None:
     """For a bound of its own: the daemon lists it, over a restart too, and whoever reattaches it has the same slot."""
     cloud, path = FakeCloud(), tmp_path / "s.sock"
-    async with restarted(path, cloud, journal=MemoryJournal()) as service:
+    async with restarted(path, cloud, journal=MemoryJournal(), leases=tmp_path / "leases") as service:
         fleet = await service.start("first")
         async with client(path, cloud) as scaler:
             lease = await scaler.acquire_lease("dev")
