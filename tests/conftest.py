@@ -29,6 +29,7 @@ WITH_DOCKER = (
     "tests/executor_docker/",
     "tests/fleeting_docker/",
     "tests/fleeting_docker_engine/",
+    "tests/taskscaler_gitlab/test_jobs_in_containers.py",
 )
 """Where the tests are that need a Docker daemon, as their ids begin."""
 

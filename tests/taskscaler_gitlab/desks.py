@@ -194,7 +194,12 @@ def script(*lines: str, after: Sequence[str] = (), **more: Any) -> Job:  # noqa:
 
 def leaving(*paths: str, **more: Any) -> Artifact:  # noqa: ANN401  (an artifact's)
     """Artifacts that a job leaves."""
-    given = {"name": "artifacts", "artifact_type": "archive", "artifact_format": "zip", "when": "on_success"}
+    given: dict[str, Any] = {
+        "name": "artifacts",
+        "artifact_type": "archive",
+        "artifact_format": "zip",
+        "when": "on_success",
+    }
     return Artifact(paths=paths, **{**given, **more})
 
 
@@ -205,13 +210,14 @@ def after(*jobs: Job) -> tuple[Dependency, ...]:
 
 
 @asynccontextmanager
-async def desk_on(directory: Path, **settings: Any) -> AsyncIterator[Desk]:  # noqa: ANN401  (a runner's)
+async def desk_on(directory: Path, make: Callable[[], Executor] | None = None, **settings: Any) -> AsyncIterator[Desk]:  # noqa: ANN401  (a runner's)
     """Start a GitLab and an instance."""
-    given = {
+    given: dict[str, Any] = {
         "name": "a runner",
         "url": "https://gitlab.example.com",
         "token": "glrt-0123456789",
         "executor": "instance",
+        **settings,
     }
     for each in ("artifacts", "jobs"):
         (directory / each).mkdir()
@@ -226,7 +232,7 @@ async def desk_on(directory: Path, **settings: Any) -> AsyncIterator[Desk]:  # n
                 client,
                 Slot(instance, lambda: dialled(group, instance)),
                 directory / "jobs",
-                RunnerSettings(**{**given, **settings}),
-                lambda: InstanceExecutor(InstanceConfig(), Runs("instance", directory / "owner")),
+                RunnerSettings(**given),
+                make or (lambda: InstanceExecutor(InstanceConfig(), Runs("instance", directory / "owner"))),
                 Path(home),
             )

@@ -1,5 +1,6 @@
 """The script of a whole job, as each shell of this machine runs it."""
 
+import os
 import re
 import shlex
 import subprocess
@@ -64,8 +65,10 @@ class Ran:
             return {name.removeprefix("./") for name in archive.getnames()}
 
 
-def run(shell: Sequence[str], job: Job, directory: Path, *, before: Before | None = None) -> Ran:
-    """Run a job in a shell."""
+def run(
+    shell: Sequence[str], job: Job, directory: Path, *, before: Before | None = None, tools: Path | None = None
+) -> Ran:
+    """Run a job in a shell, with other tools before those of this machine."""
     work = directory / "work"
     work.mkdir()
     place = Place(builds_dir=str(directory / "builds"), instance="i-1", slot=0)
@@ -80,7 +83,8 @@ def run(shell: Sequence[str], job: Job, directory: Path, *, before: Before | Non
     )
     path = directory / "script"
     path.write_text(text)
-    done = subprocess.run([*shell, "-e", str(path)], cwd=work, capture_output=True, timeout=60, check=False)
+    env = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}" if tools else os.environ["PATH"]}
+    done = subprocess.run([*shell, "-e", str(path)], cwd=work, env=env, capture_output=True, timeout=60, check=False)
     marks = Marks(NONCE)
     log = marks.feed(done.stdout) + marks.end()
     assert done.stderr == b""
@@ -145,6 +149,21 @@ def test_files_of_any_name_are_left(names: set[str]) -> None:
         make = " && ".join(f": > {shlex.quote(f'out/{name}')}" for name in names)
         ran = run(SHELLS[0][1], script(f"mkdir out && {make}", artifacts=(leaving("out"),)), Path(directory))
         assert ran.files() == {f"out/{name}" for name in names}, ran.log
+
+
+@pytest.mark.skipif(not Path("/usr/bin/busybox").exists(), reason="there is no busybox")
+def test_tools_of_a_small_system_are_enough(tmp_path: Path) -> None:
+    """Its tar reads no names from files, and its awk, find and sed are others."""
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for name in ("tar", "awk", "find", "sed", "xargs", "tr", "cp", "grep", "wc", "sleep", "setsid", "date", "mkdir"):
+        (tools / name).symlink_to("/usr/bin/busybox")
+    names = ("-rf", "a\\nb", "it's", "é ü", "x*")
+    make = "; ".join(f": > {shlex.quote(f'out/{name}')}" for name in names)
+    job = script(f"mkdir -p out/empty; {make}; ln -s x out/link", artifacts=(leaving("out"),))
+    ran = run(("/usr/bin/busybox", "sh"), job, tmp_path, tools=tools)
+    assert ran.code == 0, ran.log
+    assert {f"out/{name}" for name in (*names, "empty", "link")} <= ran.files(), ran.log
 
 
 PART = st.sampled_from(["a", "b", "ab", ".x", "a.c"])

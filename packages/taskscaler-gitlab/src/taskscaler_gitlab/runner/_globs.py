@@ -149,6 +149,9 @@ END {
 nothing matches, and an empty line; then paths, those of directories with a slash, those that are wanted anyway behind a
 question mark. Directories are named only if nothing is in them: in others, it is what they have."""
 
+_COPY = 'tree=$1; shift; tar -cf - "$@" | tar -xf - -C "$tree"'
+"""Copies files into a tree: for a *tar* that cannot read names from a file, as that of small systems."""
+
 FIND = f"""
 _t_root=$(pwd -P)
 _t_find() {{
@@ -174,9 +177,14 @@ _t_pick() {{
 _t_tar() {{
     if tar --no-recursion --no-unquote -cf /dev/null -T /dev/null 2>/dev/null; then
         tar --no-recursion --no-unquote -cf "$1" -T "$2"
-    else
-        tar -cf "$1" -T "$2"
+        return
     fi
+    _t_tree=$1.tree
+    mkdir "$_t_tree" && tr '\\n' '\\000' < "$2" | xargs -0 sh -c {shlex.quote(_COPY)} sh "$_t_tree" &&
+        (cd "$_t_tree" && tar -cf "$1" .)
+    _t_code=$?
+    rm -rf "$_t_tree"
+    return "$_t_code"
 }}
 """
 """Functions of a shell that stands in the project's directory: what is in places, what git does not know, what of it

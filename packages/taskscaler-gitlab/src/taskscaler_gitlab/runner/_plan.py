@@ -21,8 +21,9 @@ from taskscaler_gitlab.runner._sources import clear_worktree_script, sources_scr
 from taskscaler_gitlab.runner._stages import AFTER_SCRIPT, Ended, Phase, Stage, When, judge
 from taskscaler_gitlab.runner._variables import JobEnvironment
 
-_GREETING = r"""printf 'Running on %s...\n' "$(hostname 2>/dev/null || uname -n)" """
+_GREETING = r"""[ "$2" = - ] || printf 'Running on %s...\n' "$(hostname 2>/dev/null || uname -n)" """
 _STATUS = "CI_JOB_STATUS"
+_TAKE = '(cd "$1/@PLACE@" && exec tar -cf - .) | tar -xf - || exit'
 _PRE, _POST = "pre_get_sources_script", "post_get_sources_script"
 _KINDS = (When.ON_SUCCESS, "", "successful"), (When.ON_FAILURE, "_on_failure", "failed")
 
@@ -238,9 +239,9 @@ class _Writing:
         )
 
     def sources(self) -> Stage:
-        hooks = {hook.name: "\n".join(hook.script) for hook in self.job.hooks}
-        before = _lines(self.settings.pre_get_sources_script, hooks.get(_PRE, ""))
-        after = _lines(hooks.get(_POST, ""), self.settings.post_get_sources_script)
+        hooks = {hook.name: hook.script for hook in self.job.hooks}
+        before = _commands(self.settings.pre_get_sources_script, *hooks.get(_PRE, ()))
+        after = _commands(*hooks.get(_POST, ()), self.settings.post_get_sources_script)
         script = sources_script(self.job, self.environment, self.settings, before=before, after=after)
         return Stage(
             number=0,
@@ -270,7 +271,7 @@ class _Writing:
             for number in wanted:
                 each = self.job.dependencies[number]
                 text = shlex.quote(f"Downloading artifacts for {' '.join(each.name.split())} ({each.id})...")
-                lines += [f"printf '%s\\n' {text}", f'cp -R -P -p "$1/{PLACE}/{number}/." . || exit']
+                lines += [f"printf '%s\\n' {text}", _TAKE.replace("@PLACE@", f"{PLACE}/{number}")]
             yield Stage(
                 number=0,
                 phase=Phase.BEFORE,
@@ -331,7 +332,7 @@ class _Writing:
             phase=Phase.LATE,
             section="cleanup_file_variables",
             title="Cleaning up project directory and file based variables",
-            script=self.environment.cleanup(),
+            script=f"{self.environment.cleanup()}\nrm -rf {shlex.quote(self.environment.temp_dir)}",
             is_counted=False,
         )
 
@@ -347,7 +348,6 @@ class _Writing:
         return self._ours(f"cd {shlex.quote(self.environment.project_dir)} || exit\n{script}")
 
     def _theirs(self, step: Step, before: str = "", after: str = "") -> str:
-        commands = (*filter(None, (before,)), *step.script, *filter(None, (after,)))
         return "\n".join(
             [
                 self.environment.preamble(write_files=False),
@@ -357,7 +357,7 @@ class _Writing:
                 "set -e",
                 f"cd {shlex.quote(self.environment.project_dir)}",
                 *(["set -x"] if self.environment.options.debug_trace else []),
-                *map(_command, commands),
+                _commands(before, *step.script, after),
                 "",
             ]
         )
@@ -370,5 +370,5 @@ def _command(command: str) -> str:
     return f"printf '\\033[32;1m%s\\033[0;m\\n' {shlex.quote(shown)}\n{command}"
 
 
-def _lines(*scripts: str) -> str:
-    return "\n".join(filter(None, scripts))
+def _commands(*commands: str) -> str:
+    return "\n".join(map(_command, filter(None, commands)))

@@ -68,7 +68,7 @@ def write_script(
     steps = [stage.number for stage in stages if stage.phase is Phase.SCRIPT]
     lines = [
         _HEAD.replace("@NONCE@", nonce),
-        "umask 000" if is_shared else "",
+        "_t_umask=000" if is_shared else "",
         f"_t_sections={'yes' if sections else ''} _t_shell={shell}",
         f"_t_status={'canceled' if before.is_canceled else 'failed' if before.has_failed else 'success'}",
         f"_t_broken={'yes' if before.is_broken else ''}",
@@ -151,7 +151,7 @@ _t_before() {{
     [ ! "$_t_broken" ] || return
     _t_open "$2" "$3"
     _t_tries=1
-    while _t_run "$1" /bin/sh "{HOME}/$1" "$PWD"; [ "$_t_code" -ne 0 ] && [ "$_t_tries" -lt "$4" ]; do
+    while _t_run "$1" /bin/sh "{HOME}/$1" "$PWD" "$2"; [ "$_t_code" -ne 0 ] && [ "$_t_tries" -lt "$4" ]; do
         _t_warn "it failed; another try in {PAUSE} seconds"
         sleep {PAUSE}
         [ ! -f "{HOME}/$1.retry" ] || _t_run "$1" /bin/sh "{HOME}/$1.retry" "$PWD"
