@@ -9,48 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.taskscaler.services import COMMAND, Service, command, serving, write
+from tests.e2e.leasing import begun, held, leased, room_for_two
+from tests.taskscaler.services import COMMAND, Service, command
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
-
-
-def leased(*arguments: str, stdin: str = "") -> "subprocess.CompletedProcess[str]":
-    """Run a command with a slot, and wait for its end."""
-    run = [*COMMAND, "lease", *arguments]
-    return subprocess.run(run, input=stdin, capture_output=True, text=True, check=False, timeout=60)
-
-
-def begun(*arguments: str) -> "subprocess.Popen[str]":
-    """Run one until it has printed a line, without a terminal."""
-    process = subprocess.Popen(
-        [*COMMAND, "lease", *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    assert process.stdout
-    assert process.stdout.readline() == "begun\n"
-    return process
-
-
-def held(service: Service) -> int:
-    """Count the slots that are held."""
-    return int(service.ask("GET", "/status")["capacity"]["acquired"])
 
 
 @pytest.fixture
 def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
     """A daemon with room for two."""
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    monkeypatch.delenv("TASKSCALER_SOCKET", raising=False)
-    write(tmp_path, idle=2, most=2)
-    fleet = tmp_path / "fleet.toml"
-    fleet.write_text(fleet.read_text().replace("max_instances", 'update_interval = "1s"\nmax_instances', 1))
-    with serving(tmp_path) as service:
+    with room_for_two(tmp_path, monkeypatch) as service:
         yield service
-        assert held(service) == 0
-        assert command("drain", "--delete")[0] == 0
 
 
 def test_a_command_has_a_slot(service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -438,6 +438,32 @@ WRONG_ARGUMENTS = {
     "the log of no job": wrong_arguments("logs", "results", code="FL101", around=batch(HEADER, BEGUN)),
     "the log of an unknown job": wrong_arguments("logs", "results", "b", code="FL101", around=batch(HEADER, BEGUN)),
     "fewer lines of a log than none": wrong_arguments("logs", "results", "a", "-n", "-1", code="FL101"),
+    "a lease for nothing": wrong_arguments("lease", code="FL101"),
+    "a lease whose key is empty": wrong_arguments("lease", "--key", "", "--", "true", code="FL101"),
+    "a lease that is kept for no time": wrong_arguments("lease", "--keep", "--ttl", "0", "--", "true", code="FL101"),
+    "a lease that is kept for too long": wrong_arguments(
+        "lease", "--keep", "--ttl", "169h", "--", "true", code="FL101"
+    ),
+    "a lease that is kept for a word": wrong_arguments("lease", "-d", "--ttl", "long", "--", "true", code="FL101"),
+    "a lease that is idle for no time": wrong_arguments(
+        *("lease", "--keep", "--idle-timeout", "1ms", "--", "true"), code="FL101"
+    ),
+    "a bound for a lease that ends": wrong_arguments("lease", "--ttl", "1h", "--", "true", code="FL101"),
+    "an idle bound for a lease that ends": wrong_arguments(
+        *("lease", "--remote", "--idle-timeout", "1h", "--", "true"), code="FL101"
+    ),
+    "leaving a command running here": wrong_arguments("lease", "-d", "--", "true", code="FL101"),
+    "bringing the working tree here": wrong_arguments("lease", "--sync", "--", "true", code="FL101"),
+    "bringing what is no working tree": wrong_arguments(
+        *("lease", "--remote", "--sync", "--socket", "no.sock", "--", "true"), code="FL101"
+    ),
+    "attaching to nothing": wrong_arguments("attach", code="FL101"),
+    "attaching to an empty key": wrong_arguments("attach", "", code="FL101"),
+    "attaching before the beginning": wrong_arguments("attach", "dev", "--offset", "-1", code="FL101"),
+    "attaching to two": wrong_arguments("attach", "dev", "test", code="FL101"),
+    "stopping nothing": wrong_arguments("stop", code="FL101"),
+    "stopping an empty key": wrong_arguments("stop", "", code="FL101"),
+    "listing the leases of a key": wrong_arguments("leases", "dev", code="FL101"),
     "negative price": wrong_arguments(*("report", ".", "--price-per-hour", "-1"), code="FL101"),
     "price that is no number": wrong_arguments(*("report", ".", "--price-per-hour", "nan"), code="FL101"),
     "price without an end": wrong_arguments(*("report", ".", "--price-per-hour", "inf"), code="FL101"),

@@ -9,17 +9,19 @@ from fleeting._types import Completed
 from fleeting.cli._commandline import SIGNALLED
 from fleeting.cli._standard import Arriving, passed_on
 
-__all__ = ["UNABLE", "Arriving", "run_through", "status_of"]
+__all__ = ["UNABLE", "Arriving", "passed_on", "run_through", "status_of"]
 
 UNABLE = 255
 """The exit status if the command could not be run, as ssh has it."""
 
 
-async def run_through(connection: Connection, command: str | Sequence[str], stdin: Source | None) -> int:
-    """Run a command whose outputs are ours."""
+async def run_through(
+    connection: Connection, command: str | Sequence[str], stdin: Source | None, *, cwd: str | None = None
+) -> int:
+    """Run a command whose outputs are ours; the other arguments are those of `Connection.run`."""
     try:
         with passed_on(sys.stdout.buffer) as out, passed_on(sys.stderr.buffer) as err:
-            return status_of(await connection.run(command, stdin=stdin, stdout=out, stderr=err))
+            return status_of(await connection.run(command, stdin=stdin, stdout=out, stderr=err, cwd=cwd))
     except BrokenPipeError:
         return SIGNALLED + signal.SIGPIPE
 

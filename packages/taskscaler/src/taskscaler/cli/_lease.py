@@ -6,6 +6,8 @@ import signal
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from math import inf
+from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING
 
@@ -14,18 +16,23 @@ from anyio.abc import Process, TaskStatus
 from attrs import define, field, frozen
 
 from fleeting import FleetingError
-from fleeting.cli import SIGNALLED, WRONG, outcome, report_errors
-from fleeting.cli.streaming import UNABLE, Arriving, run_through
+from fleeting.cli import SIGNALLED, SUCCEEDED, WRONG, outcome, report_errors
+from fleeting.cli.streaming import UNABLE, Arriving
+from fleeting.config import harmless
 from fleeting.errors import WrongArguments
-from taskscaler._errors import LeaseLost
+from taskscaler._errors import LeaseLost, NotDetached
 from taskscaler._socket import Place, check_ours, find_socket, is_ours
 from taskscaler.cli._ask import check_installed
+from taskscaler.cli._console import PatientConsole
+from taskscaler.cli._end_with_us import ended_with_us
+from taskscaler.cli._kept import LOST, bounds_of, is_left
+from taskscaler.cli._lease_there import There
+from taskscaler.cli._paragraphs import Paragraphs
+from taskscaler.cli._work_tree import WorkTree, find_work_tree
 
 if TYPE_CHECKING:
     from taskscaler import Lease, remote
-
-LOST = 254
-"""The exit status if the slot was lost while the command ran."""
+    from taskscaler._wire import KeptFacts
 
 FIRST_WORD = 2.0
 """Seconds of waiting after which it is said what for."""
@@ -35,6 +42,9 @@ LONGEST_SILENCE = 60.0
 
 GRACE = 10.0
 """Seconds that a command has to end by itself once its slot is lost."""
+
+PASSING = 30.0
+"""Seconds after which the daemon removes what was brought along, if this process was killed."""
 
 GONE_YET = 0.1
 """Seconds between two looks whether what a command has started has ended, too."""
@@ -51,39 +61,64 @@ _NAMES = tuple(
 """The variables that say which slot a command has. Those of a slot that we run with ourselves are not passed on."""
 
 
-def run_leased(
-    command: str | Sequence[str],
-    *,
-    key: str | None,
-    timeout: float | None,
-    there: bool,
-    stdin: bool,
-    socket: Place | None,
-) -> int:
-    """Wait for a slot, run the command and give the slot back; returns the exit status.
+@frozen(kw_only=True)
+class Wish:
+    """What is wanted of a lease, and what runs in it."""
+
+    command: str | Sequence[str]
+    """A line for a shell, or a program and its arguments."""
+
+    key: str | None
+    """What the slot is acquired under. None: a fresh one."""
+
+    timeout: float | None
+    """Seconds to wait for it; None: as the fleet has it."""
+
+    there: bool = False
+    """Whether the command runs on the slot's instance, not here."""
+
+    stdin: bool = False
+    """Whether standard input is passed on to a command there."""
+
+    sync: bool = False
+    """Whether the working tree is brought along."""
+
+    leave: bool = False
+    """Whether the command is only started, and runs on."""
+
+    keep: bool = False
+    """Whether the slot is kept when the command has ended."""
+
+    ttl: float | None = None
+    """Seconds for which the slot is kept that nobody uses. None: as before, or for the default."""
+
+    idle_timeout: float | None = None
+    """Seconds for which it is kept while nothing runs in it. None: as before, or as long as that."""
+
+
+def run_leased(wish: Wish, socket: Place | None) -> int:
+    """Wait for a slot, run the command and give the slot back, or keep it; returns the exit status.
 
     Args:
-        command: A line for a shell, or a program and its arguments.
-        key: What the slot is acquired under. None: a fresh one.
-        timeout: Seconds to wait for it; None: as the fleet has it.
-        there: Whether it runs on the slot's instance, not here.
-        stdin: Whether standard input is passed on to a command there.
+        wish: What is wanted.
         socket: The daemon's. None: where `find_socket` finds it.
     """
-    if key == "":  # an unset variable of a script, which would exclude nobody
+    command = wish.command
+    if wish.key == "":  # an unset variable of a script, which would exclude nobody
         return report_errors([WrongArguments("--key is empty; give it a name, or leave it out")], WRONG)
-    if not there and not isinstance(command, str) and shutil.which(command[0]) is None:
+    if not wish.there and not isinstance(command, str) and shutil.which(command[0]) is None:
         return report_errors([WrongArguments(f"there is no program {command[0]!r} on this machine")], WRONG)
 
     def run() -> int:
         check_installed()
         place = find_socket(socket).absolute()
-        if there:
+        if wish.there:
             check_ours(place, "run the command here, without --remote")
+        tree = find_work_tree(Path.cwd()) if wish.sync else None
+        again = wish.key is not None and is_left(place, wish.key)
 
         async def run_command() -> int:
-            leased = _Leased(command, key or f"lease-{token_hex(4)}", timeout, place, there=there, stdin=stdin)
-            return await leased.run()
+            return await _Leased(wish, wish.key or f"lease-{token_hex(4)}", place, tree, again=again).run()
 
         return anyio.run(run_command)
 
@@ -94,14 +129,27 @@ def run_leased(
 class _Leased:
     """One command, from the wait for its slot on."""
 
-    command: str | Sequence[str]
+    wish: Wish
     key: str
-    timeout: float | None
     socket: Place
-    there: bool
-    stdin: bool
+    tree: WorkTree | None
+    again: bool
+    """Whether the lease was kept, so that it is to be taken up again."""
+
     _process: "_Process | None" = field(default=None, init=False)
     """The command, while it runs here."""
+
+    _lease: "Lease | None" = field(default=None, init=False)
+    """While it is held."""
+
+    _kept: "KeptFacts | None" = field(default=None, init=False)
+    """How it is kept beyond this process; None: not at all."""
+
+    _heard: int = field(default=0, init=False)
+    """The last signal that the command here got; 0: none."""
+
+    _stays: bool = field(default=False, init=False)
+    """Whether it is left to the daemon to keep."""
 
     _all: anyio.CancelScope = field(factory=anyio.CancelScope, init=False)
     _ended_by: int = field(default=0, init=False)
@@ -126,10 +174,78 @@ class _Leased:
     async def _run_with(self, scaler: "remote.Taskscaler") -> int:
         async with anyio.create_task_group() as waiting:
             waiting.start_soon(self._say_what_for, scaler)
-            lease = await scaler.acquire_lease(self.key, timeout=self.timeout)
+            lease = self._lease = await self._get(scaler)
             waiting.cancel_scope.cancel()
-        async with lease.hold():
-            return await (self._run_there(lease) if self.there else self._run_here(lease))
+        try:
+            async with lease.unless_lost():
+                return await self._use(scaler, lease)
+        finally:
+            self._lease = None
+            self._let_go(lease)
+
+    async def _get(self, scaler: "remote.Taskscaler") -> "Lease":
+        """Wait for the slot that was kept, or for any."""
+        if self.again:
+            self._stays = True
+            try:
+                return await scaler.reattach(self.key, timeout=inf if self.wish.timeout is None else self.wish.timeout)
+            except NotDetached as error:
+                if error.held:
+                    raise
+                self.again = self._stays = False  # it has just ended
+        return await scaler.acquire_lease(self.key, timeout=self.wish.timeout)
+
+    async def _use(self, scaler: "remote.Taskscaler", lease: "Lease") -> int:
+        wish = self.wish
+        if self.again or wish.keep or wish.leave or wish.sync:
+            self._kept = await self._keep(scaler, lease)
+            self._stays = self._stays or wish.keep
+        if not wish.there:
+            return await self._run_here(lease)
+        there = There(lease=lease, kept=self._kept, again=self.again)
+        stdin = Arriving(sys.stdin.fileno()) if wish.stdin else None
+        if not wish.leave:
+            return await there.run(wish.command, stdin, self.tree)
+        await there.start(wish.command, stdin, self.tree)
+        self._stays = True
+        return SUCCEEDED
+
+    async def _keep(self, scaler: "remote.Taskscaler", lease: "Lease") -> "KeptFacts":
+        """Have the daemon keep it if this process is killed, and remove what was left there."""
+        from taskscaler.remote._scaler import keep_for_command
+
+        wish = self.wish
+        passing = not (self.again or wish.keep or wish.leave)
+        return await keep_for_command(
+            scaler,
+            lease,
+            ttl=PASSING if passing else wish.ttl,
+            idle_timeout=wish.idle_timeout,
+            stays=True if wish.keep else None if self.again else False,
+            there=True if wish.there else None,
+        )
+
+    def _let_go(self, lease: "Lease") -> None:
+        """Give the slot back, or keep it, and say so."""
+        if not self._stays:
+            lease.release()
+        if lease.ended:
+            return
+        lease.detach()
+        if self._kept is None:
+            return
+        key, bounds = self.key, bounds_of(self._kept)
+        if self.wish.leave and not self._ended_by:
+            shown = Paragraphs(PatientConsole())
+            shown.add(("lease", f"{key}: the command runs in slot {lease.slot} of {lease.instance}"))
+            shown.go_on(("kept", bounds), ("next", f"taskscaler attach {key}, taskscaler stop {key}"))
+        else:
+            hint = f"`taskscaler lease --key {key}` uses it again, `taskscaler stop {key}` gives it back"
+            self._say(f"{key} is kept {bounds}; {hint}")
+
+    def _say(self, what: str) -> None:
+        """Say something that is not the command's."""
+        print(f"taskscaler lease: {harmless(what)}", file=sys.stderr, flush=True)  # noqa: T201  (for who waits)
 
     async def _say_what_for(self, scaler: "remote.Taskscaler") -> None:
         """Say on standard error why there is no slot yet, more and more seldom."""
@@ -138,28 +254,29 @@ class _Leased:
             await anyio.sleep(pause)
             with suppress(FleetingError):  # it is said if it ends the wait
                 why = (await scaler.explain(key=self.key)).answer
-                print(f"taskscaler lease: {why}", file=sys.stderr, flush=True)  # noqa: T201  (for who waits)
+                self._say(why)
             pause = min(2 * pause, LONGEST_SILENCE)
-
-    async def _run_there(self, lease: "Lease") -> int:
-        async with lease.dial() as connection:
-            return await run_through(connection, self.command, Arriving(sys.stdin.fileno()) if self.stdin else None)
 
     async def _run_here(self, lease: "Lease") -> int:
         """Run it here; one whose slot is lost has a little time to end."""
         others = {name: value for name, value in os.environ.items() if name not in _NAMES}
         variables = {**others, **await _variables(lease, self.socket)}
         alone = not _has_terminal()
-        process = await anyio.open_process(
-            self.command, stdin=None, stdout=None, stderr=None, env=variables, start_new_session=alone
-        )
-        self._process = _Process(process, alone=alone)
-        try:
-            status = await process.wait()
-        finally:
-            with anyio.CancelScope(shield=True):
-                await self._process.end()
-            self._process = None
+        given = self.wish.command
+        command = ("/bin/sh", "-c", given) if isinstance(given, str) else given
+        async with ended_with_us(GRACE, group=alone) as watched:
+            process = await anyio.open_process(
+                watched(command), stdin=None, stdout=None, stderr=None, env=variables, start_new_session=alone
+            )
+            self._process = _Process(process, alone=alone)
+            try:
+                status = await process.wait()
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await self._process.end()
+                self._process = None
+        if status < 0 and status == -self._heard:
+            self._say_what_ended(signal.Signals(-status).name)
         return status if status >= 0 else SIGNALLED - status
 
     async def _heed_signals(self, *, task_status: TaskStatus[None]) -> None:
@@ -168,10 +285,28 @@ class _Leased:
             task_status.started()
             async for number in received:
                 if self._process is None:
-                    self._ended_by = self._ended_by or number
+                    if not self._ended_by:
+                        self._ended_by = number
+                        self._say_what_ends(signal.Signals(number).name)
                     self._all.cancel()
-                elif not (number == signal.SIGINT and _is_in_foreground()):  # the terminal has sent it to both
+                    continue
+                self._heard = number
+                if not (number == signal.SIGINT and _is_in_foreground()):  # the terminal has sent it to both
                     self._process.send(number)
+
+    def _say_what_ended(self, name: str) -> None:
+        """Say what a signal has done that the command here got."""
+        self._say(f"{name} has ended the command" + ("" if self._stays else ", and its slot is given back"))
+
+    def _say_what_ends(self, name: str) -> None:
+        """Say what a signal does, where this process and not the command gets it."""
+        if self._lease is None:
+            self._say(f"{name}: no longer waiting for a slot")
+        elif self.again and not self.wish.leave:
+            self._say(f"{name}: ending the command")
+        else:
+            after = "" if self._stays else ", and giving back the slot"
+            self._say(f"{name}: ending the command{after}")
 
 
 @frozen

@@ -72,7 +72,8 @@ def _status_rows(data: Mapping[str, Any]) -> Iterator[Row]:
     slots = ", ".join(f"{count} {state}" for state, count in data["capacity"].items() if count)
     yield "slots", slots or "none"
     yield from (("pool", f"{name}: {counts}") for name, counts in data["pools"].items())
-    yield "clients", f"{data['clients']}, with {data['leases']} leases"
+    kept = f"; {data['kept']} kept without one" if data["kept"] else ""
+    yield "clients", f"{data['clients']}, with {data['leases']} leases{kept}"
     yield "batches", f"{data['batches']}, with {data['jobs']} jobs running"
     yield from (("jobs", sentence) for sentence in data["owners"])
 

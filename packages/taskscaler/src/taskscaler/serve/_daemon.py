@@ -250,7 +250,7 @@ class Daemon:
     def _left(self) -> str:
         """Count what is held."""
         parts = [
-            counted(len(self.holders.held), "lease"),
+            counted(len(self.holders.held) + self.holders.keeper.in_hand, "lease"),
             *([f"{counted(jobs, 'job')} of batches"] if (jobs := self.batches.jobs_running) else []),
             *self.owners.running,
         ]

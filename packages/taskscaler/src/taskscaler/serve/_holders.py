@@ -323,7 +323,7 @@ class Holders:
             who = f"process {held.client.pid}" if held.client.pid else "its client"
             return f"the lease {key!r} is not kept: it ends with {who}; end that"
         if why := self.keeper.ended.get(key):
-            return f"the lease {key!r} {why}"
+            return f"the lease {key!r} {why}; `taskscaler leases` lists those that there are"
         return f"no lease is kept under the key {key!r}; {hint or '`taskscaler leases` lists those that there are'}"
 
     async def _resume(self, asked: Resume) -> Lease:

@@ -98,6 +98,11 @@ class Keeper:
         """How many no client has."""
         return sum(kept.left_at is not None for kept in self.kept.values())
 
+    @property
+    def in_hand(self) -> int:
+        """How many no client has, and are waited for before the instances are deleted."""
+        return len(self._in_hand)
+
     # --- the daemon's life -------------------------------------------------------------------------------
 
     async def take_up(self) -> None:

@@ -1,0 +1,69 @@
+"""``taskscaler lease`` as a process, and a daemon with room for two, on the local group."""
+
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.taskscaler.services import COMMAND, Service, command, serving, write
+
+
+def ran(*arguments: str, stdin: str = "", cwd: Path | None = None) -> "subprocess.CompletedProcess[str]":
+    """Run a command of taskscaler's as a process, and wait for its end."""
+    run = [*COMMAND, *arguments]
+    return subprocess.run(run, input=stdin, capture_output=True, text=True, check=False, timeout=60, cwd=cwd)
+
+
+def leased(*arguments: str, stdin: str = "", cwd: Path | None = None) -> "subprocess.CompletedProcess[str]":
+    """Run a command with a slot, and wait for its end."""
+    return ran("lease", *arguments, stdin=stdin, cwd=cwd)
+
+
+def begun(*arguments: str, verb: str = "lease", line: str = "begun\n") -> "subprocess.Popen[str]":
+    """Run one until it has printed a line, without a terminal."""
+    process = subprocess.Popen(
+        [*COMMAND, verb, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stdout
+    assert process.stdout.readline() == line
+    return process
+
+
+def held(service: Service) -> int:
+    """Count the slots that are held."""
+    return int(service.ask("GET", "/status")["capacity"]["acquired"])
+
+
+def work_of(here: Path, instance: str) -> Path:
+    """Where commands start on an instance."""
+    return here / "fleet" / instance / "work"
+
+
+def leases(service: Service) -> Mapping[str, Mapping[str, object]]:
+    """The leases that there are, by key."""
+    return {each["key"]: each for each in service.ask("GET", "/leases")["leases"]}
+
+
+@contextmanager
+def room_for_two(here: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
+    """A daemon in which nothing is held in the end."""
+    prepare(here, monkeypatch)
+    with serving(here) as service:
+        yield service
+        assert held(service) == 0
+        assert command("drain", "--delete")[0] == 0
+
+
+def prepare(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Write the fleet's file, and have commands find the daemon."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(here))
+    monkeypatch.delenv("TASKSCALER_SOCKET", raising=False)
+    write(here, idle=2, most=2)
+    fleet = here / "fleet.toml"
+    fleet.write_text(fleet.read_text().replace("max_instances", 'update_interval = "1s"\nmax_instances', 1))
