@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from attrs import evolve
 
+from taskscaler_gitlab.runner._sources import sources_script
 from tests.taskscaler_gitlab.projects import GIT, TOKEN, Project, Server, Slot, serving
 
 
@@ -186,6 +187,14 @@ def test_hooks_run_around_the_sources(slot: Slot, project: Project) -> None:
     assert ran.status == 3
     assert "git_dir: .git" in ran.output
     assert ran.output.index("before") < ran.output.index("Fetching changes") < ran.output.rindex("1")
+
+
+def test_a_failing_hook_fails(slot: Slot, project: Project) -> None:
+    """At its first failing command, as with GitLab Runner."""
+    job = project.job(project.commit({"a": "1"}))
+    script = sources_script(job, slot.environment(job), slot.settings(), before="echo one\nfalse\necho two")
+    ran = slot.run(f"{slot.environment(job).preamble()}\n{script}")
+    assert (ran.status, ran.output) == (1, "one\n")
 
 
 def test_a_native_clone(one_slot: Slot, project: Project) -> None:

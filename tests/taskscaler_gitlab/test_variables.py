@@ -6,6 +6,7 @@ import stat
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from attrs import evolve
@@ -296,6 +297,30 @@ def test_stages_add_to_the_environment(slot: Slot) -> None:
     assert ran.output.splitlines()[-1] == "0"
     assert slot.run(environment.cleanup()).status == 0
     assert [place for place in (slot.root / "builds").rglob("*") if place.is_file()] == []
+
+
+def test_nothing_is_added_by_an_earlier_job(slot: Slot) -> None:
+    """One that was killed leaves the file; the next job on the slot does not read it."""
+    environment = of(place=evolve(PLACE, builds_dir=str(slot.root / "builds")))
+    assert slot.run(f"{environment.preamble()}\necho LEFT=1 >> $GITLAB_ENV").status == 0
+    assert slot.run(f'{environment.preamble()}\necho "<$LEFT>"').output == "<>\n"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root runs programs as others")
+def test_the_next_container_may_have_another_user() -> None:
+    """What takes care of sources runs as root there, without a umask; the job's own image as anybody."""
+    with TemporaryDirectory() as root:  # pytest's own let nobody else in
+        builds = Path(root) / "builds"
+        builds.mkdir()
+        builds.chmod(0o777)
+        builds.parent.chmod(0o755)
+        environment = of(Variable(key="F", value="x", file=True), place=evolve(PLACE, builds_dir=str(builds)))
+        script = f'{environment.preamble()}\ncat "$F"\n{environment.cleanup()}'
+        for user, umask in ((None, 0), (65534, 0o022), (None, 0)):
+            done = subprocess.run(
+                ["/bin/sh"], input=script.encode(), stdout=subprocess.PIPE, check=True, user=user, umask=umask, cwd="/"
+            )
+            assert done.stdout == b"x"
 
 
 def test_ten_thousand_variables(one_slot: Slot) -> None:

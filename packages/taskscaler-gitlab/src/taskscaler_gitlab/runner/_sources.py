@@ -38,6 +38,9 @@ HELPER = (
 )
 """What git asks for credentials; it is in git's configuration, and has no secret in it."""
 
+KEPT = "gitlab.config"
+"""The same for the job's own use of git, in the clone: whoever reads the clone may read it, it has no secret in it."""
+
 _SCHEMES = frozenset({"http", "https", "ssh", "git", "file"})
 _SHA = re.compile(r"[0-9a-f]{7,64}", re.IGNORECASE | re.ASCII)
 _UNFIT = re.compile(r"[\x00-\x20\x7f]")
@@ -200,6 +203,7 @@ def _settings_of(job: Job, environment: JobEnvironment, remote: Remote) -> Itera
     """What the functions read."""
     yield f"_gl_project={quote(environment.project_dir)}"
     yield f"_gl_config={quote(posixpath.join(environment.temp_dir, GIT_CONFIG))}"
+    yield f"_gl_kept={quote(posixpath.join(environment.project_dir, '.git', KEPT))}"
     yield f"_gl_remote={quote(remote.url)}"
     yield f"export CI_JOB_TOKEN={quote(job.token)}"
     yield "export GIT_TERMINAL_PROMPT=0 GIT_ASKPASS= GCM_INTERACTIVE=Never"
@@ -209,7 +213,7 @@ def _settings_of(job: Job, environment: JobEnvironment, remote: Remote) -> Itera
 
 
 def _configuration(remote: Remote, environment: JobEnvironment) -> Iterator[str]:
-    """Write git's configuration, in a file beside those of variables: the clone's own names it."""
+    """Write git's configuration, in a file beside those of variables; the clone gets a copy."""
     lines = ["[init]", _entry("defaultBranch", "none"), "[fetch]", _entry("recurseSubmodules", "false")]
     lines += ["[gc]", _entry("autoDetach", "false"), "[maintenance]", _entry("autoDetach", "false")]
     lines += ["[credential]", _entry("interactive", "never")]
@@ -219,7 +223,7 @@ def _configuration(remote: Remote, environment: JobEnvironment) -> Iterator[str]
     for beginning, instead in remote.rewrites:
         lines += [_section("url", instead), _entry("insteadOf", beginning)]
     text = "\n".join((*lines, ""))
-    yield 'mkdir -p "${_gl_config%/*}" && chmod 700 "${_gl_config%/*}" && rm -rf "$_gl_config" || exit 1'
+    yield 'mkdir -p "${_gl_config%/*}" && rm -rf "$_gl_config" || exit 1'
     yield f"(umask 077 && printf '%s' {quote(text)} > \"$_gl_config\") || exit 1"
 
 
@@ -282,7 +286,7 @@ def _init(job: Job, git: GitSettings) -> Iterator[str]:
     else:
         yield f"_gl_git init -q --template={format_} || return"
         yield '_gl_git remote add -- origin "$_gl_remote" || return'
-    yield '_gl_git config include.path "$_gl_config" || return'
+    yield 'cat "$_gl_config" > "$_gl_kept" && _gl_git config include.path "$_gl_kept" || return'
 
 
 def _fetch(job: Job, git: GitSettings) -> Iterator[str]:
@@ -340,7 +344,7 @@ def _submodules(git: GitSettings) -> Iterator[str]:
         "fi",
         notice("Updated submodules"),
         "_gl_clean || return",
-        """_gl_git submodule -q foreach --recursive 'git config --replace-all include.path "$_gl_config"' || return""",
+        """_gl_git submodule -q foreach --recursive 'git config --replace-all include.path "$_gl_kept"' || return""",
         *([] if git.skip_lfs else ["_gl_lfs_of_submodules"]),
     )
 
@@ -361,7 +365,8 @@ _WIPE = """_gl_wipe() {
   rm -rf "$_gl_project"
 }"""
 
-_FUNCTIONS = rf"""export _gl_config
+_FUNCTIONS = rf"""set -e
+export _gl_kept
 if ! command -v git >/dev/null 2>&1; then
   {warning("git is not installed here; install it, or set GIT_STRATEGY to none if the job needs no sources")}
   exit 1
@@ -382,7 +387,7 @@ _gl_enter() {{
 _gl_tidy() {{
   find .git -type f \( -name '*.lock' -o -name gc.pid -o -path '*/objects/*' -name 'tmp_*' \
     -o -path '*/objects/[0-9a-f][0-9a-f]/*' -size 0 \) -exec rm -f {{}} +
-  (cd .git && rm -rf HEAD config config.worktree hooks info logs commondir worktrees branches remotes \
+  (cd .git && rm -rf {KEPT} HEAD config config.worktree hooks info logs commondir worktrees branches remotes \
     MERGE_HEAD CHERRY_PICK_HEAD REVERT_HEAD BISECT_LOG rebase-apply rebase-merge sequencer) || return
   if [ -L .git/modules ]; then
     rm -f .git/modules || return

@@ -181,7 +181,11 @@ class JobEnvironment:
     def _writing(self) -> Iterator[str]:
         directory = quote(self.temp_dir)
         yield f"[ ! -L {directory} ] || rm -f {directory}"  # what an earlier job put there leads nowhere
-        yield f"mkdir -p {directory} && chmod 700 {directory} || exit 1"
+        yield f"mkdir -p {directory} || exit 1"
+        # Without a umask, as for the image that takes care of sources, what it makes is for the users of others too.
+        yield 'case "$(umask)" in *000) _gl_mode=777 ;; *) _gl_mode=700 ;; esac'
+        yield f"chmod $_gl_mode {directory} 2>/dev/null || [ -w {directory} ] || exit 1"
+        yield f"rm -rf {quote(self.env_file)} || exit 1"
         for path, text in self.files.items():
             yield f"rm -rf {quote(path)} && (umask 077 && printf '%s' {quote(text)} > {quote(path)}) || exit 1"
 
