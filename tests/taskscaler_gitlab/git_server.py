@@ -1,8 +1,8 @@
 """A git server for tests: ``git http-backend`` behind a login with a token, in a process of its own.
 
-Its standard input has the token in one line; it prints its port, and ends when its standard input does. It keeps two
-files beside the repositories: `requests`, a line for each, and `seen`, the arguments of all processes of this machine
-while it answers one, which is while some git waits for it.
+It prints its port, and ends when its standard input does. Beside the repositories are files: `tokens`, one good token a
+line; `requests`, a line for each; and `seen`, the arguments of all processes of this machine while it answers one,
+which is while some git waits for it.
 """
 
 import base64
@@ -20,7 +20,6 @@ class Handler(BaseHTTPRequestHandler):
     """One request."""
 
     root: ClassVar[Path]
-    token: ClassVar[str]
     lock: ClassVar = threading.Lock()
 
     def do_GET(self) -> None:
@@ -43,8 +42,9 @@ class Handler(BaseHTTPRequestHandler):
         """Be silent."""
 
     def _answer(self, body: bytes) -> None:
-        wanted = base64.b64encode(f"gitlab-ci-token:{self.token}".encode()).decode()
-        is_known = self.headers.get("Authorization") == f"Basic {wanted}"
+        tokens = (self.root / "tokens").read_text().splitlines()
+        wanted = {base64.b64encode(f"gitlab-ci-token:{token}".encode()).decode() for token in tokens}
+        is_known = self.headers.get("Authorization", "").removeprefix("Basic ") in wanted
         with self.lock:
             self._note("known" if is_known else "unknown")
         if not is_known:
@@ -100,7 +100,6 @@ class Handler(BaseHTTPRequestHandler):
 
 if __name__ == "__main__":
     Handler.root = Path(sys.argv[1])
-    Handler.token = sys.stdin.readline().strip()
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
     print(server.server_address[1], flush=True)  # noqa: T201  (whoever started it waits for this)

@@ -56,6 +56,11 @@ class Server:
         """The arguments of all processes while it was asked."""
         return (self.root / "seen").read_bytes()
 
+    def allow(self, token: str) -> None:
+        """Take another token for a good one."""
+        with (self.root / "tokens").open("a") as file:
+            file.write(f"{token}\n")
+
     def project(self, path: str) -> "Project":
         """A new project."""
         bare, work = self.root / f"{path}.git", self.root / f"{path}.work"
@@ -72,12 +77,11 @@ class Server:
 def serving(root: Path) -> Iterator[Server]:
     """A git server whose users have `TOKEN`."""
     root.mkdir()
+    (root / "tokens").write_text(f"{TOKEN}\n")
     command = [sys.executable, str(Path(__file__).with_name("git_server.py")), str(root)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin
         assert process.stdout
-        process.stdin.write(f"{TOKEN}\n")
-        process.stdin.flush()
         yield Server(root, f"http://127.0.0.1:{process.stdout.readline().strip()}")
         process.stdin.close()
 
