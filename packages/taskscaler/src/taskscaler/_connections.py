@@ -1,4 +1,4 @@
-"""Connections to the instances of leases, whoever the leases come from: a scaler here, or a daemon."""
+"""Connections to the instances of leases, wherever these come from: a scaler here, or a daemon."""
 
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable

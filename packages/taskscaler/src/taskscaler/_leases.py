@@ -162,7 +162,7 @@ class Leases:
         return self._explanation
 
     def _give_up(self, key: str, waiter: _Waiter) -> None:
-        """Whoever waited does so no more; a slot that came at the last moment goes back."""
+        """Stop waiting; a slot that came at the last moment goes back."""
         if waiter.lease is not None:
             waiter.put_back()
         else:
@@ -250,7 +250,7 @@ class Leases:
         self.note_end()
 
     def note_replacement(self, id_: LeaseId, why: str) -> None:
-        """A lease gives its slot up for another; whoever holds it has it no more, as if it had been released."""
+        """A lease gives its slot up for another; its holder has it no more, as if it had been released."""
         if id_ in self._states:
             self._states.pop(id_).end()
         if self._observers:
@@ -265,7 +265,7 @@ class Leases:
         self.note_end()
 
     def detach(self, id_: LeaseId) -> None:
-        """Keep a lease for whoever reattaches it."""
+        """Keep a lease for somebody to reattach."""
         if self._end(id_, "detached"):
             self._runtime.take(self._core.detach(id_, self._now()))
         self.note_end()

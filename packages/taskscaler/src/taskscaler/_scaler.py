@@ -85,7 +85,7 @@ class Taskscaler:
             acquire_timeout: Seconds that an acquire waits unless it says otherwise. Files, and the error when they have
                 passed, call it by GitLab's name, `instance_acquire_timeout`.
             reattach_timeout: Seconds from the start for which persistent leases of an earlier manager are kept for
-                whoever reattaches them. What was still running then is treated as if they had not been persistent.
+                somebody to reattach. What was still running then is treated as if they had not been persistent.
             delete_instances_on_shutdown: Whether to remove every instance on the way out, but for retained ones.
                 None: unless there is a journal. Without one nobody would know of them, and the next scaler would
                 refuse to start; with one, the next scaler goes on with them. Those that were adopted go, too.

@@ -58,7 +58,7 @@ def _chance() -> Callable[[], float]:
 
 
 def refusal_of(event: messages.Refused) -> str:
-    """The error for whoever tried to manage the group."""
+    """The error for the manager that was refused."""
     count, some = len(event.instances), ", ".join(event.instances[:FEW])
     return (
         f"the group already holds {count} instance{'s' if count > 1 else ''} unknown to the journal"

@@ -175,7 +175,7 @@ class Growth:
         self._unqueue(self.queued, now)
 
     def drop_blocked(self, now: float) -> None:
-        """Give up what is queued while nothing may be asked for: a decision that still wants it asks whoever can.
+        """Give up what is queued while nothing may be asked for: a decision that still wants it asks another group.
 
         Were it kept until the call under way is answered, it would count as coming, and no other group be asked.
         """

@@ -85,7 +85,7 @@ class InstanceRecord:
     """Why it is being removed; empty if it is not."""
 
     retained: str | None = None
-    """Why it must not be deleted, in the words of whoever said so; None: it may be."""
+    """Why it must not be deleted, in the words of the one who said so; None: it may be."""
 
     asleep: str = ""
     """Why it is, or is to be, suspended; empty if it is not."""
@@ -134,7 +134,7 @@ class Instance:
     """How many attempts in a row to resume it came to nothing."""
 
     retained: str | None = None
-    """Why it must not be deleted, in the words of whoever said so; None: it may be."""
+    """Why it must not be deleted, in the words of the one who said so; None: it may be."""
 
     def move(self, phase: Phase) -> None:
         """Enter a stage. Raises `IllegalMove` if the table does not allow it."""

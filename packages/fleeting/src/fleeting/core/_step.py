@@ -1,6 +1,6 @@
 """What a core answers: what must be durable first, then what to do.
 
-A core is synchronous and does no I/O. It takes facts and `now` and returns a `Step`; whoever drives it
+A core is synchronous and does no I/O. It takes facts and `now` and returns a `Step`; what drives it
 commits the writes, then performs the actions, and feeds every outcome back as a fact. Production, the
 tests and the simulator drive the same cores this way.
 """

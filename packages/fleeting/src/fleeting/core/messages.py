@@ -211,7 +211,7 @@ class Noticed(NamedTuple):
 class Disowned(NamedTuple):
     """The group is not known to be ours any more: nothing may be changed there. Empty *error*: it is ours again.
 
-    A fact, and an event as well: whoever hears of it must give nobody anything new there.
+    A fact, and an event as well: the consumer must hand out nothing new there.
     """
 
     error: str

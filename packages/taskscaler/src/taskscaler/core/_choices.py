@@ -2,7 +2,7 @@
 
 What goes is what is of no use any more, what is over the ceiling, and what has been idle for long enough and is to
 spare. What is to spare sleeps instead, where the group can suspend, that pays, and there is a place for it; so does
-what is kept only for leases that sleep. What sleeps wakes for whoever waits for a lease there, and for what is missing.
+what is kept only for leases that sleep. What sleeps wakes if somebody waits for a lease there, and for what is missing.
 """
 
 import heapq
@@ -176,7 +176,7 @@ class Choices:
         return gone
 
     def to_wake(self, decision: Decision, at: float) -> Iterator[Wake]:
-        """Suspended instances to resume: for whoever waits for a lease there, and for what is missing."""
+        """Suspended instances to resume: for those who wait for a lease there, and for what is missing."""
         if self.staying is not None:
             return
         woken = [node for node in self.ledger.wake_requested if self.may_wake(node, at)]

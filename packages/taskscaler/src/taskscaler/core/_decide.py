@@ -70,7 +70,7 @@ class Supply:
 
     @property
     def takes(self) -> int:
-        """So many more instances may be asked for, whoever wants them."""
+        """So many more instances may be asked for."""
         return self.limits.allowed(ANY_NUMBER)
 
     @property

@@ -1,7 +1,7 @@
 """When leases that sleep expire because nobody has come back for them, and which have. Pure.
 
-The last that have expired are remembered, in the journal as well: whoever comes back too late learns that, and not that
-the lease never was. Each change is O(log n).
+The last that have expired are remembered, in the journal as well: a holder that comes back too late learns that, and
+not that the lease never was. Each change is O(log n).
 """
 
 from collections import OrderedDict

@@ -6,14 +6,14 @@ exactly one state, and the counters of `Capacity` always add up to all slots:
 - *acquired*: a lease holds it;
 - *suspended*: a lease holds it that sleeps, and is out of the scaling maths until it is resumed;
 - *reserved*: free, usable, and kept for a reservation;
-- *idle*: free, usable, and for whoever comes;
+- *idle*: free, usable, and for the next acquire;
 - *unhealthy*: free, on a node that failed its heartbeats;
 - *unavailable*: to be used by nobody: it is being cleaned, or it is free but its node is used up, paused, draining,
   doomed, asleep, cordoned or being removed.
 
 Reservations and acquires wait in one queue, first come, first served. A reservation at its head is given
 a slot to keep (it is then *fulfilled*); an acquire under the same key takes over the reservation's place. So
-whoever reserved passes those who came later, and nobody waits behind them for ever.
+a reservation passes those that came later, and nobody waits behind them for ever.
 
 Where slots are cleaned between jobs, one that was used is *dirty* until its clean-up has ended well. While that runs,
 nobody is given the slot, and it counts as in use: it comes back, but not at once. What is dirty stands in the journal,
@@ -23,7 +23,7 @@ Every change is O(1), or O(log n) where somebody waits: nodes with room stand in
 of their slots are taken. The fullest are used first, so that others can fall idle; among idle ones the last
 to fall idle is used first, so that the first can be given up.
 
-A node whose instance is suspended is *asleep*: whoever wants to resume a lease there waits until it is ready again.
+A node whose instance is suspended is *asleep*: a resume of a lease there waits until it is ready again.
 A lease that sleeps may expire: then it is as if it had been released, but that the one that comes back learns it.
 
 A persistent lease outlives its manager. Until somebody reattaches it, or the time for that has passed, it is
@@ -285,7 +285,7 @@ class Ledger:
         return Step((*freed.writes, *served.writes), served.actions)
 
     def cancel(self, key: str, now: float) -> Step:
-        """Whoever waits, has reserved, or is just being handed a slot under *key* wants it no more."""
+        """End what waits, has reserved, or is just being handed a slot under *key*."""
         waiter = self._waiters.pop(key, None)
         assignment = self.detached.get(key)
         if assignment is not None:
@@ -646,7 +646,7 @@ class Ledger:
     # --- closing for all ---------------------------------------------------------------------------------
 
     def shut_down(self, why: str) -> Step:
-        """Hand out nothing any more, and refuse whoever waits."""
+        """Hand out nothing any more, and refuse all that wait."""
         self.shut = self.over = why
         refused = [Refuse(waiter.key, why) for waiter in self._waiters.values() if not waiter.reserves]
         self._waiters.clear()
@@ -657,7 +657,7 @@ class Ledger:
         return Step((), refused)
 
     def hold_back(self, why: str) -> None:
-        """Hand out nothing until `hand_out_again`, for this reason from now on; whoever waits goes on waiting."""
+        """Hand out nothing until `hand_out_again`, for this reason from now on; what waits goes on waiting."""
         self.shut = self.over or why
 
     def hand_out_again(self, why: str, now: float) -> Step:
@@ -801,7 +801,7 @@ class Ledger:
         return node
 
     def _wake(self, assignment: Assignment) -> Step:
-        """Give a lease back to whoever waits for it."""
+        """Give a lease back to the resume, or reattach, that waits for it."""
         if assignment.detached:
             return Step((), (Deliver(assignment.id),))
         assignment.node.awake[assignment.slot] = assignment.node.asleep.pop(assignment.slot)
@@ -998,7 +998,7 @@ class Ledger:
     def _break(self, broken: Iterable[Assignment], loss: Loss | None, now: float) -> Step:
         """Break leases; *loss* may be None where none was delivered.
 
-        Whoever has not been handed the slot yet notices nothing: it waits again, at its old place.
+        An acquire that has not been handed the slot yet notices nothing: it waits again, at its old place.
         """
         writes: list[Write] = []
         actions: list[object] = []
@@ -1044,7 +1044,7 @@ def _take(node: Node, slot: int) -> None:
 
 
 def _stop_cleaning(node: Node) -> None:
-    """Whoever would be given the slots, nobody will: they are free as they are."""
+    """Nobody will be given the slots, so they are free as they are."""
     if node.cleaning:
         node.vacant = sorted([*node.vacant, *node.cleaning])
         node.cleaning.clear()

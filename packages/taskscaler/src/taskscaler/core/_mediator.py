@@ -67,7 +67,7 @@ TAKEN = frozenset({LossKind.VANISHED, LossKind.DELETED, LossKind.PREEMPTED})
 """How instances go that their cloud has taken, announced or not."""
 
 OBSERVES = "observe_only: the scaler hands out no slots and changes nothing at the cloud"
-"""Why whoever asks a core for a slot that only observes gets none."""
+"""Why a core that only observes refuses every acquire."""
 
 DAY = 86400.0
 """Seconds for which the next change of the policy is looked for."""
@@ -323,7 +323,7 @@ class Core:
         return evolve(self.ledger.capacity(), unready=sum(map(self._slots_never_ready, self.plans)))
 
     def stop_handing_out(self, why: str) -> Step:
-        """From now on whoever asks or waits is refused; what is held stays held."""
+        """From now on every acquire is refused, those that wait included; what is held stays held."""
         self._touched = True
         return self.ledger.shut_down(why)
 

@@ -2,9 +2,9 @@
 
 A lease goes on that sleeps, or that is persistent: one that sleeps can be resumed, a persistent one that was awake is
 detached until somebody reattaches it. One that sleeps and would have expired while there was no manager does so a
-little later: whoever wanted to resume it in time found nobody to ask. The memory of those that have expired goes on,
-too. All others are nobody's any more, and what ran under them may still run: so instances that were in use are removed,
-unless they are to be used on.
+little later: a holder who wanted to resume it in time found nobody to ask. The memory of those that have expired goes
+on, too. All others are nobody's any more, and what ran under them may still run: so instances that were in use are
+removed, unless they are to be used on.
 
 Where leases sleep, an instance stays, and its dirty slots are cleaned before they are used; where slots are not
 cleaned, it goes with all that slept there. Where there are persistent leases, asleep or not, it stays in any case:

@@ -385,7 +385,7 @@ class Assignment:
     """Whether it is handed over as soon as its node gives a sign of life."""
 
     delivered: bool = False
-    """Whether whoever asked has it. Until then it can be taken back unnoticed."""
+    """Whether its holder has it. Until then it can be taken back unnoticed."""
 
     resuming: bool = False
     """Whether somebody waits to be handed it again."""
@@ -424,7 +424,7 @@ class Assignment:
 
 
 class Deliver(NamedTuple):
-    """Give the slot to whoever waits for it, if `Ledger.deliver` says that it still stands."""
+    """Give the slot to the acquire that waits for it, if `Ledger.deliver` says that it still stands."""
 
     lease: LeaseId
 
@@ -469,7 +469,7 @@ class Clean(NamedTuple):
 
 
 class Refuse(NamedTuple):
-    """Refuse whoever waits under the key."""
+    """Refuse the acquire that waits under the key."""
 
     key: str
     why: str
