@@ -20,6 +20,7 @@ from fleeting import (
 )
 from fleeting.core import TOO_OLD, Plan, Step, messages
 from fleeting.core._context import REMEMBER_LOST
+from fleeting.core._early_notices import MOST, EarlyNotices
 from fleeting.core._growth import UNFILLED
 from fleeting.core._intents import IntentRecord
 from fleeting.core._pacing import UNANSWERED
@@ -604,6 +605,15 @@ def test_a_notice_is_kept_as_long_as_a_lost_instance_and_a_request(intent_timeou
         view(plan, seen(), at)
     plan.handle(messages.Increased(one_intent(plan.request(1, late)), 1), late)
     assert of_type(messages.Decrease, view(plan, seen(**SHOWN), late).actions)
+
+
+def test_notices_of_any_number_of_other_machines_are_not_all_kept() -> None:
+    """Only those of the last instances that had one; which those are, the last notice of each says."""
+    notices = EarlyNotices(REMEMBER_LOST)
+    for number in [*range(MOST), 0, MOST]:
+        notices.keep(messages.Noticed(f"i-{number}", EPOCH + number, NoticeKind.PREEMPTION), EPOCH)
+    kept = [notices.take(f"i-{number}") is not None for number in range(MOST + 1)]
+    assert kept == [True, False, *[True] * (MOST - 1)]
 
 
 def test_the_age_counts_from_what_the_cloud_says_as_soon_as_it_does() -> None:

@@ -9,6 +9,9 @@ from fleeting.core import messages
 MISSED = 2
 """Views in a row that do not show an instance, after which it does not exist: one bad read decides nothing."""
 
+MOST = 10_000
+"""So many are kept, of the last instances that had one: a cloud may announce the end of any number of others."""
+
 
 @define
 class _Kept:
@@ -32,10 +35,12 @@ class EarlyNotices:
 
     def keep(self, notice: messages.Noticed, now: float) -> None:
         """Remember it; of several of one instance, the one of the earliest deadline."""
-        before = self._kept.get(notice.instance)
+        before = self._kept.pop(notice.instance, None)
         if before is not None:
             notice = min(before.notice, notice, key=lambda each: each.deadline)
         self._kept[notice.instance] = _Kept(notice, max(now, notice.deadline) + self._patience)
+        if len(self._kept) > MOST:
+            del self._kept[next(iter(self._kept))]
 
     def take(self, instance: str) -> messages.Noticed | None:
         """That of an instance which has appeared; None: there was none."""
