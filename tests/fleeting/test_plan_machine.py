@@ -336,7 +336,7 @@ class PlanMachine(RuleBasedStateMachine):
         match write:
             case Put("instance", _, record) if id_ not in self.seen:
                 state = self.shown[id_].state
-                self.seen[id_] = Seen(first_seen=self.now, state=state, noticed=id_ in self.early)
+                self.seen[id_] = Seen(first_seen=self.now, state=state, noticed=self.early.pop(id_, None) is not None)
                 if record.intent is not None:
                     self.check_match(id_, record.intent)
             case Put("intent", _, record) if id_ not in self.asked:
@@ -939,9 +939,10 @@ class PlanMachine(RuleBasedStateMachine):
         id_ = ids[pick % len(ids)]
         if id_ in self.seen:
             self.seen[id_].noticed = True
-        earlier = self.early.get(id_)
-        goes_at = min(earlier.goes_at if earlier else 1e12, self.now + seconds)
-        self.early[id_] = Early(goes_at, max(self.now, goes_at) + max(self.config.intent_timeout, REMEMBER_LOST))
+        else:
+            earlier = self.early.get(id_)
+            goes_at = min(earlier.goes_at if earlier else 1e12, self.now + seconds)
+            self.early[id_] = Early(goes_at, max(self.now, goes_at) + max(self.config.intent_timeout, REMEMBER_LOST))
         self.feed(messages.Noticed(id_, self.now + seconds, NoticeKind.PREEMPTION))
 
     @rule(pick=PICKS)
