@@ -3,33 +3,13 @@
 import ssl
 from collections.abc import Mapping
 from importlib.metadata import version
-from typing import Any, Final
+from typing import Any
 
 from fleeting import ConfigError
 from fleeting.errors import ConfigProblem, Mistake
 from gitlab_jobs.client import GitLabClient, info
 from taskscaler_gitlab._settings import RunnerSettings
-
-_FEATURES: Final = (
-    "variables",
-    "artifacts",
-    "cache",
-    "fallback_cache_keys",
-    "upload_multiple_artifacts",
-    "upload_raw_artifacts",
-    "refspecs",
-    "masking",
-    "raw_variables",
-    "artifacts_exclude",
-    "multi_build_steps",
-    "return_exit_code",
-    "cancel_gracefully",
-    "two_phase_job_commit",
-)
-"""What the runner does, whatever jobs run in."""
-
-_OF_CONTAINERS: Final = ("image", "services", "service_variables", "service_multiple_aliases")
-"""What it does besides where jobs run in containers."""
+from taskscaler_gitlab.runner import features
 
 
 def client_of(runner: RunnerSettings) -> GitLabClient:
@@ -44,8 +24,9 @@ def client_of(runner: RunnerSettings) -> GitLabClient:
 
 def about(runner: RunnerSettings) -> Mapping[str, Any]:
     """What the runner says about itself."""
-    features = (*_FEATURES, *(_OF_CONTAINERS if runner.kind == "docker" else ()))
-    return info(*features, name="taskscaler-gitlab", executor=runner.executor, shell=runner.shell or "bash")
+    return info(
+        *features(runner.kind), name="taskscaler-gitlab", executor=runner.executor, shell=runner.shell or "bash"
+    )
 
 
 def _trust(runner: RunnerSettings) -> ssl.SSLContext | bool:

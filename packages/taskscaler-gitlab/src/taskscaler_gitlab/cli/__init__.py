@@ -38,3 +38,28 @@ def check(config: Path, runner: str | None) -> None:
     from taskscaler_gitlab.cli._check import check_config
 
     sys.exit(check_config(config, runner))
+
+
+_SOCKET = click.option(
+    "--socket", type=click.Path(path_type=Path), help="Where the daemon listens.  [default: named after CONFIG]"
+)
+
+
+@main.command(short_help="Run a runner's jobs on its fleet.")
+@click.argument("config", metavar="CONFIG", type=_FILE)
+@_RUNNER
+@_SOCKET
+@click.option("--socket-group", metavar="GROUP", help="Let the users of a group connect, too.")
+def run(config: Path, runner: str | None, socket: Path | None, socket_group: str | None) -> None:
+    """Ask GitLab for jobs, and run them on the fleet of CONFIG.
+
+    This is a daemon like that of `taskscaler serve`: it answers on the same socket, to the same commands. `taskscaler
+    status` says whether it asks for jobs, `taskscaler jobs` lists them, and `explain`, `logs` and `cancel` take one of
+    them, such as gitlab-17. A file with several runners that have a fleet needs --runner, and one process for each.
+
+    SIGHUP reloads the file. SIGTERM or Ctrl-C asks for no more jobs, waits for those that run, for shutdown_timeout,
+    and leaves the rest to the next start, which goes on with them; a second one ends at once.
+    """
+    from taskscaler_gitlab.cli._run import run_service
+
+    sys.exit(run_service(config, runner=runner, socket=socket, group=socket_group))

@@ -1,0 +1,26 @@
+"""What tells this machine's runner from others with the same token: GitLab shows it, and keeps its jobs apart."""
+
+import re
+import secrets
+import string
+from pathlib import Path
+
+from fleeting.plugins import make_private, write_whole
+
+_VALID = re.compile(r"[sr]_[A-Za-z0-9]{12}")
+_LETTERS = string.ascii_letters + string.digits
+
+
+def system_id(directory: Path) -> str:
+    """Read the system id from a directory, or make one that stays there.
+
+    Raises:
+        OSError: The directory cannot be used.
+    """
+    make_private(directory)
+    path = directory / "system_id"
+    if path.is_file() and _VALID.fullmatch(found := path.read_text(errors="replace").strip()):
+        return found
+    made = "r_" + "".join(secrets.choice(_LETTERS) for _ in range(12))
+    write_whole(path, made.encode())
+    return made

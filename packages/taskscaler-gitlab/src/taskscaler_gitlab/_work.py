@@ -1,0 +1,371 @@
+"""One job of GitLab's, from when it was handed out until GitLab has its end, over any number of restarts."""
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any, Protocol
+
+import anyio
+from anyio import to_thread
+from attrs import define, evolve, field, frozen
+
+from fleeting import Clock, ConnectError, Unreachable
+from fleeting.errors import CommandLost, NameUnknown
+from fleeting.plugins import one_line
+from gitlab_jobs import End, Job, Outcome, Phase, Report, Trace
+from gitlab_jobs.client import GitLabClient, Reporting, reporting
+from taskscaler import Lease, LeaseLost, NoCapacity, Taskscaler
+from taskscaler.executors import Executor
+from taskscaler_gitlab._record import JobDirectory, Record, Stage
+from taskscaler_gitlab._settings import RunnerSettings
+from taskscaler_gitlab.runner import abandon, has_begun, kept_log, run_job
+
+FAREWELL = 10.0
+"""Seconds that a job which is ended by us has to be ended on its instance."""
+
+_SYSTEM = Outcome(is_success=False, failure_reason="runner_system_failure")
+_CANCELED = Outcome(is_success=False, failure_reason="job_canceled")
+_INTERRUPTED = Outcome(is_success=False, failure_reason="runner_interrupted")
+
+log = logging.getLogger("taskscaler.gitlab")
+
+
+class Runs(Protocol):
+    """How a job runs in its slot: see `taskscaler_gitlab.runner`."""
+
+    async def run(
+        self,
+        job: Job,
+        lease: Lease,
+        reporting: Reporting,
+        *,
+        settings: RunnerSettings,
+        executor: Executor,
+        client: GitLabClient,
+        clock: Clock,
+        directory: Path,
+        name: str,
+    ) -> Outcome:
+        """Run it, or go on with it."""
+        ...
+
+    async def abandon(self, executor: Executor, lease: Lease, *, directory: Path) -> None:
+        """End what it has on its instance."""
+        ...
+
+    def kept_log(self, directory: Path) -> int:
+        """How much of its log is there for good."""
+        ...
+
+    def has_begun(self, directory: Path) -> bool:
+        """Whether anything of it may have run."""
+        ...
+
+
+class OwnRuns:
+    """As this package runs jobs."""
+
+    run = staticmethod(run_job)
+    abandon = staticmethod(abandon)
+    kept_log = staticmethod(kept_log)
+    has_begun = staticmethod(has_begun)
+
+
+@frozen(kw_only=True)
+class Shop:
+    """What all jobs of a runner share."""
+
+    settings: RunnerSettings
+    client: GitLabClient
+    scaler: Taskscaler
+    executor: Executor
+    runs: Runs
+    clock: Clock
+    info: Mapping[str, Any]
+    """What the runner says about itself."""
+
+    outlives: bool
+    """Whether jobs go on without us: the fleet's state is kept, and the executor joins what runs."""
+
+    is_draining: Callable[[], bool]
+    """Whether no slots are handed out any more, because the daemon is ending."""
+
+    @property
+    def two_phase(self) -> bool:
+        """Whether GitLab may keep a job for us until it can run."""
+        return (self.info.get("features") or {}).get("two_phase_job_commit") is True
+
+
+class _NotOurs(Exception):
+    """GitLab wants no more of the job, or gave it to somebody else."""
+
+
+class _Failed(Exception):
+    """The job cannot be run; says why, for its log."""
+
+
+@define(eq=False)
+class Work:
+    """A job, and what becomes of it."""
+
+    shop: Shop
+    job: Job
+    directory: JobDirectory
+    record: Record
+    end: End | None = field(default=None, init=False)
+    """What became of its report; None: it is not over."""
+
+    problem: str = field(default="", init=False)
+    """Why it could not be seen to its end here; it is tried again after a restart."""
+
+    lease: Lease | None = field(default=None, init=False)
+    """While it has a slot."""
+
+    instance: str | None = field(default=None, init=False)
+    """The last one that it had a slot on."""
+
+    begun_at: float | None = field(default=None, init=False)
+    """When it got that slot, in seconds since the epoch."""
+
+    over_at: float | None = field(default=None, init=False)
+    """When it was over here."""
+
+    report: Reporting | None = field(default=None, init=False)
+    """While GitLab is told about it."""
+
+    interrupted: str = field(default="", init=False)
+    """Why it is ended by us; empty: it is not."""
+
+    over: anyio.Event = field(factory=anyio.Event, init=False)
+    """Set once it is over, left to the next daemon, or stuck."""
+
+    _scope: anyio.CancelScope | None = field(default=None, init=False)
+    """Around what ends when it is interrupted."""
+
+    _place: int | None = field(default=None, init=False)
+
+    @property
+    def try_name(self) -> str:
+        """Names the try that is under way among all that run on instances."""
+        return f"{self.record.prefix}-{self.record.tries}"
+
+    async def see_through(self) -> None:
+        """See it to its end, or as far as this process goes; whatever goes wrong is its own."""
+        try:
+            await self._see_through()
+        except Exception as error:  # whatever it is, it ends nothing else
+            self.problem = one_line(str(error)) or type(error).__name__
+            log.exception("job_stuck", extra={"job": self.job.id})
+        finally:
+            self.report = None
+            self.over_at = self.shop.clock.now()
+            self.over.set()
+
+    def interrupt(self, why: str) -> None:
+        """End it: its commands end, and GitLab learns that its runner did that; nothing happens if it is over."""
+        if not self.interrupted and self.record.stage is not Stage.ENDED:
+            self.interrupted = why
+            if self._scope is not None:
+                self._scope.cancel()
+
+    # --- towards GitLab ----------------------------------------------------------------------------------
+
+    async def _see_through(self) -> None:
+        is_ended = self.record.stage is Stage.ENDED
+        kept = None if is_ended else await to_thread.run_sync(self.shop.runs.kept_log, self.directory.path)
+        with closing(await to_thread.run_sync(self.directory.open_trace, kept)) as spool:
+            trace = Trace(limit=self.shop.settings.output_bytes, spool=spool)
+            resume = self._resumed if self.record.stage is not Stage.TAKEN else None
+            async with reporting(self.shop.client, self.job, info=self.shop.info, trace=trace, resume=resume) as report:
+                self.report = report
+                try:
+                    await self._ended(report, self.record.outcome or await self._outcome(report))
+                except _NotOurs:
+                    pass
+                except anyio.get_cancelled_exc_class():
+                    report.hand_over()
+                    raise
+            self.end = report.report.end
+        await to_thread.run_sync(self.directory.end)
+
+    def _resumed(self, trace: Trace, now: float) -> Report:
+        """The report as it was before a restart."""
+        is_ended = self.record.stage is Stage.ENDED
+        return Report(
+            trace,
+            now,
+            two_phase=self.shop.two_phase,
+            phase=Phase.FINISHING if is_ended else Phase.RUNNING,
+            outcome=self.record.outcome,
+            is_canceling=self.record.is_canceling,
+        )
+
+    async def _ended(self, report: Reporting, outcome: Outcome) -> None:
+        """Note down how it ended, and tell GitLab."""
+        if self.record.stage is not Stage.ENDED:
+            report.end_log()
+            await self._note(self.record.ended(outcome, is_canceling=report.canceling.is_set()))
+        await report.finish(outcome)
+
+    async def _outcome(self, report: Reporting) -> Outcome:
+        """Run it; what keeps it from being run is told in its log.
+
+        Raises:
+            _NotOurs: GitLab wants no more of it.
+        """
+        try:
+            outcome = await self._interruptible(report)
+        except _Failed as failure:
+            report.note(f"\n\x1b[31;1mERROR: Job failed (system failure): {failure}\x1b[0;m\n")
+            return _SYSTEM
+        if outcome is not None:
+            return outcome
+        report.note(f"\n\x1b[31;1mERROR: {self.interrupted}\x1b[0;m\n")
+        return _INTERRUPTED
+
+    async def _interruptible(self, report: Reporting) -> Outcome | None:
+        """Run it; None if it was interrupted."""
+        with anyio.CancelScope() as self._scope:
+            if self.interrupted:
+                return None
+            return await self._run(report)
+        return None
+
+    async def _note(self, record: Record) -> None:
+        with anyio.CancelScope(shield=True):
+            await to_thread.run_sync(self.directory.note, record)
+        self.record = record
+
+    # --- on the fleet ------------------------------------------------------------------------------------
+
+    async def _run(self, report: Reporting) -> Outcome:
+        """Place it until it has run, at most so often as the settings say.
+
+        Raises:
+            _Failed: Why it cannot be run, or what became of it is unknown.
+        """
+        while True:
+            lease = await self._unless_unwanted(report, self._slot)
+            if lease is None:
+                return _CANCELED
+            try:
+                return await self._on(lease, report)
+            except (LeaseLost, Unreachable, CommandLost, NameUnknown) as error:
+                await self._place_again(lease, error)
+            except ConnectError as error:
+                raise _Failed(f"it cannot be run on {lease.instance}: {one_line(str(error))}") from error
+
+    async def _unless_unwanted(self, report: Reporting, get: Callable[[], Awaitable[Lease]]) -> Lease | None:
+        """Wait for a slot; None if GitLab wants the job to end before there is one.
+
+        Raises:
+            _NotOurs: GitLab wants no more of it.
+        """
+        lease: Lease | None = None
+        failure: Exception | None = None
+        async with anyio.create_task_group() as tasks:
+
+            async def heed(event: anyio.Event) -> None:
+                await event.wait()
+                tasks.cancel_scope.cancel()
+
+            tasks.start_soon(heed, report.over)
+            tasks.start_soon(heed, report.canceling)
+            try:
+                lease = await get()
+            except Exception as error:  # noqa: BLE001  (raised again below, by itself)
+                failure = error
+            tasks.cancel_scope.cancel()
+        if failure is not None:
+            raise failure
+        if report.over.is_set():
+            if lease is not None:
+                lease.release()
+            raise _NotOurs
+        return lease
+
+    async def _slot(self) -> Lease:
+        """The slot that it had before a restart, or a new one."""
+        scaler, key = self.shop.scaler, self.record.key
+        try:
+            if any(each.key == key for each in scaler.detached):
+                return await scaler.reattach(key)
+            if await self._has_begun():
+                raise _Failed("its instance was lost while the runner was away")
+            return await scaler.acquire_lease(key, persistent=self.shop.outlives, place=self._place)
+        except LeaseLost as error:
+            if await self._has_begun():
+                raise _Failed(f"its instance was lost while the runner was away ({error.loss})") from error
+            return await scaler.acquire_lease(key, persistent=self.shop.outlives, place=self._place)
+        except NoCapacity as error:
+            if self.shop.is_draining():
+                await anyio.sleep_forever()  # until it is left to the next daemon
+            raise _Failed(f"there was no instance for it in time ({one_line(str(error))})") from error
+
+    async def _has_begun(self) -> bool:
+        """Whether anything of it may have run."""
+        return await to_thread.run_sync(self.shop.runs.has_begun, self.directory.path)
+
+    async def _on(self, lease: Lease, report: Reporting) -> Outcome:
+        """Run it in its slot, and give that back; one that is left goes on there."""
+        self.lease, self.instance, self._place = lease, lease.instance, lease.place
+        self.begun_at = self.shop.clock.now()
+        try:
+            async with lease.unless_lost():
+                if self.record.stage is Stage.TAKEN:
+                    if not await report.claim():
+                        raise _NotOurs
+                    await self._note(evolve(self.record, stage=Stage.CLAIMED))
+                return await self.shop.runs.run(
+                    self.job,
+                    lease,
+                    report,
+                    settings=self.shop.settings,
+                    executor=self.shop.executor,
+                    client=self.shop.client,
+                    clock=self.shop.clock,
+                    directory=self.directory.path,
+                    name=self.try_name,
+                )
+        except (LeaseLost, ConnectError, CommandLost, NameUnknown, _NotOurs):
+            raise
+        except Exception as error:
+            log.exception("job_failed_unexpectedly", extra={"job": self.job.id})
+            await self._end_there(lease)
+            raise _Failed(f"the runner failed unexpectedly ({type(error).__name__})") from error
+        except anyio.get_cancelled_exc_class():
+            if self.interrupted or not self.shop.outlives:
+                await self._end_there(lease)
+            else:
+                lease.detach()
+            raise
+        finally:
+            self.lease = None
+            lease.release()
+
+    async def _end_there(self, lease: Lease) -> None:
+        """Leave nothing of it on its instance."""
+        with anyio.move_on_after(FAREWELL, shield=True):
+            try:
+                await self.shop.runs.abandon(self.shop.executor, lease, directory=self.directory.path)
+            except (Unreachable, ConnectError, OSError) as error:
+                lease.mark_suspect(f"a job may still run there: {one_line(str(error))}")
+                return
+            return
+        lease.mark_suspect("a job may still run there: it did not end in time")
+
+    async def _place_again(self, lease: Lease, error: Exception) -> None:
+        """Begin again elsewhere, if nothing of it ran.
+
+        Raises:
+            _Failed: Something did, or it was placed often enough.
+        """
+        why = str(error.loss) if isinstance(error, LeaseLost) else one_line(str(error))
+        if await self._has_begun():
+            raise _Failed(f"its instance {lease.instance} was lost while it ran ({why})") from error
+        if self.record.tries >= self.shop.settings.taskscaler.placements:
+            raise _Failed(f"{self.record.tries} instances were lost before it could run ({why})") from error
+        log.warning("job_placed_again", extra={"job": self.job.id, "instance": lease.instance, "why": why})
+        await to_thread.run_sync(self.directory.forget_try)
+        await self._note(evolve(self.record, tries=self.record.tries + 1))

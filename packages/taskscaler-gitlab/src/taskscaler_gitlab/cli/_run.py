@@ -1,0 +1,61 @@
+"""``taskscaler-gitlab run``: a daemon like that of ``taskscaler serve``, with GitLab's jobs among its jobs."""
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+
+from fleeting import PluginNotFound
+from fleeting.cli import WRONG, WRONG_FILE, report_errors
+from fleeting.plugins import make_private
+from taskscaler.serve import JobOwner, place_of, read_fleet_file, run_daemon, say
+from taskscaler_gitlab._config import read_config
+from taskscaler_gitlab._gitlab import client_of
+from taskscaler_gitlab._service import RunnerService, executor_of
+from taskscaler_gitlab.cli._check import notes_of
+
+_LEVELS: Mapping[str, int] = {
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warn": logging.WARNING,
+    "warning": logging.WARNING,
+    "error": logging.ERROR,
+    "fatal": logging.CRITICAL,
+    "panic": logging.CRITICAL,
+}
+
+
+def run_service(path: Path, *, runner: str | None, socket: Path | None, group: str | None) -> int:
+    """Run the jobs of one runner until it is stopped; returns the exit status."""
+    try:
+        config = read_config(path, runner=runner)
+        client_of(config.runner)
+        executor = executor_of(config)
+        fleet = read_fleet_file(path, runner)
+        place = place_of(path, socket, group)
+        directory = _directory(config.runner.taskscaler.state_dir, fleet.kept("gitlab"))
+    except (*WRONG_FILE, PluginNotFound) as error:
+        return report_errors([error], WRONG)
+    for line in notes_of(config):
+        say(line)
+    is_kept = fleet.autoscaler.state_storage.enabled
+
+    def owners() -> list[JobOwner]:
+        return [RunnerService(config, executor, directory, is_kept, say)]
+
+    return run_daemon(
+        fleet,
+        place,
+        group=group,
+        stop_timeout=config.shutdown_timeout,
+        runner=runner,
+        owners=owners,
+        loggers=("gitlab_jobs",),
+        level=_LEVELS[config.top.log_level],
+        as_json=config.top.log_format == "json",
+    )
+
+
+def _directory(given: str | None, usual: Path) -> Path:
+    directory = usual if given is None else Path(given)
+    make_private(directory)
+    return directory

@@ -1,0 +1,166 @@
+"""A runner on a fleet in memory, with a GitLab in memory: jobs run as the test says."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+from attrs import define, evolve, field
+
+from fleeting import LoopClock, MemoryJournal
+from fleeting.testing import FakeCloud, FakeGroup
+from gitlab_jobs import Features, Job, JobInfo, Outcome
+from gitlab_jobs.client import GitLabClient, Reporting
+from gitlab_jobs.testing import URL, FakeGitLab
+from taskscaler import Lease, Pool, Taskscaler
+from taskscaler.executors import Executor
+from taskscaler.executors.instance import InstanceConfig, InstanceExecutor
+from taskscaler_gitlab import read_config
+from taskscaler_gitlab._service import RunnerService
+
+PATIENCE = 12.0
+"""Seconds after which a test gives up."""
+
+FILE = """
+concurrent = {concurrent}
+check_interval = 1
+[[runners]]
+name = "desk"
+url = "http://gitlab.test"
+token = "{token}"
+executor = "instance"
+{more}
+[runners.autoscaler]
+plugin = "local"
+"""
+
+Script = Callable[[Job, Lease, Reporting], Awaitable[Outcome]]
+
+
+async def succeed(job: Job, _: Lease, report: Reporting) -> Outcome:
+    """Say hello, and end well."""
+    report.log(f"hello from {job.id}\n".encode())
+    return Outcome(is_success=True)
+
+
+@define
+class Scripted:
+    """Runs jobs as a function says, and knows which have begun."""
+
+    script: Script = succeed
+    begins: bool = True
+    """Whether jobs have begun when they are run."""
+
+    runs: list[tuple[int, str]] = field(factory=list)
+    """The numbers of jobs, and the names of their tries."""
+
+    abandoned: list[Path] = field(factory=list)
+
+    async def run(self, job: Job, lease: Lease, reporting: Reporting, **more: Any) -> Outcome:  # noqa: ANN401
+        """See `Runs.run`."""
+        directory: Path = more["directory"]
+        if self.begins:
+            (directory / "run").mkdir(exist_ok=True)
+            (directory / "run" / "begun").touch()
+        self.runs.append((job.id, more["name"]))
+        return await self.script(job, lease, reporting)
+
+    async def abandon(self, executor: Executor, lease: Lease, *, directory: Path) -> None:
+        """See `Runs.abandon`."""
+        self.abandoned.append(directory)
+
+    def kept_log(self, directory: Path) -> int:
+        """See `Runs.kept_log`."""
+        return 0
+
+    def has_begun(self, directory: Path) -> bool:
+        """See `Runs.has_begun`."""
+        return (directory / "run" / "begun").exists()
+
+
+@define
+class Bench:
+    """What a test looks at."""
+
+    service: RunnerService
+    scaler: Taskscaler
+    gitlab: FakeGitLab
+    said: list[str]
+    tasks: anyio.abc.TaskGroup
+
+    async def until(self, is_so: Callable[[], bool], *, patience: float = PATIENCE) -> None:
+        """Wait until something is so; looks again and again."""
+        with anyio.fail_after(patience):
+            while not is_so():  # noqa: ASYNC110  (of what it looks at, nobody tells)
+                await anyio.sleep(0.01)
+
+    async def taken(self, **capacity: int) -> None:
+        """Wait until so many slots are in these states."""
+        with anyio.fail_after(PATIENCE):
+            while True:
+                now = await self.scaler.capacity()
+                if all(getattr(now, name) == number for name, number in capacity.items()):
+                    return
+                await anyio.sleep(0.01)
+
+
+def a_job(name: str = "build", **more: Any) -> Job:  # noqa: ANN401  (of a job)
+    """A job for GitLab to hand out."""
+    reasons = Features(failure_reasons=("job_canceled", "runner_interrupted", "unknown_failure"))
+    return Job(id=0, token="", job_info=JobInfo(name=name), features=reasons, **more)
+
+
+@asynccontextmanager
+async def serving(
+    here: Path,
+    gitlab: FakeGitLab,
+    *,
+    cloud: FakeCloud | None = None,
+    runs: Scripted | None = None,
+    journal: MemoryJournal | None = None,
+    token: str | None = None,
+    concurrent: int = 4,
+    more: str = "",
+    executor: Executor | None = None,
+    leaves: bool = True,
+    **pool: Any,  # noqa: ANN401  (a pool's settings)
+) -> AsyncIterator[Bench]:
+    """Run a runner while the body runs; then it leaves its jobs, or is as good as killed."""
+    path = here / "config.toml"
+    path.write_text(FILE.format(token=token or gitlab.runner_token, concurrent=concurrent, more=more))
+    said: list[str] = []
+    service = RunnerService(
+        read_config(path),
+        executor or InstanceExecutor(InstanceConfig()),
+        here / "jobs",
+        is_kept=journal is not None,
+        say=said.append,
+        client=GitLabClient(URL, transport=gitlab.transport()),
+        runs=runs or Scripted(),
+    )
+    group = FakeGroup(cloud or FakeCloud())
+    settings = {"max_instances": 2, "capacity_per_instance": 2, "update_interval": 0.2, **pool}
+    scaler = Taskscaler(
+        Pool(group, dial=group.dial, **settings),
+        clock=LoopClock(),
+        journal=journal,
+        delete_instances_on_shutdown=False,
+        keep_instance_with_acquisitions=True,
+    )
+    async with scaler, anyio.create_task_group() as tasks:
+        await service.take_up(scaler, LoopClock())
+        tasks.start_soon(service.run)
+        yield Bench(service, scaler, gitlab, said, tasks)
+        if leaves:
+            with anyio.fail_after(PATIENCE):
+                await service.leave()
+        tasks.cancel_scope.cancel()
+
+
+def numbers(jobs: Sequence[Any]) -> list[str]:
+    """The ids of jobs."""
+    return [job.id for job in jobs]
+
+
+__all__ = ["Bench", "Scripted", "a_job", "evolve", "numbers", "serving", "succeed"]

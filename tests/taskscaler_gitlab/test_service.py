@@ -1,0 +1,312 @@
+"""A runner on a fleet: when it asks for jobs, what becomes of each, whatever is lost on the way."""
+
+from pathlib import Path
+
+import anyio
+import pytest
+
+from fleeting import MemoryJournal
+from fleeting.testing import FakeCloud
+from gitlab_jobs import Job, Outcome
+from gitlab_jobs.client import Reporting
+from gitlab_jobs.coordinator import Reply
+from gitlab_jobs.testing import FakeGitLab, Fault, State
+from taskscaler import Lease
+from tests.taskscaler_gitlab.services import Scripted, a_job, serving
+
+pytestmark = [
+    pytest.mark.anyio,
+    # httpx leaves its own generators open when an answer is not read to its end, and trio tells of them
+    pytest.mark.filterwarnings("ignore:.*async_generator object .*Stream:pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.filterwarnings("ignore:Async generator 'httpx:ResourceWarning"),
+]
+
+HTML = Reply(status=200, headers={"Content-Type": "text/html"}, body=b"<!DOCTYPE html><title>Sign in</title>")
+FORBIDDEN = Reply(status=403, body={"message": "403 Forbidden"})
+
+
+@pytest.fixture
+def gitlab(tmp_path: Path) -> FakeGitLab:
+    """One that answers at once."""
+    return FakeGitLab(tmp_path / "gitlab", long_poll=0.05, accepts=0)
+
+
+class Held:
+    """A script that runs until it is let go."""
+
+    def __init__(self) -> None:
+        """Begin."""
+        self.go = anyio.Event()
+        self.begun = anyio.Event()
+
+    async def __call__(self, job: Job, lease: Lease, report: Reporting) -> Outcome:
+        """Wait."""
+        self.begun.set()
+        report.log(b"it runs\n")
+        await self.go.wait()
+        return Outcome(is_success=True)
+
+
+async def heeding(_: Job, __: Lease, report: Reporting) -> Outcome:
+    """Run until GitLab wants the end."""
+    await report.canceling.wait()
+    return Outcome(is_success=False, failure_reason="job_canceled")
+
+
+async def test_each_job_gets_a_slot_runs_and_is_reported(gitlab: FakeGitLab, tmp_path: Path) -> None:
+    """Once each, with its log; every slot is given back, and no token is left on the disk."""
+    runs = Scripted()
+    jobs = [gitlab.enqueue(a_job(f"job {number}")) for number in range(6)]
+    async with serving(tmp_path, gitlab, runs=runs) as bench:
+        for number in jobs:
+            stored = await gitlab.ended(number)
+            assert (stored.state, gitlab.log(number)) == (State.SUCCESS, f"hello from {number}\n".encode())
+        await bench.until(lambda: not bench.service.running)
+        await bench.taken(acquired=0)
+        assert sorted(number for number, _ in runs.runs) == jobs
+        assert [view.state for view in bench.service.jobs] == ["succeeded"] * 6
+    assert not [path for path in (tmp_path / "jobs").rglob("*") if path.name == "job.json"]
+
+
+async def test_a_slot_is_reserved_before_each_request_and_given_back(gitlab: FakeGitLab, tmp_path: Path) -> None:
+    """Where no slot can be had, nobody is asked; an answer without a job frees the slot for others."""
+    async with serving(tmp_path, gitlab, max_instances=1, capacity_per_instance=1) as bench:
+        await bench.until(lambda: gitlab.calls["request"] >= 1)
+        lease = await bench.scaler.acquire_lease("somebody else", timeout=20)
+        await bench.until(lambda: "until the fleet has a slot" in bench.service.status())
+        asked = gitlab.calls["request"]
+        number = gitlab.enqueue(a_job())
+        await anyio.sleep(0.2)
+        assert (gitlab.calls["request"], gitlab.server.jobs[number].state) == (asked, State.PENDING)
+        lease.release()
+        assert (await gitlab.ended(number)).state is State.SUCCESS
+
+
+@pytest.mark.parametrize(("concurrent", "more", "whose"), [(2, "", "concurrent = 2"), (9, "limit = 2", "limit = 2")])
+async def test_no_more_jobs_than_allowed_run_at_once(
+    gitlab: FakeGitLab, tmp_path: Path, concurrent: int, more: str, whose: str
+) -> None:
+    """The file's number and the runner's own, whichever is smaller; the status says whose it is."""
+    held = Held()
+    jobs = [gitlab.enqueue(a_job()) for _ in range(4)]
+    async with serving(tmp_path, gitlab, runs=Scripted(held), concurrent=concurrent, more=more) as bench:
+        await bench.until(lambda: bench.service.running == 2 and not bench.service._polls)
+        assert f"2 of at most 2 jobs; no more are asked for, because of {whose}" in bench.service.status()
+        held.go.set()
+        for number in jobs:
+            assert (await gitlab.ended(number)).state is State.SUCCESS
+
+
+async def test_a_job_cancelled_before_it_has_an_instance_boots_none(gitlab: FakeGitLab, tmp_path: Path) -> None:
+    """GitLab is told that it is being prepared, and so tells of the cancellation."""
+    cloud, runs = FakeCloud(boot_time=3600.0), Scripted()
+    number = gitlab.enqueue(a_job())
+    async with serving(tmp_path, gitlab, cloud=cloud, runs=runs) as bench:
+        await bench.until(lambda: bool(bench.service.jobs) and bench.service.jobs[0].work.report is not None)
+        (view,) = bench.service.jobs
+        assert bench.service.key_of(view.id) is not None
+        assert "waits for its slot" in view.explain()[0]
+        gitlab.cancel(number)  # which the runner learns when it says again that it prepares the job
+        await bench.until(lambda: view.over, patience=30.0)
+        assert runs.runs == []
+        await bench.taken(acquired=0, pending=0)
+
+
+async def test_a_job_whose_instance_goes_before_it_began_is_placed_again(gitlab: FakeGitLab, tmp_path: Path) -> None:
+    """On another instance, under another name; GitLab notices nothing."""
+    cloud, begun = FakeCloud(), anyio.Event()
+
+    async def at_the_second_try(_: Job, __: Lease, ___: Reporting) -> Outcome:
+        if not begun.is_set():
+            begun.set()
+            await anyio.sleep_forever()
+        return Outcome(is_success=True)
+
+    runs = Scripted(at_the_second_try, begins=False)
+    number = gitlab.enqueue(a_job())
+    async with serving(tmp_path, gitlab, cloud=cloud, runs=runs) as bench:
+        with anyio.fail_after(20):
+            await begun.wait()
+        first = bench.service.jobs[0].work.instance
+        cloud.vanish(first or "")
+        assert (await gitlab.ended(number)).state is State.SUCCESS
+        assert len({name for _, name in runs.runs}) == len(runs.runs) == 2
+        assert bench.service.jobs[0].record()["tries"] == 2
+        assert bench.service.jobs[0].work.instance != first
+
+
+async def test_a_job_whose_instance_goes_while_it_runs_fails_honestly(gitlab: FakeGitLab, tmp_path: Path) -> None:
+    """It is not run again; one line in its log says why."""
+    cloud, held = FakeCloud(), Held()
+    runs = Scripted(held)
+    number = gitlab.enqueue(a_job())
+    async with serving(tmp_path, gitlab, cloud=cloud, runs=runs) as bench:
+        with anyio.fail_after(20):
+            await held.begun.wait()
+        cloud.vanish(bench.service.jobs[0].work.instance or "")
+        stored = await gitlab.ended(number)
+        assert (stored.state, stored.failure_reason) == (State.FAILED, "runner_system_failure")
+        log = gitlab.log(number).decode()
+        assert log.startswith("it runs\n")
+        assert "was lost while it ran" in log
+        assert len(runs.runs) == 1
+
+
+async def test_an_operator_ends_a_job(gitlab: FakeGitLab, tmp_path: Path) -> None:
+    """Its commands end, its slot is given back, and GitLab learns who did it."""
+    held = Held()
+    runs = Scripted(held)
+    number = gitlab.enqueue(a_job())
+    async with serving(tmp_path, gitlab, runs=runs) as bench:
+        with anyio.fail_after(20):
+            await held.begun.wait()
+        (view,) = bench.service.jobs
+        assert (view.state, view.as_data()["jobs"]) == ("running", {"running": 1})
+        view.cancel()
+        stored = await gitlab.ended(number)
+        assert (stored.state, stored.failure_reason) == (State.FAILED, "runner_interrupted")
+        assert b"cancelled where its runner runs" in gitlab.log(number)
+        assert len(runs.abandoned) == 1
+        await bench.taken(acquired=0)
+        assert view.state == "cancelled"
+
+
+async def test_gitlabs_cancellation_reaches_the_job(gitlab: FakeGitLab, tmp_path: Path) -> None:
+    """What runs it hears of it, and the job is canceled."""
+
+    async def talking(job: Job, lease: Lease, report: Reporting) -> Outcome:
+        while not report.canceling.is_set():
+            report.log(b"still here\n")
+            await anyio.sleep(0.05)
+        return await heeding(job, lease, report)
+
+    number = gitlab.enqueue(a_job())
+    async with serving(tmp_path, gitlab, runs=Scripted(talking)) as bench:
+        await bench.until(lambda: gitlab.server.jobs[number].state is State.RUNNING)
+        gitlab.cancel(number)
+        assert (await gitlab.ended(number)).state is State.CANCELED
+
+
+async def test_a_restart_goes_on_with_what_runs(gitlab: FakeGitLab, tmp_path: Path) -> None:
+    """The lease is taken up again, the report goes on, the job runs under the same name, and its log is whole."""
+    cloud, journal, held = FakeCloud(), MemoryJournal(), Held()
+    runs = Scripted(held)
+    number = gitlab.enqueue(a_job())
+    async with serving(tmp_path, gitlab, cloud=cloud, runs=runs, journal=journal) as bench:
+        with anyio.fail_after(20):
+            await held.begun.wait()
+        first = bench.service.jobs[0].work.instance
+    assert gitlab.server.jobs[number].state is State.RUNNING
+    again = Scripted()
+    async with serving(tmp_path, gitlab, cloud=cloud, runs=again, journal=journal) as bench:
+        assert (await gitlab.ended(number)).state is State.SUCCESS
+        assert bench.service.jobs[0].work.instance == first
+        assert again.runs == runs.runs
+        await bench.taken(acquired=0)
+    assert gitlab.log(number) == f"hello from {number}\n".encode() or gitlab.log(number).startswith(b"it runs")
+
+
+async def test_a_job_that_ended_is_reported_by_the_next_runner(gitlab: FakeGitLab, tmp_path: Path) -> None:
+    """GitLab was away when it ended; nothing runs again."""
+
+    async def last_words(_: Job, __: Lease, report: Reporting) -> Outcome:
+        report.log(b"done\n")
+        gitlab.faults = [Fault(call="update", times=1_000_000)]
+        return Outcome(is_success=True)
+
+    cloud, journal = FakeCloud(), MemoryJournal()
+    number = gitlab.enqueue(a_job())
+    async with serving(tmp_path, gitlab, cloud=cloud, runs=Scripted(last_words), journal=journal) as bench:
+        await bench.until(lambda: bool(bench.service.jobs) and bench.service.jobs[0].work.record.outcome is not None)
+    gitlab.faults = []
+    again = Scripted()
+    async with serving(tmp_path, gitlab, cloud=cloud, runs=again, journal=journal) as bench:
+        assert (await gitlab.ended(number)).state is State.SUCCESS
+        assert again.runs == []
+        await bench.taken(acquired=0)
+    assert gitlab.log(number) == b"done\n"
+
+
+async def test_a_job_whose_instance_went_during_the_restart_fails(gitlab: FakeGitLab, tmp_path: Path) -> None:
+    """It is reported with the reason, and not run a second time."""
+    cloud, journal, held = FakeCloud(), MemoryJournal(), Held()
+    number = gitlab.enqueue(a_job())
+    async with serving(tmp_path, gitlab, cloud=cloud, runs=Scripted(held), journal=journal) as bench:
+        with anyio.fail_after(20):
+            await held.begun.wait()
+        first = bench.service.jobs[0].work.instance
+    cloud.vanish(first or "")
+    again = Scripted()
+    async with serving(tmp_path, gitlab, cloud=cloud, runs=again, journal=journal):
+        stored = await gitlab.ended(number)
+        assert (stored.state, stored.failure_reason) == (State.FAILED, "runner_system_failure")
+        assert b"its instance was lost while the runner was away" in gitlab.log(number)
+        assert again.runs == []
+
+
+async def test_what_cannot_outlive_the_runner_is_ended_with_it(gitlab: FakeGitLab, tmp_path: Path) -> None:
+    """Without a journal no lease is found again: the job is ended there and reported."""
+    held = Held()
+    runs = Scripted(held)
+    number = gitlab.enqueue(a_job())
+    async with serving(tmp_path, gitlab, runs=runs):
+        with anyio.fail_after(20):
+            await held.begun.wait()
+    assert gitlab.server.jobs[number].state is State.FAILED
+    assert gitlab.server.jobs[number].failure_reason == "runner_interrupted"
+    assert len(runs.abandoned) == 1
+
+
+async def test_a_wrong_token_silences_the_runner(gitlab: FakeGitLab, tmp_path: Path) -> None:
+    """After three refusals; it is said, in the status too, and no slot stays reserved."""
+    async with serving(tmp_path, gitlab, token="glrt-wrong") as bench:
+        await bench.until(lambda: any("refused the runner's token three times" in line for line in bench.said))
+        assert gitlab.calls["request"] == 3
+        assert "refused the runner's token three times in a row" in bench.service.status()
+        await bench.taken(reserved=0, promised=0)
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [HTML, None, Reply(status=201, headers={"Content-Type": "text/plain"}, body=b'{"id": 1, "token": "x"}')],
+    ids=["a page", "no answer", "no type"],
+)
+async def test_answers_that_are_none_cost_no_slot(gitlab: FakeGitLab, tmp_path: Path, reply: Reply | None) -> None:
+    """Whatever GitLab, or what stands before it, answers: the runner asks again, and the slot is free meanwhile."""
+    gitlab.faults = [Fault(call="request", reply=reply, times=2)]
+    number = gitlab.enqueue(a_job())
+    async with serving(tmp_path, gitlab) as bench:
+        stored = await gitlab.ended(number)
+        assert stored.state is State.SUCCESS
+        await bench.until(lambda: not bench.service.running)
+        await bench.taken(acquired=0)
+
+
+async def test_a_job_that_cannot_be_noted_down_is_refused(gitlab: FakeGitLab, tmp_path: Path) -> None:
+    """A full disk costs the job, which fails at once with the reason, and no slot."""
+    number = gitlab.enqueue(a_job())
+    async with serving(tmp_path, gitlab, runs=Scripted()) as bench:
+        (tmp_path / "jobs" / "jobs").rmdir()
+        (tmp_path / "jobs" / "jobs").touch()
+        stored = await gitlab.ended(number)
+        assert (stored.state, stored.failure_reason) == (State.FAILED, "runner_system_failure")
+        assert b"cannot be noted down" in gitlab.log(number)
+        await bench.taken(acquired=0)
+
+
+async def test_drained_it_asks_for_no_more(gitlab: FakeGitLab, tmp_path: Path) -> None:
+    """What runs goes on to its end, and is waited for until GitLab knows."""
+    held = Held()
+    number = gitlab.enqueue(a_job())
+    async with serving(tmp_path, gitlab, runs=Scripted(held)) as bench:
+        with anyio.fail_after(20):
+            await held.begun.wait()
+        bench.service.drain()
+        await bench.until(lambda: not bench.service._polls)
+        later = gitlab.enqueue(a_job("later"))
+        held.go.set()
+        with anyio.fail_after(20):
+            await bench.service.settle()
+        assert gitlab.server.jobs[number].state is State.SUCCESS
+        assert gitlab.server.jobs[later].state is State.PENDING
+        assert "the daemon is ending" in bench.service.status()
