@@ -322,7 +322,7 @@ async def test_a_job_that_cannot_be_understood_is_failed_at_once(client: GitLabC
             "redirects to an address that cannot be used",
         ),
         (httpx.Response(308), "GitLab answered 308"),
-        (httpx.ConnectError("certificate verify failed"), "POST jobs/request: certificate verify failed"),
+        (httpx.ConnectError("certificate verify failed"), "request: gitlab.test cannot be reached: certificate"),
         (httpx.RemoteProtocolError("illegal\nrequest line"), "POST jobs/request: illegal"),
     ],
     ids=lambda value: value[-40:] if isinstance(value, str) else None,

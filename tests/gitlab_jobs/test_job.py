@@ -3,7 +3,7 @@
 import pytest
 
 from gitlab_jobs import Answer, End, Outcome, Patch, Phase, Report, Trace, Update, known_reason
-from gitlab_jobs._job import CLAIM_PATIENCE, FINAL_PATIENCE, NO_ANSWER
+from gitlab_jobs._job import CLAIM_PATIENCE, FINAL_PATIENCE, LOG_PATIENCE, NO_ANSWER
 
 FAILED = Outcome(is_success=False, failure_reason="script_failure", exit_code=3)
 DONE = Outcome(is_success=True, exit_code=0)
@@ -258,7 +258,7 @@ def test_a_coordinator_that_contradicts_itself_is_not_asked_without_end(held: li
     assert len(sent) < 250
 
 
-def test_a_log_that_differs_for_ever_is_sent_a_few_times() -> None:
+def test_a_log_that_differs_for_ever_is_sent_some_times() -> None:
     """Less and less often; then the state is said without a checksum, for it matters more."""
     report = running(log=b"abc")
     report.request(0.0)
@@ -274,7 +274,7 @@ def test_a_log_that_differs_for_ever_is_sent_a_few_times() -> None:
         elif request:
             updates.append((now, request))
             report.answered(ok(200 if request.checksum is None else 412), now)
-    assert [now for now, _ in updates] == [0.0, 1.0, 3.0, 7.0, 15.0]
+    assert [now for now, _ in updates] == [0.0, 1.0, 3.0, 7.0, 15.0, 31.0, 63.0, 123.0, 183.0, 243.0, 303.0, 363.0][:12]
     assert updates[-1][1] == Update(state="success")
     assert report.end is End.REPORTED
 
@@ -307,6 +307,19 @@ def test_a_final_state_that_was_taken_before_is_known(answer: Answer, end: End) 
     report.request(0.0)
     report.answered(answer, 0.0)
     assert report.end is end
+
+
+def test_a_log_that_nobody_takes_does_not_keep_back_the_final_state() -> None:
+    """After half an hour it is said without the rest of the log, and without a checksum of it."""
+    report = running(log=b"abc")
+    report.finish(DONE, 0.0)
+    sent = calls(report, [ok(500)], LOG_PATIENCE - 1)
+    assert {request for _, request in sent} == {Patch(0, b"abc")}
+    assert report.wake is not None
+    now = report.wake + 60.0
+    assert report.request(now) == Update(state="success")
+    report.answered(ok(200), now)
+    assert report.end is End.REPORTED
 
 
 def test_a_final_state_that_nobody_takes_is_given_up() -> None:

@@ -1,7 +1,9 @@
 """A runner's side of a job against the coordinator's, with a network between them that may do anything.
 
-Requests and answers are lost, come late and come twice; either side is started again at any moment, the coordinator
-without the end of a log. In the end each job has ended exactly once, and its log is as it was written.
+Requests and answers are lost, come late, come twice, and are replaced by those of something in between; either side is
+started again at any moment, the coordinator without the end of a log, the runner without what it had not written down
+and with a character in its log of which only a part is there. In the end each job has ended exactly once, its log is
+as it was written, and every checksum was that of the log.
 """
 
 import zlib
@@ -14,10 +16,18 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from gitlab_jobs import Answer, End, Job, Outcome, Patch, Phase, Report, Trace
-from gitlab_jobs._job import CLAIM_PATIENCE, NO_ANSWER, Request
-from gitlab_jobs._server import Server, State
+from gitlab_jobs._job import CLAIM_PATIENCE, NO_ANSWER, SUMS, Request
+from gitlab_jobs._server import ACKNOWLEDGEMENT, Server, State
 
 RUNNER = "glrt-runner"
+FOR_PATCHES = [400, 404, 408, 413, 429, 500, 503]
+"""What may stand between says about a patch."""
+
+FOR_UPDATES = [400, 408, 429, 500, 503]
+"""What it says about other calls; 404 would be the coordinator's word that there is no such job."""
+
+FOR_ENDS = [*FOR_UPDATES, 202, 412]
+"""What it says about a final state."""
 
 
 class JobMachine(RuleBasedStateMachine):
@@ -33,23 +43,36 @@ class JobMachine(RuleBasedStateMachine):
         self.current: int | None = None
         self.ends: list[State] = []
         self.was_cancelled = False
+        self.said_of_log = 0  # so often somebody gave cause to send it again
 
     @initialize(
         two_phase=st.booleans(),
         graceful=st.booleans(),
-        accepts=st.integers(0, 2),
+        counts=st.tuples(st.integers(0, 2), st.integers(0, 2)),
         unheard=st.sampled_from([0, 1, 2, 5]),
         damage=st.booleans(),
+        rude=st.lists(st.tuples(st.integers(0, 99), st.booleans(), st.integers(0, 30)), max_size=6),
     )
-    def begin(self, two_phase: bool, graceful: bool, accepts: int, unheard: int, damage: bool) -> None:  # noqa: FBT001  (hypothesis calls it)
-        """The job is handed out."""
+    def begin(
+        self,
+        two_phase: bool,  # noqa: FBT001  (hypothesis calls it)
+        graceful: bool,  # noqa: FBT001
+        counts: tuple[int, int],
+        unheard: int,
+        **later: Any,  # noqa: ANN401  (what happens in the end)
+    ) -> None:
+        """The job is handed out; if it is acknowledged later, answers that have it may be lost before."""
+        accepts, unseen = counts
         self.unheard = unheard
-        self.damage = damage
+        self.damage, self.rude = later["damage"], later["rude"]
         numbers = count(1)
         self.server = Server(lambda: f"token{next(numbers)}", accepts=accepts)
         self.server.add_runner(RUNNER)
         self.number = self.server.enqueue(Job(id=0, token=""))
         self.features = {"two_phase_job_commit": two_phase, "cancel_gracefully": graceful}
+        for _ in range(unseen if two_phase else 0):
+            assert self.server.request(RUNNER, self.features, self.now).status == 201
+            self.now += ACKNOWLEDGEMENT
         self.take()
 
     def take(self) -> None:
@@ -61,6 +84,16 @@ class JobMachine(RuleBasedStateMachine):
         self.report = Report(Trace(spool=self.spool), self.now, two_phase=self.features["two_phase_job_commit"])
         self.report.trace.write(b"taken\n")
         self.current = None
+        self.end: End | None = None
+        self.note()
+
+    def note(self) -> None:
+        """Write down what has to outlive the process."""
+        self.noted: dict[str, Any] = {
+            "phase": self.report.phase,
+            "outcome": self.report.outcome,
+            "is_canceling": self.report.is_canceling,
+        }
 
     # the runner
 
@@ -83,22 +116,26 @@ class JobMachine(RuleBasedStateMachine):
         outcome = Outcome(is_success=success, failure_reason=None if success else "script_failure", exit_code=3)
         self.report.finish(outcome, self.now)
 
-    @rule()
-    def restart_runner(self) -> None:
-        """The process dies; what it had written down is all that is left."""
-        old = self.report
-        self.spool.seek(0)
+    @rule(forgets=st.booleans(), torn=st.sampled_from([b"", b"\xe2\x82", b"\xf0"]))
+    def restart_runner(self, forgets: bool, torn: bytes) -> None:  # noqa: FBT001  (hypothesis calls it)
+        """The process dies, perhaps as it writes; what it had written down is all that is left."""
         self.current = None
-        if old.phase is not Phase.OVER:
-            trace = Trace(spool=self.spool)
-            self.report = Report(trace, self.now, phase=old.phase, outcome=old.outcome, is_canceling=old.is_canceling)
+        if self.report.phase is Phase.OVER:
+            return
+        if not forgets:
+            self.note()
+        self.spool.seek(0, 2)
+        self.spool.write(torn)
+        trace = Trace(spool=self.spool)
+        self.report = Report(trace, self.now, **self.noted)
 
     # the network
 
     @precondition(lambda self: self.current is None)
     @rule()
     def send(self) -> None:
-        """Send what there is to send."""
+        """Send what there is to send, and write down before where the job is."""
+        self.note()
         request = self.report.request(self.now)
         if request is not None:
             self.current = next(self.numbers)
@@ -112,6 +149,9 @@ class JobMachine(RuleBasedStateMachine):
         number, request, job, token = self.wire[which] if again else self.wire.pop(which)
         stored = self.server.jobs[job]
         before = stored.state
+        if not isinstance(request, Patch) and request.checksum is not None:
+            log = self.spool.getvalue()[: request.size] if job == self.job.id else b""
+            assert job != self.job.id or request.checksum == f"crc32:{zlib.crc32(log):08x}"
         if isinstance(request, Patch):
             reply = self.server.append(job, token, request.content_range, request.body, self.now)
         else:
@@ -151,6 +191,35 @@ class JobMachine(RuleBasedStateMachine):
         self.current = None
         self.report.answered(answers[-1][1] if answers and is_heard else NO_ANSWER, self.now)
 
+    @precondition(lambda self: self.current is None)
+    @rule(which=st.integers(0, 99), arrives=st.booleans(), held=st.integers(0, 30))
+    def interfere(self, which: int, arrives: bool, held: int) -> None:  # noqa: FBT001  (hypothesis calls it)
+        """Something in between answers a call instead, whether or not that arrives: it is busy, broken, or lies."""
+        self.send()
+        if self.current is None:
+            return
+        self.answer_instead(which, held, arrives=arrives)
+
+    def answer_instead(self, which: int, held: int, *, arrives: bool) -> None:
+        """Answer the last request on the wire."""
+        number, request, *_ = self.wire[-1]
+        if arrives:
+            self.deliver(len(self.wire) - 1, again=False)
+            self.answers = [each for each in self.answers if each[0] != number]
+        else:
+            self.wire.pop()
+        if isinstance(request, Patch):
+            status = [*FOR_PATCHES, 416][which % (len(FOR_PATCHES) + 1)]
+        else:
+            statuses = FOR_ENDS if request.state in ("success", "failed") else FOR_UPDATES
+            status = statuses[which % len(statuses)]
+        if status == 412:
+            self.said_of_log += 1
+            status = 412 if self.said_of_log < SUMS // 2 else 503
+        headers = {"Range": f"0-{held}", "X-GitLab-Trace-Update-Interval": str(held)} if held % 2 else {}
+        self.current = None
+        self.report.answered(Answer.of(status, headers), self.now)
+
     @precondition(lambda self: self.wire)
     @rule(which=st.integers(0, 99))
     def lose(self, which: int) -> None:
@@ -166,8 +235,9 @@ class JobMachine(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from([0.1, 1.0, 3.0, 31.0]))
     def wait(self, seconds: float) -> None:
-        """Time passes, but not so much that a claim is given up; what happens then is tested by itself."""
-        if self.report.phase is not Phase.CLAIMING or self.now - self.report._since < CLAIM_PATIENCE / 2:
+        """Time passes, but not so much that a claim or a log is given up; what happens then is tested by itself."""
+        is_bounded = self.report.phase in (Phase.CLAIMING, Phase.FINISHING)
+        if not is_bounded or self.now - self.report._since < CLAIM_PATIENCE / 2:
             self.now += seconds
 
     # the coordinator
@@ -176,7 +246,8 @@ class JobMachine(RuleBasedStateMachine):
     def restart_coordinator(self, lost: int) -> None:
         """It comes back without the end of a log that is still written."""
         trace = self.server.jobs[self.job.id].trace
-        if not self.server.jobs[self.job.id].state.is_final:
+        self.said_of_log += 1
+        if not self.server.jobs[self.job.id].state.is_final and self.said_of_log < SUMS // 2:
             trace.cut(max(0, len(trace) - lost))
 
     @rule(dice=st.integers(0, 9))
@@ -209,6 +280,14 @@ class JobMachine(RuleBasedStateMachine):
             for stored in self.server.jobs.values():
                 assert sum(state.is_final for state in [*stored.history, stored.state]) <= 1
 
+    @invariant()
+    def a_report_ends_once(self) -> None:
+        """And says nothing after that."""
+        if hasattr(self, "job") and self.report.phase is Phase.OVER:
+            self.end = self.end or self.report.end
+            assert self.end is self.report.end is not None
+            assert (self.report.request(self.now), self.report.wake) == (None, None)
+
     def teardown(self) -> None:
         """The network is well again, almost: some answers to the last calls are lost, and one log is damaged."""
         if not hasattr(self, "job"):
@@ -234,6 +313,10 @@ class JobMachine(RuleBasedStateMachine):
     def arrive(self) -> None:
         """The only request there is arrives; the answer to a final one may be lost."""
         _, request, *_ = self.wire[0]
+        if self.rude and self.report.phase is Phase.FINISHING:
+            which, arrives, held = self.rude.pop()
+            self.answer_instead(which, held, arrives=arrives)
+            return
         self.deliver(0, again=False)
         if self.damage and isinstance(request, Patch) and (trace := self.server.jobs[self.job.id].trace):
             kept = bytes(trace)

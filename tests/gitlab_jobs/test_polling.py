@@ -99,7 +99,7 @@ def test_other_answers_are_not(status: int) -> None:
     [
         ({"RateLimit-ResetTime": "Mon, 23 Nov 2026 03:00:40 GMT", "Retry-After": "5"}, 40.0),
         ({"RateLimit-ResetTime": "Mon, 23 Nov 2026 03:00:40 GMT", "Date": "Mon, 23 Nov 2026 03:00:30 GMT"}, 10.0),
-        ({"RateLimit-ResetTime": "Mon, 23 Nov 2026 02:00:40 GMT"}, 0.0),
+        ({"RateLimit-ResetTime": "Mon, 23 Nov 2026 02:00:40 GMT"}, 0.1),
         ({"RateLimit-ResetTime": "Mon, 23 Nov 2099 02:00:40 GMT"}, 3600.0),
         ({"RateLimit-ResetTime": "soon", "Retry-After": "5"}, 5.0),
         ({"Retry-After": "99999"}, 3600.0),

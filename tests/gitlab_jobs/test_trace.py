@@ -170,6 +170,21 @@ def test_what_cannot_be_read_again_is_lost_and_no_more(error: OSError | None, re
     assert (again.start, again.body) == (0, got)
 
 
+@given(
+    text=st.text(st.characters(codec="utf-8"), max_size=6), torn=st.integers(0, 3), more=st.text("aé€😀", max_size=3)
+)
+def test_a_character_that_a_dying_process_wrote_in_part_is_taken_back(text: str, torn: int, more: str) -> None:
+    """What follows is text again, and the rest of the log is as it was."""
+    whole = (text + "😀").encode()
+    written = whole[: len(whole) - torn]
+    trace = Trace(spool=BytesIO(written))
+    trace.write(more.encode())
+    got = collect(trace)
+    kept = whole if torn == 0 else text.encode()
+    assert got == kept + more.encode()
+    assert (trace.size, trace.checksum) == (len(got), f"crc32:{zlib.crc32(got):08x}")
+
+
 def test_a_log_outlives_its_process() -> None:
     """Read again from where it was kept, it has the same checksum; where to go on, the coordinator says."""
     spool = BytesIO()

@@ -15,6 +15,7 @@ import httpx
 from attrs import frozen
 
 from gitlab_jobs._errors import Refused, Unreachable
+from gitlab_jobs._job import is_page
 from gitlab_jobs._polling import ATTEMPTS, is_retried, seconds_to_wait
 
 MAX_ANSWER = 1 << 20
@@ -55,7 +56,13 @@ class Received:
 
     def refused(self, call: str) -> Refused:
         """What to raise if this is not the answer that was wanted."""
-        return Refused(f"{call}: GitLab answered {self.status}{_message(self.body)}", status=self.status)
+        if is_page(self.headers):
+            what = " with a page for a browser; check the address, and what stands between"
+        elif is_redirect(self.status):
+            what = f", a redirect{_whither(self.headers)}; use the address that it leads to as the url"
+        else:
+            what = _message(self.body)
+        return Refused(f"{call}: GitLab answered {self.status}{what}", status=self.status)
 
 
 @frozen(kw_only=True)
@@ -163,7 +170,7 @@ class Http:
         target = location(url, got, name)
         if origin(target) != origin(self.base):
             raise Refused(
-                f"{name}: GitLab redirects to {target.scheme}://{_shown(target.host)}, where our token does not belong;"
+                f"{name}: GitLab redirects to {_address(target)}, where our token does not belong;"
                 " use that address as the url if it is right",
                 status=got.status_code,
             )
@@ -207,6 +214,19 @@ def pieces(got: httpx.Response) -> "aclosing[AsyncGenerator[bytes, None]]":
     return aclosing(cast("AsyncGenerator[bytes, None]", got.aiter_raw()))
 
 
+def _whither(headers: Mapping[str, str]) -> str:
+    """Where a redirect leads, without what its path may say."""
+    try:
+        target = httpx.URL(headers.get("Location", ""))
+    except httpx.InvalidURL:
+        return ""
+    return f" to {_address(target)}" if target.host else ""
+
+
+def _address(url: httpx.URL) -> str:
+    return _shown(f"{url.scheme}://{url.netloc.decode(errors='replace')}")
+
+
 def _message(body: bytes) -> str:
     """What GitLab says is wrong, on one line."""
     try:
@@ -238,4 +258,5 @@ def _reason(error: Exception, url: httpx.URL) -> str:
         return f"the certificate of {url.host} cannot be trusted: {why}; {advice}"
     if cause is not None and cause.reason in _NO_TLS:
         return f"{url.host} does not speak TLS there; check the address, or begin it with http://"
-    return _shown((str(error) or type(error).__name__).partition("\n")[0])
+    why = _shown((str(error) or type(error).__name__).partition("\n")[0]).rstrip(".")
+    return f"{url.host} cannot be reached: {why}" if isinstance(error, httpx.ConnectError) else why

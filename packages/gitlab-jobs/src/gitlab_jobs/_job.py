@@ -39,8 +39,12 @@ CLAIM_PATIENCE = 5 * 60.0
 FINAL_PATIENCE = 2 * 3600.0
 """Seconds after which a final state is given up that nobody takes; GitLab has its own time limit for the job."""
 
-SUMS = 3
-"""So often a log is sent again because its checksum differs; after that the final state goes without one."""
+SUMS = 10
+"""So often a log is sent again because its checksum differs, which takes some minutes; after that the final state goes
+without one, since it matters more."""
+
+LOG_PATIENCE = FINAL_PATIENCE / 4
+"""Seconds after which the rest of a log that nobody takes is left, so that the final state gets through."""
 
 _ALWAYS_KNOWN = {"script_failure", "runner_system_failure", "job_execution_timeout"}
 _INSTEAD = {
@@ -49,7 +53,7 @@ _INSTEAD = {
     "runner_configuration_error": "script_failure",
 }
 _UNKNOWN = "unknown_failure"
-_SECONDS = re.compile("[0-9]{1,9}")
+_SECONDS = re.compile("[0-9]{1,18}")
 _PAGES = frozenset({"text/html", "application/xhtml+xml"})
 _REFUSED = frozenset({403})
 _NOT_OURS = frozenset({403, 404, 409})
@@ -192,6 +196,9 @@ class Report:
     ) -> None:
         """Begin, or go on after a restart.
 
+        What has to outlive the process, beside the log, is `phase`, `outcome` and `is_canceling`, written down before
+        what `request` gives is sent: what happened since then may be forgotten, and comes about again.
+
         Args:
             trace: The job's log.
             now: The time, in seconds from any point.
@@ -211,6 +218,7 @@ class Report:
         self._retry_at = now
         self._failures = 0
         self._refusals = 0  # so many patches in a row were refused for where they begin
+        self._is_log_left = False  # GitLab does not take all of it
         self._mismatches = 0  # so often the coordinator's copy of the log was another one
         self._interval = INTERVAL
         self._patch_at = now
@@ -285,7 +293,8 @@ class Report:
             case Phase.RUNNING if now >= self._patch_at:
                 return self.trace.patch(self._piece)
             case Phase.FINISHING if now >= self._retry_at:
-                return self.trace.patch(self._piece) or self._final()
+                self._is_log_left = self._is_log_left or now - self._since >= LOG_PATIENCE
+                return (None if self._is_log_left else self.trace.patch(self._piece)) or self._final()
         return None
 
     def _final(self) -> Update:
@@ -297,7 +306,7 @@ class Report:
         )
 
     def _about_log(self, state: str) -> Update:
-        if self._mismatches > SUMS:
+        if self._is_log_left or self._mismatches > SUMS:
             return Update(state=state)
         return Update(state=state, checksum=self.trace.checksum, size=self.trace.size)
 

@@ -104,8 +104,10 @@ def _shown(raw: bytes) -> str:
         return "nothing"
     if raw.lstrip()[:1] in (b"{", b"[", b'"'):
         return f"{len(raw)} bytes"
-    start = raw[:40].decode(errors="replace")
-    return f"{start!r}…" if len(raw) > len(start) else repr(start)
+    start = raw[:40].decode(errors="replace").rstrip("\N{REPLACEMENT CHARACTER}")
+    if "\N{REPLACEMENT CHARACTER}" in start or "\0" in start or not start:
+        return "what is not text"
+    return f"{start!r}…" if len(raw) > len(start.encode()) else repr(start)
 
 
 def _reason(error: Exception) -> str:

@@ -27,7 +27,7 @@ _FIRST_WAIT, _LONGEST_WAIT = 0.1, 60.0
 _RETRIED = frozenset({408, 429, 500, 502, 503, 504})
 _OTHERS_FROM = 512
 _GROWTH, _DECLINE, _SETBACK = 1.1, 0.95, 0.5
-_SECONDS = re.compile("[0-9]{1,9}")
+_SECONDS = re.compile("[0-9]{1,18}")
 
 
 def is_retried(status: int) -> bool:
@@ -41,14 +41,15 @@ def seconds_to_wait(attempt: int, headers: Mapping[str, str], *, wall: float, ra
     Args:
         attempt: How often it was made.
         headers: Of the answer. ``RateLimit-ResetTime`` counts before ``Retry-After``. The former is a point in time on
-            the coordinator's clock, and so is ``Date``: if both are there, ours does not matter.
+            the coordinator's clock, and so is ``Date``: if both are there, ours does not matter. One that is over does
+            not count.
         wall: The time of day in seconds since 1970.
         random: From 0 to 1: who was turned away together does not come back together.
     """
-    reset = _date(headers.get("RateLimit-ResetTime"))
-    if reset is not None:
-        sent = _date(headers.get("Date"))
-        return min(max(reset - (wall if sent is None else sent), 0.0), MAX_WAIT)
+    reset, sent = _date(headers.get("RateLimit-ResetTime")), _date(headers.get("Date"))
+    left = 0.0 if reset is None else reset - (wall if sent is None else sent)
+    if left > 0:
+        return min(left, MAX_WAIT)
     if found := _SECONDS.fullmatch(headers.get("Retry-After", "")):
         return min(float(found[0]), MAX_WAIT)
     return min(_FIRST_WAIT * 2.0 ** (attempt - 1), _LONGEST_WAIT) * (0.5 + random / 2)

@@ -22,6 +22,8 @@ DEFAULT_LIMIT = 4 << 20
 """Bytes of a log, GitLab Runner's ``output_limit`` of 4096 KiB."""
 
 _READ = 1 << 20
+_LONGEST = 4  # bytes of a character
+_DECODER = codecs.getincrementaldecoder("utf-8")
 _GOES_ON = "The job goes on, and what it prints from here on is not kept."
 _RANGE = re.compile(r"0-([0-9]{1,18})")
 
@@ -62,7 +64,8 @@ class Trace:
     """A job's log: what is written, and how much of it the coordinator has.
 
     Kept in memory unless it gets a *spool*, which may have been written before a restart: sending starts at the
-    beginning then, and the coordinator's answer to the first patch says where it is.
+    beginning then, and the coordinator's answer to the first patch says where it is. A character of which only a part
+    was written when the process died is taken back: nobody has seen it.
 
     A spool that cannot be written to any more, such as one on a full disk, costs what the job prints from then on, and
     a line says so; neither the job nor what was kept. One that cannot be read any more costs what was not sent yet,
@@ -80,14 +83,21 @@ class Trace:
         self._rest: bytearray | None = None
         """What the spool did not take, or does not give back: our own lines; `None` while it takes everything."""
 
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._spool.seek(0)
-        crc = 0
-        while data := self._spool.read(_READ):
-            crc = zlib.crc32(data, crc)
-            self.size += len(data)
-        self._crc = crc
+        self._decoder = _DECODER("replace")
+        self._crc = self._take_up()
         self._is_full = self.size >= limit
+
+    def _take_up(self) -> int:
+        """Read what is there, to the last whole character; returns its checksum."""
+        crc, torn = 0, b""
+        self._spool.seek(0)
+        while data := self._spool.read(_READ):
+            whole, torn = _whole(torn + data)
+            crc = zlib.crc32(whole, crc)
+            self.size += len(whole)
+        if torn:
+            self._spool.truncate(self.size)
+        return crc
 
     @property
     def checksum(self) -> str | None:
@@ -185,6 +195,14 @@ class Trace:
             self._rest += data
         self._crc = None if self._crc is None else zlib.crc32(data, self._crc)
         self.size += len(data)
+
+
+def _whole(data: bytes) -> tuple[bytes, bytes]:
+    """What is whole of UTF-8, and the beginning of a character that may follow."""
+    decoder = _DECODER("replace")
+    decoder.decode(data[-_LONGEST:])
+    whole = len(data) - len(decoder.getstate()[0])
+    return data[:whole], data[whole:]
 
 
 def write_all(spool: Spool, at: int, data: bytes) -> None:
