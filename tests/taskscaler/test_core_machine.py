@@ -1221,7 +1221,10 @@ class CoreMachine(RuleBasedStateMachine):
         at, happened = next_actions(core, now, routine=routine)
         soonest = [thing for item in foreseen if item.at <= at for thing in things(item)]
         assert [item.at for item in foreseen[:1]] == [at][: len(happened)], (foreseen[:1], happened)
-        assert sorted(soonest) == sorted(happened)
+        if any(kind == "age" for kind, *_ in happened):  # what that leads to is decided at once if a decision is due
+            assert Counter(soonest) <= Counter(happened)
+        else:
+            assert sorted(soonest) == sorted(happened)
 
     @rule()
     def every_job_is_served_in_the_end(self) -> None:
