@@ -804,6 +804,9 @@ class PlanMachine(RuleBasedStateMachine):
         accepted = {"all": instances, "lost": instances, "first": instances[:1], "none": ()}[how]
         for id_ in accepted:
             self.delete(id_, at_once=state)
+        for id_ in instances:
+            if id_ in self.seen:  # it may be there once more since it was asked for
+                self.seen[id_].asked = True
         if how in {"none", "lost"}:
             self.feed(messages.DecreaseFailed(instances, "timed out", 5.0))
         else:
