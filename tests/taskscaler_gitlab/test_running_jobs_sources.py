@@ -1,5 +1,6 @@
 """GitLab's jobs with sources, from a job's payload to its script, with a real repository."""
 
+import base64
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -66,6 +67,17 @@ async def test_a_script_has_its_sources(desk: Desk, server: Server, project: Pro
     assert [str(place) for place in left if any(token in place.read_bytes() for token in tokens)] == []
     assert not any(token in server.seen for token in tokens)
     assert not any(token.decode() in log for token in tokens)
+
+
+async def test_git_that_prints_its_headers_shows_no_token(desk: Desk, server: Server, project: Project) -> None:
+    """The form that HTTP has it in is hidden as well."""
+    sha = await to_thread.run_sync(project.commit, {"a": "one"})
+    job = of(project, sha, "git fetch -q", GIT_TRACE_CURL="1", GIT_TRACE_REDACT="0", GIT_TRACE_CURL_NO_DATA="1")
+    state, log = await run(desk, server, job)
+    assert state == "success", log
+    assert "authorization: basic [masked]" in log.lower()
+    token = (server.root / "tokens").read_text().splitlines()[-1]
+    assert base64.b64encode(f"gitlab-ci-token:{token}".encode()).decode() not in log
 
 
 async def test_without_sources_the_script_does_not_run(desk: Desk, server: Server, project: Project) -> None:

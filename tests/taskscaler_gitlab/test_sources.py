@@ -197,6 +197,26 @@ def test_a_failing_hook_fails(slot: Slot, project: Project) -> None:
     assert (ran.status, ran.output) == (1, "one\n")
 
 
+def test_variables_that_shells_read_are_in_nobodys_way(slot: Slot, project: Project, tmp_path: Path) -> None:
+    """A job may set them for its script."""
+    trap = tmp_path / "trap" / ".git"
+    trap.mkdir(parents=True)
+    (trap / "config").touch()
+    variables = {
+        "IFS": "0/gt7",
+        "CDPATH": str(trap.parent),
+        "POSIXLY_CORRECT": "1",
+        "_gl_project": "/",
+        "_gl_reused": "x",
+    }
+    job = project.job(project.commit({"a": "1"}), depth=20, **variables)
+    for _ in range(2):
+        ran = slot.fetch(job)
+        assert ran.status == 0, ran.output
+    assert slot.files(job) == {"a"}
+    assert (trap / "config").exists()
+
+
 def test_a_native_clone(one_slot: Slot, project: Project) -> None:
     """`git clone` with the job's flags, where it asks for that."""
     project.commit({"a": "1"})

@@ -137,6 +137,31 @@ def test_what_was_left_does_not_run(one_slot: Slot, project: Project, server: Se
     assert TOKEN not in ran.output
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        "git update-index --assume-unchanged a; echo evil > a",
+        "git update-index --skip-worktree a; echo evil > a",
+        "git replace $(git rev-parse HEAD:a) $(echo evil | git hash-object -w --stdin); git pack-refs --all; rm a",
+        "git sparse-checkout set b",
+        "mkdir -p .git/info; echo a > .git/info/exclude; echo '/a -diff' > .git/info/attributes; rm a",
+    ],
+    ids=["unchanged", "skipped", "replaced", "sparse", "excluded"],
+)
+def test_files_are_those_of_the_commit(one_slot: Slot, project: Project, change: str) -> None:
+    """Whatever an earlier job made git believe of them."""
+    first = project.job(project.commit({"a": "1", "b/c": "1"}))
+    assert one_slot.fetch(first).status == 0
+    ran = one_slot.run(f"set -e\ncd {one_slot.project(first)}\n{change}")
+    assert ran.status == 0, ran.output
+    job = project.job(project.commit({"d": "1"}))
+    ran = one_slot.fetch(job)
+    assert ran.status == 0, ran.output
+    assert one_slot.files(job) == {"a", "b/c", "d"}
+    assert (one_slot.project(job) / "a").read_text() == "1"
+    assert one_slot.git(job, "status", "--porcelain") == ""
+
+
 @pytest.mark.parametrize("strategy", ["fetch", "clone", "empty"])
 def test_links_lead_nowhere(slot: Slot, project: Project, tmp_path: Path, strategy: str) -> None:
     """A link in place of the project's directory, or of the one for temporary files, is removed, not followed."""

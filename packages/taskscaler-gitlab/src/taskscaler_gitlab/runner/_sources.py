@@ -387,7 +387,7 @@ _gl_enter() {{
 _gl_tidy() {{
   find .git -type f \( -name '*.lock' -o -name gc.pid -o -path '*/objects/*' -name 'tmp_*' \
     -o -path '*/objects/[0-9a-f][0-9a-f]/*' -size 0 \) -exec rm -f {{}} +
-  (cd .git && rm -rf {KEPT} HEAD config config.worktree hooks info logs commondir worktrees branches remotes \
+  (cd ./.git && rm -rf {KEPT} HEAD config config.worktree hooks info logs commondir worktrees branches remotes \
     MERGE_HEAD CHERRY_PICK_HEAD REVERT_HEAD BISECT_LOG rebase-apply rebase-merge sequencer) || return
   if [ -L .git/modules ]; then
     rm -f .git/modules || return
@@ -429,6 +429,14 @@ _gl_strangers() {{
 _gl_forget_submodules() {{
   rm -rf .git/modules && _gl_git submodule -q deinit -f --all
 }}
+_gl_forget_changes() {{
+  _gl_git for-each-ref --format='%(refname)' refs/replace | while IFS= read -r _gl_ref; do
+    _gl_git update-ref -d "$_gl_ref" || exit
+  done || return
+  if _gl_git ls-files -v | grep -q '^[[:lower:]S]'; then
+    rm -f .git/index
+  fi
+}}
 _gl_own_submodules() {{
   if [ -z "$(_gl_strangers '')" ]; then
     return 0
@@ -446,7 +454,7 @@ _gl_sources() {{
     _gl_reused=1
     _gl_tidy || return
   fi
-  if _gl_init && _gl_fetch && _gl_checkout; then
+  if _gl_init && _gl_forget_changes && _gl_fetch && _gl_checkout; then
     _gl_lfs
     return
   fi

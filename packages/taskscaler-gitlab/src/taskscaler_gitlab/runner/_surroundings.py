@@ -60,6 +60,7 @@ def surroundings_of(
             instance=instance,
             slot=slot,
             concurrent_id=slot,
+            concurrent_project_id=slot,
             architecture=architecture or "linux/amd64",
             shared=not is_docker,
             private_builds=is_docker,

@@ -184,7 +184,7 @@ class JobEnvironment:
         yield f"mkdir -p {directory} || exit 1"
         # Without a umask, as for the image that takes care of sources, what it makes is for the users of others too.
         yield 'case "$(umask)" in *000) _gl_mode=777 ;; *) _gl_mode=700 ;; esac'
-        yield f"chmod $_gl_mode {directory} 2>/dev/null || [ -w {directory} ] || exit 1"
+        yield f'chmod "$_gl_mode" {directory} 2>/dev/null || [ -w {directory} ] || exit 1'
         yield f"rm -rf {quote(self.env_file)} || exit 1"
         for path, text in self.files.items():
             yield f"rm -rf {quote(path)} && (umask 077 && printf '%s' {quote(text)} > {quote(path)}) || exit 1"
