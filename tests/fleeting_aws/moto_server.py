@@ -11,12 +11,15 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable
+from functools import cache
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
 from attrs import define, field, frozen
+from moto import backends
+from moto.core import responses, serialize
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
 from werkzeug.serving import make_server
 
@@ -315,10 +318,37 @@ def _hang_up(environ: Environ) -> Iterable[bytes]:
     raise ConnectionResetError
 
 
+def remember() -> None:
+    """Let moto work out once what stays the same.
+
+    With each request it lists the directory of its package and the methods of a class, and for each member of each
+    answer under which names an object may have it: half of all that it computes.
+    """
+    modules = frozenset(backends.list_of_moto_modules())
+    backends.list_of_moto_modules = lambda: modules
+    responses.method_names_from_class = cache(responses.method_names_from_class)
+    for picker in (serialize.AttributePicker, serialize.XFormedAttributePicker):
+        picker.get_possible_keys = _remembered(picker.get_possible_keys)
+
+
+def _remembered(possible_keys: Callable[[Any, Any], Iterable[str]]) -> Callable[[Any, Any], Iterable[str]]:
+    """Ask once for each class of objects and each place in an answer: on nothing else does it depend."""
+    known: dict[tuple[Any, ...], list[str]] = {}
+
+    def remembered(picker: Any, context: Any) -> list[str]:  # noqa: ANN401  (moto's own)
+        asked = (type(context.obj), context.operation_model.name, context.key_path, context.key)
+        if asked not in known:
+            known[asked] = [*possible_keys(picker, context)]
+        return known[asked]
+
+    return remembered
+
+
 def main() -> None:
     """Serve until killed."""
     logging.getLogger("werkzeug").setLevel(logging.CRITICAL)
     life.begin()
+    remember()
     server = make_server("127.0.0.1", 0, App(), threaded=True, request_handler=MotoRequestHandler)
     sys.stdout.write(f"{server.port}\n")
     sys.stdout.flush()

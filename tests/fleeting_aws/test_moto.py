@@ -35,13 +35,19 @@ DIGESTS = {
     "InstanceBackend.start_instances": "d63bc0ad1d5b",
     "General.get_console_output": "13dbe398f5f7",
     "Windows.get_password_data": "d73017315f14",
+    "moto.backends.list_of_moto_modules": "4f741a10b065",
+    "moto.core.utils.method_names_from_class": "9dbac89d082b",
+    "AttributePicker.get_possible_keys": "cb284052c5ea",
+    "XFormedAttributePicker.get_possible_keys": "f0d20f55f37f",
 }
 """Of the source of everything that is used or replaced."""
 
 
 def leant_upon() -> list[tuple[Any, str]]:
     """What is used as it is."""
+    from moto import backends
     from moto.autoscaling import models, responses
+    from moto.core import serialize, utils
     from moto.ec2.models.instances import Instance
     from moto.ec2.responses.instances import InstanceResponse
 
@@ -56,6 +62,10 @@ def leant_upon() -> list[tuple[Any, str]]:
         (responses.AutoScalingResponse, "describe_auto_scaling_groups"),
         (Instance, "terminate"),
         (InstanceResponse, "describe_instances"),
+        (backends, "list_of_moto_modules"),
+        (utils, "method_names_from_class"),
+        (serialize.AttributePicker, "get_possible_keys"),
+        (serialize.XFormedAttributePicker, "get_possible_keys"),
     ]
 
 
