@@ -332,9 +332,10 @@ class Runtime(Generic[C]):
         times = [at for at in (self.core.wake_at, self._retry_at if self._failing else None) if at is not None]
         delay = max(0.0, min(times, default=math.inf) - self.clock.now())
         self._soon = delay <= SOON
+        if delay == 0 or self._is_due:
+            await anyio.lowlevel.checkpoint()
+            return
         self._wakeup = anyio.Event()
-        if self._is_due:
-            self._wakeup.set()
         with anyio.move_on_after(delay):
             await self._wakeup.wait()
         self._wakeup = None
