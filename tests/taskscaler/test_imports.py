@@ -36,6 +36,13 @@ def test_a_bare_import_is_light(module: str) -> None:
     assert done.stdout == "[]\n"
 
 
+def test_a_run_brings_no_http_client_along() -> None:
+    """A batch without JUnit XML needs no parser of it, nor what that imports."""
+    program = "import sys, taskscaler.cli._run; print('http.client' in sys.modules, 'xml.sax' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    assert done.stdout == "False False\n"
+
+
 @pytest.mark.parametrize("module", ["fleeting", "taskscaler"])
 def test_what_is_public_is_declared_and_there(module: str) -> None:
     """Everything in `__all__` exists, in order, and nothing else that looks public is importable."""

@@ -6,8 +6,10 @@ from hashlib import sha256
 
 from fleeting.plugins import one_line
 from taskscaler._wording import counted
-from taskscaler.batch import BatchState, JobRecord
-from taskscaler.report._junit import FAILURES
+from taskscaler.batch import BatchState, JobRecord, JobState
+
+FAILURES = (JobState.FAILED, JobState.TIMED_OUT, JobState.LOST, JobState.NO_CAPACITY)
+"""How a job ends badly."""
 
 MOST_OF_GITHUB = 10
 """Errors that GitHub shows of one step; the rest is not shown."""

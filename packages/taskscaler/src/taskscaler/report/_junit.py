@@ -10,8 +10,7 @@ from xml.sax.saxutils import escape, quoteattr
 
 from taskscaler._wording import iso
 from taskscaler.batch import BatchState, JobRecord, JobState
-
-FAILURES = (JobState.FAILED, JobState.TIMED_OUT, JobState.LOST, JobState.NO_CAPACITY)
+from taskscaler.report._annotations import FAILURES
 
 MOST_OUTPUT = 4096
 """Characters of a job's last lines that are taken over."""
