@@ -34,9 +34,12 @@ def hidden(text: str, values: list[str]) -> str:
     return result + text[at:]
 
 
-@given(values=st.lists(FEW, max_size=4), pieces=PIECES)
+@given(values=st.lists(FEW, max_size=8), pieces=PIECES)
 @example(values=["abab"], pieces=["ab", "ab", "ab", "a"])
 @example(values=["aaa"], pieces=["a"] * 7)
+@example(values=["b", "aba"], pieces=["a", "b", "a"])
+@example(values=["b", "aba"], pieces=["ab", " "])
+@example(values=["bbba", "bbb", "bbbbb", "bbbaa"], pieces=["bbbbabaab"])
 def test_values_are_hidden_over_borders(values: list[str], pieces: list[str]) -> None:
     """As if everything had come at once, and as a plain search would do it."""
     assert shown(Masker(values), [each.encode() for each in pieces]).decode() == hidden("".join(pieces), values)

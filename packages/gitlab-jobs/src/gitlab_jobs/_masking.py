@@ -175,13 +175,16 @@ class _Finder:
 
 
 def _anchored(phrases: Iterable[bytes], *, ignore_case: bool) -> Iterator[_Anchored]:
-    """What to look for: the beginning that many phrases share, by itself; and for the others, the rarest byte."""
+    """What to look for: the beginning that many phrases share, by itself; and for the others, the rarest byte.
+
+    Not if the beginning is a byte twice, since places that overlap would be passed over.
+    """
     families: dict[bytes, list[bytes]] = {}
     for phrase in phrases:
         families.setdefault(phrase[:_SHARED], []).append(phrase)
     rest: _Anchored = {}
     for beginning, family in families.items():
-        if len(family) >= _MANY and len(beginning) == _SHARED:
+        if len(family) >= _MANY and len(set(beginning)) == _SHARED:
             yield {beginning: [(0, phrase) for phrase in family]}
             continue
         for phrase in family:
@@ -245,20 +248,24 @@ class _Values:
         self._hidden = 0  # so many of the held bytes are hidden already, and come back only as part of another phrase
 
     def feed(self, data: bytes) -> bytes:
-        data, at = self._held + data, self._hidden
-        shown = bytearray()
+        data = self._held + data
+        return self._show(data, self._finder.might_begin(data))
+
+    def end(self) -> bytes:
+        return self._show(self._held, len(self._held))
+
+    def _show(self, data: bytes, hold: int) -> bytes:
+        """What is before a place; a phrase that begins behind it may be a part of a longer one that begins there."""
+        shown, at = bytearray(), self._hidden
         for start, end in self._found(data):
+            if start >= hold:
+                break
             if start >= at:
                 shown += data[at:start] + MASK
             at = max(at, end)
-        hold = self._finder.might_begin(data)
         shown += data[at:hold]
         self._held, self._hidden = data[hold:], max(0, at - hold)
         return bytes(shown)
-
-    def end(self) -> bytes:
-        rest, self._held, self._hidden = self._held[self._hidden :], b"", 0
-        return rest
 
     def _found(self, data: bytes) -> Iterable[tuple[int, int]]:
         """Where phrases are, by their starts."""
