@@ -21,7 +21,7 @@ def leased(*arguments: str, stdin: str = "", cwd: Path | None = None) -> "subpro
     return ran("lease", *arguments, stdin=stdin, cwd=cwd)
 
 
-def begun(*arguments: str, verb: str = "lease", line: str = "begun\n") -> "subprocess.Popen[str]":
+def begun(*arguments: str, verb: str = "lease", cwd: Path | None = None) -> "subprocess.Popen[str]":
     """Run one until it has printed a line, without a terminal."""
     process = subprocess.Popen(
         [*COMMAND, verb, *arguments],
@@ -29,9 +29,10 @@ def begun(*arguments: str, verb: str = "lease", line: str = "begun\n") -> "subpr
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        cwd=cwd,
     )
     assert process.stdout
-    assert process.stdout.readline() == line
+    assert process.stdout.readline() == "begun\n"
     return process
 
 

@@ -148,6 +148,12 @@ def test_a_working_tree_comes_along(service: Service, tmp_path: Path, tree: Path
     assert third.stdout.split() == [".", "./.gitignore", "./a", "./link", "./link/inside", "./made.o", "made"]
     assert command("stop", "dev")[0] == 0
     assert not directory.exists()
+    with begun("--remote", "--sync", "--", "echo begun; exec sleep 60", cwd=tree) as process:
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
+        assert process.stderr
+        assert "SIGINT: ending the command, and giving back the slot" in process.stderr.read()
+    assert leases(service) == {}
     once = leased("--remote", "--sync", "--", "cat a; exit 4", cwd=tree)
     assert (once.returncode, once.stdout, once.stderr) == (4, "changed\n", "")
     while held(service):

@@ -99,7 +99,8 @@ class _Attached:
     _ended_by: int = field(default=0, init=False)
     """The signal that ended the following; 0: none."""
 
-    _all: anyio.CancelScope = field(factory=anyio.CancelScope, init=False)
+    _scope: anyio.CancelScope = field(factory=anyio.CancelScope, init=False)
+    """What a signal ends."""
 
     async def run(self) -> int:
         """Follow it."""
@@ -108,10 +109,11 @@ class _Attached:
         status = UNABLE
         async with anyio.create_task_group() as tasks:
             await tasks.start(self._heed_signals)
-            with self._all:
+            with self._scope:
                 try:
                     async with remote.connect(self.socket) as scaler:
-                        status = await self._run_with(scaler)
+                        with anyio.CancelScope() as self._scope:  # not the whole: the daemon is to hear of the end
+                            status = await self._run_with(scaler)
                 except LeaseLost as error:
                     status = report_errors([error], LOST)
             tasks.cancel_scope.cancel()
@@ -169,7 +171,7 @@ class _Attached:
             task_status.started()
             async for number in received:
                 self._ended_by = self._ended_by or number
-                self._all.cancel()
+                self._scope.cancel()
 
 
 def _say(what: str) -> None:

@@ -151,7 +151,9 @@ class _Leased:
     _stays: bool = field(default=False, init=False)
     """Whether it is left to the daemon to keep."""
 
-    _all: anyio.CancelScope = field(factory=anyio.CancelScope, init=False)
+    _scope: anyio.CancelScope = field(factory=anyio.CancelScope, init=False)
+    """What a signal ends."""
+
     _ended_by: int = field(default=0, init=False)
     """The signal that ended the wait, or a command there; 0: none."""
 
@@ -162,10 +164,11 @@ class _Leased:
         status = UNABLE
         async with anyio.create_task_group() as tasks:
             await tasks.start(self._heed_signals)
-            with self._all:
+            with self._scope:
                 try:
                     async with remote.connect(self.socket) as scaler:
-                        status = await self._run_with(scaler)
+                        with anyio.CancelScope() as self._scope:  # not the whole: the daemon is to hear of the end
+                            status = await self._run_with(scaler)
                 except LeaseLost as error:
                     status = report_errors([error], LOST)
             tasks.cancel_scope.cancel()
@@ -288,7 +291,7 @@ class _Leased:
                     if not self._ended_by:
                         self._ended_by = number
                         self._say_what_ends(signal.Signals(number).name)
-                    self._all.cancel()
+                    self._scope.cancel()
                     continue
                 self._heard = number
                 if not (number == signal.SIGINT and _is_in_foreground()):  # the terminal has sent it to both
