@@ -112,7 +112,7 @@ class JobView:
         if self.over:
             return f"is over: {self.state}{f' ({self.why})' if self.why else ''}"
         if work.record.stage is Stage.ENDED:
-            return f"has {self.state}, and {work.shop.settings.url} is being told"
+            return f"has {self.state}; that is being reported to {work.shop.settings.url}"
         if work.lease is not None and work.begun_at is not None:
             return f"runs in slot {work.lease.slot} of {work.lease.instance} for {span(now - work.begun_at)}"
         waits = f"waits for its slot for {span(now - work.record.taken_at)}, for the runner {shorten(self._token)}"

@@ -1,0 +1,184 @@
+"""A GitLab on the desk and a runner of our own, both as commands: what the guide says, and what is killed meanwhile."""
+
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from attrs import define, field
+
+from taskscaler.cli._ask import ask
+from tests.e2e.leftovers import environment
+
+ROOT = Path(__file__).parents[2]
+RUNNER = (sys.executable, "-c", "from taskscaler_gitlab.cli import main; main()")
+GITLAB = (sys.executable, "-c", "from gitlab_jobs.cli import main; main()")
+
+SLOW = """
+[[jobs]]
+name = "first"
+script = ["for i in 1 2 3 4 5 6 7 8; do echo line $i; sleep 1; done", "echo first >> {here}/ran"]
+
+[[jobs]]
+name = "second"
+script = ["for i in 1 2 3 4 5 6 7 8; do echo line $i; sleep 1; done", "echo second >> {here}/ran"]
+
+[[jobs]]
+name = "third"
+needs = ["first"]
+script = ["echo third >> {here}/ran"]
+"""
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+
+
+@define
+class Program:
+    """A command that runs."""
+
+    process: "subprocess.Popen[str]"
+    lines: list[str] = field(factory=list)
+
+    def wait_for(self, text: str) -> str:
+        """Read what it prints until a line has this."""
+        assert self.process.stdout
+        for line in self.process.stdout:
+            self.lines.append(line.rstrip())
+            if text in line:
+                return self.lines[-1]
+        raise AssertionError(f"it ended without {text!r}: {self.lines}")
+
+    def end(self, number: int | None = None) -> int:
+        """Send it a signal, and wait for its end."""
+        if number is not None:
+            self.process.send_signal(number)
+        rest, _ = self.process.communicate(timeout=120)
+        self.lines += (rest or "").splitlines()
+        return self.process.returncode
+
+
+@define
+class Place:
+    """Where everything of a test is."""
+
+    here: Path
+    home: Path
+    port: int
+
+    @property
+    def env(self) -> Mapping[str, str]:
+        """A user's, whose state and sockets are here."""
+        (self.here / "run").mkdir(mode=0o700, exist_ok=True)
+        return {**environment(self.home), "XDG_RUNTIME_DIR": str(self.here / "run")}
+
+    @property
+    def socket(self) -> Path:
+        """The daemon's."""
+        return self.here / "run" / "taskscaler" / "config.sock"
+
+    @contextmanager
+    def running(self, *command: str | Path) -> Iterator[Program]:
+        """Run a command while the body runs."""
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=self.env, cwd=self.here
+        ) as process:
+            try:
+                yield Program(process)
+            finally:
+                process.kill()
+
+    @contextmanager
+    def gitlab(self, jobs: Path) -> Iterator[Program]:
+        """A GitLab that hands out the jobs of a file."""
+        bind, token = f"127.0.0.1:{self.port}", "glrt-on-your-desk"
+        with self.running(*GITLAB, "fake", jobs, "--bind", bind, "--token", token) as program:
+            program.wait_for("jobs ")
+            yield program
+
+    @contextmanager
+    def runner(self) -> Iterator[Program]:
+        """The runner of the example."""
+        with self.running(*RUNNER, "run", self.here / "config.toml") as program:
+            program.wait_for("ready: ")
+            yield program
+
+    def log(self, number: int) -> str:
+        """A job's log, as GitLab has it."""
+        return (self.here / "gitlab" / f"{number}.log").read_text()
+
+
+@pytest.fixture
+def place(tmp_path: Path, home: Path) -> Place:
+    """An empty one, with the example's configuration."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    text = (ROOT / "examples/gitlab/config.toml").read_text()
+    caches = f'[runners.taskscaler]\ncache_on_manager = "{tmp_path}/caches"\n'  # one instance may lack the other's
+    (tmp_path / "config.toml").write_text(text.replace("127.0.0.1:8929", f"127.0.0.1:{port}") + caches)
+    return Place(tmp_path, home, port)
+
+
+def drain(place: Place) -> None:
+    """End the runner, and delete its instances."""
+    assert ask(place.socket, "POST", "/drain", json={"delete": True, "timeout": 60}, timeout=70)["drained"]
+
+
+def test_the_pipeline_of_the_guide_ends_as_expected(place: Place) -> None:
+    """Twenty jobs with needs, artifacts and caches, one that fails and one that is cancelled."""
+    with place.gitlab(ROOT / "examples/gitlab/jobs.toml") as gitlab, place.runner() as runner:
+        assert gitlab.end() == 0, gitlab.lines
+        assert gitlab.lines[-1] == "20 of 20 jobs ended as expected"
+        jobs = ask(place.socket, "GET", "/batches")["batches"]
+        assert len(jobs) == 19, "one is skipped, because what it needs has failed"
+        assert {each["state"] for each in jobs} == {"succeeded", "failed", "cancelled"}
+        status = ask(place.socket, "GET", "/status")
+        assert (status["leases"], len(status["owners"])) == (0, 1)
+        drain(place)
+        assert runner.end() == 0
+    assert "correct horse battery" not in place.log(14)
+    assert "[MASKED]" in place.log(14)
+    assert re.findall("^(cold|warm)$", place.log(13), flags=re.MULTILINE) == ["cold", "warm"]
+    assert not list(place.home.rglob("job.json")), "no job's token is left"
+
+
+def test_a_runner_that_is_killed_goes_on(place: Place) -> None:
+    """Each job runs once, and its log is whole."""
+    (place.here / "jobs.toml").write_text(SLOW.format(here=place.here))
+    with place.gitlab(place.here / "jobs.toml") as gitlab:
+        with place.runner() as runner:
+            for _ in range(2):
+                gitlab.wait_for("running")
+            gitlab_log = place.here / "gitlab" / "1.log"
+            while "line 2" not in (gitlab_log.read_text() if gitlab_log.exists() else ""):
+                signal.sigtimedwait([], 0.1)
+            assert runner.end(signal.SIGKILL) == -signal.SIGKILL
+        with place.runner() as runner:
+            assert "resuming 2 jobs of gitlab" in runner.lines
+            answer = ask(place.socket, "GET", "/explain", params={"key": "gitlab-1"})
+            assert answer["answer"].startswith("gitlab-1 "), "it is known, wherever it stands by now"
+            assert gitlab.end() == 0, gitlab.lines
+            drain(place)
+            assert runner.end() == 0
+    assert sorted((place.here / "ran").read_text().split()) == ["first", "second", "third"]
+    for number in (1, 2):
+        assert re.findall(r"^line (\d)$", place.log(number), flags=re.MULTILINE) == list("12345678")
+        assert place.log(number).count("Job succeeded") == 1
+
+
+def test_a_runner_that_is_stopped_waits_for_its_jobs(place: Place) -> None:
+    """It takes no more, and ends once those that run have ended and are reported."""
+    (place.here / "jobs.toml").write_text(SLOW.format(here=place.here))
+    with place.gitlab(place.here / "jobs.toml") as gitlab, place.runner() as runner:
+        for _ in range(2):
+            gitlab.wait_for("running")
+        assert runner.end(signal.SIGTERM) == 0
+        assert any("2 jobs of gitlab" in line for line in runner.lines), runner.lines
+        gitlab.end(signal.SIGTERM)
+        ended = [line for line in gitlab.lines if "success" in line]
+        assert len(ended) == 2, gitlab.lines
+    assert sorted((place.here / "ran").read_text().split()) == ["first", "second"]
