@@ -147,8 +147,7 @@ class Desk:
             except Exception as error:  # noqa: BLE001  (raised again below)
                 failure = error
             tasks.cancel_scope.cancel()
-        if isinstance(executor, InstanceExecutor):
-            executor._runs.let_go("0123456789ab", f"0123456789ab-{job.id}-0")
+        _let_go(executor, job)
         if failure is not None:
             raise failure
         assert outcome is not None
@@ -167,6 +166,14 @@ class Desk:
         """What is in a zip file that a job left."""
         with zipfile.ZipFile(io.BytesIO(self.gitlab.artifacts[number][index].path.read_bytes())) as archive:
             return {each.filename: archive.read(each) for each in archive.infolist()}
+
+
+def _let_go(executor: object, job: Job) -> None:
+    """Have an executor hold nothing of a job any more, as that of a manager that is killed."""
+    inner = getattr(executor, "inner", executor)
+    if isinstance(inner, InstanceExecutor):
+        for leg in range(3):
+            inner._runs.let_go("0123456789ab", f"0123456789ab-{job.id}-{leg}")
 
 
 def _spool(path: Path, size: int) -> FileIO:

@@ -95,6 +95,11 @@ class Leg(Enum):
         return self in (Leg.ALL, Leg.REST, Leg.LATE)
 
     @property
+    def is_stoppable(self) -> bool:
+        """Whether it is stopped if the job is canceled."""
+        return self in (Leg.ALL, Leg.BEFORE, Leg.BUILD)
+
+    @property
     def takes_files(self) -> bool:
         """Whether it takes what the manager brings."""
         return self in (Leg.ALL, Leg.BEFORE)

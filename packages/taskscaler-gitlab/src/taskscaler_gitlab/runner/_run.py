@@ -25,7 +25,7 @@ from taskscaler_gitlab.runner._caches import BROUGHT
 from taskscaler_gitlab.runner._containers import docker_options, is_about_image
 from taskscaler_gitlab.runner._dependencies import PLACE
 from taskscaler_gitlab.runner._errors import JobInvalid
-from taskscaler_gitlab.runner._legs import Revoked, Running, unless_over
+from taskscaler_gitlab.runner._legs import STOPPED, Revoked, Running, unless_over
 from taskscaler_gitlab.runner._marks import Marks
 from taskscaler_gitlab.runner._plan import Leg, Plan, next_leg, plan_of, stages_of, status_before
 from taskscaler_gitlab.runner._record import LegRecord, Record
@@ -262,10 +262,14 @@ class _Run:
             marks=marks,
             reporting=self.reporting,
             brought=brought,
-            may_stop=lambda: not record.is_canceled and not planned.plan.is_late(marks.begun),
+            may_stop=lambda: Leg(leg.kind).is_stoppable and not planned.plan.is_late(marks.begun),
             stopping=self._stopping,
         )
-        outcome = await (running.start() if is_new else running.follow(self.clock.now() - leg.began))
+        if is_new:
+            outcome = await running.start()
+        else:
+            is_stopping = record.is_canceled and Leg(leg.kind).is_stoppable
+            outcome = await running.follow(STOPPED if is_stopping else self.clock.now() - leg.began)
         self.reporting.log(marks.end())
         record.begun |= marks.all_begun
         record.ended |= marks.ended

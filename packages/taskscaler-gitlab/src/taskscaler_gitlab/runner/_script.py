@@ -105,6 +105,7 @@ def _seconds(timeout: float) -> int:
     return max(1, round(timeout))
 
 
+# A process has no group of its own before `setsid` has begun, so that one that has just started is signalled by itself.
 _HEAD = rf"""
 set +e
 exec 2>&1 </dev/null
@@ -113,7 +114,8 @@ _t_umask=$(umask); umask 077
 _t_pid= _t_woke= _t_stopped= _t_groups= _t_exit=0 _t_skip=
 _t_setsid=; command -v setsid >/dev/null 2>&1 && _t_setsid=setsid
 _t_mark() {{ printf '\036@NONCE@ %s\n' "$*"; }}
-_t_signal() {{ if [ "$_t_setsid" ]; then kill -s "$1" -- "-$2"; else kill -s "$1" "$2"; fi 2>/dev/null; }}
+_t_group() {{ [ "$_t_setsid" ] && kill -s "$1" -- "-$2" 2>/dev/null; }}
+_t_signal() {{ _t_group "$1" "$2" || kill -s "$1" "$2" 2>/dev/null; }}
 _t_alarm_in() {{
     $_t_setsid /bin/sh -c 'sleep "$1"; kill -s USR1 "$2"' sh "$1" $$ >/dev/null 2>&1 &
     _t_alarm=$!
@@ -136,8 +138,8 @@ _t_run() {{
     _t_pid=$!
     wait "$_t_pid"; _t_code=$?
     while [ "$_t_woke" ]; do _t_woke=; wait "$_t_pid"; _t_code=$?; done
-    _t_group=$_t_pid _t_pid=
-    _t_signal TERM "$_t_group" && _t_groups="$_t_groups $_t_group"
+    _t_ended=$_t_pid _t_pid=
+    _t_group TERM "$_t_ended" && _t_groups="$_t_groups $_t_ended"
     _t_mark end "$_t_number" "$_t_code" "$_t_stopped"
 }}
 _t_open() {{
@@ -204,6 +206,6 @@ _t_begin() {{
 """
 
 _TAIL = """
-for _t_group in $_t_groups; do _t_signal KILL "$_t_group"; done
+for _t_ended in $_t_groups; do _t_group KILL "$_t_ended"; done
 exit "$_t_exit"
 """

@@ -5,9 +5,10 @@ from collections.abc import Mapping
 from hashlib import sha256
 from typing import Any
 
+import anyio
 from attrs import frozen
 
-from fleeting import ConnectError
+from fleeting import Completed, ConnectError, Unreachable
 from gitlab_jobs import Image, Job, shorten
 from taskscaler.executors import Leased
 from taskscaler_gitlab._settings import RunnerSettings
@@ -22,6 +23,9 @@ WORKING_DIR = "/job"
 """Where a leg begins in a container."""
 
 _MACHINES = {"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm", "armv6l": "arm", "i686": "386", "i386": "386"}
+PATIENCE = 120.0
+"""Seconds within which an instance has to answer."""
+
 _SHORT = 12
 _PULL_POLICIES = ("always", "if-not-present", "never")
 
@@ -168,10 +172,16 @@ async def look_around(lease: Leased) -> tuple[str, str]:
     Raises:
         Unreachable, ConnectError: It does not say.
     """
-    async with lease.dial() as connection:
-        found = await connection.run(("/bin/sh", "-c", "pwd -P && uname -s && uname -m"))
+    with anyio.move_on_after(PATIENCE):
+        async with lease.dial() as connection:
+            found = await connection.run(("/bin/sh", "-c", "pwd -P && uname -s && uname -m"))
+            return _read(lease.instance, found)
+    raise Unreachable(f"{lease.instance} did not answer within {PATIENCE:.0f} seconds")
+
+
+def _read(instance: str, found: Completed) -> tuple[str, str]:
     lines = found.stdout.decode("utf-8", "surrogateescape").split("\n")
     if not found.ok or len(lines) < 3 or not lines[0].startswith("/"):  # noqa: PLR2004
-        raise ConnectError(f"{lease.instance} does not say where commands start there: {found.account}")
+        raise ConnectError(f"{instance} does not report where commands start there: {found.account}")
     home, system, machine, *_ = lines
     return home, f"{system.lower()}/{_MACHINES.get(machine, machine)}"
