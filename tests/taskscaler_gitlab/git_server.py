@@ -1,12 +1,13 @@
 """A git server for tests: ``git http-backend`` behind a login with a token, in a process of its own.
 
-It prints its port, and ends when its standard input does. Beside the repositories are files: `tokens`, one good token a
-line; `requests`, a line for each; and `seen`, the arguments of all processes of this machine while it answers one,
-which is while some git waits for it.
+Given a file with a certificate and its key beside the directory, it speaks TLS. It prints its port, and ends when its
+standard input does. Beside the repositories are files: `tokens`, one good token a line; `requests`, a line for each;
+and `seen`, the arguments of all processes of this machine while it answers one, which is while some git waits for it.
 """
 
 import base64
 import os
+import ssl
 import subprocess
 import sys
 import threading
@@ -102,6 +103,10 @@ if __name__ == "__main__":
     Handler.root = Path(sys.argv[1])
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
+    for certificate in sys.argv[2:]:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate)
+        server.socket = context.wrap_socket(server.socket, server_side=True)
     print(server.server_address[1], flush=True)  # noqa: T201  (whoever started it waits for this)
     serving = threading.Thread(target=server.serve_forever, daemon=True)  # noqa: TID251  (in a process of its own)
     serving.start()

@@ -74,15 +74,17 @@ class Server:
 
 
 @contextmanager
-def serving(root: Path) -> Iterator[Server]:
-    """A git server whose users have `TOKEN`."""
+def serving(root: Path, certificate: Path | None = None) -> Iterator[Server]:
+    """A git server whose users have `TOKEN`, over TLS if there is a file with a certificate and its key."""
     root.mkdir()
     (root / "tokens").write_text(f"{TOKEN}\n")
     command = [sys.executable, str(Path(__file__).with_name("git_server.py")), str(root)]
+    command += [str(certificate)] if certificate else []
+    scheme = "https" if certificate else "http"
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin
         assert process.stdout
-        yield Server(root, f"http://127.0.0.1:{process.stdout.readline().strip()}")
+        yield Server(root, f"{scheme}://127.0.0.1:{process.stdout.readline().strip()}")
         process.stdin.close()
 
 
@@ -161,10 +163,18 @@ class Slot:
     shell: Sequence[str]
     gitlab: str
     environ: Mapping[str, str] = field(factory=dict)
+    authority: str = ""
+    """What vouches for the GitLab, as PEM."""
 
     def settings(self, clone_url: str = "") -> RunnerSettings:
         """The runner's configuration."""
-        return RunnerSettings(url=self.gitlab, token="glrt-t1_0123456789", executor="instance", clone_url=clone_url)
+        return RunnerSettings(
+            url=self.gitlab,
+            token="glrt-t1_0123456789",
+            executor="instance",
+            clone_url=clone_url,
+            ca_chain=self.authority,
+        )
 
     def environment(self, job: Job, clone_url: str = "") -> JobEnvironment:
         """The job's variables."""

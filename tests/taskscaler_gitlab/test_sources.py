@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 from attrs import evolve
+from trustme import CA
 
 from taskscaler_gitlab.runner._sources import sources_script
-from tests.taskscaler_gitlab.projects import GIT, TOKEN, Project, Server, Slot, serving
+from tests.taskscaler_gitlab.projects import GIT, SHELLS, TOKEN, Project, Server, Slot, serving
 
 
 def test_a_project_is_cloned_and_then_fetched(slot: Slot, project: Project) -> None:
@@ -215,6 +216,36 @@ def test_variables_that_shells_read_are_in_nobodys_way(slot: Slot, project: Proj
         assert ran.status == 0, ran.output
     assert slot.files(job) == {"a"}
     assert (trap / "config").exists()
+
+
+def test_a_gitlab_with_an_authority_of_its_own(tmp_path: Path) -> None:
+    """What `tls-ca-file` has is known to git, for the sources and for the script; nobody else is believed."""
+    authority = CA()
+    issued = authority.issue_cert("127.0.0.1")
+    (tmp_path / "server.pem").write_bytes(issued.private_key_and_cert_chain_pem.bytes())
+    with serving(tmp_path / "server", tmp_path / "server.pem") as server:
+        project = server.project("group/project")
+        job = project.job(project.commit({"a": "1"}))
+        slot = Slot(tmp_path, SHELLS[0][1], server.url)
+        assert "certificate" in slot.fetch(job).output
+        slot = evolve(slot, authority=authority.cert_pem.bytes().decode())
+        ran = slot.fetch(job, after="git fetch -q")
+        assert ran.status == 0, ran.output
+
+
+def test_partial_clones(one_slot: Slot, project: Project) -> None:
+    """Files come as they are needed, also in a clone that is used again; a job that wants all of them gets all."""
+    project.git("--git-dir", str(project.bare), "config", "uploadpack.allowFilter", "true")
+    flags = {"GIT_FETCH_EXTRA_FLAGS": "--prune --quiet --filter=blob:none"}
+    for number in range(2):
+        job = project.job(project.commit({"a": f"{number}", "b": f"{number}"}), depth=20, **flags)
+        ran = one_slot.fetch(job)
+        assert ran.status == 0, ran.output
+        assert "damaged" not in ran.output
+    whole = project.job(project.commit({"a": "3"}))
+    ran = one_slot.fetch(whole, after="git log -p > /dev/null")
+    assert ran.status == 0, ran.output
+    assert one_slot.files(whole) == {"a", "b"}
 
 
 def test_a_native_clone(one_slot: Slot, project: Project) -> None:

@@ -9,6 +9,8 @@ from gitlab_jobs import Job
 from taskscaler_gitlab.runner._sources import clear_worktree_script, sources_script
 from tests.taskscaler_gitlab.projects import GIT, TOKEN, Project, Server, Slot
 
+pytestmark = pytest.mark.slow
+
 DAMAGES = {
     "locks": "touch .git/index.lock .git/HEAD.lock .git/config.lock .git/shallow.lock .git/refs/heads/x.lock"
     " .git/packed-refs.lock .git/refs/remotes/origin/main.lock",

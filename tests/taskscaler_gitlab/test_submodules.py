@@ -7,6 +7,8 @@ import pytest
 from gitlab_jobs import Job
 from tests.taskscaler_gitlab.projects import Project, Server, Slot
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def inner(server: Server, tmp_path: Path) -> Project:
