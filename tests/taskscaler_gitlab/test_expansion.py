@@ -77,6 +77,6 @@ def test_few_letters_do_not_become_gigabytes(text: str) -> None:
         expand(text, lambda _: "x" * (MAX_EXPANDED // 50))
 
 
-def test_a_million_braces_that_nothing_closes() -> None:
+def test_half_a_million_braces_that_nothing_closes() -> None:
     """They are read once, not again for each of them."""
-    assert expand("${" * 1_000_000, lambda _: "") == ""
+    assert expand("${" * 500_000, lambda _: "") == ""

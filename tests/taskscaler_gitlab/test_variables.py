@@ -190,6 +190,14 @@ def test_many_such_names_make_one_line() -> None:
     assert len(environment.problems) == 1
 
 
+@pytest.mark.parametrize("value", ["$B" * 100_000, "$LONG" * 10])
+def test_many_values_grow_together(value: str) -> None:
+    """The limit holds for all variables of a job, not for each."""
+    many = [Variable(key=f"A{number}", value=value) for number in range(20)]
+    with pytest.raises(JobInvalid, match="refer to long values less often"):
+        of(*many, LONG="x" * 1_000_000)
+
+
 def test_a_value_with_nul_is_refused() -> None:
     """With one line that names the variable, not its value, and what to do."""
     with pytest.raises(JobInvalid, match="the variable `BIN` has a NUL character in its value") as raised:

@@ -19,8 +19,8 @@ from taskscaler_gitlab.runner._errors import JobInvalid
 MAX_EXPANDED = 64_000_000
 """Characters of one text, or of all variables together: a few kilobytes of references could stand for gigabytes."""
 
-_WORK = 16
-"""Characters that a reference counts for beside what it stands for: millions of them take seconds."""
+_WORK = 64
+"""Characters that a reference counts for beside what it stands for: a million of them takes a second."""
 
 _BARE = r"(?P<nothing>\{\}?)|(?P<name>[*#$@!?\-0-9]|[A-Za-z_][A-Za-z0-9_]*)"
 _CLOSED = re.compile(rf"\$(?:\{{(?P<braced>[^}}]+)\}}|{_BARE})")
@@ -47,11 +47,16 @@ def expand(text: str, value: Callable[[str], str], *, limit: int = MAX_EXPANDED)
         length += len(piece) + _WORK
         if length > limit:
             raise JobInvalid(
-                f"the variables of the job grow beyond {MAX_EXPANDED} characters when references in"
-                " them are replaced; refer to long values less often, or make those variables raw"
+                f"the variables of the job grow beyond {MAX_EXPANDED} characters when references in them are replaced,"
+                " or there are too many references; refer to long values less often, or make those variables raw"
             )
         pieces.append(piece)
     return "".join(pieces)
+
+
+def cost(text: str, expanded: str) -> int:
+    """What of the limit for several texts one of them has used, in characters."""
+    return len(expanded) + _WORK * text.count("$") if "$" in text else 0
 
 
 def _pieces(text: str, value: Callable[[str], str]) -> Iterator[str]:

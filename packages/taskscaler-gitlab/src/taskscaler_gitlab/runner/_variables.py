@@ -25,7 +25,7 @@ from attrs import define, evolve, field, frozen
 from gitlab_jobs import Image, Job, Masker, Variable, shorten
 from taskscaler_gitlab._settings import RunnerSettings
 from taskscaler_gitlab.runner._errors import JobInvalid
-from taskscaler_gitlab.runner._expansion import MAX_EXPANDED, expand
+from taskscaler_gitlab.runner._expansion import MAX_EXPANDED, cost, expand
 from taskscaler_gitlab.runner._options import GitSettings, JobOptions, Read, read_options, shown, within
 from taskscaler_gitlab.runner._shell import NAME, quote
 
@@ -309,7 +309,7 @@ class Variables:
         left = MAX_EXPANDED
         for each in self._all:
             value = each.value if each.raw else expand(each.value, self._unexpanded, limit=left)
-            left -= len(value) if value is not each.value else 0
+            left -= 0 if each.raw else cost(each.value, value)
             yield each, value
 
     def _unexpanded(self, name: str) -> str:
