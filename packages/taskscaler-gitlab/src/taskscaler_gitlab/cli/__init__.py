@@ -31,9 +31,9 @@ def main() -> None:
 @click.argument("config", metavar="CONFIG", type=_FILE)
 @_RUNNER
 def check(config: Path, runner: str | None) -> None:
-    """Ask GitLab whether the token is good, and say what of the file is ignored.
+    """Ask GitLab whether the token is good, look at the fleet, and say what of the file is ignored.
 
-    Nothing is changed anywhere.
+    Nothing is changed anywhere, and the runner may run meanwhile.
     """
     from taskscaler_gitlab.cli._check import check_config
 
@@ -63,3 +63,49 @@ def run(config: Path, runner: str | None, socket: Path | None, socket_group: str
     from taskscaler_gitlab.cli._run import run_service
 
     sys.exit(run_service(config, runner=runner, socket=socket, group=socket_group))
+
+
+@main.command(epilog=_EPILOG, short_help="Add a runner to a file.")
+@click.argument("config", metavar="CONFIG", type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--url", metavar="URL", required=True, help="Where GitLab is.")
+@click.option(
+    "--token",
+    metavar="TOKEN",
+    envvar="CI_SERVER_TOKEN",
+    required=True,
+    help="The runner's (glrt-...), or a registration token of an older GitLab; also $CI_SERVER_TOKEN.",
+)
+@click.option("--name", metavar="NAME", default="fleet", show_default=True, help="What to call the runner.")
+@click.option("--executor", metavar="EXECUTOR", default="instance", show_default=True, help="Or docker-autoscaler.")
+@click.option("--plugin", metavar="PLUGIN", default="local", show_default=True, help="Where its instances are.")
+def register(config: Path, *, url: str, token: str, name: str, executor: str, plugin: str) -> None:
+    """Add a runner to CONFIG once GitLab has accepted its token; the file is made if it is missing.
+
+    Other users see options of commands that run: better pass the token as $CI_SERVER_TOKEN.
+    """
+    from taskscaler_gitlab.cli._token import register as add
+
+    sys.exit(add(config, url=url, token=token, name=name, executor=executor, plugin=plugin))
+
+
+@main.command(epilog=_EPILOG, short_help="Take a runner off GitLab.")
+@click.argument("config", metavar="CONFIG", type=_FILE)
+@_RUNNER
+def unregister(config: Path, runner: str | None) -> None:
+    """Take a runner off GitLab; of one that was created there, only this machine. CONFIG is left as it is."""
+    from taskscaler_gitlab.cli._token import unregister as take_off
+
+    sys.exit(take_off(config, runner))
+
+
+@main.command("reset-token", epilog=_EPILOG, short_help="Have a runner's token replaced.")
+@click.argument("config", metavar="CONFIG", type=_FILE)
+@_RUNNER
+def reset_token(config: Path, runner: str | None) -> None:
+    """Have GitLab replace a runner's token, and put the new one into CONFIG.
+
+    A token that ends is replaced by `run` after three quarters of its life; this is for one that others have seen.
+    """
+    from taskscaler_gitlab.cli._token import reset_token as replace
+
+    sys.exit(replace(config, runner))

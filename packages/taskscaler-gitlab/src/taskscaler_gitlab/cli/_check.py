@@ -1,11 +1,14 @@
 """``taskscaler-gitlab check``: whether a runner could begin."""
 
+from collections.abc import Callable, Coroutine
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import anyio
 import click
 
-from fleeting import PluginNotFound
+from fleeting import FleetingError, PluginNotFound
 from fleeting.cli import FAILED, SUCCEEDED, WRONG, WRONG_FILE, report_errors
 from gitlab_jobs import Refused, Unreachable
 from taskscaler_gitlab._config import ServiceConfig, read_config
@@ -21,11 +24,18 @@ def check_config(path: Path, runner: str | None) -> int:
         return report_errors([error], WRONG)
     for line in notes_of(config):
         click.echo(line)
+    return max(_looked(partial(_verify, config)), _looked(partial(_look, config)))
+
+
+def _looked(look: Callable[[], Coroutine[Any, Any, str]]) -> int:
+    """Print what is seen, or why nothing is; returns the exit status."""
     try:
-        click.echo(anyio.run(_verify, config))
+        click.echo(anyio.run(look))
     except (Refused, Unreachable) as error:
         click.echo(f"error: {error}", err=True)
         return FAILED
+    except (FleetingError, OSError) as error:
+        return report_errors([error], FAILED)
     return SUCCEEDED
 
 
@@ -34,6 +44,15 @@ def notes_of(config: ServiceConfig) -> list[str]:
     ignored = [f"ignored: {key} means nothing here" for key in config.ignored]
     unsupported = [f"note: {sentence}" for sentence in config.unsupported]
     return [*ignored, *unsupported]
+
+
+async def _look(config: ServiceConfig) -> str:
+    """Open the fleet's groups, change nothing, and count what is there; its manager may run meanwhile."""
+    async with config.fleet.scaler(observe_only=True) as scaler:
+        there, groups = len(await scaler.instances()), scaler.groups
+    names = ", ".join(each.identity for each in groups.values())
+    at_once = config.fleet.jobs_at_once
+    return f"ok: {names} can be opened, with {there} instances; at most {at_once} jobs run at once"
 
 
 async def _verify(config: ServiceConfig) -> str:

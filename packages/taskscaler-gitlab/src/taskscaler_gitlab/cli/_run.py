@@ -7,8 +7,8 @@ from pathlib import Path
 from fleeting import PluginNotFound
 from fleeting.cli import WRONG, WRONG_FILE, report_errors
 from fleeting.plugins import make_private
-from taskscaler.serve import JobOwner, place_of, read_fleet_file, run_daemon, say
-from taskscaler_gitlab._config import read_config
+from taskscaler.serve import FleetFile, JobOwner, place_of, read_fleet_file, run_daemon, say
+from taskscaler_gitlab._config import ServiceConfig, read_config
 from taskscaler_gitlab._gitlab import client_of
 from taskscaler_gitlab._service import RunnerService, executor_of
 from taskscaler_gitlab.cli._check import notes_of
@@ -32,7 +32,7 @@ def run_service(path: Path, *, runner: str | None, socket: Path | None, group: s
         executor = executor_of(config)
         fleet = read_fleet_file(path, runner)
         place = place_of(path, socket, group)
-        directory = _directory(config.runner.taskscaler.state_dir, fleet.kept("gitlab"))
+        make_private(directory := directory_of(config, fleet))
     except (*WRONG_FILE, PluginNotFound) as error:
         return report_errors([error], WRONG)
     for line in notes_of(config):
@@ -55,7 +55,11 @@ def run_service(path: Path, *, runner: str | None, socket: Path | None, group: s
     )
 
 
-def _directory(given: str | None, usual: Path) -> Path:
-    directory = usual if given is None else Path(given)
-    make_private(directory)
-    return directory
+def directory_of(config: ServiceConfig, fleet: FleetFile) -> Path:
+    """Where a runner notes down its jobs, and what tells it from others.
+
+    Raises:
+        JournalError: The user has no home directory.
+    """
+    given = config.runner.taskscaler.state_dir
+    return fleet.kept("gitlab") if given is None else Path(given)

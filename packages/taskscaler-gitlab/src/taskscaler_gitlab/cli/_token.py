@@ -1,0 +1,131 @@
+"""``register``, ``unregister`` and ``reset-token``: the runner's place at GitLab, and its entry in the file."""
+
+import json
+import sys
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import anyio
+import click
+
+from fleeting import ConfigError, PluginNotFound
+from fleeting.cli import FAILED, SUCCEEDED, WRONG, WRONG_FILE, report_errors
+from fleeting.errors import WrongArguments
+from fleeting.plugins import write_whole
+from gitlab_jobs import GitLabJobsError
+from gitlab_jobs.client import GitLabClient, Registered
+from taskscaler.serve import read_fleet_file
+from taskscaler_gitlab._config import ServiceConfig, read_config
+from taskscaler_gitlab._expiry import keep_token, may_keep
+from taskscaler_gitlab._gitlab import about, client_of
+from taskscaler_gitlab._settings import EXECUTORS, RunnerSettings
+from taskscaler_gitlab._system_id import system_id
+from taskscaler_gitlab.cli._run import directory_of
+
+_ENTRY = """
+[[runners]]
+name = {name}
+url = {url}
+id = {id}
+token = {token}
+executor = {executor}
+{expiry}
+[runners.autoscaler]
+plugin = {plugin}
+"""
+
+
+def register(path: Path, *, url: str, token: str, name: str, executor: str, plugin: str) -> int:
+    """Add a runner to a file, once GitLab has accepted its token; returns the exit status."""
+    if executor not in EXECUTORS:
+        return report_errors(
+            [WrongArguments(f"--executor: expected {', '.join(EXECUTORS)}, found {executor!r}")], WRONG
+        )
+    settings = RunnerSettings(name=name, url=url.rstrip("/"), token=token, executor=executor)  # type: ignore[arg-type]
+
+    async def ask() -> Registered:
+        async with _client(url) as client:
+            if token.startswith("glrt-"):
+                return await client.verify(token, info=about(settings))
+            return await client.register(token, description=name, info=about(settings))
+
+    def add(found: Registered) -> str:
+        text = path.read_text(encoding="utf-8") if path.exists() else "concurrent = 1\n"
+        expiry = f"token_expires_at = {_quoted(found.token_expires_at)}\n" if found.token_expires_at else ""
+        values = {"name": name, "url": settings.url, "token": found.token, "executor": executor, "plugin": plugin}
+        written = {key: _quoted(value) for key, value in values.items()}
+        write_whole(path, (text + _ENTRY.format(**written, id=found.id, expiry=expiry)).encode())
+        return f"registered as number {found.id}; see [runners.autoscaler] in {path} for the rest of its fleet"
+
+    return _done(ask, add)
+
+
+def unregister(path: Path, runner: str | None) -> int:
+    """Take a runner off GitLab; a runner that was created there loses this machine only. The file stays as it is."""
+    config = _config_of(path, runner)
+    if isinstance(config, int):
+        return config
+    settings, directory = config.runner, directory_of(config, read_fleet_file(path, runner))
+
+    async def ask() -> None:
+        async with client_of(settings) as client:
+            await client.unregister(settings.token, system_id=system_id(directory))
+
+    return _done(ask, lambda _: f"{settings.url} does not know the runner here any more; its entry in {path} is left")
+
+
+def reset_token(path: Path, runner: str | None) -> int:
+    """Have GitLab replace a runner's token, and put the new one into the file."""
+    config = _config_of(path, runner)
+    if isinstance(config, int):
+        return config
+    settings = config.runner
+    if why := may_keep(path, settings.token):
+        return report_errors([WrongArguments(f"the new token could not be kept: {why}; nothing was changed")], WRONG)
+
+    async def ask() -> Registered:
+        async with client_of(settings) as client:
+            return await client.reset_token(settings.token)
+
+    def keep(found: Registered) -> str:
+        keep_token(path, settings.token, found.token)
+        return f"{path} has the new token; a runner that runs takes it over with `taskscaler reload`"
+
+    return _done(ask, keep)
+
+
+def _client(url: str) -> GitLabClient:
+    try:
+        return GitLabClient(url)
+    except ValueError as error:
+        raise WrongArguments(f"--url: {error}") from None
+
+
+def _config_of(path: Path, runner: str | None) -> ServiceConfig | int:
+    try:
+        config = read_config(path, runner=runner)
+        client_of(config.runner)
+    except (*WRONG_FILE, PluginNotFound) as error:
+        return report_errors([error], WRONG)
+    return config
+
+
+def _done(ask: Callable[[], Coroutine[Any, Any, Any]], then: Callable[[Any], str]) -> int:
+    """Ask GitLab, and say what came of it."""
+    try:
+        said = then(anyio.run(ask))
+    except WrongArguments as error:
+        return report_errors([error], WRONG)
+    except (ConfigError, OSError) as error:
+        return report_errors([error], FAILED)
+    except (GitLabJobsError, ValueError) as error:
+        print(f"error: {error}", file=sys.stderr)  # noqa: T201  (where errors go)
+        return FAILED
+    click.echo(said)
+    return SUCCEEDED
+
+
+def _quoted(text: str | None) -> str:
+    """Write a string as TOML has it, which is as JSON has it."""
+    return json.dumps(text or "", ensure_ascii=False)
