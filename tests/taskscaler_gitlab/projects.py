@@ -20,16 +20,18 @@ TOKEN = "glcbt-job-token-0123456789abcdef"
 
 GIT = shutil.which("git") or "git"
 
+BUSYBOX = "/usr/bin/busybox"
+
 SHELLS = tuple(
     (name, command)
     for name, command in (
         ("dash", ("/usr/bin/dash",)),
         ("bash", ("/usr/bin/bash",)),
         ("bash as sh", ("/usr/bin/bash", "--posix")),
-        ("busybox", ("/usr/bin/busybox", "sh")),
+        ("busybox", (BUSYBOX, "sh")),
     )
     if Path(command[0]).exists()
-)
+) or (("sh", ("/bin/sh",)),)
 """The shells of this machine: what instances have as ``sh``."""
 
 

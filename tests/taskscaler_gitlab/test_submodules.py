@@ -1,11 +1,12 @@
 """Submodules of projects, from the same GitLab."""
 
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from gitlab_jobs import Job
-from tests.taskscaler_gitlab.projects import Project, Server, Slot
+from tests.taskscaler_gitlab.projects import BUSYBOX, GIT, Project, Server, Slot
 
 pytestmark = pytest.mark.slow
 
@@ -70,6 +71,31 @@ def test_submodules_come_as_the_job_wants(slot: Slot, top: Project, lib: Project
     assert "deep/lib/left" not in slot.files(later)
     assert (slot.project(later) / "deep/lib/in ner/in").read_text() == "1"
     assert slot.git(later, "status", "--porcelain") == ""
+
+
+@pytest.mark.skipif(not Path(BUSYBOX).exists(), reason="busybox is not installed")
+def test_an_image_with_nothing_but_busybox_and_git(one_slot: Slot, top: Project, lib: Project, tmp_path: Path) -> None:
+    """As those that are made of Alpine: its `find`, `sed` and `grep` do as well."""
+    place = tmp_path / "applets"
+    place.mkdir()
+    names = subprocess.run([BUSYBOX, "--list"], check=True, capture_output=True, text=True).stdout.split()
+    for name in names:
+        (place / name).symlink_to(BUSYBOX)
+    (place / "git").symlink_to(GIT)
+    slot = Slot(tmp_path, (str(place / "sh"),), one_slot.gitlab, {"PATH": str(place)})
+    first = wanted(top, "recursive", {"a": "1"})
+    ran = slot.fetch(first)
+    assert ran.status == 0, ran.output
+    damage = "mkdir .git/hooks; touch .git/index.lock .git/modules/deep/lib/config.lock"
+    assert slot.run(f"cd {slot.project(first)}\n{damage}\necho gitdir: /evil > deep/lib/.git").status == 0
+    advance(top, lib, {"more": "2"})
+    job = wanted(top, "recursive", {"a": "2"})
+    ran = slot.fetch(job)
+    assert ran.status == 0, ran.output
+    assert "lead out of this repository" in ran.output
+    assert slot.files(job) >= {"a", "deep/lib/more", "deep/lib/in ner/in"}
+    assert not (slot.project(job) / ".git" / "hooks").exists()
+    assert "applet not found" not in ran.output
 
 
 def test_only_some_of_them(one_slot: Slot, top: Project, lib: Project, server: Server) -> None:
