@@ -1,5 +1,6 @@
 """GitLab's jobs on a real instance, with a GitLab that plays by GitLab's rules."""
 
+import re
 import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -58,6 +59,13 @@ def waiting(desk: Desk, mark: str) -> tuple[str, str]:
     return f"touch {desk.home}/{mark}", WAIT.format(home=desk.home)
 
 
+def sections_end(log: str) -> bool:
+    """Whether each section ends before the next one begins, or the log does."""
+    marks = re.findall(r"section_(start|end):\d+:(\w+)", log)
+    starts, ends = marks[::2], marks[1::2]
+    return bool(marks) and starts == [("start", name) for _, name in ends] and {kind for kind, _ in ends} == {"end"}
+
+
 def with_sources(job: Job, directory: Path) -> Job:
     """Give a job a repository, with a file in it."""
     work = directory / "repository"
@@ -94,7 +102,7 @@ async def test_a_script_runs_and_its_log_is_gitlabs(desk: Desk) -> None:
     assert "$ echo hello $((40 + 2))" in log
     assert "\nhello 42\n" in log
     assert log.endswith("Job succeeded\x1b[0;m\n")
-    assert log.count("section_start:") == log.count("section_end:") > 0
+    assert sections_end(log)
 
 
 async def test_the_first_command_that_fails_ends_the_script(desk: Desk) -> None:
@@ -166,6 +174,7 @@ async def test_a_job_that_takes_too_long_ends(desk: Desk) -> None:
     assert (ended.state.value, ended.failure_reason) == ("failed", "job_execution_timeout")
     assert "\nbegun\n" in desk.log(ended)
     assert "\nafter\n" not in desk.log(ended)
+    assert sections_end(desk.log(ended))
     assert desk.log(ended).endswith("execution took longer than 2s seconds\x1b[0;m\n")
 
 
@@ -216,6 +225,19 @@ async def test_a_job_that_kills_its_runner_has_failed(desk: Desk) -> None:
     """What runs the stages is gone: nobody takes that for a success."""
     job = await desk.run(script("kill -9 $PPID", "sleep 1000"))
     assert (job.state.value, job.failure_reason) == ("failed", "runner_system_failure")
+    assert sections_end(desk.log(job))
+
+
+async def test_a_job_that_writes_marks_belies_itself_alone(desk: Desk) -> None:
+    """Who finds out what they look like can make a failure of its own a success, and nothing else of the runner's."""
+    find = "mark=$(sed -n 's/.*036\\([0-9a-f]*\\) %s.*/\\1/p' kept-*.script | head -n 1)"
+    forged = "'begin 999999' 'open 999999' 'end 999999 1 ' 'close 7'"
+    write = f"for each in {forged}; do printf '\\036%s %s\\n' $mark \"$each\"; done"
+    lines = (f"cd {desk.home}/taskscaler", find, "[ ${#mark} -eq 16 ]", write, "echo still here", "false")
+    job = await desk.run(script(*lines))
+    assert (job.state.value, job.failure_reason) == ("failed", "script_failure"), desk.log(job)
+    assert "\nstill here\n" in desk.log(job)
+    assert "999999" not in desk.log(job).replace(forged, "")
 
 
 # --- what goes wrong with a job -----------------------------------------------------------------------------
@@ -262,6 +284,7 @@ async def test_a_canceled_script_has_its_after_script(desk: Desk) -> None:
     assert "\nthen canceled\n" in desk.log(ended)
     assert [desk.archive(ended.job.id)] == [{"kept": b"x\n"}]
     assert len(desk.gitlab.artifacts[ended.job.id]) == 1
+    assert sections_end(desk.log(ended))
 
 
 async def test_a_job_that_is_canceled_before_its_script_has_none(desk: Desk, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from attrs import define, field
 
 from taskscaler_gitlab.runner._stages import Ended
 
-_LINE = re.compile(rb"(begin|end) ([0-9]{1,6})(?: ([0-9]{1,3}) (yes)?)?")
+_LINE = re.compile(rb"(begin|end|open|close) ([0-9]{1,6})(?: ([0-9]{1,3}) (yes)?)?")
 _LONGEST = 64
 """Bytes of a line of ours."""
 
@@ -28,6 +28,9 @@ class Marks:
 
     ended: dict[int, Ended] = field(factory=dict, init=False)
     """How stages have ended, by their numbers; of those that were tried again, the last time."""
+
+    open: int | None = field(default=None, init=False)
+    """The stage whose section is open."""
 
     size: int = field(default=0, init=False)
     """Bytes of output that came in."""
@@ -76,11 +79,13 @@ class Marks:
 
     def _take(self, found: re.Match[bytes]) -> None:
         number = int(found[2])
-        if found[1] == b"begin":
+        if found[1] in (b"open", b"close"):
+            self.open = number if found[1] == b"open" else None
+        elif found[1] == b"begin":
             self.begun = number
             self.all_begun.add(number)
             self.ended.pop(number, None)
-        elif found[3] is not None:
+        elif found[1] == b"end" and found[3] is not None:
             self.ended[number] = Ended(int(found[3]), is_stopped=found[4] is not None)
 
 

@@ -51,7 +51,12 @@ class Plan:
 
     def is_late(self, number: int | None) -> bool:
         """Whether a stage comes after the job's script."""
-        return number is not None and self.stages[number].phase in (Phase.AFTER, Phase.LATE)
+        stage = self.stage(number)
+        return stage is not None and stage.phase in (Phase.AFTER, Phase.LATE)
+
+    def stage(self, number: int | None) -> Stage | None:
+        """Find a stage by a number that comes from an instance; None: there is none."""
+        return self.stages[number] if number is not None and number < len(self.stages) else None
 
     @property
     def preparation(self) -> Stage:

@@ -36,6 +36,9 @@ class LegRecord:
     began: float
     """Seconds since the epoch."""
 
+    ended: float = 0.0
+    """When it ended with a section open, in seconds since the epoch."""
+
     is_over: bool = False
     """Whether all of its output is in the log, and what it left here."""
 

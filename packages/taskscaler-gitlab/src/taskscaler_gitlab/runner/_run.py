@@ -271,6 +271,7 @@ class _Run:
             is_stopping = record.is_canceled and Leg(leg.kind).is_stoppable
             outcome = await running.follow(STOPPED if is_stopping else self.clock.now() - leg.began)
         self.reporting.log(marks.end())
+        await self._close_section(planned.plan, leg, marks)
         record.begun |= marks.all_begun
         record.ended |= marks.ended
         record.log_size = self.reporting.report.trace.size
@@ -280,6 +281,16 @@ class _Run:
             leg.is_lost = not leg.is_timed_out
         await self._note(leg, running.spec, outcome)
         await self._save()
+
+    async def _close_section(self, plan: Plan, leg: LegRecord, marks: Marks) -> None:
+        """End the section that was open when a leg was stopped, or lost; at the same time after a restart."""
+        stage = plan.stage(marks.open)
+        if stage is None:
+            return
+        if not leg.ended:
+            leg.ended = self.clock.now()
+            await self._save()
+        self._log(_talk.end_of_section(stage.section, leg.ended, marks=self._has_sections))
 
     async def _note(self, leg: LegRecord, spec: JobSpec, outcome: JobOutcome) -> None:
         """Remember what an executor says of a leg beside how it ended."""

@@ -5,8 +5,12 @@ stage is a file of its own that a shell of its own runs, in a process group of i
 can be stopped without the others. What becomes of stages is written between the job's output, in lines that nobody
 else can write by accident (`_marks`)::
 
+    \x1e<nonce> open <stage>
     \x1e<nonce> begin <stage>
     \x1e<nonce> end <stage> <exit code> <yes, if it was stopped for its time>
+    \x1e<nonce> close <stage>
+
+A section is open between the first and the last of them.
 """
 
 import shlex
@@ -144,14 +148,19 @@ _t_run() {{
 }}
 _t_open() {{
     [ "$1" != - ] || return
+    _t_mark open "$3"
     [ ! "$_t_sections" ] || printf 'section_start:%s:%s\r\033[0K' "$(date +%s)" "$1"
     printf '\033[0K\033[36;1m%s\033[0;m\n' "$2"
 }}
-_t_close() {{ [ "$1" = - ] || [ ! "$_t_sections" ] || printf 'section_end:%s:%s\r\033[0K' "$(date +%s)" "$1"; }}
+_t_close() {{
+    [ "$1" != - ] || return
+    [ ! "$_t_sections" ] || printf 'section_end:%s:%s\r\033[0K' "$(date +%s)" "$1"
+    _t_mark close "$2"
+}}
 _t_warn() {{ printf '\033[0;33mWARNING: %s\033[0;m\n' "$1"; }}
 _t_before() {{
     [ ! "$_t_broken" ] || return
-    _t_open "$2" "$3"
+    _t_open "$2" "$3" "$1"
     _t_tries=1
     while _t_run "$1" /bin/sh "{HOME}/$1" "$PWD" "$2"; [ "$_t_code" -ne 0 ] && [ "$_t_tries" -lt "$4" ]; do
         _t_warn "it failed; another try in {PAUSE} seconds"
@@ -159,7 +168,7 @@ _t_before() {{
         [ ! -f "{HOME}/$1.retry" ] || _t_run "$1" /bin/sh "{HOME}/$1.retry" "$PWD"
         _t_tries=$((_t_tries + 1))
     done
-    _t_close "$2"
+    _t_close "$2" "$1"
     [ "$_t_code" -eq 0 ] || _t_broken=yes _t_status=failed _t_exit=$_t_code
 }}
 _t_fits() {{
@@ -170,9 +179,9 @@ _t_fits() {{
 }}
 _t_step() {{
     [ ! "$_t_broken$_t_skip" ] && _t_fits "$4" || return
-    _t_open "$2" "$3"
+    _t_open "$2" "$3" "$1"
     _t_run "$1" "$_t_shell" "{HOME}/$1"
-    _t_close "$2"
+    _t_close "$2" "$1"
     [ "$_t_code" -ne 0 ] || [ "$_t_stopped" ] || return
     if [ "$_t_stopped" ]; then
         _t_skip=yes
@@ -184,18 +193,18 @@ _t_step() {{
 }}
 _t_after() {{
     [ ! "$_t_broken" ] || return
-    _t_open "$2" "$3"
+    _t_open "$2" "$3" "$1"
     _t_alarm_in "$4"; _t_after_alarm=$_t_alarm
     _t_run "$1" "$_t_shell" "{HOME}/$1"
     _t_no_alarm "$_t_after_alarm"
     [ ! "$_t_stopped" ] || _t_warn "after_script took longer than $4 seconds, and was stopped"
-    _t_close "$2"
+    _t_close "$2" "$1"
 }}
 _t_late() {{
     _t_fits "$4" || return
-    _t_open "$2" "$3"
+    _t_open "$2" "$3" "$1"
     _t_run "$1" /bin/sh "{HOME}/$1" "$PWD"
-    _t_close "$2"
+    _t_close "$2" "$1"
     [ "$_t_code" -eq 0 ] || [ "$_t_status" != success ] || _t_exit=$_t_code
 }}
 _t_begin() {{
