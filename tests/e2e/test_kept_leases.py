@@ -1,6 +1,7 @@
 """Leases that outlive the shell that began them: kept slots, commands that run on, and working trees on instances."""
 
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -71,7 +72,7 @@ def test_a_slot_is_kept_for_the_next_command(service: Service) -> None:
 def test_a_command_runs_on_when_its_shell_and_its_daemon_are_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever attaches gets all of its output, or from any byte, and its exit status; then the slot goes back."""
+    """Whoever attaches gets all of its output and its exit status, also over a kill; then the slot goes back."""
     prepare(tmp_path, monkeypatch)
     stop = tmp_path / "stop"
     with serving(tmp_path) as service:
@@ -92,10 +93,14 @@ def test_a_command_runs_on_when_its_shell_and_its_daemon_are_killed(
             assert "dev is left as it is, and kept for 8h; `taskscaler attach dev` follows it again" in said
             assert "`taskscaler stop dev` ends it" in said
         assert leased("-d", "--key", "dev", "--remote", "--", "true").returncode == 255
+        follower = begun("dev", verb="attach")
+        service.process.kill()
+        service.process.wait(60)
+    with follower, serving(tmp_path) as service:
         stop.touch()
-        whole = ran("attach", "dev", "--offset", "6")
-        assert whole.returncode == 7
-        lines = whole.stdout.splitlines()
+        assert follower.wait(60) == 7
+        assert follower.stdout
+        lines = follower.stdout.read().splitlines()
         assert lines == [f"line {number}" for number in range(1, len(lines) + 1)]
         assert ran("attach", "dev").returncode == 255
         while held(service):
@@ -112,6 +117,14 @@ def test_a_command_that_was_left_running_is_stopped(service: Service, tmp_path: 
         assert command("stop", "dev")[0] == 0
         assert beside.wait(60) == 254
     assert not Path(f"/proc/{pid.read_text().strip()}").exists()
+    assert leased("-d", "--key", "dev", "--remote", "--", "echo begun; exec sleep 600").returncode == 0
+    with begun("dev", verb="attach") as follower:
+        instance = str(leases(service)["dev"]["instance"])
+        os.kill(int((tmp_path / "fleet" / instance / "agent.pid").read_text()), signal.SIGKILL)
+        assert follower.wait(60) == 254
+        assert follower.stderr
+        assert f"lost its slot on {instance}" in follower.stderr.read()
+    assert leases(service) == {}
     assert leased("-d", "--keep", "--key", "dev", "--remote", "--", "echo said; exit 5").returncode == 0
     for _ in range(2):
         seen = ran("attach", "dev")

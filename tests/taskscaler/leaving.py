@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
+import anyio
 from attrs import define, field
 
 from fleeting import Completed, ConnectInfo, ConnectorConfig
@@ -22,6 +23,9 @@ class Left:
     forgotten: list[str] = field(factory=list)
     looks: int = 0
     """How often somebody has looked."""
+
+    look_time: float = 0.0
+    """Seconds that looking takes."""
 
     @asynccontextmanager
     async def dial(self, info: ConnectInfo, config: ConnectorConfig) -> AsyncIterator["LeavingConnection"]:
@@ -59,6 +63,7 @@ class LeavingConnection(FakeConnection):
         """Give those that run and those that have ended."""
         self._check_open()
         self._left_there.looks += 1
+        await anyio.sleep(self._left_there.look_time)
         over = Completed(exit_status=0)
         left = self._left_there
         return [*map(_running, left.running), *(Detached(name=name, completed=over) for name in left.ended)]

@@ -136,6 +136,28 @@ async def test_a_command_that_runs_for_too_long_is_ended_with_its_lease() -> Non
         assert [name in str(command.command) for _, command in left.cloud.commands] == [True]
 
 
+async def test_who_comes_back_while_the_daemon_is_busy_with_the_lease_waits_for_that() -> None:
+    """After a look the lease is theirs, whatever its time was; after its end they learn of that."""
+    async with leaving() as (ask, fleet, left):
+        client = await opened(ask)
+        name = (await kept(client, idle_timeout=60, there=True)).data["name"]
+        left.running.add(f"lease-{name}")
+        left.look_time = 20
+        await client("DELETE", "/client")
+        await anyio.sleep(70)
+        assert left.looks == 1
+        other = await opened(ask, 2)
+        lease = await other("POST", "/reattach", {"key": "dev", "request": "1"})
+        assert lease.status == 200
+        await other("POST", "/detach", {"key": "dev", "lease": lease.data["lease"]})
+        await left_running_no_more(left)
+        await anyio.sleep(60 + 20 + 60 + 10)
+        assert (left.looks, await held(fleet)) == (3, 1)
+        late = await (await opened(ask, 3))("POST", "/reattach", {"key": "dev", "request": "1"})
+        assert "nobody used it for 1m" in late.why
+        assert await held(fleet) == 0
+
+
 async def test_a_lease_is_stopped_whoever_has_it() -> None:
     """Its client hears of it; what it does afterwards does nothing; stopping twice says that it was stopped."""
     async with leaving() as (ask, fleet, left):
