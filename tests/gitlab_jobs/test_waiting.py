@@ -1,0 +1,32 @@
+"""What a runner costs its GitLab while there is nothing to do; in virtual time."""
+
+from pathlib import Path
+
+import anyio
+import pytest
+
+from fleeting.testing import virtual_time
+from gitlab_jobs import Job
+from gitlab_jobs.client import GitLabClient, Runner, info
+from gitlab_jobs.testing import URL, FakeGitLab
+
+anyio_backend = virtual_time
+pytestmark = pytest.mark.anyio
+
+
+async def test_an_idle_runner_asks_at_most_twice_a_minute(tmp_path: Path) -> None:
+    """GitLab holds its requests, and answers at once when there is a job."""
+    gitlab = FakeGitLab(tmp_path)
+    async with GitLabClient(URL, transport=gitlab.transport()) as client:
+        runner = Runner(client, gitlab.runner_token, info=info())
+        with anyio.move_on_after(3600):
+            while await runner.ask() is None:
+                pass
+        assert 60 <= gitlab.calls["request"] <= 120
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(runner.ask)
+            await anyio.sleep(20)
+            assert gitlab.held == 1
+            began = anyio.current_time()
+            gitlab.enqueue(Job(id=0, token=""))
+        assert anyio.current_time() - began < 1
