@@ -1,6 +1,7 @@
 """A GitLab on a desk: the command, as somebody uses it who has a runner and no GitLab."""
 
 import signal
+import socket
 import subprocess
 import sys
 import zipfile
@@ -17,6 +18,9 @@ from click.testing import CliRunner
 from gitlab_jobs import FileInvalid
 from gitlab_jobs._jobsfile import read_jobs
 from gitlab_jobs.cli import main
+from gitlab_jobs.cli._fake import _Desk
+from gitlab_jobs.client import GitLabClient
+from gitlab_jobs.testing import URL
 from tests.gitlab_jobs.desk_runner import work
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "gitlab" / "jobs.toml"
@@ -173,17 +177,50 @@ def test_a_file_has_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         read_jobs(path)
 
 
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("token", "said"),
+    [
+        (None, "no runner has asked for a job so far; start one with this url and token\n"),
+        ("glrt-other", "a runner asks for jobs with another token than the one above\n"),
+        ("glrt-mine", ""),
+    ],
+)
+async def test_a_user_without_a_runner_is_reminded(
+    token: str | None, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Once, after a while; also one whose runner has another token, about which GitLab says nothing."""
+    monkeypatch.setattr("gitlab_jobs.cli._fake._PATIENCE", 0.0)
+    (tmp_path / "jobs.toml").write_text(SMALL)
+    there = _Desk(read_jobs(tmp_path / "jobs.toml"), tmp_path, "glrt-mine")
+    if token is not None:
+        async with GitLabClient(URL, transport=there._gitlab.transport()) as client:
+            await client.ask(token)
+    await there._remind()
+    assert capsys.readouterr().out == said
+
+
+def test_a_port_that_is_taken_is_one_line(tmp_path: Path) -> None:
+    """With what to do."""
+    (tmp_path / "jobs.toml").write_text(SMALL)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        where = f"127.0.0.1:{taken.getsockname()[1]}"
+        result = CliRunner().invoke(main, ["fake", str(tmp_path / "jobs.toml"), "--bind", where])
+    assert result.output == f"error: --bind: {where}: Address already in use; port 0 is any that is free\n"
+    assert result.exit_code == 2
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nowhere.toml"], "error: [Errno 2] No such file or directory: 'nowhere.toml'"),
-        (["."], "error: [Errno 21] Is a directory"),
+        (["nowhere.toml"], "error: nowhere.toml: No such file or directory\n"),
+        (["."], "error: .: Is a directory\n"),
         (["jobs.toml", "--bind", "x"], "error: --bind: expected HOST:PORT, found 'x'"),
         (["jobs.toml", "--bind", "127.0.0.1:99999"], "error: --bind: expected HOST:PORT, found '127.0.0.1:99999'"),
         (["jobs.toml", "--bind", "0.0.0.0:0"], "error: --bind: 0.0.0.0 can be reached by other machines, without TLS"),
         (["jobs.toml", "--token", "a\nb"], "error: --token: expected up to 255 printable ASCII characters"),
         (["jobs.toml", "--token", ""], "error: --token: expected up to 255 printable ASCII characters"),
-        (["jobs.toml", "--output", "jobs.toml"], "error: [Errno 17] File exists: 'jobs.toml'"),
+        (["jobs.toml", "--output", "jobs.toml"], "error: jobs.toml: File exists\n"),
         (["jobs.toml", "--outptu", "x"], "Error: No such option '--outptu'. Did you mean '--output'?"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,

@@ -25,6 +25,7 @@ URL = "http://gitlab.test"
 """What clients of `FakeGitLab.transport` call it; no name is looked up."""
 
 _PIECE = 1 << 20
+_SUFFIXES = {"zip": ".zip", "gzip": ".gz"}
 
 
 @frozen(kw_only=True)
@@ -133,6 +134,9 @@ class FakeGitLab:
     held: int = field(init=False, default=0)
     """How many requests for jobs are held at the moment."""
 
+    refused: int = field(init=False, default=0)
+    """How many requests for jobs had a token that nobody knows."""
+
     _changed: anyio.Event = field(init=False, factory=anyio.Event)
 
     def __attrs_post_init__(self) -> None:
@@ -218,6 +222,7 @@ class FakeGitLab:
             return self.server.request(token, features if isinstance(features, Mapping) else {}, anyio.current_time())
 
         reply = await self._through("request", ask)
+        self.refused += reply.status == 403  # noqa: PLR2004  (HTTP's)
         self.held += 1
         try:
             return await self._held(reply, known, ask)
@@ -246,7 +251,8 @@ class FakeGitLab:
 
     async def upload(self, number: int, token: str, upload: Upload) -> Reply:  # noqa: ARG002  (it was checked before)
         """``POST jobs/:id/artifacts``, with the file."""
-        path = self.directory / f"{number}-{len(self.artifacts.get(number, ()))}"
+        suffix = _SUFFIXES.get(upload.artifact_format, "")
+        path = self.directory / f"{number}-{len(self.artifacts.get(number, ()))}{suffix}"
 
         async def keep() -> Reply:
             try:

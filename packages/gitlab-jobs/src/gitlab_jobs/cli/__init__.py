@@ -19,14 +19,21 @@ def main() -> None:
 @click.option("--bind", metavar="HOST:PORT", default="127.0.0.1:0", help="Where to listen; by default any free port.")
 @click.option("--token", metavar="TOKEN", help="The runner's token; by default a new one, which is printed.")
 @click.option(
-    "--output", metavar="DIR", type=click.Path(path_type=Path), default=Path("gitlab"), help="For logs and artifacts."
+    "--output",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    default=Path("gitlab"),
+    show_default=True,
+    help="For logs and artifacts.",
 )
 @click.option("--allow-remote", is_flag=True, help="Listen on an address that other machines reach, without TLS.")
 def fake(jobs: Path, bind: str, token: str | None, output: Path, *, allow_remote: bool) -> None:
     """Hand out the jobs of a file to any GitLab runner, until all have ended.
 
-    Prints the address and the token that a runner needs, then each change of a job's state. Logs and artifacts are
-    kept in a directory.
+    Prints the address and the token that a runner needs, then each change of a job's state. The log of job 7 is kept
+    as 7.log in the directory, its artifacts as 7-0.zip, 7-1.zip and so on.
+
+    A runner for it: gitlab-runner run-single --url URL --token TOKEN --executor shell, or taskscaler-gitlab.
 
     Exit status: 0 if every job ended as the file says, 1 if one did not, 2 if the file or the arguments are wrong, 130
     after Ctrl-C.
@@ -38,8 +45,12 @@ def fake(jobs: Path, bind: str, token: str | None, output: Path, *, allow_remote
         sys.exit(2)
     try:
         status = serve_jobs(jobs, bind, token, output, allow_remote=allow_remote)
-    except (GitLabJobsError, OSError) as error:
+    except GitLabJobsError as error:
         click.echo(f"error: {error}", err=True)
+        status = 2
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        click.echo(f"error: {where}{error.strerror or error}", err=True)
         status = 2
     except KeyboardInterrupt:
         status = 130

@@ -20,6 +20,7 @@ from gitlab_jobs.testing import FakeGitLab
 MAX_TOKEN = 255
 _LOOPBACK = {"127.0.0.1", "::1", "localhost"}
 _ACKNOWLEDGE_EVERY = 1.0
+_PATIENCE = 10.0  # seconds without a request, after which a user may wonder
 
 
 def serve_jobs(path: Path, bind: str, token: str | None, output: Path, *, allow_remote: bool) -> int:
@@ -42,7 +43,11 @@ def _listen(bind: str, *, allow_remote: bool) -> socket.socket:
     if host not in _LOOPBACK and not allow_remote:
         raise FileInvalid(f"--bind: {host} can be reached by other machines, without TLS; --allow-remote allows it")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.create_server((host, int(port)), family=family)
+    try:
+        listener = socket.create_server((host, int(port)), family=family)
+    except OSError as error:
+        reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror
+        raise FileInvalid(f"--bind: {bind}: {reason}; port 0 is any that is free") from None
     listener.setblocking(False)
     return listener
 
@@ -73,8 +78,10 @@ class _Desk:
             server.start_soon(lambda: serve(self._gitlab.application(), config, shutdown_trigger=over.wait))  # type: ignore[arg-type]
             async with anyio.create_task_group() as tasks:
                 await tasks.start(_interrupted, tasks.cancel_scope)
-                click.echo(f"url    http://{shown}:{port}\ntoken  {self._token}\njobs   {len(self._jobs)}")
+                click.echo(f"url    http://{shown}:{port}\ntoken  {self._token}")
+                click.echo(f"output {self._output}\njobs   {len(self._jobs)}")
                 tasks.start_soon(self._keep_time)
+                tasks.start_soon(self._remind)
                 await self._watch(tasks)
                 status = self._summary()
                 tasks.cancel_scope.cancel()
@@ -135,6 +142,16 @@ class _Desk:
             if any(each.acknowledge_by is not None for each in self._gitlab.server.jobs.values()):
                 self._gitlab.server.tick(anyio.current_time())
                 self._gitlab.notify()
+
+    async def _remind(self) -> None:
+        """Say what seems to be missing, once, if no job is handed out."""
+        await anyio.sleep(_PATIENCE)
+        if any(each.has_runner for each in self._gitlab.server.jobs.values()):
+            return
+        if self._gitlab.refused:
+            click.echo("a runner asks for jobs with another token than the one above")
+        elif not self._gitlab.calls["request"]:
+            click.echo("no runner has asked for a job so far; start one with this url and token")
 
     def _summary(self) -> int:
         wrong: Mapping[int, State] = {
