@@ -202,3 +202,11 @@ def test_a_file_with_several_runners_wants_a_name(tmp_path: Path) -> None:
     two = (LEAST + 'name = "a"\n' + FLEET) + (LEAST + 'name = "b"\n' + FLEET)
     assert "choose one with --runner" in "".join(refused(tmp_path, two))
     assert read(tmp_path, two, runner="b").runner.name == "b"
+
+
+def test_jobs_choose_a_directory_unless_the_file_forbids_it(tmp_path: Path) -> None:
+    """As with GitLab Runner for the executors that there are."""
+    assert read(tmp_path, LEAST + FLEET).runner.custom_build_dir.enabled
+    config = read(tmp_path, LEAST + "[runners.custom_build_dir]\nenabled = false\n" + FLEET)
+    assert not config.runner.custom_build_dir.enabled
+    assert not [key for key in config.ignored if "custom_build_dir" in key]

@@ -10,6 +10,7 @@ from anyio import to_thread
 from attrs import evolve
 
 from gitlab_jobs import Hook, Job, JobInfo, Variable
+from taskscaler_gitlab import CustomBuildDir
 from tests.taskscaler_gitlab.desks import PATIENCE, Desk, desk_on, script
 from tests.taskscaler_gitlab.projects import Project, Server
 
@@ -105,3 +106,14 @@ async def test_what_is_wrong_with_a_job_is_in_its_log(desk: Desk, server: Server
     assert state == "success", log
     assert "GIT_STRATEGY: expected one of clone, fetch, none, empty, found '[MASKED]'; fetch is used instead" in log
     assert "variable 'A;B': not exported" in log
+
+
+async def test_a_directory_of_the_jobs_choice(desk: Desk, server: Server, project: Project) -> None:
+    """The script is in it, unless the runner lets nobody choose one: then a line in the log says so."""
+    sha = await to_thread.run_sync(project.commit, {"a": "one"})
+    job = of(project, sha, "pwd; cat a", GIT_CLONE_PATH="$CI_BUILDS_DIR/chosen-$CI_CONCURRENT_ID")
+    state, log = await run(desk, server, job)
+    assert (state, "/chosen-0\none" in log.replace("\r", "")) == ("success", True), log
+    strict = evolve(desk.settings, custom_build_dir=CustomBuildDir(enabled=False))
+    state, log = await run(evolve(desk, settings=strict), server, job)
+    assert (state, "GIT_CLONE_PATH: this runner does not let jobs choose a directory" in log) == ("failed", True), log

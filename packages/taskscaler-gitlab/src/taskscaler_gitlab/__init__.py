@@ -5,10 +5,11 @@ that want to know what would be done with one.
 """
 
 from taskscaler_gitlab._config import ServiceConfig, read_config
-from taskscaler_gitlab._settings import CacheSettings, DockerSettings, OwnSettings, RunnerSettings, Top
+from taskscaler_gitlab._settings import CacheSettings, CustomBuildDir, DockerSettings, OwnSettings, RunnerSettings, Top
 
 __all__ = [
     "CacheSettings",
+    "CustomBuildDir",
     "DockerSettings",
     "OwnSettings",
     "RunnerSettings",

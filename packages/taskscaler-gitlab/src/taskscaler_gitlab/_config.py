@@ -17,7 +17,7 @@ from fleeting.config import did_you_mean, file_error, find_runner, quoted, read_
 from fleeting.errors import ConfigProblem, Mistake
 from fleeting.plugins import structure
 from taskscaler.config import RunnerConfig, load
-from taskscaler_gitlab._settings import CacheSettings, DockerSettings, OwnSettings, RunnerSettings, Top
+from taskscaler_gitlab._settings import CacheSettings, CustomBuildDir, DockerSettings, OwnSettings, RunnerSettings, Top
 
 T = TypeVar("T")
 Table: TypeAlias = Mapping[str, object]
@@ -133,7 +133,12 @@ def _ours(
     return found
 
 
-_TABLES: Mapping[str, type[Any]] = {"cache": CacheSettings, "docker": DockerSettings, "taskscaler": OwnSettings}
+_TABLES: Mapping[str, type[Any]] = {
+    "cache": CacheSettings,
+    "custom_build_dir": CustomBuildDir,
+    "docker": DockerSettings,
+    "taskscaler": OwnSettings,
+}
 
 
 def _plain(key: str, value: object) -> object:

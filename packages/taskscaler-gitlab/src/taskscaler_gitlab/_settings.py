@@ -48,6 +48,14 @@ class CacheSettings:
 
 
 @frozen(kw_only=True)
+class CustomBuildDir:
+    """The table ``[runners.custom_build_dir]``."""
+
+    enabled: bool = True
+    """Whether jobs choose a directory below ``builds_dir`` by ``GIT_CLONE_PATH``."""
+
+
+@frozen(kw_only=True)
 class DockerSettings:
     """The table ``[runners.docker]``, as far as jobs in containers have it here."""
 
@@ -231,6 +239,9 @@ class RunnerSettings:
 
     cache: CacheSettings = CacheSettings()
     """The table ``cache``."""
+
+    custom_build_dir: CustomBuildDir = CustomBuildDir()
+    """The table ``custom_build_dir``."""
 
     docker: DockerSettings = DockerSettings()
     """The table ``docker``."""

@@ -68,6 +68,7 @@ def surroundings_of(
             architecture=architecture or "linux/amd64",
             shared=not is_docker,
             private_builds=is_docker,
+            custom_build_dir=settings.custom_build_dir.enabled,
         ),
         cache_dir=posixpath.join(
             home or "/", caches, _inside(settings.cache.path), *_owner(settings), f"project-{job.job_info.project_id}"
