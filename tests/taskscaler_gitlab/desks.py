@@ -226,20 +226,23 @@ async def desk_on(directory: Path, make: Callable[[], Executor] | None = None, *
         "executor": "instance",
         **settings,
     }
-    for each in ("artifacts", "jobs"):
-        (directory / each).mkdir()
     async with opened(directory / "group", patience=10 * PATIENCE) as group:
         (instance,) = await started(group)
-        gitlab = FakeGitLab(directory / "artifacts", accepts=0)
-        async with GitLabClient(URL, transport=gitlab.transport()) as client:
-            async with dialled(group, instance) as connection:
-                home = (await connection.run("pwd")).stdout.decode().strip()
-            yield Desk(
-                gitlab,
-                client,
-                Slot(instance, lambda: dialled(group, instance)),
-                directory / "jobs",
-                RunnerSettings(**given),
-                make or (lambda: InstanceExecutor(InstanceConfig(), Runs("instance", directory / "owner"))),
-                Path(home),
-            )
+        slot = Slot(instance, lambda: dialled(group, instance))
+        make = make or (lambda: InstanceExecutor(InstanceConfig(), Runs("instance", directory / "owner")))
+        async with desk_at(directory, slot, make, RunnerSettings(**given)) as desk:
+            yield desk
+
+
+@asynccontextmanager
+async def desk_at(
+    directory: Path, slot: Slot, make: Callable[[], Executor], settings: RunnerSettings
+) -> AsyncIterator[Desk]:
+    """Start a GitLab for an instance."""
+    for each in ("artifacts", "jobs"):
+        (directory / each).mkdir()
+    gitlab = FakeGitLab(directory / "artifacts", accepts=0)
+    async with GitLabClient(URL, transport=gitlab.transport()) as client:
+        async with slot.dial() as connection:
+            home = (await connection.run("pwd")).stdout.decode().strip()
+        yield Desk(gitlab, client, slot, directory / "jobs", settings, make, Path(home))

@@ -96,6 +96,16 @@ async def test_a_script_runs_in_the_job_s_image(desk: Desk) -> None:
     assert "filed" in log
 
 
+@pytest.mark.parametrize(
+    "entrypoint", [("",), ("/bin/sh", "-c"), ("/bin/sh", "-c", "echo entered; exec $0"), ("/bin/busybox", "env", "E=1")]
+)
+async def test_entrypoints_that_people_write(desk: Desk, entrypoint: tuple[str, ...]) -> None:
+    """None, a shell that gets a command, one that calls it, and a program with arguments."""
+    job = await desk.run(script("echo ran; exit 6", image=Image(name=IMAGE, entrypoint=entrypoint)))
+    assert job.exit_code == 6, desk.log(job)
+    assert "\nran\n" in desk.log(job)
+
+
 async def test_files_come_and_go(desk: Desk) -> None:
     """Artifacts are brought back, and given to the next job."""
     first = await desk.run(script("mkdir out; echo x > out/f; ln -s f out/link", artifacts=(leaving("out/"),)))

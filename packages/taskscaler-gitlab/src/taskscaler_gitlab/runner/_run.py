@@ -43,8 +43,8 @@ _IMAGE: Final = "image_pull_failure"
 _TIMEOUT: Final = "job_execution_timeout"
 _CANCELED: Final = "job_canceled"
 
-_MOST_SAID = 100
-"""Lines of our own at the end of a log."""
+_SHEBANG: Final = "#!/bin/sh\n"
+"""In a container, what runs is one word then, which any shell takes that an image's entrypoint begins."""
 
 
 async def run_job(
@@ -319,7 +319,7 @@ class _Run:
         )
         return JobSpec(
             name=f"gitlab-{self.job.id}",
-            script=script,
+            script=f"{_SHEBANG}{script}" if planned.options else script,
             files=self._files(planned) if kind.takes_files else {},
             artifacts=(OUT,) if plan.leaves_files and kind.has_late else (),
             timeout=max(1.0, self.job.timeout - (leg.began - record.began)),

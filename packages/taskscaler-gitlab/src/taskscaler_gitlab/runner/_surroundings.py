@@ -106,7 +106,7 @@ def container_of(
         options["image"] = environment.expand(image.name)
     if image.pull_policy:
         options["pull_policy"] = _policies(image)
-    if image.entrypoint:
+    if any(image.entrypoint):  # one empty string is how people leave out that of an image
         options["entrypoint"] = image.entrypoint
     if user := _user(image):
         options["user"] = environment.expand(user)
@@ -144,7 +144,7 @@ def _service(service: Image, environment: JobEnvironment) -> dict[str, Any]:
         wanted["aliases"] = aliases
     if service.pull_policy:
         wanted["pull_policy"] = _policies(service)
-    if service.entrypoint:
+    if any(service.entrypoint):
         wanted["entrypoint"] = service.entrypoint
     if service.command:
         wanted["command"] = service.command
