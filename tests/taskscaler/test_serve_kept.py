@@ -287,6 +287,9 @@ async def test_a_drain_that_deletes_waits_for_what_is_kept_and_another_does_not(
             assert await fleet.scaler.drain(1000)
             assert 90 < anyio.current_time() - started < 110 if deletes else anyio.current_time() == started
             assert (len(fleet.scaler.detached), len(fleet.holders.keeper.kept)) == ((0, 0) if deletes else (1, 1))
+            if not deletes:
+                refusal = await ask("POST", "/stop", {"key": "dev"})
+                assert (refusal.status, "leaves the lease 'dev' to the next one" in refusal.why) == (503, True)
 
 
 async def test_a_lease_that_sleeps_is_not_kept() -> None:

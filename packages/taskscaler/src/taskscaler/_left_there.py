@@ -3,7 +3,7 @@
 from typing import Final
 
 from fleeting import ConnectError, Connection
-from fleeting.connectors import RunsDetached
+from fleeting.connectors import ReportsSystem, RunsDetached
 
 _REMOVE: Final = """
 [ ! -d "$1" ] || rm -rf -- "$1" 2>/dev/null || { chmod -R u+rwX -- "$1" && rm -rf -- "$1"; }
@@ -40,6 +40,7 @@ async def remove_all(connection: Connection, name: str) -> None:
             if each.is_running:
                 await connection.kill(each.name)
             await connection.forget(each.name)
+    if not (isinstance(connection, ReportsSystem) and connection.os == "windows"):  # where nobody brings files
         removed = await connection.run(("/bin/sh", "-c", _REMOVE, "sh", directory_of(name)))
         if not removed.ok:
             raise ConnectError(f"{directory_of(name)} could not be removed: {removed.account}")

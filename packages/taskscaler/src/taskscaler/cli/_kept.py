@@ -1,5 +1,6 @@
 """``taskscaler leases``, ``attach`` and ``stop``: leases that outlive the shell that began them."""
 
+import shlex
 import signal
 import sys
 from collections.abc import Iterator, Mapping
@@ -163,7 +164,8 @@ class _Attached:
         lease.detach()
         if kept is None or over:
             return
-        hint = f"`taskscaler attach {self.key}` follows it again, `taskscaler stop {self.key}` ends it"
+        key = shlex.quote(self.key)
+        hint = f"`taskscaler attach {key}` follows it again, `taskscaler stop {key}` ends it"
         _say(f"{self.key} is left as it is, and kept {bounds_of(kept)}; {hint}")
 
     async def _heed_signals(self, *, task_status: TaskStatus[None]) -> None:
@@ -188,7 +190,7 @@ def _refused(key: str) -> int:
 def _why_held(held: Mapping[str, Any]) -> str:
     key, who = held["key"], f"process {held['pid']}" if held["pid"] else "another client"
     if held["kept"]:
-        return f"{who} uses the lease {key!r}; end that first, or end both with `taskscaler stop {key}`"
+        return f"{who} uses the lease {key!r}; end that first, or end both with `taskscaler stop {shlex.quote(key)}`"
     return f"the lease {key!r} is not kept: it ends with {who}; `taskscaler lease --keep` keeps one"
 
 

@@ -1,6 +1,7 @@
 """``taskscaler lease``: a command that has a slot of a daemon's fleet for as long as it runs, here or there."""
 
 import os
+import shlex
 import shutil
 import signal
 import sys
@@ -237,14 +238,14 @@ class _Leased:
         lease.detach()
         if self._kept is None:
             return
-        key, bounds = self.key, bounds_of(self._kept)
+        key, bounds = shlex.quote(self.key), bounds_of(self._kept)
         if self.wish.leave and not self._ended_by:
             shown = Paragraphs(PatientConsole())
-            shown.add(("lease", f"{key}: the command runs in slot {lease.slot} of {lease.instance}"))
+            shown.add(("lease", f"{self.key}: the command runs in slot {lease.slot} of {lease.instance}"))
             shown.go_on(("kept", bounds), ("next", f"taskscaler attach {key}, taskscaler stop {key}"))
         else:
             hint = f"`taskscaler lease --key {key}` uses it again, `taskscaler stop {key}` gives it back"
-            self._say(f"{key} is kept {bounds}; {hint}")
+            self._say(f"{self.key} is kept {bounds}; {hint}")
 
     def _say(self, what: str) -> None:
         """Say something that is not the command's."""

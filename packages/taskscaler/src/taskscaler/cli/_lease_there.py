@@ -1,5 +1,6 @@
 """A command on the instance of a lease: at once, or left running there and followed later."""
 
+import shlex
 import signal
 import sys
 from collections.abc import Sequence
@@ -53,9 +54,9 @@ class There:
             name = command_name(self._name)
             if self.again:
                 if await is_running(connection, self._name):
-                    key = self.lease.key
+                    key = shlex.quote(self.lease.key)
                     hint = f"`taskscaler attach {key}` follows it, `taskscaler stop {key}` ends it"
-                    raise ConnectError(f"a command runs in {key} already; {hint}")
+                    raise ConnectError(f"a command runs in {self.lease.key} already; {hint}")
                 await detached.forget(name)
             cwd = await self._directory(connection, tree)
             try:
@@ -86,9 +87,8 @@ class There:
                 async with self.lease.dial() as connection:
                     completed = await _detached(connection, self.lease).attach(name, offset=output.size, output=output)
             except NameUnknown as error:
-                key = self.lease.key
-                hint = f"start one with `taskscaler lease -d --remote --key {key} -- COMMAND`"
-                raise ConnectError(f"no command was left running in {key}; {hint}") from error
+                hint = f"start one with `taskscaler lease -d --remote --key {shlex.quote(self.lease.key)} -- COMMAND`"
+                raise ConnectError(f"no command was left running in {self.lease.key}; {hint}") from error
             except Unreachable:
                 if pause is None:
                     raise

@@ -190,7 +190,11 @@ class Holders:
             self._forget(key)
             loss = loss_as_data(Loss(LossKind.KILLED, "it was stopped"))
             self.notify(held.client, {"event": "lost", "key": key, "lease": held.name, "loss": loss})
-        return await self.keeper.end(key, "was stopped", None if held is None else held.lease)
+        try:
+            return await self.keeper.end(key, "was stopped", None if held is None else held.lease)
+        except NoCapacity as error:
+            why = f"the daemon is draining, and leaves the lease {key!r} to the next one; stop it there"
+            raise DaemonRefused(why, status=503) from error
 
     async def resume(self, client: Client, asked: Resume) -> Held:
         """Wait for a suspended lease, as `Taskscaler.resume` does."""
