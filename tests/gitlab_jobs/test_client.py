@@ -20,6 +20,7 @@ from gitlab_jobs import (
     NotKept,
     Outcome,
     Patch,
+    Polling,
     Refused,
     Step,
     Unreachable,
@@ -559,3 +560,16 @@ async def test_an_unknown_feature_is_a_mistake() -> None:
     with pytest.raises(ValueError, match="unknown features: terminals"):
         info("terminals")
     assert len(info()["features"]) == 31
+
+
+async def test_what_is_wrong_is_logged_once_and_so_is_its_end(
+    gitlab: FakeGitLab, client: GitLabClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Not at each request: a GitLab that is away for a night would fill the log."""
+    caplog.set_level("INFO", logger="gitlab_jobs")
+    gitlab.faults = [Fault(call="request", reply=Reply(status=404), times=3)]
+    runner = Runner(client, gitlab.runner_token, info=FULL, polling=Polling(anyio.current_time(), check_interval=0.0))
+    for _ in range(5):
+        await runner.ask()
+    said = [(record.levelname, record.getMessage()) for record in caplog.records]
+    assert said == [("WARNING", "no job"), ("INFO", "gitlab_answers_again")]

@@ -7,7 +7,7 @@ from typing import Any
 
 import anyio
 
-from gitlab_jobs._client import GitLabClient, Registered
+from gitlab_jobs._client import Asked, GitLabClient, Registered
 from gitlab_jobs._errors import PayloadInvalid
 from gitlab_jobs._job import Outcome
 from gitlab_jobs._payload import Job
@@ -42,6 +42,8 @@ class Runner:
         self._token = token
         self._system_id = system_id
         self._changed = anyio.Event()
+        self._trouble: str | None = None
+        self._troubled_since = 0.0
 
     async def turn(self) -> None:
         """Wait until a request is due; then is the time to reserve what a job would need."""
@@ -75,8 +77,7 @@ class Runner:
             self._note_change()
         if is_outdated:
             return None
-        if got.problem is not None:
-            _log.warning("no job", extra={"reason": str(got.problem), "status": got.polled.status})
+        self._note_trouble(got)
         if isinstance(got.problem, PayloadInvalid):
             with anyio.move_on_after(REFUSAL, shield=True):
                 await self._refuse(got.problem)
@@ -98,6 +99,16 @@ class Runner:
         self._token = token
         self.polling.renewed(anyio.current_time())
         self._note_change()
+
+    def _note_trouble(self, got: Asked) -> None:
+        """Log what is wrong once, not at each request, and that it is over."""
+        trouble = None if got.problem is None else str(got.problem)
+        now, before, self._trouble = anyio.current_time(), self._trouble, trouble
+        if trouble is None and before is not None:
+            _log.info("gitlab_answers_again", extra={"after_s": round(now - self._troubled_since, 1)})
+        elif trouble is not None and trouble != before:
+            self._troubled_since = now if before is None else self._troubled_since
+            _log.warning("no job", extra={"reason": trouble, "status": got.polled.status})
 
     def _note_change(self) -> None:
         self._changed.set()

@@ -157,6 +157,10 @@ class JobDirectory:
         (self.path / "job.json").unlink(missing_ok=True)
         self.forget_try()
 
+    def size(self) -> int:
+        """Bytes of its log here."""
+        return self.trace.stat().st_size if self.trace.exists() else 0
+
     def remove(self) -> None:
         """Leave nothing of it."""
         shutil.rmtree(self.path, ignore_errors=True)

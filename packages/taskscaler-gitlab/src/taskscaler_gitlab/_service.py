@@ -36,6 +36,9 @@ YOUNG = 2.0
 REMEMBERED = 100
 """Jobs that are over of which the daemon still knows."""
 
+REMEMBERED_BYTES = 256 << 20
+"""Bytes that their logs may have on this machine."""
+
 log = logging.getLogger("taskscaler.gitlab")
 
 
@@ -330,6 +333,11 @@ class RunnerService:
         except OSError as error:
             await self._refuse(job, key, f"it cannot be noted down ({error.strerror})")
             return
+        info = job.job_info
+        log.info(
+            "job_taken",
+            extra={"job": job.id, "project": one_line(info.project_full_path), "job_name": one_line(info.name)},
+        )
         self._begin(directory, job, record)
 
     async def _refuse(self, job: Job, key: str, why: str) -> None:
@@ -351,13 +359,26 @@ class RunnerService:
             self.say(f"warning: the job {work.job.id} cannot continue: {work.problem}")
         if work.record.outcome is None or work.problem:
             await self._scaler.unreserve(work.record.key)
+        self._log_end(JobView(work))
         await self._forget_oldest()
         self._note_change()
 
+    def _log_end(self, view: JobView) -> None:
+        if view.work.end is None:  # it is left to the next daemon
+            return
+        said = view.record()
+        what = {"state": view.state, "reason": view.why, "duration_s": said["duration"], "instance": said["instance"]}
+        log.info("job_ended", extra={"job": view.work.job.id, **what})
+
     async def _forget_oldest(self) -> None:
+        """Keep the logs of the last jobs that are over, as long as they are not too many or too large."""
         over = [name for name, work in self._works.items() if work.over.is_set() and not work.problem]
-        for name in over[: max(0, len(over) - REMEMBERED)]:
-            await to_thread.run_sync(self._works.pop(name).directory.remove)
+        sizes = {name: await to_thread.run_sync(self._works[name].directory.size) for name in over}
+        while len(sizes) > REMEMBERED or sum(sizes.values()) > REMEMBERED_BYTES:
+            oldest = next(iter(sizes))
+            del sizes[oldest]
+            if (work := self._works.pop(oldest, None)) is not None:  # somebody else may have forgotten it meanwhile
+                await to_thread.run_sync(work.directory.remove)
 
     async def _give_back_strays(self) -> None:
         """End the leases of an earlier daemon's jobs that nothing is known of: they were over when it was killed."""
@@ -391,7 +412,7 @@ class RunnerService:
 
     async def _expiry(self) -> float | None:
         """When the token ends, as GitLab or else the file has it."""
-        runner = self.config.runner
+        runner, said = self.config.runner, False
         while True:
             try:
                 answer = await self._shop.client.verify(runner.token, system_id=self._system_id, info=self._shop.info)
@@ -399,7 +420,9 @@ class RunnerService:
                 self.say(f"warning: {one_line(str(error))}; check the runner's token")
                 return None
             except GitLabJobsError as error:
-                log.warning("token_not_verified", extra={"reason": one_line(str(error))})
+                if not said:
+                    log.warning("token_not_verified", extra={"reason": one_line(str(error))})
+                said = True
                 await anyio.sleep(LEAST)
             else:
                 return parse_time(answer.token_expires_at) or parse_time(runner.token_expires_at)

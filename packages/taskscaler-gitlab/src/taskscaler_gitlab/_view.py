@@ -73,7 +73,7 @@ class JobView:
             "name": self.name,
             "uid": os.geteuid(),
             "submitted": _iso(self.work.record.taken_at),
-            "state": "stuck" if self.work.problem else self.state if self.over else "running",
+            "state": "stuck" if self.work.problem else self.state,
             "why": self.why,
             "jobs": {self.state: 1},
             "ended": None if at is None else _iso(at),

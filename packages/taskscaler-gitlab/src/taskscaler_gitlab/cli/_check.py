@@ -31,8 +31,12 @@ def _looked(look: Callable[[], Coroutine[Any, Any, str]]) -> int:
     """Print what is seen, or why nothing is; returns the exit status."""
     try:
         click.echo(anyio.run(look))
-    except (Refused, Unreachable) as error:
+    except Refused as error:
         click.echo(f"error: {error}", err=True)
+        return FAILED
+    except Unreachable as error:
+        hint = "" if ";" in str(error) else "; start it, or correct url in the file"
+        click.echo(f"error: {error}{hint}", err=True)
         return FAILED
     except (FleetingError, OSError) as error:
         return report_errors([error], FAILED)

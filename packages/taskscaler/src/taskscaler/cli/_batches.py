@@ -17,7 +17,7 @@ from fleeting import ConfigError
 from fleeting.archives import ArchiveRefused, pack, unpack
 from fleeting.cli import EXPECTED, FAILED, SUCCEEDED, WRONG, WRONG_FILE, outcome, report_errors
 from fleeting.errors import WrongArguments
-from taskscaler._batch_id import directory_of
+from taskscaler._batch_id import JOB_ID, directory_of
 from taskscaler._errors import DaemonRefused, NoDaemon
 from taskscaler._jobsfile import files_to_submit
 from taskscaler._recorded_run import Progress, RecordedRun, is_locked, read_run
@@ -287,16 +287,16 @@ def _batch_rows(data: Mapping[str, Any]) -> Iterator[Row]:
         yield "batches", "none"
     for each in data["batches"]:
         why = f" ({each['why']})" if each["why"] else ""
-        yield each["batch"], f"{each['name']}, {each['state']}{why}: {_counts(each)}; submitted {each['submitted']}"
+        yield each["batch"], f"{each['name']}, {each['state']}{why}{_counts_of(each)}; submitted {each['submitted']}"
 
 
 def _over_rows(data: Mapping[str, Any]) -> Iterator[Row]:
     why = f" ({data['why']})" if data["why"] else ""
-    yield data["state"], f"{data['batch']}{why}: {_counts(data)}"
+    yield data["state"], f"{data['batch']}{why}{_counts_of(data)}"
 
 
 def _job_rows(data: Mapping[str, Any]) -> Iterator[Row]:
-    yield "batch", f"{data['batch']}, {data['state']}: {_counts(data)}"
+    yield "batch", f"{data['batch']}, {data['state']}{_counts_of(data)}"
     for job in data["list"]:
         parts = [
             *([f"on {job['instance']}"] if job["instance"] else []),
@@ -305,6 +305,11 @@ def _job_rows(data: Mapping[str, Any]) -> Iterator[Row]:
             *([job["why"]] if job["why"] else []),
         ]
         yield job["state"].replace("_", " "), f"{job['name']}{': ' if parts else ''}{', '.join(parts)}"
+
+
+def _counts_of(data: Mapping[str, Any]) -> str:
+    """Say how many jobs of a batch stand where; of what is one job, its state says it all."""
+    return "" if JOB_ID.fullmatch(data["batch"]) else f": {_counts(data)}"
 
 
 def _counts(data: Mapping[str, Any]) -> str:
