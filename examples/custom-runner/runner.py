@@ -1,60 +1,77 @@
-"""A runner of one's own: asks a coordinator for jobs, runs each in a slot of a fleet, and drains at Ctrl-C."""
+"""A runner of one's own: asks a GitLab for jobs, runs each in a slot of a fleet, and drains at Ctrl-C.
+
+Its arguments are the address and the token that `gitlab-jobs fake examples/custom-runner/jobs.toml` prints.
+"""
 
 import signal
-from contextlib import suppress
+import sys
 from itertools import count
 
 import anyio
 
 import fleeting
+from gitlab_jobs import Job, Outcome
+from gitlab_jobs.client import GitLabClient, Reporting, Runner, info, reporting
 from taskscaler import LeaseLost, NoCapacity, Policy, Pool, Taskscaler
 
-JOBS = [(f"job-{number}", f"sleep 0.{number}; echo {number}") for number in range(8)]
+ABOUT = info("variables", "two_phase_job_commit", "return_exit_code", name="custom-runner")
 
 
-async def request_job() -> tuple[str, str] | None:
-    """Ask your coordinator for a job here: its name and script, or None if there is none at the moment."""
-    return JOBS.pop(0) if JOBS else None
+async def run_job(scaler: Taskscaler, client: GitLabClient, key: str, job: Job) -> None:
+    """Run a job in the slot that was reserved for it; GitLab hears of all that happens to it."""
+    async with reporting(client, job, info=ABOUT) as report:
+        try:
+            async with scaler.acquire(key) as lease, lease.dial() as connection:
+                outcome = await run_script(report, connection, job) if await report.claim() else None
+        except (LeaseLost, NoCapacity, fleeting.ConnectError) as error:
+            report.note(f"The job was not finished: {error}\n")
+            outcome = Outcome(is_success=False, failure_reason="runner_system_failure")
+        if outcome is not None:
+            print(job.job_info.name, outcome.state, (await report.finish(outcome)).value, flush=True)
 
 
-async def report(name: str, status: str, output: bytes = b"") -> None:
-    """Tell your coordinator here."""
-    print(name, status, output.decode().strip(), flush=True)
+async def run_script(report: Reporting, connection: fleeting.Connection, job: Job) -> Outcome | None:
+    """Run its commands, unless GitLab wants it to end before; None if it does."""
+    script = "\n".join(["set -e", *(line for step in job.steps if step.name == "script" for line in step.script)])
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(cancel_after, report.over, tasks.cancel_scope)
+        done = await connection.run(script, env={each.key: each.value for each in job.variables if not each.file})
+        tasks.cancel_scope.cancel()
+        report.log(done.stdout + done.stderr)
+        reason = None if done.ok else "script_failure"
+        return Outcome(is_success=reason is None, failure_reason=reason, exit_code=done.exit_status)
+    return None
 
 
-async def run_job(scaler: Taskscaler, key: str, name: str, script: str) -> None:
-    """Run a job in the slot that was reserved for it."""
-    try:
-        async with scaler.acquire(key) as lease, lease.dial() as connection:
-            done = await connection.run(script)
-        await report(name, done.outcome, done.stdout)
-    except (LeaseLost, NoCapacity, fleeting.ConnectError) as error:
-        await report(name, f"was not finished, give it to somebody again: {error}")
+async def cancel_after(event: anyio.Event, scope: anyio.CancelScope) -> None:
+    """End what a scope is about once something has happened."""
+    await event.wait()
+    scope.cancel()
 
 
-async def wait_for_signal(draining: anyio.Event) -> None:
-    """Begin to drain at the first Ctrl-C or SIGTERM; the second ends the program as ever, and deletes the fleet."""
+async def drain_at_signal(scope: anyio.CancelScope) -> None:
+    """Ask for no more jobs after the first Ctrl-C or SIGTERM; the second ends the program as ever."""
     with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         await anext(signals)
-    draining.set()
+    scope.cancel()
 
 
-async def main() -> None:
+async def main(url: str, token: str) -> None:
     """Reserve a slot, then ask for a job: so none is taken that cannot be run. Leaving waits for those taken."""
-    pool, draining = Pool(fleeting.load("local"), capacity_per_instance=2, max_instances=2), anyio.Event()
-    scaler = Taskscaler(pool, policies=[Policy(idle_time=60)])
-    async with scaler, anyio.create_task_group() as tasks:
-        tasks.start_soon(wait_for_signal, draining)
-        for key in map("slot-{}".format, count()):
-            with anyio.move_on_after(0.1):
-                await draining.wait()
-                return
-            with suppress(NoCapacity):
-                await scaler.reserve(key)
-                if job := await request_job():
-                    tasks.start_soon(run_job, scaler, key, *job)
+    pool = Pool(fleeting.load("local"), capacity_per_instance=2, max_instances=2)
+    scaler, asking = Taskscaler(pool, policies=[Policy(idle_time=60)]), anyio.CancelScope()
+    async with scaler, GitLabClient(url) as client, anyio.create_task_group() as tasks:
+        tasks.start_soon(drain_at_signal, asking)
+        runner = Runner(client, token, info=ABOUT)
+        with asking:
+            for key in map("slot-{}".format, count()):
+                await runner.turn()
+                await scaler.reserve(key, timeout=float("inf"))
+                if job := await runner.ask():
+                    tasks.start_soon(run_job, scaler, client, key, job)
                 else:
                     await scaler.unreserve(key)
 
 
-anyio.run(main)
+url, token = sys.argv[1:]
+anyio.run(main, url, token)
