@@ -117,6 +117,42 @@ def test_their_history_is_as_deep_as_the_job_wants(one_slot: Slot, top: Project,
     assert one_slot.git(job, "-C", "deep/lib", "rev-list", "--count", "HEAD") == "2"
 
 
+def test_the_latest_of_a_branch(one_slot: Slot, top: Project, lib: Project) -> None:
+    """With `--remote`, a submodule is what its branch is, which a shallow clone does not have at first."""
+    sha = lib.commit({"dev": "1"}, "refs/heads/dev")
+    top.git("config", "-f", ".gitmodules", "submodule.deep/lib.branch", "dev")
+    job = wanted(top, "normal", {"a": "1"}, GIT_SUBMODULE_UPDATE_FLAGS="--remote", GIT_SUBMODULE_DEPTH="1")
+    for _ in range(2):
+        ran = one_slot.fetch(job)
+        assert ran.status == 0, ran.output
+        assert one_slot.git(job, "-C", "deep/lib", "rev-parse", "HEAD") == sha
+    assert "cloning" not in ran.output.lower()
+
+
+def test_a_submodule_that_moves(one_slot: Slot, top: Project, lib: Project, server: Server) -> None:
+    """To another address, to another path, and away: the next job has what its commit says."""
+    assert one_slot.fetch(wanted(top, "recursive", {"a": "1"})).status == 0
+    moved = server.project(f"{lib.path}-moved")
+    sha = moved.commit({"moved": "1"})
+    top.git("config", "-f", ".gitmodules", "submodule.deep/lib.url", f"{server.url}/{moved.path}.git")
+    top.git("-C", "deep/lib", "fetch", "-q", str(moved.bare), "main")
+    top.git("-C", "deep/lib", "checkout", "-q", sha)
+    job = wanted(top, "recursive", {"a": "2"})
+    ran = one_slot.fetch(job)
+    assert ran.status == 0, ran.output
+    assert one_slot.files(job) == {"a", ".gitmodules", "deep/lib/moved"}
+    top.git("mv", "deep/lib", "elsewhere")
+    job = wanted(top, "recursive", {"a": "3"})
+    ran = one_slot.fetch(job)
+    assert ran.status == 0, ran.output
+    assert one_slot.files(job) == {"a", ".gitmodules", "elsewhere/moved"}
+    top.git("rm", "-q", "elsewhere")
+    job = wanted(top, "recursive", {"elsewhere": "a file"})
+    ran = one_slot.fetch(job)
+    assert ran.status == 0, ran.output
+    assert one_slot.files(job) == {"a", ".gitmodules", "elsewhere"}
+
+
 def test_addresses_for_ssh_are_fetched_by_https(one_slot: Slot, project: Project, lib: Project) -> None:
     """With the job's token, if it says so."""
     project.add_submodule("lib", f"git@gitlab.internal:{lib.path}.git", lib)
