@@ -1,6 +1,8 @@
 """A Docker daemon for tests: the one that is there, or one of our own with all that is its in one directory."""
 
+import fcntl
 import os
+import re
 import shutil
 import signal
 import socket
@@ -31,6 +33,15 @@ START_TIMEOUT = 60.0
 USERS = (
     b"root:x:0:0:root:/root:/bin/sh\nworker:x:1000:1001::/home/worker:/bin/sh\nsshd:x:100:65534::/run/sshd:/bin/false\n"
 )
+
+PLACE = Path("/var/tmp")  # noqa: S108  (its directories there are private)
+"""Where daemons have their directories: on a disk, as their layers need it."""
+
+HELD = "held"
+"""The file in such a directory that is locked for as long as the daemon is used."""
+
+BRIDGE = "bridge"
+"""The file there that names the bridge which was made for it."""
 
 NETWORK = f"10.{128 + os.getpid() % 64}"
 """How the addresses of our containers begin: workers have daemons of their own, and their networks must not overlap."""
@@ -84,19 +95,58 @@ def daemon() -> Iterator[Daemon]:
         return
     if not (DOCKERD.exists() and BUSYBOX.exists() and os.geteuid() == 0):
         pytest.skip("there is no Docker daemon; apt-get install docker.io busybox-static, as root")
-    directory = Path(tempfile.mkdtemp(prefix="dockerd-", dir="/var/tmp"))  # on a disk, as its layers need it
-    try:
-        with bridge() as network, started(directory, network) as own:
-            import_image(own)
-            yield own
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
+    with directory() as place, bridge(place) as network, started(place, network) as own:
+        import_image(own)
+        yield own
 
 
 @contextmanager
-def bridge() -> Iterator[str]:
-    """Make a bridge of our own: another daemon may have the usual one."""
+def directory(base: Path = PLACE) -> Iterator[Path]:
+    """Make a directory for a daemon, and in the end remove it with all that the daemon has left outside of it.
+
+    First that is done for daemons whose tests were killed: some thirty forgotten bridges leave no addresses for others.
+    """
+    with (base / "dockerd-tests.lock").open("w") as turn:
+        fcntl.flock(turn, fcntl.LOCK_EX)  # one looks and begins at a time
+        for other in base.glob("dockerd-*/"):
+            if is_abandoned(other):
+                clear_away(other)
+        made = Path(tempfile.mkdtemp(prefix="dockerd-", dir=base))
+        held = (made / HELD).open("w")
+        fcntl.flock(held, fcntl.LOCK_EX)
+    with held:
+        try:
+            yield made
+        finally:
+            clear_away(made)
+
+
+def is_abandoned(directory: Path) -> bool:
+    """Whether nobody holds a daemon's directory any more, nor does the daemon run."""
+    try:
+        with (directory / HELD).open() as held:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:  # somebody does, or it was not made here
+        return False
+    process = directory / "pid"
+    return not (process.exists() and Path(f"/proc/{process.read_text()}").exists())
+
+
+def clear_away(directory: Path) -> None:
+    """Remove the directory of a daemon that has ended, its bridge, and those of networks that it still knew."""
+    files = [directory / "data/network/files/local-kv.db", directory / BRIDGE]
+    known = b"".join(file.read_bytes() for file in files if file.exists())
+    for name in {name.decode() for name in re.findall(rb"br-[0-9a-f]{12}|dockertest[0-9]+", known)}:
+        if Path(f"/sys/class/net/{name}").exists():
+            _ip("link", "delete", name)
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+@contextmanager
+def bridge(directory: Path) -> Iterator[str]:
+    """Make a bridge for the daemon with that directory: another may have the usual one."""
     name = f"dockertest{os.getpid() % 100_000}"
+    (directory / BRIDGE).write_text(name)
     mac = f"02:42:0a:{os.getpid() % 256:02x}:80:01"  # set, else it changes whenever the container with the lowest goes
     _ip("link", "add", "name", name, "address", mac, "type", "bridge")
     try:
@@ -116,6 +166,8 @@ def started(directory: Path, bridge: str) -> Iterator[Daemon]:
     """Run a daemon of our own."""
     path = directory / "docker.sock"
     command = [
+        "setpriv",
+        "--pdeathsig=TERM",  # so that it does not outlive a test run that is killed
         str(DOCKERD),
         f"--data-root={directory}/data",
         f"--exec-root={directory}/exec",
