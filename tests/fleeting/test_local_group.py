@@ -415,8 +415,8 @@ async def test_a_manager_that_only_looked_in_keeps_no_orphan_alive(tmp_path: Pat
     """One that is refused, again and again, does not put off the end of what it was refused for."""
     async with opened(tmp_path, orphan_ttl=1.0) as group:
         (instance,) = await started(group)
-        await group.shutdown()
         with watched(agent_of(tmp_path, instance)) as (agent,), anyio.fail_after(PATIENCE):
+            await group.shutdown()  # from now on the agent's time runs, and it may be gone when we look next
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(_look_in, tmp_path)
                 await agent.ended()

@@ -145,7 +145,7 @@ async def harness(docker: Daemon, directory: Path) -> AsyncIterator[Harness]:
                 launch=launch,
                 troubles={kind: partial(relay.having, kind) for kind in kinds},
                 writes=lambda: relay.writes,
-                deadline=20,
+                deadline=40,
                 patience=9,
                 settle=0.5,
                 poll=0.05,
