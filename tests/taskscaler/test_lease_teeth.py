@@ -62,10 +62,37 @@ FIRST_FAILURE = settings(
 )
 
 
+BESIDE: Final = (
+    "a_constant_load_settles",
+    "disown",
+    "every_job_is_served_in_the_end",
+    "foreign",
+    "hold",
+    "jobs_sleep",
+    "replace",
+    "reserve",
+    "resume",
+    "settle_reservation",
+    "suspend",
+    "what_is_foreseen_is_what_happens_next",
+)
+"""Rules of the core's machine with which no lease is left or found again: some are its slowest."""
+
+
+def about_detached_leases(machine: type[RuleBasedStateMachine]) -> type[RuleBasedStateMachine]:
+    """The machine with all its invariants, and without those rules, between which it meets the others too seldom."""
+    return type(machine.__name__, (machine,), dict.fromkeys(BESIDE)) if machine is CoreMachine else machine
+
+
+def test_all_of_those_rules_exist() -> None:
+    """One that is renamed is not left in silently."""
+    assert {*BESIDE} <= {*vars(CoreMachine)}
+
+
 @pytest.mark.parametrize("each", BREAKS, ids=str)
 def test_a_mistake_about_detached_leases_is_found(each: Break, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the invariant that the list of guards names, if there is one that has to."""
     monkeypatch.setattr(_ledger.Ledger, each.method, each.broken())
     with pytest.raises(AssertionError) as raised:
-        run_state_machine_as_test(each.machine, settings=FIRST_FAILURE)
+        run_state_machine_as_test(about_detached_leases(each.machine), settings=FIRST_FAILURE)
     assert each.invariant in ("", traceback.extract_tb(raised.value.__traceback__)[-1].name)
