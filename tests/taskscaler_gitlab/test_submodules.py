@@ -124,9 +124,8 @@ def test_the_latest_of_a_branch(one_slot: Slot, top: Project, lib: Project) -> N
     job = wanted(top, "normal", {"a": "1"}, GIT_SUBMODULE_UPDATE_FLAGS="--remote", GIT_SUBMODULE_DEPTH="1")
     for _ in range(2):
         ran = one_slot.fetch(job)
-        assert ran.status == 0, ran.output
+        assert (ran.status, "again..." in ran.output) == (0, False), ran.output
         assert one_slot.git(job, "-C", "deep/lib", "rev-parse", "HEAD") == sha
-    assert "cloning" not in ran.output.lower()
 
 
 def test_a_submodule_that_moves(one_slot: Slot, top: Project, lib: Project, server: Server) -> None:
