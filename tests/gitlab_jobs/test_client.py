@@ -20,9 +20,12 @@ from gitlab_jobs import (
     NotKept,
     Outcome,
     Patch,
+    Phase,
     Polling,
     Refused,
+    Report,
     Step,
+    Trace,
     Unreachable,
     Update,
     Variable,
@@ -251,6 +254,36 @@ async def test_a_job_that_was_never_claimed_is_left_to_others(client: GitLabClie
     async with reporting(client, job, info=FULL) as report:
         await anyio.wait_all_tasks_blocked()
     assert (report.report.end, gitlab.server.jobs[number].state) == (End.ABANDONED, State.PENDING)
+
+
+@pytest.mark.parametrize(
+    ("known", "is_canceling", "said"),
+    [
+        (("image_pull_failure",), False, "image_pull_failure"),
+        ((), False, "runner_system_failure"),
+        (("job_canceled",), True, "job_canceled"),
+        ((), True, "unknown_failure"),
+    ],
+)
+async def test_a_report_that_goes_on_after_a_restart_speaks_gitlabs_words(
+    client: GitLabClient,
+    gitlab: FakeGitLab,
+    known: tuple[str, ...],
+    is_canceling: bool,  # noqa: FBT001  (a parameter of pytest's)
+    said: str,
+) -> None:
+    """What was written down was how the job ended; which reasons this GitLab knows, and a cancellation, still count."""
+    number = gitlab.enqueue(Job(id=0, token="", features=Features(failure_reasons=known)))
+    job = await Runner(client, gitlab.runner_token, info=info()).ask()
+    assert job
+    outcome = Outcome(is_success=False, failure_reason="image_pull_failure")
+
+    def resume(trace: Trace, now: float) -> Report:
+        return Report(trace, now, phase=Phase.FINISHING, outcome=outcome, is_canceling=is_canceling)
+
+    async with reporting(client, job, info=info(), resume=resume) as report:
+        assert await report.finish(outcome) is End.REPORTED
+    assert (gitlab.server.jobs[number].state, gitlab.server.jobs[number].failure_reason) == (State.FAILED, said)
 
 
 @pytest.mark.parametrize("call", ["update", "append"])

@@ -210,8 +210,8 @@ class Report:
         """
         self.trace = trace
         self.phase = phase or (Phase.PREPARING if two_phase else Phase.CLAIMING)
-        self.outcome = outcome
         self.is_canceling = is_canceling
+        self.outcome = outcome and self._said(outcome)
         self.end: End | None = None
         self._sent: Request | None = None
         self._since = now  # when claiming or finishing began
@@ -251,7 +251,7 @@ class Report:
         """
         if self.outcome is not None or self.phase is Phase.OVER:
             return
-        self.outcome = Outcome(is_success=False, failure_reason="job_canceled") if self.is_canceling else outcome
+        self.outcome = self._said(outcome)
         self.trace.end()
         if self.phase is Phase.RUNNING:
             self._begin(Phase.FINISHING, now)
@@ -296,6 +296,10 @@ class Report:
                 self._is_log_left = self._is_log_left or now - self._since >= LOG_PATIENCE
                 return (None if self._is_log_left else self.trace.patch(self._piece)) or self._final()
         return None
+
+    def _said(self, outcome: Outcome) -> Outcome:
+        """What is said of it: after a cancellation, that."""
+        return Outcome(is_success=False, failure_reason="job_canceled") if self.is_canceling else outcome
 
     def _final(self) -> Update:
         if self.outcome is None:

@@ -75,9 +75,7 @@ class Reporting:
     async def finish(self, outcome: Outcome) -> End:
         """Send the rest of the log and how the job ended; returns when GitLab has it, or wants no more of it."""
         self.end_log()
-        known = self.job.features.failure_reasons
-        reason = outcome.failure_reason and known_reason(outcome.failure_reason, known)
-        self.report.finish(evolve(outcome, failure_reason=reason), anyio.current_time())
+        self.report.finish(_in_its_words(self.job, outcome), anyio.current_time())
         self._wake()
         await self.over.wait()
         return self.report.end or End.GIVEN_UP
@@ -150,6 +148,7 @@ async def reporting(
     trace = trace or Trace()
     now = anyio.current_time()
     report = Report(trace, now, two_phase=two_phase) if resume is None else resume(trace, now)
+    report.outcome = report.outcome and _in_its_words(job, report.outcome)
     job_reporting = Reporting(client, job, report, info)
     failure: Exception | None = None
     async with anyio.create_task_group() as tasks:
@@ -172,3 +171,9 @@ async def _run_on(job: Reporting, *, task_status: TaskStatus[anyio.CancelScope])
     with anyio.CancelScope(shield=True) as scope:
         task_status.started(scope)
         await job.run()
+
+
+def _in_its_words(job: Job, outcome: Outcome) -> Outcome:
+    """With a reason that this GitLab knows."""
+    reason = outcome.failure_reason
+    return evolve(outcome, failure_reason=reason and known_reason(reason, job.features.failure_reasons))
