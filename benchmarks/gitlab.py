@@ -1,117 +1,153 @@
-"""What GitLab's job protocol costs a runner: a log of 100 MiB end to end, and waiting for a job.
+"""GitLab's jobs on a fleet: what a runner of our own adds to a job, and what many jobs at once cost it.
 
-The log goes through masking, a spool on the disk, and patches over a socket to a GitLab in another process; its
-checksum there has to be that of what was written. What the runner's process grows by is the figure. Waiting is in
-virtual time: an hour of long polls, as GitLab holds them, in which nothing comes.
+The GitLab for it is a process of its own, on this machine; instances are those of the plugin ``local``.
 """
 
-import json
-import random
-import resource
-import subprocess
+import re
 import sys
-import zlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from statistics import median
+from subprocess import DEVNULL
 from tempfile import TemporaryDirectory
 from time import perf_counter, process_time
 
 import anyio
 from _figures import report
-from _needs import PROC, run
 
-from fleeting.testing import virtual_run
-from gitlab_jobs import End, Outcome, Trace
-from gitlab_jobs.client import GitLabClient, Runner, info, reporting
+from fleeting import LoopClock
+from gitlab_jobs import Features, Job, JobInfo, Step, Variable
+from gitlab_jobs.client import GitLabClient
+from gitlab_jobs.coordinator import Reply
 from gitlab_jobs.testing import URL, FakeGitLab
+from taskscaler.executors.instance import InstanceConfig, InstanceExecutor
+from taskscaler.serve import read_fleet_file
+from taskscaler_gitlab import read_config
+from taskscaler_gitlab._service import RunnerService
 
-MIB = 1 << 20
-LOG = 100 * MIB
-PIECE = 32 << 10
-"""As a connection brings them."""
+JOBS = 200
+AT_ONCE = 200
+SECONDS = 20.0
+TOKEN = "glrt-benchmark"  # noqa: S105  (of a GitLab that lasts as long as this)
 
-VALUES = 20
-LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
-HOUR = 3600.0
+FILE = """
+concurrent = {most}
+check_interval = 1
+[[runners]]
+url = "{url}"
+token = "{token}"
+executor = "instance"
+[runners.autoscaler]
+plugin = "local"
+capacity_per_instance = {slots}
+max_instances = {instances}
+plugin_config = {{ directory = "{here}/fleet" }}
+[[runners.autoscaler.policy]]
+idle_count = {slots}
+idle_time = "1h"
+[runners.autoscaler.state_storage]
+enabled = true
+dir = "{here}/state"
+"""
 
-
-def resident() -> int:
-    """Bytes of this process that are in memory now."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
-
-
-def highest() -> int:
-    """The most that there ever were."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
-
-
-async def log_of(url: str, token: str, spool: Path) -> tuple[int, str, int]:
-    """Run a job that prints so much; gives the size of its log, its checksum, and the bytes that the process had."""
-    line = b"[1234/9999] cc -O2 -c src/module_17/file_4711.c -o build/4711.o -Wall -Wextra\n"
-    piece = (line * (PIECE // len(line) + 1))[:PIECE]
-    async with GitLabClient(url) as client:
-        job = await Runner(client, token, info=info()).ask()
-        if job is None:
-            raise AssertionError("there is a job")
-        with spool.open("w+b", buffering=0) as file:
-            before = resident()
-            trace = Trace(limit=2 * LOG, spool=file)
-            async with reporting(client, job, info=info(), trace=trace) as reported:
-                await reported.claim()
-                for _ in range(LOG // PIECE):
-                    reported.log(piece)
-                    await anyio.lowlevel.checkpoint()
-                if await reported.finish(Outcome(is_success=True)) is not End.REPORTED:
-                    raise AssertionError("the job should have been reported")
-    crc = 0
-    for _ in range(LOG // PIECE):
-        crc = zlib.crc32(piece, crc)
-    if trace.checksum != f"crc32:{crc:08x}":
-        raise AssertionError("the log is not what was written")
-    return trace.size, trace.checksum, before
+TALKING = """
+[[jobs]]
+name = "job {number}"
+script = "for i in $(seq {seconds}); do echo line $i; sleep 1; done"
+"""
 
 
-def measure_log() -> None:
-    """End to end."""
-    drawn = random.Random(1)  # noqa: S311  (the same each time)
-    values = ["".join(drawn.choices(LETTERS, k=20)) for _ in range(VALUES)]
-    with TemporaryDirectory() as directory:
-        here = Path(directory)
-        (here / "gitlab").mkdir()
-        server = Path(__file__).with_name("_gitlab.py")
-        command = [sys.executable, str(server), str(here / "gitlab"), str(2 * LOG // MIB), json.dumps(values)]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-            if process.stdout is None:
-                raise AssertionError("it prints")
-            told = json.loads(process.stdout.readline())
-            start, used = perf_counter(), process_time()
-            size, checksum, before = anyio.run(log_of, told["url"], told["token"], here / "spool")
-            took, used = perf_counter() - start, process_time() - used
-            ended = json.loads(process.stdout.readline())
-    if ended != {"state": "success", "size": size, "checksum": checksum}:
-        raise AssertionError(f"GitLab has {ended}")
-    conditions = f"{size // MIB} MiB, {VALUES} masked values, GitLab in another process"
-    report("gitlab_log_100mib_growth_mib", (highest() - before) / MIB, "MiB", 64, conditions=conditions)
-    report("gitlab_log_mib_s", size / MIB / took, "MiB/s", None, conditions=f"{conditions}; {used:.1f} s of CPU here")
+class Timed(FakeGitLab):
+    """A GitLab that remembers when it handed jobs out, and when it took their ends."""
+
+    began: float
+    took: list[float]
+
+    async def request(self, token: str, body: object) -> Reply:
+        """See `FakeGitLab`."""
+        reply = await super().request(token, body)  # type: ignore[arg-type]
+        self.began = perf_counter()
+        return reply
+
+    async def update(self, number: int, token: str, body: dict[str, object]) -> Reply:  # type: ignore[override]
+        """See `FakeGitLab`."""
+        reply = await super().update(number, token, body)
+        if body["state"] in ("success", "failed") and reply.status == 200:  # noqa: PLR2004  (HTTP's)
+            self.took.append(perf_counter() - self.began)
+        return reply
 
 
-async def wait(directory: str) -> float:
-    """Requests for jobs a minute, while there are none."""
-    gitlab = FakeGitLab(Path(directory))
-    async with GitLabClient(URL, transport=gitlab.transport()) as client:
-        runner = Runner(client, gitlab.runner_token, info=info())
-        with anyio.move_on_after(HOUR):
-            while await runner.ask() is None:
-                pass
-    return gitlab.calls["request"] / (HOUR / 60)
+@asynccontextmanager
+async def running(
+    here: Path, url: str, token: str, *, most: int, slots: int, instances: int, client: GitLabClient | None = None
+) -> AsyncIterator[RunnerService]:
+    """Run a runner while the body runs."""
+    path = here / "config.toml"
+    path.write_text(FILE.format(url=url, token=token, most=most, slots=slots, instances=instances, here=here))
+    config, fleet = read_config(path), read_fleet_file(path)
+    executor = InstanceExecutor(InstanceConfig())
+    service = RunnerService(config, executor, here / "jobs", is_kept=True, say=lambda _: None, client=client)
+    clock = LoopClock()
+    scaler = fleet.scaler(clock, [])
+    scaler.delete_instances_on_shutdown = True
+    async with scaler, anyio.create_task_group() as tasks:
+        while (await scaler.capacity()).idle < slots:  # noqa: ASYNC110  (of that, nobody tells)
+            await anyio.sleep(0.05)
+        await service.take_up(scaler, clock)
+        tasks.start_soon(service.run)
+        yield service
+        await service.leave()
+        tasks.cancel_scope.cancel()
 
 
-def main() -> None:
-    """Measure."""
-    measure_log()
-    with TemporaryDirectory() as directory:
-        rate = anyio.run(wait, directory, **virtual_run("asyncio"))
-    report("gitlab_idle_requests_per_min", rate, "1/min", 2, conditions="an hour of long polls in virtual time")
+async def overhead(here: Path, jobs: int) -> list[float]:
+    """Seconds from the answer with a job to the answer to its end, one job after the other."""
+    gitlab = Timed(here / "gitlab", long_poll=5.0, accepts=0)
+    gitlab.took = []
+    client = GitLabClient(URL, transport=gitlab.transport())
+    step = Step(name="script", script=("true",))
+    none = Variable(key="GIT_STRATEGY", value="none")
+    job = Job(id=0, token="", job_info=JobInfo(name="true"), steps=(step,), variables=(none,), features=Features())
+    async with running(here, URL, gitlab.runner_token, most=1, slots=1, instances=1, client=client):
+        for _ in range(jobs):
+            await gitlab.ended(gitlab.enqueue(job))
+    return gitlab.took
+
+
+async def many(here: Path) -> float:
+    """The share of a core that a runner takes while so many jobs print a line a second each."""
+    seconds = round(SECONDS) * 3
+    (here / "jobs.toml").write_text("".join(TALKING.format(number=each, seconds=seconds) for each in range(AT_ONCE)))
+    main = "from gitlab_jobs.cli import main; main()"
+    command = [
+        sys.executable,
+        "-c",
+        main,
+        "fake",
+        str(here / "jobs.toml"),
+        "--token",
+        TOKEN,
+        "--output",
+        str(here / "o"),
+    ]
+    async with await anyio.open_process(command, stdin=DEVNULL, stderr=DEVNULL) as gitlab:
+        said = await gitlab.stdout.receive() if gitlab.stdout else b""
+        url = re.findall(r"http://\S+", said.decode())[0]
+        async with running(here, url, TOKEN, most=AT_ONCE, slots=AT_ONCE // 4, instances=4) as service:
+            while sum(view.state == "running" for view in service.jobs) < AT_ONCE:  # noqa: ASYNC110  (as above)
+                await anyio.sleep(0.2)
+            began, used = perf_counter(), process_time()
+            await anyio.sleep(SECONDS)
+            share = (process_time() - used) / (perf_counter() - began)
+        gitlab.kill()
+    return 100 * share
 
 
 if __name__ == "__main__":
-    run(main, PROC)
+    with TemporaryDirectory() as directory:
+        took = anyio.run(overhead, Path(directory), JOBS)
+    report("own_job_overhead_ms", 1000 * median(took), "ms", 250, conditions=f"median of {len(took)}, script true")
+    with TemporaryDirectory() as directory:
+        percent = anyio.run(many, Path(directory))
+    report("own_jobs_cpu_percent", percent, "%", 60, conditions=f"{AT_ONCE} jobs at once, a line a second each")
