@@ -1,17 +1,19 @@
 """A runner on a fleet: when it asks for jobs, what becomes of each, whatever is lost on the way."""
 
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import anyio
 import pytest
 
-from fleeting import MemoryJournal
+from fleeting import ConfigError, MemoryJournal
 from fleeting.testing import FakeCloud
 from gitlab_jobs import Job, Outcome
 from gitlab_jobs.client import Reporting
 from gitlab_jobs.coordinator import Reply
 from gitlab_jobs.testing import FakeGitLab, Fault, State
 from taskscaler import Lease
+from taskscaler_gitlab import read_config
 from tests.taskscaler_gitlab.services import Scripted, a_job, serving
 
 pytestmark = [
@@ -310,3 +312,47 @@ async def test_drained_it_asks_for_no_more(gitlab: FakeGitLab, tmp_path: Path) -
         assert gitlab.server.jobs[number].state is State.SUCCESS
         assert gitlab.server.jobs[later].state is State.PENDING
         assert "the daemon is ending" in bench.service.status()
+
+
+async def test_a_reload_takes_over_numbers_and_the_token(gitlab: FakeGitLab, tmp_path: Path) -> None:
+    """At once; what else has changed is named. A file with a mistake changes nothing."""
+    held = Held()
+    async with serving(tmp_path, gitlab, runs=Scripted(held), token="glrt-wrong", concurrent=1) as bench:
+        await bench.until(lambda: any("three times" in line for line in bench.said))
+        path = tmp_path / "config.toml"
+        text = path.read_text()
+        path.write_text(text.replace("concurrent = 1", "concurent = 1"))
+        with pytest.raises(ConfigError, match="did you mean `concurrent`"):
+            await bench.service.reload()
+        changed = text.replace("glrt-wrong", gitlab.runner_token).replace("concurrent = 1", "concurrent = 2")
+        path.write_text(changed.replace('executor = "instance"', 'executor = "instance"\noutput_limit = 7'))
+        assert await bench.service.reload() == ["runners.output_limit changed"]
+        jobs = [gitlab.enqueue(a_job()) for _ in range(2)]
+        await bench.until(lambda: bench.service.running == 2)
+        held.go.set()
+        for number in jobs:
+            assert (await gitlab.ended(number)).state is State.SUCCESS
+
+
+async def test_a_token_that_ends_is_replaced_in_time(gitlab: FakeGitLab, tmp_path: Path) -> None:
+    """The runner asks with the new one, and finds it in its file at the next start."""
+    soon = (datetime.now(tz=UTC) + timedelta(seconds=4)).isoformat()
+    old = gitlab.runner_token
+    more = f'token_expires_at = "{soon}"'
+    async with serving(tmp_path, gitlab, more=more) as bench:
+        await bench.until(lambda: any("token was replaced" in line for line in bench.said))
+        number = gitlab.enqueue(a_job())
+        assert (await gitlab.ended(number)).state is State.SUCCESS
+    kept = read_config(tmp_path / "config.toml").runner.token
+    assert kept != old
+    assert kept not in "".join(bench.said)
+
+
+async def test_a_token_that_could_not_be_kept_is_not_replaced(gitlab: FakeGitLab, tmp_path: Path) -> None:
+    """The runner would not know it after a restart; it says so, and works on with the old one."""
+    soon = (datetime.now(tz=UTC) + timedelta(seconds=2)).isoformat()
+    async with serving(tmp_path, gitlab, more=f'token_expires_at = "{soon}"') as bench:
+        path = tmp_path / "config.toml"
+        path.write_text(path.read_text().replace(f'"{gitlab.runner_token}"', f"'''{gitlab.runner_token}'''"))
+        await bench.until(lambda: any("is not replaced" in line for line in bench.said))
+        assert gitlab.calls["reset"] == 0

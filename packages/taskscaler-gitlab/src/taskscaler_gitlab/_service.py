@@ -127,7 +127,6 @@ class RunnerService:
 
     async def run(self) -> None:
         """Ask for jobs and see them to their ends, until they are left."""
-        self._begun = True
         runner = self.config.runner
         try:
             async with self.client or client_of(runner) as client, anyio.create_task_group() as self._tasks:
@@ -139,6 +138,7 @@ class RunnerService:
                     check_interval=self.config.check_interval,
                 )
                 self._runner = Runner(client, runner.token, info=info, system_id=self._system_id, polling=polling)
+                self._begun = True
                 for directory, job, record in self._earlier:
                     self._begin(directory, job, record)
                 self._tasks.start_soon(self._give_back_strays)
