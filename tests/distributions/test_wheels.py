@@ -13,6 +13,7 @@ from email.parser import HeaderParser
 from email.policy import default
 from importlib.metadata import requires, version
 from pathlib import Path
+from socket import create_server
 
 import pytest
 from attrs import frozen
@@ -57,6 +58,17 @@ class Elsewhere:
         """A user's, who has no path to the repository; what Python compiles is kept, because much is run."""
         left_out = {"PYTHONPATH", "PYTHONDONTWRITEBYTECODE"}
         return {key: value for key, value in environment(self.home).items() if key not in left_out}
+
+    def install(self, *wanted: str) -> None:
+        """Make the environment, and install these with what their wheels require, and nothing else."""
+        uv("venv", "--quiet", "--python", sys.executable, self.base / "venv")
+        seen: dict[str, set[str]] = {}
+        for each in wanted:
+            needed(Requirement(each), self.wheels, seen)
+        exact = [str(wheel_of(name, self.wheels) or f"{name}=={version(name)}") for name in seen]
+        python = ("--quiet", "--python", self.bin / "python")
+        uv("pip", "install", *python, "--no-deps", *exact)
+        uv("pip", "check", *python)
 
     def run(self, program: str, *arguments: str | Path) -> str:
         """Run one of its commands; returns what it printed."""
@@ -112,13 +124,7 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Elsewhere]:
     base = tmp_path_factory.mktemp("elsewhere")
     there = Elsewhere(base=base, wheels=base / "wheels")
     uv("build", "--quiet", "--all-packages", "--out-dir", there.wheels)
-    uv("venv", "--quiet", "--python", sys.executable, base / "venv")
-    seen: dict[str, set[str]] = {}
-    needed(Requirement(WANTED), there.wheels, seen)
-    exact = [str(wheel_of(name, there.wheels) or f"{name}=={version(name)}") for name in seen]
-    python = ("--quiet", "--python", there.bin / "python")
-    uv("pip", "install", *python, "--no-deps", *exact)
-    uv("pip", "check", *python)
+    there.install(WANTED)
     there.work.mkdir()
     (there.home / "tmp").mkdir(parents=True)
     yield there
@@ -185,3 +191,26 @@ def test_type_checkers_accept_the_readmes_programs(elsewhere: Elsewhere, program
     config = elsewhere.work / "pyrightconfig.json"
     config.write_text(json.dumps({"typeCheckingMode": "strict", "pythonVersion": "3.11"}))
     run(sys.executable, "-m", "basedpyright", "--pythonpath", python, *programs, cwd=elsewhere.work)
+
+
+def test_the_runners_guide_runs(elsewhere: Elsewhere, tmp_path: Path) -> None:
+    """Two commands, a GitLab and a runner, in an environment that has nothing else: twenty jobs end as expected."""
+    there = Elsewhere(base=tmp_path, wheels=elsewhere.wheels)
+    (there.home / "tmp").mkdir(parents=True)
+    there.install("taskscaler-gitlab", "gitlab-jobs[server]")
+    with create_server(("127.0.0.1", 0)) as listener:
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+    for name in ("config.toml", "jobs.toml"):
+        text = (ROOT / "examples/gitlab" / name).read_text()
+        (tmp_path / name).write_text(text.replace("127.0.0.1:8929", address))
+    env = {**there.env, "XDG_RUNTIME_DIR": str(there.home)}
+    fake = (there.bin / "gitlab-jobs", "fake", "jobs.toml", "--token", "glrt-on-your-desk", "--bind", address)
+    with (
+        subprocess.Popen(fake, cwd=tmp_path, env=env, stdout=subprocess.PIPE, text=True) as gitlab,
+        subprocess.Popen([there.bin / "taskscaler-gitlab", "run", "config.toml"], cwd=tmp_path, env=env) as runner,
+    ):
+        said, _ = gitlab.communicate(timeout=200)
+        run(there.bin / "taskscaler", "drain", "--delete", cwd=tmp_path, env=env)
+        assert runner.wait(60) == 0
+    assert (gitlab.returncode, said.splitlines()[-1]) == (0, "20 of 20 jobs ended as expected"), said
+    assert (agents(there.home), instances(there.home)) == ([], [])
