@@ -266,6 +266,17 @@ async def test_a_script_of_20_mib(desk: Desk) -> None:
     assert "\nthrough\n" in desk.log(job)[-2000:] or "limit" in desk.log(job)[-2000:]
 
 
+@pytest.mark.slow
+async def test_more_output_than_an_instance_keeps(desk: Desk) -> None:
+    """Its end is lost, and with it what stages report; how the job ended is not."""
+    flood = "head -c 320000000 /dev/zero | tr '\\0' x | fold -w 99"
+    failed = await desk.run(script(flood, "echo 1 > f", "exit 3", artifacts=(leaving("f", when="always"),)))
+    assert (failed.state.value, failed.failure_reason, failed.exit_code) == ("failed", "script_failure", 3)
+    assert desk.archive(failed.job.id) == {"f": b"1\n"}
+    good = await desk.run(script(flood, artifacts=(leaving("f"),)))
+    assert good.state.value == "success"
+
+
 # --- cancellation -------------------------------------------------------------------------------------------
 
 

@@ -21,7 +21,7 @@ from taskscaler_gitlab.runner._globs import FIND, OutsideProject, listing, read_
 from taskscaler_gitlab.runner._marks import Marks
 from taskscaler_gitlab.runner._plan import Plan, plan_of
 from taskscaler_gitlab.runner._script import Before, write_script
-from taskscaler_gitlab.runner._stages import Cause, Ended, Phase, judge
+from taskscaler_gitlab.runner._stages import Cause, Ended, Phase, filled_in, judge
 from taskscaler_gitlab.runner._variables import Place, environment_of
 from tests.taskscaler_gitlab.desks import leaving, script
 from tests.taskscaler_gitlab.projects import SHELLS
@@ -263,3 +263,17 @@ def test_a_judgement_needs_every_end() -> None:
     assert judge(plan.stages, {0: Ended(0)}, {0, 1}).cause is Cause.LOST
     assert judge(plan.stages, {0: Ended(0), 1: Ended(3)}, {0, 1}).code == 3
     assert judge(plan.stages, {0: Ended(0), 1: Ended(0)}, {0, 1}).cause is None
+
+
+def test_what_the_output_does_not_say_any_more() -> None:
+    """The exit code is that of the stage that was at work, unless an earlier one has failed; a signal is no end."""
+    job = script("true", after=["true"])
+    place = Place(builds_dir="/builds", instance="i-1", slot=0)
+    stages = plan_of(job, SETTINGS, environment_of(job, SETTINGS, place), cache_dir="/cache", brings=False).stages
+    *_, step, late, last = (stage.number for stage in stages)
+    before = {number: Ended(0) for number in range(step)}
+    assert judge(stages, filled_in(stages, before, step, 3)).code == 3
+    assert judge(stages, filled_in(stages, before, step, 0)).cause is None
+    assert judge(stages, filled_in(stages, {**before, step: Ended(5)}, late, 5)).code == 5
+    assert filled_in(stages, before, step, 137) == filled_in(stages, before, step, None) == before
+    assert last in filled_in(stages, before, step, 0)

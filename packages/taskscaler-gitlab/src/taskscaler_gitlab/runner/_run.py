@@ -30,7 +30,7 @@ from taskscaler_gitlab.runner._marks import Marks
 from taskscaler_gitlab.runner._plan import Leg, Plan, next_leg, plan_of, stages_of, status_before
 from taskscaler_gitlab.runner._record import LegRecord, Record
 from taskscaler_gitlab.runner._script import OUT, Before, write_script
-from taskscaler_gitlab.runner._stages import Cause, judge
+from taskscaler_gitlab.runner._stages import Cause, Ended, filled_in, judge
 from taskscaler_gitlab.runner._stages import Verdict as JobVerdict
 from taskscaler_gitlab.runner._surroundings import Surroundings, container_of, look_around, surroundings_of
 from taskscaler_gitlab.runner._transfers import NotFetched, NotSent, Transfers, keep_caches
@@ -272,11 +272,14 @@ class _Run:
             outcome = await running.follow(STOPPED if is_stopping else self.clock.now() - leg.began)
         self.reporting.log(marks.end())
         await self._close_section(planned.plan, leg, marks)
+        ended: Mapping[int, Ended] = marks.ended
+        if stages[-1].number not in ended and outcome.verdict is not Verdict.TIMED_OUT:
+            ended = filled_in(stages, ended, marks.begun, outcome.exit_code)
         record.begun |= marks.all_begun
-        record.ended |= marks.ended
+        record.ended |= ended
         record.log_size = self.reporting.report.trace.size
         leg.is_over = True
-        if stages[-1].number not in marks.ended and not record.is_canceled:
+        if stages[-1].number not in ended and not record.is_canceled:
             leg.is_timed_out = outcome.verdict is Verdict.TIMED_OUT
             leg.is_lost = not leg.is_timed_out
         await self._note(leg, running.spec, outcome)
@@ -295,8 +298,10 @@ class _Run:
     async def _note(self, leg: LegRecord, spec: JobSpec, outcome: JobOutcome) -> None:
         """Remember what an executor says of a leg beside how it ended."""
         is_missing = bool(spec.artifacts) and not await to_thread.run_sync(self._brought(leg).exists)
-        said = [outcome.why, *outcome.warnings] if is_missing or leg.is_lost else list(outcome.warnings)
-        leg.why = next(filter(None, said), "")
+        if is_missing:
+            leg.why = next((each for each in (outcome.why, *outcome.warnings) if "artifact" in each), outcome.why)
+        elif leg.is_lost:
+            leg.why = outcome.why
         rest = (each for each in outcome.warnings if each != leg.why)
         self.record.said += map(_talk.warning, rest)
 

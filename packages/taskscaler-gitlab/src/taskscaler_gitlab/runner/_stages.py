@@ -12,6 +12,9 @@ from attrs import field, frozen
 
 AFTER_SCRIPT = "after_script"
 
+_LAST_CODE = 128
+"""Exit codes above it are those of signals."""
+
 
 class Phase(Enum):
     """What a stage is for."""
@@ -135,6 +138,28 @@ def judge(stages: Sequence[Stage], ended: Mapping[int, Ended], begun: Iterable[i
         elif failed is None and (end.code or end.is_stopped) and _matters(stage, end):
             failed = Verdict(_cause(stage, end), stage, end.code)
     return failed or Verdict()
+
+
+def filled_in(
+    stages: Sequence[Stage], ended: Mapping[int, Ended], begun: int | None, code: int | None
+) -> Mapping[int, Ended]:
+    """Say how stages have ended that ran through while the end of their output was not kept.
+
+    Args:
+        stages: What ran.
+        ended: How stages have ended, as far as the output says.
+        begun: The one that had begun last, as far as it says.
+        code: What all of it has exited with: that of the first failure. None, or that of a signal: it was killed.
+
+    Returns:
+        The same with the others, or only the same if not all ran through.
+    """
+    if begun is None or code is None or code > _LAST_CODE:
+        return ended
+    missing = {stage.number: Ended(0) for stage in stages if stage.number not in ended}
+    if begun in missing and judge(stages, ended).cause is None:
+        missing[begun] = Ended(code)
+    return {**ended, **missing}
 
 
 def _matters(stage: Stage, end: Ended) -> bool:
