@@ -6,6 +6,7 @@ import sys
 import pytest
 
 HEAVY = (
+    "anyio.abc",
     "asyncio",
     "azure",
     "boto3",
@@ -22,6 +23,7 @@ HEAVY = (
     "rich",
     "sqlite3",
     "trio",
+    "typing_extensions",
     "winrm",
 )
 """Cloud SDKs, plotting libraries, and whatever else is only needed by some."""

@@ -24,7 +24,7 @@ class _Kept:
     """Somebody who stays."""
 
     users: int = 0
-    scope: anyio.CancelScope = field(factory=anyio.CancelScope)
+    scope: "anyio.CancelScope" = field(factory=lambda: anyio.CancelScope())  # noqa: PLW0108  (loads it)
 
 
 @define(eq=False)

@@ -9,10 +9,12 @@ from contextlib import (
     contextmanager,
 )
 from types import FrameType, TracebackType
-from typing import NoReturn, Self
+from typing import TYPE_CHECKING, NoReturn, Self
 
 import anyio
-from anyio.abc import TaskStatus
+
+if TYPE_CHECKING:  # importing anyio.abc costs more than all that a bare import needs of anyio
+    from anyio.abc import TaskStatus
 
 STATUS = 128 + signal.SIGTERM
 """What a process exits with after the signal, by the convention of shells."""
@@ -87,7 +89,7 @@ async def _cancelling() -> AsyncIterator[None]:
     failure: Exception | None = None
     watching, body = anyio.CancelScope(shield=True), anyio.CancelScope()
 
-    async def watch(*, task_status: TaskStatus[None]) -> None:
+    async def watch(*, task_status: "TaskStatus[None]") -> None:
         nonlocal came
         with watching, anyio.open_signal_receiver(signal.SIGTERM) as signals:
             task_status.started()

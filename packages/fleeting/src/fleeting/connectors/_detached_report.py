@@ -65,7 +65,7 @@ class Report:
 
 
 @asynccontextmanager
-async def reported(what: str) -> AsyncIterator[anyio.CancelScope]:
+async def reported(what: str) -> AsyncIterator["anyio.CancelScope"]:
     """Give the host a while to report; *what* it was asked, for the error.
 
     Raises:

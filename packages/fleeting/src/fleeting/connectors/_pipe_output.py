@@ -24,7 +24,7 @@ class PipeOutput:
     _left: int = field(default=sys.maxsize, init=False)
     """Bytes that may still come."""
 
-    _waiting: anyio.CancelScope = field(factory=anyio.CancelScope, init=False)
+    _waiting: "anyio.CancelScope" = field(factory=lambda: anyio.CancelScope(), init=False)  # noqa: PLW0108  (loads it)
 
     async def pump(self) -> None:
         """Move it until the end, holding no more than one chunk."""

@@ -40,7 +40,7 @@ class Bounded:
     """Says what the core is to learn if one took longer; it is cancelled then."""
 
     _queue: OrderedDict[str, None] = field(factory=OrderedDict, init=False)
-    _scopes: dict[str, anyio.CancelScope] = field(factory=dict, init=False)
+    _scopes: dict[str, "anyio.CancelScope"] = field(factory=dict, init=False)
     """Of the calls that are under way."""
 
     _hired: int = field(default=0, init=False)

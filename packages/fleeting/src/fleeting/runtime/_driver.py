@@ -56,7 +56,7 @@ class GroupDriver:
     _observing: bool = field(init=False)
     _tasks: "TaskGroup" = field(init=False)
     _feed: Callable[[messages.Fact], None] = field(init=False)
-    _unchanging: anyio.Event = field(init=False)
+    _unchanging: "anyio.Event" = field(init=False)
     _changing: int = field(default=0, init=False)
 
     async def open(self, settings: Settings) -> GroupInfo:

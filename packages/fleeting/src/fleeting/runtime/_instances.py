@@ -65,8 +65,8 @@ class InstanceCalls:
     _prepares: Bounded = field(init=False)
     _heartbeats: Bounded = field(init=False)
     _probes: NoticeProbes | None = field(default=None, init=False)
-    _cleaning: anyio.CapacityLimiter = field(init=False)
-    _cleanings: dict[str, set[anyio.CancelScope]] = field(factory=dict, init=False)
+    _cleaning: "anyio.CapacityLimiter" = field(init=False)
+    _cleanings: dict[str, set["anyio.CancelScope"]] = field(factory=dict, init=False)
     """The clean-ups under way, by instance."""
 
     _infos: dict[str, ConnectInfo] = field(factory=dict, init=False)
