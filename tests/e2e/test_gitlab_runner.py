@@ -13,7 +13,9 @@ import pytest
 from attrs import define, field
 
 from taskscaler.cli._ask import ask
+from tests.e2e import hosts
 from tests.e2e.leftovers import environment
+from tests.fleeting_docker_engine.daemons import IMAGE, Daemon
 
 ROOT = Path(__file__).parents[2]
 RUNNER = (sys.executable, "-c", "from taskscaler_gitlab.cli import main; main()")
@@ -32,6 +34,32 @@ script = ["for i in 1 2 3 4 5 6 7 8; do echo line $i; sleep 1; done", "echo seco
 name = "third"
 needs = ["first"]
 script = ["echo third >> {here}/ran"]
+"""
+
+IN_CONTAINERS = """
+concurrent = 8
+check_interval = 1
+[[runners]]
+name = "desk"
+url = "{url}"
+token = "glrt-on-your-desk"
+executor = "docker-autoscaler"
+[runners.docker]
+image = "{image}"
+pull_policy = "never"
+[runners.autoscaler]
+plugin = "docker"
+capacity_per_instance = 4
+max_instances = 2
+update_interval = "1s"
+update_interval_when_expecting = "200ms"
+[runners.autoscaler.plugin_config]
+name = "e2e-gitlab"
+socket = "{socket}"
+volumes = ["{socket}:/var/run/docker.sock"]
+[[runners.autoscaler.policy]]
+idle_count = 0
+idle_time = "1m"
 """
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
@@ -144,6 +172,32 @@ def test_the_pipeline_of_the_guide_ends_as_expected(place: Place) -> None:
     assert "[MASKED]" in place.log(14)
     assert re.findall("^(cold|warm)$", place.log(13), flags=re.MULTILINE) == ["cold", "warm"]
     assert not list(place.home.rglob("job.json")), "no job's token is left"
+
+
+def test_the_pipeline_ends_as_expected_over_ssh(place: Place) -> None:
+    """On two hosts with OpenSSH's own server, where nothing is installed."""
+    with hosts.running(place.here, 2) as servers:
+        fleet = hosts.plugin_config(place.here, servers).replace("[autoscaler.", "[runners.autoscaler.")
+        text = (place.here / "config.toml").read_text().replace('plugin = "local"', 'plugin = "static"')
+        local = '[runners.autoscaler.plugin_config]\nboot_time = "0s"\n'
+        assert local in text
+        (place.here / "config.toml").write_text(text.replace(local, f"{fleet}\n"))
+        with place.gitlab(ROOT / "examples/gitlab/jobs.toml") as gitlab, place.runner() as runner:
+            assert gitlab.end() == 0, gitlab.lines
+            assert gitlab.lines[-1] == "20 of 20 jobs ended as expected"
+            assert runner.end(signal.SIGTERM) == 0
+
+
+def test_the_pipeline_ends_as_expected_in_containers(place: Place, docker: Daemon) -> None:
+    """Each job in a container of its own, on instances that are containers, over the connection to each."""
+    address = f"http://127.0.0.1:{place.port}"
+    text = IN_CONTAINERS.format(url=address, image=IMAGE, socket=docker.socket)
+    (place.here / "config.toml").write_text(text)
+    with place.gitlab(ROOT / "examples/gitlab/jobs.toml") as gitlab, place.runner() as runner:
+        assert gitlab.end() == 0, gitlab.lines
+        assert gitlab.lines[-1] == "20 of 20 jobs ended as expected"
+        drain(place)
+        assert runner.end() == 0
 
 
 def test_a_runner_that_is_killed_goes_on(place: Place) -> None:
