@@ -8,10 +8,14 @@ from typing import Any
 
 import anyio
 import pytest
-from attrs import evolve
+from attrs import define, evolve
 
+from fleeting import Unreachable
+from fleeting.connectors import Sink
 from gitlab_jobs import Features, GitInfo, Hook, Job, Step, Variable
 from gitlab_jobs.client import Reporting
+from taskscaler.executors import Executor, JobOutcome, JobSpec, Leased
+from taskscaler.executors.instance import InstanceExecutor
 from tests.fleeting.local_agents import POLL
 from tests.taskscaler_gitlab.desks import Desk, Stopped, desk_on, leaving, script
 
@@ -335,6 +339,68 @@ async def test_a_job_that_gitlab_has_given_up_ends_at_once(desk: Desk) -> None:
     assert desk.outcome is not None
     assert desk.outcome.failure_reason == "job_canceled"
     assert not (desk.home / "after").exists()
+
+
+@define
+class Shaky:
+    """An executor whose connection breaks after each piece of output, so many times; and at the end of all."""
+
+    inner: InstanceExecutor
+    left: int
+
+    async def run(self, job: JobSpec, lease: Leased, *, output: Sink, artifacts: Path) -> JobOutcome:
+        """See `Executor.run`."""
+        return await self.inner.run(job, lease, output=output, artifacts=artifacts)
+
+    async def start(self, job: JobSpec, lease: Leased, *, name: str) -> None:
+        """See `Reattaches.start`."""
+        await self.inner.start(job, lease, name=name)
+        self._break()
+
+    async def attach(
+        self,
+        job: JobSpec,
+        lease: Leased,
+        *,
+        name: str,
+        offset: int = 0,
+        elapsed: float = 0.0,
+        output: Sink,
+        artifacts: Path,
+    ) -> JobOutcome:
+        """See `Reattaches.attach`."""
+
+        async def passed_on(data: bytes) -> None:
+            await output(data)
+            self._break()
+
+        return await self.inner.attach(
+            job, lease, name=name, offset=offset, elapsed=elapsed, output=passed_on, artifacts=artifacts
+        )
+
+    async def end(self, lease: Leased, *, name: str) -> None:
+        """See `Reattaches.end`."""
+        await self.inner.end(lease, name=name)
+        raise Unreachable("the connection broke")
+
+    def _break(self) -> None:
+        self.left -= 1
+        if self.left >= 0:
+            raise Unreachable("the connection broke")
+
+
+async def test_a_connection_that_breaks_costs_a_job_nothing(desk: Desk) -> None:
+    """The runner attaches to it again; and once it is over, its outcome does not depend on the clean-up."""
+
+    def shaky() -> Executor:
+        inner = made()
+        assert isinstance(inner, InstanceExecutor)
+        return Shaky(inner, left=3)
+
+    made, desk.executor = desk.executor, shaky
+    job = await desk.run(script("echo one; sleep 0.3; echo two; sleep 0.3; echo three", "exit 4"))
+    assert job.exit_code == 4, desk.log(job)
+    assert [desk.log(job).count(f"\n{word}\n") for word in ("one", "two", "three")] == [1, 1, 1]
 
 
 # --- restarts -----------------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """One leg of a job: started once whatever happens, followed, stopped if GitLab wants it."""
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -8,13 +9,19 @@ from typing import TypeVar
 import anyio
 from attrs import define, field
 
-from fleeting import Unsupported
+from fleeting import Clock, Unreachable, Unsupported
 from fleeting.errors import NameUnknown
 from gitlab_jobs.client import Reporting
 from taskscaler.executors import Executor, JobOutcome, JobSpec, Leased, Reattaches, StartsAttached, Verdict
 from taskscaler_gitlab.runner._marks import Marks
 
 _T = TypeVar("_T")
+
+PATIENCE = 300.0
+"""Seconds for which an instance may be out of reach while nobody says that it is lost."""
+
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0
+"""Seconds before it is tried again: doubled each time."""
 
 STOPPED = 1e9
 """Seconds that a leg has run, as far as its executor is to know, when it is to end now."""
@@ -81,6 +88,11 @@ class Running:
     stopping: Callable[[], Awaitable[None]]
     """Called before it is."""
 
+    clock: Clock
+
+    _lost_at: float | None = field(default=None, init=False)
+    """When the connection broke after which nothing was heard; None: it did not."""
+
     _changed: anyio.Event = field(factory=anyio.Event, init=False)
     """Something of it was heard."""
 
@@ -88,29 +100,49 @@ class Running:
 
     async def start(self) -> JobOutcome:
         """Start it and see it to its end."""
-        executor = self.executor
+        executor, began = self.executor, self.clock.now()
         if not isinstance(executor, Reattaches):
             return await self._watched(self._run)
-        if isinstance(executor, StartsAttached):
-            return await self._watched(partial(self._start_attached, executor))
         try:
+            if isinstance(executor, StartsAttached):
+                return await self._watched(partial(self._start_attached, executor))
             await executor.start(self.spec, self.lease, name=self.name)
         except Unsupported:
             return await self._watched(self._run)
-        return await self.follow(0.0)
+        except Unreachable:  # whether it was started is unknown; if not, it is now
+            self._lost_at = self.clock.now()
+        return await self.follow(lambda: self.clock.now() - began)
 
-    async def follow(self, elapsed: float) -> JobOutcome:
-        """See it to its end: it was started so many seconds ago, or not at all if its manager was killed then."""
+    async def follow(self, elapsed: Callable[[], float]) -> JobOutcome:
+        """See it to its end: it was started so many seconds ago, or not at all if its manager was killed then.
+
+        Raises:
+            Unreachable: The instance was out of reach for `PATIENCE` seconds, and nothing was heard meanwhile.
+        """
         executor = self.executor
         if not isinstance(executor, Reattaches):
             raise NameUnknown(f"the executor cannot resume {self.name}: its jobs end with their manager")
-        try:
-            return await self._watched(partial(self._attach, executor, elapsed))
-        except NameUnknown:
-            if self.marks.size:
-                raise
-            await executor.start(self.spec, self.lease, name=self.name)
-            return await self._watched(partial(self._attach, executor, elapsed))
+        return await self._watched(lambda: self._persistently(executor, elapsed))
+
+    async def _persistently(self, executor: Reattaches, elapsed: Callable[[], float]) -> JobOutcome:
+        """Attach to it, again and again if the connection breaks."""
+        pause = FIRST_PAUSE
+        while True:
+            try:
+                return await self._attach(executor, elapsed())
+            except Unreachable:
+                now = self.clock.now()
+                self._lost_at = now if self._lost_at is None else self._lost_at
+                if now - self._lost_at >= PATIENCE:
+                    raise
+            except NameUnknown:
+                if self.marks.size:
+                    raise
+                with suppress(Unreachable):
+                    await executor.start(self.spec, self.lease, name=self.name)
+                    continue
+            await self.clock.sleep_until(self.clock.now() + pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
 
     async def _watched(self, run: Callable[[], Awaitable[JobOutcome]]) -> JobOutcome:
         """Run it until it has ended, or is to be stopped."""
@@ -131,7 +163,7 @@ class Running:
             raise Revoked
         if not isinstance(self.executor, Reattaches):
             return JobOutcome(verdict=Verdict.FAILED, why="it was stopped")
-        return await self._attach(self.executor, STOPPED)
+        return await self._persistently(self.executor, lambda: STOPPED)
 
     async def _watch(self, scope: anyio.CancelScope) -> None:
         """Break it off once it has begun and GitLab wants its end, or no more of it."""
@@ -184,6 +216,7 @@ class Running:
         return await self.executor.run(self.spec, self.lease, output=self._take, artifacts=self.brought)
 
     async def _take(self, data: bytes) -> None:
+        self._lost_at = None
         self.reporting.log(self.marks.feed(data))
         self._changed.set()
         self._changed = anyio.Event()

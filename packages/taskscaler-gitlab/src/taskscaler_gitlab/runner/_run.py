@@ -5,6 +5,7 @@ is begun once, and whoever calls `run_job` again after a restart goes on where i
 last point that the record has, in the same words.
 """
 
+import logging
 from collections.abc import Iterable, Mapping
 from functools import partial
 from importlib.metadata import version
@@ -18,6 +19,7 @@ from fleeting import Clock, ConnectError
 from fleeting.plugins import one_line
 from gitlab_jobs import Job, Outcome, shorten
 from gitlab_jobs.client import GitLabClient, Reporting
+from taskscaler import LeaseLost
 from taskscaler.executors import Executor, ForeseesRefusal, JobOutcome, JobSpec, Leased, Reattaches, Verdict
 from taskscaler_gitlab._settings import RunnerSettings
 from taskscaler_gitlab.runner import _talk
@@ -35,6 +37,8 @@ from taskscaler_gitlab.runner._stages import Verdict as JobVerdict
 from taskscaler_gitlab.runner._surroundings import Surroundings, container_of, look_around, surroundings_of
 from taskscaler_gitlab.runner._transfers import NotFetched, NotSent, Transfers, keep_caches
 from taskscaler_gitlab.runner._variables import JobEnvironment, environment_of
+
+log = logging.getLogger("taskscaler.gitlab")
 
 _WRONG: Final = "runner_configuration_error"
 _SYSTEM: Final = "runner_system_failure"
@@ -163,7 +167,10 @@ class _Run:
             outcome = await self._finish(_failure(planned.reason), str(planned))
         else:
             outcome = await self._carry_out(planned)
-        await _end(self.executor, self.lease, record)
+        try:
+            await _end(self.executor, self.lease, record)
+        except (ConnectError, LeaseLost) as error:  # it has ended, and what is left the next job there removes
+            log.warning("leftovers_stay", extra={"job": self.job.id, "error": str(error)})
         return outcome
 
     def _plan_or_problem(self) -> "_Planned | JobInvalid":
@@ -264,12 +271,13 @@ class _Run:
             brought=brought,
             may_stop=lambda: Leg(leg.kind).is_stoppable and not planned.plan.is_late(marks.begun),
             stopping=self._stopping,
+            clock=self.clock,
         )
         if is_new:
             outcome = await running.start()
         else:
             is_stopping = record.is_canceled and Leg(leg.kind).is_stoppable
-            outcome = await running.follow(STOPPED if is_stopping else self.clock.now() - leg.began)
+            outcome = await running.follow(lambda: STOPPED if is_stopping else self.clock.now() - leg.began)
         self.reporting.log(marks.end())
         await self._close_section(planned.plan, leg, marks)
         ended: Mapping[int, Ended] = marks.ended
