@@ -32,7 +32,7 @@ def begun(*arguments: str, verb: str = "lease", cwd: Path | None = None) -> "sub
         cwd=cwd,
     )
     assert process.stdout
-    assert process.stdout.readline() == "begun\n"
+    assert process.stdout.readline() == "begun\n", process.stderr and process.stderr.read()
     return process
 
 

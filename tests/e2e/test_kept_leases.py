@@ -82,10 +82,12 @@ def test_a_command_runs_on_when_its_shell_and_its_daemon_are_killed(
         assert held(service) == 1
         with begun("dev", verb="attach") as follower:
             follower.kill()
+        with begun("dev", verb="attach") as follower:  # as soon as the daemon has noticed
+            follower.kill()
         service.process.kill()
         service.process.wait(60)
     with serving(tmp_path) as service:
-        with begun("dev", verb="attach") as follower:  # the killed one's slot is free at once: its daemon is gone
+        with begun("dev", verb="attach") as follower:
             follower.send_signal(signal.SIGINT)
             assert follower.wait(60) == 130
             assert follower.stderr

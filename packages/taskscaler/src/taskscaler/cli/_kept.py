@@ -1,5 +1,6 @@
 """``taskscaler leases``, ``attach`` and ``stop``: leases that outlive the shell that began them."""
 
+import os
 import shlex
 import signal
 import sys
@@ -19,6 +20,7 @@ from fleeting.errors import WrongArguments
 from fleeting.plugins import span
 from taskscaler._errors import DaemonRefused, KeyInUse, LeaseLost, NotDetached
 from taskscaler._socket import Place, check_ours, find_socket
+from taskscaler._url import DaemonUrl
 from taskscaler.cli._ask import ask, check_installed, show
 from taskscaler.cli._lease_there import There
 from taskscaler.cli._paragraphs import Row
@@ -29,6 +31,15 @@ if TYPE_CHECKING:
 
 LOST = 254
 """The exit status if the slot was lost while the command ran."""
+
+TTL = 5.0
+"""Seconds after which somebody else may attach, if this process is killed. It loses nothing if it was only slow."""
+
+NOTICED = 60.0
+"""Seconds within which the daemon has noticed that a command of ours was killed."""
+
+PAUSE = 0.5
+"""Seconds between two looks whether it has."""
 
 STOP_TIMEOUT = 900.0
 """Seconds that stopping may take: the instance may be getting ready, and the command may take a minute to end."""
@@ -78,10 +89,36 @@ def attach(key: str, socket: Place | None, *, offset: int) -> int:
     return outcome(run, failed=UNABLE)
 
 
-def is_left(place: Place, key: str) -> bool:
-    """Whether a lease is kept under a key that no client has."""
-    leases = ask(place, "GET", "/leases")["leases"]
-    return any(each["key"] == key and each["kept"] and each["pid"] is None for each in leases)
+def is_kept(place: Place, key: str) -> bool:
+    """Whether a lease is kept under a key that no client has, or one that was killed."""
+    held = _lease_under(place, key)
+    return held is not None and _is_free(place, held)
+
+
+async def take_up(scaler: "remote.Taskscaler", place: Place, key: str, timeout: float) -> "Lease":
+    """Take up a lease that is kept. If its client was killed, wait until the daemon has noticed.
+
+    Args:
+        scaler: A client.
+        place: Where its daemon is.
+        key: Of the lease.
+        timeout: Seconds to wait for the instance.
+
+    Raises:
+        NotDetached: There is none.
+        DaemonRefused: Somebody else has it.
+    """
+    deadline = anyio.current_time() + NOTICED
+    while True:
+        try:
+            return await scaler.reattach(key, timeout=timeout)
+        except (KeyInUse, NotDetached) as error:
+            held = await anyio.to_thread.run_sync(_lease_under, place, key)
+            if held is None:
+                raise
+            if not _is_free(place, held) or anyio.current_time() > deadline:
+                raise DaemonRefused(_why_held(held)) from error
+        await anyio.sleep(PAUSE)
 
 
 def bounds_of(kept: "KeptFacts") -> str:
@@ -112,7 +149,7 @@ class _Attached:
             await tasks.start(self._heed_signals)
             with self._scope:
                 try:
-                    async with remote.connect(self.socket) as scaler:
+                    async with remote.connect(self.socket, ttl=TTL) as scaler:
                         with anyio.CancelScope() as self._scope:  # not the whole: the daemon is to hear of the end
                             status = await self._run_with(scaler)
                 except LeaseLost as error:
@@ -143,13 +180,9 @@ class _Attached:
             DaemonRefused: Somebody else has it.
         """
         try:
-            return await scaler.reattach(self.key, timeout=inf)
-        except (KeyInUse, NotDetached) as error:
-            leases = await anyio.to_thread.run_sync(partial(ask, self.socket, "GET", "/leases"))
-            held = next((each for each in leases["leases"] if each["key"] == self.key), None)
-            if held is not None:
-                raise DaemonRefused(_why_held(held)) from error
-            if isinstance(error, NotDetached) and "`detached`" in str(error):  # which is Python's
+            return await take_up(scaler, self.socket, self.key, inf)
+        except NotDetached as error:
+            if "`detached`" in str(error):  # which is Python's
                 hint = "is not kept; `taskscaler leases` lists those that are"
                 raise NotDetached(self.key, hint, held=False) from error
             raise
@@ -185,6 +218,27 @@ def _refused(key: str) -> int:
     if key:
         return 0
     return report_errors([WrongArguments("KEY is empty; `taskscaler leases` lists those that there are")], WRONG)
+
+
+def _lease_under(place: Place, key: str) -> Mapping[str, Any] | None:
+    """Give the lease under a key, as the daemon describes it; None: there is none."""
+    leases = ask(place, "GET", "/leases")["leases"]
+    return next((each for each in leases if each["key"] == key), None)
+
+
+def _is_free(place: Place, lease: Mapping[str, Any]) -> bool:
+    """Whether a lease is kept, and its client is gone, also if the daemon has not noticed that it was killed."""
+    if not lease["kept"] or lease["pid"] is None:
+        return bool(lease["kept"])
+    if not lease["pid"] or isinstance(place, DaemonUrl):  # it is not known, or is one of another machine
+        return False
+    try:
+        os.kill(lease["pid"], 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        return False
+    return False
 
 
 def _why_held(held: Mapping[str, Any]) -> str:

@@ -26,7 +26,7 @@ from taskscaler._socket import Place, check_ours, find_socket, is_ours
 from taskscaler.cli._ask import check_installed
 from taskscaler.cli._console import PatientConsole
 from taskscaler.cli._end_with_us import ended_with_us
-from taskscaler.cli._kept import LOST, bounds_of, is_left
+from taskscaler.cli._kept import LOST, bounds_of, is_kept, take_up
 from taskscaler.cli._lease_there import There
 from taskscaler.cli._paragraphs import Paragraphs
 from taskscaler.cli._work_tree import WorkTree, find_work_tree
@@ -116,7 +116,7 @@ def run_leased(wish: Wish, socket: Place | None) -> int:
         if wish.there:
             check_ours(place, "run the command here, without --remote")
         tree = find_work_tree(Path.cwd()) if wish.sync else None
-        again = wish.key is not None and is_left(place, wish.key)
+        again = wish.key is not None and is_kept(place, wish.key)
 
         async def run_command() -> int:
             return await _Leased(wish, wish.key or f"lease-{token_hex(4)}", place, tree, again=again).run()
@@ -192,7 +192,8 @@ class _Leased:
         if self.again:
             self._stays = True
             try:
-                return await scaler.reattach(self.key, timeout=inf if self.wish.timeout is None else self.wish.timeout)
+                timeout = inf if self.wish.timeout is None else self.wish.timeout
+                return await take_up(scaler, self.socket, self.key, timeout)
             except NotDetached as error:
                 if error.held:
                     raise
