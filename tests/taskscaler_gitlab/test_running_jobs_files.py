@@ -11,12 +11,14 @@ from typing import Any
 
 import anyio
 import pytest
+from anyio import to_thread
 from attrs import evolve
 
 from gitlab_jobs import Cache, Variable
 from gitlab_jobs.coordinator import Reply
 from gitlab_jobs.testing import Fault
 from taskscaler_gitlab._settings import OwnSettings
+from taskscaler_gitlab.runner._dependencies import NotTaken, take_archive
 from tests.fleeting.local_agents import POLL
 from tests.taskscaler_gitlab.desks import Desk, Stopped, after, desk_on, leaving, script
 
@@ -201,6 +203,29 @@ async def test_an_archive_that_leads_out_is_refused(
     second = await desk.run(script("echo ran", dependencies=after(first.job)))
     assert (second.state.value, second.failure_reason) == ("failed", "script_failure"), desk.log(second)
     assert "cannot be used" in desk.log(second).splitlines()[-1]
+
+
+def test_a_list_of_files_that_fills_the_memory_is_not_read(tmp_path: Path) -> None:
+    """Of a zip file with and without its 64-bit records; an ordinary one is taken."""
+    for count, is_large in ((8_500, True), (70_000, True), (10, False)):
+        path, target = tmp_path / f"{count}.zip", tmp_path / str(count)
+        width = 4000 if count < 70_000 else 500
+        with zipfile.ZipFile(path, "w") as archive:
+            for number in range(count):
+                archive.writestr(f"{number:0{width if is_large else 5}}", b"")
+        if is_large:
+            with pytest.raises(NotTaken, match="the list of its files"):
+                take_archive(path, tmp_path / "scratch", target, "x")
+        else:
+            assert _taken(path, tmp_path / "scratch", target) == count
+
+
+def _taken(path: Path, scratch: Path, target: Path) -> int:
+    async def take() -> None:
+        await to_thread.run_sync(take_archive, path, scratch, target, "x")
+
+    anyio.run(take)
+    return len(list(target.iterdir()))
 
 
 async def test_what_is_no_archive_is_refused(desk: Desk) -> None:

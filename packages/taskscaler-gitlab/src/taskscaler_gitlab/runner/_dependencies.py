@@ -6,8 +6,10 @@ that is unpacked by `fleeting.archives`, which knows every way out of a director
 
 import gzip
 import stat
+import struct
 import zipfile
 from collections.abc import Iterator
+from os import SEEK_END
 from pathlib import Path
 from typing import Protocol
 
@@ -20,6 +22,14 @@ PLACE = "dependencies"
 """Where they are put, in the directory in which a leg begins: a directory each, by their order."""
 
 _PIECE = 1 << 20
+MOST_LISTED = 32 << 20
+"""Bytes of the list of entries at the end of a zip file."""
+
+_END, _LOCATOR = b"PK\x05\x06", b"PK\x06\x07"
+_END_SIZE, _LOCATOR_SIZE, _END_64_SIZE = 22, 20, 56
+_END_SEARCHED = (1 << 16) + _END_SIZE + _LOCATOR_SIZE
+"""Bytes at the end of a zip file in which the record of its list is, with the longest comment behind it."""
+
 _LONGEST_LINK = 4096
 _SECOND = 10**9
 _GZIP = b"\x1f\x8b"
@@ -75,7 +85,33 @@ def _of_gzip(archive: Path, name: str) -> Iterator[Member | bytes]:
         yield from _padded(file, size)
 
 
+def _check_directory(archive: Path) -> None:
+    """See that the list of a zip file's entries is of a size that fits into memory: Python reads all of it at once."""
+    with archive.open("rb") as file:
+        start = max(0, file.seek(0, SEEK_END) - _END_SEARCHED)
+        file.seek(start)
+        tail = file.read()
+        at = len(tail) - _END_SIZE
+        if not (tail[max(0, at) :].startswith(_END) and tail.endswith(b"\0\0")):
+            at = tail.rfind(_END)
+        size = _size_at(tail, at + 12, "<L")
+        if tail[max(0, at - _LOCATOR_SIZE) : max(0, at)].startswith(_LOCATOR):
+            file.seek(min(_size_at(tail, at - _LOCATOR_SIZE + 8, "<Q"), start + at))
+            size = _size_at(file.read(_END_64_SIZE), 40, "<Q")
+    if size > MOST_LISTED:
+        raise NotTaken(f"the list of its files has {size} bytes, and {MOST_LISTED} are read at most")
+
+
+def _size_at(data: bytes, offset: int, form: str) -> int:
+    """Read a number; 0 if there is none, which is for others to complain about."""
+    if not 0 <= offset <= len(data) - struct.calcsize(form):
+        return 0
+    number: int = struct.unpack_from(form, data, offset)[0]
+    return number
+
+
 def _of_zip(archive: Path) -> Iterator[Member | bytes]:
+    _check_directory(archive)
     with zipfile.ZipFile(archive) as source:
         infos = source.infolist()
         if len(infos) > MOST_ENTRIES:
