@@ -36,6 +36,7 @@ IN_PART = (
 """The tests that ``pytest --full`` makes longer."""
 
 MACHINES = (
+    "tests/gitlab_jobs/test_job_machine.py",
     "tests/fleeting/test_plan_machine.py",
     "tests/taskscaler/test_core_machine.py",
     "tests/taskscaler/test_ledger_machine.py",

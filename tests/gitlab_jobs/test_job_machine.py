@@ -318,7 +318,8 @@ class JobMachine(RuleBasedStateMachine):
             self.answer_instead(which, held, arrives=arrives)
             return
         self.deliver(0, again=False)
-        if self.damage and isinstance(request, Patch) and (trace := self.server.jobs[self.job.id].trace):
+        stored = self.server.jobs[self.job.id]
+        if self.damage and isinstance(request, Patch) and (trace := stored.trace) and not stored.state.is_final:
             kept = bytes(trace)
             trace.cut(0)
             trace.append(bytes([kept[0] ^ 1]) + kept[1:])
