@@ -64,12 +64,14 @@ class Server:
     def lose(self) -> None:
         """Let the host be gone as if the power had failed: the server, its connections, and all that runs in them."""
         for pid in _stopped(self.process.pid):
-            os.kill(pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):  # whose parent goes before it is woken by a hangup, and may be gone
+                os.kill(pid, signal.SIGKILL)
 
 
 def _stopped(pid: int) -> list[int]:
     """Stop a process and all below it, so that none can start another; returns them."""
-    os.kill(pid, signal.SIGSTOP)
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGSTOP)
     return [pid, *(below for child in children_of(pid) for below in _stopped(child))]
 
 
