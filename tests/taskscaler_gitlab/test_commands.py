@@ -9,9 +9,11 @@ from anyio import to_thread
 from attrs import define
 from click.testing import CliRunner, Result
 
+from gitlab_jobs import Refused, Unreachable
 from gitlab_jobs.coordinator import Reply
 from gitlab_jobs.testing import FakeGitLab, Fault
 from taskscaler_gitlab import read_config
+from taskscaler_gitlab._gitlab import said
 from taskscaler_gitlab.cli import main
 from tests.gitlab_jobs.serving import served
 
@@ -138,3 +140,13 @@ async def test_help_names_every_command(bench: Bench) -> None:
     """From the first look on."""
     done = await bench.command("--help")
     assert all(name in done.output for name in ("check", "register", "reset-token", "run", "unregister"))
+
+
+def test_errors_say_what_to_do_in_the_file() -> None:
+    """What a program would do about a certificate, or about nobody who answers, is no help to whoever has a file."""
+    untrusted = "the certificate of a cannot be trusted: b; if it is the right one, pass a context that trusts its"
+    assert "; name the certificate of its authority in tls-ca-file" in said(
+        Unreachable(f"POST runners/verify: {untrusted} authority as tls")
+    )
+    assert said(Unreachable("POST a: refused")) == "POST a: refused; start it, or correct url"
+    assert said(Refused("POST a: GitLab answered 403", status=403)) == "POST a: GitLab answered 403"

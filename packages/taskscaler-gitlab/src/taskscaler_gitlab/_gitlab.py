@@ -7,6 +7,8 @@ from typing import Any
 
 from fleeting import ConfigError
 from fleeting.errors import ConfigProblem, Mistake
+from fleeting.plugins import one_line
+from gitlab_jobs import GitLabJobsError, Unreachable
 from gitlab_jobs.client import GitLabClient, info
 from taskscaler_gitlab._settings import RunnerSettings
 from taskscaler_gitlab.runner import features
@@ -27,6 +29,16 @@ def about(runner: RunnerSettings) -> Mapping[str, Any]:
     return info(
         *features(runner.kind), name="taskscaler-gitlab", executor=runner.executor, shell=runner.shell or "bash"
     )
+
+
+def said(error: GitLabJobsError) -> str:
+    """What went wrong with a call, with what to do in a ``config.toml`` about it, on one line."""
+    text = one_line(str(error)).replace(_FOR_PROGRAMS, "name the certificate of its authority in tls-ca-file")
+    hint = "; start it, or correct url" if isinstance(error, Unreachable) and ";" not in text else ""
+    return f"{text}{hint}"
+
+
+_FOR_PROGRAMS = "if it is the right one, pass a context that trusts its authority as tls"
 
 
 def _trust(runner: RunnerSettings) -> ssl.SSLContext | bool:

@@ -20,7 +20,7 @@ from taskscaler import NoCapacity, Taskscaler
 from taskscaler.executors import Executor, Reattaches, load_executor
 from taskscaler_gitlab._config import ServiceConfig, read_config
 from taskscaler_gitlab._expiry import LEAST, keep_token, may_keep, parse_time, renew_at
-from taskscaler_gitlab._gitlab import about, client_of
+from taskscaler_gitlab._gitlab import about, client_of, said
 from taskscaler_gitlab._limits import Facts, describe
 from taskscaler_gitlab._record import JobDirectory, Record, Stage, found
 from taskscaler_gitlab._system_id import system_id
@@ -412,7 +412,7 @@ class RunnerService:
 
     async def _expiry(self) -> float | None:
         """When the token ends, as GitLab or else the file has it."""
-        runner, said = self.config.runner, False
+        runner, is_known = self.config.runner, False
         while True:
             try:
                 answer = await self._shop.client.verify(runner.token, system_id=self._system_id, info=self._shop.info)
@@ -420,9 +420,9 @@ class RunnerService:
                 self.say(f"warning: {one_line(str(error))}; check the runner's token")
                 return None
             except GitLabJobsError as error:
-                if not said:
-                    log.warning("token_not_verified", extra={"reason": one_line(str(error))})
-                said = True
+                if not is_known:
+                    self.say(f"warning: the runner's token could not be checked: {said(error)}")
+                is_known = True
                 await anyio.sleep(LEAST)
             else:
                 return parse_time(answer.token_expires_at) or parse_time(runner.token_expires_at)

@@ -10,9 +10,9 @@ import click
 
 from fleeting import FleetingError, PluginNotFound
 from fleeting.cli import FAILED, SUCCEEDED, WRONG, WRONG_FILE, report_errors
-from gitlab_jobs import Refused, Unreachable
+from gitlab_jobs import GitLabJobsError
 from taskscaler_gitlab._config import ServiceConfig, read_config
-from taskscaler_gitlab._gitlab import about, client_of
+from taskscaler_gitlab._gitlab import about, client_of, said
 
 
 def check_config(path: Path, runner: str | None) -> int:
@@ -31,12 +31,8 @@ def _looked(look: Callable[[], Coroutine[Any, Any, str]]) -> int:
     """Print what is seen, or why nothing is; returns the exit status."""
     try:
         click.echo(anyio.run(look))
-    except Refused as error:
-        click.echo(f"error: {error}", err=True)
-        return FAILED
-    except Unreachable as error:
-        hint = "" if ";" in str(error) else "; start it, or correct url in the file"
-        click.echo(f"error: {error}{hint}", err=True)
+    except GitLabJobsError as error:
+        click.echo(f"error: {said(error)}", err=True)
         return FAILED
     except (FleetingError, OSError) as error:
         return report_errors([error], FAILED)

@@ -1,7 +1,6 @@
 """``register``, ``unregister`` and ``reset-token``: the runner's place at GitLab, and its entry in the file."""
 
 import json
-import sys
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from gitlab_jobs.client import GitLabClient, Registered
 from taskscaler.serve import read_fleet_file
 from taskscaler_gitlab._config import ServiceConfig, read_config
 from taskscaler_gitlab._expiry import keep_token, may_keep
-from taskscaler_gitlab._gitlab import about, client_of
+from taskscaler_gitlab._gitlab import about, client_of, said
 from taskscaler_gitlab._settings import EXECUTORS, RunnerSettings
 from taskscaler_gitlab._system_id import system_id
 from taskscaler_gitlab.cli._run import directory_of
@@ -114,15 +113,18 @@ def _config_of(path: Path, runner: str | None) -> ServiceConfig | int:
 def _done(ask: Callable[[], Coroutine[Any, Any, Any]], then: Callable[[Any], str]) -> int:
     """Ask GitLab, and say what came of it."""
     try:
-        said = then(anyio.run(ask))
+        done = then(anyio.run(ask))
     except WrongArguments as error:
         return report_errors([error], WRONG)
     except (ConfigError, OSError) as error:
         return report_errors([error], FAILED)
-    except (GitLabJobsError, ValueError) as error:
-        print(f"error: {error}", file=sys.stderr)  # noqa: T201  (where errors go)
+    except GitLabJobsError as error:
+        click.echo(f"error: {said(error)}", err=True)
         return FAILED
-    click.echo(said)
+    except ValueError as error:
+        click.echo(f"error: {error}", err=True)
+        return FAILED
+    click.echo(done)
     return SUCCEEDED
 
 
