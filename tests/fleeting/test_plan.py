@@ -508,6 +508,33 @@ def test_what_was_not_taken_back_is_expected_whoever_asked_for_it() -> None:
     assert of_type(messages.Decrease, plan.handle(shows({"i": older, "j": newer}), EPOCH + 4).actions)
 
 
+def unanswered(plan: Plan, count: int) -> str:
+    """A request that nobody knows the outcome of; its repetition is due in time."""
+    intent = one_intent(plan.request(count, EPOCH))
+    plan.handle(messages.IncreaseFailed(intent, "no answer", outcome_known=False), EPOCH)
+    return intent
+
+
+def test_what_is_being_taken_back_is_not_asked_for_again_meanwhile() -> None:
+    """Else the answer to the repetition would count in full what the cloud has just taken back in part."""
+    plan = started(named=True, withdraws=True)
+    intent = unanswered(plan, 2)
+    plan.withdraw(1)
+    assert not of_type(messages.Increase, plan.tick(EPOCH + 60).actions)
+    plan.handle(messages.Withdrawn(1, 0), EPOCH + 60)
+    assert one_intent(plan.tick(EPOCH + 120)) == intent
+
+
+def test_what_was_taken_back_in_part_is_not_asked_for_again() -> None:
+    """A request is repeated as it was, and might bring what does not count any more: there may be no room for it."""
+    plan = started(named=True, withdraws=True)
+    unanswered(plan, 2)
+    plan.withdraw(1)
+    plan.handle(messages.Withdrawn(1, 1), EPOCH)
+    assert not of_type(messages.Increase, plan.tick(EPOCH + 60).actions)
+    assert plan.outstanding == 1
+
+
 def test_withdrawing_gives_up_what_was_asked_for_first() -> None:
     """Nobody knows whose requests were taken back, so what is left is waited for as long as any of them could need."""
     plan = started(named=True, withdraws=True)

@@ -558,7 +558,8 @@ class PlanMachine(RuleBasedStateMachine):
             spoilt = observed.state in {State.FAILED, State.DELETING, State.DELETED}
             assert (known.stage is not Stage.REMOVING) == (adopted and not spoilt)
         if self.seen[id_].noticed:
-            assert known.stage is Stage.REMOVING, "one that is about to go, or should have gone, is not made ready"
+            done_for = known.stage in {Stage.REMOVING, Stage.ASLEEP}  # asleep, it may outlive the notice
+            assert done_for, "one that is about to go, or should have gone, is not made ready"
 
     # --- those on top ----------------------------------------------------------------------------------------
 

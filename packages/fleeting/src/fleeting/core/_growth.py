@@ -290,9 +290,12 @@ class Growth:
 
     @property
     def may_ask_again(self) -> bool:
-        """Whether there is room for what a repeated request may bring, and a view does not show that it was heard."""
+        """Whether there is room for what a repeated request may bring, and nothing speaks against asking.
+
+        What is being taken back is not asked for meanwhile: nobody would know what is left of it.
+        """
         room = self.ceiling is None or self.total <= self.ceiling
-        forbidden = self._context.shutting_down or self._context.disowned or self.crowded
+        forbidden = self._context.shutting_down or self._context.disowned or self.crowded or self._withdrawing
         return self._views.viewed and room and not forbidden
 
     def ask_again(self, intent: Intent, now: float) -> None:
@@ -310,6 +313,7 @@ class Growth:
         candidates, self._withdrawing = self._withdrawing, ()
         self._withdrawable = taken >= asked
         for intent in self.intents.take_back(min(taken, asked), candidates):
+            self._repeat_no_more(intent)
             self._settle(intent)
         if self.intents.any_overdue:
             self._views.fetch(now)
@@ -340,8 +344,12 @@ class Growth:
         """
         intent = self.intents.get(name or "")
         if intent is not None:
-            intent.whole = False
-            self._timers.cancel(Timer(Due.ASK, intent.id))
+            self._repeat_no_more(intent)
+
+    def _repeat_no_more(self, intent: Intent) -> None:
+        """A part of it is over: the cloud, asked for all of it again, might bring that part once more."""
+        intent.whole = False
+        self._timers.cancel(Timer(Due.ASK, intent.id))
 
     def intent_due(self, intent: Intent, now: float) -> None:
         """It should have appeared by now: see whether it has."""

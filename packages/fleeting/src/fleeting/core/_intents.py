@@ -55,7 +55,8 @@ class Intent:
     """Whether an earlier try was never answered, so that a later refusal does not settle it."""
 
     whole: bool = True
-    """Whether all that has come of it is still there; what is gone, a cloud that is asked again may make once more."""
+    """Whether all that has come of it is still there, and none of it was taken back: a cloud that is asked again may
+    bring that once more."""
 
     @property
     def outstanding(self) -> int:
