@@ -28,6 +28,7 @@ IN_PART = (
     "tests/chaos/test_crash_points.py",
     "tests/e2e/test_crash.py",
     "tests/e2e/test_gcp.py",
+    "tests/e2e/test_gitlab_peers.py",
     "tests/e2e/test_outliving.py",
     "tests/e2e/test_quickstart.py",
     "tests/e2e/test_static_ssh.py",

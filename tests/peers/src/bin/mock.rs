@@ -5,6 +5,7 @@
 //! | command | answer |
 //! |---|---|
 //! | `{"do": "enqueue", "name": "a", "script": ["true"], "artifacts": ["out"], "dependencies": [266]}` | `{"id": 267}` |
+//! | the same with `"variables": {"A": "b"}` | |
 //! | `{"do": "cancel", "id": 267}` | `{}` |
 //! | `{"do": "fail_downloads", "times": 2}`: of each archive, so many answers before the right one | `{}` |
 //! | `{"do": "interval", "seconds": 1}`: between two patches of a log | `{}` |
@@ -70,6 +71,9 @@ fn enqueue(mock: &GitlabRunnerMock, command: &Value) -> Done {
     let artifacts = texts(&command["artifacts"])?;
     if !artifacts.is_empty() {
         builder.add_artifact_paths(artifacts);
+    }
+    for (key, value) in command["variables"].as_object().into_iter().flatten() {
+        builder.add_variable(key.clone(), text(value)?.to_string(), true, false);
     }
     for id in command["dependencies"].as_array().into_iter().flatten() {
         builder.dependency(job(mock, id)?);
